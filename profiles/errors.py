@@ -90,6 +90,12 @@ def near(name: str, known: Iterable[str]) -> str:
     return f"did you mean {meant}? "
 
 
+def would_divide(number: int) -> str:
+    """The values above 1 that divide a number, in words."""
+    *others, last = [str(value) for value in range(2, number + 1) if number % value == 0] or ["1"]
+    return f"{', '.join(others)} or {last} would do" if others else f"{last} would do"
+
+
 class InfeasibleError(DiffusimError):
     """A strategy, degree or batch does not apply here; the text is the reason.
 

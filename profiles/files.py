@@ -52,14 +52,14 @@ def read_text(path: Path) -> str:
     return text
 
 
-def read_json(path: Path) -> Any:
-    """The value that a JSON file holds.
+def read_json(path: Path, **rules: Any) -> Any:
+    """The value that a JSON file holds; ``rules`` are those of ``json.loads``, which may raise a ValueError.
 
     Raises:
         InputError: the file cannot be read or is not JSON.
     """
     try:
-        return json.loads(read_text(path))
+        return json.loads(read_text(path), **rules)
     except RecursionError:
         raise InputError(f"{path}: is not valid JSON: nested too deeply") from None
     except ValueError as error:

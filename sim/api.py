@@ -6,38 +6,37 @@ parameters, where the command line speaks of flags.
 """
 
 import json
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import cache, wraps
-from os import PathLike, fspath
+from functools import cache
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from profiles.architectures.models import Model
 from profiles.costs.calibration import MeasuredRun
-from profiles.errors import DiffusimError, InputError
+from profiles.errors import InputError
 from profiles.machines.clusters import Cluster
-from profiles.software.stacks import DEFAULT_STACK, Stack
+from profiles.software.stacks import Stack
+from sim.asking import ARGUMENTS, held, request_of, scenario_asked, speaks_of_parameters, strategy_asked
 from sim.calibrating import Given, Number, measure, question
 from sim.explore.points import find_points
+from sim.explore.relief import lightest
 from sim.explore.scaling import over_counts
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
-from sim.legality import check_runs, within
+from sim.legality import check_heeded, check_runs, within
 from sim.limits import MAX_ORDERED, MAX_SIMULATED, check_passes, check_swept
-from sim.measured_runs import Run, calibrated
+from sim.measured_runs import RunSource, calibrated
 from sim.parts import measured_parts, replay_parts, traces_of
 from sim.results import Result
-from sim.runs import bound, source_of, weigh
-from sim.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, find_task, scenario_of
+from sim.runs import source_of, weigh
+from sim.scenarios import find_task
 from sim.schedules import Schedule, format_patches, written
-from strategies.parameters import check_parameters
+from sim.suggestions import check_exists
 from strategies.plans.workloads import AUTO, RELIEF
-from strategies.registry import make
-from strategies.sampling_scenario import SamplingScenario
-from strategies.scenario import Scenario, Scene
+from strategies.scenario import Scene
 from strategies.strategy import (
     AnyScenario,
     AnyStrategy,
@@ -47,30 +46,13 @@ from strategies.strategy import (
 if TYPE_CHECKING:
     from sim.explore.store import Store
 
-P = ParamSpec("P")
-R = TypeVar("R")
 S = TypeVar("S", bound=AnyScenario)
 
-FLAG: Final = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
+SWEEPING: Final = ("task", "objective", "top", "exhaustive", "workers", "executor", "store", "report")
+"""Arguments that ``sweep`` has besides."""
 
 
-def _speaks_of_parameters(function: Callable[P, R]) -> Callable[P, R]:
-    """Let the errors of a function name ``batch_size``, and keep what the command line says: ``--batch-size``."""
-
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return function(*args, **kwargs)
-        except DiffusimError as error:
-            error.flags = error.flags or str(error)
-            words = FLAG.sub(lambda match: match[1].replace("-", "_"), error.flags)
-            error.args = (words, *error.args[1:])
-            raise
-
-    return call
-
-
-@_speaks_of_parameters
+@speaks_of_parameters
 def run(
     model: str | Model | AnyScenario,
     strategy: str | AnyStrategy,
@@ -79,7 +61,7 @@ def run(
     *,
     stack: str | Stack | None = None,
     measured: Given | None = None,
-    measured_run: Run | None = None,
+    measured_run: RunSource | None = None,
     runtime: str | None = None,
     **given: Any,  # noqa: ANN401
 ) -> Result:
@@ -103,19 +85,24 @@ def run(
         InfeasibleError: the strategy, a degree or the batch does not apply here.
         DeadlockError: the strategy's order can never be carried out.
     """
-    request = _request(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
-    scenario, point = _scenario(model, request), _strategy(request)
+    auto = given.get("checkpointing") == AUTO
+    given |= {"checkpointing": None} if auto else {}
+    request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
+    scenario, point = scenario_asked(model, request), strategy_asked(request)
+    scenario, *remarks = lightest(point, scenario) if auto else (scenario,)
     if measured is not None and measured_run is None:
         scenario = _scaled(point, scenario, Number.of(measured))
     else:
         scenario = calibrated(scenario, measured, measured_run)
-    bound(point, scenario)  # refuses what cannot exist before its order is written out
+    check_exists(point, scenario, held(request, point))  # before its order is written out
+    check_heeded(point, scenario)
     if runtime is not None:
         check_runs(runtime, point, scenario)
     check_passes(point, MAX_SIMULATED)
     parts = measured_parts(point, scenario)
     traces = cache(lambda: traces_of(point, scenario, parts))
-    return weigh(point, scenario, parts, source_of(point, scenario, traces))
+    source = source_of(point, scenario, traces)
+    return weigh(point, scenario, parts, replace(source, remarks=(*remarks, *source.remarks)))
 
 
 def _scaled(point: AnyStrategy, scenario: S, number: Number) -> S:
@@ -124,7 +111,7 @@ def _scaled(point: AnyStrategy, scenario: S, number: Number) -> S:
     return replace(scenario, measured=own)
 
 
-@_speaks_of_parameters
+@speaks_of_parameters
 def calibrate(
     model: str | Model | AnyScenario,
     strategy: str | AnyStrategy,
@@ -153,86 +140,14 @@ def calibrate(
         InputError: as of ``run``, or no factor between 0.1 and 10 does.
         InfeasibleError: the strategy, a degree or the batch does not apply here.
     """
-    request = _request(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
-    scenario, point, number = _scenario(model, request), _strategy(request), Number.of(measured)
+    request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
+    scenario, point, number = scenario_asked(model, request), strategy_asked(request), Number.of(measured)
     text = json.dumps({**question(point, scenario), number.name: number.value})
     return measure(point, scenario, number, {"measured_run": text})
 
 
-def _request(
-    model: str | Model | AnyScenario | None,
-    cluster: str | Cluster | None,
-    gpus: int | None,
-    given: dict[str, Any],
-    *,
-    strategies: Sequence[str | AnyStrategy] | None,
-    task: str | None = None,
-    stack: str | Stack | None = None,
-) -> Request:
-    """The request that the arguments make; a whole scenario says all but the parameters.
-
-    Raises:
-        InputError: something given is unknown, or said twice.
-    """
-    _check_asked(model, cluster, strategies, stack)
-    model = fspath(model) if isinstance(model, PathLike) else model
-    cluster = fspath(cluster) if isinstance(cluster, PathLike) else cluster
-    stack = fspath(stack) if isinstance(stack, PathLike) else stack
-    said = None if strategies is None else tuple(strategies)
-    if isinstance(model, Scene):
-        shared = {"cluster": cluster, "gpus": gpus, "stack": stack, "task": task}
-        own = [name for name in OPTION_NAMES if name in given]
-        own += [name for name, value in shared.items() if value is not None]
-        if own:
-            raise InputError(f"{own[0]} is given, but the scenario says it already")
-        request = Request("", "", None, said, given, model.task)
-    else:
-        where = DEFAULT_CLUSTER if cluster is None else cluster
-        request = Request(
-            model or "", where, gpus, said, given, task, DEFAULT_STACK if stack is None else stack
-        )
-    check_known(request)
-    return request
-
-
-def _check_asked(model: object, cluster: object, strategies: Sequence[object] | None, stack: object) -> None:
-    """Refuse what names neither a model, a cluster, a strategy nor a stack.
-
-    Raises:
-        InputError: one is of another kind.
-    """
-    if not isinstance(model, str | PathLike | Model | Scene | None):
-        raise InputError(f"model is {model!r}, must be a name, a folder, a Model or a Scenario")
-    if not isinstance(cluster, str | PathLike | Cluster | None):
-        raise InputError(f"cluster is {cluster!r}, must be a name, a file or a Cluster")
-    if not isinstance(stack, str | PathLike | Stack | None):
-        raise InputError(f"stack is {stack!r}, must be a name, a file or a Stack")
-    for strategy in () if strategies is None else strategies:
-        if not isinstance(strategy, str) and not hasattr(strategy, "candidates"):
-            raise InputError(f"strategy is {strategy!r}, must be a name or a strategy")
-
-
-def _scenario(model: str | Model | AnyScenario | None, request: Request) -> AnyScenario:
-    return model if isinstance(model, Scenario | SamplingScenario) else scenario_of(request)
-
-
-def _strategy(request: Request) -> AnyStrategy:
-    """The only strategy asked about, with its parameters.
-
-    Raises:
-        InputError: a parameter is unknown, given twice, or breaks its rule.
-    """
-    assert request.strategies is not None
-    (strategy,), parameters = request.strategies, request.parameters
-    if isinstance(strategy, str):
-        return make(strategy, parameters)
-    if parameters:
-        raise InputError(f"{next(iter(parameters))} is given, but {strategy.name} has its parameters already")
-    return check_parameters(strategy)
-
-
 @over_counts
-@_speaks_of_parameters
+@speaks_of_parameters
 def sweep(
     model: str | Model | AnyScenario,
     cluster: str | Cluster | None = None,
@@ -243,7 +158,7 @@ def sweep(
     objective: str | None = None,
     stack: str | Stack | None = None,
     measured: Given | None = None,
-    measured_run: Run | None = None,
+    measured_run: RunSource | None = None,
     runtime: str | None = None,
     top: int = TOP,
     exhaustive: bool = False,
@@ -311,7 +226,7 @@ def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContex
     return Store(Path(path), sweep.scenario)
 
 
-@_speaks_of_parameters
+@speaks_of_parameters
 def start_sweep(
     model: str | Model | AnyScenario,
     cluster: str | Cluster | None = None,
@@ -322,7 +237,7 @@ def start_sweep(
     objective: str | None = None,
     stack: str | Stack | None = None,
     measured: Given | None = None,
-    measured_run: Run | None = None,
+    measured_run: RunSource | None = None,
     runtime: str | None = None,
     top: int = TOP,
     exhaustive: bool = False,
@@ -337,11 +252,14 @@ def start_sweep(
     auto = not isinstance(model, Scene) and given.get("checkpointing", AUTO) in (AUTO, None)
     if auto and "checkpointing" in given:
         given["checkpointing"] = None
-    request = _request(model, cluster, gpus, given, strategies=names, task=task, stack=stack)
-    scenario = calibrated(_scenario(model, request), measured, measured_run)
+    every = (*ARGUMENTS, *SWEEPING)
+    request = request_of(
+        model, cluster, gpus, given, strategies=names, task=task, stack=stack, arguments=every
+    )
+    scenario = calibrated(scenario_asked(model, request), measured, measured_run)
     check_swept(scenario)
     chosen = objectives(scenario)[0] if objective is None else objective
-    relief = RELIEF if auto and scenario.task == "train" else None
+    relief = RELIEF if auto and scenario.task == "train" else ()
     found = Sweep(scenario, chosen, top=top, exhaustive=exhaustive, relief=relief)
     found.points = find_points(scenario, request.names, request.parameters)
     if runtime is not None:
@@ -349,7 +267,7 @@ def start_sweep(
     return found
 
 
-@_speaks_of_parameters
+@speaks_of_parameters
 def schedule(
     strategy: str | AnyStrategy,
     model: str | Model | AnyScenario | None = None,
@@ -377,20 +295,20 @@ def schedule(
     """
     if format not in ("text", "torch"):
         raise InputError(f"--format is '{format}', must be one of text, torch")
-    request = _request(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
-    sampled, point = find_task(request) == "sample", _strategy(request)
+    request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
+    sampled, point = find_task(request) == "sample", strategy_asked(request)
     if sampled and format == "torch":
         raise InputError(f"--format is 'torch', which has no word for patches, and {point.name} draws images")
     if model is None and (sampled or not isinstance(point, Scheduled)):
         raise InputError(f"the order of {point.name} depends on the model: give --model")
     if sampled:
-        return Schedule(point.name, format_patches(point, _scenario(model, request)))
+        return Schedule(point.name, format_patches(point, scenario_asked(model, request)))
     if model is None:
         assert isinstance(point, Scheduled)
         check_passes(point, MAX_ORDERED)
         return written(point, point.order(), format)
-    scenario = _scenario(model, request)
-    bound(point, scenario)  # as of run
+    scenario = scenario_asked(model, request)
+    check_exists(point, scenario, held(request, point))
     check_passes(point, MAX_SIMULATED)
     parts = replay_parts(point, scenario)
     first = {part.variant.job: part.trace for part in reversed(parts)}

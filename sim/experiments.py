@@ -1,21 +1,24 @@
 """Experiments: a whole question as a file, the flags of ``sim run`` or ``sim sweep`` as keys.
 
-A file is TOML, or the result of ``sim run --json``, which asks for that result again.
+A file is TOML, or the result of ``sim run --json``, which asks for that result again; ``-`` is standard input.
 """
 
 import json
+import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final
 
-from profiles.errors import InputError, shown
-from profiles.files import Table, read_json
+from profiles.errors import InputError, one_line, shown
+from profiles.files import MAX_BYTES, Table, read_json
 from sim.measured_runs import flags_of
 from strategies.parameters import flag_of
 
 FLAG: Final = "--experiment"
+STDIN: Final = "-"
 
 
 def load_experiment(path: str | PathLike[str]) -> dict[str, Any]:
@@ -24,14 +27,7 @@ def load_experiment(path: str | PathLike[str]) -> dict[str, Any]:
     Raises:
         InputError: it cannot be read, or a key holds what no flag takes.
     """
-    file = Path(fspath(path))
-    if file.suffix == ".json":
-        found = read_json(file)
-        if not isinstance(found, Mapping):
-            raise InputError(f"{file}: is {shown(found)}, must be flags by name, or the result of a run")
-        found = flags_of(found)
-    else:
-        found = Table.read(file).values()
+    file, found = fspath(path), _values(fspath(path))
     flags: dict[str, Any] = {}
     for key, value in found.items():
         name = key.replace("-", "_")
@@ -46,6 +42,30 @@ def load_experiment(path: str | PathLike[str]) -> dict[str, Any]:
         if value is not None:
             flags[name] = value
     return flags
+
+
+def _values(path: str) -> Mapping[str, Any]:
+    """The flags that a file, or standard input, gives, by their names there; JSON from there begins with a bracket.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    found: Any
+    if path == STDIN:
+        text = sys.stdin.read(MAX_BYTES)
+        try:
+            found = (
+                json.loads(text) if (as_json := text.lstrip().startswith(("{", "["))) else tomllib.loads(text)
+            )
+        except (ValueError, RecursionError) as error:
+            reason = one_line(str(error).lower())
+            raise InputError(f"{path}: standard input is neither JSON nor TOML: {reason}") from None
+    else:
+        as_json = Path(path).suffix == ".json"
+        found = read_json(Path(path)) if as_json else Table.read(Path(path)).values()
+    if not isinstance(found, Mapping):
+        raise InputError(f"{path}: is {shown(found)}, must be flags by name, or the result of a run")
+    return flags_of(found) if as_json else found
 
 
 def _is_a_value(value: object) -> bool:

@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from profiles.errors import InfeasibleError, InputError
+from profiles.software.levers import HALF
 from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
 from sim.explore.points import Point
 from sim.results import Result
@@ -78,6 +79,26 @@ def runtime_for(name: str, scenario: AnyScenario) -> Runtime:
     if unknown := found.unknown(scenario.model.name):
         raise InputError(f"--runtime is {name}, but {unknown}")
     return found
+
+
+def check_heeded(strategy: AnyStrategy, scenario: AnyScenario) -> None:
+    """Refuse options of sampling that change nothing of a point; in a sweep they may change others.
+
+    Raises:
+        InputError: there is one.
+        InfeasibleError: the point does not exist.
+    """
+    grid = getattr(getattr(strategy, "layout", lambda _: None)(scenario), "grid", None)
+    if isinstance(scenario, Scenario) or grid is None:
+        return
+    workload = scenario.workload
+    if workload.heads == "padded" and grid.ulysses * grid.tensor == 1:
+        raise InputError(
+            f"--heads is padded, but {strategy.name} divides no heads on {workload.num_gpus} GPUs"
+        )
+    if workload.all_to_all != HALF and grid.ulysses == 1:
+        asked = f"--all-to-all is {workload.all_to_all}"
+        raise InputError(f"{asked}, but {strategy.name} exchanges nothing so on {workload.num_gpus} GPUs")
 
 
 def check_runs(name: str, strategy: AnyStrategy, scenario: AnyScenario) -> Runtime:

@@ -22,7 +22,7 @@ from strategies.registry import make, strategy_named
 from strategies.strategy import AnyScenario
 
 S = TypeVar("S", bound=AnyScenario)
-Run = str | PathLike[str] | Mapping[str, Any] | MeasuredRun
+RunSource = str | PathLike[str] | Mapping[str, Any] | MeasuredRun
 FLAG: Final = "--measured-run"
 RESULT: Final = ("num_gpus", "parameters", "options")
 """Keys by which the result of a run is told from its flags."""
@@ -40,7 +40,7 @@ class Said(NamedTuple):
     keys: dict[str, Any]
 
 
-def calibrated(scenario: S, measured: Given | None, run: Run | None) -> S:
+def calibrated(scenario: S, measured: Given | None, run: RunSource | None) -> S:
     """The scenario with compute scaled to a measured run.
 
     Args:

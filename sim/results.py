@@ -113,10 +113,10 @@ class Result:
 
     def _repr_html_(self) -> str:
         """The result as a table, in a notebook."""
-        from sim.report.pages import table_of
+        from sim.report.pages import html_table
 
         given = {**self.parameters, "batch size": self.batch_size, **self.asked, **self.times}
-        return table_of(
+        return html_table(
             self.title,
             given
             | self.bands

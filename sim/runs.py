@@ -193,7 +193,7 @@ def _of_job(parts: Sequence[Part]) -> Measures:
 def _times(parts: Sequence[Part], expected: Measures) -> dict[str, float]:
     """The durations of a result under their public keys."""
     if parts[0].variant.scenario.task == "sample":
-        return {"latency_s": expected.duration_s, "step_s": step_s(parts)}
+        return {"latency_s": expected.duration_s, "step_s": steady_step_s(parts)}
     return {"iteration_s": expected.duration_s, "first_iteration_s": expected.first_s}
 
 
@@ -211,7 +211,7 @@ def phases_of(parts: Sequence[Part]) -> dict[str, float]:
     return found
 
 
-def step_s(parts: Sequence[Part]) -> float:
+def steady_step_s(parts: Sequence[Part]) -> float:
     """The seconds of a steady step: of the last phase, or from the end of its last step but one on."""
     main = main_part(parts)
     phase, trace = main.phase, main.trace

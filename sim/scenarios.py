@@ -59,6 +59,10 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Options of the workloads of a task, beside the GPUs and the batch size."""
 OPTION_NAMES: Final = tuple(dict.fromkeys(("batch_size", *WHAT_IFS, *OPTIONS["train"], *OPTIONS["sample"])))
+UNTELLING: Final = ("offload",)
+"""Options of both tasks that say neither."""
+DECODING: Final = ("vae_parallel", "vae_tile", "decode_chunks")
+"""Options of the way in which an included VAE decodes."""
 DEFAULT_CLUSTER: Final = "p4de"
 """The cluster where none is named."""
 DOES: Final = {"train": "trains", "sample": "draws images"}
@@ -164,7 +168,7 @@ def _sampling_flag(request: Request) -> str | None:
     training, sampling = ({*OPTIONS[task], *fields_of(strategies_of(task).values())} for task in TASKS)
     if any(name in training - sampling for name in request.given):
         sampling -= training
-    says = sampling - training | sampling.intersection(OPTIONS["sample"])
+    says = sampling - training | sampling.intersection(OPTIONS["sample"]).difference(UNTELLING)
     return next((flag_of(name) for name in request.given if name in says), None)
 
 
@@ -181,8 +185,12 @@ def _check_options(given: Mapping[str, Any], found: str, owner: str) -> None:
                 raise InputError(f"{flag_of(name)} is of {KIND[other]}, {owner}")
 
 
-def check_known(request: Request) -> None:
+def check_known(request: Request, arguments: Sequence[str] = ()) -> None:
     """Refuse names of neither options nor parameters.
+
+    Args:
+        request: what is asked.
+        arguments: other names that might have been meant.
 
     Raises:
         InputError: there is one.
@@ -193,7 +201,9 @@ def check_known(request: Request) -> None:
     for name in request.parameters:
         if name not in every and name not in own:
             known = list(dict.fromkeys([*own, "batch_size", *OPTIONS[task], *WHAT_IFS]))
-            raise InputError(f"unknown parameter '{name}'; {near(name, known)}choose from {', '.join(known)}")
+            raise InputError(
+                f"unknown parameter '{name}'; {near(name, [*known, *arguments])}choose from {', '.join(known)}"
+            )
 
 
 def scenario_of(request: Request) -> AnyScenario:
@@ -228,6 +238,7 @@ def scenario_of(request: Request) -> AnyScenario:
     else:
         drawn = _drawn(model, gpus, _integer("batch_size", batch_size, 1), given)
         scenario = SamplingScenario(model, cluster, drawn, *rest)
+        _check_included(scenario)
     _warn_of_times(model.for_task(task), scenario)
     for words in idle(cluster, gpus):
         warn(words, DiffusimWarning, stacklevel=2)
@@ -258,11 +269,27 @@ def _drawn(model: Model, gpus: int, batch_size: int, given: dict[str, Any]) -> S
         if name in given
     }
     if isinstance(share := given.get("cache_steps"), str):
-        given["cache_steps"] = cached_share(share)
+        given["cache_steps"] = cached_share(share, model.name)
     workload = SamplingWorkload(gpus, height, width, batch_size=batch_size, **given)
     for backbone in model.backbones:
         check_whole_tokens(model, model.components[backbone], height, width)
     return workload
+
+
+def _check_included(scenario: SamplingScenario) -> None:
+    """Refuse options of frozen components where none of them runs.
+
+    Raises:
+        InputError: one is given, and would change nothing.
+    """
+    own = {"encoders": scenario.encoders, **dict.fromkeys(DECODING, scenario.decoders)}
+    usual = {item.name: item.default for item in fields(SamplingWorkload)}
+    for name, components in own.items():
+        value = getattr(scenario.workload, name)
+        if value != usual[name] and not scenario.included(components):
+            known = [scenario.model.components[i].name for i in components]
+            needs = f"--include {' or '.join(known)}, or --include all" if known else "a model that has one"
+            raise InputError(f"{flag_of(name)} is {value}, but changes nothing without {needs}")
 
 
 def _sides(resolution: Any) -> tuple[int, int]:  # noqa: ANN401

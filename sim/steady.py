@@ -12,8 +12,8 @@ from dataclasses import fields, replace
 from typing import Final
 
 from sim.measures import Measures
-from sim.replay.metrics import awaited_s, wire_spans
-from strategies.patching.alike_layers import Stretch, Window
+from sim.replay.metrics import waited_s, wire_spans
+from strategies.patching.alike_layers import KeptLayers, Stretch
 from strategies.plans.network import Network
 from strategies.plans.traces import Span, Trace
 
@@ -122,7 +122,7 @@ def _same(trace: Trace, one_s: float, other_s: float) -> bool:
     return abs(one_s - other_s) <= TOLERANCE * trace.end_s
 
 
-def _layer_s(trace: Trace, window: Window) -> float | None:
+def _layer_s(trace: Trace, window: KeptLayers) -> float | None:
     """Seconds from each op of a layer to its like in the next; None where they differ, or hosts might fall behind.
 
     A host that is busy for less than that does not hold up the device now, and leads by more in every further layer,
@@ -143,14 +143,14 @@ def _layer_s(trace: Trace, window: Window) -> float | None:
     return period_s
 
 
-def _layer(trace: Trace, wire: Sequence[Span], windows: Sequence[Window], network: Network) -> Measures:
+def _layer(trace: Trace, wire: Sequence[Span], windows: Sequence[KeptLayers], network: Network) -> Measures:
     """Measures of one layer, the last but one that was kept; of its seconds those with compute alone."""
     busy_s = exposed_s = collective_s = sent_bytes = 0.0
     for window in windows:
         ops = range(*window.ops[-3:-1])
         for device in window.devices:
             busy_s += sum(trace.ends[device][i] - trace.starts[device][i] for i in ops)
-            exposed_s += sum(awaited_s(trace, wire, device, ops))
+            exposed_s += sum(waited_s(trace, wire, device, ops))
         for number in window.collectives:
             collective, (start, end) = trace.plan.collectives[number], trace.collectives[number]
             collective_s += (end - start) * len(collective.devices)

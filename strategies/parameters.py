@@ -12,6 +12,7 @@ S = TypeVar("S")
 
 PARTITIONS: Final = ("blocks", "optimal")
 MESSAGES: Final = ("overlapped", "blocking")
+OPTIMIZERS: Final = ("replicated", "sharded")
 SKIP_ROUTES: Final = ("relay", "local")
 MAX_PARAMETER: Final = 65536
 """The largest integer that a parameter may be; a plan of so many parts would take minutes."""
@@ -118,13 +119,23 @@ def layers() -> Any:
     return integers("layers of each stage, with commas (default: even)")
 
 
-def keys_values(default: str = "kept") -> Any:
+def optimizer() -> Any:
+    """The field for where the states of the optimizer lie among the replicas of a stage."""
+    return parameter(
+        "replicated",
+        "its states and step: on every replica of a stage all of them, or its part (sharded, as Megatron's"
+        " distributed optimizer)",
+        choices=OPTIMIZERS,
+    )
+
+
+def keys_values() -> Any:
     """The field for what sequence parallelism does with the keys and values of a layer."""
     return parameter(
-        default,
-        "keys and values of all layers: kept whole on every device, as in PipeFusion's first release and its"
-        " Figure 7, or freed after each layer",
-        choices=("kept", "freed"),
+        "freed",
+        "keys and values of all layers: freed after each layer, as runtimes do, or kept whole on every device, as in"
+        " PipeFusion's first release and its Figure 7",
+        choices=("freed", "kept"),
     )
 
 

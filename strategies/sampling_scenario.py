@@ -12,16 +12,16 @@ from typing import Any, ClassVar
 from profiles.architectures.components import Component
 from profiles.architectures.texts import with_text
 from profiles.costs.bands import Band
+from profiles.costs.offloading import HostSide
 from profiles.costs.resolutions import with_frames
 from profiles.costs.sampling import Extent, SamplingCosts
 from profiles.errors import wrong
 from profiles.machines.clusters import Cluster
-from profiles.machines.host_links import copied_s
 from profiles.machines.hosts import AHEAD, NO_CALLS, STEP_OPERATORS, Calls
 from profiles.machines.whatifs import whatif_words
 from profiles.software.levers import HALF, load_levers, products_in_fp8
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
-from strategies.plans.workloads import ALL, SamplingWorkload
+from strategies.plans.workloads import ALL, EMBEDDED, SamplingWorkload
 from strategies.scenario import Scene, check_kinds
 
 
@@ -53,10 +53,13 @@ class SamplingScenario(Scene[SamplingWorkload]):
 
     def _check_own_options(self) -> None:
         """Refuse what nobody knows enough of: a device's link to its host, its fp8, or the kernels of a decoder."""
-        if self.workload.encoders == "offloaded":
-            copied_s(self.cluster.device, 1.0)
+        if self.workload.encoders == "offloaded" or self.workload.swapped:
+            _ = self.host_side
         if self.workload.precision != HALF:
             products_in_fp8(self.cluster.device)
+        if self.workload.guidance == EMBEDDED != self.model.guidance:
+            takes = f"is {EMBEDDED}, but {self.model.name} takes no guidance scale as an input: none draws so"
+            raise wrong("guidance", takes)
         if self.workload.vae_parallel > self.workload.num_gpus:
             problem = f"is {self.workload.vae_parallel}, must be at most gpus({self.workload.num_gpus})"
             raise wrong("vae_parallel", problem)
@@ -69,12 +72,25 @@ class SamplingScenario(Scene[SamplingWorkload]):
     @cached_property
     def costs(self) -> SamplingCosts:
         """Times of the model's layers on the cluster's device, at the resolution drawn."""
-        height, width = self.workload.height, self.workload.width
-        device, factor = self.cluster.device, self.calibration
-        precision = self.workload.precision
+        return self._costs()
+
+    def _costs(self, factor: float | None = None) -> SamplingCosts:
+        """The same where products in a smaller precision gain some factor."""
         return SamplingCosts(
-            self.model, device, height, width, self.paced_stack, calibration=factor, precision=precision
+            self.model,
+            self.cluster.device,
+            self.workload.height,
+            self.workload.width,
+            self.paced_stack,
+            calibration=self.calibration,
+            precision=self.workload.precision,
+            factor=factor,
         )
+
+    @cached_property
+    def host_side(self) -> HostSide:
+        """The host as the GPUs of a node reach it."""
+        return HostSide.of(self.cluster, self.workload.num_gpus)
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -134,12 +150,10 @@ class SamplingScenario(Scene[SamplingWorkload]):
         """Factors on the seconds of a step between which the measured factors on products leave them."""
         if self.workload.precision == HALF:
             return Band()
-        of, products = self.backbone_index, products_in_fp8(self.cluster.device)
-        half = replace(self, workload=replace(self.workload, precision=HALF)).costs
-        fp8_s, half_s = (float(costs.gpu_s(of, 1).sum()) for costs in (self.costs, half))
-        gained = (half_s - fp8_s) / (1 - 1 / products.factor)  # seconds of the products in half precision
-        low_s, high_s = (half_s - gained * (1 - 1 / factor) for factor in (products.high, products.low))
-        return Band(min(1.0, low_s / fp8_s), max(1.0, high_s / fp8_s))
+        products = products_in_fp8(self.cluster.device)
+        own = [self.costs, self._costs(products.high), self._costs(products.low)]
+        own_s, low_s, high_s = (float(costs.gpu_s(self.backbone_index, 1).sum()) for costs in own)
+        return Band(min(1.0, low_s / own_s), max(1.0, high_s / own_s))
 
     def variants(self, num_groups: int) -> list[tuple["SamplingScenario", float, float]]:
         """The only run, whatever the number of groups: certain, and the work of all."""

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from profiles.architectures.models import read_model
 from profiles.errors import InputError
 from validate.__main__ import main
-from validate.counting.config_files import Asked, ConfigFile
+from validate.counting.config_files import ConfigFile, ConfigOptions
 from validate.counting.configured import count_configured
 from validate.measuring.building import build, inputs, largest_integer
 
@@ -194,7 +194,9 @@ def counted(name, values, asked):
         if name in (*ENCODERS, "AlbertModel", "CLIPModel")
         else {"_class_name": name}
     )
-    return count_configured([ConfigFile(Path("config.json"), key | values)], Asked(**asked, dtype="float32"))
+    return count_configured(
+        [ConfigFile(Path("config.json"), key | values)], ConfigOptions(**asked, dtype="float32")
+    )
 
 
 def component_of(name, values, asked):

@@ -395,7 +395,7 @@ REFUSED = [
     ("sweep --model sd21 --strategy=", f"unknown strategy ''; choose from {STRATEGIES}"),
     # choices
     ("run --model sd21 --strategy ddp --overlap all", "--overlap is 'all', must be one of buckets, none"),
-    ("run --model sd21 --strategy ddp --checkpointing some", "--checkpointing is 'some', must be one of none, block, "),
+    ("run --model sd21 --strategy ddp --checkpointing some", "--checkpointing is 'some', must be one of auto, "),
     ("run --model sd21 --strategy ddp --memory-recipe x", "--memory-recipe is 'x', must be one of mixed, "),
     ("sweep --model sd21 --objective speed", "--objective is 'speed', must be one of throughput, latency, memory, "),
     # what is trained

@@ -13,7 +13,7 @@ from profiles.architectures.models import MODELS, load_model, read_model
 from profiles.errors import InputError
 from sim.cli.main import main as sim_main
 from validate.__main__ import main
-from validate.counting.config_files import Asked, read_config
+from validate.counting.config_files import ConfigOptions, read_config
 from validate.counting.configured import count_configured
 from validate.counting.folder import exchanges_text, kernel_texts, layers_text, model_text
 from validate.counting.specs import CONFIGS, tensor
@@ -115,7 +115,7 @@ def counted(write):
 
     def run(*configs, **asked):
         files = [read_config(write(values, f"{number}.json")) for number, values in enumerate(configs)]
-        return count_configured(files, Asked(**asked))
+        return count_configured(files, ConfigOptions(**asked))
 
     return run
 

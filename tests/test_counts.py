@@ -7,7 +7,7 @@ from rich.console import Console
 
 import sim
 from profiles.errors import InfeasibleError, InputError
-from sim.cli.flags import gpu_counts
+from sim.cli.flags import gpus_flag
 from sim.cli.main import main
 from sim.explore import scaling as explored
 from sim.explore.scaling import Scaling, Step, knee_of, steps_of
@@ -62,7 +62,8 @@ def test_the_verdict_names_the_fastest_beside_the_knee(scaling, monkeypatch):
     monkeypatch.setattr(explored, "PAYS", 0.99)  # nothing added pays
     assert (scaling.knee.gpus, scaling.fastest.gpus) == (2, 8)
     verdict = scaling.verdict
-    assert verdict.best == scaling.best == scaling.sweeps[0].best
+    assert verdict.best == scaling.knee.result == scaling.sweeps[0].best
+    assert scaling.best == scaling.fastest.result == scaling.sweeps[-1].best
     (first, fastest), (second, knee), (third, _), *_ = verdict.lines
     assert (first, second, third) == ("fastest", "knee", "at the knee")
     assert fastest.startswith(f"8 GPUs, {scaling.fastest.result.samples_per_s:,.4g} samples/s, at ")
@@ -84,12 +85,12 @@ def test_the_speed_per_gpu_of_several_numbers_is_drawn(scaling):
 
 
 def test_numbers_of_gpus_are_read_as_people_write_them():
-    assert gpu_counts("12") == 12
-    assert gpu_counts("8,2,4") == (2, 4, 8)
-    assert gpu_counts("8-64") == (8, 16, 32, 64)
-    assert gpu_counts("8-48") == (8, 16, 32, 48)
-    assert gpu_counts("1,8-16") == (1, 8, 16)
-    assert gpu_counts("8-8") == (8,)
+    assert gpus_flag("12") == 12
+    assert gpus_flag("8,2,4") == (2, 4, 8)
+    assert gpus_flag("8-64") == (8, 16, 32, 64)
+    assert gpus_flag("8-48") == (8, 16, 32, 48)
+    assert gpus_flag("1,8-16") == (1, 8, 16)
+    assert gpus_flag("8-8") == (8,)
 
 
 @pytest.mark.parametrize("text", ["64-8", "0-8", "1,", "a-b", "2,-4", "1,x", "8--9"])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import make_cluster, make_link
 
-from profiles.errors import InputError
+from profiles.errors import DiffusimNote, InputError
 from profiles.machines.clusters import cluster_names, load_cluster, read_cluster
 from profiles.machines.collectives import CollectiveLaw, Group, collective_law, collective_time
 from profiles.machines.fabrics import OPERATIONS, Between, Collectives
@@ -194,6 +194,18 @@ def test_the_clusters_that_training_runs_on_are_there():
     for name in ("p4d", "p4de", "p5", "a100-ib", "h100-ib", "h200-ib", "b200-ib", "l40s-ib"):
         assert nodes[name] == 1024
     assert (load_cluster("gb200-nvl72").devices_per_node, load_cluster("rtx4090-pcie-8").max_nodes) == (72, 1)
+
+
+def test_a_box_of_eight_l40s_is_that_of_four_as_far_as_four_go():
+    box, node = load_cluster("l40s-pcie-8"), load_cluster("l40s-ib")
+    for operation in OPERATIONS:
+        of = [[collective_time(c, operation, 1e8, Group(n, 1)).total_s for n in (2, 4)] for c in (box, node)]
+        assert of[0] == of[1]
+        assert collective_time(box, operation, 1e8, Group(8, 1)).total_s > of[0][1] * (
+            operation != "send_recv"
+        )
+    with pytest.warns(DiffusimNote, match="l40s-8 is l40s-pcie-8"):
+        assert load_cluster("l40s-8").devices_per_node == 8
 
 
 BOX = """\

@@ -12,10 +12,18 @@ from profiles.machines.clusters import CLUSTERS, load_cluster
 from profiles.machines.collectives import Group, collective_law, collective_time
 from profiles.machines.fabrics import OPERATIONS, Between, Collectives
 from validate.__main__ import main
-from validate.fitting.collective_files import FILES, file_text, fitted_cluster
-from validate.fitting.collective_laws import bare, errors_of, fit_between, fit_inside, held_out
-from validate.fitting.collective_report import judged
-from validate.fitting.collective_rows import curves_of, launch_s, of_sources, read_measured
+from validate.fitting.collective_files import FILES, file_text, fitted_cluster, judged
+from validate.fitting.collective_laws import (
+    bare,
+    curves_of,
+    errors_of,
+    fit_between,
+    fit_inside,
+    held_out,
+    launch_s,
+    of_sources,
+    read_measured,
+)
 
 DATA = Path(__file__).parents[2] / "shared" / "measured"
 MEASURED = pytest.mark.skipif(not DATA.exists(), reason="needs the measurements beside the checkout")

@@ -10,12 +10,11 @@ from profiles.costs.kernel_times import LAYOUT
 from profiles.machines.devices import DEVICES, load_device
 from profiles.machines.law_tables import product_law
 from validate.__main__ import main
-from validate.fitting.kernels import convnets, layouts, products, rows
+from validate.fitting.kernels import classes, convnets, rows
 from validate.fitting.kernels.build import Builder, law_text
-from validate.fitting.kernels.fits import tail
+from validate.fitting.kernels.classes import target, targets
 from validate.fitting.kernels.report import with_laws
 from validate.fitting.kernels.rows import Samples
-from validate.fitting.kernels.targets import target, targets
 
 DATA = Path(__file__).parents[2] / "shared" / "measured"
 measured = pytest.mark.skipif(not DATA.is_dir(), reason="needs the measured kernels, ../shared/measured")
@@ -36,7 +35,7 @@ def test_shapes_and_groups_left_out_are_predicted(name, kind):
     for errors in (fit.shapes, fit.groups):
         assert len(errors) == len(fit.fitted) > 1000
         assert errors.median < 0.10
-        assert tail(errors) < 0.30
+        assert errors.tail < 0.30
 
 
 @measured
@@ -90,7 +89,7 @@ def made(values: dict[str, float]) -> Samples:
     """Samples that a law gives, of 600 shapes."""
     shapes = tuple(np.exp(np.random.default_rng(0).uniform(4, 10, (3, 600))).round())
     empty = Samples(shapes, np.ones(600), np.arange(600.0) // 5)
-    return Samples(shapes, products.product_seconds(values, empty), empty.groups)
+    return Samples(shapes, classes.product_seconds(values, empty), empty.groups)
 
 
 @pytest.mark.parametrize(
@@ -98,19 +97,19 @@ def made(values: dict[str, float]) -> Samples:
 )
 def test_networks_move_what_a_pass_of_timm_s_classes_does(network, elements):
     """Inputs and outputs of all convolutions, by hooks on timm 1.0.9; of VGG those of its classifier are left out."""
-    assert layouts.moved_elements(network) == layouts.moved_elements(f"{network}_bn") == elements
+    assert convnets.moved_elements(network) == convnets.moved_elements(f"{network}_bn") == elements
 
 
 @measured
 def test_laying_out_anew_costs_what_networks_timed_in_both_layouts_give():
-    found = layouts.shares(DATA)
+    found = convnets.shares(DATA)
     assert LAYOUT["forward"] == pytest.approx(found["forward"], abs=0.005)
     assert [LAYOUT["data"], LAYOUT["weight"]] == pytest.approx([found["gradient"]] * 2, abs=0.005)
 
 
 def test_a_fit_recovers_the_law_that_its_samples_were_made_with():
     values = {"fixed_us": 4.0, "TFLOP_per_s": 220.0, "GB_per_s": 1200.0, "chain_us": 0.1, "ramp": 90.0}
-    fit = products.fit_products(made(values | products.PLAIN), target("a100-80gb-sxm"), {}, cached=False)
+    fit = classes.fit_products(made(values | classes.PLAIN), target("a100-80gb-sxm"), {}, cached=False)
     assert dict(fit.values) == pytest.approx(values, rel=1e-3)
     assert fit.groups.worst < 1e-3
     assert not fit.bound
@@ -118,10 +117,10 @@ def test_a_fit_recovers_the_law_that_its_samples_were_made_with():
 
 def test_a_pace_above_the_peak_rests_on_it_and_is_said_to():
     values = {"fixed_us": 4.0, "TFLOP_per_s": 400.0, "GB_per_s": 1200.0, "chain_us": 0.1, "ramp": 90.0}
-    fit = products.fit_products(made(values | products.PLAIN), target("a100-80gb-sxm"), {}, cached=False)
+    fit = classes.fit_products(made(values | classes.PLAIN), target("a100-80gb-sxm"), {}, cached=False)
     assert fit.values["TFLOP_per_s"] == pytest.approx(312, rel=1e-3)
     assert fit.bound == pytest.approx({"TFLOP_per_s": 400}, rel=1e-2)
-    assert product_law(fit.values | products.PLAIN).flop_per_s <= 312e12 * (1 + 1e-12)
+    assert product_law(fit.values | classes.PLAIN).flop_per_s <= 312e12 * (1 + 1e-12)
 
 
 def test_measured_rows_with_empty_cells_are_left_out_and_copies_count_once(tmp_path):

@@ -6,7 +6,7 @@ from profiles.errors import InputError
 from strategies.pipelining import units
 from strategies.registry import make_strategy
 from validate.__main__ import main
-from validate.running.training.fully_sharded import Asked, check, hold, plan_of, planned_calls
+from validate.running.training.fully_sharded import ShardedTraining, check, hold, plan_of, planned_calls
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ CASES = {
 
 def asked(name):
     strategy = make_strategy("fsdp", CASES[name])
-    return Asked(strategy, 4, 8, "block" if name.startswith("checkpointed") else "none")
+    return ShardedTraining(strategy, 4, 8, "block" if name.startswith("checkpointed") else "none")
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +71,9 @@ def test_another_exchange_another_share_and_another_gradient_are_named(held):
 
 def test_what_torch_does_not_shard_is_refused():
     with pytest.raises(InputError, match="nothing is sharded: that is ddp"):
-        plan_of(Asked(make_strategy("fsdp", {"shard_size": 1}), 4, 8))
+        plan_of(ShardedTraining(make_strategy("fsdp", {"shard_size": 1}), 4, 8))
     with pytest.raises(InputError, match="tensor parallelism is not carried out"):
-        plan_of(Asked(make_strategy("fsdp", {"tensor_degree": 2}), 4, 8))
+        plan_of(ShardedTraining(make_strategy("fsdp", {"tensor_degree": 2}), 4, 8))
 
 
 def test_a_mode_that_a_schedule_does_not_have_is_refused(capsys):

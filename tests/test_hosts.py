@@ -26,7 +26,7 @@ from profiles.software.stacks import load_stack
 from sim.replay.engine import simulate
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.grid import Team
-from strategies.patching.layer_runs import Run, run_seconds
+from strategies.patching.layer_runs import LayerRun, run_seconds
 from strategies.plans.actions import PatchAction
 from strategies.plans.placement import Placement
 from strategies.plans.workloads import SamplingWorkload
@@ -125,7 +125,7 @@ def test_no_run_beats_its_bound_however_slow_the_host(name, pace):
 
 def test_the_host_dispatches_as_many_operators_however_the_work_is_divided():
     scenario, alone = drawing(), Team((0,), 1, 1, 1)
-    run = Run(0, len(scenario.backbone.layers), 2)
+    run = LayerRun(0, len(scenario.backbone.layers), 2)
     ring = Team(tuple(range(8)), 8, 1, 1)
     operators = sum(k.count for of in scenario.backbone.half_kernels for k in of if k.kind == "dispatch")
     for team in (alone, ring):

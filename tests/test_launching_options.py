@@ -1,5 +1,6 @@
 """Launching says every option of a point: printed, noted above what is printed, or refused."""
 
+import inspect
 import shlex
 from contextlib import suppress
 
@@ -25,7 +26,7 @@ SAMPLING = [
     *({"guidance": way} for way in ("none", "batch")),
     {"batch_size": 4}, {"stack": "compiled"}, {"precision": "fp8"}, {"all_to_all": "fp8"}, {"cache_steps": 0.5},
     {"encoders": "offloaded"}, {"include": "all", "vae_tile": 256}, {"include": "all", "vae_parallel": 2},
-    {"heads": "padded"},
+    {"heads": "padded"}, {"offload": "layers:3"},
 ]  # fmt: skip
 
 
@@ -33,7 +34,7 @@ def test_every_option_of_sampling_is_printed_noted_or_refused():
     runs = {
         "sdxl": ("distrifusion",),
         "pixart": ("xdit-scripts",),
-        "wan2.1-14b": ("diffusers", "sglang", "vllm-omni", "xdit"),
+        "wan2.1-14b": ("diffusers", "fastvideo", "sglang", "vllm-omni", "xdit"),
     }
     assert {*OWN_OPTIONS} <= {name for change in SAMPLING for name in change}
     for model, runtimes in runs.items():
@@ -42,11 +43,14 @@ def test_every_option_of_sampling_is_printed_noted_or_refused():
             if change.items() <= {"guidance": plain.source.scenario.workload.guidance}.items():
                 continue
             try:
-                result = sim.run(model, "single", "h100-nvlink-8", 1, steps=2, **change)
+                divided = model.startswith("wan") and change.keys() & {"heads", "all_to_all"}
+                point = ("ulysses", "h100-nvlink-8", 4) if divided else ("single", "h100-nvlink-8", 1)
+                result = sim.run(model, *point, steps=2, **change)
             except (InputError, InfeasibleError):
                 continue  # the point itself does not exist
+            before = sim.run(model, *point, steps=2) if divided else plain
             for name in runtimes:
-                texts = [launch_of(of, find_runtime(name)).text for of in (plain, result)]
+                texts = [launch_of(of, find_runtime(name)).text for of in (before, result)]
                 assert texts[0] != texts[1], (model, name, change)
 
 
@@ -62,6 +66,51 @@ def test_a_guidance_that_is_not_the_models_own_is_printed():
     assert valued(words("xdit", **asked), "--guidance_scale") == "1"
     assert "guidance_scale=1.0" in sim.launch(runtime="diffusers", **asked).text
     assert "# not set below: --cache-steps 0.5\n" in sim.launch(runtime="xdit", **asked, cache_steps=0.5).text
+
+
+def test_blocks_on_the_host_are_asked_for_where_the_runtime_streams_so_many():
+    asked = {"model": "wan2.1-1.3b", "strategy": "single", "cluster": "h100-nvlink-8", "gpus": 1, "steps": 2}
+    some, every = (words("sglang", **asked, offload=f"layers:{count}") for count in (10, 30))
+    assert valued(some, "--dit-layerwise-offload") == "true"
+    assert valued(some, "--dit-layerwise-resident-layers") == "20"
+    assert "--dit-layerwise-resident-layers" not in every
+    texts = [sim.launch(runtime="diffusers", **asked, offload=f"layers:{count}").text for count in (10, 30)]
+    assert texts[0].startswith("# not set below: --offload layers:10\n")
+    assert "not set below" not in texts[1]
+    assert 'offload_type="block_level", num_blocks_per_group=1, use_stream=True' in texts[1]
+
+
+def test_diffusers_takes_the_arguments_that_are_printed_for_blocks_on_the_host():
+    diffusers = pytest.importorskip("diffusers")
+    given = {"offload_type": "block_level", "num_blocks_per_group": 1, "use_stream": True}
+    inspect.signature(diffusers.ModelMixin.enable_group_offload).bind(None, "cuda", **given)
+
+
+def test_fastvideo_reads_the_run_that_is_printed():
+    yaml, schema = pytest.importorskip("yaml"), pytest.importorskip("fastvideo.api.schema")
+    parser = pytest.importorskip("fastvideo.api.parser")
+    asked = ("wan2.1-14b", "ulysses", "h100-nvlink-8", 8)
+    text = sim.launch(*asked, runtime="fastvideo", guidance="none", offload="layers:40").text
+    found = parser.parse_config(schema.RunConfig, yaml.safe_load(text))
+    assert (found.generator.engine.num_gpus, found.generator.engine.parallelism.sp_size) == (8, 8)
+    assert found.generator.engine.offload.dit_layerwise and not found.generator.engine.offload.text_encoder
+    drawn = found.request.sampling
+    assert (drawn.num_frames, drawn.height, drawn.width, drawn.guidance_scale) == (81, 480, 832, 1.0)
+
+
+def test_fastvideo_trains_on_replicas_of_shards_over_which_contexts_lie():
+    asked = {"model": "wan2.1-14b", "strategy": "fsdp", "cluster": "h100-ib", "gpus": 64, "batch_size": 32}
+    asked |= {"context_degree": 4, "shard_size": 2, "runtime": "fastvideo-train", "frozen": "cached"}
+    found = words(checkpointing="block", **asked)
+    given = ("--sp-size", "--hsdp-replicate-dim", "--hsdp-shard-dim", "--train-batch-size", "--num-latent-t")
+    assert [valued(found, flag) for flag in given] == ["4", "8", "8", "2", "21"]
+    assert valued(found, "--enable-gradient-checkpointing-type") == "full"  # its word for every block
+    assert "not set below" not in sim.launch(checkpointing="block", **asked).text
+    assert any("--frozen cached" in note for note in sim.launch(**asked).notes)
+    with pytest.raises(
+        InputError, match="checkpointing is selective, but what starts fastvideo-train can say none or"
+    ):
+        sim.launch(checkpointing="selective", **asked)
 
 
 TRAINING = [

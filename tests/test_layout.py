@@ -1,6 +1,8 @@
 """Layouts: what follows from a scenario and a shape is derived in one place."""
 
+import ast
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,30 @@ def test_no_file_is_longer_than_can_be_read_at_once():
         if (lines := len(path.read_text().splitlines())) > MOST_LINES
     }
     assert long == {}
+
+
+def types_of(path):
+    """The public classes of a file, and its names for types."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name
+        elif (
+            isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
+        ):
+            name = node.targets[0].id
+            if name[:1].isupper() and not name.isupper():
+                yield name
+
+
+def test_a_type_has_a_name_of_its_own():
+    files = [path for room in ("profiles", "strategies", "sim") for path in (ROOT / room).rglob("*.py")]
+    named = Counter(name for path in files for name in set(types_of(path)))
+    alike = {
+        "BoolArray",
+        "FloatArray",
+        "IntArray",
+    }  # arrays of numpy, which are the same wherever they are named
+    assert sorted(name for name, count in named.items() if count > 1 and name not in alike) == []
 
 
 @pytest.mark.parametrize("name", ["1f1b", "wave", "interleaved", "bidirectional", "pulse"])

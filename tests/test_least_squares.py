@@ -8,10 +8,8 @@ import pytest
 
 from profiles.errors import InputError
 from validate.fitting import least_squares as module
-from validate.fitting import loading
-from validate.fitting.errors import Errors
-from validate.fitting.least_squares import least_squares
-from validate.fitting.loading import count, load, number, one_of
+from validate.fitting.layer_times import PLACE_RULES, QUANTILE_RULES, load
+from validate.fitting.least_squares import Errors, least_squares
 
 COLUMNS = np.array([[1.0, 0.0], [0.0, 1e9], [1.0, 1e9]])
 AIM = COLUMNS @ [3.0, 2e-9]
@@ -94,29 +92,37 @@ def test_errors_are_relative_and_together_those_of_the_sum():
     assert not Errors.of([])
 
 
-RULES = {"name": one_of("a", "b"), "size": count, "seconds": number, "note": loading.text}
+RULES = {
+    "quantity": QUANTILE_RULES["quantity"],
+    "batch_size": PLACE_RULES["batch_size"],
+    "p50_ms": QUANTILE_RULES["p50_ms"],
+    "component": PLACE_RULES["component"],
+}
 
 
 def test_a_table_is_read_by_the_rules_of_its_columns(tmp_path):
     path = tmp_path / "seen.csv"
-    path.write_text("name,size,seconds,note\na,2,0.5,said\n", encoding="utf-8")
+    path.write_text("quantity,batch_size,p50_ms,component\nforward,2,0.5,unet\n", encoding="utf-8")
     assert load(path, RULES) == [
-        {"name": "a", "size": 2, "seconds": 0.5, "note": "said", "where": f"{path}:2"}
+        {"quantity": "forward", "batch_size": 2, "p50_ms": 0.5, "component": "unet", "where": f"{path}:2"}
     ]
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("c,2,0.5,said", "name is 'c', must be one of a, b"),
-        ("a,0,0.5,said", "size is 0, must be at least 1"),
-        ("a,2,-1,said", "seconds is -1, must not be negative"),
-        ("a,2,0.5,", "note is '', must not be empty"),
-        ("a,2,0.5", "the row has 3 cells, must have 4"),
+        (
+            "backwards,2,0.5,unet",
+            "quantity is 'backwards', must be one of forward, backward_first, backward_later",
+        ),
+        ("forward,0,0.5,unet", "batch_size is 0, must be at least 1"),
+        ("forward,2,-1,unet", "p50_ms is -1, must not be negative"),
+        ("forward,2,0.5,", "component is '', must not be empty"),
+        ("forward,2,0.5", "the row has 3 cells, must have 4"),
     ],
 )
 def test_a_cell_that_breaks_its_rule_is_named(tmp_path, row, message):
     path = tmp_path / "seen.csv"
-    path.write_text(f"name,size,seconds,note\n{row}\n", encoding="utf-8")
+    path.write_text(f"{','.join(RULES)}\n{row}\n", encoding="utf-8")
     with pytest.raises(InputError, match=f"seen.csv:2: {message}"):
         load(path, RULES)

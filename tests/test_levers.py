@@ -29,14 +29,24 @@ def test_every_lever_says_where_it_is_from_and_shipped_devices_alone_have_factor
     levers = load_levers()
     assert set(levers.products) < set(device_names())
     assert all(0 < of.low <= of.factor <= of.high for of in levers.products.values())
-    assert levers.cached == {"teacache": 0.23, "fbcache": 0.59}
+    assert levers.cached == {"teacache": (0.23, ("flux-dev",)), "fbcache": (0.59, ("flux-dev",))}
 
 
-def test_products_in_fp8_take_less_by_their_factor_and_nothing_else_changes():
+def test_products_in_fp8_take_less_by_their_factor_where_it_was_measured_and_cost_a_cast():
     device = load_device(H100)
     faster, factor = device_in(device, "fp8"), products_in_fp8(device).factor
     shape = (1, 4096, 3072, 3072)
-    assert device.laws.matmul_s(*shape) / faster.laws.matmul_s(*shape) == pytest.approx(factor)
+    cast_s = device.laws.memory_s("pointwise", 3 * 4096 * 3072)
+    assert faster.laws.matmul_s(*shape) == pytest.approx(device.laws.matmul_s(*shape) / factor + cast_s)
+    for other in (
+        (1, 2047, 3072, 3072),
+        (1, 4096, 512, 3072),
+        (1, 4096, 3072, 16640),
+        (24, 4096, 3072, 3072),
+    ):
+        assert faster.laws.matmul_s(*other) == device.laws.matmul_s(*other)
+    for part in ("data", "weight"):
+        assert faster.laws.matmul_s(*shape, part=part) == device.laws.matmul_s(*shape, part=part)
     assert faster.laws.attention_s(24, 4096, 4096, 128) == device.laws.attention_s(24, 4096, 4096, 128)
     assert device_in(device, HALF) is device
 
@@ -89,6 +99,20 @@ def test_what_lives_on_the_step_before_skips_none(make, name):
         make_sampler(name, {}).bound(scenario)
 
 
+def test_what_a_point_does_not_heed_is_refused_where_it_is_asked_for_alone_and_not_in_a_sweep():
+    asked = {"model": "flux-dev", "cluster": "p5", "gpus": 4, "steps": 2}
+    for name in ("ring", "pipefusion"):
+        with pytest.raises(InputError, match=f"heads is padded, but {name} divides no heads on 4 GPUs"):
+            sim.run(strategy=name, heads="padded", **asked)
+        with pytest.raises(InputError, match=f"all_to_all is fp8, but {name} exchanges nothing so on 4 GPUs"):
+            sim.run(strategy=name, all_to_all="fp8", **asked)
+    assert sim.run(strategy="ulysses", heads="padded", all_to_all="fp8", **asked).latency_s > 0
+    found = sim.sweep(strategy=("ring", "ulysses"), heads="padded", workers=1, **asked)
+    assert {point.name for point in found if point.status == "simulated"} == {"ring", "ulysses"}
+    with pytest.raises(InputError, match=r"cache_steps is 0\.23, which skips none of 4 steps"):
+        flux(cache_steps=0.23)
+
+
 def test_titles_name_the_levers_and_say_what_is_not_modelled():
     asked = {"gpus": 2, "steps": 10, "cluster": "p5", "precision": "fp8", "all_to_all": "fp8"}
     result = sim.run("flux-dev", "ulysses", cache_steps="teacache", **asked)
@@ -106,5 +130,9 @@ def test_a_device_without_fp8_and_a_cache_that_nobody_published_are_refused():
         replace(flux(precision="fp8"), cluster=load_cluster("p4de"))
     with pytest.raises(InputError, match="cache_steps is 'always', must be a share of the steps"):
         sim.run("pixart", "single", steps=4, cache_steps="always")
+    with pytest.raises(
+        InputError, match="cache_steps is teacache, whose share was published of flux-dev, not of pix"
+    ):
+        sim.run("pixart", "single", steps=20, cache_steps="teacache")
     with pytest.raises(InputError, match="cache_steps is 1, must be a share of the steps"):
         flux(cache_steps=1)

@@ -16,8 +16,7 @@ from validate.fitting.least_squares import fit_law
 from validate.fitting.link_report import cluster_text, judged_line, pair_table, write_cluster
 from validate.fitting.link_samples import PING_PONG, Measurement, Sample, read_log, read_logs, sample_text
 from validate.fitting.links import PCIE, errors_of, fit_links, predict
-from validate.measuring.link_times import doublings, sample_of, sizes_up_to
-from validate.measuring.operations import Members, elements_of
+from validate.measuring.link_times import Members, doublings, elements_of, sample_of, sizes_up_to
 from validate.writing import whole_file
 
 pytestmark = pytest.mark.slow

@@ -26,7 +26,7 @@ from strategies.pipelining.footprint import resident_buffers, saved_bytes
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario
-from validate.counting.config_files import Asked, ConfigFile
+from validate.counting.config_files import ConfigFile, ConfigOptions
 from validate.counting.configured import count_configured
 from validate.counting.folder import folder_texts, kernel_texts
 from validate.counting.networks import attend
@@ -183,7 +183,7 @@ def blocks(request):
 def model(blocks, tmp_path_factory):
     """The same network as a counted model folder."""
     counted = count_configured(
-        [ConfigFile(Path("config.json"), blocks.config)], Asked(**blocks.asked, dtype="float32")
+        [ConfigFile(Path("config.json"), blocks.config)], ConfigOptions(**blocks.asked, dtype="float32")
     )
     folder = tmp_path_factory.mktemp("models") / "small"
     for path, text in (folder_texts("small", counted) | kernel_texts(counted)).items():

@@ -51,7 +51,7 @@ def test_a_strategy_without_a_stage_is_refused_when_it_is_made():
 
 
 def test_a_replaced_strategy_is_checked_again():
-    with pytest.raises(InputError, match=r"^keys_values is 'keep', must be one of kept, freed$"):
+    with pytest.raises(InputError, match=r"^keys_values is 'keep', must be one of freed, kept$"):
         replace(CLASSES["ulysses"](), keys_values="keep")
 
 

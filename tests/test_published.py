@@ -12,12 +12,12 @@ from validate.published.ledger import coverage, error_words, line, training_ledg
 from validate.published.records import (
     ESTIMATED,
     Record,
+    Standing,
     all_published,
     published,
     standing_of,
     the_published,
 )
-from validate.published.standings import Standing
 from validate.published.training import EXPERIMENTS
 from validate.published.training.models import STACK, with_all_gradients
 from validate.published.training.ratios import (

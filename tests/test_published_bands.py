@@ -6,14 +6,13 @@ from math import exp, log
 import pytest
 
 from profiles.architectures.models import load_model
-from profiles.costs.bands import BANDS, Band, load_bands, read_bands
+from profiles.costs.bands import BANDS, FEWEST, Band, load_bands, read_bands
 from profiles.costs.layers import one_gpu_s
 from profiles.machines.devices import load_device
 from validate.__main__ import main
-from validate.published.bands import FEWEST, Miss, alone, bands_of, speedups, text_of, trainings, waits
+from validate.published.bands import Miss, alone, bands_of, speedups, text_of, trainings, waits
 from validate.published.clusters import SETS, read_runs
-from validate.published.records import Record, the_published
-from validate.published.standings import Standing
+from validate.published.records import Record, Standing, the_published
 
 A100, L40 = "a100-80gb-sxm", "l40-48gb"
 

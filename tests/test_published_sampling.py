@@ -25,13 +25,13 @@ from strategies.sampling.usp import USP
 from strategies.sampling_scenario import SamplingScenario
 from validate.__main__ import main
 from validate.published.contests import Contest, least, side_by_side
+from validate.published.records import Standing
 from validate.published.report import report
 from validate.published.sampling.methods import guidance, samplers
 from validate.published.sampling.rows import COLUMNS, SamplingRow, Uncovered, sampling_rows
 from validate.published.sampling.runs import fastest, outcome_of, predict, runs, scenario_of, sent_bytes
 from validate.published.sampling.tables import contests, volumes
-from validate.published.standings import Standing
-from validate.reporting.sections import print_sections
+from validate.tables import print_sections
 
 pytestmark = pytest.mark.slow
 

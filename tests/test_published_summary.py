@@ -14,17 +14,23 @@ from strategies.registry import all_samplers, all_strategies
 from validate.__main__ import main
 from validate.published.clusters import read_runs
 from validate.published.contests import Contest
-from validate.published.kinds import KINDS, ONE_GPU, OTHER, kind_of
 from validate.published.ledger import Ledger, independent_errors, training_ledger
 from validate.published.records import (
+    KINDS,
     LATENCY,
     MEMORY,
+    ONE_GPU,
+    OTHER,
     SAMPLES_PER_S,
     Conditions,
     Published,
     Record,
+    Standing,
     all_published,
     columns_of,
+    entries,
+    entry_of,
+    kind_of,
     source_name,
     source_names,
 )
@@ -32,9 +38,8 @@ from validate.published.report import MARKERS, write_between
 from validate.published.sampling.rows import Uncovered, sampling_rows
 from validate.published.sampling.runs import all_runs
 from validate.published.sampling.tables import sampling_ledger
-from validate.published.standings import Standing, entries, entry_of
 from validate.published.training.real_clusters import MARKERS as CLUSTERS
-from validate.reporting.sections import Section, write_tables
+from validate.tables import Section, write_tables
 
 pytestmark = pytest.mark.slow
 

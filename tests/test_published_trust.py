@@ -6,10 +6,9 @@ import pytest
 
 from profiles.costs.trust import read_trust
 from validate.__main__ import main
+from validate.published.bands import errors, trusts, write_trust
 from validate.published.ledger import Ledger
-from validate.published.records import Conditions, Record, all_published, the_published
-from validate.published.standings import Standing
-from validate.published.trust import errors, trusts, write_trust
+from validate.published.records import Conditions, Record, Standing, all_published, the_published
 
 A100, L20 = "a100-80gb-sxm", "l20-48gb"
 

@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
@@ -15,7 +14,7 @@ from sim.explore.points import Point, find_points
 from sim.explore.sweep import Sweep, run_sweep
 from sim.report.columns import fitting
 from sim.report.descriptions import how
-from sim.report.rankings import BEST, Shown, columns, command, print_rows_json, print_sweep, shown
+from sim.report.rankings import BEST, Shown, chosen_of, columns, command, print_rows_json, print_sweep
 from sim.report.tables import print_result
 from sim.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
@@ -76,7 +75,7 @@ def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, sweep):
 def test_points_that_look_alike_stand_once(sweep):
     (first, *_) = (point for point in sweep.ranked() if point.status == "simulated")
     other = replace(first, strategy=replace(first.strategy))
-    assert [rank for rank, _ in shown([first, other], [first, other])] == [1]
+    assert [rank for rank, _ in chosen_of([first, other], [first, other])] == [1]
 
 
 @pytest.mark.parametrize("width", [80, 140])
@@ -171,12 +170,10 @@ def test_where_other_strategies_vary_what_one_holds_fixed_it_is_named(capsys):
 
 
 def test_of_equals_the_one_that_holds_less_comes_first():
-    sweep = sim.sweep("pixart", gpus=4, steps=2, strategy="ulysses", workers=1)
-    points = [point for point in sweep.ranked() if point.status == "simulated" and point.recommended]
-    equal = [
-        (one, other)
-        for one, other in pairwise(points)
-        if one.result.expected.duration_s == other.result.expected.duration_s
-    ]
-    assert equal
-    assert all(one.costs <= other.costs for one, other in equal)
+    sweep = sim.sweep("pixart", gpus=1, steps=2, strategy="single", workers=1)
+    (point,) = sweep.points
+    more = replace(point.result.expected, peak_memory_bytes=2 * point.result.peak_memory_bytes)
+    fuller = replace(point, result=replace(point.result, expected=more))
+    sweep.points = [fuller, point]
+    assert sweep.ranked() == [point, fuller]
+    assert sweep.best_point() is point

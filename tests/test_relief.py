@@ -1,4 +1,4 @@
-"""Sweeps whose points lack memory are tried again with blocks recomputed, and say so."""
+"""Sweeps whose points lack memory are tried again with what is recomputed, and say so; so does a run that asks."""
 
 import json
 from dataclasses import replace
@@ -10,6 +10,7 @@ import sim
 from profiles.errors import InfeasibleError
 from sim.cli.main import main
 from sim.report.rankings import command
+from strategies.plans.workloads import CHECKPOINTINGS
 
 STRATEGIES = ("ddp", "gpipe")
 
@@ -26,20 +27,61 @@ def untied(rows):
 def test_where_the_best_fits_as_it_is_nothing_is_tried_again():
     found = swept("80GiB", micro_batches=4, partition="blocks")
     assert found.rows() == swept("80GiB", micro_batches=4, partition="blocks", checkpointing="none").rows()
-    assert found.relief == "block"
+    assert found.relief == ("block", "selective", "full")
 
 
-def test_a_better_point_that_needs_blocks_recomputed_is_found_and_every_row_says_what_it_has():
-    found, plain, blocks = (
-        swept("24GiB"),
-        swept("24GiB", checkpointing="none"),
-        swept("24GiB", checkpointing="block"),
-    )
-    assert found.best.iteration_s == blocks.best.iteration_s < plain.best.iteration_s
-    again = [row for row in found.rows() if row.get("options", {}).get("checkpointing") == "block"]
+def test_a_better_point_that_needs_something_recomputed_is_found_and_every_row_says_what_it_has():
+    found = swept("24GiB")
+    each = {kind: swept("24GiB", checkpointing=kind) for kind in CHECKPOINTINGS}
+    seconds = {kind: own.best.iteration_s for kind, own in each.items()}
+    assert found.best.iteration_s == min(seconds.values()) == seconds["selective"]
+    assert seconds["selective"] < seconds["block"] < seconds["none"]
+    again = [row for row in found.rows() if row.get("options", {}).get("checkpointing", "none") != "none"]
     assert {row["status"] for row in again} == {"simulated"}
-    assert untied(row for row in found.rows() if row not in again) == untied(plain.rows())
-    assert found.best_of("gpipe").iteration_s == blocks.best_of("gpipe").iteration_s  # none fits without
+    assert untied(row for row in found.rows() if row not in again) == untied(each["none"].rows())
+    fitting = [own for kind, own in each.items() if kind != "none"]  # gpipe fits with no other
+    assert found.best_of("gpipe").iteration_s == min(own.best_of("gpipe").iteration_s for own in fitting)
+
+
+def test_what_fits_with_the_inputs_of_stages_alone_is_found_where_those_of_blocks_do_not_fit():
+    asked = {"gpus": 2, "strategy": "gpipe", "pipeline_degree": 2, "micro_batches": 256, "frozen": "cached"}
+    asked |= {"batch_size": 256, "workers": 1, "partition": "blocks", "memory": "12GiB"}
+    found, blocks, stages = (
+        sim.sweep("uvit-h", checkpointing=kind, **asked) for kind in ("auto", "block", "full")
+    )
+    assert blocks.best_point() is None
+    assert found.best_point().checkpointing == "full"
+    assert found.best.iteration_s == stages.best.iteration_s
+
+
+@pytest.mark.parametrize(("memory", "taken"), [("80GiB", "none"), ("23.5GiB", "selective"), ("8GiB", "none")])
+def test_a_run_takes_the_least_recomputation_that_fits_and_says_which(capsys, memory, taken):
+    asked = (
+        "run",
+        "--model",
+        "sd21",
+        "--strategy",
+        "ddp",
+        "--gpus",
+        "2",
+        "--batch-size",
+        "64",
+        "--memory",
+        memory,
+    )
+    assert main([*asked, "--checkpointing", "auto", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert f"checkpointing auto took {taken}" in shown.err
+    assert main([*asked, "--checkpointing", taken, "--json"]) == 0
+    assert json.loads(shown.out) == json.loads(capsys.readouterr().out)
+
+
+def test_the_question_of_a_run_that_takes_what_fits_is_printed_as_it_was_asked(capsys):
+    assert (
+        main(["run", "--model", "sd21", "--strategy", "ddp", "--checkpointing", "auto", "--print-experiment"])
+        == 0
+    )
+    assert 'checkpointing = "auto"' in capsys.readouterr().out
 
 
 def test_where_nothing_fits_without_the_verdict_names_what_is_recomputed_and_how_to_ask_again(capsys):
@@ -47,13 +89,14 @@ def test_where_nothing_fits_without_the_verdict_names_what_is_recomputed_and_how
     with pytest.raises(InfeasibleError):
         _ = swept("16GiB", checkpointing="none").best
     verdict, point = found.verdict, found.best_point()
-    assert "checkpointing block" in verdict.how
-    assert "block checkpointing" in verdict.best.title
+    assert f"checkpointing {point.checkpointing}" in verdict.how
+    assert f"{point.checkpointing} checkpointing" in verdict.best.title
     assert (verdict.changes[0].name, verdict.changes[0].strategy) == ("no checkpointing", None)
-    assert "--checkpointing block" in verdict.again == command(point)
+    assert f"--checkpointing {point.checkpointing}" in verdict.again == command(point)
     assert found.result_of(point).trace.end_s == pytest.approx(verdict.best.iteration_s)
     shown = replace(verdict, ties={"wave": 1, "pulse": 1}, relieved={"wave": "block"})
     assert ("", "ties too: wave (block checkpointing), pulse") in shown.lines
+    assert point.checkpointing == "selective"
     assert set(verdict.relieved) == {of.name for of in found.ties()}
     assert main([*verdict.again.split()[1:], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["iteration_s"] == verdict.best.iteration_s
@@ -63,14 +106,18 @@ def test_an_answer_of_what_was_tried_again_comes_from_the_store_as_it_was(tmp_pa
     asked = {"micro_batches": 16, "store": tmp_path / "store.db"}
     first, second = (swept.__wrapped__("16GiB", **asked).rows() for _ in range(2))
     assert first == second
-    assert first[0]["options"]["checkpointing"] == "block"
+    assert first[0]["options"]["checkpointing"] != "none"
 
 
 def test_only_sweeps_of_training_try_again():
-    assert sim.api.start_sweep("pixart", gpus=2, steps=2).relief is None
-    assert sim.api.start_sweep("pixart", gpus=2, checkpointing="auto").relief == "block"
-    assert sim.api.start_sweep("pixart", gpus=2, checkpointing="none").relief is None
-    assert sim.api.start_sweep(swept("16GiB").scenario).relief is None
+    assert sim.api.start_sweep("pixart", gpus=2, steps=2).relief == ()
+    assert sim.api.start_sweep("pixart", gpus=2, checkpointing="auto").relief == (
+        "block",
+        "selective",
+        "full",
+    )
+    assert sim.api.start_sweep("pixart", gpus=2, checkpointing="none").relief == ()
+    assert sim.api.start_sweep(swept("16GiB").scenario).relief == ()
 
 
 def test_ranked_by_memory_what_fits_is_tried_again_too():

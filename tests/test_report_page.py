@@ -8,12 +8,11 @@ from validate.__main__ import main
 from validate.published import report, training
 from validate.published.figure import plot_published, plot_published_info
 from validate.published.ledger import training_ledger
-from validate.published.records import LATENCY, Record, published
+from validate.published.records import LATENCY, Record, Standing, published
 from validate.published.sampling.runs import runs
 from validate.published.sampling.tables import sampling_ledger
-from validate.published.standings import Standing
 from validate.published.training import volumes
-from validate.reporting.report import CHAPTERS
+from validate.report import CHAPTERS
 
 pytestmark = pytest.mark.slow
 

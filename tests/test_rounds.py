@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.bounds.patch_rounds import Pass, least_seconds
+from strategies.bounds.patch_rounds import PatchPass, least_seconds
 
-ONE_S = Pass(1.0, 1.0)
+ONE_S = PatchPass(1.0, 1.0)
 
 
 def test_the_whole_image_goes_through_one_stage_after_another():
@@ -28,18 +28,18 @@ def test_fewer_patches_than_stages_wait_for_their_way_back():
 def test_patches_begin_when_the_whole_image_is_back():
     way = [ONE_S, ONE_S]
     assert least_seconds(way, [way], 3, 1) == least_seconds(way, [], 4, 0) == 8.0
-    travelling = [Pass(1.0, 1.5), Pass(1.0, 3.0)]
+    travelling = [PatchPass(1.0, 1.5), PatchPass(1.0, 3.0)]
     assert least_seconds(travelling, [way], 1, 1) == 1.5 + 3.0 + 2.0
 
 
 def test_a_stage_that_waits_for_a_collective_delays_its_next_patch_but_not_the_stage_after_it():
-    held = [Pass(3.0, 1.0), ONE_S]
+    held = [PatchPass(3.0, 1.0), ONE_S]
     assert least_seconds(held, [held, held], 0, 1) == 3.0 + 3.0  # while stage 1 is done at 5
-    assert least_seconds([Pass(3.0, 3.0), ONE_S], [[Pass(3.0, 3.0), ONE_S]] * 2, 0, 1) == 7.0
+    assert least_seconds([PatchPass(3.0, 3.0), ONE_S], [[PatchPass(3.0, 3.0), ONE_S]] * 2, 0, 1) == 7.0
 
 
 def test_one_stage_works_without_a_pause():
-    assert least_seconds([ONE_S], [[Pass(0.25, 0.25)]] * 4, 2, 3) == 5.0
+    assert least_seconds([ONE_S], [[PatchPass(0.25, 0.25)]] * 4, 2, 3) == 5.0
 
 
 times = st.floats(0.1, 2.0)
@@ -47,7 +47,7 @@ times = st.floats(0.1, 2.0)
 
 @given(st.lists(st.lists(times, min_size=3, max_size=3), min_size=1, max_size=5), st.integers(1, 4))
 def test_no_run_beats_its_busiest_stage_or_the_longest_way_of_a_patch(seconds, rounds):
-    rows = [[Pass(s, s) for s in row] for row in seconds]
+    rows = [[PatchPass(s, s) for s in row] for row in seconds]
     least = least_seconds(rows[0], rows, 0, rounds)
     busiest = max(rounds * sum(row[stage] for row in seconds) for stage in range(3))
     longest = max(rounds * sum(row) for row in seconds)

@@ -25,7 +25,7 @@ from strategies.plans.placement import Placement
 from strategies.registry import all_strategies
 from validate.__main__ import main
 from validate.machine import QUIET_CORES, disturbance
-from validate.running.comparison import Comparison, Pair, compare
+from validate.running.comparison import Pair, RankComparison, compare
 from validate.running.rank import fitting, run_jobs
 from validate.running.training.blocks import Attention, build_layer
 from validate.running.training.scenarios import Question, prepare
@@ -401,7 +401,7 @@ def test_several_backbones_side_by_side_are_refused(make):
 
 
 def test_wall_time_beside_other_programs_says_nothing():
-    quiet = Comparison("1f1b", "wall", (Pair(1.0, 1.01, 0.2, 0.2),), None, QUIET_CORES / 2)
+    quiet = RankComparison("1f1b", "wall", (Pair(1.0, 1.01, 0.2, 0.2),), None, QUIET_CORES / 2)
     assert quiet.invalid is None
     assert replace(quiet, others_cores=0.2).invalid.startswith("other programs kept 0.20 cores busy")
     assert "is not known" in replace(quiet, others_cores=nan).invalid

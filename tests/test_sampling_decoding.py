@@ -1,9 +1,9 @@
 """A decoder whose rows real ranks divide decodes what one process does, and sends what the plan says."""
 
 import pytest
+from decoding import divided, planned_bytes, undivided
 
 from validate.running.sampling.comparison import SAME, relative
-from validate.running.sampling.decoding import divided, planned_bytes, undivided
 
 pytestmark = pytest.mark.slow
 PIXELS = 64

@@ -19,7 +19,7 @@ from sim.replay.engine import simulate
 from validate.__main__ import main
 from validate.running.comparison import compare
 from validate.running.rank import fitting, run_jobs
-from validate.running.sampling.comparison import SAME, Comparison, job_of, relative
+from validate.running.sampling.comparison import SAME, ImageComparison, job_of, relative
 from validate.running.sampling.passes import KeysValues
 from validate.running.sampling.settings import (
     LOST_PATCH,
@@ -141,7 +141,7 @@ def carried_out(settings):
     jobs = {name: replace(job_of(own), name=name) for name, own in settings.items()}
     outcomes = run_jobs(list(jobs.values()))
     return {
-        name: (job, outcome, Comparison(job.task, outcome.found))
+        name: (job, outcome, ImageComparison(job.task, outcome.found))
         for (name, job), outcome in zip(jobs.items(), outcomes, strict=True)
     }
 
@@ -217,7 +217,7 @@ def test_a_byte_product_that_is_wrong_turns_a_run_red(hybrids, monkeypatch, prod
     name, where = PRODUCTS[product]
     right = getattr(where, product)
     monkeypatch.setattr(where, product, lambda *of: doubled(right(*of)))
-    failures = Comparison(HYBRIDS[name](), hybrids[name][1].found).failures()
+    failures = ImageComparison(HYBRIDS[name](), hybrids[name][1].found).failures()
     assert failures
     assert all("the simulator says" in line for line in failures)
 
@@ -317,7 +317,7 @@ def test_sizes_that_add_up_in_their_step_are_told_apart(compared):
         replace(first.sent[n], planned_bytes=first.sent[n].planned_bytes + d) for n, d in ((1, 8), (2, -8))
     )
     sent = [first.sent[0], more, less, *first.sent[3:]]
-    run = Comparison(right.settings, [replace(first, sent=sent), *right.drawn[1:]])
+    run = ImageComparison(right.settings, [replace(first, sent=sent), *right.drawn[1:]])
     assert [line.split()[:2] for line in run.failures()] == [["rank", "0"], ["rank", "0"]]
 
 

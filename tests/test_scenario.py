@@ -55,7 +55,10 @@ def train(scenario):
 
 
 def draw(scenario):
-    samplers = Ulysses(), PipeFusion(patches=4)
+    samplers = [
+        Ulysses(),
+        *([] if scenario.workload.swapped else [PipeFusion(patches=4)]),
+    ]  # which swaps no blocks
     results = [run_point(sampler, scenario) for sampler in samplers]
     bounds = [sampler.bound(scenario) for sampler in samplers]
     layers = [scenario.costs.forward_s(i, 2).tolist() for i in range(len(scenario.model.components))]
@@ -181,7 +184,8 @@ REPLACED = {
         "heads": lambda _: "padded",
         "precision": lambda _: "fp8",
         "all_to_all": lambda _: "fp8",
-        "cache_steps": lambda _: 0.1,
+        "cache_steps": lambda _: 0.5,
+        "offload": lambda _: "layers:2",
     },
 }
 SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster", "stack", "asked_stack", "measured")
@@ -193,7 +197,7 @@ UNMOVED = {
     "Stack.name", "Stack.summary", "Stack.source",
     *(f"sample Stack.{name}" for name in ("backward_operator_s", "norms", "encoders", "cast_weights", "optimizer")),
     *(f"sample SamplingWorkload.{name}" for name in ("text_tokens", "text")),  # PixArt's stands aside
-    "sample SamplingWorkload.heads", "sample SamplingWorkload.cache_steps",  # heads divide, and steps are too few
+    "sample SamplingWorkload.heads",  # they divide
     "Cluster.max_nodes", "sample Cluster.overlap_slowdown", "train TrainingWorkload.extra_forward",
     "train TrainingWorkload.frames", "sample SamplingWorkload.frames",  # of images there is one
 }  # fmt: skip

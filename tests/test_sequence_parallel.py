@@ -19,7 +19,7 @@ from sim.replay.engine import simulate
 from sim.runs import run_point
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.grid import Team
-from strategies.patching.layer_runs import Run, merged_s, run_layers, run_seconds, work_of
+from strategies.patching.layer_runs import LayerRun, merged_s, run_layers, run_seconds, run_work
 from strategies.plans.actions import PatchAction
 from strategies.plans.placement import Placement
 from strategies.plans.workloads import SamplingWorkload
@@ -362,7 +362,7 @@ def test_merging_a_row_costs_what_merging_a_ring_does():
     scenario = SamplingScenario(
         load_model("pixart"), load_cluster("p4de"), SamplingWorkload(4, 1024, 1024, steps=1)
     )
-    run = Run(0, 28, 2)
+    run = LayerRun(0, 28, 2)
     row, ring = Team(tuple(range(4)), 1, 1, 1, 1, 4), Team(tuple(range(4)), 4, 1, 1)
     merging, dispatching = merged_s(scenario, row, run)
     assert 0 < merging < run_seconds(scenario, ring, run)[1]
@@ -379,16 +379,18 @@ def test_rows_and_columns_cost_the_host_what_ulysses_does_for_each_tensor():
 
     def dispatched_s(team):
         builder = SamplingBuilder(Placement(scenario.streams, 8, 8, 8), scenario.calls)
-        run_layers(builder, team, work_of(scenario, team, Run(0, 1, 1)), PatchAction(0, 0, 0))
+        run_layers(builder, team, run_work(scenario, team, LayerRun(0, 1, 1)), PatchAction(0, 0, 0))
         return sum(op.host_s for op in builder.build((), ((),) * 8).ops[0])
 
-    more_s = scenario.calls.pace * CALLS_S["all_to_all"] + merged_s(scenario, row, Run(0, 1, 1))[1]
+    more_s = scenario.calls.pace * CALLS_S["all_to_all"] + merged_s(scenario, row, LayerRun(0, 1, 1))[1]
     assert dispatched_s(row) - dispatched_s(ulysses) == pytest.approx(more_s)
 
 
 def test_heads_are_divided_by_ulysses_and_tensor_together(make):
     """Each divides eight heads, but their product has more places than there are heads."""
-    with pytest.raises(InfeasibleError, match=r"^8 heads, ulysses 4 \* tensor 4 = 16: 8 % 16 = 8$"):
+    with pytest.raises(
+        InfeasibleError, match=r"^8 heads, ulysses 4 \* tensor 4 = 16: 8 % 16 = 8; 2, 4 or 8 would do$"
+    ):
         replayed(make, "hybrid", 16, parameters={"ulysses_degree": 4, "tensor_degree": 4})
 
 

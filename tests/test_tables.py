@@ -146,3 +146,17 @@ def test_what_is_piped_is_as_wide_as_the_environment_says(monkeypatch):
     assert console().width == 72
     monkeypatch.delenv("COLUMNS")
     assert console().width == 140
+
+
+def test_neighbouring_stages_that_look_alike_share_a_row(capsys):
+    result = run("flux-dev", "fsdp", gpus=64, checkpointing="block", batch_size=64)
+    print_result(result)
+    shown = capsys.readouterr().out.partition("stages, per micro-batch")[2].splitlines()[3:]
+    firsts = [re.split(r" {2,}", line.strip()) for line in shown if line.strip()]
+    assert len(firsts) < 8 < len(result.stages)
+    named = [tuple(map(int, cells[0].split(" to "))) for cells in firsts]
+    assert [number for first, *last in named for number in range(first, (last or [first])[0] + 1)] == [
+        *range(len(result.stages))
+    ]
+    alike = next(cells for cells in firsts if " to " in cells[0])
+    assert re.fullmatch(r"(\d+)-\d+, each 1", alike[2])

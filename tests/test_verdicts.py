@@ -12,8 +12,10 @@ import sim
 from profiles.architectures.models import load_model
 from sim.report import rankings
 from sim.report.changes import CONTENDERS, Change, contenders, variations
-from sim.report.panels import bar, shares, show_panel, speed_words
+from sim.report.descriptions import varied
+from sim.report.panels import bar, show_panel, speed_words, time_words
 from sim.report.rankings import print_markdown, print_rows_json, print_sweep
+from sim.report.reasons import shares
 from sim.runs import run_point
 
 
@@ -47,7 +49,8 @@ def test_the_verdict_prints_what_it_holds(trained, verdict):
     assert f"best {result.strategy}, " in text
     assert f"{result.iteration_s * 1e3:,.1f} ms an iteration (" in text
     assert f"{result.peak_memory_bytes / 2**30:.1f} of 79.2 GiB" in text
-    assert f"compute {1 - result.bubble_ratio:.1%}" in text
+    assert " ".join(time_words(verdict.account).split()) in text
+    assert verdict.account.compute + verdict.account.host == pytest.approx(1 - result.bubble_ratio)
     assert f"runner-up {verdict.runner_up.strategy}" in text
     assert all(f"{change.name}: {change.words(result.strategy)}" in text for change in verdict.changes)
     assert all(len(line) <= 80 for line in str(verdict).splitlines())
@@ -68,6 +71,7 @@ def test_a_bar_is_as_full_as_its_shares():
     assert bar(0.5, 0.25) == "█" * 10 + "▒" * 5 + "░" * 5
     assert bar(2.0) == "█" * 20
     assert bar(0.0, 0.0) == "░" * 20
+    assert bar(0.25, 0.25, 0.25, marks="█▓▒") == "█" * 5 + "▓" * 5 + "▒" * 5 + "░" * 5
 
 
 def test_what_would_change_the_answer_is_what_a_run_of_it_gives(trained, verdict):
@@ -168,7 +172,8 @@ def test_the_verdict_comes_first_and_all_lines_fit_the_terminal(trained, drawn, 
             print_sweep(sweep)
             lines = capsys.readouterr().out.splitlines()
             assert lines[0].startswith("╭─")
-            assert all(len(line) <= width for line in lines if not line.startswith("again: ")), width
+            commands = ("again: ", "a tie that runs: ")
+            assert all(len(line) <= width for line in lines if not line.startswith(commands)), width
 
 
 def test_markdown_has_the_verdict_the_command_and_the_table(trained, verdict, capsys):
@@ -190,7 +195,11 @@ def test_names_in_a_verdict_are_never_taken_for_markup(trained):
 
 @pytest.mark.parametrize(
     ("model", "several", "drawn"),
-    [("wan2.1-1.3b", 1, "s a video ("), ("wan2.1-1.3b", 2, "s 2 videos ("), ("pixart", 1, "s an image (")],
+    [
+        ("wan2.1-1.3b", 1, "s a video ("),
+        ("wan2.1-1.3b", 2, "s for 2 videos ("),
+        ("pixart", 1, "s an image ("),
+    ],
 )
 def test_the_speed_is_of_what_is_drawn(model, several, drawn):
     assert drawn in speed_words(sim.run(model, "single", "p5", 1, batch_size=several, steps=1))
@@ -204,3 +213,18 @@ def test_a_title_too_long_for_the_edge_stands_within():
 
 def test_a_sweep_in_which_nothing_fits_has_no_verdict():
     assert sim.sweep("sd21", gpus=1, batch_size=8, strategy="spp", workers=1).verdict is None
+
+
+def test_ties_that_recompute_the_same_are_named_together(verdict):
+    ties = dict.fromkeys(("1f1b", "gpipe", "spp", "wave"), 1)
+    relieved = {"gpipe": "block", "wave": "block", "spp": "full"}
+    lines = replace(verdict, runner_up=None, ties=ties, relieved=relieved).lines
+    said = [words for word, words in lines if not word]
+    assert "ties too: 1f1b; gpipe, wave (block checkpointing); spp (full checkpointing)" in said
+
+
+def test_the_way_of_a_degree_of_one_is_not_said():
+    values = {"fsdp": {"context": {"ulysses", "ring"}, "context_degree": {1, 2}, "reshard": {True, False}}}
+    assert varied("fsdp", {"reshard": True, "context_degree": 1, "context": "ring"}, values) == "reshard True"
+    divided = varied("fsdp", {"reshard": True, "context_degree": 2, "context": "ring"}, values)
+    assert divided == "reshard True, context 2, context ring"

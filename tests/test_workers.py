@@ -19,7 +19,7 @@ from sim.explore import workers as working
 from sim.explore.answers import Task
 from sim.explore.dask_cluster import on_cluster
 from sim.explore.points import Asked
-from sim.explore.workers import WAVE, Question, Workers
+from sim.explore.workers import WAVE, PackedScenario, Workers
 
 ROOT = Path(__file__).parents[1]
 SMALL = {"gpus": 4, "batch_size": 16, "strategy": ["ddp", "gpipe", "1f1b", "interleaved", "zero2"]}
@@ -222,10 +222,10 @@ def all_gone():
 
 
 def test_a_worker_of_another_version_is_refused(monkeypatch):
-    other = Question(
-        "other", Question.of(sim.sweep("sd21", gpus=2, strategy="ddp", workers=1).scenario).packed
+    other = PackedScenario(
+        "other", PackedScenario.of(sim.sweep("sd21", gpus=2, strategy="ddp", workers=1).scenario).packed
     )
-    monkeypatch.setattr(Question, "of", lambda _: other)
+    monkeypatch.setattr(PackedScenario, "of", lambda _: other)
     with (
         ThreadPoolExecutor(1) as executor,
         pytest.raises(

@@ -11,7 +11,6 @@ from typing import Any, Final
 from sim.cli.console import Parser, guarded
 from sim.cli.flags import integer, number
 from validate.counting.config_files import add_sources
-from validate.fitting.command import add_fitting_parsers
 
 COMMANDS: Final = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 TYPES: Final = {"int": int, "float": float, "path": Path, "integer": integer, "number": number}
@@ -28,14 +27,15 @@ def _main(arguments: Sequence[str]) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of the command line: commands from commands.toml, and those that fit."""
+    """The parser of the command line: the commands of commands.toml."""
     parser: argparse.ArgumentParser = Parser(prog="validate", description="Is it true?")
     commands = parser.add_subparsers(required=True, metavar="command")
     for name, entry in COMMANDS.items():
-        command = commands.add_parser(name, help=entry["help"], description=entry.get("description"))
+        command = commands.add_parser(
+            name, **{key: entry[key] for key in ("help", "description", "aliases") if key in entry}
+        )
         _add_flags(command, entry)
         command.set_defaults(run=lambda options, path=entry["call"]: _found(path)(options))
-    add_fitting_parsers(commands)
     return parser
 
 

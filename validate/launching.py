@@ -148,10 +148,7 @@ def _reason(error: "ChildFailedError", folder: Path) -> str:
     paths = sorted(folder.rglob("stderr.log"), key=lambda path: path.parent.name != str(rank))
     logs = [path.read_text(errors="replace") for path in paths]
     ours = [line for log in logs for line in log.splitlines() if line.startswith(COMPLAINT)]
-    if ours and failure.exitcode in (
-        2,
-        -signal.SIGABRT,
-    ):  # a rank may abort because another's messages broke off
+    if ours and failure.exitcode in (2, -signal.SIGABRT):  # may abort as another's messages broke off
         return ours[0].removeprefix(COMPLAINT)
     if failure.exitcode < 0:
         return f"rank {rank} was killed by {signal.Signals(-failure.exitcode).name}; the others were stopped"

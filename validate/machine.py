@@ -19,14 +19,14 @@ NOT_KNOWN: Final = float("nan")
 
 def facts(*packages: str) -> dict[str, str | int]:
     """When and with what this process computes: the machine, and versions of Python and of some packages."""
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        **{package: _version(package) for package in packages},
-        "python": platform.python_version(),
+    date: dict[str, str | int] = {"date": datetime.now(UTC).isoformat(timespec="seconds")}
+    versions = {package: _version(package) for package in packages} | {"python": platform.python_version()}
+    machine: dict[str, str | int] = {
         "platform": platform.platform(),
         "processor": processor(),
         "cores": os.cpu_count() or 0,
     }
+    return {**date, **versions, **machine}
 
 
 def _version(package: str) -> str:

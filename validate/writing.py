@@ -1,6 +1,7 @@
 """Writing: files come whole or not at all, so that no reader meets half of one."""
 
 import csv
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -68,3 +69,34 @@ def _drafts(paths: Sequence[Path], what: str) -> Iterator[list[Path]]:
         for draft in drafts:
             if draft.exists():
                 draft.unlink()
+
+
+class Exact(str):
+    """A value as it is to be written."""
+
+
+def toml_text(values: Mapping[str, object], number: str = "") -> str:
+    """Text of a TOML file: plain values, then a table for each mapping, and one for each of a list of mappings.
+
+    ``number`` is the format of floats, all of whose digits are written by default.
+    """
+    return "\n".join(_toml_lines(values, number, "")) + "\n"
+
+
+def _toml_lines(values: Mapping[str, object], number: str, path: str) -> Iterator[str]:
+    tables = {key: _tables_of(value) for key, value in values.items()}
+    for key, value in values.items():
+        if tables[key] is None:
+            written = format(value, number) if isinstance(value, float) and number else json.dumps(value)
+            yield f"{key} = {value if isinstance(value, Exact) else written}"
+    for key, found in tables.items():
+        name = f"{path}{key}"
+        for table in found or ():
+            yield from ("", f"[{name}]" if isinstance(values[key], Mapping) else f"[[{name}]]")
+            yield from _toml_lines(table, number, f"{name}.")
+
+
+def _tables_of(value: object) -> Sequence[Mapping[str, object]] | None:
+    """The tables that a value is written as; None where it stands on a line."""
+    of = [value] if isinstance(value, Mapping) else value
+    return of if isinstance(of, list) and all(isinstance(one, Mapping) for one in of) else None

@@ -1,5 +1,6 @@
 """Models made by formula, to compare with closed forms and to explore without a model folder."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
 from typing import Final
@@ -46,9 +47,7 @@ def equal_layers_model(
     Source: DiffusionPipe, section 2.4: its Figure 4 holds for such a model.
     """
     num_frozen_layers = num_layers if num_frozen_layers is None else num_frozen_layers
-    for name, count in (("num_layers", num_layers), ("num_frozen_layers", num_frozen_layers)):
-        if count < 1:
-            raise InputError(f"{name} is {count}, must be at least 1")
+    _check_counts(num_layers=num_layers, num_frozen_layers=num_frozen_layers)
     sizes = {"parameters": parameters, "output_bytes": output_bytes, "saved_bytes": saved_bytes}
     for name, value in {"forward_s": forward_s, "frozen_share": frozen_share, **sizes}.items():
         if not isfinite(value) or value < 0:
@@ -60,15 +59,7 @@ def equal_layers_model(
         frozen_s = frozen_share * backbone_s / num_frozen_layers
         encoder = _chain("encoder", _layer("none", 0, output_bytes, 0.0), num_frozen_layers, frozen_s, device)
         components = [encoder, replace(components[0], inputs=(encoder.name,))]
-    return Model(
-        name="equal-layers",
-        title=f"{num_layers} equal layers",
-        source="made by formula",
-        dtype="float16",
-        height=512,
-        width=512,
-        components=tuple(components),
-    )
+    return _model("equal-layers", f"{num_layers} equal layers", 512, components)
 
 
 def equal_blocks_transformer(
@@ -104,35 +95,48 @@ def equal_blocks_transformer(
     Raises:
         InputError: a number is out of its range.
     """
-    for name, count in (
-        ("num_layers", num_layers),
-        ("rows", rows),
-        ("hidden_size", hidden_size),
-        ("heads", heads),
-    ):
-        if count < 1:
-            raise InputError(f"{name} is {count}, must be at least 1")
-    elements = rows**2 * hidden_size
+    _check_counts(num_layers=num_layers, rows=rows, hidden_size=hidden_size, heads=heads)
     block = _layer("full", parameters, HALF * (rows**2 + text_tokens) * hidden_size, saved_bytes)
     chain = _chain("transformer", block, num_layers, forward_s, device)
     latents = HALF * LATENT_CHANNELS * (rows * PIXELS_PER_TOKEN // 8) ** 2
-    exchanges = (("key_value", 2 * elements, heads), ("reduce", elements, 0), ("reduce", elements, 0))
     transformer = replace(
         chain,
         image_tokens=rows**2,
         text_tokens=text_tokens,
         layers=(*chain.layers[:-1], replace(chain.layers[-1], output_bytes=float(latents))),
         skips=tuple(Skip(i, num_layers - 1 - i) for i in range(num_layers // 2)) if skips else (),
-        exchanges=tuple(Exchange(layer, *rest) for layer in range(num_layers) for rest in exchanges),
+        exchanges=_exchanges(num_layers, rows**2 * hidden_size, heads),
     )
+    return _model("equal-blocks", f"{num_layers} equal blocks", rows * PIXELS_PER_TOKEN, [transformer])
+
+
+def _check_counts(**counts: int) -> None:
+    """Refuse counts below 1.
+
+    Raises:
+        InputError: there is one.
+    """
+    for name, count in counts.items():
+        if count < 1:
+            raise InputError(f"{name} is {count}, must be at least 1")
+
+
+def _exchanges(num_layers: int, elements: int, heads: int) -> tuple[Exchange, ...]:
+    """Of each block the keys and values of an attention, and two sums under tensor parallelism."""
+    each = (("key_value", 2 * elements, heads), ("reduce", elements, 0), ("reduce", elements, 0))
+    return tuple(Exchange(layer, *rest) for layer in range(num_layers) for rest in each)
+
+
+def _model(name: str, title: str, pixels: int, components: Sequence[Component]) -> Model:
+    """A square model that no paper has."""
     return Model(
-        name="equal-blocks",
-        title=f"{num_layers} equal blocks",
+        name=name,
+        title=title,
         source="made by formula",
         dtype="float16",
-        height=rows * PIXELS_PER_TOKEN,
-        width=rows * PIXELS_PER_TOKEN,
-        components=(transformer,),
+        height=pixels,
+        width=pixels,
+        components=tuple(components),
     )
 
 

@@ -17,12 +17,12 @@ from profiles.architectures.components import Component
 from profiles.architectures.kernel_tables import KernelGroup, Shapes
 from profiles.architectures.kernels import MEMORY_BOUND
 from profiles.architectures.shares import Extent, Share
-from profiles.machines.laws import ELEMENT_BYTES, PARTS, Laws, Part
+from profiles.machines.laws import ELEMENT_BYTES, PARTS, KernelPart, Laws
 from profiles.software.stacks import Stack
 
 FloatArray = NDArray[np.float64]
 
-LAYOUT: Final[dict[Part, float]] = {"forward": 0.69, "data": 1.46, "weight": 1.46}
+LAYOUT: Final[dict[KernelPart, float]] = {"forward": 0.69, "data": 1.46, "weight": 1.46}
 """Seconds in which operands and result of a convolution are laid out anew for its kernel, over those of copying them
 once. Some kernels read or write the framework's layout themselves; those of gradients more rarely, and on older
 software. Set by ``python -m validate fit-kernels``: convolutional networks timed in both layouts."""
@@ -272,7 +272,7 @@ class KernelTimes:
             weight = weight + bias
         return both, both, np.where(alone, 0.0, weight)
 
-    def _conv_s(self, shapes: Shapes, batch: FloatArray, part: Part) -> FloatArray:
+    def _conv_s(self, shapes: Shapes, batch: FloatArray, part: KernelPart) -> FloatArray:
         moved = batch * shapes.moved_bytes + shapes.weight_bytes
         seconds = (
             self._laws.conv_s(shapes.heads, batch * shapes.m, shapes.n, shapes.k, moved, part=part)

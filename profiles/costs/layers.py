@@ -22,7 +22,7 @@ from profiles.architectures.shares import ELEMENT_BYTES, HALF_BYTES, WHOLE, Exte
 from profiles.costs.calibration import PUBLISHED, UNSCALED, Calibration
 from profiles.costs.kernel_times import KernelTimes
 from profiles.costs.lumped_times import BACKWARD_WORK, LumpedTimes, rates_of
-from profiles.costs.measured_times import MeasuredTimes, Times
+from profiles.costs.measured_times import LayerTimes, MeasuredTimes
 from profiles.errors import InputError
 from profiles.machines.devices import Device
 from profiles.software.recipes import MemoryRecipe
@@ -63,7 +63,7 @@ def stack_on(device: Device, stack: Stack) -> Stack:
 
 def times_of(
     component: Component, device: Device, stack: Stack, extent: Extent, *, training: bool
-) -> Times | None:
+) -> LayerTimes | None:
     """Estimated times of a component; None on a device without laws and rates."""
     if device.laws is None:
         return None
@@ -113,7 +113,7 @@ class ComponentCosts:
                 times_of(component, device, unhurried, size, training=training)
                 for size in (self.extent, Extent.reference(component))
             )
-            self._times: Times = MeasuredTimes(component, times, self.extent, here, there)
+            self._times: LayerTimes = MeasuredTimes(component, times, self.extent, here, there)
             self._scale = calibration
             return
         estimate = times_of(component, device, of, self.extent, training=training)

@@ -14,11 +14,11 @@ from profiles.architectures.shares import WHOLE, Extent, Share
 from profiles.costs.lumped_times import attended_bytes
 
 FloatArray = NDArray[np.float64]
-Curve = Sequence[tuple[float, float, float]]
+BatchCurve = Sequence[tuple[float, float, float]]
 """(batch, forward seconds, backward seconds), ascending in the batch; linear between and beyond."""
 
 
-class Times(Protocol):
+class LayerTimes(Protocol):
     """Seconds of the layers of a component, measured or estimated; arrays of shape (layers,)."""
 
     def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
@@ -78,8 +78,8 @@ class MeasuredTimes:
         component: Component,
         times: Sequence[MeasuredTime],
         extent: Extent,
-        here: Times | None,
-        reference: Times | None,
+        here: LayerTimes | None,
+        reference: LayerTimes | None,
     ) -> None:
         self._component, self._curves = component, _curves(times, len(component.layers))
         self._trained = np.array([layer.backward == "full" for layer in component.layers])
@@ -185,14 +185,14 @@ def _over(parts: FloatArray, wholes: FloatArray, otherwise: FloatArray) -> Float
     return np.divide(parts, wholes, out=np.broadcast_to(otherwise, wholes.shape).copy(), where=wholes > 0)
 
 
-def _curves(times: Iterable[MeasuredTime], num_layers: int) -> list[Curve]:
+def _curves(times: Iterable[MeasuredTime], num_layers: int) -> list[BatchCurve]:
     curves: list[list[tuple[float, float, float]]] = [[] for _ in range(num_layers)]
     for time in times:
         curves[time.layer].append((time.batch_size, time.forward_s, time.backward_s))
     return [curve if len(curve) > 1 else [(0.0, 0.0, 0.0), *curve] for curve in curves]
 
 
-def _line(curve: Curve, batch: float, column: int) -> float:
+def _line(curve: BatchCurve, batch: float, column: int) -> float:
     upper = 1
     while upper < len(curve) - 1 and curve[upper][0] < batch:
         upper += 1

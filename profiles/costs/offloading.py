@@ -10,7 +10,7 @@ from typing import Final
 
 from profiles.machines.clusters import Cluster
 from profiles.machines.devices import Device
-from profiles.machines.host_links import copied_s
+from profiles.machines.host_links import copied_s, pageable_share
 from profiles.software.recipes import MemoryRecipe
 from profiles.units import GB
 
@@ -51,9 +51,10 @@ class HostSide:
         switched = cluster.intra_node.kind == "nvswitch" and cluster.device.name not in OWN_WAY
         return cls(cluster.device, gpus, min(gpus, CARDS_PER_SWITCH) if switched else 1)
 
-    def copied_s(self, size_bytes: float) -> float:
-        """Seconds in which each GPU's bytes go down, or come up."""
-        return self.sharing * copied_s(self.device, size_bytes)
+    def copied_s(self, size_bytes: float, *, pageable: bool = False) -> float:
+        """Seconds in which each GPU's bytes go down, or come up; of pageable memory no faster than the host copies."""
+        own_s = copied_s(self.device, size_bytes)
+        return max(self.sharing * own_s, own_s / pageable_share() if pageable else 0.0)
 
     def step_s(self, parameters: float, recipe: MemoryRecipe) -> float:
         """Seconds of an optimizer's step on the host, on so many parameters of each GPU.

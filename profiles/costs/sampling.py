@@ -22,6 +22,7 @@ class SamplingCosts(TaskCosts):
         stack: of the software; by default ``eager``.
         calibration: of all compute.
         precision: of the backbone's products, one of ``PRECISIONS``.
+        factor: seconds of its products in half precision over those in a smaller one; by default the median.
 
     Raises:
         InputError: the device has no rates, and a component no times measured on it.
@@ -37,8 +38,9 @@ class SamplingCosts(TaskCosts):
         *,
         calibration: Calibration = UNSCALED,
         precision: str = HALF,
+        factor: float | None = None,
     ) -> None:
-        own = device_in(device, precision)
+        own = device_in(device, precision, factor)
         super().__init__(
             model, device, height, width, stack, training=False, calibration=calibration, backbone_device=own
         )

@@ -16,11 +16,12 @@ LINKS: Final = Path(__file__).parents[1] / "host_links.toml"
 
 
 @cache
-def _rates() -> dict[str, float]:
-    """Bytes per second in one direction that copies reach, by device."""
+def _links() -> tuple[dict[str, float], float]:
+    """Bytes per second in one direction that copies from pinned memory reach, by device, and a share for pageable."""
     table = Table.read(LINKS)
-    reached = table.number("reached")
+    reached, pageable = table.number("reached"), table.number("pageable")
     table.text("source")
+    table.text("pageable_source")
     rates: dict[str, float] = {}
     for link in table.tables("links"):
         link.text("source")
@@ -28,18 +29,23 @@ def _rates() -> dict[str, float]:
         rates |= dict.fromkeys(link.texts("devices"), bandwidth)
         link.finish()
     table.finish()
-    return rates
+    return rates, pageable
+
+
+def pageable_share() -> float:
+    """Share of the rate of copies from pinned memory that those from pageable memory reach."""
+    return _links()[1]
 
 
 def copied_s(device: Device, size_bytes: float) -> float:
-    """Seconds of a copy between the host's memory and a card's, in either direction; none on the ideal device.
+    """Seconds of a copy between pinned memory of the host and a card's, in either direction; none on the ideal device.
 
     Raises:
         InputError: the device's link to its host is not known.
     """
     if device.name == "ideal" or not size_bytes:
         return 0.0
-    rates = _rates()
+    rates, _ = _links()
     if device.name not in rates:
         known = ", ".join(sorted(rates))
         raise InputError(

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 
-Part = Literal["forward", "data", "weight"]
+KernelPart = Literal["forward", "data", "weight"]
 """A kernel of a layer: its forward pass, the gradient of its input, the gradient of its weight."""
-PARTS: Final[tuple[Part, ...]] = ("forward", "data", "weight")
+PARTS: Final[tuple[KernelPart, ...]] = ("forward", "data", "weight")
 MEMORY_KINDS: Final = ("pointwise", "copy", "layer_norm", "group_norm", "softmax")
 ELEMENT_BYTES: Final = 2.0
 """Laws hold for half precision."""
@@ -201,13 +201,42 @@ class MemoryLaw:
 
 
 @dataclass(frozen=True, slots=True)
+class Smaller:
+    """Matrix products in fewer bits than half precision, of the shapes that were measured; others stay as they are.
+
+    Attributes:
+        factor: seconds in half precision over those in fewer bits.
+        rows: least rows.
+        least: outputs and inputs, at least.
+        most: likewise, at most.
+        cast_bytes: bytes moved per element of the activations that are cast before.
+    """
+
+    factor: float
+    rows: float
+    least: float
+    most: float
+    cast_bytes: float
+
+    def __post_init__(self) -> None:
+        own = {name: getattr(self, name) for name in self.__slots__}
+        check_positive("products in fewer bits", **own)
+
+    def covers(self, heads: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
+        """Whether products were measured: one matrix each, no batch of heads."""
+        inside = (np.minimum(n, k) >= self.least) & (np.maximum(n, k) <= self.most)
+        return np.asarray((heads == 1) & (m >= self.rows) & inside)
+
+
+@dataclass(frozen=True, slots=True)
 class Laws:
-    """Laws of a device, one for each class of kernels."""
+    """Laws of a device, one for each class of kernels; ``smaller``: what forward products gain in fewer bits."""
 
     matmul: ProductLaw
     conv: ProductLaw
     attention: AttentionLaw
     memory: MemoryLaw
+    smaller: Smaller | None = None
 
     @classmethod
     def of_rates(cls, rates: "Rates") -> "Laws":
@@ -220,13 +249,17 @@ class Laws:
         return cls(matmul, conv, attention, MemoryLaw(rates.kernel_s, *[pace] * len(MEMORY_KINDS)))
 
     def matmul_s(
-        self, heads: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike, *, part: Part = "forward"
+        self, heads: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike, *, part: KernelPart = "forward"
     ) -> FloatArray:
         """Seconds of ``heads`` products of m x k by k x n, or of the products of one of their gradients."""
         heads, m, n, k = _floats(heads, m, n, k)
         moved = ELEMENT_BYTES * heads * (m * k + k * n + m * n)
         shape = {"forward": (m, n, k), "data": (m, k, n), "weight": (n, k, m)}
-        return _factor(self.matmul, part) * self.matmul.seconds(heads, *shape[part], moved)
+        seconds = _factor(self.matmul, part) * self.matmul.seconds(heads, *shape[part], moved)
+        if self.smaller is None or part != "forward":
+            return seconds
+        cast_s = self.memory.seconds("pointwise", self.smaller.cast_bytes * m * k)
+        return np.where(self.smaller.covers(heads, m, n, k), seconds / self.smaller.factor + cast_s, seconds)
 
     def conv_s(
         self,
@@ -236,7 +269,7 @@ class Laws:
         k: ArrayLike,
         moved_bytes: ArrayLike,
         *,
-        part: Part = "forward",
+        part: KernelPart = "forward",
     ) -> FloatArray:
         """Seconds of a convolution, or of one of its gradients.
 
@@ -287,7 +320,7 @@ def _overlapped(work: FloatArray, traffic: FloatArray) -> FloatArray:
     return np.cbrt(work * work * work + traffic * traffic * traffic)
 
 
-def _factor(law: ProductLaw, part: Part) -> float:
+def _factor(law: ProductLaw, part: KernelPart) -> float:
     check_choice("laws", "part", part, PARTS)
     return float(getattr(law, part))
 

@@ -65,7 +65,10 @@ def print_experiment(options: argparse.Namespace) -> int:
     if isinstance(options.gpus, tuple):
         raise InputError("--print-experiment prints one question: give one number of --gpus")
     strategies = None if (names := named(options)) is None else tuple(names)
-    where = options.model, options.cluster, options.gpus, strategies, given(options)
+    own, auto = given(options), getattr(options, "checkpointing", None) in (None, AUTO)
+    if auto:
+        own.pop("checkpointing", None)
+    where = options.model, options.cluster, options.gpus, strategies, own
     request = Request(*where, getattr(options, "task", None), options.stack)
     check_known(request)
     scenario, command = scenario_of(request), options.asked
@@ -74,8 +77,10 @@ def print_experiment(options: argparse.Namespace) -> int:
         flags["strategy"] = ",".join(request.names)
     if command == "sweep":  # what is set says the task: ``run`` knows no flag of it
         flags["objective"] = options.objective
-        if getattr(options, "checkpointing", None) in (None, AUTO):
+        if auto:
             flags.pop("checkpointing", None)
+    elif getattr(options, "checkpointing", None) == AUTO:
+        flags["checkpointing"] = AUTO
     flags |= request.parameters | {name: getattr(options, name, None) for name in ASIDE}
     sys.stdout.write(f"# sim {command} --experiment FILE\n{as_toml(flags)}")
     return 0

@@ -33,6 +33,11 @@ from strategies.plans.workloads import (
 )
 from strategies.registry import class_of, strategies_of
 
+BATCH: Final = {
+    "train": "samples of all GPUs together (default: 32 per GPU; of videos 1)",
+    "sample": "images, or videos, drawn together (default: 1)",
+}
+"""What the batch size is of, by task."""
 MAX_INTEGER: Final = 10**12
 """Orders of more positions or micro-batches than this would take hours."""
 PARAMETER: Final = "parameter_"
@@ -44,7 +49,7 @@ def strategy_names() -> list[str]:
     return [name for task in TASKS for name in strategies_of(task)]
 
 
-def flags_of(name: str) -> list[str]:
+def strategy_flags(name: str) -> list[str]:
     """The flags of a strategy's fields."""
     return [flag_of(item.name) for item in fields(class_of(name))]  # type: ignore[arg-type]
 
@@ -72,65 +77,64 @@ def add_scenario(
         several: whether it takes several numbers of GPUs.
         runtime: whether it keeps to a runtime.
     """
-    shared = parser.add_argument_group("scenario")
-    shared.add_argument("--model", required=not optional_model, help="a model's name, or a model folder")
-    shared.add_argument(
-        "--cluster",
-        default=DEFAULT_CLUSTER,
-        help=f"a cluster's name, or a cluster file (default: {DEFAULT_CLUSTER})",
-    )
-    shared.add_argument(
-        "--stack",
-        default=DEFAULT_STACK,
-        help=f"a software stack's name, or a stack file (default: {DEFAULT_STACK})",
-    )
-    gpus = "one node; of single: 1" if "sample" in tasks and "sample" in shown else "one node"
-    if several:
-        words = (
-            f"GPUs in all, or several: 1,2,4 or 8-64, of which each doubles the one before (default: {gpus})"
-        )
-        shared.add_argument("--gpus", type=gpu_counts, metavar="GPUS", help=words)
-    else:
-        shared.add_argument("--gpus", type=integer, help=f"GPUs in all (default: {gpus})")
-    batch = {
-        "train": "samples of all GPUs together (default: 32 per GPU; of videos 1)",
-        "sample": "images drawn together (default: 1)",
-    }
-    words = "; or ".join(batch[task] for task in TASKS if task in tasks and task in shown)
-    shared.add_argument("--batch-size", type=integer, help=words)
-    shared.add_argument(
-        "--resolution",
-        type=resolution,
-        default=argparse.SUPPRESS,
-        metavar="PIXELS",
-        help="1024, or 1280x1920: width x height (default: the model's reference)",
-    )
-    words = "of a video, such as 81 (default: the model's reference)"
-    shared.add_argument("--frames", type=integer, default=argparse.SUPPRESS, metavar="N", help=words)
+    group = parser.add_argument_group("scenario")
+    own = [task for task in TASKS if task in tasks and task in shown]
+    _add_machine(group, own, required_model=not optional_model, several=several)
+    _add_work(group, own)
     if measured:
-        words = f"what {measured} takes, such as step_s=0.87, samples_per_s=294 or latency_s=3.1"
-        shared.add_argument("--measured", metavar="NAME=NUMBER", help=f"{words}: compute is scaled to it")
-        shared.add_argument(
-            "--measured-run",
-            metavar="FILE",
-            help="a run that was measured: its flags and number as TOML or JSON, or its result by"
-            " `sim run --measured ... --json`; compute is scaled to it",
-        )
-    shared.add_argument("--strategy", required=required_strategy, help="one of `sim strategies`")
+        _add_measured(group, measured)
+    group.add_argument("--strategy", required=required_strategy, help="one of `sim strategies`")
     if runtime:
-        shared.add_argument(
-            "--runtime", metavar="NAME", help=f"keep to what one runs: {', '.join(runtime_names())}"
-        )
-    shared.add_argument(
-        "--experiment",
-        metavar="FILE",
-        help="flags as keys, in TOML, or a result in JSON; those given beside it go before",
+        words = f"keep to what one runs: {', '.join(runtime_names())}"
+        group.add_argument("--runtime", metavar="NAME", help=words)
+    words = (
+        "flags as keys, in TOML, or a result in JSON; those given beside it go before; - is standard input"
     )
+    group.add_argument("--experiment", metavar="FILE", help=words)
     _add_what_ifs(parser)
     if "train" in tasks:
-        _add_training(parser, "train" in shown, several)
+        _add_training(parser, "train" in shown, several, runtime)
     if "sample" in tasks:
         _add_sampling(parser, "sample" in shown)
+
+
+def _add_machine(group: Any, own: Sequence[str], *, required_model: bool, several: bool) -> None:  # noqa: ANN401
+    """Offer the model, the cluster, the stack and the GPUs."""
+    group.add_argument("--model", required=required_model, help="a model's name, or a model folder")
+    for flag, what, default in (
+        ("--cluster", "a cluster's name, or a cluster file", DEFAULT_CLUSTER),
+        ("--stack", "a software stack's name, or a stack file", DEFAULT_STACK),
+    ):
+        group.add_argument(flag, default=default, help=f"{what} (default: {default})")
+    default = "one node; of single: 1" if "sample" in own else "one node"
+    if several:
+        words = f"GPUs in all, or several: 1,2,4 or 8-64, of which each doubles the one before (default: {default})"
+        group.add_argument("--gpus", type=gpus_flag, metavar="GPUS", help=words)
+    else:
+        group.add_argument("--gpus", type=integer, help=f"GPUs in all (default: {default})")
+
+
+def _add_work(group: Any, own: Sequence[str]) -> None:  # noqa: ANN401
+    """Offer the batch and the size of what is trained on or drawn."""
+    group.add_argument("--batch-size", type=integer, help="; or ".join(BATCH[task] for task in own))
+    words = "1024, or 1280x1920: width x height (default: the model's reference)"
+    group.add_argument(
+        "--resolution", type=resolution, default=argparse.SUPPRESS, metavar="PIXELS", help=words
+    )
+    words = "of a video, such as 81 (default: the model's reference)"
+    group.add_argument("--frames", type=integer, default=argparse.SUPPRESS, metavar="N", help=words)
+    kinds = "none, optimizer, or layers:N blocks" if "train" in own else "none, or layers:N blocks"
+    words = f"on the host: {kinds} (default: none)"
+    group.add_argument("--offload", default=argparse.SUPPRESS, metavar="WHAT", help=words)
+
+
+def _add_measured(group: Any, whose: str) -> None:  # noqa: ANN401
+    """Offer a number that was measured, and the run that it was measured of."""
+    words = f"what {whose} takes, such as step_s=0.87, samples_per_s=294 or latency_s=3.1"
+    group.add_argument("--measured", metavar="NAME=NUMBER", help=f"{words}: compute is scaled to it")
+    words = "a run that was measured: its flags and number as TOML or JSON, or its result by"
+    words += " `sim run --measured ... --json`; compute is scaled to it"
+    group.add_argument("--measured-run", metavar="FILE", help=words)
 
 
 def _add_what_ifs(parser: argparse.ArgumentParser) -> None:
@@ -146,7 +150,7 @@ def _add_what_ifs(parser: argparse.ArgumentParser) -> None:
     add("--memory", metavar="SIZE", help="of each device, such as 40GiB")
 
 
-def _add_training(parser: argparse.ArgumentParser, shown: bool, searched: bool) -> None:
+def _add_training(parser: argparse.ArgumentParser, shown: bool, searched: bool, simulated: bool) -> None:
     add = _adder(parser, "training", shown)
     add(
         "--frozen",
@@ -162,18 +166,18 @@ def _add_training(parser: argparse.ArgumentParser, shown: bool, searched: bool) 
     )
     add("--self-conditioning", type=number, metavar="P", help="probability (default: the model's)")
     add("--self-conditioning-draw", choices=DRAWS, help="who draws (default: iteration)")
-    words = f"what is recomputed (default: {AUTO}: none, {RELIEF} where a point lacks memory)"
+    least = f"; {AUTO}: the least that fits" if simulated else ""
+    words = f"{AUTO}: none, {' or '.join(RELIEF)} where memory lacks" if searched else f"none{least}"
     add(
         "--checkpointing",
-        choices=(AUTO, *CHECKPOINTINGS) if searched else CHECKPOINTINGS,
-        help=words if searched else "what is recomputed (default: none)",
+        choices=(AUTO, *CHECKPOINTINGS) if simulated else CHECKPOINTINGS,
+        help=f"what is recomputed (default: {words})",
     )
     add(
         "--trainable",
         metavar="WHAT",
         help="all, or lora:RANK: adapters of a rank beside frozen weights (default: all)",
     )
-    add("--offload", metavar="WHAT", help="on the host: none, optimizer, or layers:N blocks (default: none)")
     add("--memory-recipe", choices=list(RECIPES), help="bytes per parameter (default: mixed; of tune: pulse)")
     add("--placement", choices=PLACEMENTS, help="who gets fast links (default: pipeline-inner)")
 
@@ -242,7 +246,7 @@ def _parameter_type(item: Field[Any]) -> Callable[[str], Any]:
         return str
     if isinstance(item.default, float):
         return number
-    one = integers if item.metadata["kind"] is tuple else small_integer
+    one = integer_list if item.metadata["kind"] is tuple else small_integer
     return _or_none(one) if item.default is None else one
 
 
@@ -264,7 +268,7 @@ def integer(text: str) -> int:
     return value
 
 
-def gpu_counts(text: str) -> int | tuple[int, ...]:
+def gpus_flag(text: str) -> int | tuple[int, ...]:
     """A number of GPUs, or several: between commas, or doublings from one to another."""
     if re.fullmatch(r"\s*[+-]?\w*\s*", text):
         return integer(text)
@@ -282,7 +286,7 @@ def small_integer(text: str) -> int:
     return value
 
 
-def integers(text: str) -> tuple[int, ...]:
+def integer_list(text: str) -> tuple[int, ...]:
     """Integers that stand between commas."""
     if not re.fullmatch(r"\s*-?\d+\s*(,\s*-?\d+\s*)*", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"is {shown(text)}, must be integers with commas between them")

@@ -139,13 +139,13 @@ def _describe_unknown(argument: str, options: argparse.Namespace) -> str:
     """The message about an argument that no parser took."""
     if not argument.startswith("-") or argument.lstrip("-")[:1].isdigit():
         return f"unexpected argument {shown(argument)}"
-    from sim.cli.flags import flags_of, strategy_names
+    from sim.cli.flags import strategy_flags, strategy_names
     from strategies.registry import strategy_named
 
     said = (getattr(options, "strategy", None) or "").split(",")
     names = [strategy_named(name, silent=True) for name in said if name]
-    own = list(dict.fromkeys(flag for name in names for flag in flags_of(name)))
-    if names and any(argument in flags_of(name) for name in strategy_names()):
+    own = list(dict.fromkeys(flag for name in names for flag in strategy_flags(name)))
+    if names and any(argument in strategy_flags(name) for name in strategy_names()):
         meant = near(argument, own)
         return f"{', '.join(names)} has no parameter {argument}; {meant}it has {', '.join(own) or 'none'}"
     meant = near(argument, [*options.flags, *own])

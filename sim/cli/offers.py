@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sim.cli.console import Parser
 
@@ -47,37 +47,64 @@ def _named_strategies(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return named, [task for task in TASKS if task in tasks]
 
 
+def _add_question(
+    parser: argparse.ArgumentParser,
+    arguments: Sequence[str],
+    command: Callable[[argparse.Namespace], int],
+    outputs: Callable[[argparse.ArgumentParser], None],
+    **settings: Any,  # noqa: ANN401
+) -> None:
+    """Offer a question about strategies: its scenario, what becomes of the answer, and parameters.
+
+    Args:
+        parser: gets the flags.
+        arguments: the command line, which may name strategies.
+        command: carries it out.
+        outputs: adds the flags of what it prints and writes.
+        settings: of ``add_scenario``; where no strategy must be named, all have their parameters.
+    """
+    from sim.cli.flags import add_parameters, add_scenario, strategy_names
+    from strategies.registry import task_of
+
+    named, shown = _named_strategies(arguments)
+    add_scenario(parser, shown=shown, **settings)
+    outputs(parser)
+    every = [] if settings["required_strategy"] else [n for n in strategy_names() if task_of(n) in shown]
+    add_parameters(parser, named or every)
+    parser.set_defaults(command=command, named=named)
+
+
 def _add_run(run: argparse.ArgumentParser, _: str, arguments: Sequence[str]) -> None:
     from sim.cli.commands import run_command
-    from sim.cli.flags import add_parameters, add_scenario
 
-    named, shown_tasks = _named_strategies(arguments)
-    add_scenario(
-        run,
-        required_strategy=True,
-        shown=shown_tasks,
-        measured="this run, or that of --measured-run,",
-        runtime=True,
-    )
-    run.add_argument("--json", action="store_true", help="print the result as JSON")
-    run.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace, to open in Perfetto")
-    run.add_argument("--gantt", type=Path, metavar="FILE", help="draw the schedule (.png, .svg, .pdf)")
-    _add_report(run)
-    _add_print_experiment(run)
-    add_parameters(run, named)
-    run.set_defaults(command=run_command, named=named)
+    def outputs(parser: argparse.ArgumentParser) -> None:
+        _add_pictures(parser, "the result as JSON", "a Chrome trace, to open in Perfetto", "the schedule")
+
+    whose = "this run, or that of --measured-run,"
+    _add_question(run, arguments, run_command, outputs, required_strategy=True, measured=whose, runtime=True)
 
 
 def _add_launch(launch: argparse.ArgumentParser, _: str, arguments: Sequence[str]) -> None:
     from sim.cli.commands import launch_command
-    from sim.cli.flags import add_parameters, add_scenario
 
-    named, shown_tasks = _named_strategies(arguments)
-    add_scenario(launch, required_strategy=True, shown=shown_tasks, measured="this run", runtime=True)
-    launch.add_argument("--result", metavar="FILE", help="what `sim run --json` printed, in place of flags")
-    _add_print_experiment(launch)
-    add_parameters(launch, named)
-    launch.set_defaults(command=launch_command, named=named)
+    def outputs(parser: argparse.ArgumentParser) -> None:
+        words = "what `sim run --json` printed, in place of flags; - is standard input"
+        parser.add_argument("--result", metavar="FILE", help=words)
+        _add_print_experiment(parser)
+
+    whose = "this run"
+    _add_question(
+        launch, arguments, launch_command, outputs, required_strategy=True, measured=whose, runtime=True
+    )
+
+
+def _add_pictures(parser: argparse.ArgumentParser, what: str, trace: str, gantt: str) -> None:
+    """Offer what an answer is printed as, its trace, its pictures, and its question as a file."""
+    parser.add_argument("--json", action="store_true", help=f"print {what}")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help=f"write {trace}")
+    parser.add_argument("--gantt", type=Path, metavar="FILE", help=f"draw {gantt} (.png, .svg, .pdf)")
+    _add_report(parser)
+    _add_print_experiment(parser)
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
@@ -98,21 +125,28 @@ def _add_print_experiment(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_sweep(sweep: argparse.ArgumentParser, _: str, arguments: Sequence[str]) -> None:
-    from profiles.architectures.components import TASKS
-    from sim.cli.flags import add_parameters, add_scenario, strategy_names
     from sim.cli.sweeping import sweep_command
-    from sim.explore.sweep import OBJECTIVES
-    from strategies.registry import task_of
 
-    named, shown_tasks = _named_strategies(arguments)
-    add_scenario(
-        sweep,
-        required_strategy=False,
-        shown=shown_tasks,
-        measured="the run of --measured-run",
-        several=True,
-        runtime=True,
-    )
+    def outputs(parser: argparse.ArgumentParser) -> None:
+        _add_search(parser)
+        parser.add_argument(
+            "--plot", type=Path, metavar="FILE", help="draw speed against memory (.png, .svg, .pdf)"
+        )
+        best = "a Chrome trace of the best point", "the schedule of the best point"
+        _add_pictures(parser, "all rows as JSON", *best)
+
+    whose = "the run of --measured-run"
+    _add_question(
+        sweep, arguments, sweep_command, outputs,
+        required_strategy=False, measured=whose, runtime=True, several=True,
+    )  # fmt: skip
+
+
+def _add_search(sweep: argparse.ArgumentParser) -> None:
+    """Offer what is swept, what is ranked by, who works on it and where rows and answers go."""
+    from profiles.architectures.components import TASKS
+    from sim.explore.sweep import OBJECTIVES
+
     sweep.add_argument(
         "--task",
         choices=TASKS,
@@ -121,8 +155,8 @@ def _add_sweep(sweep: argparse.ArgumentParser, _: str, arguments: Sequence[str])
     sweep.add_argument(
         "--objective",
         choices=dict.fromkeys(name for task in TASKS for name in OBJECTIVES[task]),
-        help="what is ranked by (default: throughput, of sampling latency); cost is in GPU-seconds per image;"
-        " pareto finds all that nothing beats in both speed and memory",
+        help="what is ranked by (default: throughput, of sampling latency); cost is in GPU-seconds per image, or"
+        " video; pareto finds all that nothing beats in both speed and memory",
     )
     sweep.add_argument("--out", type=Path, metavar="FILE", help="where all rows go, .csv or .parquet")
     sweep.add_argument(
@@ -139,16 +173,6 @@ def _add_sweep(sweep: argparse.ArgumentParser, _: str, arguments: Sequence[str])
     sweep.add_argument(
         "--dask", metavar="ADDRESS", help="let a Dask cluster work, by its scheduler's address"
     )
-    sweep.add_argument("--json", action="store_true", help="print all rows as JSON")
-    sweep.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw speed against memory (.png, .svg, .pdf)"
-    )
-    sweep.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of the best point")
-    sweep.add_argument("--gantt", type=Path, metavar="FILE", help="draw the schedule of the best point")
-    _add_report(sweep)
-    _add_print_experiment(sweep)
-    add_parameters(sweep, named or [name for name in strategy_names() if task_of(name) in shown_tasks])
-    sweep.set_defaults(command=sweep_command, named=named)
 
 
 def _add_compare(compare: argparse.ArgumentParser, *_: object) -> None:
@@ -188,13 +212,11 @@ def _add_tune(tune: argparse.ArgumentParser, *_: object) -> None:
 
 def _add_schedule(schedule: argparse.ArgumentParser, _: str, arguments: Sequence[str]) -> None:
     from sim.cli.commands import schedule_command
-    from sim.cli.flags import add_parameters, add_scenario
 
-    named, shown_tasks = _named_strategies(arguments)
-    add_scenario(schedule, required_strategy=True, optional_model=True, shown=shown_tasks)
-    schedule.add_argument("--format", choices=("text", "torch"), default="text", help="how to write it")
-    add_parameters(schedule, named)
-    schedule.set_defaults(command=schedule_command, named=named)
+    def outputs(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--format", choices=("text", "torch"), default="text", help="how to write it")
+
+    _add_question(schedule, arguments, schedule_command, outputs, required_strategy=True, optional_model=True)
 
 
 def _add_synthesize(synthesize: argparse.ArgumentParser, *_: object) -> None:

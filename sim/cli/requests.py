@@ -12,7 +12,7 @@ SHARED = ("model", "cluster", "gpus", "stack")
 ASIDE = ("measured", "measured_run", "runtime")
 
 
-def parameters(options: argparse.Namespace) -> dict[str, Any]:
+def given_parameters(options: argparse.Namespace) -> dict[str, Any]:
     """The parameters of strategies that were given."""
     given = {k.removeprefix(PARAMETER): v for k, v in vars(options).items() if k.startswith(PARAMETER)}
     return {key: value for key, value in given.items() if value is not MISSING}
@@ -27,7 +27,7 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     """The options of the scenario and the parameters that were given."""
     names = [name for own in (WHAT_IFS, *OPTIONS.values()) for name in own if hasattr(options, name)]
     batch = {} if options.batch_size is None else {"batch_size": options.batch_size}
-    return batch | {name: getattr(options, name) for name in names} | parameters(options)
+    return batch | {name: getattr(options, name) for name in names} | given_parameters(options)
 
 
 def arguments(options: argparse.Namespace) -> dict[str, Any]:

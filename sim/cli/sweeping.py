@@ -11,7 +11,7 @@ from typing import Any
 from profiles.errors import InfeasibleError
 from sim import api
 from sim.cli.commands import check_files, print_experiment, write_files
-from sim.cli.requests import arguments, named, parameters
+from sim.cli.requests import arguments, given_parameters, named
 from sim.contents import content_of
 from sim.explore.scaling import Scaling, each_count
 from sim.explore.sweep import Sweep
@@ -118,14 +118,19 @@ def _print(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> None:
 def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
     """A remark that the question is of training, where nothing says so and the model could draw; else empty."""
     from sim.report.facts import sampled_on
+    from sim.report.numbers import drawn_words
 
     own = (name for name in OPTIONS["train"] if name not in OPTIONS["sample"])
     said = (
-        options.task or options.strategy or parameters(options) or any(hasattr(options, name) for name in own)
+        options.task
+        or options.strategy
+        or given_parameters(options)
+        or any(hasattr(options, name) for name in own)
     )
     if said or sweep.scenario.task != "train" or sampled_on(sweep.scenario.model) is None:
         return ""
-    return "this is about training; --steps 20, or another flag of sampling, asks about drawing images"
+    several = drawn_words(sweep.scenario.options)[1]
+    return f"this is about training; --steps 20, or another flag of sampling, asks about drawing {several}"
 
 
 def _why(sweep: Sweep) -> str:

@@ -112,12 +112,22 @@ class Scaling:
 
     @property
     def best(self) -> Result:
-        """The result at the knee: the fastest for which the GPUs still pay.
+        """The best result by what the sweeps rank by, on any number of GPUs; that at the knee is ``knee.result``.
+
+        By time it is the one of the most samples per second.
 
         Raises:
             InfeasibleError: nothing that is recommended fits, on any number of GPUs.
         """
-        return self.chosen.best
+        results = [step.result for step in self.steps]
+        if not results:
+            return self.sweeps[-1].best
+        match self.sweeps[0].objective:
+            case "memory":
+                return min(results, key=lambda one: one.peak_memory_bytes)
+            case "cost":
+                return min(results, key=lambda one: one.gpu_s_per_sample)
+        return max(results, key=lambda one: one.samples_per_s)
 
     @property
     def verdict(self) -> "Verdict | None":

@@ -22,7 +22,7 @@ from sim.contents import content_of, inputs_of
 from sim.explore.answers import take_bounds, take_outcome
 from sim.explore.desk import Desk
 from sim.explore.points import Asked, Point, find_points
-from sim.explore.relief import relieved
+from sim.explore.relief import reliefs
 from sim.explore.thresholds import Threshold
 from sim.explore.workers import LENT, SERIAL_POINTS, WAVE, Workers
 from sim.parts import named_traces, replay_parts
@@ -73,7 +73,7 @@ class Sweep:
         points: all points, in the order in which they were found.
         top: so many of the best points are exact.
         exhaustive: whether every point that may fit is simulated, also those that can no longer be the best.
-        relief: checkpointing with which points that lack memory are tried again; None: with none.
+        relief: checkpointing with which points that lack memory are tried again; none: they are not.
     """
 
     scenario: AnyScenario
@@ -81,7 +81,7 @@ class Sweep:
     points: list[Point] = field(default_factory=list)
     top: int = TOP
     exhaustive: bool = False
-    relief: str | None = None
+    relief: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.objective not in (offered := objectives(self.scenario)):
@@ -184,7 +184,7 @@ class Sweep:
         """Hash of what is asked: the scenario by its content, the points and what is wanted of them."""
         own = [point for point in self.points if point.checkpointing is None]
         asked = [(point.name, point.num_gpus, point.strategy) for point in own]
-        wanted = (self.objective, self.top, self.exhaustive, *([self.relief] if self.relief else []))
+        wanted = (self.objective, self.top, self.exhaustive, *self.relief)
         return content_of((inputs_of(self.scenario), self.scenario.workload, wanted, asked))
 
     @property
@@ -302,9 +302,9 @@ def run_sweep(
     with Workers(sweep.scenario, count, executor) as staff:
         desk = Desk(staff, store)
         _answer_points(sweep, sweep.points, desk, report)
-        again = relieved(sweep)
-        _answer_points(sweep, again, desk, report)
-    sweep.points += [point for point in again if point.status == "simulated"]
+        for again in reliefs(sweep):
+            _answer_points(sweep, again, desk, report)
+            sweep.points += [point for point in again if point.status == "simulated"]
 
 
 def _answer_points(sweep: Sweep, points: list[Point], desk: Desk, report: Report) -> None:

@@ -54,7 +54,7 @@ class Workers:
         else:
             self.chunk, self.window = CHUNK, max(WAVE, 2 * size * CHUNK)
         self._lent = executor
-        self._question = None if executor is None else Question.of(scenario)
+        self._question = None if executor is None else PackedScenario.of(scenario)
         self._own: ProcessPoolExecutor | None = None if executor or size == 1 else self._hired(size)
         self._open: dict[Future[Answers], Task] = {}
         self._here: deque[Task] = deque()
@@ -226,14 +226,14 @@ def _carry_out(task: Task) -> Answers:
 # What runs wherever somebody's executor takes it
 
 
-class Question(NamedTuple):
+class PackedScenario(NamedTuple):
     """A scenario on its way: the code that asks, and the scenario as bytes."""
 
     engine: str
     packed: bytes
 
     @classmethod
-    def of(cls, scenario: AnyScenario) -> "Question":
+    def of(cls, scenario: AnyScenario) -> "PackedScenario":
         """A scenario, packed."""
         return cls(engine(), zlib.compress(pickle.dumps(scenario)))
 
@@ -242,7 +242,7 @@ _scenarios: dict[bytes, AnyScenario] = {}
 """The scenarios that this process was sent last."""
 
 
-def _carry_out_elsewhere(question: Question, task: Task) -> Answers:
+def _carry_out_elsewhere(question: PackedScenario, task: Task) -> Answers:
     """The answers of a task.
 
     Raises:

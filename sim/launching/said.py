@@ -24,6 +24,8 @@ PRINTED: Final[Mapping[str, frozenset[str]]] = {
     "diffusers": DRAWN | {"batch_size", "stack"},
     "diffusion-pipe": frozenset({"checkpointing"}),
     "distrifusion": DRAWN,
+    "fastvideo": DRAWN | {"batch_size", "stack", "encoders"},
+    "fastvideo-train": frozenset({"batch_size", "checkpointing", "frames", "resolution", "stack"}),
     "fsdp2": frozenset({"checkpointing"}),
     "sglang": DRAWN | {"batch_size", "stack"},
     "torch-pipelining": frozenset(),
@@ -35,6 +37,7 @@ PRINTED: Final[Mapping[str, frozenset[str]]] = {
 """Options that are printed whatever the strategy and the model, by runtime."""
 GUIDANCE_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "diffusers": ("ltx-video", "wan2.1-1.3b", "wan2.1-14b"),
+    "fastvideo": ("wan2.1-1.3b", "wan2.1-14b"),
     "sglang": ("sd3-medium", "sd3.5-large", "wan2.1-1.3b", "wan2.1-14b"),
     "xdit": ("sd3.5-large", "wan2.1-14b"),
 }
@@ -102,12 +105,17 @@ def _printed(start: Start) -> frozenset[str]:
         own |= {"checkpointing"} if (start.runtime.name, strategy) == ("accelerate", "fsdp") else set()
         model = start.scenario.model
         own |= {"resolution"} if start.runtime.name == "torchtitan" and model.height == model.width else set()
+        cached = start.runtime.name == "fastvideo-train" and workload.frozen == "cached"
+        own |= {"frozen"} if cached else set()
         offloads = start.runtime.name == "deepspeed" and workload.offload == "optimizer"
         reduces = (
             start.runtime.name in ("fsdp2", "deepspeed") and workload.memory_recipe == "mixed-fp16-gradient"
         )
         return own | ({"offload"} if offloads else set()) | ({"memory_recipe"} if reduces else set())
     split = workload.guidance == "parallel"
+    streams_all = start.runtime.name in ("diffusers", "fastvideo") and start.staying == 0
+    if start.runtime.name == "sglang" or streams_all:
+        own |= {"offload"}
     return own | (
         {"guidance"} if split or one_scale(start) or start.runtime.name == "distrifusion" else set()
     )

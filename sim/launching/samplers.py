@@ -76,6 +76,8 @@ def _sglang(start: Start) -> Written:
         "--ring-degree": degrees.ring,
         "--cfg-parallel-size": degrees.guidance,
         "--enable-torch-compile": start.compiled,
+        "--dit-layerwise-offload": None if start.staying is None else "true",
+        "--dit-layerwise-resident-layers": start.staying or None,
     }
     if start.nodes > 1:
         served |= {
@@ -112,13 +114,25 @@ DIFFUSERS: Final = """\
 import torch
 from diffusers import {imports}
 
-torch.distributed.init_process_group("nccl")
-torch.cuda.set_device(torch.distributed.get_rank() % torch.cuda.device_count())
-pipeline = DiffusionPipeline.from_pretrained("{model}", torch_dtype=torch.bfloat16).to("cuda")
-{parallel}{compiled}drawn = pipeline(
+{ranks}pipeline = DiffusionPipeline.from_pretrained("{model}", torch_dtype=torch.bfloat16).to("cuda")
+{parallel}{offloaded}{compiled}drawn = pipeline(
     "{prompt}", height={height}, width={width}, {frames}num_inference_steps={steps}{more}
 )
 """
+
+
+OFFLOADED: Final = """\
+pipeline.transformer.enable_group_offload(
+    torch.device("cuda"), offload_type="block_level", num_blocks_per_group=1, use_stream=True
+)
+"""
+
+
+RANKS: Final = """\
+torch.distributed.init_process_group("nccl")
+torch.cuda.set_device(torch.distributed.get_rank() % torch.cuda.device_count())
+"""
+"""What each of several processes begins with."""
 
 
 def _several(start: Start) -> str:
@@ -134,17 +148,67 @@ def _diffusers(start: Start) -> Written:
     made = f"ContextParallelConfig(ulysses_degree={degrees.ulysses}, ring_degree={degrees.ring})"
     text = DIFFUSERS.format(
         imports="ContextParallelConfig, DiffusionPipeline" if several else "DiffusionPipeline",
+        ranks=RANKS if several else "",
         model=start.model,
         parallel=f"pipeline.transformer.enable_parallelism(config={made})\n" if several else "",
         prompt=PROMPT,
         height=workload.height,
         width=workload.width,
         frames=f"num_frames={start.frames}, " if start.frames else "",
+        offloaded=OFFLOADED if start.staying == 0 else "",
         compiled="pipeline.transformer.compile_repeated_blocks()\n" if start.compiled else "",
         more=", guidance_scale=1.0" * one_scale(start) + _several(start),
         steps=workload.steps,
     )
-    return text, f"start it by {start.torchrun} FILE.py"
+    return text, f"start it by {start.torchrun if several else 'python'} FILE.py"
+
+
+FASTVIDEO: Final = """\
+generator:
+  model_path: {model}
+  engine:
+    num_gpus: {gpus}
+    parallelism: {{tp_size: 1, sp_size: {gpus}}}
+    offload:
+      dit: false
+      dit_layerwise: {layerwise}
+      text_encoder: {encoders}
+      vae: false
+    compile: {{enabled: {compiled}}}
+request:
+  prompt: {prompt}
+  sampling:
+    height: {height}
+    width: {width}
+    num_frames: {frames}
+    num_inference_steps: {steps}
+    num_videos_per_prompt: {several}
+"""
+
+
+def _fastvideo(start: Start) -> Written:
+    workload = start.scenario.workload
+    text = FASTVIDEO.format(
+        model=start.model,
+        gpus=start.gpus,
+        layerwise=_flag(start.staying == 0),
+        encoders=_flag(workload.encoders == "offloaded"),
+        compiled=_flag(start.compiled),
+        prompt=PROMPT,
+        height=workload.height,
+        width=workload.width,
+        frames=start.frames or 1,
+        steps=workload.steps,
+        several=start.result.batch_size,
+    )
+    if one_scale(start):
+        text += "    guidance_scale: 1.0\n"
+    return text, "start it by fastvideo generate --config FILE.yaml"
+
+
+def _flag(value: bool) -> str:
+    """A flag as YAML has it."""
+    return str(value).lower()
 
 
 DISTRIFUSION: Final = """\
@@ -187,6 +251,7 @@ def _distrifusion(start: Start) -> Written:
 SAMPLERS: Final[dict[str, Callable[[Start], Written]]] = {
     "diffusers": _diffusers,
     "distrifusion": _distrifusion,
+    "fastvideo": _fastvideo,
     "sglang": _sglang,
     "vllm-omni": _vllm_omni,
     "xdit": _xdit,

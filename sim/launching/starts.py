@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 from typing import Any, Final, NamedTuple
 
 from profiles.software.runtimes import Runtime
@@ -93,6 +93,12 @@ class Start:
         return over_one(int(count))
 
     @property
+    def staying(self) -> int | None:
+        """Blocks of a sampler's backbone that stay on the GPU where others are offloaded; None where none is."""
+        count = self.scenario.workload.swapped
+        return len({layer.block for layer in self.scenario.backbone.layers}) - count if count else None
+
+    @property
     def compiled(self) -> bool:
         """Whether the stack is compiled."""
         return bool(self.scenario.stack.name == "compiled")
@@ -113,9 +119,12 @@ class Start:
 
     @property
     def each(self) -> int:
-        """Samples of one micro-batch, on each GPU or pipeline."""
+        """Samples of one micro-batch, on each GPU, or on the GPUs that share them."""
         batch, count = self.scenario.workload.batch_size, self.strategy.micro_batches
-        return int(batch * getattr(self.strategy, "pipeline_degree", 1) // (self.gpus * count))
+        sharing = prod(
+            getattr(self.strategy, f"{axis}_degree", 1) for axis in ("pipeline", "context", "tensor")
+        )
+        return int(batch * sharing // (self.gpus * count))
 
 
 Written = tuple[str, ...]

@@ -247,10 +247,45 @@ def _torchtitan(start: Start) -> Written:
     return command([start.torchrun, "-m", "torchtitan.train"], flags), _steps_words(start)
 
 
+def _fastvideo_train(start: Start) -> Written:
+    refuse_recomputing(start, "block")
+    scenario, point = start.scenario, start.strategy
+    shards = (point.shard_size or start.gpus // point.context_degree) * point.context_degree
+    latents = scenario.model.components[scenario.backbone_index].frames
+    flags = {
+        "--pretrained-model-name-or-path": start.model,
+        "--model-path": start.model,
+        "--num-gpus": start.gpus,
+        "--sp-size": point.context_degree,
+        "--tp-size": 1,
+        "--hsdp-replicate-dim": start.gpus // shards,
+        "--hsdp-shard-dim": shards,
+        "--train-batch-size": start.each,
+        "--train-sp-batch-size": 1,
+        "--gradient-accumulation-steps": point.micro_batches,
+        "--num-height": scenario.model.height,
+        "--num-width": scenario.model.width,
+        "--num-frames": start.frames,
+        "--num-latent-t": latents,
+        "--enable-gradient-checkpointing-type": "full"
+        if scenario.workload.checkpointing == "block"
+        else None,
+        "--enable-torch-compile": start.compiled,
+        **{f"--{name}": f"${name.replace('-', '_').upper()}" for name in LEFT_OPEN},
+    }
+    text = command([start.torchrun, "-m", "fastvideo.training.wan_training_pipeline"], flags)
+    return text, _steps_words(start), "its data set holds latents and embeddings of text: --frozen cached"
+
+
+LEFT_OPEN: Final = ("data-path", "output-dir", "learning-rate", "max-train-steps")
+"""Flags that FastVideo asks for, whose values are no part of a point: printed as variables."""
+
+
 TRAINERS: Final[dict[str, Callable[[Start], Written]]] = {
     "accelerate": _accelerate,
     "deepspeed": _deepspeed,
     "diffusion-pipe": _diffusion_pipe,
+    "fastvideo-train": _fastvideo_train,
     "fsdp2": _fsdp2,
     "torch-pipelining": _torch_pipelining,
     "torchtitan": _torchtitan,

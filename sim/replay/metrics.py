@@ -40,8 +40,8 @@ def exposed_communication_s(trace: Trace) -> float:
     """
     wire, total = wire_spans(trace), 0.0
     for device, ends in enumerate(trace.ends):
-        for waited_s in awaited_s(trace, wire, device, range(len(ends))):
-            total += waited_s
+        for seconds in waited_s(trace, wire, device, range(len(ends))):
+            total += seconds
         before = ends[-1] if ends else 0.0
         kept = (trace.wiring.slots.get(key) for key in trace.plan.kept if key[1] == device)
         spans = (wire[slot] for slot in kept if slot is not None)
@@ -49,7 +49,7 @@ def exposed_communication_s(trace: Trace) -> float:
     return total / trace.plan.num_devices
 
 
-def awaited_s(trace: Trace, wire: Sequence[Span], device: int, ops: range) -> Iterator[float]:
+def waited_s(trace: Trace, wire: Sequence[Span], device: int, ops: range) -> Iterator[float]:
     """Seconds before each of some ops of a device that waits, in which what it reads is on the wire."""
     before = trace.ends[device][ops.start - 1] if ops.start else 0.0
     part = slice(ops.start, ops.stop)

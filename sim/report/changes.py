@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final, NamedTuple
 
-from profiles.errors import InfeasibleError
+from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import DEFAULT_STACK, load_stack
 from sim.explore.points import Asked, Point
 from sim.explore.sweep import Sweep
+from sim.report.numbers import drawn_words
 from sim.results import Result
 from sim.runs import run_within
 from strategies.sampling_scenario import SamplingScenario
@@ -79,6 +80,7 @@ def variations(scenario: AnyScenario, num_gpus: int) -> Iterator[Variation]:
         yield from _of_training(scenario)
     else:
         yield from _of_sampling(scenario)
+        yield from _of_decoding(scenario, num_gpus)
     cluster = scenario.cluster
     if num_gpus > cluster.devices_per_node and cluster.inter_node is not None:
         link = replace(scenario, cluster=cluster.scaled(inter_node=2.0))
@@ -112,7 +114,20 @@ def _of_sampling(scenario: SamplingScenario) -> Iterator[Variation]:
         yield Variation(f"stack {other}", f"--stack {other}", changed)
     batch = scenario.workload.batch_size * IMAGES
     changed = replace(scenario, workload=replace(scenario.workload, batch_size=batch))
-    yield Variation(f"{batch} images at once", f"--batch-size {batch}", changed)
+    yield Variation(f"{batch} {drawn_words(scenario.options)[1]} at once", f"--batch-size {batch}", changed)
+
+
+def _of_decoding(scenario: SamplingScenario, num_gpus: int) -> Iterator[Variation]:
+    """The rows of an included VAE divided among all GPUs, where they are not divided."""
+    workload = scenario.workload
+    if num_gpus == 1 or workload.vae_parallel > 1 or not scenario.included(scenario.decoders):
+        return
+    try:
+        divided = replace(workload, vae_parallel=num_gpus, vae_tile=None, decode_chunks=1)
+        changed = replace(scenario, workload=divided)
+    except InputError:  # nobody counted the kernels of this decoder
+        return
+    yield Variation(f"VAE on {num_gpus} GPUs", f"--vae-parallel {num_gpus}", changed)
 
 
 def changes(sweep: Sweep, answer: Point) -> tuple[Change, ...]:

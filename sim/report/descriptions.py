@@ -34,12 +34,12 @@ def how(result: Result, values: Tried, leave: Collection[str] = ()) -> str:
 def varied(strategy: str, parameters: Mapping[str, Any], values: Tried, leave: Collection[str] = ()) -> str:
     """The parameters in words of which a strategy was tried with several values.
 
-    What is not said of a parameter is its default: none, or a degree of 1.
+    What is not said of a parameter is its default: none, or a degree of 1, whose way says nothing either.
     """
     own = values.get(strategy, {})
     words = []
     for key, value in parameters.items():
-        alone = key.endswith("_degree") and value == 1
+        alone = (key.endswith("_degree") and value == 1) or parameters.get(f"{key}_degree") == 1
         if len(own.get(key, ())) > 1 and key not in leave and not alone and value is not None:
             name = LETTERS.get(key) or key.removesuffix("_degree").replace("_", "-")
             words.append(f"{name} {runs_of(value) if isinstance(value, tuple | list) else value}")

@@ -1,7 +1,8 @@
 """Numbers in words: times with their bands."""
 
+from collections.abc import Mapping
 from math import floor, log10
-from typing import Final
+from typing import Any, Final
 
 from sim.results import Result
 
@@ -42,3 +43,8 @@ def rounded(value: float, figures: int) -> str:
     """A positive number to so many significant figures, without an exponent; a leading 1 counts as none."""
     figures += f"{value:e}"[0] == "1" and figures < 3
     return f"{float(f'{value:.{figures}g}'):,.{max(0, figures - 1 - floor(log10(value)))}f}"
+
+
+def drawn_words(options: Mapping[str, Any]) -> tuple[str, str]:
+    """What a run of the sampler draws, by its options: one of them, and several."""
+    return ("video", "videos") if "frames" in options else ("image", "images")

@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 
-def table_of(title: str, values: Mapping[str, Any]) -> str:
+def html_table(title: str, values: Mapping[str, Any]) -> str:
     """A title over a table of two columns, names and values; what is None is left out."""
     rows = "".join(
         f"<tr><td>{escape(name.replace('_', ' '))}</td><td>{escape(_words(value))}</td></tr>"

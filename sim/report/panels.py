@@ -13,7 +13,8 @@ from rich.text import Text
 
 from profiles.costs.trust import Trust, trust_of
 from profiles.units import GIB
-from sim.report.numbers import band, duration
+from sim.report.numbers import band, drawn_words, duration
+from sim.report.reasons import Account
 from sim.results import Result
 
 CELLS: Final = 20
@@ -22,36 +23,31 @@ WIDEST: Final = 100
 """Characters of a line that can still be read."""
 NARROW: Final = 80
 """Characters of a panel that is text, for no terminal at all."""
-FULL, PART, NONE = "█", "▒", "░"
-"""What bars are made of: compute or memory taken, data awaited, and nothing."""
+FULL, HOST, PART, NONE = "█", "▓", "▒", "░"
+"""What bars are made of: compute or memory taken, the host awaited, data awaited, and nothing."""
+
+LEAST_SHARE: Final = 0.005
+"""Shares of the time that the host takes and that are below this count as compute."""
 
 Line = tuple[str, str]
 """A word, and what it says; a line without a word goes on with the one above."""
 
 
-def bar(*shares: float) -> str:
-    """A bar of shares of a whole, up to two, each in its own shade; the rest is empty."""
+def bar(*shares: float, marks: str = FULL + PART) -> str:
+    """A bar of shares of a whole, each in its own shade; the rest is empty."""
     text, filled = "", 0.0
-    for share, mark in zip(shares, (FULL, PART), strict=False):
+    for share, mark in zip(shares, marks, strict=False):
         filled += max(0.0, share)
         text += mark * (min(CELLS, round(CELLS * filled)) - len(text))
     return text.ljust(CELLS, NONE)
 
 
-def shares(result: Result) -> tuple[float, float, float]:
-    """Shares of the devices' time in which they compute, wait for data on the wire, and are idle otherwise."""
-    whole_s = result.expected.duration_s
-    if not whole_s:
-        return 1.0, 0.0, 0.0
-    wire = min(result.expected.exposed_communication_s / whole_s, result.bubble_ratio)
-    return 1 - result.bubble_ratio, wire, result.bubble_ratio - wire
-
-
 def speed_words(result: Result) -> str:
     """The duration with its band, and what is done in a second."""
     if result.task == "sample":
-        one, more = ("a video", "videos") if "frames" in result.options else ("an image", "images")
-        drawn = one if result.batch_size == 1 else f"{result.batch_size} {more}"
+        one, more = drawn_words(result.options)
+        article = "an" if one == "image" else "a"
+        drawn = f"{article} {one}" if result.batch_size == 1 else f"for {result.batch_size} {more}"
         cost = f"{result.gpu_s_per_sample:,.2f} GPU-seconds each"
         return f"{duration(result)} {drawn}{_in_brackets(result, 's')}, {cost}"
     took = f"{duration(result)} an iteration{_in_brackets(result, 'ms')}"
@@ -74,10 +70,13 @@ def memory_words(result: Result) -> str:
     return f"{bar(peak / result.memory_bytes)} {peak / GIB:.1f} of {result.memory_bytes / GIB:.1f} GiB{short}"
 
 
-def time_words(result: Result) -> str:
+def time_words(account: Account) -> str:
     """Where the devices' time goes."""
-    compute, wire, idle = shares(result)
-    return f"{bar(compute, wire)} compute {compute:.1%}, bubble: wire {wire:.1%}, idle {idle:.1%}"
+    host, wire, idle = account.host, account.wire, account.idle
+    behind = f", host {host:.1%}" if host >= LEAST_SHARE else ""
+    compute = account.compute if behind else account.compute + host
+    drawn = bar(compute, host, wire, marks=FULL + HOST + PART)
+    return f"{drawn} compute {compute:.1%}{behind}, bubble: wire {wire:.1%}, idle {idle:.1%}"
 
 
 def trust_in(result: Result, device: str) -> Trust | None:
@@ -103,12 +102,13 @@ def runs_in_words(names: Sequence[str]) -> str:
     return f"{', '.join(names)}; `sim launch` in place of `sim run` starts it"
 
 
-def result_lines(result: Result) -> list[Line]:
-    """Speed, memory and where the time goes, and what each phase of a run takes."""
+def result_lines(result: Result, account: Account) -> list[Line]:
+    """Speed, memory, where the time goes and why, and what each phase of a run takes."""
     lines = [
         ("speed", speed_words(result)),
         ("memory", memory_words(result)),
-        ("time", time_words(result)),
+        ("time", time_words(account)),
+        *(("" if number else "why", words) for number, words in enumerate(account.reasons)),
     ]
     return [*lines, ("phases", words)] if (words := phase_words(result)) else lines
 

@@ -14,7 +14,7 @@ from sim.explore.space import pareto_front
 from sim.explore.sweep import Sweep
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import LETTERS, held_fixed, how, tried
-from sim.report.numbers import band, duration
+from sim.report.numbers import band, drawn_words, duration
 from sim.report.panels import show_panel
 from sim.report.tables import command_of, console
 from sim.report.verdicts import Verdict, with_note
@@ -55,6 +55,8 @@ def print_sweep(sweep: Sweep, note: str = "") -> None:
         show_table(screen, shown.title, columns(sweep, shown), shown.above)
         screen.print()
         screen.print(NO_BEST if verdict is None else f"again: {verdict.again}", soft_wrap=True)
+        if verdict is not None and verdict.runnable is not None:
+            screen.print(f"a tie that runs: {verdict.runnable.again}", soft_wrap=True)
     for line in remarks(sweep, verdict):
         screen.print(line)
 
@@ -79,7 +81,7 @@ def shown_points(sweep: Sweep) -> Shown:
     """The best points, or the whole Pareto front, and the best of each strategy; those not recommended below."""
     simulated = [point for point in sweep.ranked() if point.status == "simulated"]
     best = front(simulated) if sweep.objective == "pareto" else simulated[:BEST]
-    chosen = list(shown(simulated, best))
+    chosen = list(chosen_of(simulated, best))
     good = sum(point.recommended for _, point in chosen)
     words = [f"{len(best)} best by {sweep.objective}, and the best of each strategy"]
     if sweep.objective == "pareto":
@@ -87,10 +89,18 @@ def shown_points(sweep: Sweep) -> Shown:
     if good < len(chosen):
         names = dict.fromkeys(point.name for _, point in chosen[good:])
         words.append(f"below the line not recommended: seams show ({', '.join(names)})")
+    if checkpointing := _checkpointing_of_all([point for _, point in chosen]):
+        words.append(f"all with checkpointing {checkpointing}, without which they lack memory")
     return Shown(chosen, good if 0 < good < len(chosen) else None, "; ".join(words))
 
 
-def shown(simulated: Sequence[Point], best: Sequence[Point]) -> Iterator[tuple[int, Point]]:
+def _checkpointing_of_all(points: Sequence[Point]) -> str | None:
+    """What all of some points recompute that were tried again for want of memory; None where they differ."""
+    found = {point.checkpointing for point in points}
+    return found.pop() if len(found) == 1 else None
+
+
+def chosen_of(simulated: Sequence[Point], best: Sequence[Point]) -> Iterator[tuple[int, Point]]:
     """The best points with their ranks, and the best of each strategy that is not among them; what looks alike once."""
     strategies, chosen = set(), {id(point) for point in best}
     looks = set()
@@ -137,6 +147,8 @@ def _marks(sweep: Sweep, shown: Shown, point: Point) -> str:
 
 def _of_training(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
     values, over = tried(sweep.points), _baseline(sweep)
+    alike = len({result.options["checkpointing"] for result in results}) == 1  # said once, above the table
+    leave = [*LETTERS, "checkpointing"] if alike else LETTERS
     letters = [
         Column(letter, [str(r.parameters.get(key) or "-") for r in results], rank, tells=True)
         for (key, letter), rank in zip(LETTERS.items(), (1, 1, 4), strict=True)
@@ -145,7 +157,7 @@ def _of_training(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
     return [
         *_counts(results, 2),
         *letters,
-        Column("more", [how(r, values, LETTERS) for r in results], 6, words=True, widest=HOW, tells=True),
+        Column("more", [how(r, values, leave) for r in results], 6, words=True, widest=HOW, tells=True),
         Column("iteration\nms", [f"{r.expected.duration_s * 1e3:,.1f}" for r in results]),
         Column("8 of 10\nwithin", [band(r) or "-" for r in results], 3),
         Column("samples\nper s", [f"{r.samples_per_s:,.1f}" for r in results], 8),
@@ -156,6 +168,7 @@ def _of_training(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
 
 def _of_sampling(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
     values = tried(sweep.points)
+    image = drawn_words(sweep.scenario.options)[0]
     one = next((p.result for p in sweep.ranked() if p.result is not None and p.num_gpus == 1), None)
     speeds = ["-" if one is None else f"{r.samples_per_s / one.samples_per_s:.2f}" for r in results]
     return [
@@ -164,7 +177,11 @@ def _of_sampling(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
         Column("latency\ns", [f"{r.latency_s:.3f}" for r in results]),
         Column("8 of 10\nwithin", [band(r, "s") or "-" for r in results], 3),
         Column("speed over\none GPU", speeds, 5),
-        Column("GPU-s per\nimage", [f"{r.gpu_s_per_sample:,.2f}" for r in results], 6),
+        Column(
+            f"GPU-s per\n{image}",
+            [f"{r.gpu_s_per_sample:,.2f}" for r in results],
+            6,
+        ),
         *_shares(results),
     ]
 

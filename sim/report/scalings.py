@@ -1,6 +1,6 @@
 """Scalings: the best on each number of GPUs as a table, and the verdict at the knee."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -8,8 +8,9 @@ from profiles.units import GIB
 from sim.explore.scaling import Scaling, Step
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import Tried, how, tried
-from sim.report.numbers import band, milliseconds
+from sim.report.numbers import band, drawn_words, milliseconds
 from sim.report.panels import Line, show_panel
+from sim.report.reasons import account_of_best
 from sim.report.tables import console
 from sim.report.verdicts import Verdict, with_note
 
@@ -21,23 +22,36 @@ def verdict_of(scaling: Scaling) -> Verdict | None:
     verdict, knee, fastest = scaling.chosen.verdict, scaling.knee, scaling.fastest
     if verdict is None or knee is None or fastest is None:
         return None
-    lead = [knee_line(scaling)]
+    lead = [knee_line(scaling), *_beyond_lines(scaling, knee)]
     if fastest.gpus != knee.gpus:
         lead.insert(0, _fastest_line(scaling, fastest))
     return replace(verdict, title=scaling.title, lead=tuple(lead))
+
+
+def _beyond_lines(scaling: Scaling, knee: Step) -> Iterator[Line]:
+    """Why the first number of GPUs beyond the knee brings so little."""
+    for sweep in scaling.sweeps:
+        gpus, best = sweep.scenario.workload.num_gpus, sweep.best_point()
+        if best is not None and gpus > knee.gpus:
+            yield from (
+                ("", f"on {gpus} GPUs: {words}") for words in account_of_best(sweep, best).reasons[:1]
+            )
+            return
 
 
 def _fastest_line(scaling: Scaling, fastest: Step) -> Line:
     """The most samples per second, and what they cost."""
     result = fastest.result
     named = ", ".join(filter(None, (result.strategy, how(result, _values(scaling)))))
-    speed = f"{result.samples_per_s:,.4g} {_unit(scaling)}/s"
+    speed = f"{result.samples_per_s:,.4g} {unit_of(scaling)}/s"
     share = f"at {fastest.efficiency:.0%} of the speed per GPU on {scaling.steps[0].gpus}"
     return ("fastest", f"{fastest.gpus} GPUs, {speed}, {share}: {named}")
 
 
-def _unit(scaling: Scaling) -> str:
-    return "images" if scaling.sweeps[0].scenario.task == "sample" else "samples"
+def unit_of(scaling: Scaling) -> str:
+    """What speeds count, in words."""
+    scenario = scaling.sweeps[0].scenario
+    return drawn_words(scenario.options)[1] if scenario.task == "sample" else "samples"
 
 
 def _values(scaling: Scaling) -> Tried:
@@ -100,7 +114,7 @@ def columns(scaling: Scaling, steps: Sequence[Step]) -> list[Column]:
         Column("how", [how(r, values) for r in results], 2, words=True, widest=18),
         Column(f"{'latency' if sampled else 'iteration'}\n{unit}", times, 1),
         Column("8 of 10\nwithin", [band(r, unit) or "-" for r in results], 4),
-        Column(f"{_unit(scaling)}\nper s", [f"{r.samples_per_s:,.4g}" for r in results]),
+        Column(f"{unit_of(scaling)}\nper s", [f"{r.samples_per_s:,.4g}" for r in results]),
         Column("efficiency", [f"{step.efficiency:.0%}" for step in steps]),
         Column("gain", [f"{step.gain:.0%}" if place else "-" for place, step in enumerate(steps)], 3),
         Column("memory\nGiB", [f"{r.expected.peak_memory_bytes / GIB:.1f}" for r in results], 5),

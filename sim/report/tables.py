@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from itertools import groupby
 from shutil import get_terminal_size
 from typing import Any, Final, NamedTuple
 
@@ -20,19 +21,20 @@ from sim.explore.tuning import Choice
 from sim.legality import runtimes_of
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.facts import cluster_facts, device_facts, model_facts, sampled_on, stack_facts, strategy_facts
-from sim.report.numbers import banded, milliseconds
+from sim.report.numbers import banded, drawn_words, milliseconds
 from sim.report.panels import Line, panel_markdown, result_lines, runs_in_words, show_panel, trust_in
+from sim.report.reasons import Account, account_of, shares
 from sim.results import Result
 from strategies.parameters import flag_of
 from strategies.strategy import AnyStrategy
 
-WIDE: Final = 140
+NO_TERMINAL: Final = 140
 """Characters of a line where no terminal is there and COLUMNS is not set."""
 
 
 def console() -> Console:
     """The console that tables are printed on; where it is no terminal, as wide as COLUMNS says, else 140 characters."""
-    width = None if sys.stdout.isatty() else get_terminal_size((WIDE, 0)).columns
+    width = None if sys.stdout.isatty() else get_terminal_size((NO_TERMINAL, 0)).columns
     return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
@@ -186,12 +188,20 @@ def lines_of(result: Result) -> list[Line]:
     return [
         ("strategy", result.strategy),
         *([("with", words)] if (words := _parameters(result.parameters)) else []),
-        *result_lines(result),
+        *result_lines(result, _account(result)),
         *_words(result).quantities,
         *_runs_in(result),
         ("layer times", _provenance(result)),
         *([] if trust is None else [("trust", str(trust))]),
     ]
+
+
+def _account(result: Result) -> Account:
+    """Where its time goes; without the host where it is not known what was asked."""
+    if result.source is None:
+        compute, wire, idle = shares(result)
+        return Account(compute, 0.0, wire, idle)
+    return account_of(result.source.strategy, result.source.scenario, result)
 
 
 def _runs_in(result: Result) -> list[Line]:
@@ -213,7 +223,8 @@ def _iteration_words(result: Result) -> Words:
 def _run_words(result: Result) -> Words:
     asked = result.asked
     guidance = "no guidance" if asked["guidance"] == "none" else f"guidance {asked['guidance']}"
-    images = "1 image" if result.batch_size == 1 else f"{result.batch_size} images"
+    one, more = drawn_words(result.options)
+    images = f"1 {one}" if result.batch_size == 1 else f"{result.batch_size} {more}"
     drawn = f"{images} of {asked['resolution']} pixels, {asked['steps']} steps, {guidance}"
     return Words(drawn, _drawing(result), "per step", ("forward",))
 
@@ -229,7 +240,9 @@ def _iteration(result: Result) -> list[Line]:
 def _drawing(result: Result) -> list[Line]:
     return [
         ("step", f"{milliseconds(result.step_s)}, once steady"),
-        *_communication(result, result.batch_size, "per image by all GPUs together"),
+        *_communication(
+            result, result.batch_size, f"per {drawn_words(result.options)[0]} by all GPUs together"
+        ),
     ]
 
 
@@ -268,15 +281,37 @@ def _provenance(result: Result) -> str:
 
 
 def _stage_columns(result: Result, words: Words) -> list[Column]:
-    stages = result.stages
-    layers = [(stage["first_layer"], stage["last_layer"]) for stage in stages]
+    """The columns of the stages; neighbours that differ in nothing but their layers share a row."""
+    alike = [list(group) for _, group in groupby(enumerate(result.stages), _stage_look)]
+    stages = [group[0][1] for group in alike]
     return [
-        Column("stage", [str(number) for number in range(len(stages))]),
+        Column("stage", [_ends(group[0][0], group[-1][0]) for group in alike]),
         Column("devices", [_span(stage["devices"]) for stage in stages], 1, widest=30),
-        Column("layers", [f"{first}-{last}" if first <= last else "none" for first, last in layers]),
+        Column("layers", [_layers(group[0][1], group[-1][1]) for group in alike]),
         *(Column(name, [milliseconds(stage[f"{name}_s"]) for stage in stages]) for name in words.passes),
         Column("parameters", [f"{stage['parameters'] / 1e6:,.1f} M" for stage in stages], 2),
     ]
+
+
+def _stage_look(item: tuple[int, Mapping[str, Any]]) -> tuple[Any, ...]:
+    """All that is shown of a numbered stage; the same of neighbours that go on where the one before ends."""
+    number, stage = item
+    times = (milliseconds(stage[name]) for name in ("forward_s", "backward_s"))
+    each = stage["last_layer"] - stage["first_layer"] + 1
+    place = stage["first_layer"] - number * each if each else number
+    return (tuple(stage["devices"]), *times, f"{stage['parameters'] / 1e6:.1f}", each, place)
+
+
+def _ends(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def _layers(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
+    """The layers of a stage, or of neighbours that have equally many."""
+    start, end = first["first_layer"], last["last_layer"]
+    if first is last:
+        return f"{start}-{end}" if start <= end else "none"
+    return f"{start}-{end}, each {first['last_layer'] - start + 1}"
 
 
 def _span(devices: list[int]) -> str:

@@ -1,16 +1,17 @@
 """Verdicts: what a sweep recommends, how sure that is, and what would change it."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from profiles.costs.trust import Trust
 from profiles.units import GIB
+from sim.explore.points import Point
 from sim.explore.sweep import Sweep
 from sim.legality import runtimes_of
 from sim.report.changes import Change, changes, fastest_of
-from sim.report.descriptions import fairness, how, tried
+from sim.report.descriptions import Tried, fairness, how, tried
 from sim.report.numbers import duration
 from sim.report.panels import (
     Line,
@@ -19,11 +20,20 @@ from sim.report.panels import (
     panel_text,
     result_lines,
     runs_in_words,
-    shares,
     trust_in,
 )
+from sim.report.reasons import Account, account_of_best
 from sim.report.tables import command_of
 from sim.results import Result
+
+
+class Runnable(NamedTuple):
+    """A point that runtimes run: its result, its parameters in words, the runtimes, and the command of the result."""
+
+    result: Result
+    how: str
+    runs_in: tuple[str, ...]
+    again: str
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -35,6 +45,7 @@ class Verdict:
         objective: what was ranked by.
         best: the recommended result.
         how: the parameters of the best in words, those that the sweep varied.
+        account: where its time goes, and why.
         runner_up: the best of another strategy; None where there is none.
         runner_up_how: its parameters.
         ties: points of each strategy that tie with the best.
@@ -46,6 +57,7 @@ class Verdict:
         fastest: the fastest point known, where memory is ranked by; else None.
         fastest_how: its parameters.
         runs_in: the runtimes that run the best.
+        runnable: where none does, the first tie that one runs; None where there is none.
         lead: lines above all others, of a verdict on several numbers of GPUs.
         note: what else is to be said; empty where there is nothing.
     """
@@ -54,6 +66,7 @@ class Verdict:
     objective: str
     best: Result
     how: str
+    account: Account
     runner_up: Result | None
     runner_up_how: str
     ties: Mapping[str, int]
@@ -65,6 +78,7 @@ class Verdict:
     fastest: Result | None = None
     fastest_how: str = ""
     runs_in: tuple[str, ...] = ()
+    runnable: Runnable | None = None
     lead: tuple[Line, ...] = ()
     note: str = ""
 
@@ -80,22 +94,39 @@ class Verdict:
         lines = [
             *self.lead,
             ("at the knee" if len(self.lead) > 1 else "best", named),
-            *result_lines(self.best),
+            *result_lines(self.best, self.account),
         ]
         if self.fastest is not None:
             lines.append(("fastest", self._fastest_words(self.fastest)))
         lines.append(("runner-up", self._runner_up_words()))
-        said = {self.best.strategy, self.runner_up.strategy if self.runner_up else ""}
-        words = {name: f"{name} ({what} checkpointing)" for name, what in self.relieved.items()}
-        if others := [words.get(name, name) for name in self.ties if name not in said]:
-            lines.append(("", f"ties too: {', '.join(others)}"))
+        lines += [("", f"ties too: {words}")] if (words := self._ties_words()) else []
         for number, change in enumerate(self.changes):
             word = "" if number else "if"
             lines.append((word, f"{change.name}: {change.words(self.best.strategy, self.objective)}"))
-        lines.append(("runs in", runs_in_words(self.runs_in)))
+        lines += [("runs in", runs_in_words(self.runs_in)), *self._runnable_line()]
         lines.append(("trust", "exact: all times are given" if self.trust is None else str(self.trust)))
         notes = filter(None, (self.fair, self.note))
         return [*lines, *(("note", words) for words in notes)]
+
+    def _ties_words(self) -> str:
+        """The ties that are not named already, those together that recompute the same."""
+        said = {self.best.strategy, self.runner_up.strategy if self.runner_up else ""}
+        others: dict[str, list[str]] = {}
+        for name in self.ties:
+            if name not in said:
+                others.setdefault(self.relieved.get(name, ""), []).append(name)
+        words = (
+            f"{', '.join(names)}{f' ({what} checkpointing)' if what else ''}"
+            for what, names in others.items()
+        )
+        return "; ".join(words)
+
+    def _runnable_line(self) -> list[Line]:
+        """The first tie that a runtime runs, where none runs the best."""
+        if self.runs_in or self.runnable is None:
+            return []
+        named = ", ".join(filter(None, (self.runnable.result.strategy, self.runnable.how)))
+        return [("", f"{named}, a tie, runs in {', '.join(self.runnable.runs_in)}")]
 
     def _fastest_words(self, fastest: Result) -> str:
         """How much faster a point is than the one that takes the least memory."""
@@ -134,13 +165,14 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """The verdict under public keys; seconds, bytes and shares."""
-        compute, wire, idle = shares(self.best)
+        account = self.account
         return {
             "title": self.title,
             "objective": self.objective,
             "best": _short(self.best),
             "memory_bytes": self.best.memory_bytes,
-            "time_shares": {"compute": compute, "wire": wire, "idle": idle},
+            "time_shares": {name: getattr(account, name) for name in ("compute", "host", "wire", "idle")},
+            "reasons": list(account.reasons),
             "runner_up": self.runner_up and {**_short(self.runner_up), "tie": self.runner_up_ties},
             "ties": dict(self.ties),
             "changes": [asdict(change) for change in self.changes],
@@ -149,7 +181,12 @@ class Verdict:
             **({} if self.fastest is None else {"fastest": _short(self.fastest)}),
             "again": self.again,
             "runs_in": list(self.runs_in),
+            **({} if self.runnable is None else {"runnable": _runnable_json(self.runnable)}),
         }
+
+
+def _runnable_json(runnable: Runnable) -> dict[str, Any]:
+    return {**_short(runnable.result), "runs_in": list(runnable.runs_in), "again": runnable.again}
 
 
 def _short(result: Result) -> dict[str, Any]:
@@ -181,11 +218,13 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
     other = next((point for point in ranked if point.name != best.name), None)
     ties = sweep.ties()
     leaders = {point.name: point for point in reversed(ties)}
+    runs_in = _runs_in(sweep, best)
     return Verdict(
         title=sweep.title,
         objective=sweep.objective,
         best=best.result,
         how=how(best.result, values),
+        account=account_of_best(sweep, best),
         runner_up=None if other is None else other.result,
         runner_up_how="" if other is None or other.result is None else how(other.result, values),
         ties=Counter(point.name for point in ties),
@@ -194,10 +233,23 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
         trust=trust_in(best.result, sweep.scenario.cluster.device.name),
         fair=fairness(sweep.points),
         again=command_of(best.result),
-        runs_in=runtimes_of(best.strategy, sweep.scenario.on(best.result.num_gpus)),
+        runs_in=runs_in,
+        runnable=None if runs_in else next(_runnable(sweep, ties, values), None),
         fastest=fastest,
         fastest_how="" if fastest is None else how(fastest, values),
     )
+
+
+def _runs_in(sweep: Sweep, point: Point) -> tuple[str, ...]:
+    assert point.result is not None
+    return runtimes_of(point.strategy, sweep.scenario.on(point.result.num_gpus))
+
+
+def _runnable(sweep: Sweep, points: Sequence[Point], values: Tried) -> Iterator[Runnable]:
+    """Those of some points that runtimes run."""
+    for point in points:
+        if point.result is not None and (names := _runs_in(sweep, point)):
+            yield Runnable(point.result, how(point.result, values), names, command_of(point.result))
 
 
 def with_note(verdict: Verdict | None, note: str) -> Verdict | None:

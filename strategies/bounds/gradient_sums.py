@@ -23,6 +23,7 @@ class _Reduction:
         wire_s: seconds on the wire.
         node_port_s: seconds on the port of each node.
         step_s: the optimizer step of each stage.
+        gathered_s: seconds after it until all replicas have the weights.
     """
 
     release_s: float
@@ -31,6 +32,7 @@ class _Reduction:
     wire_s: float
     node_port_s: float
     step_s: float
+    gathered_s: float
 
 
 def sums_end_s(layout: Layout, free_s: Sequence[float], complete_s: Sequence[float]) -> float:
@@ -72,7 +74,8 @@ def _reductions(layout: Layout, complete_s: Sequence[float]) -> Iterator[_Reduct
             fixed_s=time.fixed_s,
             wire_s=time.wire_s,
             node_port_s=time.node_port_s,
-            step_s=scenario.step_s(trained),
+            step_s=layout.step_s(trained),
+            gathered_s=layout.gathered_s(trained),
         )
 
 
@@ -81,7 +84,7 @@ def _device_s(free_s: float, own: Sequence[_Reduction]) -> float:
 
     What is released first at the earliest need not come first: the rows decide, and they may not be known.
     """
-    jobs = [(of.release_s - of.fixed_s, of.fixed_s + of.wire_s, of.step_s) for of in own]
+    jobs = [(of.release_s - of.fixed_s, of.fixed_s + of.wire_s, of.step_s + of.gathered_s) for of in own]
     return max(free_s + sum(of.step_s for of in own), one_machine_s(jobs))
 
 
@@ -93,6 +96,6 @@ def _node_s(own: Sequence[_Reduction]) -> float:
     carried_s, step_s, end_s = 0.0, inf, 0.0
     for reduction in reversed(own):
         carried_s += reduction.node_port_s
-        step_s = min(step_s, reduction.step_s)
+        step_s = min(step_s, reduction.step_s + reduction.gathered_s)
         end_s = max(end_s, reduction.release_s + carried_s + step_s)
     return end_s

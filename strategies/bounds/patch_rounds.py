@@ -22,7 +22,7 @@ SAME: Final = 1e-12
 """Share of the time by which the ends of rounds that repeat one another may differ."""
 
 
-class Pass(NamedTuple):
+class PatchPass(NamedTuple):
     """One patch on one stage: seconds until the stage is free again, and until the next stage has its output.
 
     ``host_s`` are those of the stage's host, which may run ahead.
@@ -33,7 +33,7 @@ class Pass(NamedTuple):
     host_s: float = 0.0
 
 
-Row = Sequence[Pass]
+PatchRow = Sequence[PatchPass]
 """The way of one patch, or of the whole image, through all stages, and back to the first."""
 
 
@@ -49,7 +49,7 @@ def least_run_seconds(layout: GridLayout) -> float:
 
 
 def least_seconds(
-    whole: Row, patches: Sequence[Row], whole_rounds: int, rounds: int, ahead_s: float = 0.0
+    whole: PatchRow, patches: Sequence[PatchRow], whole_rounds: int, rounds: int, ahead_s: float = 0.0
 ) -> float:
     """Seconds below which no run can take.
 
@@ -103,7 +103,7 @@ class _Stage:
         self.ahead_s, self.free_s, self.host_s = ahead_s, 0.0, 0.0
 
 
-def _go_round(row: Row, stages: Sequence[_Stage], at: float) -> float:
+def _go_round(row: PatchRow, stages: Sequence[_Stage], at: float) -> float:
     """Send a patch round; return when it is back, and note when each stage is free: no sooner than its host."""
     for stage, (held_s, sent_s, host_s) in zip(stages, row, strict=True):
         start = max(stage.free_s, at)
@@ -113,32 +113,32 @@ def _go_round(row: Row, stages: Sequence[_Stage], at: float) -> float:
     return at
 
 
-def _ways(pipeline: PatchPipeline) -> list[Row]:
+def _ways(pipeline: PatchPipeline) -> list[PatchRow]:
     """The way of each patch; only the first, and those with more rows than others, differ."""
-    known: dict[tuple[float, bool], Row] = {}
+    known: dict[tuple[float, bool], PatchRow] = {}
     for patch, rows in enumerate(pipeline.patches):
         if (rows, patch == 0) not in known:
             known[rows, patch == 0] = _way(pipeline, patch)
     return [known[rows, patch == 0] for patch, rows in enumerate(pipeline.patches)]
 
 
-def _way(pipeline: PatchPipeline, patch: int | None) -> Row:
+def _way(pipeline: PatchPipeline, patch: int | None) -> PatchRow:
     """The least seconds of a patch, or of the whole image, on each stage and on the wire after it."""
     return [_pass(pipeline, stage, patch) for stage in range(pipeline.grid.pipeline)]
 
 
-def _pass(pipeline: PatchPipeline, stage: int, patch: int | None) -> Pass:
+def _pass(pipeline: PatchPipeline, stage: int, patch: int | None) -> PatchPass:
     team, last = pipeline.grid.team(0, stage), pipeline.grid.pipeline - 1
     watch = Stopwatch(pipeline.network, team.devices[0], pipeline.scenario.calls)
     for work in pipeline.works(stage, patch):
         run_layers(watch, team, work, PatchAction(stage, patch or 0, 0))
     if stage < last:
         wire_s, delay_s = _travel(pipeline, (stage, stage + 1), pipeline.hidden_bytes(stage, patch))
-        return Pass(watch.free_s, watch.free_s + wire_s + delay_s, watch.host_s)
+        return PatchPass(watch.free_s, watch.free_s + wire_s + delay_s, watch.host_s)
     for group, size in pipeline.gathers(patch):
         watch.collective("all_gather", group, size)
     back = _travel(pipeline, (last, 0), pipeline.latents_bytes(patch)) if last else ()
-    return Pass(watch.free_s, watch.free_s + sum(back), watch.host_s)
+    return PatchPass(watch.free_s, watch.free_s + sum(back), watch.host_s)
 
 
 def _travel(pipeline: PatchPipeline, stages: tuple[int, int], size_bytes: float) -> tuple[float, float]:

@@ -15,7 +15,7 @@ from strategies.bounds.gradient_sums import sums_end_s
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.pipeline import Pipeline
 
-Traffic = tuple[int, int, float]
+PortTraffic = tuple[int, int, float]
 """The position that sends, the one that receives, and bytes of all messages of one iteration."""
 
 
@@ -74,7 +74,7 @@ def _before(values: FloatArray) -> FloatArray:
 
 
 def _step_s(layout: Layout, stage: int, *, beside_s: float = 0.0, positions: tuple[int, ...] = (0,)) -> float:
-    """The seconds from a stage's last backward to the end of its optimizer step, on free ports.
+    """The seconds from a stage's last backward until its weights are stepped, and gathered, on free ports.
 
     Args:
         layout: the stages.
@@ -85,7 +85,7 @@ def _step_s(layout: Layout, stage: int, *, beside_s: float = 0.0, positions: tup
     scenario, trained = layout.scenario, layout.trained_parameters[stage]
     recipe = scenario.workload.recipe
     reduce_s = layout.reduction(positions).time(trained * recipe.gradient_bytes).total_s if trained else 0.0
-    return max(reduce_s, beside_s) + scenario.step_s(trained)
+    return max(reduce_s, beside_s) + layout.step_s(trained) + layout.gathered_s(trained)
 
 
 def frozen_s(pipeline: Pipeline, position: int = 0) -> float:
@@ -152,7 +152,7 @@ def port_bound(layout: Layout, *, frozen_first: bool = True) -> float:
 
     Args: as of ``staged_bound``.
     """
-    traffic: list[Traffic] = []
+    traffic: list[PortTraffic] = []
     for number in range(len(layout.cuts)):
         traffic += chain_traffic(layout, number)
     firsts = {seat.first for seat in layout.seats}
@@ -290,7 +290,7 @@ def _complete_s(visits: Sequence[_Visit], limits: Sequence[_Limit]) -> Iterator[
         after_s += pass_s + hop_s
 
 
-def chain_traffic(layout: Layout, cut: int) -> Iterator[Traffic]:
+def chain_traffic(layout: Layout, cut: int) -> Iterator[PortTraffic]:
     """The messages between the stages of one chain; skips that stay local send none."""
     chain, count = layout.chain(cut), len(layout.micro_batches(cut))
     first, last = layout.stages[chain[0]], layout.stages[chain[-1]]
@@ -306,7 +306,7 @@ def chain_traffic(layout: Layout, cut: int) -> Iterator[Traffic]:
         yield last.position, first.position, count * fed_back_bytes
 
 
-def busiest_port_s(pipeline: Pipeline, traffic: Iterable[Traffic]) -> float:
+def busiest_port_s(pipeline: Pipeline, traffic: Iterable[PortTraffic]) -> float:
     """Seconds for which the busiest port is held."""
     held_s: dict[int, float] = {}
     for source, target, size in traffic:

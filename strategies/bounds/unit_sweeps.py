@@ -10,21 +10,21 @@ from dataclasses import dataclass, field
 from strategies.pipelining.data_parallel import before_s
 from strategies.pipelining.mesh import REPLICAS, SHARDS, Collected, MeshLayout
 from strategies.pipelining.sharding import GATHER, SCATTER
-from strategies.pipelining.teams import Span, span_of
+from strategies.pipelining.teams import PassSpan, span_of
 from strategies.pipelining.units import AHEAD_FORWARD, REDUCE, keeps, packed_s, step_s, unpacked_s
 from strategies.plans.actions import BACKWARD, FORWARD
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class UnitTimes:
     """Seconds of each unit: of its passes, of gathering, scattering and summing it once, and of copies around that.
 
     Only what is ``trained`` is scattered and summed.
     """
 
     trained: Sequence[bool]
-    forward: Sequence[Span]
-    backward: Sequence[Span]
+    forward: Sequence[PassSpan]
+    backward: Sequence[PassSpan]
     gather: Sequence[float]
     scatter: Sequence[float]
     reduce: Sequence[float]
@@ -44,7 +44,7 @@ class Clocks:
         ready: when the weights of each unit that is gathered are there; ``packed`` are those still in their buffer.
     """
 
-    times: Times
+    times: UnitTimes
     reshard: bool
     now: float = 0.0
     trail: float = 0.0
@@ -54,7 +54,7 @@ class Clocks:
     ready: dict[int, float] = field(default_factory=dict)
     packed: set[int] = field(default_factory=set)
 
-    def compute(self, span: Span, *awaited: float, copied_s: float = 0.0) -> None:
+    def compute(self, span: PassSpan, *awaited: float, copied_s: float = 0.0) -> None:
         """Run an op once what it waits for is there."""
         start = max(self.now + self.trail + span.lead_s, self.summed, *awaited)
         self.now = start + copied_s + span.inner_s
@@ -63,7 +63,7 @@ class Clocks:
     def begin(self, frozen_s: float) -> None:
         """Run the frozen work of a micro-batch, where there is any."""
         if frozen_s:
-            self.compute(Span(0.0, frozen_s, 0.0))
+            self.compute(PassSpan(0.0, frozen_s, 0.0))
 
     def forward(self) -> None:
         """Sweep forwards."""
@@ -134,7 +134,7 @@ def _least_s(layout: MeshLayout, cut: int, *, reshard: bool) -> float:
     return ends[-1] + again_s + sum(step_s(layout, unit) for unit in units)
 
 
-def _times(layout: MeshLayout, units: range) -> Times:
+def _times(layout: MeshLayout, units: range) -> UnitTimes:
     recipe, mesh = layout.scenario.workload.recipe, layout.mesh
     gather, scatter = (Collected(of, SHARDS, mesh.sharding) for of in (GATHER, SCATTER))
     reduce = Collected(REDUCE, REPLICAS, mesh.replication)
@@ -142,7 +142,7 @@ def _times(layout: MeshLayout, units: range) -> Times:
     gradients = [size * recipe.gradient_bytes for size in sizes]
     hidden = mesh.tensor * mesh.share.ring > 1  # copies may run beside exchanges that take longer
     unpacks, packs = (mesh.parts > 1 and not hidden), (mesh.parts * mesh.replicas > 1 and not hidden)
-    return Times(
+    return UnitTimes(
         [size > 0 for size in sizes],
         [span_of(layout, unit, FORWARD) for unit in units],
         [span_of(layout, unit, BACKWARD) for unit in units],

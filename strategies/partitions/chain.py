@@ -20,7 +20,7 @@ import numpy.typing as npt
 from profiles.costs.layers import FloatArray
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
-Point: TypeAlias = tuple[float, ...]
+CostVector: TypeAlias = tuple[float, ...]
 _Scalar = TypeVar("_Scalar", np.float64, np.bool_)
 
 
@@ -255,17 +255,17 @@ class StageSearch:
         criteria = (*(table for _, table in counted), gap)
         return cls(num_stages, edges, stage, conditioned, gap, weights, criteria)
 
-    def pace(self, point: Point) -> float:
+    def pace(self, point: CostVector) -> float:
         """The expected time per round of a point, (1 - p) W + p W_sc."""
         return sum(weight * maximum for weight, maximum in zip(self.weights, point, strict=False))
 
-    def best(self, rounds: int, constant_s: float, allowed: BoolArray | None = None) -> Point:
+    def best(self, rounds: int, constant_s: float, allowed: BoolArray | None = None) -> CostVector:
         """The point over the allowed stages with the least rounds x pace + gap + constant.
 
         Among equals the smallest pace wins, then the smallest point.
         """
         least_gap = self.least_maximum(self.criteria[-1], allowed)
-        best: tuple[float, float, Point] | None = None
+        best: tuple[float, float, CostVector] | None = None
         for level in self.levels(self.criteria, allowed):
             pace = min(map(self.pace, level))
             if best is not None and rounds * pace + least_gap + constant_s > best[0]:
@@ -277,7 +277,7 @@ class StageSearch:
 
     def levels(
         self, criteria: Sequence[FloatArray], allowed: BoolArray | None = None
-    ) -> Iterator[list[Point]]:
+    ) -> Iterator[list[CostVector]]:
         """The non-dominated points with ever smaller bounds on the last criterion.
 
         A level holds one point for each non-dominated combination of the other criteria, with the last
@@ -292,14 +292,14 @@ class StageSearch:
             yield level
             permitted = permitted & (last < max(point[-1] for point in level))
 
-    def front(self, criteria: Sequence[FloatArray], allowed: BoolArray | None = None) -> list[Point]:
+    def front(self, criteria: Sequence[FloatArray], allowed: BoolArray | None = None) -> list[CostVector]:
         """The non-dominated points of some criteria over the allowed stages."""
         if len(criteria) == 1:
             least = self.least_maximum(criteria[0], allowed)
             return [(least,)] if least < np.inf else []
         return list(dict.fromkeys(point for level in self.levels(criteria, allowed) for point in level))
 
-    def _least_last(self, criteria: Sequence[FloatArray], point: Point, allowed: BoolArray) -> float:
+    def _least_last(self, criteria: Sequence[FloatArray], point: CostVector, allowed: BoolArray) -> float:
         return self.least_maximum(criteria[-1], _within(criteria[:-1], point, allowed))
 
     def least_maximum(self, criterion: FloatArray, allowed: BoolArray | None = None) -> float:
@@ -310,7 +310,7 @@ class StageSearch:
             reached = np.maximum(reached[:, None], self._step(table, stage)).min(axis=0)
         return float(reached[-1])
 
-    def partition(self, point: Point) -> Partition:
+    def partition(self, point: CostVector) -> Partition:
         """The lexicographically smallest partition whose maxima do not exceed a point's."""
         allowed = self.within(point)
         ends = [np.arange(self._width) == self._width - 1]
@@ -325,7 +325,7 @@ class StageSearch:
         maxima = (float(t[begin, end].max()) for t in (self.stage_s, self.self_conditioned_s, self.gap_s))
         return Partition(tuple(self.edges[path].tolist()), *maxima)
 
-    def within(self, point: Point) -> BoolArray:
+    def within(self, point: CostVector) -> BoolArray:
         """The stages that exceed a point in no criterion."""
         return _within(self.criteria, point, np.isfinite(self.gap_s))
 
@@ -373,7 +373,7 @@ def _cut_column(cut_s: FloatArray, edges: npt.NDArray[np.intp]) -> FloatArray:
     return column
 
 
-def _within(criteria: Sequence[FloatArray], point: Point, allowed: BoolArray) -> BoolArray:
+def _within(criteria: Sequence[FloatArray], point: CostVector, allowed: BoolArray) -> BoolArray:
     for criterion, limit in zip(criteria, point, strict=False):
         allowed = allowed & (criterion <= limit)
     return allowed

@@ -17,7 +17,7 @@ from itertools import product
 import numpy as np
 
 from profiles.costs.layers import FloatArray
-from strategies.partitions.chain import ChainCosts, Partition, Point, StageSearch
+from strategies.partitions.chain import ChainCosts, CostVector, Partition, StageSearch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,9 +128,9 @@ class PairSearch:
         down, up = (chain.best_within(joint, rounds) for chain in self._chains)
         return down, up
 
-    def _best_joint(self, rounds: int) -> Point:
+    def _best_joint(self, rounds: int) -> CostVector:
         least_gap = max(chain.least_gap for chain in self._chains)
-        best: tuple[float, float, Point] | None = None
+        best: tuple[float, float, CostVector] | None = None
         for levels in self._levels():
             joints = [_joint(*points) for points in product(*levels)]
             ranked = [_rank(joint, self._shares, rounds) for joint in joints]
@@ -141,7 +141,7 @@ class PairSearch:
         assert best is not None, "chains with enough legal cuts have partitions"
         return best[2]
 
-    def _levels(self) -> Iterator[tuple[list[Point], ...]]:
+    def _levels(self) -> Iterator[tuple[list[CostVector], ...]]:
         """Yield, for ever smaller bounds on both gaps, the non-dominated points of each chain.
 
         A chain whose gaps are below the next bound anyway keeps its level: fewer stages forbidden would not
@@ -164,10 +164,10 @@ class _Chain:
     def __init__(self, search: StageSearch) -> None:
         self.search = search
         self.least_gap = search.least_maximum(search.criteria[-1])
-        self._found: list[list[Point]] = []
+        self._found: list[list[CostVector]] = []
         self._levels = search.levels(search.criteria)
 
-    def level(self, depth: int) -> list[Point] | None:
+    def level(self, depth: int) -> list[CostVector] | None:
         """The points of a level, None after the last."""
         if depth == len(self._found):
             level = next(self._levels, None)
@@ -176,18 +176,18 @@ class _Chain:
             self._found.append(level)
         return self._found[depth]
 
-    def best_within(self, joint: Point, rounds: int) -> Partition:
+    def best_within(self, joint: CostVector, rounds: int) -> Partition:
         """The partition that is best for the chain itself and exceeds the pair's maxima in none."""
         point = self.search.best(rounds, 0.0, self.search.within(joint))
         return self.search.partition(point)
 
 
-def _joint(down: Point, up: Point) -> Point:
+def _joint(down: CostVector, up: CostVector) -> CostVector:
     """The maxima of a pair. Source: DiffusionPipe, Eq. 10 and 11."""
     return tuple(map(max, down, up))
 
 
-def _counted(partition: Partition, self_conditioning: float) -> Point:
+def _counted(partition: Partition, self_conditioning: float) -> CostVector:
     """The maxima that a probability makes count, the gap last."""
     stages = (partition.longest_stage_s, partition.longest_stage_self_conditioned_s)
     shares = (1 - self_conditioning, self_conditioning)
@@ -199,10 +199,10 @@ def _shares(self_conditioning: float) -> tuple[float, ...]:
     return tuple(share for share in (1 - self_conditioning, self_conditioning) if share > 0)
 
 
-def _pace(shares: Sequence[float], point: Point) -> float:
+def _pace(shares: Sequence[float], point: CostVector) -> float:
     return sum(share * maximum for share, maximum in zip(shares, point, strict=False))
 
 
-def _rank(point: Point, shares: Sequence[float], rounds: int) -> tuple[float, float, Point]:
+def _rank(point: CostVector, shares: Sequence[float], rounds: int) -> tuple[float, float, CostVector]:
     pace = _pace(shares, point)
     return rounds * pace + point[-1], pace, point

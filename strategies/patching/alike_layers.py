@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from strategies.patching.builder import SamplingBuilder
-from strategies.patching.layer_runs import Work, run_layers
+from strategies.patching.layer_runs import RunWork, run_layers
 from strategies.patching.patch_pipeline import PatchPipeline
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Plan
@@ -19,7 +19,7 @@ KEPT: Final = 4
 """Layers that are written of more alike ones: the first may follow others, and two have to repeat the one before."""
 
 
-class Window(NamedTuple):
+class KeptLayers(NamedTuple):
     """Where the kept layers of a stretch stand in a plan, for one team.
 
     Attributes:
@@ -37,7 +37,7 @@ class Stretch(NamedTuple):
     """Alike layers that follow one another: how many are left out, and where the others are."""
 
     omitted: int
-    windows: tuple[Window, ...]
+    windows: tuple[KeptLayers, ...]
 
 
 class Shortened(NamedTuple):
@@ -73,7 +73,7 @@ def shortened(pipeline: PatchPipeline) -> Shortened | None:
     return Shortened(builder.build(pipeline.stages(), pipeline.resident([step])), tuple(stretches))
 
 
-def _alike(works: Sequence[Work]) -> Iterator[tuple[int, int]]:
+def _alike(works: Sequence[RunWork]) -> Iterator[tuple[int, int]]:
     """First layers, and those after the last, of stretches of layers whose work does not differ."""
     first = 0
     for layer in range(1, len(works) + 1):
@@ -87,8 +87,8 @@ def _mark(builder: SamplingBuilder, devices: Sequence[int]) -> tuple[int, int]:
     return builder.last(devices[0]) + 1, builder.num_collectives
 
 
-def _windows(marks: dict[tuple[int, ...], list[tuple[int, int]]], first: int) -> Iterator[Window]:
+def _windows(marks: dict[tuple[int, ...], list[tuple[int, int]]], first: int) -> Iterator[KeptLayers]:
     """The windows of a stretch that begins with a kept layer, team by team."""
     for devices, own in marks.items():
         ops, collectives = zip(*own[first : first + KEPT + 1], strict=True)
-        yield Window(devices, ops, range(*collectives[KEPT - 2 : KEPT]))
+        yield KeptLayers(devices, ops, range(*collectives[KEPT - 2 : KEPT]))

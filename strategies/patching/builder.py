@@ -26,7 +26,7 @@ class _Draft:
         return Op(self.action, self.duration_s, self.reads, tuple(self.writes), (), self.host_s)
 
 
-class Recorder(Protocol):
+class RunRecorder(Protocol):
     """Receiver of the ops and collectives of a run of layers: the builder, or a stopwatch."""
 
     def compute(self, device: int, action: Action, duration_s: float, host_s: float = 0.0) -> None:

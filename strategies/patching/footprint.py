@@ -7,6 +7,7 @@ from profiles.costs.layers import HALF_BYTES
 from profiles.costs.sampling import REPLICATED_SHARE, Extent
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from profiles.units import GIB
+from strategies.patching.offloading import away_share
 from strategies.plans.plan import Buffer, Plan
 from strategies.sampling_scenario import SamplingScenario
 
@@ -35,7 +36,7 @@ def weights(scenario: SamplingScenario, parameters: float, devices: int) -> tupl
     kept = scenario.decoders if scenario.workload.encoders == "offloaded" else scenario.model.frozen
     frozen = sum(scenario.model.components[i].parameters for i in kept)
     return (
-        Buffer("weights", parameters * scenario.weight_bytes),
+        Buffer("weights", parameters * scenario.weight_bytes * (1 - away_share(scenario))),
         Buffer("text encoders and VAE", frozen * FROZEN_WEIGHT_BYTES),
         Buffer("runtime", RUNTIME_BYTES + (NCCL_BYTES if devices > 1 else 0.0)),
     )

@@ -3,7 +3,6 @@
 Every device runs the text encoders on the prompts of its own predictions; ``decoding`` says who decodes.
 """
 
-from profiles.machines.host_links import copied_s
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.decoding import decode
@@ -34,8 +33,8 @@ def with_frozen(
 def _encode(scenario: SamplingScenario, plan: Plan, components: list[int], guidance_groups: int) -> Plan:
     """The encoders one after another; one that is offloaded comes before its first layer and goes after its last.
 
-    Both copies hold the GPU's stream, as those of accelerate's ``cpu_offload_with_hook`` do, by which diffusers moves
-    whole components.
+    Both copies hold the GPU's stream and are of pageable memory, as those of accelerate's ``cpu_offload_with_hook``, by
+    which diffusers moves whole components; all GPUs of a node copy at once.
     """
     builder = SamplingBuilder(plan.placement)
     images = scenario.workload.batch_size // plan.placement.num_groups
@@ -56,7 +55,7 @@ def _moved_s(scenario: SamplingScenario, component: int) -> float:
     if scenario.workload.encoders == "resident":
         return 0.0
     size = scenario.model.components[component].parameters * FROZEN_WEIGHT_BYTES
-    return copied_s(scenario.cluster.device, size)
+    return scenario.host_side.copied_s(size, pageable=True)
 
 
 def _resident(scenario: SamplingScenario, plan: Plan, components: list[int]) -> list[tuple[Buffer, ...]]:

@@ -6,7 +6,7 @@ from functools import cached_property
 from math import ceil, prod
 from typing import Final
 
-from profiles.errors import InfeasibleError
+from profiles.errors import InfeasibleError, would_divide
 from strategies.plans.placement import Placement
 from strategies.plans.workloads import HEADS
 from strategies.sampling_scenario import SamplingScenario
@@ -183,7 +183,7 @@ def make_grid(
         raise InfeasibleError(
             f"{factors} = {product} {rule} gpus({gpus})"
             if factors
-            else f"runs on one GPU, not on gpus({gpus})",
+            else f"runs on one GPU, not on gpus({gpus}): leave --gpus out",
             "the degrees do not give the number of GPUs",
         )
     grid = Grid(gpus // product, guidance, pipeline, ring, ulysses, tensor, rows, columns)
@@ -272,7 +272,7 @@ def _heads_problem(scenario: SamplingScenario, heads: int, ulysses: int, tensor:
         if (more := each * ulysses - own) < each:
             return ""
         return f"{heads} heads, {total}: {more} heads of padding, must be fewer than the {each} of a GPU"
-    return f"{heads} heads, {total}: {heads} % {product} = {heads % product}"
+    return f"{heads} heads, {total}: {heads} % {product} = {heads % product}; {would_divide(heads)}"
 
 
 def check_exchanges(scenario: SamplingScenario, kind: str) -> None:

@@ -21,8 +21,9 @@ from profiles.architectures.shares import WHOLE, Share
 from profiles.costs.kernel_times import MERGE_CAST_KERNELS, MERGE_CASTS, MERGE_KERNELS, MERGED_BYTES
 from profiles.costs.layers import HALF_BYTES, FloatArray
 from profiles.machines.hosts import CACHE_OPERATORS, PATCH_OPERATORS
-from strategies.patching.builder import Recorder
+from strategies.patching.builder import RunRecorder
 from strategies.patching.grid import Team
+from strategies.patching.offloading import waits_s
 from strategies.plans.actions import PatchAction
 from strategies.plans.workloads import TEXTS
 from strategies.sampling_scenario import SamplingScenario
@@ -37,7 +38,7 @@ nobody has published how long they take around attention, and Ulysses's calls su
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LayerRun:
     """A run of layers on a part of the image.
 
     Attributes:
@@ -97,7 +98,7 @@ def _exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
     return Exchanged(len(keys), sum(keys) / 2 * passed, log_sums, len(sums), sum(sums) * scale)
 
 
-class Work(NamedTuple):
+class RunWork(NamedTuple):
     """What each device of a team does in a run of layers.
 
     Attributes:
@@ -110,7 +111,7 @@ class Work(NamedTuple):
         swollen: bytes of what Ulysses exchanges over those in half precision without padding.
     """
 
-    run: Run
+    run: LayerRun
     exchanged: Exchanged
     total_s: float
     attention_s: float
@@ -119,16 +120,16 @@ class Work(NamedTuple):
     swollen: float
 
 
-def work_of(scenario: SamplingScenario, team: Team, run: Run) -> Work:
+def run_work(scenario: SamplingScenario, team: Team, run: LayerRun) -> RunWork:
     """The work of a run of layers; the same for all teams of the same degrees."""
     merging = merged_s(scenario, team, run) if team.columns > 1 else (0.0, 0.0)
     padded = float(_fullest(scenario, team.ulysses)[run.first : run.end].max(initial=1.0))
     swollen = padded * scenario.exchanged_share
     what = exchanged(scenario, run.first, run.end)
-    return Work(run, what, *run_seconds(scenario, team, run), merging, swollen)
+    return RunWork(run, what, *run_seconds(scenario, team, run), merging, swollen)
 
 
-def run_layers(recorder: Recorder, team: Team, work: Work, action: PatchAction) -> None:
+def run_layers(recorder: RunRecorder, team: Team, work: RunWork, action: PatchAction) -> None:
     """Tell a recorder what each device of a team does in a run of layers."""
     _Runner(recorder, team, work, action).append()
 
@@ -136,7 +137,7 @@ def run_layers(recorder: Recorder, team: Team, work: Work, action: PatchAction) 
 class _Runner:
     __slots__ = ("action", "exchanged", "recorder", "run", "team", "work")
 
-    def __init__(self, recorder: Recorder, team: Team, work: Work, action: PatchAction) -> None:
+    def __init__(self, recorder: RunRecorder, team: Team, work: RunWork, action: PatchAction) -> None:
         self.recorder, self.team, self.work, self.action = recorder, team, work, action
         self.run, self.exchanged = work.run, work.exchanged
 
@@ -250,7 +251,7 @@ class _Runner:
             self._collective("all_reduce", group, size, sums)
 
 
-def run_seconds(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float, float, float]:
+def run_seconds(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[float, float, float]:
     """The seconds of a run on each GPU of a team, those of self-attention in them, and those of its host."""
 
     def make() -> tuple[float, float, float]:
@@ -269,6 +270,7 @@ def run_seconds(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float
         attention = scenario.costs.attention_s(index, run.batch, share)
         uneven = _fullest(scenario, team.ulysses * team.tensor) - 1
         total = scenario.costs.gpu_s(index, run.batch, share) + uneven * attention
+        total = total + waits_s(scenario, total, team.tensor)
         host = scenario.costs.host_s(index)
         gpu_s, host_s = float(total[layers].sum()), float(host[layers].sum())
         if run.conditioned:
@@ -283,7 +285,7 @@ def run_seconds(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float
     return scenario.remember(("run", key, run), make)
 
 
-def merged_s(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float, float]:
+def merged_s(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[float, float]:
     """Seconds in which a GPU merges the partial outputs of its queries, and those of its host.
 
     They are merged as a ring merges its blocks, one of whose operators is a launch.
@@ -295,7 +297,7 @@ def merged_s(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float, f
     return scenario.costs.copied_s(scenario.backbone_index, moved, launches), launches * scenario.operator_s
 
 
-def _stored_s(scenario: SamplingScenario, team: Team, run: Run) -> tuple[float, float]:
+def _stored_s(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[float, float]:
     """Seconds in which a GPU puts a patch's keys and values beside those of the others, and those of its host."""
     what = exchanged(scenario, run.first, run.end)
     moved = (

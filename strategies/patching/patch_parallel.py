@@ -19,6 +19,7 @@ from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import joined_keys_and_values, keys_and_values
 from strategies.patching.grid import Grid, check_exchanges, check_workload
 from strategies.patching.layout import GridLayout
+from strategies.patching.offloading import waits_s
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Buffer, Plan
 from strategies.sampling_scenario import SamplingScenario
@@ -142,7 +143,8 @@ class Patches(GridLayout):
     def _layers_s(self, kind: Kind) -> FloatArray:
         """The seconds of each layer on one GPU, shape (layers,)."""
         scenario = self.scenario
-        return scenario.costs.gpu_s(scenario.backbone_index, self.batch, self._share(kind))
+        seconds = scenario.costs.gpu_s(scenario.backbone_index, self.batch, self._share(kind))
+        return seconds + waits_s(scenario, seconds)
 
     def _given(self, builder: SamplingBuilder) -> list[list[int]]:
         """The tensors that the step before has gathered."""

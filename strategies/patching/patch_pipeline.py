@@ -19,7 +19,7 @@ from strategies.parameters import RECEIVES, parameter
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import joined_keys_and_values, keys_and_values
 from strategies.patching.grid import Grid, Team
-from strategies.patching.layer_runs import Run, Work, run_layers, run_seconds, work_of
+from strategies.patching.layer_runs import LayerRun, RunWork, run_layers, run_seconds, run_work
 from strategies.patching.layout import GridLayout
 from strategies.patching.pacing import stage_layers
 from strategies.plans.actions import PatchAction
@@ -90,27 +90,27 @@ class PatchPipeline(GridLayout):
         """Whether patches are displaced: then the first stage goes on while the last is still busy."""
         return self.warmup_steps is not None
 
-    def run(self, stage: int, patch: int | None) -> Run:
+    def run(self, stage: int, patch: int | None) -> LayerRun:
         """The work of a stage on one patch, or on the whole image."""
         first, end = self.boundaries[stage], self.boundaries[stage + 1]
         conditioned = 0 < first < end
         if patch is None:
-            return Run(first, end, self.batch, conditioned=conditioned)
+            return LayerRun(first, end, self.batch, conditioned=conditioned)
         rows = self.patches[patch]
         tokens = self.scenario.extent.tokens_share(rows)
-        return Run(first, end, self.batch, Share(rows), tokens, cached=True, conditioned=conditioned)
+        return LayerRun(first, end, self.batch, Share(rows), tokens, cached=True, conditioned=conditioned)
 
-    def runs(self, stage: int, patch: int | None) -> list[Run]:
+    def runs(self, stage: int, patch: int | None) -> list[LayerRun]:
         """The work of a stage as it is written: layer by layer, or, in a pipeline, all layers together."""
         run = self.run(stage, patch)
         if self.grid.pipeline > 1 or len(self.grid.team(0, stage).devices) == 1:
             return [run]
         return [replace(run, first=layer, end=layer + 1) for layer in range(run.first, run.end)]
 
-    def works(self, stage: int, patch: int | None) -> list[Work]:
+    def works(self, stage: int, patch: int | None) -> list[RunWork]:
         """What each device of a stage does for a patch, or for the whole image."""
         team = self.grid.team(0, stage)
-        return [work_of(self.scenario, team, run) for run in self.runs(stage, patch)]
+        return [run_work(self.scenario, team, run) for run in self.runs(stage, patch)]
 
     def stage_s(self, stage: int) -> float:
         """Seconds that each device of a stage computes in a step of patches, or its host dispatches."""
@@ -195,7 +195,7 @@ class _Pass(NamedTuple):
     The hidden state goes to the next stage, the skips straight to those that read them.
     """
 
-    works: list[Work]
+    works: list[RunWork]
     sends: list[tuple[str, int, float]]
 
     @classmethod
@@ -245,7 +245,7 @@ class _Writer:
                     if len(ends) >= back:
                         self.builder.post_after(device, tensor, ends[-back])
 
-    def _compute(self, team: Team, works: Sequence[Work], action: PatchAction) -> None:
+    def _compute(self, team: Team, works: Sequence[RunWork], action: PatchAction) -> None:
         """Append a team's pass."""
         for work in works:
             run_layers(self.builder, team, work, action)

@@ -68,16 +68,20 @@ def saved_bytes(layout: "Layout", stage: Stage, *, in_place: bool = False) -> fl
 
 def recomputed_bytes(pipeline: Pipeline, stage: Stage) -> float:
     """Bytes that one micro-batch's activations take beyond what it kept, once its blocks have run again."""
-    checkpointing = pipeline.scenario.workload.checkpointing
-    if checkpointing in ("none", "full"):
+    if pipeline.scenario.workload.checkpointing == "none":
         return 0.0
     return sum(_recomputed(pipeline, stage)) * pipeline.held_batch
 
 
 def _recomputed(pipeline: Pipeline, stage: Stage) -> list[float]:
-    """Bytes per sample that the activations of each block of a stage take beyond what it kept of them."""
-    saved = _activations(pipeline, stage)
-    if pipeline.scenario.workload.checkpointing == "selective":
+    """Bytes per sample that the activations of each block of a stage take beyond what it kept of them.
+
+    With checkpointing ``full`` the stage is recomputed as a whole.
+    """
+    saved, checkpointing = _activations(pipeline, stage), pipeline.scenario.workload.checkpointing
+    if checkpointing == "full":
+        return [float(saved.sum())]
+    if checkpointing == "selective":
         saved = saved - _attended(pipeline, stage)
     first = stage.first_layer
     blocks = blocks_of(pipeline.component(stage), stage)
@@ -192,17 +196,15 @@ def resident_buffers(pipeline: Pipeline, stages: Sequence[Stage]) -> tuple[Buffe
     buffers = [
         Buffer("weights", trained * recipe.weight_bytes),
         Buffer("gradients", trained * recipe.gradient_bytes),
-        Buffer("optimizer", 0.0 if on_host else trained * recipe.optimizer_bytes),
+        Buffer("optimizer", 0.0 if on_host else trained * recipe.optimizer_bytes / pipeline.shards),
         Buffer("frozen weights", (frozen + (0 if adapted else locked)) * FROZEN_WEIGHT_BYTES),
         *adapted,
     ]
     if recipe.ema_bytes and not on_host:
         buffers.append(Buffer("moving average", trained * recipe.ema_bytes))
     checkpointing = scenario.workload.checkpointing
-    if checkpointing == "full":
-        largest = max(float(_activations(pipeline, stage).max()) for stage in stages)
-        buffers.append(Buffer("recomputed layer", largest * pipeline.held_batch))
-    elif checkpointing != "none":
+    if checkpointing != "none":
         largest = max(max(_recomputed(pipeline, stage), default=0.0) for stage in stages)
-        buffers.append(Buffer("recomputed block", largest * pipeline.held_batch))
+        whole = "stage" if checkpointing == "full" else "block"
+        buffers.append(Buffer(f"recomputed {whole}", largest * pipeline.held_batch))
     return tuple(buffers)

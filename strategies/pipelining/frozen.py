@@ -100,7 +100,7 @@ def all_at_once(
     return each * pieces
 
 
-class Recorder(Protocol):
+class SampleRecorder(Protocol):
     """Is told which samples of the batch frozen work takes, in the order in which it is laid out."""
 
     def op(self, position: int, samples: list[range]) -> None:
@@ -119,7 +119,7 @@ class FrozenWork:
         batch_size: int,
         replicas: int,
         tensors: list[Tensor],
-        recorder: Recorder | None = None,
+        recorder: SampleRecorder | None = None,
     ) -> None:
         self._scenario = scenario
         self._model = scenario.model

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from profiles.architectures.models import Component
 from profiles.architectures.shares import Share
-from profiles.errors import InfeasibleError
+from profiles.errors import InfeasibleError, would_divide
 from strategies.pipelining.candidates import divisors
 from strategies.pipelining.footprint import gathered_bytes
 from strategies.pipelining.layout import Layout
@@ -262,7 +262,7 @@ def _check_heads(heads: int, mesh: Mesh) -> None:
         asked = " * ".join(name for name, degree in degrees.items() if degree > 1)
         asked += f" = {among}" if " * " in asked else ""
         raise InfeasibleError(
-            f"{heads} heads, {asked}: {heads} % {among} = {heads % among}",
+            f"{heads} heads, {asked}: {heads} % {among} = {heads % among}; {would_divide(heads)}",
             "the degree does not divide the heads",
         )
 

@@ -206,13 +206,45 @@ class Pipeline:
         )
 
     def reduction(self, positions: tuple[int, ...] = (0,)) -> CollectiveLaw:
-        """What the gradient all-reduce of some positions costs."""
+        """What the sum of the gradients of some positions costs."""
+        return self._law("reduce_scatter" if self.shape.sharded else "all_reduce", positions)
+
+    def _law(self, operation: str, positions: tuple[int, ...]) -> CollectiveLaw:
+        """What an operation costs all replicas of some positions."""
 
         def make() -> CollectiveLaw:
-            return collective_law(self.scenario.cluster, "all_reduce", self.placement.group(*positions))
+            return collective_law(self.scenario.cluster, operation, self.placement.group(*positions))
 
-        key = ("reduction", self.placement, positions)
+        key = ("reduction", operation, self.placement, positions)
         return self.scenario.remember(key, make)
+
+    @property
+    def shards(self) -> int:
+        """Replicas of a position that share the optimizer's states of what it holds.
+
+        Raises:
+            InfeasibleError: they are to share it, but there is one.
+        """
+        if not self.shape.sharded:
+            return 1
+        if self.placement.copies == 1:
+            raise InfeasibleError(
+                f"optimizer is sharded, but gpus({self.scenario.workload.num_gpus}) / pipeline_degree("
+                f"{self.shape.degree}) = 1 replica of each stage has nobody to share its states with",
+                "no replicas to share the optimizer",
+            )
+        return self.placement.copies
+
+    def step_s(self, trained: float) -> float:
+        """Seconds of the optimizer's step on one replica of a stage with so many trained parameters."""
+        return self.scenario.step_s(trained / self.shards)
+
+    def gathered_s(self, trained: float) -> float:
+        """Seconds from a stage's step until each of its replicas has the weights that the others stepped."""
+        if not self.shape.sharded or not trained:
+            return 0.0
+        size = trained * self.scenario.workload.recipe.weight_bytes
+        return float(self._law("all_gather", (0,)).time(size).total_s)
 
     def feedback_s(self, component: int, source: int, target: int) -> float:
         """Seconds of the message that feeds the extra forward's output back (T_F of Eq. 18)."""

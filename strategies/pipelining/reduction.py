@@ -1,6 +1,14 @@
 """Reduction: what follows the last backward of a stage: its gradients are summed over replicas, then it steps.
 
 Stages that hold the same layers, as the two directions of a bidirectional pipeline do, sum their gradients too.
+
+Where replicas share the optimizer's states, each gets its part of the sums after the last micro-batch, steps on it,
+and gathers the weights that the others stepped, once an iteration; nothing is computed meanwhile. Weights and gradients
+stay whole on every GPU. So does Megatron's distributed optimizer with pipelines, without ``--overlap-param-gather``
+(Megatron Core 0.16, optimizer/distrib_optimizer.py and distributed/param_and_grad_buffer.py). FSDP2 in pipelines, as
+torchtitan composes them, comes to the same but for the place of the gather: torch's stages reshard no weights and
+scatter no gradients before the last micro-batch (torch 2.13, distributed/pipelining/stage.py,
+``backward_maybe_with_nosync``).
 """
 
 from collections.abc import Sequence
@@ -14,6 +22,8 @@ from strategies.plans.plan import Collective, Stage
 if TYPE_CHECKING:
     from strategies.pipelining.builder import PipelineBuilder
 
+SCATTER: Final = "reduce_scatter"
+GATHER: Final = "all_gather"
 BUCKET_BYTES: Final = 25 * 2**20
 """Gradients are reduced in buckets of at least this size. Source: PyTorch DDP, default ``bucket_cap_mb``."""
 
@@ -27,9 +37,12 @@ def reduce_and_step(builder: "PipelineBuilder") -> None:
     lasts = {stage: last_backward(builder, stage) for stages in twins.values() for stage in stages}
     follow = {s: lasts[s] - len(builder.rows[builder.stages[s].position]) for s in lasts}
     for stages in sorted(twins.values(), key=lambda stages: max(follow[stage] for stage in stages)):
-        reduced = _all_reduce(builder, stages, lasts)
+        reduced = _sum(builder, stages, lasts)
         for number in stages:
-            step_of(builder, number).reads += reduced
+            step = step_of(builder, number)
+            step.reads += reduced
+            if builder.shape.sharded:
+                _gather(builder, number, step)
 
 
 def last_backward(builder: "PipelineBuilder", stage: int) -> int:
@@ -47,13 +60,23 @@ def step_of(builder: "PipelineBuilder", stage: int) -> Draft:
     draft = next((d for d in row if d.action == action), None)
     if draft is None:
         row.append(draft := Draft(action, 0.0))
-    trained = builder.layout.trained_parameters[stage]
-    draft.duration_s = builder.scenario.step_s(trained)
+    draft.duration_s = builder.layout.step_s(builder.layout.trained_parameters[stage])
     return draft
 
 
-def _all_reduce(builder: "PipelineBuilder", stages: Sequence[int], lasts: dict[int, int]) -> list[int]:
+def _gather(builder: "PipelineBuilder", stage: int, step: Draft) -> None:
+    """Gather the weights of a stage after its step; the next iteration waits for them."""
+    position = builder.stages[stage].position
+    stepped, gathered = (builder.tensor(role, stage, 0, 0.0) for role in ("stepped", "gathered"))
+    step.writes.append(stepped)
+    size = builder.layout.trained_parameters[stage] * builder.scenario.workload.recipe.weight_bytes
+    builder.collectives.append(Collective(GATHER, (position,), size, (position,), (stepped,), (gathered,)))
+    builder.kept.append((gathered, position))
+
+
+def _sum(builder: "PipelineBuilder", stages: Sequence[int], lasts: dict[int, int]) -> list[int]:
     """Sum the gradients of stages that hold the same layers over all that hold them; return what says it is done."""
+    operation = SCATTER if builder.shape.sharded else "all_reduce"
     positions = tuple(sorted(builder.stages[stage].position for stage in stages))
     if len(stages) * builder.placement.copies == 1:
         return []
@@ -70,7 +93,7 @@ def _all_reduce(builder: "PipelineBuilder", stages: Sequence[int], lasts: dict[i
         size = parameters * builder.scenario.workload.recipe.gradient_bytes
         done.append(builder.tensor("reduced", stages[0], index, 0.0))
         builder.collectives.append(
-            Collective("all_reduce", positions, size, positions, tuple(ready), (done[-1],))
+            Collective(operation, positions, size, positions, tuple(ready), (done[-1],))
         )
     return done
 

@@ -10,18 +10,19 @@ Source: Rajbhandari et al., ZeRO, 2020, section 5.
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Final
 
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.footprint import resident_buffers, trained_parameters
 from strategies.pipelining.frozen import Draft
 from strategies.pipelining.pipeline import Pipeline
-from strategies.pipelining.reduction import step_of
+from strategies.pipelining.reduction import GATHER, SCATTER, step_of
 from strategies.plans.plan import Buffer, Collective, Plan, Stage
 from strategies.scenario import Scenario
 
-GATHER: Final = "all_gather"
-SCATTER: Final = "reduce_scatter"
+__all__ = [
+    "GATHER", "SCATTER", "collect", "copied_s", "divided", "scatter", "shard_bytes", "shard_step_s", "sharded",
+    "step_on_shard", "with_shards",
+]  # fmt: skip
 
 
 def sharded(scenario: Scenario) -> Scenario:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from strategies.parameters import OPTIMIZERS
+
 
 class Pipelined(Protocol):
     """The fields of a strategy that say the shape of its pipelines."""
@@ -32,17 +34,20 @@ class Shape:
         degree: positions of one pipeline.
         micro_batches: pieces into which a group's batch is cut.
         group_size: GPUs of one pipeline group.
+        sharded: whether the replicas of a position share the optimizer's states.
     """
 
     degree: int
     micro_batches: int
     group_size: int
+    sharded: bool = False
 
     @classmethod
     def of(cls, strategy: Pipelined) -> "Shape":
         """The shape of a strategy's pipelines."""
         degree = strategy.pipeline_degree
-        return cls(degree, strategy.micro_batches, strategy.group_size or degree)
+        is_sharded = getattr(strategy, "optimizer", OPTIMIZERS[0]) == OPTIMIZERS[1]
+        return cls(degree, strategy.micro_batches, strategy.group_size or degree, is_sharded)
 
     @property
     def replicas(self) -> int:

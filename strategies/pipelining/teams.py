@@ -33,7 +33,7 @@ class Work(NamedTuple):
     seconds: float
 
 
-class Exchange(NamedTuple):
+class TeamExchange(NamedTuple):
     """A collective between two pieces of compute: the next waits for it or, where it runs beside that, the one after.
 
     Attributes:
@@ -49,10 +49,10 @@ class Exchange(NamedTuple):
     wait: bool = True
 
 
-Items = Sequence[Work | Exchange]
+Items = Sequence[Work | TeamExchange]
 
 
-class Span(NamedTuple):
+class PassSpan(NamedTuple):
     """Seconds of a pass: exchanges before its first piece of compute, all up to the end of the last, and after it."""
 
     lead_s: float
@@ -102,7 +102,7 @@ class Inside:
 
     def forward(
         self, rest_s: float, attention_s: float, *, attends: bool = True
-    ) -> Iterator[Work | Exchange]:
+    ) -> Iterator[Work | TeamExchange]:
         """A forward; where attention's output was kept, all but attention itself."""
         first = min(self.attentions, self.sums)
         others = self.sums - first
@@ -117,7 +117,7 @@ class Inside:
         yield Work(rest_s / 2 if self.attentions else rest_s)
         yield from self._tensor(SCATTER, others)
 
-    def backward(self, rest_s: float, attention_s: float) -> Iterator[Work | Exchange]:
+    def backward(self, rest_s: float, attention_s: float) -> Iterator[Work | TeamExchange]:
         """A backward, the other way round; inputs are gathered again beside compute."""
         first = min(self.attentions, self.sums)
         others, half_s = self.sums - first, rest_s / 2 if self.attentions else rest_s
@@ -134,23 +134,23 @@ class Inside:
             yield Work(half_s)
             yield from self._tensor(SCATTER, first)
 
-    def _tensor(self, operation: str, sums: int, *, wait: bool = True) -> Iterator[Exchange]:
+    def _tensor(self, operation: str, sums: int, *, wait: bool = True) -> Iterator[TeamExchange]:
         mesh = self.layout.mesh
         if mesh.tensor > 1 and sums > 0:
             size = self.summed_bytes * sums / self.sums
-            yield Exchange(Collected(operation, TENSOR, mesh.tensors), size, sums, wait)
+            yield TeamExchange(Collected(operation, TENSOR, mesh.tensors), size, sums, wait)
 
-    def _all_to_all(self, tensors: int) -> Iterator[Exchange]:
+    def _all_to_all(self, tensors: int) -> Iterator[TeamExchange]:
         mesh = self.layout.mesh
         if mesh.share.ulysses > 1:
             what = Collected("all_to_all", CONTEXT, mesh.contexts)
-            yield Exchange(what, tensors * self.hidden_bytes, tensors * self.attentions)
+            yield TeamExchange(what, tensors * self.hidden_bytes, tensors * self.attentions)
 
-    def _pass_on(self, size_bytes: float, *, wait: bool = False) -> Exchange:
+    def _pass_on(self, size_bytes: float, *, wait: bool = False) -> TeamExchange:
         what = Collected("send_recv", CONTEXT, self.layout.mesh.contexts)
-        return Exchange(what, size_bytes, self.attentions, wait)
+        return TeamExchange(what, size_bytes, self.attentions, wait)
 
-    def _around(self, attention_s: float) -> Iterator[Work | Exchange]:
+    def _around(self, attention_s: float) -> Iterator[Work | TeamExchange]:
         """Attention on the keys and values of one GPU of the ring after another."""
         rounds = self.layout.mesh.share.ring
         for number in range(rounds):
@@ -158,7 +158,7 @@ class Inside:
                 yield self._pass_on(2 * self.hidden_bytes)
             yield Work(attention_s / rounds)
 
-    def _back_around(self, attention_s: float) -> Iterator[Work | Exchange]:
+    def _back_around(self, attention_s: float) -> Iterator[Work | TeamExchange]:
         """The backward of that: keys and values go around once more, and their gradients until they are home."""
         rounds = self.layout.mesh.share.ring
         for number in range(rounds):
@@ -176,7 +176,7 @@ def items_of(layout: MeshLayout, unit: int, kind: str) -> Items:
     return layout.scenario.remember(("items", alike), lambda: _joined(_items(layout, unit, kind)))
 
 
-def _items(layout: MeshLayout, unit: int, kind: str) -> Iterator[Work | Exchange]:
+def _items(layout: MeshLayout, unit: int, kind: str) -> Iterator[Work | TeamExchange]:
     stage, inside = layout.stages[unit], Inside.of(layout, unit)
     costs, of = layout.scenario.costs.components[stage.component], (layout.local_batch, layout.share)
     layers = slice(stage.first_layer, stage.last_layer + 1)
@@ -195,12 +195,12 @@ def _items(layout: MeshLayout, unit: int, kind: str) -> Iterator[Work | Exchange
     yield from inside.backward(backward_s - back_s, back_s)
 
 
-def _joined(items: Iterator[Work | Exchange]) -> Items:
+def _joined(items: Iterator[Work | TeamExchange]) -> Items:
     """Items in which no two pieces of compute follow one another, but where the second waits for what ran beside."""
-    found: list[Work | Exchange] = []
+    found: list[Work | TeamExchange] = []
     for item in items:
         last = found[-1] if found else None
-        beside = len(found) > 1 and isinstance(found[-2], Exchange) and not found[-2].wait
+        beside = len(found) > 1 and isinstance(found[-2], TeamExchange) and not found[-2].wait
         if isinstance(item, Work) and isinstance(last, Work) and not beside:
             found[-1] = Work(last.seconds + item.seconds)
         else:
@@ -208,7 +208,7 @@ def _joined(items: Iterator[Work | Exchange]) -> Items:
     return tuple(found)
 
 
-def span_of(layout: MeshLayout, unit: int, kind: str) -> Span:
+def span_of(layout: MeshLayout, unit: int, kind: str) -> PassSpan:
     """The seconds of a pass through a unit on ports that only alike teams use."""
     streams = dict.fromkeys((CONTEXT, TENSOR), 0.0)
     first_s, ended_s, there_s, later_s = None, 0.0, 0.0, 0.0
@@ -222,7 +222,7 @@ def span_of(layout: MeshLayout, unit: int, kind: str) -> Span:
         end_s = max(there_s, streams[what.stream]) + layout.seconds(what, size, calls)
         streams[what.stream] = end_s
         there_s, later_s = (end_s, later_s) if wait else (there_s, max(later_s, end_s))
-    return Span(first_s or 0.0, ended_s - (first_s or 0.0), there_s - ended_s)
+    return PassSpan(first_s or 0.0, ended_s - (first_s or 0.0), there_s - ended_s)
 
 
 class TeamWriter:
@@ -264,7 +264,7 @@ class TeamWriter:
         self._awaited, self._later = self._later, []
         self._row.append(draft)
 
-    def _exchange(self, item: Exchange, action: StageAction) -> None:
+    def _exchange(self, item: TeamExchange, action: StageAction) -> None:
         builder, number, what = self._builder, len(self._due), item.what
         reads = list(self._awaited)
         if self._row:

@@ -35,7 +35,7 @@ AHEAD_FORWARD: Final = 2
 AHEAD_BACKWARD: Final = 1
 
 
-class Pass(NamedTuple):
+class UnitPass(NamedTuple):
     """A pass through a unit, and the first and last of its ops in the row."""
 
     action: StageAction
@@ -54,15 +54,15 @@ def keeps(last: int, unit: int, *, reshard: bool) -> bool:
     return not reshard or unit == last
 
 
-def passes_of(builder: PipelineBuilder) -> list[list[Pass]]:
+def passes_of(builder: PipelineBuilder) -> list[list[UnitPass]]:
     """The passes of each backbone, in order."""
     (row,) = builder.rows
-    found: list[list[Pass]] = [[] for _ in builder.cuts]
+    found: list[list[UnitPass]] = [[] for _ in builder.cuts]
     numbered = enumerate(draft.action for draft in row)
     for action, ops in groupby(numbered, key=lambda pair: pair[1]):
         indices = [index for index, _ in ops]
         if isinstance(action, StageAction) and action.kind != OPTIMIZER:
-            found[builder.seats[action.stage].cut].append(Pass(action, indices[0], indices[-1]))
+            found[builder.seats[action.stage].cut].append(UnitPass(action, indices[0], indices[-1]))
     return found
 
 
@@ -82,7 +82,7 @@ class UnitWriter:
 
     builder: PipelineBuilder
     layout: MeshLayout
-    passes: Sequence[Pass]
+    passes: Sequence[UnitPass]
     reshard: bool
     gathered: dict[int, int] = field(default_factory=dict)
     due: list[tuple[int, Collective]] = field(default_factory=list)
@@ -149,7 +149,7 @@ class UnitWriter:
         first, before = number - (unit - self.builder.seats[unit].first), number - AHEAD_FORWARD - 1
         return self.passes[before].last if before >= first else self.passes[first].first - 1
 
-    def _sum(self, own: Pass) -> list[int]:
+    def _sum(self, own: UnitPass) -> list[int]:
         """Sum the gradients of a backward over the GPUs that share their parts, then over replicas; what says so."""
         mesh, (unit, _, number) = self.mesh, own.action
         size = self.layout.parameters(unit) * self.builder.scenario.workload.recipe.gradient_bytes

@@ -15,16 +15,18 @@ from strategies.parameters import check_integer, check_option, flag_of
 DRAWS: Final = ("iteration", "rank")
 CHECKPOINTINGS: Final = ("none", "block", "selective", "full")
 AUTO: Final = "auto"
-"""Of a sweep: no checkpointing, and where a point lacks memory ``RELIEF``."""
-RELIEF: Final = "block"
-"""What training scripts do where memory is short: diffusers' ``--gradient_checkpointing``, and nearly all of FastVideo,
-diffusion-pipe, musubi-tuner and torchtitan's configurations of video models."""
+"""No checkpointing, and where a point lacks memory what of ``RELIEF`` takes the least time."""
+RELIEF: Final = ("block", "selective", "full")
+"""What is tried where memory is short, in this order. The first is what training scripts do there: diffusers'
+``--gradient_checkpointing``, and nearly all of FastVideo, diffusion-pipe, musubi-tuner and torchtitan's configurations
+of video models. The second is faster where that fits, the third may fit where that does not."""
 PLACEMENTS: Final = ("pipeline-inner", "data-inner")
 FROZEN: Final = ("online", "cached")
 DEFAULT_BATCH_PER_GPU: Final = 32
 VIDEOS_PER_GPU: Final = 1
 """Default batch of a model of videos, of which a GPU takes seconds to train on one."""
-GUIDANCES: Final = ("none", "embedded", "batch", "parallel")
+EMBEDDED: Final = "embedded"
+GUIDANCES: Final = ("none", EMBEDDED, "batch", "parallel")
 ONE_PREDICTION: Final = GUIDANCES[:2]
 """Ways of guidance that take one prediction a step: none, or a scale that the backbone was trained to take as input."""
 ALL: Final = "all"
@@ -47,6 +49,7 @@ OWN_OPTIONS: Final = (
     "precision",
     "all_to_all",
     "cache_steps",
+    "offload",
 )
 """Options of sampling that are said of a run only where they are not as usual."""
 ALL_WEIGHTS: Final = "all"
@@ -55,6 +58,20 @@ LORA: Final = re.compile(r"lora:(\d{1,6})", re.ASCII)
 LAYERS: Final = re.compile(r"layers:(\d{1,6})", re.ASCII)
 MAX_RANK: Final = 4096
 """More than this is no thin product beside any linear of today."""
+
+
+def _swapped(offload: str, others: str) -> int:
+    """Blocks whose weights lie in the host's memory.
+
+    Raises:
+        InputError: it is neither among the other values nor ``layers:N``.
+    """
+    if offload == "none":
+        return 0
+    found = LAYERS.fullmatch(offload) if isinstance(offload, str) else None
+    if found is None or not int(found[1]):
+        raise wrong("offload", f"is {offload!r}, must be {others} or layers:N, N from 1")
+    return int(found[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +146,7 @@ class TrainingWorkload:
         Raises:
             InputError: ``offload`` is none of its values.
         """
-        if self.offload in ("none", "optimizer"):
-            return 0
-        found = LAYERS.fullmatch(self.offload) if isinstance(self.offload, str) else None
-        if found is None or not int(found[1]):
-            raise wrong("offload", f"is {self.offload!r}, must be none, optimizer or layers:N, N from 1")
-        return int(found[1])
+        return 0 if self.offload == "optimizer" else _swapped(self.offload, "none, optimizer")
 
     @property
     def rank(self) -> int:
@@ -187,6 +199,8 @@ class SamplingWorkload:
         precision: of the backbone's products and weights.
         all_to_all: precision of what Ulysses exchanges.
         cache_steps: share of the steps in which a cache stands for the backbone.
+        offload: ``none``; ``layers:N``: the weights of the backbone's last N blocks lie in the host's memory, and each
+            block's come up while the one before it is computed.
     """
 
     num_gpus: int
@@ -207,6 +221,7 @@ class SamplingWorkload:
     precision: str = HALF
     all_to_all: str = HALF
     cache_steps: float = 0.0
+    offload: str = "none"
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
@@ -226,10 +241,13 @@ class SamplingWorkload:
         share = self.cache_steps
         if isinstance(share, bool) or not isinstance(share, Real) or not 0 <= share < 1:
             raise wrong("cache_steps", f"is {share!r}, must be a share of the steps: at least 0, below 1")
+        if share and self.computed_steps == self.steps:
+            raise wrong("cache_steps", f"is {share:g}, which skips none of {self.steps} steps")
         check_integer("vae_parallel", self.vae_parallel)
         if self.vae_tile is not None:
             check_integer("vae_tile", self.vae_tile, minimum=LEAST_TILE, most=MAX_SIDE)
         self._check_decoding()
+        _ = self.swapped
         if self.text_tokens is not None:
             check_integer("text_tokens", self.text_tokens, most=MAX_TEXT)
         if not isinstance(self.include, tuple) or not all(isinstance(name, str) for name in self.include):
@@ -250,6 +268,15 @@ class SamplingWorkload:
             raise wrong(given[0], f"is {getattr(self, given[0])}, but {names} are ways to divide one image")
 
     @property
+    def swapped(self) -> int:
+        """Blocks of the backbone whose weights lie in the host's memory.
+
+        Raises:
+            InputError: ``offload`` is none of its values.
+        """
+        return _swapped(self.offload, "none")
+
+    @property
     def computed_steps(self) -> int:
         """Denoising steps in which the backbone runs."""
         return self.steps - int(self.steps * self.cache_steps)
@@ -267,6 +294,7 @@ class SamplingWorkload:
             *([f"VAE in tiles of {self.vae_tile} pixels"] if self.vae_tile else []),
             *([f"VAE on {self.vae_parallel} GPUs"] if self.vae_parallel > 1 else []),
             *(["heads padded"] if self.heads == "padded" else []),
+            *([f"{self.swapped} blocks offloaded"] if self.swapped else []),
             *([*levers, QUALITY] if levers else []),
         )
 

@@ -37,7 +37,7 @@ class Hybrid(GridSampler):
     warmup_steps: int = fields.warmup_steps()
     receive: str = fields.receive()
     layers: tuple[int, ...] | None = fields.layers()
-    keys_values: str = fields.keys_values("freed")
+    keys_values: str = fields.keys_values()
 
     def layout(self, scenario: SamplingScenario) -> PatchPipeline:
         """Stages on teams of devices; without a pipeline no step is displaced."""

@@ -20,6 +20,7 @@ from strategies import parameters as fields
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.grid import Grid
 from strategies.patching.layout import GridLayout
+from strategies.patching.offloading import waits_s
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Buffer, Plan
 from strategies.sampling_scenario import SamplingScenario
@@ -98,7 +99,8 @@ class Window(GridLayout):
     def stage_s(self, stage: int = 0) -> float:
         """Seconds that a device computes in one iteration."""
         samples = self.pass_samples(range(self.num_steps))
-        return float(self.scenario.costs.forward_s(self.scenario.backbone_index, samples).sum())
+        seconds = self.scenario.costs.forward_s(self.scenario.backbone_index, samples)
+        return float((seconds + waits_s(self.scenario, seconds)).sum())
 
     def passing_on(self, stage: int, steps: Sequence[int]) -> tuple[Buffer, ...]:
         """The latents of the window."""

@@ -1,8 +1,7 @@
 """Ulysses: tokens are divided, and exchanged for heads around attention."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from strategies import parameters as fields
 from strategies.patching.grid import make_grid
@@ -24,8 +23,3 @@ class Ulysses(GridSampler):
         """All layers on every device, the tokens divided."""
         grid = make_grid(scenario, ulysses=scenario.gpus_per_prediction)
         return PatchPipeline.of(scenario, grid, kept=self.keys_values == "kept")
-
-    @classmethod
-    def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
-        """Both variants: one keeps keys and values, one frees them."""
-        yield from (cls(), cls("freed"))

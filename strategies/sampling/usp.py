@@ -29,9 +29,8 @@ class USP(GridSampler):
 
     @classmethod
     def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
-        """Every pair of degrees above 1, keeping keys and values and freeing them."""
+        """Every pair of degrees above 1."""
         degree = scenario.gpus_per_prediction
         for ulysses in range(2, degree):
             if degree % ulysses == 0:
                 yield cls(ulysses, degree // ulysses)
-                yield cls(ulysses, degree // ulysses, "freed")

@@ -54,7 +54,7 @@ class GridSampler(ABC):
 
     @classmethod
     def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
-        """The one point of a sampler without parameters."""
+        """The one point of a sampler whose devices have one way to share the work."""
         yield cls()
 
     def bound(self, scenario: SamplingScenario) -> float:

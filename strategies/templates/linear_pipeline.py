@@ -12,6 +12,7 @@ from strategies.bounds.pipelines import pipeline_bound
 from strategies.orders.capacity import most_in_flight
 from strategies.pipelining.candidates import shapes
 from strategies.pipelining.layout import Layout
+from strategies.pipelining.sharding import sharded
 from strategies.pipelining.stages import Shape
 from strategies.plans.actions import Rows
 from strategies.plans.plan import Plan
@@ -50,7 +51,9 @@ class LinearPipeline(ABC):
         Raises:
             InfeasibleError: the backbone cannot be cut so.
         """
-        return Layout.linear(scenario, Shape.of(self), self.partition, self.skip_route)
+        shape = Shape.of(self)
+        there = sharded(scenario) if shape.sharded else scenario
+        return Layout.linear(there, shape, self.partition, self.skip_route)
 
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration."""
@@ -81,7 +84,7 @@ class LinearPipeline(ABC):
 
     def _own(self) -> tuple[Hashable, ...]:
         """The name of the strategy and the fields of its own: with the layout, they say the order."""
-        shared = LinearPipeline.__dataclass_fields__
+        shared = (*LinearPipeline.__dataclass_fields__, "optimizer")
         return self.name, *(
             getattr(self, item.name) for item in dataclass_fields(self) if item.name not in shared
         )

@@ -10,6 +10,7 @@ from strategies import parameters as fields
 from strategies.bounds.critical_path import order_bound
 from strategies.orders.capacity import most_in_flight
 from strategies.pipelining.layout import Layout
+from strategies.pipelining.sharding import sharded
 from strategies.pipelining.stages import Shape
 from strategies.plans.actions import Rows
 from strategies.plans.plan import Plan
@@ -67,7 +68,9 @@ class StagedPipeline(ABC):
         Raises:
             InfeasibleError: the backbone cannot be cut so.
         """
-        return Layout.folded(scenario, Shape.of(self), self.positions(), self.partition, self.skip_route)
+        shape = Shape.of(self)
+        there = sharded(scenario) if shape.sharded else scenario
+        return Layout.folded(there, shape, self.positions(), self.partition, self.skip_route)
 
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration."""
@@ -89,7 +92,7 @@ class StagedPipeline(ABC):
 
     def _own(self) -> tuple[Hashable, ...]:
         """The name of the strategy and the fields of its own: with the layout, they say the order."""
-        shared = (*StagedPipeline.__dataclass_fields__, "partition", "p2p", "skip_route")
+        shared = (*StagedPipeline.__dataclass_fields__, "partition", "p2p", "skip_route", "optimizer")
         return self.name, *(
             getattr(self, item.name) for item in dataclass_fields(self) if item.name not in shared
         )

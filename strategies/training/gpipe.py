@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from strategies import parameters as fields
 from strategies.orders.named import gpipe_order
 from strategies.plans.actions import Rows
 from strategies.templates.linear_pipeline import LinearPipeline
@@ -15,6 +16,8 @@ class GPipe(LinearPipeline):
     name: ClassVar[str] = "gpipe"
     summary: ClassVar[str] = "all forwards, then all backwards, on equal blocks"
     depth_first: ClassVar[bool | None] = False
+
+    optimizer: str = fields.optimizer()
 
     def order(self) -> Rows:
         """The forwards and backwards of each position."""

@@ -26,6 +26,7 @@ class Interleaved(StagedPipeline):
     partition: str = fields.partition("blocks")
     p2p: str = fields.p2p()
     skip_route: str = fields.skip_route()
+    optimizer: str = fields.optimizer()
 
     def positions(self) -> tuple[int, ...]:
         """The position of each stage.

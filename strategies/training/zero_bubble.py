@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from strategies import parameters as fields
 from strategies.orders.named import zero_bubble_order
 from strategies.plans.actions import Rows
 from strategies.templates.linear_pipeline import LinearPipeline
@@ -16,6 +17,8 @@ class ZeroBubble(LinearPipeline):
     name: ClassVar[str] = "zero-bubble"
     summary: ClassVar[str] = "1F1B on equal blocks, gradients of weights put off (ZB-H1)"
     split: ClassVar[bool] = True
+
+    optimizer: str = fields.optimizer()
 
     def order(self) -> Rows:
         """The forwards and both parts of the backwards of each position."""

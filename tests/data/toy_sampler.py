@@ -16,7 +16,7 @@ class RingOfPairs(GridSampler):
 
     name: ClassVar[str] = "ring-of-pairs"
     summary: ClassVar[str] = "tensor parallelism in pairs, a ring of pairs"
-    keys_values: str = fields.keys_values("freed")
+    keys_values: str = fields.keys_values()
 
     def layout(self, scenario: SamplingScenario) -> PatchPipeline:
         """All layers on every device, half of each matrix and a pair's share of the tokens."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from validate.closed_forms import pipelines, samplers
 from validate.closed_forms.forms import Form
-from validate.reporting.sections import Section, grouped, print_sections
+from validate.tables import Section, grouped, print_sections
 
 FAMILIES: Final[tuple[Callable[[], Iterable[Form]], ...]] = (
     pipelines.pipelines,
@@ -42,12 +42,9 @@ def _section(family: str, forms: Sequence[Form]) -> Section:
     for one in forms:
         numbers = (f"{one.expected:.7g}", f"{one.simulated:.7g}", f"{one.error:+.1e}")
         rows.append([one.setting, one.formula, *numbers, "yes" if one.holds else "NO"])
-    return Section(
-        f"{family}: {len(forms)} values, {_verdict(forms)}, largest error {_worst(forms)}",
-        ("setting", "formula", "its value", "simulated", "error", "holds"),
-        rows,
-        f"Source: {'; '.join(dict.fromkeys(one.source for one in forms))}.",
-    )
+    title = f"{family}: {len(forms)} values, {_verdict(forms)}, largest error {_worst(forms)}"
+    header = ("setting", "formula", "its value", "simulated", "error", "holds")
+    return Section(title, header, rows, f"Source: {'; '.join(dict.fromkeys(one.source for one in forms))}.")
 
 
 def _verdict(forms: Sequence[Form]) -> str:
@@ -66,8 +63,5 @@ def summary(forms: Sequence[Form]) -> Section:
     for family, of in families.items():
         formulas = "; ".join(dict.fromkeys(one.formula for one in of))
         rows.append([family, formulas, f"{len(of)}", f"{sum(one.holds for one in of)}", _worst(of)])
-    return Section(
-        f"Closed forms: {len(forms)} values of {len(families)} families, {_verdict(forms)}",
-        ("family", "formula", "values", "hold", "largest relative error"),
-        rows,
-    )
+    title = f"Closed forms: {len(forms)} values of {len(families)} families, {_verdict(forms)}"
+    return Section(title, ("family", "formula", "values", "hold", "largest relative error"), rows)

@@ -139,6 +139,5 @@ def _hybrid(degrees: Degrees) -> Trace:
     axes = ("guidance", "ulysses", "ring", "pipeline", "tensor")
     asked = {f"{axis}_degree": getattr(degrees, axis) for axis in axes}
     asked |= {"patches": degrees.letters["M"], "warmup_steps": WARMUP}
-    return simulate(
-        make_sampler("hybrid", asked).plan(SamplingScenario(model, cluster_of("ideal"), workload))
-    )
+    scenario = SamplingScenario(model, cluster_of("ideal"), workload)
+    return simulate(make_sampler("hybrid", asked).plan(scenario))

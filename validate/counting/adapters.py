@@ -6,7 +6,7 @@ built from plain values. Keys that would fetch code or kernels from elsewhere ar
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final
@@ -79,17 +79,11 @@ def spec_of(
     found: Found, name: str, sample: Sample, *, token_pixels: int = 0, text_tokens: int = 0, frames: int = 1
 ) -> ComponentSpec:
     """A component of a class, its layers found by structure; ``text_tokens`` are of a text encoder's prompt."""
-    backbone = found.role == BACKBONE
-    return ComponentSpec(
-        name,
-        found.build,
-        sample,
-        token_pixels=token_pixels,
-        text_tokens=None if backbone else text_tokens,
-        sums=None if backbone else "",
-        frames=frames,
-        word="layer" if found.role in (TEXT, IMAGE) else "block",
-    )
+    word = "layer" if found.role in (TEXT, IMAGE) else "block"
+    spec = ComponentSpec(name, found.build, sample, token_pixels=token_pixels, frames=frames, word=word)
+    if found.role == BACKBONE:
+        return replace(spec, text_tokens=None, sums=None)
+    return replace(spec, text_tokens=text_tokens)
 
 
 def half_of(
@@ -107,9 +101,8 @@ def half_of(
 
     def given(before: tuple[int, ...], frames: tuple[int, ...], height: int, width: int) -> dict[str, Any]:
         sides = (height // divisor, width // divisor)
-        here, *earlier = (
-            {"given": tensor(1, channels, *of, *sides)} for of in (frames, *((n,) for n in before))
-        )
+        each = (frames, *((n,) for n in before))
+        here, *earlier = ({"given": tensor(1, channels, *of, *sides)} for of in each)
         with torch.device("meta"), torch.no_grad():
             return here | (Half(found.build(), names).after(earlier) if earlier else {})
 
@@ -182,9 +175,8 @@ def _of_transformers(file: ConfigFile, arguments: Mapping[str, Any]) -> Found:
     values |= {"max_position_embeddings": getattr(config, "max_position_embeddings", None)}
     role = IMAGE if getattr(kind, "main_input_name", "") == "pixel_values" else TEXT
     if getattr(config, "is_encoder_decoder", False) and "Encoder" not in name:
-        raise file.fail(
-            ARCHITECTURES, f"names an encoder and a decoder; name the encoder{_encoder(name)} alone"
-        )
+        rule = f"names an encoder and a decoder; name the encoder{_encoder(name)} alone"
+        raise file.fail(ARCHITECTURES, rule)
     return Found(file, kind, values, role, lambda: kind(config, **arguments))
 
 

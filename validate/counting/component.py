@@ -13,9 +13,8 @@ from torch import nn
 from profiles.architectures.components import Exchange
 from profiles.errors import InputError
 from validate.counting.dataflow import Flow, attended, flow_of, sums_of, units_of, unread
-from validate.counting.exchanges import exchanges_of
 from validate.counting.specs import DTYPES, Architecture, ComponentSpec, LayerSpec
-from validate.counting.tally import Tally, Work, together
+from validate.counting.tally import Tally, Work, exchanges_of, together
 from validate.counting.trace import Trace, cast, record, tensor_bytes, tensors
 
 LATENTS: Final = ("hidden_states", "sample", "x")
@@ -94,8 +93,8 @@ def count_model(
     """
     height = architecture.height if height is None else height
     width = architecture.width if width is None else width
+    step, largest = architecture.granularity, architecture.largest
     for side, pixels in (("height", height), ("width", width)):
-        step, largest = architecture.granularity, architecture.largest
         if pixels < 1 or pixels % step or (largest is not None and pixels > largest):
             limit = "" if largest is None else f", up to {largest},"
             rule = f"a positive multiple of {step} pixels{limit} for {architecture.title}"
@@ -107,13 +106,10 @@ def count_model(
 
 def count_component(spec: ComponentSpec, height: int, width: int, dtype: str = "float16") -> ComponentCount:
     """Count one component at a resolution in pixels, its weights and activations of one precision."""
-    samples = (spec.sample, *spec.again)
-    known = {
-        sample: counted(
-            spec, trace_of(spec, build(spec, DTYPES[dtype]), sample(height, width)), height, width
-        )
-        for sample in dict.fromkeys(samples)
-    }
+    samples, known = (spec.sample, *spec.again), {}
+    for sample in dict.fromkeys(samples):
+        trace = trace_of(spec, build(spec, DTYPES[dtype]), sample(height, width))
+        known[sample] = counted(spec, trace, height, width)
     passes = [known[sample] for sample in samples]
     work = (together(layer) for layer in zip(*(found.work for found in passes), strict=True))
     return replace(passes[0], work=tuple(work), traces=tuple(found.traces[0] for found in passes))
@@ -171,12 +167,9 @@ def _by_structure(
     flow = flow_of(trace, ending, anywhere=spec.carried is not None)
     if not flow.units:
         raise NoBlocksError
-    found = replace(
-        spec,
-        layers=tuple(_layers(spec, flow)),
-        text_tokens=max(attended(trace) - image_tokens, 0) if spec.text_tokens is None else spec.text_tokens,
-        sums=sums_of(trace.module, units) if spec.sums is None else spec.sums,
-    )
+    sums = sums_of(trace.module, units) if spec.sums is None else spec.sums
+    text = max(attended(trace) - image_tokens, 0) if spec.text_tokens is None else spec.text_tokens
+    found = replace(spec, layers=tuple(_layers(spec, flow)), text_tokens=text, sums=sums)
     if spec.carried is None:
         return found, flow.carried
     known = trace.returned() | {name: tensors(value) for name, value in trace.sample.items()}

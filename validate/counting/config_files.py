@@ -8,18 +8,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from profiles.errors import InputError
-from profiles.files import read_text
+from profiles.files import read_json
 
 CLASS: Final = "_class_name"
 ARCHITECTURES: Final = "architectures"
 MODEL_TYPE: Final = "model_type"
 REMOTE: Final = (
-    "auto_map",
-    "attn_implementation",
-    "experts_implementation",
-    "quantization_config",
-    "torch_dtype",
-    "dtype",
+    *("auto_map", "attn_implementation", "experts_implementation"),
+    *("quantization_config", "torch_dtype", "dtype"),
 )
 """Keys that would load code or kernels from elsewhere, or say how weights are stored: nothing that is counted."""
 
@@ -63,12 +59,7 @@ class ConfigFile:
 def read_config(path: Path) -> ConfigFile:
     """Read a configuration; a folder stands for the ``config.json`` in it."""
     path = path / "config.json" if path.is_dir() else path
-    try:
-        values = json.loads(read_text(path), object_pairs_hook=_once, parse_constant=_finite)
-    except RecursionError:
-        raise InputError(f"{path}: is not valid JSON: nested too deeply") from None
-    except ValueError as error:
-        raise InputError(f"{path}: is not valid JSON: {str(error).lower()}") from None
+    values = read_json(path, object_pairs_hook=_once, parse_constant=_finite)
     if not isinstance(values, dict):
         raise InputError(f"{path}: is a {type(values).__name__}, must be one JSON object")
     return ConfigFile(path, values)
@@ -88,7 +79,7 @@ def _finite(constant: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ConfigOptions:
     """What the command line asks for beside the files; None where it leaves the choice.
 
     Height and width are in pixels, frames of the latent, ``latent_scale`` in pixels per latent pixel along each side.
@@ -103,7 +94,7 @@ class Asked:
 
     def __post_init__(self) -> None:
         """Refuse numbers below one."""
-        for key in ("height", "width", "frames", "text_tokens", "latent_scale"):
+        for key in ("height", "width", *SIZES):
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise InputError(f"--{key.replace('_', '-')} is {value}, must be at least 1")
@@ -122,11 +113,9 @@ def add_sources(parser: argparse.ArgumentParser, model: str) -> None:
         own.add_argument(flag, type=int, metavar="N", help=words)
 
 
-def asked_of(options: argparse.Namespace, dtype: str) -> Asked:
+def asked_of(options: argparse.Namespace, dtype: str) -> ConfigOptions:
     """The wishes of a command line beside the files."""
-    return Asked(
-        options.height, options.width, options.frames, options.text_tokens, options.latent_scale, dtype
-    )
+    return ConfigOptions(**{key: getattr(options, key) for key in ("height", "width", *SIZES)}, dtype=dtype)
 
 
 def check_alone(options: argparse.Namespace, keys: Sequence[str] = SIZES) -> None:

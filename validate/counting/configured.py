@@ -17,17 +17,10 @@ from typing import Any, Final
 from torch import nn
 
 from profiles.errors import InputError
+from validate.counting import component
 from validate.counting.adapters import AUTOENCODER, BACKBONE, IMAGE, TEXT, Found, find_class, half_of, spec_of
-from validate.counting.component import (
-    ComponentCount,
-    ModelCount,
-    NoBlocksError,
-    build,
-    count_component,
-    counted,
-    trace_of,
-)
-from validate.counting.config_files import Asked, ConfigFile
+from validate.counting.component import ComponentCount, ModelCount, NoBlocksError
+from validate.counting.config_files import ConfigFile, ConfigOptions
 from validate.counting.samples import prompts_of, samples_of, shapes, without_rule
 from validate.counting.sizes import Request, framed, prompt_of, request_of
 from validate.counting.specs import DTYPES, Architecture, ComponentSpec
@@ -45,7 +38,7 @@ def slug(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
-def count_configured(files: Sequence[ConfigFile], asked: Asked) -> ModelCount:
+def count_configured(files: Sequence[ConfigFile], asked: ConfigOptions) -> ModelCount:
     """Count the architectures of files: one backbone with its frozen encoders, or one encoder by itself.
 
     Raises:
@@ -60,18 +53,15 @@ def count_configured(files: Sequence[ConfigFile], asked: Asked) -> ModelCount:
         whole = sorted(plain, key=lambda one: one is main)
         parts = {id(one): _counted(one, found, size, asked) for one in whole}
         halves = [one for one in found if one not in plain]
-        encoders, decoders = (
-            [_count_half(one, half, found, size, asked.dtype) for one in halves]
-            for half in ("encoder", "decoder")
-        )
+        encoders = [_count_half(one, "encoder", found, size, asked.dtype) for one in halves]
+        decoders = [_count_half(one, "decoder", found, size, asked.dtype) for one in halves]
     files_of = ", ".join(f"{one.kind.__name__} of {one.file.path.name}" for one in whole)
-    scaled = f"latents of 1/{size.scale} of the pixels"
-    remarks = [
-        f"configured by the user's own files: {files_of}",
-        *([scaled] if main.role not in (TEXT, IMAGE) and size.scale > 1 else []),
-        *(remark for one in whole for remark in _assumed(one, parts[id(one)], size)),
-        *([] if main.role == BACKBONE else [f"{main.kind.__name__} stands alone, so it counts as trained"]),
-    ]
+    remarks = [f"configured by the user's own files: {files_of}"]
+    if main.role not in (TEXT, IMAGE) and size.scale > 1:
+        remarks.append(f"latents of 1/{size.scale} of the pixels")
+    remarks += [remark for one in whole for remark in _assumed(one, parts[id(one)], size)]
+    if main.role != BACKBONE:
+        remarks.append(f"{main.kind.__name__} stands alone, so it counts as trained")
     components = (*encoders, *parts.values(), *decoders)
     architecture = Architecture(
         title=main.kind.__name__,
@@ -106,28 +96,25 @@ def _takes_videos(found: Found, dtype: str) -> bool:
     return isinstance(next(convolutions, None), nn.Conv3d)
 
 
-def _counted(found: Found, every: Sequence[Found], size: Request, asked: Asked) -> ComponentCount:
+def _counted(found: Found, every: Sequence[Found], size: Request, asked: ConfigOptions) -> ComponentCount:
     """Count one component as a whole, by the first sample that it takes."""
     trained = found is size.found
     request, samples = _request(found, size, asked)
-    spec = replace(
-        spec_of(
-            found,
-            name_of(found, every),
-            lambda height, width: next(islice(samples(height, width), chosen, None)),
-            token_pixels=0 if found.role in (TEXT, IMAGE) else request.token_pixels,
-            text_tokens=request.text_tokens if found.role == TEXT else 0,
-            frames=max(request.frames // request.patch[0], 1),
-        ),
-        trainable=trained,
-        inputs=tuple(_inputs(found, every)) if trained else (),
+    spec = spec_of(
+        found,
+        name_of(found, every),
+        lambda height, width: next(islice(samples(height, width), chosen, None)),
+        token_pixels=0 if found.role in (TEXT, IMAGE) else request.token_pixels,
+        text_tokens=request.text_tokens if found.role == TEXT else 0,
+        frames=max(request.frames // request.patch[0], 1),
     )
+    spec = replace(spec, trainable=trained, inputs=tuple(_inputs(found, every)) if trained else ())
     chosen, trace = _first_trace(found, spec, samples(request.height, request.width), asked.dtype)
     with _blamed(found, "cannot be counted"):  # an operator with a shape that no formula knows
-        return counted(spec, trace, size.height, size.width)
+        return component.counted(spec, trace, size.height, size.width)
 
 
-def _request(found: Found, size: Request, asked: Asked) -> tuple[Request, Samples]:
+def _request(found: Found, size: Request, asked: ConfigOptions) -> tuple[Request, Samples]:
     """The size of a sample of a component, and what to call it with; encoders of images have a size of their own."""
     request = size
     if found is not size.found:
@@ -138,7 +125,7 @@ def _request(found: Found, size: Request, asked: Asked) -> tuple[Request, Sample
         return request, lambda height, width: samples_of(replace(request, height=height, width=width))
     tokens = request.text_tokens
     if found is not size.found:
-        tokens = min(prompt_of(found.config, Asked()), size.text_tokens)
+        tokens = min(prompt_of(found.config, ConfigOptions()), size.text_tokens)
     return replace(request, text_tokens=tokens), lambda height, width: prompts_of(tokens)
 
 
@@ -150,7 +137,7 @@ def _first_trace(
     refused = ""
     for number, sample in enumerate(samples):
         try:
-            return number, trace_of(spec, module, sample)
+            return number, component.trace_of(spec, module, sample)
         except Exception as error:  # whatever the class says to its arguments
             refused = refused or f"{_where(found)} refuses the sample ({shapes(sample)}): {_complaint(error)}"
     raise InputError(refused + _lacking(found))
@@ -160,16 +147,14 @@ def _count_half(found: Found, half: str, every: Sequence[Found], size: Request, 
     """Count the encoder, for training, or the decoder, for sampling, of an AutoencoderKL of the backbone's latents."""
     levels, main = len(found.config.get("block_out_channels", ())), size.found
     if found.kind.__name__ != "AutoencoderKL":
-        raise InputError(
-            f"{found.file.path}: {found.kind.__name__} beside {size.name} must be an AutoencoderKL"
-        )
+        raise InputError(f"{_where(found)} beside {size.name} must be an AutoencoderKL")
     if 2 ** (levels - 1) != size.scale:
         rule = f"makes latents of 1/{2 ** (levels - 1)}, must be 1/{size.scale} as {size.name} takes"
         raise found.file.fail("block_out_channels", rule)
     spec = half_of(found, f"{name_of(found, every)}_{half}", half, size.scale)
     spec = replace(spec, inputs=(name_of(main, every),) if half == "decoder" else ())
     with _blamed(found, "cannot be counted"):
-        return count_component(spec, size.height, size.width, dtype)
+        return component.count_component(spec, size.height, size.width, dtype)
 
 
 def name_of(found: Found, every: Sequence[Found]) -> str:
@@ -191,7 +176,7 @@ def _inputs(main: Found, every: Sequence[Found]) -> Iterator[str]:
 
 def _built(found: Found, spec: ComponentSpec, dtype: str) -> nn.Module:
     with _blamed(found, "cannot be built from it"):
-        return build(spec, DTYPES[dtype])
+        return component.build(spec, DTYPES[dtype])
 
 
 @contextmanager

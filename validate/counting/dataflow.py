@@ -201,9 +201,10 @@ class Watch:
         self._written: dict[int, tuple[int, Tensor]] = {}
         self._read: defaultdict[int, set[int]] = defaultdict(set)
         self._made: set[int] = set()
-        for name, value in trace.sample.items():
-            for tensor in tensors(value):
-                self._give(name, tensor)
+        for name, tensor in ((name, tensor) for name, of in trace.sample.items() for tensor in tensors(of)):
+            self._names[storage(tensor)], self._written[storage(tensor)] = name, (-1, tensor)
+            if not any(part in name for part in CLASSES["arguments"]["everywhere"]):
+                self._made.add(storage(tensor))
         known = {unit.path: unit for unit in units}
         inside = tuple(f"{unit.path}." for unit in units)
         for event, position in zip(trace.events, trace.positions(known), strict=True):
@@ -227,11 +228,6 @@ class Watch:
         """The first units after which something is alive that is neither carried nor a unit's output."""
         loose = [later for one, later in self._beside() if not self._is_carried(one, later)]
         return self.units[: max((max(later) for later in loose), default=0)]
-
-    def _give(self, name: str, tensor: Tensor) -> None:
-        self._names[storage(tensor)], self._written[storage(tensor)] = name, (-1, tensor)
-        if not any(part in name for part in CLASSES["arguments"]["everywhere"]):
-            self._made.add(storage(tensor))
 
     def _note(self, ran: Ran, position: int) -> None:
         inputs = {storage(tensor) for tensor in ran.reads}
@@ -272,11 +268,8 @@ class Watch:
 
     def _beside(self) -> Iterator[tuple[int, set[int]]]:
         """What is made before or in the first unit but is no hidden state, and which later units read it."""
-        hidden = {
-            storage(tensor)
-            for position, outputs in enumerate(self._outputs)
-            for tensor in outputs[: self._streams(position)]
-        }
+        states = (outputs[: self._streams(at)] for at, outputs in enumerate(self._outputs))
+        hidden = {storage(tensor) for of in states for tensor in of}
         final = len(self.units) - 1
         for one, (written, _) in self._written.items():
             later = {min(position, final) for position in self._read[one] if position > 0} - {0}
@@ -285,9 +278,7 @@ class Watch:
 
     def _is_carried(self, one: int, later: set[int]) -> bool:
         """Whether every unit is given a tensor, rather than that those up to its only reader are one."""
-        size, hidden = (
-            tensor_bytes([self._written[one][1]]),
-            tensor_bytes(self._outputs[0][: self._streams(0)]),
-        )
+        size = tensor_bytes([self._written[one][1]])
+        hidden = tensor_bytes(self._outputs[0][: self._streams(0)])
         small = size * SMALL < hidden or (size < hidden and max(later) > NEAR)
         return len(later) > 1 or len(self.units) - 1 in later or small

@@ -6,24 +6,15 @@ no counting.
 """
 
 import argparse
-import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 from typing import Final, TypeVar
 
-from profiles.architectures.kernels import IMAGE, SHAPE, Kernel
-from profiles.architectures.models import (
-    EXCHANGE_COLUMNS,
-    HALF_KERNELS,
-    KERNEL_COLUMNS,
-    KERNELS,
-    LAYER_COLUMNS,
-    MODELS,
-    TASKS,
-)
+from profiles.architectures import models
+from profiles.architectures.kernels import IMAGE, SHAPE
 from profiles.errors import InputError
 from validate.counting.component import ComponentCount, ModelCount, count_model
 from validate.counting.config_files import OWN, asked_of, check_alone, read_config
@@ -32,8 +23,8 @@ from validate.counting.kernels import ModelKernels, kernels_of
 from validate.counting.tally import total
 from validate.counting.trace import first_line
 from validate.counting.zoo import architecture
-from validate.printing import show, table
-from validate.writing import csv_text, write_files
+from validate.tables import show, table
+from validate.writing import Exact, csv_text, toml_text, write_files
 
 T = TypeVar("T")
 COLUMNS: Final = (
@@ -53,30 +44,33 @@ def folder_texts(name: str, model: ModelCount) -> dict[Path, str]:
 def kernel_texts(model: ModelCount) -> dict[Path, str]:
     """The files of a model folder that say what kernels its layers launch, by their name."""
     dtype = model.architecture.dtype
-    files = {KERNELS: dtype} | ({HALF_KERNELS: "float16"} if dtype == "float32" else {})
+    files = {models.KERNELS: dtype} | ({models.HALF_KERNELS: "float16"} if dtype == "float32" else {})
     return {Path(file): kernels_text(model, kernels_of(model, of)) for file, of in files.items()}
 
 
 def layers_text(model: ModelCount) -> str:
     """The contents of ``layers.csv``."""
-    return csv_text(LAYER_COLUMNS, (row for component in model.components for row in _rows(component)))
+    return csv_text(models.LAYER_COLUMNS, (row for component in model.components for row in _rows(component)))
 
 
 def exchanges_text(model: ModelCount) -> str:
     """The contents of ``exchanges.csv``."""
     found = ((component.spec.name, e) for component in model.components for e in component.exchanges)
-    return csv_text(EXCHANGE_COLUMNS, ([name, e.layer, e.kind, e.elements, e.heads] for name, e in found))
+    return csv_text(
+        models.EXCHANGE_COLUMNS, ([name, e.layer, e.kind, e.elements, e.heads] for name, e in found)
+    )
 
 
 def kernels_text(model: ModelCount, kernels: ModelKernels) -> str:
     """The contents of ``kernels.csv`` or ``kernels_half.csv``."""
-    rows = (
-        _kernel_row(component.spec.name, index, kernel)
-        for component, layers in zip(model.components, kernels, strict=True)
-        for index, of in _alike(layers)
-        for kernel in of
-    )
-    return csv_text(KERNEL_COLUMNS, rows)
+    rows: list[Sequence[object]] = []
+    for component, layers in zip(model.components, kernels, strict=True):
+        for index, kernel in ((index, kernel) for index, of in _alike(layers) for kernel in of):
+            numbers = (getattr(kernel, key) for key in (*SHAPE, *IMAGE))
+            sizes = (kernel.read_bytes, kernel.written_bytes, kernel.weight_bytes)
+            scaled = (_scaled(int(size), 6) for size in sizes)
+            rows.append([component.spec.name, index, kernel.kind, kernel.count, *numbers, *scaled])
+    return csv_text(models.KERNEL_COLUMNS, rows)
 
 
 def _alike(layers: Iterable[T]) -> Iterator[tuple[str, T]]:
@@ -88,42 +82,32 @@ def _alike(layers: Iterable[T]) -> Iterator[tuple[str, T]]:
         first = end
 
 
-def _kernel_row(component: str, index: str, kernel: Kernel) -> Sequence[object]:
-    sizes = (kernel.read_bytes, kernel.written_bytes, kernel.weight_bytes)
-    numbers = (getattr(kernel, key) for key in (*SHAPE, *IMAGE))
-    return [component, index, kernel.kind, kernel.count, *numbers, *(_scaled(int(size), 6) for size in sizes)]
-
-
 def model_text(name: str, model: ModelCount) -> str:
     """The contents of ``model.toml``."""
     architecture, components = model.architecture, model.components
-    head: dict[str, object] = {
-        "name": name,
-        "title": architecture.title,
-        "source": _source(model),
-        "dtype": architecture.dtype,
-    }
+    values: dict[str, object] = {"name": name, "title": architecture.title, "source": _source(model)}
+    values["dtype"] = architecture.dtype
     if architecture.guidance != "batch":
-        head["guidance"] = architecture.guidance
+        values["guidance"] = architecture.guidance
     if architecture.steps is not None:
-        head["steps"] = architecture.steps
+        values["steps"] = architecture.steps
     reference = {"height": model.height, "width": model.width, "multiple": architecture.granularity}
     if architecture.largest is not None:
         reference["largest"] = architecture.largest
     if architecture.frames > 1:
         reference |= {"frames": architecture.frames, "frame_step": architecture.frame_step}
-    lines = [*_pairs(head), *_table("[reference]", reference)]
-    for count in components:
-        lines += _table("[[components]]", _component(count))
-    for count in components:
-        for source, target in count.skips:
-            values = {"component": count.spec.name, "source": source, "target": target}
-            lines += _table("[[skips]]", values)
-    for count in components:
-        for read, layer, size in count.reads:
-            values = {"component": count.spec.name, "input": read, "layer": layer, "MB": _scaled(size, 6)}
-            lines += _table("[[reads]]", values)
-    return "\n".join(lines) + "\n"
+    values |= {"reference": reference, "components": list(map(_component, components))}
+    values["skips"] = [
+        {"component": count.spec.name, "source": source, "target": target}
+        for count in components
+        for source, target in count.skips
+    ]
+    values["reads"] = [
+        {"component": count.spec.name, "input": read, "layer": layer, "MB": _scaled(size, 6)}
+        for count in components
+        for read, layer, size in count.reads
+    ]
+    return toml_text(values)
 
 
 def _rows(count: ComponentCount) -> Iterator[Sequence[object]]:
@@ -140,7 +124,7 @@ def _rows(count: ComponentCount) -> Iterator[Sequence[object]]:
 def _component(count: ComponentCount) -> dict[str, object]:
     spec = count.spec
     values: dict[str, object] = {"name": spec.name, "trainable": spec.trainable, "inputs": spec.inputs}
-    if spec.tasks != TASKS:
+    if spec.tasks != models.TASKS:
         values["tasks"] = spec.tasks
     values |= {"image_tokens": count.image_tokens, "text_tokens": spec.text_tokens}
     if spec.frames > 1:
@@ -158,16 +142,6 @@ def _component(count: ComponentCount) -> dict[str, object]:
     return values
 
 
-def _table(header: str, values: Mapping[str, object]) -> list[str]:
-    return ["", header, *_pairs(values)]
-
-
-def _pairs(values: Mapping[str, object]) -> Iterator[str]:
-    """Yield lines of TOML, which writes values as JSON does."""
-    for key, value in values.items():
-        yield f"{key} = {value if isinstance(value, Exact) else json.dumps(value)}"
-
-
 def _source(model: ModelCount) -> str:
     tools = [f"{tool} {version(tool).split('+')[0]}" for tool in ("torch", "diffusers", "transformers")]
     architecture = model.architecture
@@ -180,10 +154,6 @@ def _source(model: ModelCount) -> str:
         architecture.remark,
     ]
     return "; ".join(part for part in parts if part)
-
-
-class Exact(str):
-    """A number as it is to be written."""
 
 
 def _scaled(number: int, digits: int) -> Exact:
@@ -202,7 +172,7 @@ def run_count(options: argparse.Namespace) -> None:
         check_alone(options, OWN)
         name = options.model
         counted = count_model(architecture(name), *size)
-        folder = MODELS / name if folder is None and size == (None, None) else folder
+        folder = models.MODELS / name if folder is None and size == (None, None) else folder
     else:
         if name is not None and slug(name) != name:
             rule = f"must be of small letters, digits and hyphens, such as '{slug(name)}'"
@@ -223,7 +193,7 @@ def _kernels_or_note(model: ModelCount) -> dict[Path, str]:
     try:
         return kernel_texts(model)
     except Exception as error:  # whatever a class says to another resolution
-        note = f"no {KERNELS}, for {model.architecture.title} cannot be counted at another resolution"
+        note = f"no {models.KERNELS}, for {model.architecture.title} cannot be counted at another resolution"
         print(f"validate: {note}: {first_line(error)}", file=sys.stderr)
         return {}
 

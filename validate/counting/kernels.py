@@ -151,26 +151,18 @@ def _kernels(ran: Ran, held: set[int]) -> Iterator[Kernel]:
     kind, shape = _product(ran)
     flop = int(flop_registry[operator](*ran.args, **ran.kwargs, out_val=ran.result))
     assert flop == PRODUCTS[kind] * prod(shape), f"{operator} has {flop} FLOP, its kernel is {kind} {shape}"
-    read = tensor_bytes(ran.reads) - weight_bytes
-    if operator is aten.convolution and has_bias(ran):
-        weight_bytes -= tensor_bytes([ran.args[2]])
-        yield Kernel(kind, 1, *shape, read_bytes=read, written_bytes=written, weight_bytes=weight_bytes)
+    read, biased = tensor_bytes(ran.reads) - weight_bytes, operator is aten.convolution and has_bias(ran)
+    weight_bytes -= tensor_bytes([ran.args[2]]) if biased else 0
+    yield Kernel(kind, 1, *shape, read_bytes=read, written_bytes=written, weight_bytes=weight_bytes)
+    if biased:
         yield _memory("pointwise", ran, written, 0)
-    else:
-        yield Kernel(kind, 1, *shape, read_bytes=read, written_bytes=written, weight_bytes=weight_bytes)
 
 
 def _memory(kind: str, ran: Ran, read_bytes: int, weight_bytes: int) -> Kernel:
     """A kernel that memory bounds; norms write their statistics too, which are no elements of their output."""
-    return Kernel(
-        kind,
-        1,
-        heads=1,
-        m=max((tensor.numel() for tensor in ran.writes), default=0),
-        read_bytes=read_bytes,
-        written_bytes=tensor_bytes(ran.writes),
-        weight_bytes=weight_bytes,
-    )
+    most, written = max((tensor.numel() for tensor in ran.writes), default=0), tensor_bytes(ran.writes)
+    sizes = {"read_bytes": read_bytes, "written_bytes": written, "weight_bytes": weight_bytes}
+    return Kernel(kind, 1, heads=1, m=most, **sizes)
 
 
 def _product(ran: Ran) -> tuple[str, tuple[int, int, int, int]]:

@@ -25,7 +25,7 @@ NUM_CLASSES: Final = 1001  # the last one stands for none
 HEAD_CHANNELS: Final = 64
 
 
-class Block(nn.Module):
+class SkipBlock(nn.Module):
     """A transformer block, in the second half behind a linear layer that joins the skip."""
 
     def __init__(self, width: int, num_heads: int, joins_skip: bool) -> None:
@@ -61,7 +61,7 @@ class UVit(nn.Module):
         self.embedding = nn.Conv2d(in_channels, width, patch_size, stride=patch_size)
         self.classes = nn.Embedding(NUM_CLASSES, width)
         self.positions = nn.Parameter(torch.empty(1, EXTRA_TOKENS + num_patches, width))
-        self.blocks = nn.ModuleList(Block(width, num_heads, i > depth // 2) for i in range(depth + 1))
+        self.blocks = nn.ModuleList(SkipBlock(width, num_heads, i > depth // 2) for i in range(depth + 1))
         self.norm = nn.LayerNorm(width)
         self.prediction = nn.Linear(width, patch_size**2 * in_channels)
         self.conv_out = nn.Conv2d(in_channels, in_channels, 3, padding=1)
@@ -86,16 +86,9 @@ class UVit(nn.Module):
 
 TEXT: Final = (77, 768)
 """Tokens of the prompt, and their width."""
-BLOCKS: Final = (
-    "conv_in",
-    *(
-        f"down_blocks.{level}.{last}"
-        for level in range(3)
-        for last in ("attentions.0", "attentions.1", "downsamplers.0")
-    ),
-    "down_blocks.3.resnets.0",
-    "down_blocks.3.resnets.1",
-)
+LAST: Final = (*(("attentions.0", "attentions.1", "downsamplers.0"),) * 3, ("resnets.0", "resnets.1"))
+"""Modules that end the blocks of each level of the copy's input half."""
+BLOCKS: Final = ("conv_in", *(f"down_blocks.{level}.{of}" for level, last in enumerate(LAST) for of in last))
 """The modules that end the blocks of the copy's input half."""
 
 
@@ -114,11 +107,8 @@ class LockedEncoder(nn.Module):
     @staticmethod
     def sample(height: int, width: int) -> dict[str, Any]:
         """The arguments of one pass."""
-        return {
-            "sample": latent(4, height, width),
-            "timestep": step(),
-            "encoder_hidden_states": tensor(1, *TEXT),
-        }
+        text = tensor(1, *TEXT)
+        return {"sample": latent(4, height, width), "timestep": step(), "encoder_hidden_states": text}
 
     def forward(
         self, sample: Tensor, timestep: Tensor, encoder_hidden_states: Tensor

@@ -96,9 +96,8 @@ def _conditions(request: Request) -> object:
         pooled = request.number("projection_class_embeddings_input_dim") - times
         return {"text_embeds": tensor(1, pooled), "time_ids": tensor(1, 6)}
     if kind not in (None, "text"):
-        raise request.found.file.fail(
-            "addition_embed_type", "must be null, 'text' or 'text_time' to be counted"
-        )
+        rule = "must be null, 'text' or 'text_time' to be counted"
+        raise request.found.file.fail("addition_embed_type", rule)
     if request.config.get("norm_type") != "ada_norm_single":
         return ABSENT
     asked = request.config.get("use_additional_conditions")
@@ -160,10 +159,8 @@ def _image_states(request: Request) -> object:
     """The states of one image, of a configuration that takes some, with contents, which some classes read."""
     if not request.config.get("has_image_proj", True):
         return None
-    found = [
-        torch.ones(1, n, request.number(key)) for key, n in KEYS["image_tokens"].items() if request.has(key)
-    ]
-    return found[0] if found else ABSENT
+    there = ((key, n) for key, n in KEYS["image_tokens"].items() if request.has(key))
+    return next((torch.ones(1, n, request.number(key)) for key, n in there), ABSENT)
 
 
 def _sided(side: str) -> Rule:

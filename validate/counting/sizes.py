@@ -9,7 +9,7 @@ from torch import nn
 
 from profiles.errors import InputError
 from validate.counting.adapters import IMAGE, TEXT, Found
-from validate.counting.config_files import Asked
+from validate.counting.config_files import ConfigOptions
 from validate.counting.specs import CLASSES, LATENT_SCALE
 
 KEYS: Final = CLASSES["keys"]
@@ -80,9 +80,8 @@ class Request:
     @property
     def packed(self) -> bool:
         """Whether the latents are packed into tokens by 2x2."""
-        return any(name in self.parameters for name in ARGUMENTS["packed"]) and not self.takes(
-            ARGUMENTS["patched"]
-        )
+        packs = any(name in self.parameters for name in ARGUMENTS["packed"])
+        return packs and not self.takes(ARGUMENTS["patched"])
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -91,13 +90,10 @@ class Request:
 
     def number(self, *keys: str) -> int:
         """The first of some keys that is set to a number, or a list of numbers, of which the first; one must be."""
-        found = self._of(*keys, default=0)
-        if found:
+        if found := self._of(*keys, default=0):
             return found
-        names = " or ".join(keys)
-        raise InputError(
-            f"{self.found.file.path}: {names} is missing, must be a positive integer for {self.name}"
-        )
+        rule = f"{' or '.join(keys)} is missing, must be a positive integer for {self.name}"
+        raise InputError(f"{self.found.file.path}: {rule}")
 
     def length(self, dimension: str) -> int:
         """A number, a size of this request, or the first of some keys, with ``|`` between them, that is set."""
@@ -131,7 +127,7 @@ def framed(kind: type[nn.Module]) -> bool:
     return any(part in kind.__name__ for part in KINDS["videos"])
 
 
-def request_of(found: Found, asked: Asked, videos: bool) -> Request:
+def request_of(found: Found, asked: ConfigOptions, videos: bool) -> Request:
     """The size of a sample of a class, as its configuration says or as asked; one of them must."""
     if found.role == TEXT:
         tokens = prompt_of(found.config, asked)
@@ -146,7 +142,7 @@ def request_of(found: Found, asked: Asked, videos: bool) -> Request:
     return Request(found, height, width, _frames_of(found, asked, videos), tokens, scale, videos)
 
 
-def _size_of(found: Found, asked: Asked) -> tuple[int, int, int]:
+def _size_of(found: Found, asked: ConfigOptions) -> tuple[int, int, int]:
     file, name, config = found.file, found.kind.__name__, found.config
     if any(part in name for part in KINDS["sound"]):
         raise InputError(f"{file.path}: {name} is of sound, must be of images or videos")
@@ -174,35 +170,32 @@ def _sides(config: Mapping[str, Any]) -> tuple[int, int] | None:
     return (height, width) if isinstance(height, int) and isinstance(width, int) else None
 
 
-def _frames_of(found: Found, asked: Asked, videos: bool) -> int:
+def _frames_of(found: Found, asked: ConfigOptions, videos: bool) -> int:
     """Latent frames of one sample; of an autoencoder those that it is given."""
     name = found.kind.__name__
     if not videos:
         if asked.frames not in (None, 1):
             raise InputError(f"--frames is {asked.frames}, but {name} draws images")
         return 1
+    if asked.frames is not None:
+        return asked.frames
     frames, ratio = found.config.get("sample_frames"), found.config.get("temporal_compression_ratio")
-    if asked.frames is None and isinstance(frames, int) and isinstance(ratio, int):
+    if isinstance(frames, int) and isinstance(ratio, int):
         return (frames - 1) // ratio + 1
-    if asked.frames is None:
-        raise InputError(f"{found.file.path}: {name} draws videos; give the latent's --frames")
-    return asked.frames
+    raise InputError(f"{found.file.path}: {name} draws videos; give the latent's --frames")
 
 
-def text_of(kind: type[nn.Module], config: Mapping[str, Any], asked: Asked) -> int:
+def text_of(kind: type[nn.Module], config: Mapping[str, Any], asked: ConfigOptions) -> int:
     """Tokens of one prompt: as asked, as the configuration says, or as usual for the class."""
     if asked.text_tokens is not None:
         return asked.text_tokens
-    for key in KEYS["text_lengths"]:
-        if isinstance(config.get(key), int):
-            return int(config[key])
-    if "UNet" in kind.__name__:
-        return UNET_TEXT
+    said = [int(config[key]) for key in KEYS["text_lengths"] if isinstance(config.get(key), int)]
+    usual = [UNET_TEXT] if "UNet" in kind.__name__ else []
     known = [number for name, number in KINDS["prompts"].items() if kind.__name__.startswith(name)]
-    return known[0] if known else OTHER_TEXT
+    return int([*said, *usual, *known, OTHER_TEXT][0])
 
 
-def prompt_of(config: Mapping[str, Any], asked: Asked) -> int:
+def prompt_of(config: Mapping[str, Any], asked: ConfigOptions) -> int:
     """Tokens of a text encoder's prompt: as asked, or as many as it has positions, up to 512."""
     positions = config.get("max_position_embeddings")
     longest = min(positions, LONGEST_PROMPT) if isinstance(positions, int) else LONGEST_PROMPT

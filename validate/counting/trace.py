@@ -112,10 +112,6 @@ def _evenly(number: int, parts: int) -> Tensor:
         return torch.tensor([number // parts + (part < number % parts) for part in range(parts)])
 
 
-def _mixed(tree: object) -> bool:
-    return len({_is_meta(tensor) for tensor in tensors(tree)}) == 2
-
-
 def _is_meta(tensor: Tensor) -> bool:
     return tensor.device.type == META
 
@@ -258,7 +254,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.overloadpacket is aten.bincount and storage(args[0]) in self._experts:
             self.spread = True
             return _evenly(args[0].numel(), self._experts[storage(args[0])])
-        if func.overloadpacket not in MADE_THERE and _mixed((args, kwargs)):
+        if func.overloadpacket not in MADE_THERE and len(set(map(_is_meta, tensors((args, kwargs))))) == 2:
             args = _with_places(args) if func.overloadpacket in INDEXED else args
             args, kwargs = _emptied(args), _emptied(kwargs)
         result = func(*args, **kwargs)
@@ -302,9 +298,8 @@ def record(module: nn.Module, sample: Mapping[str, Any], *, grad: bool, flop: bo
     Without ``flop`` torch does not count along, which takes a third of the time.
     """
     recorder, counter = Recorder(), FlopCounterMode(display=False)
-    hooks = [
-        part.register_forward_hook(partial(recorder.leave, path)) for path, part in module.named_modules()
-    ]
+    parts = module.named_modules()
+    hooks = [part.register_forward_hook(partial(recorder.leave, path)) for path, part in parts]
     try:
         with (
             torch.set_grad_enabled(grad),
@@ -319,9 +314,8 @@ def record(module: nn.Module, sample: Mapping[str, Any], *, grad: bool, flop: bo
     finally:
         for hook in hooks:
             hook.remove()
-    return Trace(
-        module, sample, tuple(recorder.events), int(counter.get_total_flops() if flop else 0), recorder.spread
-    )
+    total = int(counter.get_total_flops() if flop else 0)
+    return Trace(module, sample, tuple(recorder.events), total, recorder.spread)
 
 
 def tensors(tree: object) -> tuple[Tensor, ...]:
@@ -336,10 +330,8 @@ def storage(tensor: Tensor) -> int:
 
 def tensor_bytes(of: Iterable[Tensor]) -> int:
     """Bytes of the distinct elements of tensors (an expanded dimension is one element)."""
-    return sum(
-        tensor.element_size() * prod(n for n, step in zip(tensor.shape, tensor.stride(), strict=True) if step)
-        for tensor in of
-    )
+    dimensions = ((tensor, zip(tensor.shape, tensor.stride(), strict=True)) for tensor in of)
+    return sum(tensor.element_size() * prod(n for n, step in each if step) for tensor, each in dimensions)
 
 
 def cast(sample: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:

@@ -12,20 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from profiles.errors import InputError
+from validate.counting import specs
 from validate.counting.adapters import TEXT, Found, find_class, found_of, half_of, spec_of
-from validate.counting.config_files import CLASS, Asked, ConfigFile
+from validate.counting.config_files import CLASS, ConfigFile, ConfigOptions
 from validate.counting.networks import ControlledUNet, LockedEncoder, SteeredUNet, UVit
 from validate.counting.samples import samples_of
 from validate.counting.sizes import framed, request_of
-from validate.counting.specs import (
-    CONFIGS,
-    LATENT_SCALE,
-    Architecture,
-    ComponentSpec,
-    Sample,
-    placed_prompt,
-    prompt,
-)
+from validate.counting.specs import Architecture, ComponentSpec, Sample
 
 HERE: Final = Path(__file__).parent / "zoo.toml"
 OWN: Final = {kind.__name__: kind for kind in (ControlledUNet, LockedEncoder, SteeredUNet, UVit)}
@@ -54,15 +47,17 @@ def _architecture(entry: Mapping[str, Any]) -> Architecture:
 def _component(entry: Mapping[str, Any], frames: int) -> ComponentSpec:
     """A component as its table has it; ``frames`` are latent ones."""
     assert entry.keys() <= KNOWN, f"{entry['name']}: unknown keys {sorted(entry.keys() - KNOWN)}"
-    values = CONFIGS[entry["config"]] | entry.get("set", {})
+    values = specs.CONFIGS[entry["config"]] | entry.get("set", {})
     file, own = ConfigFile(HERE, values), OWN.get(values.get(CLASS))
     found = found_of(file, own) if own else find_class(file, **entry.get("arguments", {}))
     if "half" in entry:
-        scale = entry.get("scale", LATENT_SCALE)
+        scale = entry.get("scale", specs.LATENT_SCALE)
         groups = entry.get("groups", ())
         spec = half_of(found, entry["name"], entry["half"], scale, groups=groups, frames=frames)
     elif found.role == TEXT:
-        given = placed_prompt if found.config.get("num_key_value_heads") else prompt  # of a language model
+        given = (
+            specs.placed_prompt if found.config.get("num_key_value_heads") else specs.prompt
+        )  # of a language model
         tokens = entry["text_tokens"]
         spec = spec_of(found, entry["name"], partial(given, tokens), text_tokens=tokens)
     else:
@@ -75,8 +70,8 @@ def _component(entry: Mapping[str, Any], frames: int) -> ComponentSpec:
 
 
 def _backbone(found: Found, entry: Mapping[str, Any], frames: int) -> ComponentSpec:
-    scale, videos = entry.get("scale", LATENT_SCALE), framed(found.kind)
-    asked = Asked(scale, scale, frames if videos else None, entry.get("text_tokens"), scale)
+    scale, videos = entry.get("scale", specs.LATENT_SCALE), framed(found.kind)
+    asked = ConfigOptions(scale, scale, frames if videos else None, entry.get("text_tokens"), scale)
     request = request_of(found, asked, videos)
 
     def ruled(height: int, width: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ those.
 """
 
 import re
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -19,16 +20,9 @@ from profiles.architectures.models import load_model, model_names
 from profiles.costs.layers import one_gpu_s
 from profiles.machines.devices import load_device
 from validate.points import cluster_of
-from validate.printing import show, table
-from validate.published.sampling.rows import (
-    DEV,
-    DISTILLED,
-    INFERENCE,
-    STEPS,
-    SamplingRow,
-    Uncovered,
-    read_sampling,
-)
+from validate.published.sampling import rows
+from validate.published.sampling.rows import SamplingRow, Uncovered
+from validate.tables import show, table
 from validate.writing import csv_text, write_file
 
 LINKS: Final = {"A100": ("NVLink", "PCIe"), "V100": ("NVLink",)}
@@ -46,19 +40,19 @@ Found = tuple[str, Anchor]
 """Model and anchor."""
 
 
-def published_anchors(path: Path = INFERENCE) -> tuple[list[Found], list[tuple[SamplingRow, str]]]:
+def published_anchors(path: Path = rows.INFERENCE) -> tuple[list[Found], list[tuple[SamplingRow, str]]]:
     """Anchors in the order of the file, and the other one-GPU rows with a reason."""
     found: list[tuple[SamplingRow, Found]] = []
     kept: list[Found] = []
     left: list[tuple[SamplingRow, str]] = []
-    for row in read_sampling(path):
+    for row in rows.read_sampling(path):
         try:
             found += [(row, _anchor(row))] if row.num_gpus == 1 else []
         except Uncovered as reason:
             left.append((row, str(reason)))
-    dev = {_place(anchor) for row, (_, anchor) in found if row["model"] == DEV}
+    dev = {_place(anchor) for row, (_, anchor) in found if row["model"] == rows.DEV}
     for row, (model, anchor) in found:
-        if row["model"] == DISTILLED and _place(anchor) in dev:
+        if row["model"] == rows.DISTILLED and _place(anchor) in dev:
             why = "28 steps of the same transformer are published; 4 carry more of what is beside it"
             left.append((row, why))
         elif any(name == model and replace(anchor, source=other.source) == other for name, other in kept):
@@ -93,8 +87,8 @@ def _anchor(row: SamplingRow) -> Found:
         raise Uncovered("not the plain eager pass: compiled, or steps are skipped")
     tag = re.match(r"\[([^],:]*)", row["note"])
     source = f"{row['source']}, {row.figure} [{tag.group(1) if tag else 'text'}]"
-    source += STEPS[row["steps"]][1] if row["steps"] in STEPS else ""
-    source += f"; {DISTILLED}" if row["model"] == DISTILLED else ""
+    source += rows.STEPS[row["steps"]][1] if row["steps"] in rows.STEPS else ""
+    source += f"; {rows.DISTILLED}" if row["model"] == rows.DISTILLED else ""
     return row.model, Anchor(_device(row), *row.size, _batch(row), row.steps, row.latency_s, source)
 
 
@@ -121,7 +115,7 @@ def factor(name: str, anchor: Anchor) -> float:
     return anchor.latency_s / one_gpu_s(load_model(name), load_device(anchor.device), anchor)
 
 
-def report_anchors(output: Path | None) -> None:
+def report_anchors(options: Namespace) -> None:
     """Print every anchor with its factor and how many rows are none, and write the anchor files if asked to."""
     found, left = published_anchors()
     found.sort(key=lambda one: (one[1].device, one[0], one[1].height * one[1].width))
@@ -129,28 +123,25 @@ def report_anchors(output: Path | None) -> None:
     reasons = Counter(reason for _, reason in left).most_common()
     others = [f"{number} more rows of one GPU are none: {reason}" for reason, number in reasons]
     show(170, _factor_table(factors), *_summary(factors), *others)
-    if output:
-        write_anchors(found, output)
+    if options.output:
+        write_anchors(found, options.output)
 
 
 def _factor_table(factors: Sequence[tuple[str, Anchor, float]]) -> Table:
-    rows = (
-        [
-            *(at.device, name, f"{at.height}x{at.width}", f"{at.batch}", f"{at.steps}"),
-            *(f"{at.latency_s:.4g} s", f"{at.latency_s / value:.4g} s", f"{value:.3f}", at.source),
-        ]
-        for name, at, value in factors
-    )
+    lines = []
+    for name, at, value in factors:
+        place = at.device, name, f"{at.height}x{at.width}", f"{at.batch}", f"{at.steps}"
+        seconds = f"{at.latency_s:.4g} s", f"{at.latency_s / value:.4g} s"
+        lines.append([*place, *seconds, f"{value:.3f}", at.source])
     title = "one-GPU latencies: published, and by the laws alone"
-    return table(title, COLUMNS, rows, left=("device", "model", "source"))
+    return table(title, COLUMNS, lines, left=("device", "model", "source"))
 
 
 def _summary(factors: Sequence[tuple[str, Anchor, float]]) -> Iterator[str]:
     """How near each device's laws alone come, a line each."""
     for device in sorted({anchor.device for _, anchor, _ in factors}):
         values = [value for _, anchor, value in factors if anchor.device == device]
-        near = sum(abs(value - 1) <= NEAR for value in values)
-        yield (
-            f"{device}: {near} of {len(values)} factors within {NEAR:g} of 1, median {median(values):.3f},"
-            f" {min(values):.3f} to {max(values):.3f}"
+        near = (
+            f"{sum(abs(value - 1) <= NEAR for value in values)} of {len(values)} factors within {NEAR:g} of 1"
         )
+        yield f"{device}: {near}, median {median(values):.3f}, {min(values):.3f} to {max(values):.3f}"

@@ -10,7 +10,7 @@ layer is left out, but layers of one shape together, in whichever model they are
 weights moves memory and nothing else; it is part of every fit but those without its model.
 """
 
-import json
+from argparse import Namespace
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -27,12 +27,10 @@ from profiles.errors import InputError
 from profiles.machines.devices import RATE_KEYS, Device, Rates
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
 from validate.fitting import layer_times
-from validate.fitting.errors import Errors
-from validate.fitting.layer_times import CLASSES, UPDATE, Header
-from validate.fitting.least_squares import least_squares
-from validate.fitting.loading import Record
-from validate.printing import show, table
-from validate.writing import write_files
+from validate.fitting.layer_times import CLASSES, UPDATE, Header, Record
+from validate.fitting.least_squares import Errors, least_squares
+from validate.tables import show, table
+from validate.writing import Exact, toml_text, write_files
 
 KEYS: Final = dict(zip(CLASSES, RATE_KEYS, strict=True))
 STAND_INS: Final = {"conv": "matmul", "attention": "matmul", "matmul": "conv"}
@@ -47,7 +45,7 @@ LAYER: Final = ["model", "component", "layer"]
 COLUMNS: Final = ("mostly", "pass", "times", "ms", "together", "median error", "worst")
 
 
-class Fit(NamedTuple):
+class RatesFit(NamedTuple):
     """A solution: seconds per unit of work, whether each rests on its bound, and how well-posed it was.
 
     A class of work that costs nothing has an infinite rate. ``condition`` is the condition number of the equations.
@@ -69,7 +67,7 @@ class Fold(NamedTuple):
     """A fit, and the samples that it has not seen; ``name`` is what these have in common."""
 
     name: Hashable
-    fit: Fit
+    fit: RatesFit
     left_out: pd.DataFrame
 
     @property
@@ -89,7 +87,7 @@ class Calibration:
     device: str
     headers: tuple[Header, ...]
     samples: pd.DataFrame
-    fit: Fit
+    fit: RatesFit
     models: tuple[Fold, ...]
     shapes: tuple[Fold, ...]
     halves: tuple[Fold, ...]
@@ -137,18 +135,11 @@ def _calibrated(device: str, records: Sequence[Record], headers: Iterable[Header
     if min(times.get(half, 0) for half in (0, 1)) < len(RATE_KEYS):
         number = f"{len(layers.drop_duplicates(LAYER))} layers with {len(layers)} times"
         raise InputError(f"{number} are too few: each half must have {len(RATE_KEYS)}")
-    return Calibration(
-        device,
-        tuple(headers),
-        samples,
-        fit_times(samples),
-        tuple(_folds(samples, "model")),
-        tuple(_folds(samples, "shape")),
-        tuple(_folds(samples, "half"))[::-1],
-    )
+    models, shapes, halves = (tuple(_folds(samples, by)) for by in ("model", "shape", "half"))
+    return Calibration(device, tuple(headers), samples, fit_times(samples), models, shapes, halves[::-1])
 
 
-def fit_times(samples: pd.DataFrame) -> Fit:
+def fit_times(samples: pd.DataFrame) -> RatesFit:
     """Rates that fit measured times best, no work taking negative time."""
     work, measured = work_of(samples), samples["seconds"].to_numpy()
 
@@ -157,7 +148,7 @@ def fit_times(samples: pd.DataFrame) -> Fit:
         return np.asarray(np.maximum(expected, LEAST_EXPECTED * measured) ** -0.5)
 
     found = least_squares(work, measured, weigh)
-    return Fit(found.values, tuple(found.bound.tolist()), found.condition)
+    return RatesFit(found.values, tuple(found.bound.tolist()), found.condition)
 
 
 def work_of(samples: pd.DataFrame) -> FloatArray:
@@ -165,7 +156,7 @@ def work_of(samples: pd.DataFrame) -> FloatArray:
     return samples[list(CLASSES)].to_numpy(dtype=float)
 
 
-def errors_of(found: Fit, samples: pd.DataFrame) -> Errors:
+def errors_of(found: RatesFit, samples: pd.DataFrame) -> Errors:
     """Errors of what rates predict."""
     return Errors(samples["seconds"].to_numpy(), work_of(samples) @ found.seconds)
 
@@ -181,7 +172,7 @@ def _folds(samples: pd.DataFrame, by: str) -> Iterator[Fold]:
         yield Fold(name, _completed(fit_times(rest), rest), unseen)
 
 
-def _completed(found: Fit, samples: pd.DataFrame) -> Fit:
+def _completed(found: RatesFit, samples: pd.DataFrame) -> RatesFit:
     """Rates in which work that no sample does takes what it does in a device file."""
     seconds = found.seconds.copy()
     for name, stand_in in STAND_INS.items():
@@ -201,23 +192,20 @@ def model_of(path: Path, header: Header | None, models: Sequence[Model]) -> Mode
     if model is None:
         raise InputError(f"{path}: is a profile of {header.model}, not of {names}")
     if (header.height, header.width) != (model.height, model.width):
-        raise InputError(
-            f"{path}: was measured at {header.height}x{header.width}, but the work of {model.name} is counted at"
-            f" {model.height}x{model.width}; give the folder that it was written to"
-        )
+        counted = f"the work of {model.name} is counted at {model.height}x{model.width}"
+        rule = f"but {counted}; give the folder that it was written to"
+        raise InputError(f"{path}: was measured at {header.height}x{header.width}, {rule}")
     if header.dtype not in ELEMENT_BYTES:
         raise InputError(f"{path}: dtype is '{header.dtype}', must be one of {', '.join(ELEMENT_BYTES)}")
     return model
 
 
-def report_calibration(
-    models: Sequence[str], paths: Sequence[Path], device: str, output: Path | None
-) -> None:
+def report_calibration(options: Namespace) -> None:
     """Calibrate a device, print what the fit is worth, and write the device file if asked to."""
-    found = calibrate(device, [load_model(name) for name in models], paths)
+    found = calibrate(options.device, [load_model(name) for name in options.model], options.times)
     show_calibration(found)
-    if output is not None:
-        write_files(output.parent, {Path(output.name): device_text(found)})
+    if options.output is not None:
+        write_files(options.output.parent, {Path(options.output.name): device_text(found)})
 
 
 def show_calibration(found: Calibration) -> None:
@@ -227,17 +215,10 @@ def show_calibration(found: Calibration) -> None:
 
 def class_table(found: Calibration) -> Table:
     """Residuals of the fit to all layers, by the class of work that takes most of a layer's time."""
-    rows = (
-        [
-            *(name, quantity, f"{len(errors)}", f"{1e3 * errors.measured.sum():.2f}"),
-            *(
-                f"{100 * errors.together:+.1f} %",
-                f"{100 * errors.median:.1f} %",
-                f"{100 * errors.worst:.0f} %",
-            ),
-        ]
-        for name, quantity, errors in found.by_class()
-    )
+    rows = []
+    for name, quantity, of in found.by_class():
+        shares = f"{100 * of.together:+.1f} %", f"{100 * of.median:.1f} %", f"{100 * of.worst:.0f} %"
+        rows.append([name, quantity, f"{len(of)}", f"{1e3 * of.measured.sum():.2f}", *shares])
     title = f"{found.device}: measured layers and what the fit makes of them"
     return table(title, COLUMNS, rows, left=("mostly", "pass"))
 
@@ -267,7 +248,7 @@ def rates_of(found: Calibration) -> dict[str, float]:
     """Rates of the device file, in its units; those of work that was not measured are another's."""
     rates = {key: min(rate, FREE) for key, rate in found.fit.rates.items()}
     for name, stand_in in STAND_INS.items():
-        if not _measured(found, name):
+        if not found.samples[name].sum() > 0:
             rates[KEYS[name]] = rates[KEYS[stand_in]]
     return rates
 
@@ -275,7 +256,7 @@ def rates_of(found: Calibration) -> dict[str, float]:
 def rate_source(found: Calibration, key: str) -> str:
     """Where a rate comes from, and how far the layers determine it."""
     name = CLASSES[RATE_KEYS.index(key)]
-    if not _measured(found, name):
+    if not found.samples[name].sum() > 0:
         return f"estimate: as {STAND_INS.get(name, 'free')}, for no measured layer does such work"
     values = [half.fit.rates[key] for half in found.halves]
     spread = f"{min(values):.4g} and {max(values):.4g} on either half of the layers"
@@ -288,42 +269,31 @@ def calibrated_device(found: Calibration) -> Device:
     """The device as a simulation takes it."""
     conv, matmul, attention, memory, kernel = rates_of(found).values()
     memory_gib = _memory_gib(found)
-    return Device(
-        name=found.device,
-        source=_source(found),
-        memory_bytes=None if memory_gib is None else memory_gib * GIB,
-        rates=Rates(conv * TFLOP, matmul * TFLOP, attention * TFLOP, memory * GB, kernel * MICROSECOND),
-    )
+    rates = Rates(conv * TFLOP, matmul * TFLOP, attention * TFLOP, memory * GB, kernel * MICROSECOND)
+    memory_bytes = None if memory_gib is None else memory_gib * GIB
+    return Device(found.device, _source(found), memory_bytes, rates)
 
 
 def device_text(found: Calibration) -> str:
     """Text of the device file, whose memory may not be known; each rate has a source."""
     memory_gib = _memory_gib(found)
-    lines = [f"name = {json.dumps(found.device)}", f"source = {json.dumps(_source(found))}"]
-    lines += [] if memory_gib is None else [f"memory_GiB = {memory_gib:g}"]
-    lines += ["", "[rates]", *(f"{key} = {rate:.{DIGITS}g}" for key, rate in rates_of(found).items())]
-    lines += ["", "[rates.sources]"]
-    lines += [f"{key} = {json.dumps(rate_source(found, key))}" for key in RATE_KEYS]
-    return "\n".join(lines) + "\n"
+    values: dict[str, object] = {"name": found.device, "source": _source(found)}
+    values |= {} if memory_gib is None else {"memory_GiB": Exact(f"{memory_gib:g}")}
+    sources = {key: rate_source(found, key) for key in RATE_KEYS}
+    return toml_text({**values, "rates": {**rates_of(found), "sources": sources}}, f".{DIGITS}g")
 
 
 def _source(found: Calibration) -> str:
     models = ", ".join(found.samples["model"].unique())
     dtypes = ", ".join(dict.fromkeys(header.dtype for header in found.headers)) or "a precision nobody noted"
-    left_out = "; ".join(left_out_lines(found))
-    return (
-        f"rates: python -m validate calibrate, non-negative least squares of {len(found.samples)}"
-        f" measured times of layers of {models}, in {dtypes}; {left_out}"
-    )
+    times = f"{len(found.samples)} measured times of layers of {models}, in {dtypes}"
+    fit = f"rates: python -m validate calibrate, non-negative least squares of {times}"
+    return "; ".join([fit, *left_out_lines(found)])
 
 
 def _in_words(errors: Errors) -> str:
     worth = f"median error {100 * errors.median:.1f} %, worst {100 * errors.worst:.0f} %"
     return f"{len(errors)} times, together {100 * errors.together:+.1f} %, {worth}"
-
-
-def _measured(found: Calibration, name: str) -> bool:
-    return bool(found.samples[name].sum() > 0)
 
 
 def _memory_gib(found: Calibration) -> float | None:

@@ -1,21 +1,38 @@
 """The cluster files whose collectives are fitted to measured times: which rows set which file, and the lines they set.
 
-A file's table ``[collectives]`` and what follows it is written by ``fit-collectives``; what stands before is not.
+A file's table ``[collectives]`` and what follows it is written by ``fit-collectives``; what stands before is not. The
+command also prints errors on rows that were left out.
 """
 
-from collections.abc import Mapping
+import tomllib
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pandas as pd
 
 from profiles.errors import InputError
+from profiles.files import read_text
 from profiles.machines.clusters import CLUSTERS, Cluster, load_cluster
-from profiles.machines.fabrics import OPERATIONS, RING, SWITCH, Between, Curve, Curves
+from profiles.machines.fabrics import OPERATIONS, Between, Curve, Curves
 from profiles.units import MICROSECOND
-from validate.fitting.collective_laws import Known, bare, errors_of, fit_between, fit_inside
-from validate.fitting.collective_rows import curves_of, launch_s, of_sources
+from validate.fitting.collective_laws import (
+    HeldOut,
+    Known,
+    bare,
+    curves_of,
+    errors_of,
+    fit_between,
+    fit_inside,
+    held_out,
+    launch_s,
+    of_sources,
+    read_measured,
+)
+from validate.tables import show, table
 from validate.writing import write_files
 
 COMMAND: Final = "python -m validate fit-collectives --data ../shared/measured"
@@ -46,44 +63,19 @@ class Wires:
     """
 
     cluster: str
-    sources: tuple[str, ...]
+    sources: Sequence[str]
     tree: bool = True
     shares_of: str = ""
     step_of: str = ""
 
 
-BOXES: Final[Mapping[str, Box]] = {
-    "a100": Box("aic:a100_sxm/comm/nccl/2.27.3", "aic:a100_sxm/comm/vllm/0.14.0/custom_allreduce", RING),
-    "h100": Box("aic:h100_sxm/comm/nccl/2.29.2", "aic:h100_sxm/comm/vllm/0.24.0/custom_allreduce", SWITCH),
-    "h200": Box("aic:h200_sxm/comm/nccl/2.29.2", "aic:h200_sxm/comm/vllm/0.24.0/custom_allreduce", SWITCH),
-    "b200": Box("aic:b200_sxm/comm/nccl/2.29.2", "aic:b200_sxm/comm/vllm/0.24.0/custom_allreduce", SWITCH),
-    "gb200": Box("aic:gb200/comm/nccl/2.29.2", "aic:b200_sxm/comm/vllm/0.24.0/custom_allreduce", SWITCH),
-}
-WIRES: Final[Mapping[str, Wires]] = {
-    "efa-4x100": Wires("p4d", ("efaeks:p4d-2", "issue:nccl/527")),
-    "efa-4x100-later": Wires("p4de", ("adt:nccl/p4de-2",), shares_of="efa-4x100"),
-    "efa-32x100": Wires(
-        "p5", ("adt:nccl/p5-2", "cg:nccl_all_reduce", "cg:nccl_all_gather", "cg:nccl_alltoall")
-    ),
-    "ib-8x200": Wires("a100-ib", ("idx:23234045404",), tree=False),
-    "ib-8x400": Wires(
-        "h100-ib", ("dstack:nebius", "idx:13206703100"), shares_of="ib-8x200", step_of="ib-8x200"
-    ),
-}
+READ: Final = tomllib.loads(read_text(Path(__file__).with_name("collectives.toml")))
+BOXES: Final[Mapping[str, Box]] = {name: Box(**of) for name, of in READ["boxes"].items()}
+WIRES: Final[Mapping[str, Wires]] = {name: Wires(**of) for name, of in READ["wires"].items()}
 FILES: Final[Mapping[str, tuple[str, str]]] = {
-    "a100-nvlink-8": ("a100", ""),
-    "p4d": ("a100", "efa-4x100"),
-    "p4de": ("a100", "efa-4x100-later"),
-    "a100-ib": ("a100", "ib-8x200"),
-    "h100-nvlink-8": ("h100", ""),
-    "h20-nvlink-8": ("h100", ""),
-    "p5": ("h100", "efa-32x100"),
-    "h100-ib": ("h100", "ib-8x400"),
-    "h200-ib": ("h200", "ib-8x400"),
-    "b200-ib": ("b200", "ib-8x400"),
-    "gb200-nvl72": ("gb200", "ib-8x400"),
+    name: (box, wires) for name, (box, wires) in READ["files"].items()
 }
-"""The machine and the network of each cluster file."""
+"""The machine and the network of each cluster file; empty where it has one node."""
 
 
 class Fitted(NamedTuple):
@@ -155,11 +147,8 @@ def block_text(fitted: Fitted) -> str:
     """The lines of a cluster file from ``[collectives]`` on."""
     law = fitted.cluster.collectives
     lines = [HEAD, f"# {COMMAND}", *(f"# {note}" for note in fitted.notes)]
-    lines.append(f"call_us = {_number(law.call_s / MICROSECOND)}")
-    lines += [
-        f'all_reduce_by = "{law.all_reduce_by}"',
-        f"step_us = {_number((law.step_s or 0.0) / MICROSECOND)}",
-    ]
+    lines += [f"call_us = {_number(law.call_s / MICROSECOND)}", f'all_reduce_by = "{law.all_reduce_by}"']
+    lines += [f"step_us = {_number((law.step_s or 0.0) / MICROSECOND)}"]
     lines += [*_lines(law.efficiency), "", "[collectives.fixed_us]", *_lines(law.fixed_s, MICROSECOND)]
     lines += ["", "[collectives.middle]", *_lines(law.middle)]
     if between := law.between:
@@ -174,9 +163,7 @@ def block_text(fitted: Fitted) -> str:
 
 def _lines(curves: Curves, unit: float = 1.0) -> list[str]:
     of = dict(curves)
-    return [
-        f"{operation} = {_curve_text(of[operation], unit)}" for operation in OPERATIONS if operation in of
-    ]
+    return [f"{name} = {_curve_text(of[name], unit)}" for name in OPERATIONS if name in of]
 
 
 def _curve_text(curve: Curve, unit: float) -> str:
@@ -201,3 +188,42 @@ def file_text(name: str, fitted: Fitted) -> str:
 def write_clusters(texts: Mapping[str, str]) -> None:
     """Write cluster files."""
     write_files(CLUSTERS, {Path(f"{name}.toml"): text for name, text in texts.items()})
+
+
+COLUMNS: Final = ("rows of", "left out", "operation", "rows", "median error", "90th percentile", "worst")
+
+
+class Judged(NamedTuple):
+    """Errors of rows that were left out, of one machine or network."""
+
+    name: str
+    found: HeldOut
+
+    @property
+    def cells(self) -> list[str]:
+        """The cells of a line."""
+        errors = self.found.errors
+        shares = (f"{100 * share:.1f} %" for share in (errors.median, errors.tail, errors.worst))
+        return [self.name, self.found.scheme, self.found.operation, f"{len(errors)}", *shares]
+
+
+def report_collectives(options: Namespace) -> None:
+    """Print what the law is worth on rows that were left out; write the cluster files if asked to."""
+    rows = read_measured(options.data)
+    title = "collectives: errors of rows that the fit has not seen"
+    show(120, table(title, COLUMNS, (of.cells for of in judged(rows)), left=COLUMNS[:3]))
+    if options.write:
+        write_clusters({name: file_text(name, fitted_cluster(rows, name)) for name in FILES})
+
+
+def judged(rows: pd.DataFrame) -> Iterator[Judged]:
+    """Errors on rows left out, of each machine and then of each network."""
+    for box, of in BOXES.items():
+        chosen = of_sources(rows, [of.source], inside=True)
+        cluster = bare_cluster(next(name for name, (inside, _) in FILES.items() if inside == box))
+        yield from (Judged(box, found) for found in held_out(fit_inside, cluster, chosen))
+    for wires, network in WIRES.items():
+        chosen = of_sources(rows, network.sources, inside=False)
+        fit = partial(fit_between, known=known_of(rows, network))
+        cluster = inside_cluster(rows, network.cluster)
+        yield from (Judged(wires, found) for found in held_out(fit, cluster, chosen))

@@ -1,8 +1,9 @@
 """Fitting: the law of collectives from measured NCCL times, and what it is worth on rows that were left out.
 
-Predictions are asked of ``profiles.machines.collectives.collective_law``, so what is fitted is what is simulated.
-Residuals are logarithmic and robust (soft L1): measured curves have steps where NCCL changes its protocol.
-Software is no part of it: nccl-tests launches its calls back to back.
+Rows are of a table of third-party measurements, by the machine they were measured on. Predictions are asked of
+``profiles.machines.collectives.collective_law``, so what is fitted is what is simulated. Residuals are logarithmic and
+robust (soft L1): measured curves have steps where NCCL changes its protocol. Software is no part of it: nccl-tests
+launches its calls back to back.
 
 Inside a node one step time, one fixed time for each operation, and by operation and group size a middle and a
 share of the port. Between nodes the step time, a fixed time of all-to-all alone, the most of the middle, and by
@@ -11,22 +12,82 @@ reach a share of their own: those over 4 and 8 do not come near it. Shares of a 
 InfiniBand and EFA reach (``WIRE``): sizes that end early leave them open, and a bound would be no finding.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
 from profiles.costs.layers import FloatArray
+from profiles.errors import InputError
 from profiles.machines.clusters import Cluster
-from profiles.machines.collectives import collective_law
+from profiles.machines.collectives import Group, collective_law
 from profiles.machines.fabrics import OPERATIONS, Between, Collectives, Curves
 from profiles.units import MICROSECOND
-from validate.fitting.collective_rows import Curve, curves_of
-from validate.fitting.errors import Errors
+from validate.fitting.least_squares import Errors
+
+FILE: Final = "collectives.csv"
+COLUMNS: Final = ("nodes", "gpus", "operation", "size_bytes", "latency_us", "implementation", "source_id")
+FROM_PYTHON: Final = "vLLM_custom_eager"
+"""The implementation whose small calls take as long as Python takes to launch them."""
+SMALL: Final = 65536
+"""Bytes up to which they do."""
+
+
+class Curve(NamedTuple):
+    """Times of one operation of one group, from one source."""
+
+    source: str
+    operation: str
+    group: Group
+    rows: pd.DataFrame
+
+
+def read_measured(folder: Path) -> pd.DataFrame:
+    """The rows of a folder of measurements.
+
+    Raises:
+        InputError: the file is not there, or lacks a column.
+    """
+    path = folder / FILE
+    try:
+        rows = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+    if missing := [column for column in COLUMNS if column not in rows]:
+        raise InputError(f"{path}:1: column {missing[0]} is missing")
+    return rows[rows["operation"].isin(OPERATIONS) & (rows["latency_us"] > 0)]
+
+
+def of_sources(rows: pd.DataFrame, sources: Iterable[str], *, inside: bool) -> pd.DataFrame:
+    """NCCL's rows of some sources, within one node or over several."""
+    chosen = rows["source_id"].isin(list(sources)) & rows["implementation"].str.contains("NCCL")
+    found = rows[chosen & ((rows["nodes"] == 1) == inside)]
+    if found.empty:
+        raise InputError(f"{FILE} has no rows of {', '.join(sources)}")
+    return found.reset_index(drop=True)
+
+
+def curves_of(rows: pd.DataFrame) -> list[Curve]:
+    """The rows, by source, operation and group."""
+    curves: Any = rows.groupby(["source_id", "operation", "gpus", "nodes"], sort=True)
+    return [
+        Curve(str(source), str(operation), Group(int(gpus), int(nodes)), of)
+        for (source, operation, gpus, nodes), of in curves
+    ]
+
+
+def launch_s(rows: pd.DataFrame, source: str) -> float:
+    """Seconds that a small call takes when Python launches it: what its software takes."""
+    of = (rows["source_id"] == source) & (rows["implementation"] == FROM_PYTHON)
+    small = rows[of & (rows["size_bytes"] <= SMALL)]
+    if small.empty:
+        raise InputError(f"{FILE} has no rows of {FROM_PYTHON} from {source}")
+    return float(small["latency_us"].median()) * MICROSECOND
 
 
 class Belief(NamedTuple):
@@ -55,7 +116,7 @@ FREE: Final = tuple((operation, ((1.0, 1.0),)) for operation in OPERATIONS)
 STAND_INS: Final = {"send_recv": "all_gather", "reduce_scatter": "all_gather", "all_gather": "all_reduce"}
 """Whose curves an operation takes that was not measured; all-to-all between nodes has all-reduce's."""
 
-Fit = Callable[[Cluster, pd.DataFrame], Cluster]
+Fitter = Callable[[Cluster, pd.DataFrame], Cluster]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,26 +163,20 @@ def fit_inside(cluster: Cluster, rows: pd.DataFrame) -> Cluster:
     curves = curves_of(rows)
     operations = [operation for operation in OPERATIONS if operation in set(rows["operation"])]
     sizes = [float(size) for size in sorted(rows["gpus"].unique())]
-    shape = (2, len(operations), len(sizes))
+    first, count = 1 + len(operations), len(operations) * len(sizes)
 
     def made(logs: FloatArray) -> Cluster:
         values = np.exp(logs)
-        fixed, (middles, shares) = (
-            values[1 : 1 + len(operations)],
-            values[1 + len(operations) :].reshape(shape),
-        )
+        fixed, (middles, shares) = values[1:first], values[first:].reshape(2, len(operations), len(sizes))
         law = replace(
             cluster.collectives,
             step_s=float(values[0]) * MICROSECOND,
-            fixed_s=_completed(
-                {o: ((1.0, float(a) * MICROSECOND),) for o, a in zip(operations, fixed, strict=True)}
-            ),
-            middle=_completed(dict(zip(operations, (_points(sizes, of) for of in middles), strict=True))),
-            efficiency=_completed(dict(zip(operations, (_points(sizes, of) for of in shares), strict=True))),
+            fixed_s=_completed(operations, [1.0], fixed[:, None] * MICROSECOND),
+            middle=_completed(operations, sizes, middles),
+            efficiency=_completed(operations, sizes, shares),
         )
         return replace(cluster, collectives=law)
 
-    count = shape[1] * shape[2]
     start = [STEP_US / 2, *[FIXED_US] * len(operations), *[MIDDLE] * count, *[SHARE] * count]
     most = [np.inf] * (len(start) - count) + [1.0] * count
     return made(_fitted(made, curves, start, most))
@@ -141,11 +196,11 @@ def fit_between(cluster: Cluster, rows: pd.DataFrame, known: Known = NOTHING) ->
         fixed = dict(cluster.collectives.fixed_s)
         if "all_to_all" in operations:
             fixed["all_to_all"] = ((1.0, float(values[1]) * MICROSECOND),)
-        reached = _completed({o: ((1.0, float(e)),) for o, e in zip(operations, shares, strict=True)})
+        reached = _completed(operations, [1.0], shares[:, None])
         between = Between(
             efficiency=known.efficiency or reached,
             tree=((2.0, float(values[3])),) if known.tree else (),
-            middle=_completed({o: ((1.0, float(m)),) for o, m in zip(operations, middles, strict=True)}),
+            middle=_completed(operations, [1.0], middles[:, None]),
             fixed_s=tuple(fixed.items()),
             step_s=float(values[0]) * MICROSECOND if known.step_s is None else known.step_s,
             middle_most=float(values[2]),
@@ -175,20 +230,15 @@ def _fitted(
         held = [SOFT * (logs[at] - np.log(belief.value)) / belief.spread for at, belief in beliefs.items()]
         return np.append(np.log(predicted / measured), held)
 
-    upper = np.log(np.asarray(most, dtype=float))
-    return np.asarray(
-        least_squares(
-            residuals, np.log(np.asarray(start)), loss="soft_l1", f_scale=SOFT, bounds=(-np.inf, upper)
-        ).x
-    )
+    bounds = -np.inf, np.log(np.asarray(most, dtype=float))
+    begin = np.log(np.asarray(start))
+    return np.asarray(least_squares(residuals, begin, loss="soft_l1", f_scale=SOFT, bounds=bounds).x)
 
 
-def _points(sizes: Sequence[float], values: FloatArray) -> tuple[tuple[float, float], ...]:
-    return tuple((size, float(value)) for size, value in zip(sizes, values, strict=True))
-
-
-def _completed(curves: dict[str, tuple[tuple[float, float], ...]]) -> Curves:
-    """Curves of all operations; what was not measured takes those of its stand-in."""
+def _completed(measured: Sequence[str], at: Sequence[float], values: FloatArray) -> Curves:
+    """Curves of all operations, from those of measured ones; what was not measured takes those of its stand-in."""
+    points = (tuple(zip(at, of.tolist(), strict=True)) for of in values)
+    curves = dict(zip(measured, points, strict=True))
 
     def curve(operation: str) -> tuple[tuple[float, float], ...]:
         return curves[operation] if operation in curves else curve(STAND_INS.get(operation, "all_reduce"))
@@ -196,16 +246,15 @@ def _completed(curves: dict[str, tuple[tuple[float, float], ...]]) -> Curves:
     return tuple((operation, curve(operation)) for operation in OPERATIONS)
 
 
-def held_out(fit: Fit, cluster: Cluster, rows: pd.DataFrame) -> Iterator[HeldOut]:
+def held_out(fit: Fitter, cluster: Cluster, rows: pd.DataFrame) -> Iterator[HeldOut]:
     """Errors of rows left out of a fit: every other size, each group size in turn, and the large sizes.
 
     Over several nodes each group size is judged for itself: two nodes have most of the rows, and all small ones.
     """
     sizes, gpus = sorted(rows["size_bytes"].unique()), sorted(rows["gpus"].unique())
     even = rows["size_bytes"].isin(sizes[::2])
-    yield from _judged(
-        "every other size", fit, cluster, [(rows[even], rows[~even]), (rows[~even], rows[even])]
-    )
+    halves = [(rows[even], rows[~even]), (rows[~even], rows[even])]
+    yield from _judged("every other size", fit, cluster, halves)
     groups = [(rows[rows["gpus"] != size], rows[rows["gpus"] == size]) for size in gpus]
     if len(groups) > 1 and rows["nodes"].max() == 1:
         yield from _judged("each group size", fit, cluster, groups)
@@ -217,7 +266,7 @@ def held_out(fit: Fit, cluster: Cluster, rows: pd.DataFrame) -> Iterator[HeldOut
 
 
 def _judged(
-    scheme: str, fit: Fit, cluster: Cluster, folds: Sequence[tuple[pd.DataFrame, pd.DataFrame]]
+    scheme: str, fit: Fitter, cluster: Cluster, folds: Sequence[tuple[pd.DataFrame, pd.DataFrame]]
 ) -> Iterator[HeldOut]:
     """Errors by operation over all folds, each a pair of rows to fit to and rows to be judged by."""
     found: dict[str, list[Errors]] = {}

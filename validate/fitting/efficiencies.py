@@ -11,21 +11,21 @@ xDiT's rows do not say how many synchronous steps were run: none here, as in the
 agree: with one, 8 cards would take 43 to 47 % longer at 4096 pixels than was published, with none 12 to 15 %.
 """
 
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, log
-from pathlib import Path
 from statistics import mean, median
 from typing import Final
 
 from profiles.machines.clusters import Cluster
 from profiles.machines.fabrics import OPERATIONS, Curve
-from validate.fitting.errors import Errors
+from validate.fitting.least_squares import Errors
 from validate.points import cluster_of
-from validate.printing import show, table
 from validate.published.sampling.rows import SamplingRow, sampling_rows
 from validate.published.sampling.runs import predict
+from validate.tables import show, table
 from validate.writing import write_file
 
 CLUSTER: Final = "l40-pcie-8"
@@ -77,21 +77,15 @@ class Links:
     def on(self, cluster: Cluster) -> Cluster:
         """A cluster with these links."""
         efficiency = tuple((operation, self.curve(operation)) for operation in OPERATIONS)
-        return replace(
-            cluster,
-            overlap_slowdown=self.slowdown,
-            collectives=replace(cluster.collectives, efficiency=efficiency),
-        )
+        collectives = replace(cluster.collectives, efficiency=efficiency)
+        return replace(cluster, overlap_slowdown=self.slowdown, collectives=collectives)
 
 
 @cache
 def rows() -> tuple[SamplingRow, ...]:
     """Published rows that are fitted to, or check the fit."""
-    return tuple(
-        row
-        for row in sampling_rows()
-        if row.figure in FIGURES and row["method"] in KINDS and row.num_gpus in SIZES and row.latency_s
-    )
+    ours = (row for row in sampling_rows() if row.figure in FIGURES and row["method"] in KINDS)
+    return tuple(row for row in ours if row.num_gpus in SIZES and row.latency_s)
 
 
 def kind_of(row: SamplingRow) -> str:
@@ -141,13 +135,13 @@ def loss(links: Links) -> float:
     return mean(abs(error_of(row, links)) for row in rows() if kind_of(row) != CHECK)
 
 
-def report_efficiencies(output: Path | None) -> None:
+def report_efficiencies(options: Namespace) -> None:
     """Fit the links, print what they predict, and write the lines of the cluster files if asked to."""
     links = links_at()
     title, words = f"{CLUSTER}: published and predicted", ("figure", "method", "fitted")
     show(120, table(title, COLUMNS, residuals(links), left=words), *summary(links))
-    if output:
-        write_file(output, link_text(links))
+    if options.output:
+        write_file(options.output, link_text(links))
 
 
 def residuals(links: Links) -> Iterator[list[str]]:
@@ -155,11 +149,9 @@ def residuals(links: Links) -> Iterator[list[str]]:
     for row in rows():
         error = exp(error_of(row, links)) - 1
         assert row.latency_s
-        yield [
-            *(row.figure, row["resolution_px"], f"{row.num_gpus}", row["method"]),
-            *(f"{seconds:.4g} s" for seconds in (row.latency_s, row.latency_s * (1 + error))),
-            *(f"{100 * error:+.1f} %", kind_of(row)),
-        ]
+        place = row.figure, row["resolution_px"], f"{row.num_gpus}", row["method"]
+        seconds = (f"{of:.4g} s" for of in (row.latency_s, row.latency_s * (1 + error)))
+        yield [*place, *seconds, f"{100 * error:+.1f} %", kind_of(row)]
 
 
 def summary(links: Links) -> Iterator[str]:

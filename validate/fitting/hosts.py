@@ -16,10 +16,10 @@ from typing import Final
 from profiles.machines.clusters import Cluster
 from profiles.machines.hosts import BOX, FREE, Host
 from validate.points import cluster_of
-from validate.printing import show, table
 from validate.published.sampling.methods import samplers
 from validate.published.sampling.rows import SamplingRow, sampling_rows
 from validate.published.sampling.runs import HOST_METHODS, HOST_PIXELS, place_of, predict, scenario_of
+from validate.tables import show, table
 
 BOXES: Final = ("a100-nvlink-8", "a100-pcie-4", "l40-pcie-8")
 """Boxes of which a source printed several methods on small images."""
@@ -45,9 +45,8 @@ class HostRow:
         """Seconds of the busiest host, of pace 1."""
         scenario = scenario_of(place_of(self.row, self._beside(BOX)))
         phases = samplers(self.row, scenario)[0].phases(scenario)
-        return sum(
-            phase.times * max(sum(op.host_s for op in ops) for ops in phase.plan.ops) for phase in phases
-        )
+        busiest = [max(sum(op.host_s for op in ops) for ops in phase.plan.ops) for phase in phases]
+        return sum(phase.times * seconds for phase, seconds in zip(phases, busiest, strict=True))
 
     @property
     def pace(self) -> float:
@@ -74,12 +73,9 @@ def host_rows(box: str) -> list[HostRow]:
 
 
 def _of_box(row: SamplingRow, box: str) -> bool:
-    small = (
-        row["resolution_px"] == HOST_PIXELS
-        and row["method"] in HOST_METHODS
-        and row["source"].startswith(SOURCES)
-    )
-    return small and row.latency_s is not None and row.cluster == box
+    small = row["resolution_px"] == HOST_PIXELS and row["method"] in HOST_METHODS
+    timed = row["source"].startswith(SOURCES) and row.latency_s is not None
+    return small and timed and row.cluster == box
 
 
 def pace_of(rows: list[HostRow]) -> float:

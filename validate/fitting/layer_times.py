@@ -1,12 +1,12 @@
 """Layer times: the files of measured times, read back as amounts of work and the seconds that these took.
 
-Beside ``times/<device>.csv``, which a model folder is read with, stand a header of the environment
-(``times/<device>.toml``) and the quantiles of every quantity (``quantiles/<device>.csv``).
+Each cell is read by the rule of its column. Beside ``times/<device>.csv``, which a model folder is read with, stand a
+header of the environment (``times/<device>.toml``) and the quantiles of every quantity (``quantiles/<device>.csv``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -14,12 +14,15 @@ from profiles.architectures.component_files import TIME_COLUMNS
 from profiles.architectures.models import Model
 from profiles.costs.layers import BACKWARD_WORK, ELEMENT_BYTES, FloatArray
 from profiles.errors import InputError
-from profiles.files import Table, path_kind
+from profiles.files import Row, Table, path_kind, read_rows
 from profiles.machines.devices import RATE_KEYS
 from profiles.software.recipes import RECIPES
 from profiles.units import GB, MILLISECOND, TFLOP
-from validate.fitting import loading
-from validate.fitting.loading import Record, count, load, one_of
+
+Rule = Callable[[Row, str], Any]
+"""What reads a cell, by its row and the name of its column."""
+Record = dict[str, Any]
+
 
 CLASSES: Final = tuple(key.split("_")[0] for key in RATE_KEYS)
 """Names of the classes of work: conv, matmul, attention, memory, kernel."""
@@ -30,17 +33,27 @@ QUANTITIES: Final = ("forward", "backward_first", "backward_later")
 """What is timed of each layer; the first backward pass of an iteration has no gradients to add to."""
 QUANTILES: Final = (0.1, 0.5, 0.9)
 QUANTILE_COLUMNS: Final = tuple(f"p{100 * quantile:.0f}_ms" for quantile in QUANTILES)
-PLACE_RULES: Final = {"component": loading.text, "index": loading.index, "batch_size": count}
-TIME_RULES: Final = PLACE_RULES | dict.fromkeys(TIME_COLUMNS[len(PLACE_RULES) :], loading.number)
+PLACE_RULES: Final[Mapping[str, Rule]] = {
+    "component": Row.text,
+    "index": Row.integer,
+    "batch_size": lambda row, key: row.integer(key, minimum=1),
+}
+TIME_RULES: Final = dict(PLACE_RULES) | dict.fromkeys(TIME_COLUMNS[len(PLACE_RULES) :], Row.number)
 QUANTILE_RULES: Final = {
     **PLACE_RULES,
-    "quantity": one_of(*QUANTITIES),
-    **dict.fromkeys(QUANTILE_COLUMNS, loading.number),
+    "quantity": lambda row, key: row.choice(key, QUANTITIES),
+    **dict.fromkeys(QUANTILE_COLUMNS, Row.number),
 }
 LAUNCHES: Final = 1e6
 
 FirstBackwards = Mapping[tuple[str, int, int], float]
 """Seconds of the backward pass of an iteration's first micro-batch, by component, layer and batch."""
+
+
+def load(path: Path, rules: Mapping[str, Rule]) -> list[Record]:
+    """Rows of a CSV file by column, and under ``where`` file and line; InputError where a cell breaks its rule."""
+    rows = read_rows(path, tuple(rules))
+    return [{**{key: rule(row, key) for key, rule in rules.items()}, "where": row.where} for row in rows]
 
 
 class Work(NamedTuple):
@@ -67,6 +80,12 @@ class Update(NamedTuple):
     recipe: str
     seconds: float
 
+    @classmethod
+    def of(cls, table: Table) -> "Update":
+        """An update as a header has it."""
+        parameters, recipe = table.integer("parameters", minimum=1), table.choice("recipe", tuple(RECIPES))
+        return cls(table.text("component"), parameters, recipe, table.positive("ms") * MILLISECOND)
+
 
 class Header(NamedTuple):
     """What a calibration reads of a header: which model was measured, how, a GPU's memory, and the rows written."""
@@ -87,35 +106,20 @@ def read_header(times: Path) -> Header | None:
     if path_kind(path) == "nothing":
         return None
     table = Table.read(path)
-    return Header(
-        model=table.text("model"),
-        height=table.integer("height", minimum=1),
-        width=table.integer("width", minimum=1),
-        dtype=table.text("dtype"),
-        source=table.text("source"),
-        memory_GiB=table.positive("memory_GiB") if "memory_GiB" in table else None,
-        rows=table.integer("rows") if "rows" in table else None,
-        updates=tuple(
-            Update(
-                update.text("component"),
-                update.integer("parameters", minimum=1),
-                update.choice("recipe", tuple(RECIPES)),
-                update.positive("ms") * MILLISECOND,
-            )
-            for update in table.tables("optimizer")
-        ),
-    )
+    model, dtype, source = (table.text(key) for key in ("model", "dtype", "source"))
+    height, width = (table.integer(key, minimum=1) for key in ("height", "width"))
+    memory = table.positive("memory_GiB") if "memory_GiB" in table else None
+    rows = table.integer("rows") if "rows" in table else None
+    updates = tuple(map(Update.of, table.tables("optimizer")))
+    return Header(model, height, width, dtype, source, memory, rows, updates)
 
 
 def read_first_backwards(folder: Path, device: str) -> FirstBackwards:
     """First backward pass of every layer of a model folder; nothing where quantiles were not written."""
     path = folder / "quantiles" / f"{device}.csv"
     rows = load(path, QUANTILE_RULES) if path_kind(path) == "file" else ()
-    return {
-        (row["component"], row["index"], row["batch_size"]): row["p50_ms"] * MILLISECOND
-        for row in rows
-        if row["quantity"] == "backward_first"
-    }
+    first = (row for row in rows if row["quantity"] == "backward_first")
+    return {tuple(row[key] for key in PLACE_RULES): row["p50_ms"] * MILLISECOND for row in first}
 
 
 def read_times(path: Path, model: Model, header: Header | None = None) -> list[Record]:
@@ -127,9 +131,8 @@ def read_times(path: Path, model: Model, header: Header | None = None) -> list[R
         rule = ""
         if component not in layers:
             rule = f"component is '{component}', is none of {model.name}'s: {', '.join(layers)}"
-        elif index >= layers[component]:
-            limit = f"{layers[component]}, the layers of {model.name}'s {component}"
-            rule = f"index is '{index}', must be below {limit}"
+        elif index >= (limit := layers[component]):
+            rule = f"index is '{index}', must be below {limit}, the layers of {model.name}'s {component}"
         elif key in rows:
             rule = f"index is '{index}', stands twice for {component} at batch {batch}"
         if rule:
@@ -142,9 +145,10 @@ def read_times(path: Path, model: Model, header: Header | None = None) -> list[R
     for component, batch in {(component, batch) for component, _, batch in rows}:
         missing = [index for index in range(layers[component]) if (component, index, batch) not in rows]
         if missing:
-            rule = f"layer {missing[0]} of {component} has no row at batch {batch}"
             whole = f"{model.name}'s {component} has {layers[component]} layers"
-            raise InputError(f"{path}: {rule}; {whole}")
+            raise InputError(
+                f"{path}: layer {missing[0]} of {component} has no row at batch {batch}; {whole}"
+            )
     return list(rows.values())
 
 

@@ -1,10 +1,11 @@
-"""The one least squares of this project: non-negative or otherwise bounded, re-weighted until it settles.
+"""The one least squares of this project, non-negative or otherwise bounded, and what predictions are worth.
 
-What is known beforehand of an unknown is a bound, or one more row with a weight of its own. The times of messages
-follow laws of their bytes, which are fitted robustly.
+It is re-weighted until it settles. What is known beforehand of an unknown is a bound, or one more row with a weight of
+its own. The times of messages follow laws of their bytes, which are fitted robustly.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -12,7 +13,57 @@ from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
 from profiles.costs.layers import FloatArray
-from validate.fitting.errors import Errors
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Errors of predicted values, relative to the measured or published ones; means and the like are without sign."""
+
+    measured: FloatArray
+    predicted: FloatArray
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[float, float]]) -> "Errors":
+        """Errors of pairs, each a measured and a predicted value."""
+        measured, predicted = np.array(list(pairs), dtype=float).reshape(-1, 2).T
+        return cls(measured, predicted)
+
+    def __len__(self) -> int:
+        return len(self.measured)
+
+    def __str__(self) -> str:
+        return f"median error {100 * self.median:.1f} %, worst {100 * self.worst:.1f} %"
+
+    @property
+    def relative(self) -> FloatArray:
+        """Error of each value, with its sign."""
+        return self.predicted / self.measured - 1
+
+    @property
+    def together(self) -> float:
+        """Error of the sum of all values, with its sign."""
+        return float(self.predicted.sum() / self.measured.sum() - 1)
+
+    @property
+    def mean(self) -> float:
+        """Mean error."""
+        return float(np.abs(self.relative).mean())
+
+    @property
+    def median(self) -> float:
+        """Median error."""
+        return float(np.median(np.abs(self.relative)))
+
+    @property
+    def tail(self) -> float:
+        """90th percentile of the errors."""
+        return float(np.quantile(np.abs(self.relative), 0.9))
+
+    @property
+    def worst(self) -> float:
+        """Largest error."""
+        return float(np.abs(self.relative).max())
+
 
 SETTLED: Final = 1e-12
 MAX_ROUNDS: Final = 200
@@ -132,10 +183,8 @@ def fit_law(volumes: FloatArray, seconds: FloatArray) -> Law:
     best, at, (lower, upper) = min(map(two_lines, breaks), key=lambda found: found[0])
     if best > error / 2:
         return line
-    both = [
-        Law(start.fixed_s, slope.s_per_unit, float(volumes[at]))
-        for start, slope in ((lower, upper), (line, line))
-    ]
+    ends = ((lower, upper), (line, line))
+    both = [Law(start.fixed_s, slope.s_per_unit, float(volumes[at])) for start, slope in ends]
     return min(both, key=lambda law: law.error(volumes, seconds))
 
 

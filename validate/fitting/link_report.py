@@ -17,7 +17,7 @@ from profiles.machines.fabrics import OPERATIONS, Curve
 from profiles.units import GB, MICROSECOND
 from validate.fitting.link_samples import Measurement, by_curve, by_pair
 from validate.fitting.links import PCIE, LinkFit, errors_of, law_of
-from validate.printing import show, table
+from validate.tables import show, table
 from validate.writing import whole_file
 
 CURVE_COLUMNS: Final = (
@@ -43,12 +43,9 @@ def curve_table(measurement: Measurement, cluster: Cluster) -> Table:
     for (operation, group), samples in by_curve(measurement.judges()).items():
         errors, at_most = errors_of(cluster, samples), max(sample.bus_gb_per_s for sample in samples)
         worst = int(abs(errors.relative).argmax())
-        found = [
-            f"{errors.measured.min() / MICROSECOND:.1f}",
-            f"{at_most:.3g}",
-            f"{100 * errors.median:.1f} %",
-        ]
-        found += [f"{100 * errors.relative[worst]:+.0f} %", f"{samples[worst].size_bytes:.0f}"]
+        found = [f"{errors.measured.min() / MICROSECOND:.1f}", f"{at_most:.3g}"]
+        found += [f"{100 * errors.median:.1f} %", f"{100 * errors.relative[worst]:+.0f} %"]
+        found.append(f"{samples[worst].size_bytes:.0f}")
         rows.append([operation, f"{group.size}", f"{group.num_nodes}", *found])
     return table(f"{what}, and what the cluster file makes of them", CURVE_COLUMNS, rows, left=("operation",))
 
@@ -110,17 +107,12 @@ def cluster_text(found: LinkFit, slowdown_measured: bool) -> str:
 def _link_lines(link: Link) -> list[str]:
     if link.kind == "ideal":
         return ['kind = "ideal"                  # one device per node: nothing runs inside it']
-    numbers = {
-        "bandwidth_GB_per_s": link.bandwidth_bytes_per_s / GB,
-        "latency_us": link.latency_s / MICROSECOND,
-        "call_us": link.call_s / MICROSECOND,
-    }
+    numbers = {"bandwidth_GB_per_s": link.bandwidth_bytes_per_s / GB}
+    numbers |= {"latency_us": link.latency_s / MICROSECOND, "call_us": link.call_s / MICROSECOND}
     if link.kind == PCIE:
-        numbers |= {
-            "switch_size": link.switch_size,
-            "switch_bandwidth_GB_per_s": link.switch_bandwidth_bytes_per_s / GB,
-            "host_bandwidth_GB_per_s": link.host_bandwidth_bytes_per_s / GB,
-        }
+        numbers |= {"switch_size": link.switch_size}
+        numbers |= {"switch_bandwidth_GB_per_s": link.switch_bandwidth_bytes_per_s / GB}
+        numbers |= {"host_bandwidth_GB_per_s": link.host_bandwidth_bytes_per_s / GB}
     return [f'kind = "{link.kind}"', *(f"{key} = {number:.4g}" for key, number in numbers.items())]
 
 

@@ -21,7 +21,7 @@ from profiles.files import parse_number, read_text
 from profiles.machines.collectives import Group, bus_volume
 from profiles.units import GB, MICROSECOND
 from validate.machine import NOT_KNOWN
-from validate.reporting.sections import grouped
+from validate.tables import grouped
 from validate.writing import csv_text
 
 PING_PONG: Final = "ping_pong"
@@ -120,14 +120,13 @@ def seconds_of(samples: Iterable[Sample]) -> FloatArray:
 
 def sample_text(measurement: Measurement) -> str:
     """Samples as CSV."""
-    parts = ((measurement.samples, "no"), (measurement.held_back, "yes"))
-    return csv_text(COLUMNS, (_row(sample, held_back) for samples, held_back in parts for sample in samples))
-
-
-def _row(sample: Sample, held_back: str) -> list[object]:
-    pair, beside = "-".join(map(str, sample.pair)), "yes" if sample.beside_compute else "no"
-    where = [sample.operation, sample.group.size, sample.group.num_nodes, pair, beside, held_back]
-    return [*where, f"{sample.size_bytes:.0f}", f"{sample.seconds / MICROSECOND:.3f}"]
+    rows: list[list[object]] = []
+    for samples, held_back in ((measurement.samples, "no"), (measurement.held_back, "yes")):
+        for one in samples:
+            pair, beside = "-".join(map(str, one.pair)), "yes" if one.beside_compute else "no"
+            where = [one.operation, one.group.size, one.group.num_nodes, pair, beside, held_back]
+            rows.append([*where, f"{one.size_bytes:.0f}", f"{one.seconds / MICROSECOND:.3f}"])
+    return csv_text(COLUMNS, rows)
 
 
 class Log(NamedTuple):
@@ -144,22 +143,20 @@ def read_logs(paths: Sequence[Path]) -> Measurement:
     logs = [read_log(path) for path in paths]
     gpus = sorted({log.gpu for log in logs if log.gpu})
     tests = ", ".join(f"{log.operation} of {log.group.size} over {log.group.num_nodes} nodes" for log in logs)
-    return Measurement(
+    read = f"logs of nccl-tests, read {date.today().isoformat()} by python -m validate links: {tests}"
+    environment = f"{read}; GPU: {', '.join(gpus) or 'not named'}; out-of-place times"
+    size = (
         max(log.group.size // log.group.num_nodes for log in logs),
         max(log.group.num_nodes for log in logs),
-        f"logs of nccl-tests, read {date.today().isoformat()} by python -m validate links: {tests}; "
-        f"GPU: {', '.join(gpus) or 'not named'}; out-of-place times",
-        tuple(sample for log in logs for sample in log.samples),
     )
+    return Measurement(*size, environment, tuple(sample for log in logs for sample in log.samples))
 
 
 def read_log(path: Path) -> Log:
     """One log, likewise."""
     lines = [(f"{path}:{number}", line) for number, line in enumerate(read_text(path).splitlines(), start=1)]
-    headers = (
-        at for at, (_, line) in enumerate(lines) if line.startswith("#") and set(line.split()) >= HEADER
-    )
-    header = next(headers, None)
+    comments = (at for at, (_, line) in enumerate(lines) if line.startswith("#"))
+    header = next((at for at in comments if set(lines[at][1].split()) >= HEADER), None)
     if header is None:
         where = lines[0][0] if lines else f"{path}:1"
         raise InputError(f"{where}: no log of nccl-tests: no header '# size count type ... time algbw busbw'")
@@ -227,8 +224,6 @@ def _sample(where: str, row: dict[str, str], operation: str, group: Group) -> Sa
     sample = Sample(operation, group, size, seconds)
     bus = sample.bus_gb_per_s
     if abs(bus - printed) > 0.01 + CLOSE * bus:
-        raise InputError(
-            f"{where}: busbw is {printed:g}, but {operation} of {group.size} gives "
-            f"{bus_volume(operation, group.size):g} * {size:g} B / {seconds / MICROSECOND:g} us = {bus:.2f} GB/s"
-        )
+        rate = f"{bus_volume(operation, group.size):g} * {size:g} B / {seconds / MICROSECOND:g} us = {bus:.2f} GB/s"
+        raise InputError(f"{where}: busbw is {printed:g}, but {operation} of {group.size} gives {rate}")
     return sample

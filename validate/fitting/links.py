@@ -20,8 +20,7 @@ from profiles.machines.devices import load_device
 from profiles.machines.fabrics import OPERATIONS, Collectives, interpolate
 from profiles.machines.fabrics import Curve as Efficiency
 from profiles.units import GB, MICROSECOND
-from validate.fitting.errors import Errors
-from validate.fitting.least_squares import Law, fit_law, robust_fit
+from validate.fitting.least_squares import Errors, Law, fit_law, robust_fit
 from validate.fitting.link_samples import PING_PONG, Curve, Measurement, Sample, by_curve, by_pair, seconds_of
 from validate.machine import disturbance
 
@@ -73,8 +72,10 @@ def fit_links(measurement: Measurement, name: str, device: str, kind: str = NVSW
 
 def predict(cluster: Cluster, sample: Sample) -> float:
     """Seconds that the simulator gives an operation nobody disturbs."""
-    if sample.operation == PING_PONG:
-        return _message_s(cluster, sample)
+    if sample.operation == PING_PONG:  # a message that has all ports on its way to itself
+        link = cluster.intra_node if sample.group.num_nodes == 1 else cluster.inter_node
+        assert link is not None
+        return link.latency_s + link.call_s + sample.size_bytes / link.bandwidth_bytes_per_s
     return collective_time(cluster, sample.operation, sample.size_bytes, sample.group).total_s
 
 
@@ -89,17 +90,12 @@ def _ports(measurement: Measurement, name: str, device: str, kind: str, notes: l
     inside, idle = Link("ideal", float("inf"), 0.0, 0.0), measurement.idle()
     if measurement.devices_per_node > 1:
         inside = _link(idle, 1, kind, notes, measurement.devices_per_node)
-    return Cluster(
-        name=name,
-        source=measurement.environment,
-        device=load_device(device),
-        devices_per_node=measurement.devices_per_node,
-        max_nodes=measurement.num_nodes,
-        overlap_slowdown=max(1.0, median(slowdowns)) if slowdowns else 1.0,
-        intra_node=inside,
-        inter_node=_link(idle, 2, "nic", notes) if measurement.num_nodes > 1 else None,
-        collectives=Collectives(0.0, tuple((operation, FREE) for operation in OPERATIONS), FREE),
-    )
+    between = _link(idle, 2, "nic", notes) if measurement.num_nodes > 1 else None
+    slowdown = max(1.0, median(slowdowns)) if slowdowns else 1.0
+    size = measurement.devices_per_node, measurement.num_nodes
+    free = Collectives(0.0, tuple((operation, FREE) for operation in OPERATIONS), FREE)
+    of = load_device(device)
+    return Cluster(name, measurement.environment, of, *size, slowdown, inside, between, free)
 
 
 def _link(samples: Sequence[Sample], num_nodes: int, kind: str, notes: list[str], devices: int = 0) -> Link:
@@ -157,12 +153,9 @@ def _with_latencies(cluster: Cluster, laws: Laws, notes: list[str]) -> Cluster:
     call_s, inner_s, outer_s = robust_fit(np.array(steps), fixed, np.maximum(fixed, least), limits)
     if len({tuple(row) for row in steps}) == 1:
         notes.append("latency and software per call: not told apart by operations of one kind")
-    return replace(
-        cluster,
-        intra_node=_split(inner, float(inner_s)),
-        inter_node=_split(outer, float(outer_s)) if outer else None,
-        collectives=replace(cluster.collectives, call_s=float(call_s)),
-    )
+    called = replace(cluster.collectives, call_s=float(call_s))
+    inner, outer = _split(inner, float(inner_s)), _split(outer, float(outer_s)) if outer else None
+    return replace(cluster, intra_node=inner, inter_node=outer, collectives=called)
 
 
 def _split(link: Link, latency_s: float) -> Link:
@@ -172,13 +165,9 @@ def _split(link: Link, latency_s: float) -> Link:
 
 def _steps(cluster: Cluster, key: Curve, which: str) -> float:
     """Latencies of one link that an operation takes: its fixed time if that latency is 1 s."""
-    operation, group = key
     links = {name: getattr(cluster, name) for name in ("intra_node", "inter_node")}
-    probe = replace(
-        cluster,
-        **{name: replace(link, latency_s=float(name == which)) for name, link in links.items() if link},
-    )
-    return collective_time(probe, operation, 1.0, group).fixed_s
+    alone = {name: replace(of, latency_s=float(name == which)) for name, of in links.items() if of}
+    return collective_time(replace(cluster, **alone), key[0], 1.0, key[1]).fixed_s
 
 
 def _efficiency(cluster: Cluster, samples: Sequence[Sample], law: Law) -> float:
@@ -209,10 +198,10 @@ def _collectives(cluster: Cluster, reached: dict[Curve, float], notes: list[str]
         if group.num_nodes > 1 and operation in curves:
             of_ports = 1.0 if pcie else interpolate(curves[operation], group.size)
             factors[group.num_nodes].append(value / of_ports)
-    nodes = FREE + tuple(
-        (float(number), _bounded(f"collectives over {number} nodes", median(values), notes))
-        for number, values in sorted(factors.items())
-    )
+    bounded = {
+        n: _bounded(f"collectives over {n} nodes", median(of), notes) for n, of in sorted(factors.items())
+    }
+    nodes = FREE + tuple((float(number), value) for number, value in bounded.items())
     for (operation, group), value in reached.items():
         if operation not in curves and not pcie:
             share = value / interpolate(nodes, group.num_nodes)
@@ -235,13 +224,6 @@ def _curve(operation: str, curves: Curves, notes: list[str]) -> Efficiency:
     stand_in = next((other for other in STAND_INS[operation] if other in curves), None)
     notes.append(f"{operation}: not measured; {f'as {stand_in}' if stand_in else '1 is a bound'}")
     return curves[stand_in] if stand_in else FREE
-
-
-def _message_s(cluster: Cluster, sample: Sample) -> float:
-    """Seconds that the simulator gives a message that has all ports on its way to itself."""
-    link = cluster.intra_node if sample.group.num_nodes == 1 else cluster.inter_node
-    assert link is not None
-    return link.latency_s + link.call_s + sample.size_bytes / link.bandwidth_bytes_per_s
 
 
 def _messages(samples: Iterable[Sample], num_nodes: int) -> list[Sample]:

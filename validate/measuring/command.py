@@ -49,9 +49,8 @@ def run_gpu(options: argparse.Namespace) -> None:
 def _set_threads(threads: int | None) -> None:
     import torch  # noqa: PLC0415  as above
 
+    check_least(("--threads", threads, 1))
     if threads is not None:
-        if threads < 1:
-            raise InputError(f"--threads is {threads}, must be at least 1")
         torch.set_num_threads(threads)
 
 
@@ -71,12 +70,12 @@ def run_links(options: argparse.Namespace) -> None:
     measurement: Measurement | None
     if options.nccl_tests:
         measurement = read_logs(options.nccl_tests)
+    elif place:
+        check_least(("--ranks", place.num_ranks, 2))
+        measurement = _measure(options.backend, options.max_mib)
     else:
-        check_least(("--ranks", place.num_ranks if place else options.ranks, 2))
-        if place is None:
-            measurement = launch(options.ranks, _measure, options.backend or "gloo", options.max_mib)[0]
-        else:
-            measurement = _measure(options.backend, options.max_mib)
+        check_least(("--ranks", options.ranks, 2))
+        measurement = launch(options.ranks, _measure, options.backend or "gloo", options.max_mib)[0]
     if measurement:
         _conclude(measurement, options)
 
@@ -84,8 +83,7 @@ def run_links(options: argparse.Namespace) -> None:
 def _check_links(options: argparse.Namespace) -> None:
     """Refuse what would fail after minutes of measuring, and to write one file over another."""
     load_device(options.device)
-    if options.max_mib < 1:
-        raise InputError(f"--max-mib is {options.max_mib}, must be at least 1")
+    check_least(("--max-mib", options.max_mib, 1))
     files = [("--output", options.output), ("--samples", options.samples)]
     for flag, path in files:
         if path:

@@ -1,8 +1,6 @@
 """The environment of a measurement: what was measured with, as read, for the header beside the times."""
 
-import json
 import subprocess
-from collections.abc import Mapping
 from typing import Final
 
 import torch
@@ -10,10 +8,8 @@ import torch
 from profiles.units import GIB
 from validate.machine import cpuinfo, facts
 
-GPU_FIELDS: Final = (
-    *("driver_version", "clocks.sm", "clocks.mem"),
-    *("clocks.max.sm", "power.draw", "temperature.gpu"),
-)
+CLOCK_FIELDS: Final = ("clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "temperature.gpu")
+GPU_FIELDS: Final = ("driver_version", *CLOCK_FIELDS)
 NOT_READ: Final = "not read"
 
 Value = str | int | float
@@ -21,11 +17,8 @@ Value = str | int | float
 
 def environment(device: torch.device) -> dict[str, Value]:
     """What a measurement on a device was made with."""
-    found: dict[str, Value] = {
-        **facts("torch", "diffusers", "transformers"),
-        "threads": torch.get_num_threads(),
-    }
-    return found | (gpu(device) if device.type == "cuda" else {})
+    found = facts("torch", "diffusers", "transformers") | {"threads": torch.get_num_threads()}
+    return {**found, **(gpu(device) if device.type == "cuda" else {})}
 
 
 def gpu(device: torch.device) -> dict[str, Value]:
@@ -45,7 +38,7 @@ def clocks(device: torch.device) -> str:
     """Clocks as read now: of a GPU what its driver says, of a CPU its cores."""
     if device.type == "cuda":
         read = nvidia_smi(str(torch.cuda.get_device_properties(device).uuid))
-        return ", ".join(f"{key} {read[key]}" for key in GPU_FIELDS[1:]) if read else NOT_READ
+        return ", ".join(f"{key} {read[key]}" for key in CLOCK_FIELDS) if read else NOT_READ
     megahertz = [float(cell) for cell in cpuinfo("cpu MHz")]
     return f"cores at {min(megahertz):.0f} to {max(megahertz):.0f} MHz" if megahertz else NOT_READ
 
@@ -56,11 +49,6 @@ def device_name(device: torch.device) -> str:
         return "cpu"
     name = torch.cuda.get_device_name(device).lower()
     return "-".join("".join(c if c.isalnum() else " " for c in name).split())
-
-
-def toml_lines(values: Mapping[str, Value]) -> list[str]:
-    """Values as lines of TOML, which writes these as JSON does."""
-    return [f"{key} = {json.dumps(value)}" for key, value in values.items()]
 
 
 def nvidia_smi(uuid: str) -> dict[str, str]:

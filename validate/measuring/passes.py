@@ -131,10 +131,8 @@ class Subject:
 
     def inputs(self, batch: int) -> Given:
         """Inputs of each pass."""
-        return [
-            building.inputs(sample, batch, self._dtype, self._below, self.generator)
-            for sample in self._samples
-        ]
+        made = (batch, self._dtype, self._below, self.generator)
+        return [building.inputs(sample, *made) for sample in self._samples]
 
     def forward(self, given: dict[str, Any]) -> Tensor:
         """Output of one pass, of a backbone with its graph."""
@@ -193,8 +191,12 @@ def out_of_memory(where: str) -> Iterator[None]:
 
 def _measure_batch(subject: Subject, batch: int, settings: Settings) -> BatchTimes:
     given = subject.inputs(batch)
-    rounds = [_round(subject, given) for _ in range(settings.warmup + settings.rounds)][settings.warmup :]
-    first, later, whole = (list(zip(*passes, strict=True)) for passes in zip(*rounds, strict=True))
+    rounds = []
+    for _ in range(settings.warmup + settings.rounds):
+        subject.module.zero_grad(set_to_none=True)
+        rounds.append((_marked(subject, given), _marked(subject, given), _unmarked(subject, given)))
+    kept = zip(*rounds[settings.warmup :], strict=True)
+    first, later, whole = (list(zip(*passes, strict=True)) for passes in kept)
     each = (first[0] + later[0], first[1], later[1])
     layers = {name: np.quantile(of, QUANTILES, axis=0) for name, of in zip(QUANTITIES, each, strict=True)}
     medians = {name: float(np.median(of)) for name, of in zip(WHOLE, whole, strict=True)}
@@ -232,12 +234,6 @@ def timed(clock: Clock, settings: Settings, parts: Sequence[Callable[[], object]
         clock.settle()
         rounds.append([clock.seconds(a, b) for a, b in pairwise(marks)])
     return [float(seconds) for seconds in np.median(rounds[settings.warmup :], axis=0)]
-
-
-def _round(subject: Subject, given: Given) -> tuple[Pass, Pass, Pass]:
-    """Run a first backward pass, a later one, and one without marks."""
-    subject.module.zero_grad(set_to_none=True)
-    return _marked(subject, given), _marked(subject, given), _unmarked(subject, given)
 
 
 def _marked(subject: Subject, given: Given) -> Pass:

@@ -17,7 +17,7 @@ from profiles.errors import DiffusimError, InputError
 from profiles.files import path_kind
 from profiles.units import MILLISECOND
 from validate.counting.component import ModelCount, count_model
-from validate.counting.config_files import Asked, ConfigFile
+from validate.counting.config_files import ConfigFile, ConfigOptions
 from validate.counting.configured import count_configured, slug
 from validate.counting.folder import folder_texts
 from validate.counting.specs import ComponentSpec
@@ -27,10 +27,10 @@ from validate.fitting.layer_times import QUANTILE_RULES, QUANTITIES, TIME_RULES
 from validate.machine import OtherPrograms, disturbance
 from validate.measuring.building import COUNTED_AS, DTYPES, RECIPES
 from validate.measuring.clocks import WALL, Clock, clock_of
-from validate.measuring.environment import Value, clocks, device_name, environment, toml_lines
+from validate.measuring.environment import Value, clocks, device_name, environment
 from validate.measuring.passes import WHOLE, BatchTimes, ComponentTimes, Settings, measure, trained_parameters
-from validate.printing import show, table
-from validate.writing import csv_text, write_files
+from validate.tables import show, table
+from validate.writing import csv_text, toml_text, write_files
 
 BACKWARD: Final = "backward_ms is a later micro-batch's, whose gradients are added to those already there"
 WAITING: Final = 0.05
@@ -41,7 +41,7 @@ COLUMNS: Final = (
 )
 
 
-Files = tuple[Sequence[ConfigFile], Asked]
+Files = tuple[Sequence[ConfigFile], ConfigOptions]
 """The user's own files, and what is asked for beside them."""
 
 
@@ -84,14 +84,10 @@ def profile(
     if isinstance(model, str):
         counted = counted_for(model, settings.dtype, height=height, width=width, components=components)
         return _profiled(model, counted, settings, (clock, name), output)
-    files, asked = model
-    counted = count_configured(files, replace(asked, dtype=_counted_as(settings.dtype)))
+    counted = _counted_files(model, settings.dtype, components)
     title = counted.architecture.title
-    specs = _chosen([part.spec for part in counted.components], components, title)
-    chosen = (part for part in counted.components if part.spec.name in specs)
-    kept = tuple(replace(part, spec=specs[part.spec.name]) for part in chosen)
     try:
-        return _profiled(slug(title), replace(counted, components=kept), settings, (clock, name), output)
+        return _profiled(slug(title), counted, settings, (clock, name), output)
     except DiffusimError:
         raise
     except Exception as error:  # whatever the class says to its arguments
@@ -99,9 +95,18 @@ def profile(
         raise InputError(f"{title} cannot run {where}: {first_line(error)}") from error
 
 
+def _counted_files(model: Files, dtype: str, components: Sequence[str]) -> ModelCount:
+    files, asked = model
+    counted = count_configured(files, replace(asked, dtype=_counted_as(dtype)))
+    specs = _chosen([part.spec for part in counted.components], components, counted.architecture.title)
+    chosen = (part for part in counted.components if part.spec.name in specs)
+    return replace(counted, components=tuple(replace(part, spec=specs[part.spec.name]) for part in chosen))
+
+
 def counted_for(
     model: str,
     dtype: str,
+    *,
     height: int | None = None,
     width: int | None = None,
     components: Sequence[str] = (),
@@ -124,16 +129,12 @@ def _chosen(specs: Sequence[ComponentSpec], names: Sequence[str], title: str) ->
     for name in names:
         if name not in known:
             raise InputError(f"unknown component '{name}' of {title}; choose from {', '.join(known)}")
-    there = names or known
-    return {
-        spec.name: replace(
-            spec,
-            inputs=tuple(source for source in spec.inputs if source in there),
-            reads={key: source for key, source in spec.reads.items() if source in there},
-        )
-        for spec in specs
-        if spec.name in there
-    }
+    there, found = names or known, {}
+    for spec in (spec for spec in specs if spec.name in there):
+        inputs = tuple(source for source in spec.inputs if source in there)
+        reads = {key: source for key, source in spec.reads.items() if source in there}
+        found[spec.name] = replace(spec, inputs=inputs, reads=reads)
+    return found
 
 
 def _profiled(
@@ -147,21 +148,11 @@ def _profiled(
     for component in counted.components:
         print(f"validate: measuring {component.spec.name} of {model}", file=sys.stderr)
         times.append(measure(component, counted.height, counted.width, settings, clock))
-    header: dict[str, Value] = {
-        "source": "python -m validate profile: medians of layers timed in place",
-        "model": model,
-        "height": counted.height,
-        "width": counted.width,
-        "device": clock.device.type,
-        "dtype": settings.dtype,
-        "clock": settings.clock if clock.device.type == "cpu" else "events",
-        **environment(clock.device),
-        "clocks_before": before,
-        "clocks_after": clocks(clock.device),
-        "warmup": settings.warmup,
-        "rounds": settings.rounds,
-        "seed": settings.seed,
-    }
+    header: dict[str, Value] = {"source": "python -m validate profile: medians of layers timed in place"}
+    header |= {"model": model, "height": counted.height, "width": counted.width, "device": clock.device.type}
+    header |= {"dtype": settings.dtype, "clock": settings.clock if clock.device.type == "cpu" else "events"}
+    header |= environment(clock.device) | {"clocks_before": before, "clocks_after": clocks(clock.device)}
+    header |= {key: getattr(settings, key) for key in ("warmup", "rounds", "seed")}
     cores = others.cores()
     header["other_programs_cores"] = "not known" if isnan(cores) else round(cores, 3)
     if output is not None:
@@ -213,11 +204,9 @@ def waiting_lines(components: Sequence[ComponentTimes]) -> Iterator[str]:
             for batch in component.batches
             if (share := batch.waiting(quantity) or 0.0) > WAITING
         ]
+        what = "these are times of launching kernels as much as of their work"
         if found:
-            yield (
-                f"{component.name}: the GPU waited for the host at least {', '.join(found)}:"
-                " these are times of launching kernels as much as of their work"
-            )
+            yield f"{component.name}: the GPU waited for the host at least {', '.join(found)}: {what}"
 
 
 def times_table(title: str, components: Sequence[ComponentTimes]) -> Table:
@@ -247,27 +236,22 @@ def time_texts(
     quantiles: list[list[object]] = []
     for component, batch in _batches(components):
         columns = zip(batch.median("forward"), batch.median("backward_later"), strict=True)
-        rows += (
-            [component.name, index, batch.batch, *map(_ms, times)] for index, times in enumerate(columns)
-        )
+        rows += ([component.name, n, batch.batch, *map(_ms, times)] for n, times in enumerate(columns))
         for quantity in QUANTITIES:
             for index, seconds in enumerate(batch.layers[quantity].T):
                 quantiles.append([component.name, index, batch.batch, quantity, *map(_ms, seconds)])
-    lines = toml_lines({**header, "backward": BACKWARD, "rows": len(rows)})
-    for component, batch in _batches(components):
-        lines += ["", "[[whole]]", *toml_lines(_whole(component, batch))]
-    for component in components:
-        if component.optimizer_s is not None:
-            update: dict[str, Value] = {
-                "component": component.name,
-                "parameters": trained_parameters(component.counted),
-                "recipe": RECIPES[str(header["dtype"])],
-                "ms": _ms(component.optimizer_s),
-            }
-            lines += ["", "[[optimizer]]", *toml_lines(update)]
+    recipe = RECIPES[str(header["dtype"])]
+    updates = [
+        {"component": of.name, "parameters": trained_parameters(of.counted), "recipe": recipe}
+        | {"ms": _ms(of.optimizer_s)}
+        for of in components
+        if of.optimizer_s is not None
+    ]
+    whole = [_whole(component, batch) for component, batch in _batches(components)]
+    said = {**header, "backward": BACKWARD, "rows": len(rows), "whole": whole, "optimizer": updates}
     return {
         Path("times") / f"{name}.csv": csv_text(TIME_RULES, rows),
-        Path("times") / f"{name}.toml": "\n".join(lines) + "\n",
+        Path("times") / f"{name}.toml": toml_text(said),
         Path("quantiles") / f"{name}.csv": csv_text(QUANTILE_RULES, quantiles),
     }
 

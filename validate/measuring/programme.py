@@ -23,14 +23,14 @@ from profiles.machines.devices import Device
 from profiles.units import MILLISECOND
 from validate.counting.zoo import architecture
 from validate.fitting.calibration import calibrate, calibrated_device, device_text, show_calibration
-from validate.fitting.errors import Errors
 from validate.fitting.layer_times import read_first_backwards
+from validate.fitting.least_squares import Errors
 from validate.measuring.clocks import THREAD, Clock, clock_of
 from validate.measuring.environment import Value, device_name, environment
 from validate.measuring.passes import OutOfMemoryError, Settings
 from validate.measuring.profiler import counted_for, profile, report_profile
 from validate.measuring.steps import MeasuredStep, SamplingStep, TrainingStep, by_rates
-from validate.printing import show, table
+from validate.tables import show, table
 from validate.writing import write_files
 
 PREDICTED: Final = ("measured layers", "the device's rates")
@@ -54,13 +54,6 @@ class StepRow(NamedTuple):
     from_rates_s: float
     note: str = ""
     no_memory: bool = False
-
-    @property
-    def measured_ms(self) -> list[float]:
-        """Milliseconds of the step, its frozen part and its optimizer; none where it was not measured."""
-        found = self.measured
-        seconds = (found.step_s, found.frozen_s, found.optimizer_s) if found else ()
-        return [each / MILLISECOND for each in seconds]
 
     @property
     def predicted_s(self) -> tuple[float, float]:
@@ -165,7 +158,8 @@ class _Run(NamedTuple):
         for step in self.programme.steps:
             known = rows.get(str(step))
             rows[str(step)] = self._row(step, known.measured if known else None, models[step.model], device)
-            write_steps(path, list(rows.values()), header)
+            text = json.dumps({"measured_with": header, "steps": list(rows.values())}, indent=1)
+            write_files(self.folder, {Path(path.name): text})
         return [rows[str(step)] for step in self.programme.steps]
 
     def _row(self, step: Step, measured: MeasuredStep | None, model: Model, device: Device) -> StepRow:
@@ -180,13 +174,14 @@ class _Run(NamedTuple):
                 note, no_memory = str(error), isinstance(error, OutOfMemoryError)
         first = read_first_backwards(self.folder / step.model, self.name)
         from_layers = step.predict_s(model, device, dtype, first)
-        from_rates = step.predict_s(by_rates(model), device, dtype)
-        group = self.programme.group(step)
+        from_rates, group = step.predict_s(by_rates(model), device, dtype), self.programme.group(step)
         return StepRow(str(step), group, measured, from_layers, from_rates, note, no_memory)
 
 
 def _shown(row: StepRow) -> list[str]:
-    cells = [f"{ms:.2f}" for ms in row.measured_ms] or [""] * 3
+    of = row.measured
+    parts = (of.step_s, of.frozen_s, of.optimizer_s) if of else ()
+    cells = [f"{each / MILLISECOND:.2f}" for each in parts] or [""] * 3
     for seconds in row.predicted_s:
         error = f"{100 * (seconds / row.measured.step_s - 1):+.1f} %" if row.measured else ""
         cells += [f"{seconds / MILLISECOND:.2f}", error]
@@ -207,12 +202,6 @@ def steps_summary(rows: Sequence[StepRow]) -> Iterator[str]:
             yield f"{group}, from {what}: {worth}"
 
 
-def write_steps(path: Path, rows: Sequence[StepRow], header: Mapping[str, Value]) -> None:
-    """Write all rows, and what they were measured with."""
-    texts = {Path(path.name): json.dumps({"measured_with": header, "steps": rows}, indent=1)}
-    write_files(path.parent, texts)
-
-
 def read_steps(path: Path, header: Mapping[str, Value]) -> dict[str, StepRow]:
     """Rows of an earlier run by their steps; none where there was none, and none of another machine."""
     if path_kind(path) == "nothing":
@@ -228,6 +217,5 @@ def check_same(path: Path, earlier: Mapping[str, Value], header: Mapping[str, Va
     for key in SAME:
         was, now = earlier.get(key, "none"), header.get(key, "none")
         if was != now:
-            raise InputError(
-                f"{path}: was measured with {key} '{was}', and here it is '{now}': name another --output"
-            )
+            rule = f"was measured with {key} '{was}', and here it is '{now}'"
+            raise InputError(f"{path}: {rule}: name another --output")

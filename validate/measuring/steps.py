@@ -5,7 +5,7 @@ rates of a calibrated device. The measurement runs the whole thing: frozen encod
 micro-batch, the optimizer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -17,7 +17,7 @@ from profiles.machines.clusters import Cluster, load_cluster
 from profiles.machines.devices import Device
 from profiles.software.stacks import load_stack
 from sim.parts import replay, replay_parts
-from sim.runs import step_s
+from sim.runs import steady_step_s
 from strategies.plans.workloads import ONE_PREDICTION, SamplingWorkload, TrainingWorkload
 from strategies.sampling.single import Single
 from strategies.sampling_scenario import SamplingScenario
@@ -76,9 +76,10 @@ class TrainingStep:
         size = (counted.height, counted.width)
         with out_of_memory(f"{self.model} at batch {self.batch}"):
             subjects = [Subject(part, size, settings.dtype, clock, settings.seed) for part in parts]
-            return self._measure(subjects, settings, clock)
+            return MeasuredStep(*timed(clock, settings, self._parts(subjects)))
 
-    def _measure(self, subjects: Sequence[Subject], settings: Settings, clock: Clock) -> "MeasuredStep":
+    def _parts(self, subjects: Sequence[Subject]) -> list[Callable[[], object]]:
+        """Forwards and backwards, frozen forwards, and the update."""
         inputs = [(each, each.inputs(self.batch // self.micro_batches)) for each in subjects]
         frozen = [pair for pair in inputs if not pair[0].spec.trainable]
         given = [pair for pair in inputs if pair[0].spec.trainable]
@@ -96,7 +97,7 @@ class TrainingStep:
                     output = subject.forward(sample[0])
                     torch.autograd.backward([output], [draws(output, subject.generator)])
 
-        return MeasuredStep(*timed(clock, settings, [train, encode, update]))
+        return [train, encode, update]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class SamplingStep:
     ) -> float:
         """Seconds of the step, which depend on neither optimizer nor backward passes."""
         workload = SamplingWorkload(1, self.height, self.width, steps=2, guidance=model.guidance)
-        return step_s(replay_parts(Single(), SamplingScenario(model, alone(device), workload)))
+        return steady_step_s(replay_parts(Single(), SamplingScenario(model, alone(device), workload)))
 
     def measure(self, counted: ModelCount, settings: Settings, clock: Clock) -> "MeasuredStep":
         """Run the backbone without gradients; the update of the image by the scheduler is not in it."""

@@ -1,64 +1,38 @@
-"""Bands from published numbers: what is left of them where nothing was set by them, by device, stack and method.
+"""What published numbers say of errors, as the package ships it: bands of times, and trust in predictions.
 
-The error of compute is that of one GPU's latencies without what was published of it, and of training within one node.
-What a method adds is the error of several GPUs where the model starts from one GPU's published latency, of speedups
-over another method, and of training on several nodes over that on one.
+Bands are what is left of the numbers where nothing was set by them, by device, stack and method. The error of compute
+is that of one GPU's latencies without what was published of it, and of training within one node. What a method adds is
+the error of several GPUs where the model starts from one GPU's published latency, of speedups over another method, and
+of training on several nodes over that on one. Trust is the errors of independent numbers, by task, family of devices
+and kind of method.
 """
 
-import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from statistics import median
+from typing import Final, NamedTuple
 
 from profiles.architectures.models import model_names
-from profiles.costs.bands import (
-    ANY,
-    DATA_PARALLEL,
-    FAMILIES,
-    FEWEST,
-    METHODS,
-    ONE_GPU,
-    PATCHES,
-    PIPELINE,
-    Band,
-    Bands,
-    Evidence,
-    Spread,
-    load_bands,
-)
+from profiles.costs import bands as shipped
+from profiles.costs.bands import Band, Bands, Evidence, Spread, load_bands
+from profiles.costs.trust import COLUMNS, Trust
+from profiles.files import read_text
 from profiles.machines.clusters import cluster_names
 from profiles.software.stacks import DEFAULT_STACK
 from validate.fitting.anchors import factor
 from validate.points import cluster_of, model_of
 from validate.published.clusters import SETS, ClusterRun, read_runs
 from validate.published.ledger import Ledger
-from validate.published.records import Record
+from validate.published.records import KINDS, OTHER, TASKS, TIMES, Record, Standing
 from validate.published.sampling.runs import Run
-from validate.published.standings import Standing
-from validate.writing import write_file
+from validate.tables import grouped
+from validate.writing import csv_text, toml_text, write_file
 
 COMMAND: Final = "python -m validate published --bands"
-PRIORS: Final = {
-    ONE_GPU: (
-        0.8,
-        1.35,
-        "ten published runs of training within a node, on three stacks, lie between 0.84 and 1.13",
-    ),
-    DATA_PARALLEL: (
-        0.96,
-        1.04,
-        "DiffusionPipe, Table 2, on 8 GPUs, where little is awaited: synchronisation is up to 4 points of the iteration"
-        " off; what more GPUs await is of exposed",
-    ),
-    PIPELINE: (
-        0.76,
-        1.35,
-        "the worst of DiffusionPipe's and PULSE's speedups: 1.28 over 1.06, and 1.1 over 1.48",
-    ),
-    PATCHES: (0.66, 1.35, "10 and 90 % quantiles of published runs on several GPUs under eager"),
-}
-"""Low, high and source of the bands of methods of which too few numbers are known."""
+PRIORS: Final = tomllib.loads(read_text(Path(__file__).with_name("priors.toml")))
+"""The head of the file of bands, and the bands of methods of which too few numbers are known."""
 LITTLE: Final = 0.1
 """Share of the time in which data are awaited, below which the error is the method's, not that of what is awaited."""
 
@@ -82,25 +56,21 @@ def alone() -> Iterator[Miss]:
     """Published latencies of one GPU over estimates that nothing was scaled by."""
     for name in model_names():
         for anchor in model_of(name).anchors:
-            yield Miss(anchor.device, DEFAULT_STACK, ONE_GPU, factor(name, anchor), "anchors.csv")
+            yield Miss(anchor.device, DEFAULT_STACK, shipped.ONE_GPU, factor(name, anchor), "anchors.csv")
 
 
 def together(runs: Iterable[Run]) -> Iterator[Miss]:
     """Published latencies of several GPUs over those predicted from one GPU's."""
     for run in runs:
         place, outcome, error = run.place, run.outcome, run.error
-        if (
-            place is None
-            or outcome is None
-            or error is None
-            or run.record.standing is not Standing.INDEPENDENT
-        ):
+        judged = run.record.standing is Standing.INDEPENDENT
+        if place is None or outcome is None or error is None or not judged:
             continue
         device = place.cluster.device.name
         if place.num_gpus > 1 and any(a.device == device for a in model_of(place.model).anchors):
             exposed = outcome.expected.exposed_communication_s / outcome.latency_s
             stack = place.stack.name.split()[0]
-            yield Miss(device, stack, PATCHES, 1 / (1 + error), run.row.published.paper, exposed)
+            yield Miss(device, stack, shipped.PATCHES, 1 / (1 + error), run.row.published.paper, exposed)
 
 
 def trainings(runs: Iterable[ClusterRun]) -> Iterator[Miss]:
@@ -116,33 +86,28 @@ def trainings(runs: Iterable[ClusterRun]) -> Iterator[Miss]:
         if int(run.asked["gpus"]) <= cluster.devices_per_node:
             within[key] = ratio
             if run.role != SETS:
-                yield Miss(device, stack, ONE_GPU, ratio, run.name)
+                yield Miss(device, stack, shipped.ONE_GPU, ratio, run.name)
         elif key in within:
-            yield Miss(device, stack, DATA_PARALLEL, ratio / within[key], run.name)
+            yield Miss(device, stack, shipped.DATA_PARALLEL, ratio / within[key], run.name)
 
 
 def speedups(records: Iterable[Record]) -> Iterator[Miss]:
     """Predicted over published speedups of a pipeline over another method: the seconds of one over the other's."""
     for record in records:
-        row, error = record.row, record.error
-        if row.quantity != "speedup" or record.standing is not Standing.INDEPENDENT or error is None:
-            continue
-        if row.machine in cluster_names() and "partition" not in row.method:
+        row, error = record.row, record.independent_error
+        wanted = row.quantity == "speedup" and "partition" not in row.method
+        if wanted and error is not None and row.machine in cluster_names():
             device = cluster_of(row.machine).device.name
-            yield Miss(device, DEFAULT_STACK, PIPELINE, 1 + error, row.paper)
+            yield Miss(device, DEFAULT_STACK, shipped.PIPELINE, 1 + error, row.paper)
 
 
 def waits(records: Iterable[Record]) -> list[float]:
     """Published over predicted seconds of exposed synchronisation, in units of the compute beside it."""
     found = []
     for record in records:
-        share = record.predicted
-        if (
-            record.row.quantity == "synchronisation_ratio"
-            and record.standing is Standing.INDEPENDENT
-            and share
-        ):
-            published = record.row.value
+        published, share = record.row.value, record.predicted
+        wanted = record.row.quantity == "synchronisation_ratio" and record.standing is Standing.INDEPENDENT
+        if wanted and share:
             found.append(published / (1 - published) / (share / (1 - share)))
     return found
 
@@ -150,16 +115,17 @@ def waits(records: Iterable[Record]) -> list[float]:
 def bands_of(misses: Iterable[Miss], waits: list[float], known: Bands) -> Bands:
     """The bands with those that published numbers make in place of the ones they made before."""
     exposed = known.exposed
-    if len(waits) >= FEWEST:
+    if len(waits) >= shipped.FEWEST:
         words = f"{COMMAND}: exposed synchronisation, DiffusionPipe, Table 2"
         exposed = Spread(Band.of_ratios(waits).spread, len(waits), words)
-    groups: dict[tuple[str, str, str], list[Miss]] = {}
-    for miss in misses:
-        key = known.family(miss.device), miss.stack, miss.method
-        groups.setdefault(key, []).append(miss)
-    made = [_evidence(key, own) for key, own in groups.items() if len(own) >= FEWEST]
-    anything = [_of_any(family, method, made) for family in FAMILIES for method in METHODS]
-    return replace(known, exposed=exposed, evidence=tuple(sorted((*anything, *made), key=_order)))
+    groups = grouped(misses, lambda miss: (known.family(miss.device), miss.stack, miss.method))
+    made = [_evidence(key, own) for key, own in groups.items() if len(own) >= shipped.FEWEST]
+    anything = [_of_any(family, method, made) for family in shipped.FAMILIES for method in shipped.METHODS]
+    ordered = sorted(
+        (*anything, *made),
+        key=lambda one: (shipped.FAMILIES.index(one.family), shipped.METHODS.index(one.method), one.stack),
+    )
+    return replace(known, exposed=exposed, evidence=tuple(ordered))
 
 
 def _of_any(family: str, method: str, made: list[Evidence]) -> Evidence:
@@ -167,55 +133,74 @@ def _of_any(family: str, method: str, made: list[Evidence]) -> Evidence:
     there = [one for one in made if one.method == method]
     own = [one for one in there if one.family == family] or there
     if not own:
-        low, high, words = PRIORS[method]
-        return Evidence(family, ANY, method, Band(low, high), 0, f"prior: {words}")
+        low, high, words = PRIORS["methods"][method].values()
+        return Evidence(family, shipped.ANY, method, Band(low, high), 0, f"prior: {words}")
     band = Band(min(one.band.low for one in own), max(one.band.high for one in own))
     words = f"{COMMAND}: what the bands of other stacks span"
-    return Evidence(family, ANY, method, band, sum(one.rows for one in own), words)
+    return Evidence(family, shipped.ANY, method, band, sum(one.rows for one in own), words)
 
 
 def _evidence(key: tuple[str, str, str], misses: list[Miss]) -> Evidence:
     """The band of some misses; of those in which little is awaited, where there are enough of them."""
     quiet = [miss for miss in misses if miss.exposed < LITTLE]
-    chosen = quiet if len(quiet) >= FEWEST else misses
+    chosen = quiet if len(quiet) >= shipped.FEWEST else misses
     words = f"{COMMAND}: {', '.join(sorted({miss.source for miss in chosen}))}"
     return Evidence(*key, Band.of_ratios(miss.ratio for miss in chosen), len(chosen), words)
-
-
-def _order(one: Evidence) -> tuple[int, int, str]:
-    return FAMILIES.index(one.family), METHODS.index(one.method), one.stack
 
 
 def write_bands(path: Path, ledger: Ledger, runs: Iterable[Run]) -> None:
     """Write the bands that the published numbers make, with the priors and devices of those that are shipped."""
     misses = [*alone(), *trainings(read_runs()), *together(runs), *speedups(ledger.records)]
-    write_file(path, text_of(bands_of(misses, waits(ledger.records), load_bands())), "--bands")
-
-
-HEAD: Final = """\
-# Measured over estimated seconds: 10 and 90 % quantiles of published numbers that set nothing they are held against.
-# "one GPU" is the error of compute, the other methods are what they add to it; exposed is the error of the seconds in
-# which data are awaited. Tables with rows are written by `python -m validate published --bands profiles/bands.toml`;
-# those without are priors. devices.measured: products and attention have laws fitted to kernels measured on that chip.
-"""
+    write_file(path, text_of(bands_of(misses, waits(ledger.records), shipped.load_bands())), "--bands")
 
 
 def text_of(bands: Bands) -> str:
     """The text of a file of bands."""
-    devices = f"measured = {json.dumps(bands.measured)}\nexact = {json.dumps(bands.exact)}\n"
-    parts = [HEAD, f"[devices]\n{devices}"]
-    parts += [_spread_text(name, of) for name, of in (("repeat", bands.repeat), ("exposed", bands.exposed))]
-    return "\n".join([*parts, *map(_band_text, bands.evidence)])
+    values: dict[str, object] = {"devices": {"measured": bands.measured, "exact": bands.exact}}
+    values |= {"repeat": asdict(bands.repeat), "exposed": asdict(bands.exposed)}
+    values["band"] = [
+        {"family": one.family, "stack": one.stack, "method": one.method}
+        | {"low": one.band.low, "high": one.band.high, "rows": one.rows, "source": one.source}
+        for one in bands.evidence
+    ]
+    return f"{PRIORS['head']}{toml_text(values, '.4g')}"
 
 
-def _spread_text(name: str, of: Spread) -> str:
-    return f"[{name}]\nspread = {of.spread:.4g}\nrows = {of.rows}\nsource = {_quoted(of.source)}\n"
+PIPELINE: Final = "pipeline"
 
 
-def _band_text(one: Evidence) -> str:
-    said = "\n".join(f"{key} = {_quoted(getattr(one, key))}" for key in ("family", "stack", "method"))
-    numbers = f"low = {one.band.low:.4g}\nhigh = {one.band.high:.4g}\nrows = {one.rows}"
-    return f"[[band]]\n{said}\n{numbers}\nsource = {_quoted(one.source)}\n"
+class Error(NamedTuple):
+    """The absolute relative error of one prediction, and what it is of."""
+
+    task: str
+    family: str
+    kind: str
+    error: float
 
 
-_quoted: Final[Callable[[str], str]] = json.dumps
+def errors(records: Iterable[Record]) -> Iterator[Error]:
+    """The errors of independent times and throughputs, and of pipelines' speedups over other methods."""
+    records, bands = list(records), load_bands()
+    for one in records:
+        error, conditions = one.independent_error, one.conditions
+        if error is not None and conditions is not None and one.row.quantity in TIMES:
+            family = bands.family(conditions.device, timed=one.provenance == "measured")
+            yield Error(one.row.task, family, conditions.kind, abs(error))
+    for miss in speedups(records):
+        yield Error(TASKS[0], bands.family(miss.device), PIPELINE, abs(miss.ratio - 1))
+
+
+def trusts(records: Iterable[Record]) -> list[Trust]:
+    """What the errors amount to, in the order of tasks, families and kinds; of other strategies nothing is shipped."""
+    groups = grouped((one for one in errors(records) if one.kind != OTHER), lambda one: one[:3])
+    found = []
+    for (task, family, kind), own in sorted(groups.items()):
+        each = [one.error for one in own]
+        found.append(Trust(task, family, kind, tuple(KINDS[kind]), len(each), median(each), max(each)))
+    return found
+
+
+def write_trust(path: Path, ledger: Ledger) -> None:
+    """Write what the published numbers of a ledger amount to."""
+    lines = [trust.cells for trust in trusts(ledger.records)]
+    write_file(path, csv_text(COLUMNS, lines), "--trust")

@@ -71,17 +71,10 @@ class ClusterRun:
         asked: dict[str, str | int] = {key: row.integer(column, 1) for key, column in numbers.items()}
         asked |= {key: row.text(key) for key in texts} | {"resolution": row.integer("resolution", 1)}
         asked["frozen"], _, online = row.text("frozen").partition(BUT)
-        return cls(
-            row.text("name"),
-            row.text("source"),
-            asked,
-            row.text("cluster"),
-            row.cells(("device",))[0],
-            changed_stack(row.text("stack"), row.cells(("changes",))[0]),
-            row.choice("role", ROLES),
-            row.number("samples_per_s"),
-            online,
-        )
+        device, changes = row.cells(("device", "changes"))
+        where = row.text("cluster"), device, changed_stack(row.text("stack"), changes)
+        found = row.choice("role", ROLES), row.number("samples_per_s"), online
+        return cls(row.text("name"), row.text("source"), asked, *where, *found)
 
     @property
     def device_name(self) -> str:
@@ -95,19 +88,16 @@ class ClusterRun:
             return None
         cluster = load_cluster(self.cluster)
         if self.device:
-            cluster = replace(
-                cluster, name=f"{self.cluster} of {self.device}", device=load_device(self.device)
-            )
+            name = f"{self.cluster} of {self.device}"
+            cluster = replace(cluster, name=name, device=load_device(self.device))
         asked = self.asked | other | {"model": self._model()}
         result = api.run(cluster=cluster, stack=stack or self.stack, **asked)  # type: ignore[arg-type]
         return result.samples_per_s
 
     def _model(self) -> Model:
         model = load_model(str(self.asked["model"]))
-        parts = (
-            replace(one, cacheable=False) if one.name == self.online else one for one in model.components
-        )
-        return replace(model, components=tuple(parts))
+        runs = [replace(one, cacheable=one.cacheable and one.name != self.online) for one in model.components]
+        return replace(model, components=tuple(runs))
 
 
 def changed_stack(name: str, changes: str) -> Stack:
@@ -142,13 +132,13 @@ def shared_rate(run: ClusterRun) -> float:
 
     The attention of each device keeps its own share of that.
     """
+
+    def at(share: float) -> Stack:
+        return _rated(run.stack, lambda of: replace(of.scaled(share / of.matmul), matmul=share))
+
     low, high = 0.1, 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        predicted = run.predicted(_at_rate(run.stack, middle))
+        predicted = run.predicted(at(middle))
         low, high = (middle, high) if (predicted or 0.0) < run.samples_per_s else (low, middle)
     return (low + high) / 2
-
-
-def _at_rate(stack: Stack, share: float) -> Stack:
-    return _rated(stack, lambda rates: replace(rates.scaled(share / rates.matmul), matmul=share))

@@ -8,18 +8,14 @@ from typing import Final
 
 from scipy.stats import kendalltau
 
-from validate.published.standings import Standing
-from validate.reporting.sections import Section, percent, signed
+from validate.published.records import Standing
+from validate.tables import Section, percent, signed
 
 STANDINGS: Final = (Standing.INDEPENDENT, Standing.IN_VIEW, Standing.FITTED)
 """What a contest is worth, best first: as much as the number of it that is worth least."""
 HEADER: Final = (
-    "",
-    "comparisons",
-    "right winner",
-    "loss by the pick, mean",
-    "largest",
-    "rank correlation, mean",
+    *("", "comparisons", "right winner"),
+    *("loss by the pick, mean", "largest", "rank correlation, mean"),
 )
 
 
@@ -81,30 +77,21 @@ def side_by_side(contests: Sequence[Contest]) -> Section:
 
 def _summary(group: Sequence[Contest]) -> list[str]:
     losses = [one.loss for one in group]
-    right = losses.count(0)
-    worst = "out of memory" if max(losses) == inf else percent(max(losses))
-    average = "-" if max(losses) == inf else percent(mean(losses))
+    right, ran_out = losses.count(0), inf in losses
+    worst = "out of memory" if ran_out else percent(max(losses))
+    average = "-" if ran_out else percent(mean(losses))
     tau = mean(one.correlation for one in group)
     return [f"{len(group)}", f"{right} ({percent(right / len(group))})", average, worst, f"{tau:.2f}"]
 
 
 def winners(contests: Sequence[Contest]) -> Section:
     """Every comparison with both orders, and whether the favourite won."""
-    rows = [
-        [
-            one.words,
-            _order(one.published),
-            _order(one.predicted),
-            one.verdict,
-            f"{one.correlation:.2f}",
-            one.standing,
-        ]
-        for one in contests
-    ]
-    header = (
-        "comparison", "published, fastest first", "predicted, fastest first", "winner", "rank correlation", "",
-    )  # fmt: skip
-    return Section("The right winner", header, rows)
+    rows = []
+    for one in contests:
+        orders = _order(one.published), _order(one.predicted)
+        rows.append([one.words, *orders, one.verdict, f"{one.correlation:.2f}", one.standing])
+    orders = ("published, fastest first", "predicted, fastest first")
+    return Section("The right winner", ("comparison", *orders, "winner", "rank correlation", ""), rows)
 
 
 def _order(seconds: Mapping[str, float]) -> str:

@@ -5,20 +5,10 @@ from math import inf
 from typing import Any, Final
 
 from profiles.errors import InputError
-from sim.report.plots.charts import (
-    FRONT,
-    GRID,
-    INK,
-    SERIES_COLOURS,
-    SERIES_MARKERS,
-    Chart,
-    scale_logarithmically,
-    set_title,
-)
+from sim.report.plots import charts
 from validate.published.ledger import NEAR, Ledger, independent_errors, near
-from validate.published.records import LATENCY, TASKS, Record, source_names
-from validate.published.standings import Standing
-from validate.reporting.sections import grouped
+from validate.published.records import LATENCY, TASKS, Record, Standing, source_names
+from validate.tables import grouped
 
 TITLES: Final = {"train": ("training", "each in its own unit"), "sample": ("sampling", "latency in s")}
 """Title and unit of the panel of a task."""
@@ -32,9 +22,8 @@ def plot_published_info(ledger: Ledger) -> dict[str, list[Record]]:
 
     Of sampling, latencies alone; those of one GPU that predictions start from lie on the diagonal and are left out.
     """
-    return {
-        task: [one for one in ledger.records if one.row.task == task and _drawable(one)] for task in TASKS
-    }
+    drawn = [one for one in ledger.records if _drawable(one)]
+    return {task: [one for one in drawn if one.row.task == task] for task in TASKS}
 
 
 def _drawable(one: Record) -> bool:
@@ -44,12 +33,12 @@ def _drawable(one: Record) -> bool:
     return one.row.task == TASKS[0] or (one.row.quantity == LATENCY and not start)
 
 
-def plot_published(ledger: Ledger) -> Chart:
+def plot_published(ledger: Ledger) -> charts.Chart:
     """Predicted against published numbers by source; hollow ones are not independent, within the band 15 % off."""
     panels = [(task, records) for task, records in plot_published_info(ledger).items() if records]
     if not panels:
         raise InputError("no published number is predicted: nothing to plot")
-    figure = Chart(figsize=(6.6 * len(panels), 7.6), layout="constrained")
+    figure = charts.Chart(figsize=(6.6 * len(panels), 7.6), layout="constrained")
     for number, (task, records) in enumerate(panels, start=1):
         _draw(figure.add_subplot(1, len(panels), number), *TITLES[task], records)
     return figure
@@ -62,22 +51,27 @@ def _draw(axes: Any, title: str, unit: str, records: Sequence[Record]) -> None: 
     for number, name in enumerate(filter(groups.__contains__, source_names())):
         _scatter(axes, groups[name], name, number)
     axes.scatter(
-        [], [], s=34, facecolor="none", edgecolor=INK, label="hollow: fitted or in view, not independent"
+        [],
+        [],
+        s=34,
+        facecolor="none",
+        edgecolor=charts.INK,
+        label="hollow: fitted or in view, not independent",
     )
     for which in ("x", "y"):
-        scale_logarithmically(axes, which)
+        charts.scale_logarithmically(axes, which)
     axes.set(xlabel=f"published, {unit}", ylabel=f"predicted, {unit}")
-    axes.grid(color=GRID, linewidth=0.8)
+    axes.grid(color=charts.GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, frameon=False, fontsize=8.5)
     errors = independent_errors(records)
-    set_title(axes, title, f"{near(errors)} of {len(errors)} independent within {NEAR:.0%}")
+    charts.set_title(axes, title, f"{near(errors)} of {len(errors)} independent within {NEAR:.0%}")
 
 
 def _scatter(axes: Any, records: Sequence[Record], group: str, number: int) -> None:  # noqa: ANN401  as above
     """Draw one source: hollow what was fitted or in view, above it filled what is independent."""
-    colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
-    marker = SERIES_MARKERS[number % len(SERIES_MARKERS)]
+    colour = charts.SERIES_COLOURS[number % len(charts.SERIES_COLOURS)]
+    marker = charts.SERIES_MARKERS[number % len(charts.SERIES_MARKERS)]
     looks = {
         False: {"facecolor": "none", "edgecolor": colour, "linewidth": 1.0, "zorder": 2},
         True: {"facecolor": colour, "edgecolor": "white", "linewidth": 0.5, "zorder": 3},
@@ -94,6 +88,6 @@ def _diagonal(axes: Any, records: Sequence[Record]) -> None:  # noqa: ANN401  as
     values = [value for one in records for value in (one.row.value, one.predicted) if value]
     ends = (min(values) / 1.3, max(values) * 1.3)
     low, high = ([factor * end for end in ends] for factor in (1 - NEAR, 1 + NEAR))
-    axes.plot(ends, ends, color=INK, linewidth=1.0, zorder=1)
-    axes.fill_between(ends, low, high, color=FRONT, alpha=0.25, linewidth=0, zorder=0)
+    axes.plot(ends, ends, color=charts.INK, linewidth=1.0, zorder=1)
+    axes.fill_between(ends, low, high, color=charts.FRONT, alpha=0.25, linewidth=0, zorder=0)
     axes.set(xlim=ends, ylim=ends)

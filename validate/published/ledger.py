@@ -13,9 +13,8 @@ import pandas as pd
 from profiles.errors import InputError
 from profiles.units import GIB
 from validate.published.contests import Contest, side_by_side
-from validate.published.records import LATENCY, Record, all_published, source_names, standing_of
-from validate.published.standings import Standing
-from validate.reporting.sections import Section, grouped, percent, signed
+from validate.published.records import LATENCY, Record, Standing, all_published, source_names, standing_of
+from validate.tables import Section, grouped, percent, signed
 from validate.writing import write_file
 
 NEAR: Final = 0.15
@@ -32,13 +31,8 @@ REMARK: Final = (
     " ran out, printed before or not as a number."
 )
 COVERAGE: Final = (
-    "where",
-    "number",
-    "published",
-    "simulated",
-    "error",
-    "setting, or why not",
-    "all settings",
+    *("where", "number", "published", "simulated", "error"),
+    *("setting, or why not", "all settings"),
 )
 COLUMNS: Final = (
     "task", "source", "item", "model", "machine", "num_gpus", "method", "method_config", "batch_size",
@@ -75,11 +69,10 @@ class Ledger:
 
     def by_source_and_method(self) -> Section:
         """One line per source and method; where it is no latency, with what was measured."""
-        rows = [
-            [name if not number else "", method, *_counts(records)]
-            for name, group in self._sources()
-            for number, (method, records) in enumerate(sorted(grouped(group, method_of).items()))
-        ]
+        rows = []
+        for name, group in self._sources():
+            for number, (method, records) in enumerate(sorted(grouped(group, method_of).items())):
+                rows.append(["" if number else name, method, *_counts(records)])
         title = f"By source and method: {len(self.records)} published numbers"
         return Section(title, ("source", "method", *COUNTED), rows)
 
@@ -92,11 +85,7 @@ class Ledger:
         """One line per device, stack and kind of method, of times and throughputs."""
         known = [one for one in self.records if one.log_ratio is not None]
         groups = grouped(known, lambda one: one.conditions)
-        rows = [
-            [conditions.device, conditions.stack, conditions.kind, *_counts(group)]
-            for conditions, group in groups.items()
-            if conditions is not None
-        ]
+        rows = [[of.device, of.stack, of.kind, *_counts(group)] for of, group in groups.items() if of]
         title = f"By device, stack and kind of method: {len(known)} times and throughputs"
         return Section(title, ("device", "stack", "kind", *COUNTED), sorted(rows))
 
@@ -104,10 +93,9 @@ class Ledger:
         """Why numbers judge nothing: how many, and which."""
         left = [one for one in self.records if one.standing is not Standing.INDEPENDENT]
         order = list(Standing)
-        groups = grouped(left, lambda one: (order.index(one.standing), _split(one.reason)[0]))
-        ordered = sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1]), item[0][1]))
+        groups = grouped(left, lambda one: (order.index(one.standing), _split(one.reason)[0])).items()
         rows = []
-        for (standing, reason), group in ordered:
+        for (standing, reason), group in sorted(groups, key=lambda of: (of[0][0], -len(of[1]), of[0][1])):
             which = dict.fromkeys(_split(one.reason)[1] or one.row.group for one in group)
             rows.append([order[standing], reason, f"{len(group)}", "; ".join(which)])
         title = f"Not independent: {len(left)} of {len(self.records)} numbers"
@@ -190,7 +178,7 @@ def _counts(records: Sequence[Record]) -> list[str]:
 
 def independent_errors(records: Iterable[Record]) -> list[float]:
     """Errors of the independent numbers."""
-    return [one.error for one in records if one.standing is Standing.INDEPENDENT and one.error is not None]
+    return [error for one in records if (error := one.independent_error) is not None]
 
 
 def near(errors: Iterable[float]) -> int:
@@ -206,14 +194,10 @@ def _split(reason: str) -> tuple[str, str]:
 
 def _flat(one: Record) -> Mapping[str, Any]:
     memory = None if one.memory_bytes is None else one.memory_bytes / GIB
-    more = {
-        "unit": one.row.unit,
-        "published": one.row.value,
-        "error": one.error,
-        "predicted_memory_GiB": memory,
-    }
+    row = one.row
+    more = {"unit": row.unit, "published": row.value, "error": one.error, "predicted_memory_GiB": memory}
     conditions = {} if one.conditions is None else asdict(one.conditions)
-    return asdict(one.row) | asdict(one) | more | conditions
+    return asdict(row) | asdict(one) | more | conditions
 
 
 def _number(value: float) -> str:

@@ -1,14 +1,81 @@
-"""Records: each published number once, what is predicted of it, and what becomes of it."""
+"""Records: each published number once, what is predicted of it, and what it is worth by ``standings.toml``."""
 
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache
 from math import inf, log1p
 from pathlib import Path
 from typing import Final
 
-from profiles.files import Row, read_rows
-from validate.published.standings import INDEPENDENT, KEYS, Reason, Standing, entry_of
+from profiles.files import Row, Table, read_rows, read_text
+
+STANDINGS: Final = Path(__file__).with_name("standings.toml")
+KEYS: Final = (
+    "task", "source", "item", "model", "machine", "num_gpus", "method", "method_config", "quantity", "resolution_px",
+    "note",
+)  # fmt: skip
+"""Columns of a number that an entry may name."""
+
+
+class Standing(StrEnum):
+    """What becomes of a published number; each has one.
+
+    ``INDEPENDENT``: nothing was set with the number in view. ``IN_VIEW``: a model variant, a precision, a reading or a
+    constant was chosen knowing it. ``FORMULA``: it follows from its definition, and judges arithmetic alone.
+    ``FITTED``: it set a constant. ``APART``: there is a prediction, but no error that could be judged: the number is a
+    bound, a zero, seconds of another machine's solver, memory that ran out, or printed a second time.
+    """
+
+    INDEPENDENT = "independent"
+    IN_VIEW = "in view"
+    FORMULA = "formula"
+    FITTED = "fitted"
+    APART = "apart"
+    UNCOVERED = "not covered"
+
+
+Reason = tuple[Standing, str]
+"""A standing and why; empty where the number is independent."""
+INDEPENDENT: Final[Reason] = (Standing.INDEPENDENT, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the file: patterns of the numbers it is about, by column, and what they are."""
+
+    patterns: tuple[tuple[str, str], ...]
+    standing: Standing
+    why: str
+
+    @classmethod
+    def of(cls, table: Table) -> "Entry":
+        """An entry as the file has it."""
+        patterns = tuple((key, table.text(key)) for key in KEYS if key in table)
+        found = cls(patterns, Standing(table.choice("is", list(Standing)[1:])), table.text("why"))
+        table.finish()
+        return found
+
+    def fits(self, said: Mapping[str, str]) -> bool:
+        """Whether a number's columns fit all patterns."""
+        return all(fnmatchcase(said[key], pattern) for key, pattern in self.patterns)
+
+
+@cache
+def entries() -> tuple[Entry, ...]:
+    """The entries in the order of the file."""
+    table = Table.read(STANDINGS)
+    found = tuple(map(Entry.of, table.tables("number")))
+    table.finish()
+    return found
+
+
+def entry_of(said: Mapping[str, str]) -> Entry | None:
+    """The first entry that fits a number, given by the texts of its columns."""
+    return next((entry for entry in entries() if entry.fits(said)), None)
+
 
 HERE: Final = Path(__file__).parent
 TRAINING: Final = HERE / "training.csv"
@@ -83,15 +150,11 @@ class Published:
         return self.source.split(" (")[0].split(" arXiv")[0]
 
     def __str__(self) -> str:
-        method = f"{self.method} {self.method_config}".strip()
-        numbers = {
-            "{} px": self.resolution_px,
-            "{} steps": self.steps,
-            "{} GPUs": self.num_gpus,
-            "batch {}": self.batch_size,
-        }
-        words = [self.paper, self.item, self.model, self.machine, method]
-        words += [text.format(number) for text, number in numbers.items() if number]
+        words = [self.paper, self.item, self.model, self.machine]
+        words.append(f"{self.method} {self.method_config}".strip())
+        numbers = (self.resolution_px, self.steps, self.num_gpus, self.batch_size)
+        texts = ("{} px", "{} steps", "{} GPUs", "batch {}")
+        words += [text.format(number) for text, number in zip(texts, numbers, strict=True) if number]
         return ", ".join(word for word in words if word != UNSAID)
 
 
@@ -100,6 +163,18 @@ TEXTS: Final = ("source", "item", "model", "machine", "method", "quantity", "not
 
 def _integer(row: Row, key: str) -> int | None:
     return None if row.text(key) == UNSAID else row.integer(key, minimum=1)
+
+
+KINDS: Final[Mapping[str, list[str]]] = tomllib.loads(read_text(HERE / "kinds.toml"))
+ONE_GPU: Final = next(iter(KINDS))
+OTHER: Final = "other"
+
+
+def kind_of(strategy: str, num_gpus: int) -> str:
+    """The kind of a method; on one GPU all are alike, and strategies that do not ship are of a kind of their own."""
+    if num_gpus == 1:
+        return ONE_GPU
+    return next((kind for kind, names in KINDS.items() if strategy in names), OTHER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +238,11 @@ class Record:
         return None if self.standing is Standing.APART else self.relative_error
 
     @property
+    def independent_error(self) -> float | None:
+        """The relative error of an independent number; None of all others."""
+        return self.error if self.standing is Standing.INDEPENDENT else None
+
+    @property
     def log_ratio(self) -> float | None:
         """Natural logarithm of predicted over published time; None where the number is no time that has an error."""
         if self.error is None or self.conditions is None or self.row.quantity not in TIMES:
@@ -188,11 +268,8 @@ def all_published() -> tuple[Published, ...]:
 
 def published(item: str, **wanted: str | int) -> tuple[Published, ...]:
     """The rows of one table, figure or section of training whose columns have the wanted values."""
-    return tuple(
-        row
-        for row in all_published()
-        if row.item == item and all(getattr(row, key) == value for key, value in wanted.items())
-    )
+    alike = {"item": item, **wanted}.items()
+    return tuple(row for row in all_published() if all(getattr(row, key) == value for key, value in alike))
 
 
 def the_published(item: str, **wanted: str | int) -> Published:
@@ -215,11 +292,9 @@ def columns_of(row: Published, model: str = "", machine: str = "") -> dict[str, 
 
 
 @cache
-def _names() -> tuple[tuple[str, str, str], ...]:
+def _names() -> list[tuple[str, ...]]:
     columns = ("source", "item", "name")
-    return tuple(
-        (row.text("source"), row.text("item"), row.text("name")) for row in read_rows(SOURCES, columns)
-    )
+    return [tuple(map(row.text, columns)) for row in read_rows(SOURCES, columns)]
 
 
 def source_names() -> list[str]:

@@ -1,25 +1,35 @@
 """The command ``published``: what was run again of each task, then every number with what covers it, or why not."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import mean, median
 from typing import Final
 
 from profiles.errors import InputError
+from profiles.files import read_text
 from sim.report.plots.charts import ENDINGS, save_figure
 from validate.published import training
-from validate.published.bands import write_bands
+from validate.published.bands import write_bands, write_trust
 from validate.published.contests import side_by_side
 from validate.published.figure import plot_published
 from validate.published.ledger import Ledger, all_training, check_path, coverage, training_ledger
-from validate.published.records import TASKS, Record
+from validate.published.records import LATENCY, SAMPLES_PER_S, TASKS, UNSAID, Record, Standing
 from validate.published.sampling.runs import all_runs
 from validate.published.sampling.tables import sampling_ledger, sections
-from validate.published.trust import write_trust
-from validate.reporting.sections import Section, parts_around, print_sections, write_tables
+from validate.tables import Section, grouped, parts_around, percent, print_sections, signed, write_tables
 
-MARKERS: Final = "<!-- python -m validate published --readme -->", "<!-- end -->"
-"""What stands before and after the tables that the command writes into a text."""
+END: Final = "<!-- end -->"
+MARKERS: Final = "<!-- python -m validate published --readme -->", END
+"""What stands before and after the tables of the summary in a text."""
+SHORT: Final = "<!-- python -m validate published --readme: in short -->", END
+DETAIL: Final = "<!-- python -m validate published --readme: training in detail -->", END
+UNTOLD: Final = ("Fig. 4", "Table III", "Table 5")
+"""Items of training whose numbers are too many to be told, or of another machine's solver."""
+CLUSTERS: Final = ("MosaicML", "MLPerf")
+"""Beginnings of the sources that publish throughputs of real clusters."""
+PAPERS: Final = ("DiffusionPipe", "PULSE")
+"""Beginnings of the papers that are told in detail."""
 Show = Callable[[str, Section], None]
 """What is told each table as soon as it is made, and its task."""
 
@@ -28,16 +38,15 @@ def run_published(options: argparse.Namespace) -> None:
     """Print the report and the summary, and write what was asked for."""
     check_path("--figure", options.figure, ENDINGS)
     check_path("--output", options.output)
-    if options.readme is not None:
-        parts_around(options.readme, *MARKERS)
+    regions = {path: regions_of(path) for path in options.readme or ()}
     for flag in ("readme", "bands", "trust"):
         if options.task is not None and getattr(options, flag) is not None:
             raise InputError(f"--task is '{options.task}', but --{flag} is of both tasks: leave it out")
     ledger = report(options.task, lambda _, section: print_sections([section]))
     print_sections(ledger.sections())
     ledger.write(options.output)
-    if options.readme is not None:
-        write_between(options.readme, ledger)
+    for path, own in regions.items():
+        write_between(path, ledger, own)
     if options.bands is not None:
         write_bands(options.bands, ledger, all_runs())
     if options.trust is not None:
@@ -64,6 +73,110 @@ def report(task: str | None, show: Show) -> Ledger:
     return ledger
 
 
-def write_between(path: Path, ledger: Ledger) -> None:
-    """Write the shortest tables of the summary between the markers of a text."""
-    write_tables(path, MARKERS, (ledger.by_source(), side_by_side(ledger.contests)))
+Region = tuple[str, str]
+"""The lines before and after some tables of a text."""
+
+
+def regions_of(path: Path) -> list[Region]:
+    """The regions that a text holds.
+
+    Raises:
+        InputError: it holds none.
+    """
+    lines = read_text(path).splitlines()
+    found = [region for region in TABLES if region[0] in lines]
+    for region in found or [MARKERS]:
+        parts_around(path, *region)
+    return found
+
+
+def write_between(path: Path, ledger: Ledger, regions: Iterable[Region] = (MARKERS,)) -> None:
+    """Write the tables of some regions of a text between their markers."""
+    for region in regions:
+        write_tables(path, region, TABLES[region](ledger))
+
+
+def summary(ledger: Ledger) -> list[Section]:
+    """The shortest tables of the summary."""
+    return [ledger.by_source(), side_by_side(ledger.contests)]
+
+
+def in_short(ledger: Ledger) -> list[Section]:
+    """What the numbers amount to in four lines."""
+    judged = [one for one in ledger.of(Standing.INDEPENDENT) if one.error is not None]
+    real = [
+        one
+        for one in judged
+        if one.row.group.startswith(CLUSTERS) and one.row.quantity == SAMPLES_PER_S and one.row.num_gpus == 64
+    ]
+    several = [one for one in judged if one.row.quantity == LATENCY and (one.row.num_gpus or 1) > 1]
+    right = [contest.loss == 0 for contest in ledger.contests]
+    losses = [contest.loss for contest in ledger.contests]
+    rows = [
+        [
+            f"all published numbers that nothing was set with in view ({len(judged)} of {len(ledger.records)})",
+            _median(judged),
+        ],
+        [
+            f"training of Stable Diffusion on 64 A100 or H100 (MosaicML, MLPerf; {len(real)} runs, none fitted)",
+            _range(real),
+        ],
+        [f"sampling on several GPUs ({len(several)} independent latencies)", _median(several)],
+    ]
+    if losses:
+        won = (
+            f"right winner in {sum(right)} of {len(right)}, mean loss by a wrong pick {percent(mean(losses))}"
+        )
+        rows.append(["methods published side by side", won])
+    return [Section("In short", ("held against", "error"), rows)]
+
+
+def _median(records: Sequence[Record]) -> str:
+    errors = [abs(one.error) for one in records if one.error is not None]
+    return f"median {percent(median(errors))}" if errors else "-"
+
+
+def _range(records: Sequence[Record]) -> str:
+    errors = [one.error for one in records if one.error is not None]
+    return f"{signed(min(errors))} to {signed(max(errors))}" if errors else "-"
+
+
+def in_detail(ledger: Ledger) -> list[Section]:
+    """The numbers of papers on training, those of one table, model, method and quantity in a line."""
+    told = [
+        one
+        for one in ledger.records
+        if one.row.task == TASKS[0] and one.row.paper.startswith(PAPERS) and one.row.item not in UNTOLD
+    ]
+    alike = grouped(
+        told,
+        lambda one: (
+            one.row.paper,
+            one.row.item,
+            one.row.model,
+            one.row.machine,
+            one.row.method,
+            one.row.quantity,
+        ),
+    )
+    rows = [[_what(key), *_values(records)] for key, records in alike.items()]
+    return [Section("Training in detail", ("what", "published", "simulated", "standing"), rows)]
+
+
+def _what(key: Sequence[str]) -> str:
+    return ", ".join(word.replace("_", " ") for word in key if word != UNSAID)
+
+
+def _values(records: Sequence[Record]) -> list[str]:
+    """What is published and simulated, each in one cell, and what the numbers are worth."""
+    published = " / ".join(f"{one.row.value:.4g}" for one in records)
+    predicted = " / ".join("-" if one.predicted is None else f"{one.predicted:.3g}" for one in records)
+    return [published, predicted, " / ".join(dict.fromkeys(str(one.standing) for one in records))]
+
+
+TABLES: Final[Mapping[Region, Callable[[Ledger], list[Section]]]] = {
+    MARKERS: summary,
+    SHORT: in_short,
+    DETAIL: in_detail,
+}
+"""The tables of each region."""

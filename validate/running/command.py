@@ -33,13 +33,13 @@ def add_schedules(run: argparse.ArgumentParser) -> None:
 
 def run_schedule(options: argparse.Namespace) -> None:
     """Carry out a schedule and print what came of it; under ``torchrun`` as one of its ranks."""
-    _check(options)
+    check_least(("--iterations", options.iterations, 2), ("--gpus", options.gpus, 1))
+    check_least(("--batch-size", options.batch_size, 1), ("--link-ms", options.link_ms, 0))
     sharded = options.schedule == SHARDED
     options.mode = options.mode or ("torch" if sharded else "replay")
     if options.mode not in (("torch", "sleep") if sharded else MODES):
-        raise wrong(
-            "mode", f"is {options.mode}, {SHARDED} is carried out by torch, or sleeps; no other schedule is"
-        )
+        rule = f"{SHARDED} is carried out by torch, or sleeps; no other schedule is"
+        raise wrong("mode", f"is {options.mode}, {rule}")
     if options.mode == "torch":
         _run_sharded(options)
         return
@@ -57,23 +57,14 @@ def run_schedule(options: argparse.Namespace) -> None:
 
 def _run_sharded(options: argparse.Namespace) -> None:
     """Let torch itself shard, beside the plan."""
-    from validate.running.training.fully_sharded import Asked, describe, result  # noqa: PLC0415  importing torch takes seconds
+    from validate.running.training.fully_sharded import ShardedTraining, describe, result  # noqa: PLC0415  importing torch takes seconds
 
     strategy = make_strategy(SHARDED, _parameters(options))
     assert isinstance(strategy, FSDP)
     ranks = options.gpus or 2 * strategy.group_size * (strategy.shard_size or 1)
     batch_size = options.batch_size or ranks // strategy.group_size * strategy.micro_batches
-    found = result(Asked(strategy, ranks, batch_size))
+    found = result(ShardedTraining(strategy, ranks, batch_size))
     print(json.dumps(found) if options.json else describe(found))
-
-
-def _check(options: argparse.Namespace) -> None:
-    check_least(
-        ("--iterations", options.iterations, 2),
-        ("--gpus", options.gpus, 1),
-        ("--batch-size", options.batch_size, 1),
-        ("--link-ms", options.link_ms, 0),
-    )
 
 
 def _parameters(options: argparse.Namespace) -> dict[str, Any]:
@@ -92,9 +83,8 @@ def _job(options: argparse.Namespace) -> "Job":
     gpus = options.gpus or getattr(strategy, "group_size", None) or (degree if degree > 1 else 2)
     count: int = getattr(strategy, "micro_batches", 1)
     batch_size = options.batch_size or max(1, SAMPLES * count * gpus // degree)
-    question = Question(
-        options.schedule, parameters, gpus, batch_size, options.link_ms / 1e3, options.extra_forward
-    )
+    size = gpus, batch_size, options.link_ms / 1e3
+    question = Question(options.schedule, parameters, *size, options.extra_forward)
     iterations = options.iterations * (2 if options.mode in ("virtual", "wall") else 1)
     return prepare(question, options.mode, load_model(options.model), iterations)
 
@@ -104,6 +94,10 @@ def _result(options: argparse.Namespace, job: "Job", outcome: "Outcome") -> dict
 
     comparison = compare(job, outcome)
     pairs = comparison.pairs
+
+    def middle(quantity: str) -> float:
+        return median([float(getattr(pair, quantity)) for pair in pairs])
+
     return {
         "schedule": job.name,
         "mode": job.mode,
@@ -112,13 +106,13 @@ def _result(options: argparse.Namespace, job: "Job", outcome: "Outcome") -> dict
         "link_ms": options.link_ms,
         "iterations": len(pairs),
         "measured_s": [f([pair.measured_s for pair in pairs]) for f in (min, median, max)],
-        "simulated_s": median(pair.simulated_s for pair in pairs),
+        "simulated_s": middle("simulated_s"),
         "error": comparison.error,
         "worst_error": comparison.worst_error,
-        "measured_bubble_ratio": median(pair.measured_bubble_ratio for pair in pairs),
-        "simulated_bubble_ratio": median(pair.simulated_bubble_ratio for pair in pairs),
+        "measured_bubble_ratio": middle("measured_bubble_ratio"),
+        "simulated_bubble_ratio": middle("simulated_bubble_ratio"),
         "bubble_error": comparison.bubble_error,
-        "late_share": median(pair.late_share for pair in pairs),
+        "late_share": middle("late_share"),
         "mismatch": None if comparison.predicts else comparison.mismatch,
         "gradient_error": comparison.gradient_error,
         "others_cores": None if isnan(comparison.others_cores) else comparison.others_cores,
@@ -141,9 +135,8 @@ def _describe(found: dict[str, Any]) -> str:
         f" {'an unknown number of' if busy is None else f'{busy:.2f}'} cores",
     ]
     if found["mismatch"] is not None:
-        lines.append(
-            f"  order      with late starts as part of their ops, all but {found['mismatch']:.0e} agrees"
-        )
+        left = f"all but {found['mismatch']:.0e}"
+        lines.append(f"  order      with late starts as part of their ops, {left} agrees")
     if found["gradient_error"] is not None:
         lines.append(f"  gradients  within {found['gradient_error']:.1e} of a single process")
     return "\n".join(lines)
@@ -151,9 +144,8 @@ def _describe(found: dict[str, Any]) -> str:
 
 def add_samplers(sample: argparse.ArgumentParser) -> None:
     """Add the flags of samplers."""
-    sample.add_argument(
-        "--strategy", required=True, choices=RUNNABLE, metavar="NAME", help=", ".join(RUNNABLE)
-    )
+    known = ", ".join(RUNNABLE)
+    sample.add_argument("--strategy", required=True, choices=RUNNABLE, metavar="NAME", help=known)
     add_parameters(sample, RUNNABLE)
 
 

@@ -83,7 +83,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RankComparison:
     """All iterations of a job."""
 
     name: str
@@ -131,7 +131,7 @@ class Comparison:
         return (disturbance(self.others_cores) or None) if self.mode == "wall" else None
 
 
-def compare(job: Job, outcome: Outcome) -> Comparison:
+def compare(job: Job, outcome: Outcome) -> RankComparison:
     """A run beside its simulation.
 
     ``sleep`` is held against the plan itself, ``replay`` against the plan with each iteration's own durations. Of both
@@ -141,7 +141,7 @@ def compare(job: Job, outcome: Outcome) -> Comparison:
     ranks take turns: an op takes as long as one that is profiled alone.
     """
     pairs = tuple(_pairs(job, outcome))
-    return Comparison(job.name, job.mode, pairs, outcome.gradient_error, outcome.others_cores)
+    return RankComparison(job.name, job.mode, pairs, outcome.gradient_error, outcome.others_cores)
 
 
 def _pairs(job: Job, outcome: Outcome) -> Iterator[Pair]:

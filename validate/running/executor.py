@@ -20,8 +20,7 @@ from torch import distributed as dist
 
 from strategies.plans.plan import Collective, Op
 from strategies.plans.wiring import Wiring
-from validate.running.clock import ALWAYS, Instant, Turns, now, sleep_until
-from validate.running.links import RankSeat
+from validate.running.links import ALWAYS, Instant, RankSeat, Turns, now, sleep_until
 from validate.running.mailbox import Mailbox
 
 SLEEP_NUMEL: Final = 128
@@ -89,9 +88,8 @@ class CollectiveStream:
             if seat.device in collective.devices
         }
         results = {tensor: n for n in self._own for tensor in self._collectives[n].writes}
-        self._follows = {
-            n: [results[t] for t in self._collectives[n].reads if t in results] for n in self._own
-        }
+        reads = {n: self._collectives[n].reads for n in self._own}
+        self._follows = {n: [results[t] for t in of if t in results] for n, of in reads.items()}
 
     def open(self, start: Instant) -> None:
         """Begin an iteration."""
@@ -114,10 +112,7 @@ class CollectiveStream:
 
     def close(self) -> Instant:
         """Wait for all collectives; return when the last one was done."""
-        last = self._start
-        for done in self._done.values():
-            last = last.later(done.result())
-        return last
+        return self._start.later(*(done.result() for done in self._done.values()))
 
     def _run(self, numbers: Sequence[int]) -> None:
         last = self._start
@@ -132,11 +127,8 @@ class CollectiveStream:
             self._done[number].set_result(last)
 
     def _carry_out(self, number: int, last: Instant) -> Instant:
-        ready = last
-        for tensor in self._own[number]:
-            ready = ready.later(self._written[tensor].result())
-        for other in self._follows[number]:
-            ready = ready.later(self._done[other].result())
+        written = (self._written[tensor].result() for tensor in self._own[number])
+        ready = last.later(*written, *(self._done[other].result() for other in self._follows[number]))
         group = self._groups[number]
         latest = torch.tensor(ready, dtype=torch.float64)
         dist.all_reduce(latest, dist.ReduceOp.MAX, group=group)
@@ -182,12 +174,7 @@ class Executor:
     """Carries out one device's part of a plan; every message takes ``link_s``."""
 
     def __init__(
-        self,
-        wiring: Wiring,
-        seat: RankSeat,
-        kernels: Kernels,
-        groups: Groups,
-        link_s: float,
+        self, wiring: Wiring, seat: RankSeat, kernels: Kernels, groups: Groups, link_s: float
     ) -> None:
         self._wiring, self._device, self._kernels = wiring, seat.device, kernels
         self._ops = wiring.plan.ops[seat.device]

@@ -1,10 +1,14 @@
-"""Links of a run: which rank carries out which device, and when a message from one to another arrives.
+"""Links of a run: one clock for all processes of a machine, and which rank carries out which device.
 
 A message arrives a fixed time after it was sent, and who reads it waits until then. The real message travels in that
 time. So the delay is known to the microsecond however busy the machine is, as long as the real message takes no longer;
 and a simulation that leaves it out, or counts it twice, is wrong by a lot.
 """
 
+import fcntl
+import time
+from itertools import product
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from profiles.machines.clusters import Cluster, Link
@@ -13,24 +17,64 @@ from profiles.machines.fabrics import OPERATIONS, Collectives
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective
 
+SPIN_S: Final = 2e-4  # the end of a wait is spun away: a sleep oversleeps by about 0.1 ms
+
+
+class Instant(NamedTuple):
+    """A moment in wall time and in virtual time, in seconds."""
+
+    wall: float
+    virtual: float
+
+    def later(self, *others: "Instant") -> "Instant":
+        """The latest of some moments, in each time for itself."""
+        return Instant(*map(max, zip(self, *others, strict=True)))
+
+    def after(self, seconds: float) -> "Instant":
+        """The moment so much later."""
+        return Instant(self.wall + seconds, self.virtual + seconds)
+
+
+ALWAYS: Final = Instant(float("-inf"), float("-inf"))
+
+
+def now() -> float:
+    """Seconds on a clock that all processes of a machine share (Linux: CLOCK_MONOTONIC)."""
+    return time.perf_counter()
+
+
+def sleep_until(at: float) -> None:
+    """Wait until a moment in wall time."""
+    left = at - now() - SPIN_S
+    if left > 0:
+        time.sleep(left)
+    while now() < at:
+        pass
+
+
+class Turns:
+    """Entered by the rank whose turn it is; the others wait for the lock of a file, of which any will do."""
+
+    def __init__(self) -> None:
+        self._file = Path(__file__).open("rb")  # noqa: SIM115  open as long as the rank runs
+
+    def __enter__(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __exit__(self, *error: object) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+
 DEVICE: Final = "ideal"  # times of a model on it are those of the run
+MOST: Final = 4096  # devices of the one node
 
 
 def emulated_cluster(delay_s: float) -> Cluster:
     """One node whose links carry any number of messages at once, each in the same time."""
-    return Cluster(
-        name="emulated",
-        source=f"processes of one machine; every message arrives {delay_s:g} s after it was sent",
-        device=Device(DEVICE, "a process", None, None),
-        devices_per_node=4096,
-        max_nodes=1,
-        overlap_slowdown=1.0,
-        intra_node=Link("nvswitch", float("inf"), delay_s, 0.0),
-        inter_node=None,
-        collectives=Collectives(
-            0.0, tuple((operation, ((1.0, 1.0),)) for operation in OPERATIONS), ((1.0, 1.0),)
-        ),
-    )
+    source = f"processes of one machine; every message arrives {delay_s:g} s after it was sent"
+    device, link = Device(DEVICE, "a process", None, None), Link("nvswitch", float("inf"), delay_s, 0.0)
+    free = Collectives(0.0, tuple((operation, ((1.0, 1.0),)) for operation in OPERATIONS), ((1.0, 1.0),))
+    return Cluster("emulated", source, device, MOST, 1, 1.0, link, None, free)
 
 
 class RankSeat(NamedTuple):
@@ -55,10 +99,6 @@ class RankSeat(NamedTuple):
 
 def seats(placement: Placement) -> list[RankSeat]:
     """The seat of each rank."""
-    found = {
-        placement.rank(group, device, replica): RankSeat(placement, group, device, replica)
-        for group in range(placement.num_groups)
-        for device in range(placement.num_positions)
-        for replica in range(placement.replicas)
-    }
-    return [found[rank] for rank in sorted(found)]
+    axes = (placement.num_groups, placement.num_positions, placement.replicas)
+    every = [RankSeat(placement, *place) for place in product(*map(range, axes))]
+    return sorted(every, key=lambda seat: placement.rank(seat.group, seat.device, seat.replica))

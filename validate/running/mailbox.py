@@ -11,8 +11,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from strategies.plans.wiring import Wiring
-from validate.running.clock import ALWAYS, Instant
-from validate.running.links import RankSeat
+from validate.running.links import ALWAYS, Instant, RankSeat
 
 SENT, BROUGHT, POSTED = range(3)
 """What a message tells of a delivery: when it was sent, what it brings, when its receive was posted."""

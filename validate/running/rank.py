@@ -3,8 +3,8 @@
 import ctypes
 import socket
 import sys
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
@@ -16,10 +16,9 @@ from profiles.errors import DiffusimError, InputError
 from strategies.plans.wiring import Wiring, wire
 from validate.launching import Place, launch, launched_place, unbroken
 from validate.machine import OtherPrograms, identity
-from validate.running.clock import Turns, now
 from validate.running.comparison import Job, Outcome
 from validate.running.executor import Executor, Kernels
-from validate.running.links import RankSeat, seats
+from validate.running.links import RankSeat, Turns, now, seats
 from validate.running.sampling.kernels import SamplerKernels
 from validate.running.training.blocks import Gradients, gradient_error, single_process_gradients
 from validate.running.training.modules import ModuleKernels
@@ -57,14 +56,20 @@ def run_job(make: Callable[[], Job]) -> tuple[Job, Outcome] | None:
 
 def take_part(jobs: Sequence[Job]) -> list[Outcome]:
     """Outcomes of jobs on rank 0, nothing on the others; this process is one of the ranks."""
+    with joined():
+        return carry_out(jobs)
+
+
+@contextmanager
+def joined() -> Iterator[None]:
+    """Be one of the ranks, which leave together."""
     place = launched_place()
     assert place is not None
     join(place)
     with unbroken(place.rank):
-        outcomes = carry_out(jobs)
+        yield
         dist.barrier()
     dist.destroy_process_group()
-    return outcomes
 
 
 def fitting(job: Job, num_ranks: int) -> Job:
@@ -92,10 +97,8 @@ def join(place: Place) -> None:
         places: list[Any] = [None] * place.num_ranks
         dist.all_gather_object(places, (identity(), socket.gethostname()))
     except RuntimeError as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"rank {place.rank}: not all of {place.num_ranks} ranks came within {TIMEOUT.seconds} s: {reason}"
-        ) from None
+        late = f"not all of {place.num_ranks} ranks came within {TIMEOUT.seconds} s"
+        raise InputError(f"rank {place.rank}: {late}: {str(error).splitlines()[0]}") from None
     check_places(places)
 
 
@@ -122,9 +125,8 @@ def _judged(job: Job, outcome: Outcome, expected: dict[Hashable, Gradients]) -> 
     task = job.task
     key = task.model, task.batch_size, task.extra_forward
     if key not in expected:
-        expected[key] = single_process_gradients(
-            task.model, CHECKED, task.batch_size, extra_forward=task.extra_forward
-        )
+        extra = task.extra_forward
+        expected[key] = single_process_gradients(task.model, CHECKED, task.batch_size, extra_forward=extra)
     return replace(outcome, found=(), gradient_error=gradient_error(outcome.found, expected[key]))
 
 

@@ -15,8 +15,10 @@ from sim.explore.sweep import Sweep
 from sim.report.descriptions import LETTERS, Tried, held_fixed, tried, varied
 from sim.report.html.document import write_document
 from sim.report.html.replayed import memory_of, timeline_of
-from sim.report.panels import Line, shares
+from sim.report.panels import Line
 from sim.report.plots.looks import MARKERS, strategy_look
+from sim.report.reasons import shares
+from sim.report.scalings import unit_of
 from sim.report.tables import command_of, lines_of
 from sim.report.verdicts import with_note
 from sim.results import Result
@@ -128,6 +130,7 @@ def points_of(sweeps: Iterable[Sweep], chosen: Sweep) -> dict[str, Any]:
     front = _front(ranked, simulated)
     return {
         "task": sweeps[0].scenario.task,
+        "unit": unit_of(Scaling(tuple(sweeps))),
         "strategies": [_look(name) for name in names],
         "columns": {key: [column[key] for column in columns] for key in (columns[0] if columns else {})},
         "shown": _shown(columns, sampled),
@@ -226,7 +229,7 @@ def _scaling(scaling: Scaling) -> dict[str, Any]:
         "efficiency": [100 * step.efficiency for step in steps],
         "strategy": [step.result.strategy for step in steps],
         "knee": None if knee is None else knee.gpus,
-        "unit": "images" if scaling.chosen.scenario.task == "sample" else "samples",
+        "unit": unit_of(scaling),
     }
 
 

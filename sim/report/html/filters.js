@@ -191,7 +191,7 @@ const Filters = {
     const several = POINTS.shown.includes("gpus");
     return [
       ["strategy", "strategy", "words"], ...(several ? [["gpus", "GPUs", ""]] : []), ["how", "how", "words fold"],
-      ["time", `${TIME.word} in ${TIME.unit}`, ""], ["low", "8 of 10 within", ""], ["speed", SAMPLED ? "images per s" : "samples per s", ""],
+      ["time", `${TIME.word} in ${TIME.unit}`, ""], ["low", "8 of 10 within", ""], ["speed", `${POINTS.unit} per s`, ""],
       ["memory", "memory in GiB", ""], ["bubble", "bubble", ""],
     ];
   },

@@ -12,7 +12,7 @@ function addLines(list, lines) {
         part.style.width = `${100 * Math.max(0, Math.min(1, share))}%`;
         bar.append(part);
       });
-      text.append(bar, says.replace(/^[█▒░]+ /, ""));
+      text.append(bar, says.replace(/^[█▓▒░]+ /, ""));
     } else if (name === "again") {
       const code = document.createElement("code");
       code.textContent = says;

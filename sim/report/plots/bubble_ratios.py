@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from profiles.errors import InputError
-from sim.report.plots.charts import IDLE_FACE, IDLE_HATCH, Row, chart, contrast, is_number, set_title
+from sim.report.plots.charts import IDLE_FACE, IDLE_HATCH, ChartRow, chart, contrast, is_number, set_title
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class BubbleRatioInfo:
     ratios: list[list[float | None]]
 
 
-def plot_bubble_ratios_info(rows: Iterable[Row]) -> BubbleRatioInfo:
+def plot_bubble_ratios_info(rows: Iterable[ChartRow]) -> BubbleRatioInfo:
     """The values that ``plot_bubble_ratios`` draws; of several results at one point, the smallest ratio.
 
     Args:
@@ -44,7 +44,7 @@ def plot_bubble_ratios_info(rows: Iterable[Row]) -> BubbleRatioInfo:
     return BubbleRatioInfo(stages, counts, [[best.get((p, m)) for m in counts] for p in stages])
 
 
-def plot_bubble_ratios(rows: Iterable[Row], title: str = "", ax: Axes | None = None) -> Figure:
+def plot_bubble_ratios(rows: Iterable[ChartRow], title: str = "", ax: Axes | None = None) -> Figure:
     """The bubble ratios as a map with the percentages written in its cells.
 
     Source: DiffusionPipe, Figure 4.

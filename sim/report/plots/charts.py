@@ -35,7 +35,7 @@ DOTS_PER_INCH: Final = 150
 TITLE_LETTER: Final = 0.083
 """Inches of a letter of a title, on average."""
 
-Row = Mapping[str, Any]
+ChartRow = Mapping[str, Any]
 """A result under its public keys."""
 
 

@@ -16,7 +16,7 @@ from sim.report.plots.charts import (
     GRID,
     IDLE_FACE,
     INK,
-    Row,
+    ChartRow,
     add_legend,
     chart,
     contrast,
@@ -77,7 +77,7 @@ class WinnersInfo:
 
 
 def plot_winners_info(
-    rows: Iterable[Row], across: str, down: str, baseline: str | None = None
+    rows: Iterable[ChartRow], across: str, down: str, baseline: str | None = None
 ) -> WinnersInfo:
     """The values that ``plot_winners`` draws.
 
@@ -91,7 +91,7 @@ def plot_winners_info(
     Raises:
         InputError: there are no rows, or two scenarios share a cell.
     """
-    cells: dict[tuple[Any, Any], list[Row]] = {}
+    cells: dict[tuple[Any, Any], list[ChartRow]] = {}
     scenarios: dict[tuple[Any, Any], tuple[Any, ...]] = {}
     tasks: dict[str, None] = {}
     for row in rows:
@@ -111,7 +111,10 @@ def plot_winners_info(
 
 
 def _check_alone(
-    scenarios: dict[tuple[Any, Any], tuple[Any, ...]], cell: tuple[Any, Any], row: Row, axes: tuple[str, str]
+    scenarios: dict[tuple[Any, Any], tuple[Any, ...]],
+    cell: tuple[Any, Any],
+    row: ChartRow,
+    axes: tuple[str, str],
 ) -> None:
     scenario = tuple(row.get(key) for key in ASKED[row.get("task", "train")])
     if scenarios.setdefault(cell, scenario) != scenario:
@@ -125,7 +128,7 @@ def _values(values: Iterable[Any]) -> list[Any]:
     return found if any(isinstance(value, str) for value in found) else sorted(found)
 
 
-def _winner(rows: Sequence[Row], over: Sequence[str]) -> Winner | None:
+def _winner(rows: Sequence[ChartRow], over: Sequence[str]) -> Winner | None:
     """The fastest of the rows of a scenario."""
     if not rows:
         return None
@@ -137,7 +140,7 @@ def _winner(rows: Sequence[Row], over: Sequence[str]) -> Winner | None:
 
 
 def plot_winners(
-    rows: Iterable[Row],
+    rows: Iterable[ChartRow],
     across: str,
     down: str,
     title: str = "",
@@ -233,7 +236,7 @@ class ScalingInfo:
     speeds: dict[str, list[float | None]]
 
 
-def plot_scaling_info(rows: Iterable[Row], across: str) -> ScalingInfo:
+def plot_scaling_info(rows: Iterable[ChartRow], across: str) -> ScalingInfo:
     """The values that ``plot_scaling`` draws: of several results at one place, the fastest.
 
     Args:
@@ -255,7 +258,7 @@ def plot_scaling_info(rows: Iterable[Row], across: str) -> ScalingInfo:
     return ScalingInfo(values, {name: [best[name].get(x) for x in values] for name in sorted(best)})
 
 
-def plot_scaling(rows: Iterable[Row], across: str, title: str = "", ax: Axes | None = None) -> Figure:
+def plot_scaling(rows: Iterable[ChartRow], across: str, title: str = "", ax: Axes | None = None) -> Figure:
     """The throughput per GPU of the best point of each strategy along one axis, values evenly spaced."""
     info = plot_scaling_info(rows, across)
     figure, axes = chart(8.4, 4.4, ax)

@@ -18,7 +18,7 @@ from sim.report.plots.charts import (
     GRID,
     INK,
     LIMIT,
-    Row,
+    ChartRow,
     add_legend,
     chart,
     is_number,
@@ -65,7 +65,7 @@ class SweepInfo:
         return (point.latency_s or 0.0) if self.by_latency else point.samples_per_s
 
 
-def plot_sweep_info(results: Iterable[Row]) -> SweepInfo:
+def plot_sweep_info(results: Iterable[ChartRow]) -> SweepInfo:
     """The values that ``plot_sweep`` draws.
 
     Args:
@@ -80,7 +80,7 @@ def plot_sweep_info(results: Iterable[Row]) -> SweepInfo:
     return SweepInfo(list(map(_sweep_point, rows)), list(map(_sweep_point, pareto_front(rows))))
 
 
-def _sweep_point(row: Row) -> SweepPoint:
+def _sweep_point(row: ChartRow) -> SweepPoint:
     speed = samples_per_s(row)
     return SweepPoint(
         row["strategy"],
@@ -93,7 +93,7 @@ def _sweep_point(row: Row) -> SweepPoint:
     )
 
 
-def _band(row: Row, speed: float) -> tuple[float, float] | None:
+def _band(row: ChartRow, speed: float) -> tuple[float, float] | None:
     """Band of the latency, or of the throughput."""
     if is_number(row.get("latency_s_low")):
         return row["latency_s_low"], row["latency_s_high"]
@@ -104,7 +104,7 @@ def _band(row: Row, speed: float) -> tuple[float, float] | None:
 
 
 def plot_sweep(
-    results: Iterable[Row], title: str = "", memory_bytes: float | None = None, ax: Axes | None = None
+    results: Iterable[ChartRow], title: str = "", memory_bytes: float | None = None, ax: Axes | None = None
 ) -> Figure:
     """Throughput against peak memory, one marker per strategy; hollow ones do not fit the device.
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from profiles.machines.law_tables import ATTENTION_KEYS, CACHE_KEYS, MATMUL_KEYS, MEMORY_KEYS
-from validate.fitting.kernels import attention, memory, products, rows
+from validate.fitting.kernels import classes, rows
+from validate.fitting.kernels.classes import Origin, Target, target
 from validate.fitting.kernels.fits import DIGITS, Fit
-from validate.fitting.kernels.targets import Origin, Target, target
+from validate.writing import toml_text
 
 COMMAND: Final = "python -m validate fit-kernels --write"
 """What makes these tables again."""
@@ -38,12 +39,7 @@ class Builder:
 
     def classes(self, name: str) -> dict[str, Coefficients]:
         """Coefficients of each class of a device's kernels."""
-        return {
-            "matmul": self.of("matmul", name),
-            "conv": self.of("conv", name),
-            "attention": self.of("attention", name),
-            "memory": self.of("memory", name),
-        }
+        return {kind: self.of(kind, name) for kind in ("matmul", "conv", "attention", "memory")}
 
     def of(self, kind: str, name: str) -> Coefficients:
         """Coefficients of one class; ``forward`` is that of attention's forward pass alone."""
@@ -59,19 +55,22 @@ class Builder:
     def _like(self, kind: str, to: Target, origin: Origin) -> dict[str, float]:
         return to.scaled(self.of(kind, origin.like).values, target(origin.like))
 
+    def _paced(self, origin: Origin, values: dict[str, float], found: Fit) -> Coefficients:
+        words = f"as {origin.like}, but for the pace, fitted to {self._said(*origin.rows)}: {found}"
+        return Coefficients(values | dict(found.values), words + _bounds(found), found)
+
     def _matmul(self, to: Target, origin: Origin) -> Coefficients:
         if origin.like:
             values = self._like("matmul", to, origin)
             if not origin.rows:
                 return Coefficients(values, SCALED.format(like=origin.like))
-            found = products.fit_pace(rows.products(self.folder, origin.rows[0], "forward"), values, to)
-            words = f"as {origin.like}, but for the pace, fitted to {self._said(*origin.rows)}: {found}"
-            return Coefficients(values | dict(found.values), words + _bounds(found), found)
+            samples = rows.products(self.folder, origin.rows[0], "forward")
+            return self._paced(origin, values, classes.fit_pace(classes.product_seconds, samples, values, to))
         samples = rows.products(self.folder, origin.rows[0])
         priors = {"fixed_us": self.of("matmul", origin.priors).values["fixed_us"]} if origin.priors else {}
-        found = products.fit_products(samples, to, priors, cached=origin.cached)
+        found = classes.fit_products(samples, to, priors, cached=origin.cached)
         values = {**found.given, **found.values}
-        factors = products.gradient_factors(self.folder, origin.gradients, values)
+        factors = classes.gradient_factors(self.folder, origin.gradients, values)
         words = f"{self._said(*origin.rows)}: {found}{_bounds(found)}"
         words += f"; data and weight: ratios of medians in {self._said(origin.gradients)}"
         words += f"; fixed_us as {origin.priors}, here not determined" if priors else ""
@@ -82,7 +81,7 @@ class Builder:
             found = self.of("conv", origin.like)
             return Coefficients(found.values, f"as {origin.like}: {found.source}")
         against = self.of("matmul", origin.device).values
-        factors, count = products.convolution_factors(self.folder, origin.rows[0], against)
+        factors, count = classes.convolution_factors(self.folder, origin.rows[0], against)
         words = f"{self._said(*origin.rows)}, {count} convolutions of stride 1 and 64 channels or more: medians of"
         words += f" measured seconds over those of the matmul law of {origin.device} for the product that each implies"
         return Coefficients(dict(factors), words)
@@ -91,35 +90,31 @@ class Builder:
         if origin.like:
             values = self._like("forward", to, origin)
             if origin.seen:
-                values["TFLOP_per_s"] = attention.pace_of(origin.seen, values)
+                values["TFLOP_per_s"] = classes.pace_of(origin.seen, values)
                 return Coefficients(values, f"as {origin.like}, but for the pace: {origin.note}")
             if not origin.rows:
                 return Coefficients(values, SCALED.format(like=origin.like))
             samples = rows.attention(self.folder, origin.rows)
-            found = attention.fit_pace(samples, values | {"causal_us": values["fixed_us"]}, to)
-            words = f"as {origin.like}, but for the pace, fitted to {self._said(*origin.rows)}: {found}"
-            return Coefficients(values | dict(found.values), words + _bounds(found), found)
+            start = values | {"causal_us": values["fixed_us"]}
+            return self._paced(origin, values, classes.fit_pace(classes.forward_seconds, samples, start, to))
         samples = rows.attention(self.folder, origin.rows)
         causal = bool((samples.shapes[-1] > 0).all())
         priors = self.of("forward", origin.priors).values if causal else NO_PRIORS
-        found = attention.fit_forward(samples, to, priors, self._cache(to, origin))
+        cache = self.of("matmul", to.name).values if origin.cached else {}
+        found = classes.fit_forward(samples, to, priors, cache)
         words = f"{self._said(*origin.rows)}: {found}{_bounds(found)}"
         if causal:
             words += f"; all causal: keys and channels as {origin.priors}"
         values = {"causal_us": 0.0, "tile": 0.0, **found.given, **found.values}
         return Coefficients(values | ({"fixed_us": values["causal_us"]} if causal else {}), words, found)
 
-    def _cache(self, to: Target, origin: Origin) -> dict[str, float]:
-        return self.of("matmul", to.name).values if origin.cached else {}
-
     def _attention(self, to: Target, origin: Origin) -> Coefficients:
         forward = self.of("forward", to.name)
         if origin.backward:
             values = forward.values | {"backward_TFLOP_per_s": 1.0, "backward_rows": 0.0}
-            found = attention.fit_backward(self.folder, origin.backward, values, to)
-            words = (
-                f"{forward.source}; backward fitted to {self._said(origin.backward)}: {found}{_bounds(found)}"
-            )
+            found = classes.fit_backward(self.folder, origin.backward, values, to)
+            fitted = f"backward fitted to {self._said(origin.backward)}: {found}{_bounds(found)}"
+            words = f"{forward.source}; {fitted}"
             return Coefficients(values | dict(found.values), words, forward.fit)
         other = self.of("attention", origin.priors or origin.like).values
         values = forward.values | {
@@ -135,19 +130,17 @@ class Builder:
             values |= self._like("memory", to, origin)
             words.append(SCALED.format(like=origin.like))
         if origin.stream:
-            values |= memory.streams(self.folder, origin)
-            words.append(
-                f"pointwise and copy: {self._said(origin.stream)}, {origin.device}, arrays beyond any cache"
-            )
+            values |= classes.streams(self.folder, origin)
+            where = f"{self._said(origin.stream)}, {origin.device}"
+            words.append(f"pointwise and copy: {where}, arrays beyond any cache")
         if origin.rows:
-            values |= memory.paces(self.folder, origin, to)
-            words.append(
-                f"medians over 50 MB of {self._said(*origin.rows)}, {origin.device}, float32 in PyTorch"
-            )
+            values |= classes.paces(self.folder, origin, to)
+            where = f"{self._said(*origin.rows)}, {origin.device}"
+            words.append(f"medians over 50 MB of {where}, float32 in PyTorch")
         if origin.launch:
-            values["fixed_us"] = memory.launch_us(self.folder, origin)
+            values["fixed_us"] = classes.launch_us(self.folder, origin)
             words.append(f"fixed_us: add in {self._said(origin.launch)}")
-        values["group_norm_GB_per_s"] = memory.group_norm(values)
+        values["group_norm_GB_per_s"] = classes.group_norm(values)
         words.append("group_norm: one pass as softmax and two as pointwise; not measured")
         return Coefficients(values, "; ".join(words))
 
@@ -170,9 +163,8 @@ def law_text(name: str, builder: Builder) -> str:
         "attention": (*ATTENTION_KEYS, *CACHE_KEYS),
         "memory": MEMORY_KEYS,
     }
-    lines = ["[laws]", f'peaks = "{to.peaks}"']
-    lines += [f"peak_TFLOP_per_s = {to.flop_peak:g}", f"peak_GB_per_s = {to.bytes_peak:g}"]
-    for kind, each in found.items():
-        lines += ["", f"[laws.{kind}]", f'source = "{COMMAND}: {each.source}"']
-        lines += [f"{key} = {value:g}" for key, value in each.only(keys[kind]).items()]
-    return "\n".join(lines) + "\n"
+    peaks = {"peaks": to.peaks, "peak_TFLOP_per_s": to.flop_peak, "peak_GB_per_s": to.bytes_peak}
+    classes = {
+        kind: {"source": f"{COMMAND}: {each.source}", **each.only(keys[kind])} for kind, each in found.items()
+    }
+    return toml_text({"laws": peaks | classes}, "g").lstrip()

@@ -14,8 +14,8 @@ from scipy.optimize import least_squares
 
 from profiles.machines.law_tables import Coefficients
 from profiles.machines.laws import FloatArray
-from validate.fitting.errors import Errors
 from validate.fitting.kernels.rows import Samples
+from validate.fitting.least_squares import Errors
 
 FOLDS: Final = 5
 ALIKE: Final = 0.1
@@ -56,20 +56,14 @@ class Fit:
     groups: Errors
 
     def __str__(self) -> str:
-        words = (
-            f"{len(self.shapes)} shapes; left out, every fifth shape is predicted within {said(self.shapes)}"
-        )
+        number = f"{len(self.shapes)} shapes"
+        words = f"{number}; left out, every fifth shape is predicted within {said(self.shapes)}"
         return words + (f", every fifth group of shapes within {said(self.groups)}" if self.groups else "")
 
 
 def said(errors: Errors) -> str:
     """Median and 90th percentile of errors."""
-    return f"{100 * errors.median:.1f} % (median) and {100 * tail(errors):.1f} % (90th percentile)"
-
-
-def tail(errors: Errors) -> float:
-    """90th percentile of the errors, without sign."""
-    return float(np.quantile(np.abs(errors.relative), 0.9))
+    return f"{100 * errors.median:.1f} % (median) and {100 * errors.tail:.1f} % (90th percentile)"
 
 
 def fit(predict: Predict, samples: Samples, unknowns: Mapping[str, Unknown], given: Coefficients) -> Fit:
@@ -77,20 +71,14 @@ def fit(predict: Predict, samples: Samples, unknowns: Mapping[str, Unknown], giv
     values = _solve(predict, samples, unknowns, given)
     by_shape, found = _left_out(predict, samples, unknowns, given, np.arange(len(samples), dtype=float))
     by_group, more = _left_out(predict, samples, unknowns, given, samples.groups)
-    every = [*found, *more]
+    fits = {key: [of[key] for of in (*found, *more)] for key in unknowns}
+    ranges = {key: (min(of), max(of)) for key, of in fits.items()}
     rests = [key for key, unknown in unknowns.items() if values[key] > NEAR * unknown.most]
-    free = (
-        _solve(predict, samples, {k: Unknown(u.start) for k, u in unknowns.items()}, given) if rests else {}
-    )
-    return Fit(
-        values=values,
-        given=given,
-        ranges={key: (min(v[key] for v in every), max(v[key] for v in every)) for key in unknowns},
-        bound={key: free[key] for key in rests},
-        fitted=Errors(samples.seconds, predict({**given, **values}, samples)),
-        shapes=by_shape,
-        groups=by_group,
-    )
+    unbound = {key: Unknown(unknown.start) for key, unknown in unknowns.items()}
+    free = _solve(predict, samples, unbound, given) if rests else {}
+    bound = {key: free[key] for key in rests}
+    fitted = Errors(samples.seconds, predict({**given, **values}, samples))
+    return Fit(values, given, ranges, bound, fitted, by_shape, by_group)
 
 
 def _left_out(
@@ -122,8 +110,6 @@ def _solve(
 
     start = np.log([unknown.start for unknown in unknowns.values()])
     most = np.log([unknown.most for unknown in unknowns.values()])
-    bounds = np.full(len(start), np.log(LEAST)), most
-    found = least_squares(
-        residuals, np.minimum(start, most - 1e-6), bounds=bounds, loss="soft_l1", f_scale=ALIKE
-    )
+    first, bounds = np.minimum(start, most - 1e-6), (np.full(len(start), np.log(LEAST)), most)
+    found = least_squares(residuals, first, bounds=bounds, loss="soft_l1", f_scale=ALIKE)
     return {key: value if value > NOTHING else 0.0 for key, value in values(found.x).items()}

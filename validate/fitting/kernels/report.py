@@ -1,5 +1,6 @@
 """The command that fits laws of kernels, prints what they are worth on shapes left out, and writes device files."""
 
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -9,27 +10,28 @@ from rich.table import Table
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.machines.devices import DEVICES
-from validate.fitting.errors import Errors
-from validate.fitting.kernels import convnets, layouts
+from validate.fitting.kernels import convnets
 from validate.fitting.kernels.build import Builder, Coefficients, law_text
-from validate.fitting.kernels.fits import tail
-from validate.fitting.kernels.targets import targets
-from validate.printing import show, table
+from validate.fitting.kernels.classes import targets
+from validate.fitting.least_squares import Errors
+from validate.tables import show, table
 from validate.writing import write_file
 
 COLUMNS: Final = ("device", "class", "shapes", "fitted", "shapes left out", "groups left out", "coefficients")
 HEAD: Final = "\n[laws]\n"
 
 
-def report_kernels(names: Sequence[str], folder: Path, *, write: bool) -> None:
+def report_kernels(options: Namespace) -> None:
     """Fit devices (all where none is named), print coefficients and errors, write the files if asked to."""
-    builder = Builder(folder)
-    chosen = list(names) or list(targets())
+    builder = Builder(options.data)
+    chosen = options.device or list(targets())
     texts = {name: law_text(name, builder) for name in chosen}
-    found = layouts.shares(folder)
+    found = convnets.shares(options.data)
     words = f"a forward pass {found['forward']:.2f}, each gradient {found['gradient']:.2f} times their copy"
-    show(200, error_table(builder, chosen), convnet_table(folder), f"new layouts of convolutions: {words}")
-    if write:
+    title = "Laws of kernels: errors, median / 90th percentile, of seconds"
+    errors = table(title, COLUMNS, _rows(builder, chosen), left=("device", "class", "coefficients"))
+    show(200, errors, convnet_table(options.data), f"new layouts of convolutions: {words}")
+    if options.write:
         for name, text in texts.items():
             write_file(DEVICES / f"{name}.toml", with_laws(DEVICES / f"{name}.toml", text), "--write")
 
@@ -42,28 +44,15 @@ def with_laws(path: Path, text: str) -> str:
     return f"{head.rstrip()}\n\n{text}"
 
 
-def error_table(builder: Builder, names: Sequence[str]) -> Table:
-    """One row per device and class: median and 90th percentile of the errors, and the coefficients."""
-    title = "Laws of kernels: errors, median / 90th percentile, of seconds"
-    return table(title, COLUMNS, _rows(builder, names), left=("device", "class", "coefficients"))
-
-
 def convnet_table(folder: Path) -> Table:
     """One row per published throughput of ResNet-50, beside what the shipped laws give."""
     title = "ResNet-50 by the shipped laws: a check of convolutions, to which nothing was fitted"
     columns = ("device", "mode", "source", "published images/s", "predicted", "error")
-    found = (
-        [
-            check.device,
-            check.mode,
-            check.source,
-            f"{published:.0f}",
-            f"{predicted:.0f}",
-            f"{100 * error:+.1f} %",
-        ]
-        for check, seen in convnets.errors(folder)
-        for published, predicted, error in zip(seen.measured, seen.predicted, seen.relative, strict=True)
-    )
+    found = []
+    for check, seen in convnets.errors(folder):
+        (published,), (predicted,), (error,) = seen.measured, seen.predicted, seen.relative
+        numbers = f"{published:.0f}", f"{predicted:.0f}", f"{100 * error:+.1f} %"
+        found.append([check.device, check.mode, check.source, *numbers])
     return table(title, columns, found, left=("device", "mode", "source"))
 
 
@@ -81,7 +70,7 @@ def _errors(each: Coefficients) -> list[str]:
 
 
 def _pair(errors: Errors) -> str:
-    return f"{100 * errors.median:.1f} / {100 * tail(errors):.1f} %" if errors else ""
+    return f"{100 * errors.median:.1f} / {100 * errors.tail:.1f} %" if errors else ""
 
 
 def _coefficients(each: Coefficients) -> str:

@@ -15,11 +15,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from profiles.errors import InputError
-from profiles.machines.laws import FloatArray, Part
+from profiles.machines.laws import FloatArray, KernelPart
 from profiles.units import MICROSECOND
 
-LAYOUTS: Final[dict[str, Part]] = {"TN": "forward", "NN": "data", "NT": "weight"}
-PASSES: Final[dict[str, Part]] = {"fwd": "forward", "bwd_data": "data", "bwd_weight": "weight"}
+LAYOUTS: Final[dict[str, KernelPart]] = {"TN": "forward", "NN": "data", "NT": "weight"}
+PASSES: Final[dict[str, KernelPart]] = {"fwd": "forward", "bwd_data": "data", "bwd_weight": "weight"}
 CHANNELS: Final = 64
 """Convolutions of fewer channels, in or out, are first and last layers, which fill no tile."""
 LARGEST_HEAD: Final = 128
@@ -76,7 +76,7 @@ def provenance(folder: Path, *prefixes: str) -> str:
     )
 
 
-def products(folder: Path, prefix: str, part: Part | None = None) -> Samples:
+def products(folder: Path, prefix: str, part: KernelPart | None = None) -> Samples:
     """Matrix products (m, n, k); all layouts, or those of one part of a layer. A group is one weight (n, k)."""
     frame = _select(folder, "gemm.csv", [prefix], ["m", "n", "k"])
     if part is not None:
@@ -97,7 +97,7 @@ def attention(folder: Path, prefixes: Sequence[str], direction: str = "fwd") -> 
     return _samples(frame, shape, ["heads", "kv_heads", "head_dim", "causal"])
 
 
-def convolutions(folder: Path, prefix: str, part: Part) -> Samples:
+def convolutions(folder: Path, prefix: str, part: KernelPart) -> Samples:
     """Convolutions (m, n, k, bytes) of stride 1 and enough channels, one part of a layer."""
     frame = _select(folder, "conv.csv", [prefix], ["batch", "c_in", "h", "w", "c_out", "kh", "kw"])
     frame = frame[frame["pass"].map(PASSES) == part]

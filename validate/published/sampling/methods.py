@@ -19,47 +19,23 @@ from strategies.strategy import Sampler
 from validate.points import candidates, sampler
 from validate.published.clusters import NEWEST as NEWEST_ATTENTION
 from validate.published.clusters import changed_stack
-from validate.published.sampling.rows import COMPILED, NEWEST, SamplingRow, Uncovered
+from validate.published.sampling.rows import COMPILED, NEWEST, READINGS, SamplingRow, Uncovered
 
 IN_GRAPHS: Final = replace(
     load_stack(), name="eager in CUDA graphs", forward_operator_s=0.0, backward_operator_s=0.0
 )
 """Source: DistriFusion's released code, which captures each step of its own runs and of its baselines."""
-WARMUPS: Final = (("DistriFusion", 5), ("PipeFusion", 2), ("", 0))
-"""Synchronous steps that are run where a row says nothing: DistriFusion's setting is 4, PipeFusion's first release's 1,
-and both run one more. xDiT's charts do not say: its README's example asks for none, and on its L40s a pipeline at 2048
-px takes 3.16 s, where one serial step and 19 of 20 others could not take less than 4.0."""
 FIRST_RELEASE: Final = "PipeFusion"
 """Its source; it posts the next receive before it computes, xDiT after."""
 BEST_PATCHES: Final = (2, 4, 8, 16, 32)
 """Of which PipeFusion's first release prints the fastest. Source: PipeFusion v1, section 5."""
 GATHER_LAYERS: Final = {"sdxl": 60}
 """Gathers launched together; 1 in the first release's port to transformers."""
-PLAIN: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
-    "naive_patch": ("naive-patch", {}),
-    "original": ("single", {}),
-    "paradigms": ("paradigms", {}),
-    "patch_parallel_no_comm": ("distrifusion", {"warmup_steps": 0}),
-    "patch_parallel_sync": ("sync-patch", {}),
-    "sp_ring": ("ring", {}),
-    "sp_ulysses": ("ulysses", {}),
-    "tensor_parallel": ("tensor", {}),
-    "tensor_parallel_sync": ("tensor", {}),
-}
-"""Methods that are one strategy with fixed parameters. Parallel sampling takes iterations as published; patch
-parallelism whose communication is left out takes as long as one that displaces it all, on free links."""
+SEQUENCE: Final = ("sp_ring", "sp_ulysses")
+"""Methods that keep the keys and values of all layers in PipeFusion's first release (its Figure 7)."""
 NORMS: Final = ("separate GN", "sync GN")
 """Other ways to gather a group norm's statistics than DistriFusion's own."""
-WORDS: Final = {
-    "guidance": ("cfg",),
-    "ulysses": ("ulysses", "u"),
-    "ring": ("ring", "r"),
-    "pipeline": ("pipefusion", "pipeline", "pp"),
-    "tensor": ("tensor", "tp"),
-    "data": ("dp",),
-}
-"""Degrees of parallelism, and the words for each."""
-NAMES: Final = {word: name for name, words in WORDS.items() for word in words}
+NAMES: Final = {word: name for name, words in READINGS["degrees"].items() for word in words}
 DEGREE: Final = re.compile(rf"(?<![a-z])({'|'.join(sorted(NAMES, key=len, reverse=True))})\s*=?\s*(\d+)")
 PURE: Final = ("ulysses", "ring", "tensor")
 
@@ -77,9 +53,10 @@ def samplers(row: SamplingRow, scenario: SamplingScenario) -> list[Sampler]:
     if not _read(row["method_config"]) or method.startswith("distrifusion"):
         if method in READERS:
             return list(READERS[method](row, scenario))
-        if method in PLAIN:
-            name, asked = PLAIN[method]
-            return [sampler(name, **asked)]
+        if method in READINGS["methods"]:
+            name, asked = READINGS["methods"][method]
+            kept = method in SEQUENCE and row["source"].startswith(FIRST_RELEASE)
+            return [sampler(name, **asked, **({"keys_values": "kept"} if kept else {}))]
     return [_of_degrees(row)]
 
 
@@ -110,7 +87,8 @@ def _warmup(row: SamplingRow) -> int:
         return int(run[1])
     if more := re.search(r"warmup\s*=?\s*(\d+)\(\+1\)", said):
         return int(more[1]) + 1
-    return next(steps for source, steps in WARMUPS if row["source"].startswith(source))
+    warmups: Mapping[str, int] = READINGS["warmups"]
+    return next(steps for source, steps in warmups.items() if row["source"].startswith(source))
 
 
 def _late(row: SamplingRow) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import csv
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -22,69 +23,19 @@ OUT_OF_MEMORY: Final = "OOM"
 INFERENCE: Final = Path(__file__).parents[1] / "inference.csv"
 DEV: Final = "FLUX.1-dev 12B"
 DISTILLED: Final = "FLUX.1-schnell"
-"""Sampled in 4 steps, so that encoders and decoder, if they are in the time, weigh most; it has FLUX.1-dev's
-transformer."""
-MODELS: Final = {
-    "CogVideoX-2b": "cogvideox-2b",
-    "CogVideoX-5b": "cogvideox-5b",
-    DEV: "flux-dev",
-    DISTILLED: "flux-dev",
-    "HunyuanDiT v1.2": "hunyuan-1.5b",
-    "HunyuanVideo 13B": "hunyuanvideo",
-    "PixArt-alpha": "pixart",
-    "PixArt-alpha XL/2 1024-MS (0.6B,28 layers,hs 1152,16 heads)": "pixart",
-    "Qwen-Image": "qwen-image",
-    "SD-v2": "sd21",
-    "SD3-medium 2B": "sd3-medium",
-    "SDXL": "sdxl",
-    "Wan2.1-I2V-14B-480P": "wan2.1-14b",
-}
-"""The I2V model reads the first image beside the text (257 tokens of it in cross-attention, 20 channels more of the
-latent): half a percent more work than the T2V model's, which is counted."""
-STEPS: Final = {
-    "1 (per step of 40)": (1, ""),
-    "1 (per step of 50)": (1, ""),
-    "20?": (50, "; 20 steps in the title, taken for the 50 of the other charts"),
-}
-"""Steps that are not a plain number, what they are taken for, and a remark; 20 steps of Hunyuan-DiT in 20.16 s would
-make an L40 slower than half an L20."""
-FRAMES: Final = {"cogvideox-2b": 49, "cogvideox-5b": 49, "hunyuanvideo": 129, "wan2.1-14b": 81}
-AREAS: Final = {"480P (832x480 area)": (480, 832)}
-"""Height and width of videos whose size is printed as an area."""
-UNSAID_STEPS: Final = {"qwen-image": 50}
-"""Steps of the pipeline in diffusers by default, which a row that says none is taken to have run."""
-FUSED: Final = ("FastVideo", "LightX2V", "SGL-Diffusion")
-FUSED_SOURCES: Final = ("vllm-omni",)
-"""Engines with fused norms and pointwise kernels that attend by the newest kernels.
-
-Three of their rows chose that stack, and are in view.
-"""
 NEWEST: Final = "newest"
-"""The stack of these: compiled, with the attention that the laws were measured of."""
+"""The stack of engines with fused kernels: compiled, with the attention that the laws were measured of."""
 ENGINES: Final = INFERENCE.with_name("engines.csv")
 """Rows of today's engines; all but these are in ``INFERENCE``."""
 ALONE: Final = "collective only"
 COMPILED: Final = "compiled"
 """The stack of rows whose settings speak of a compiler."""
-EARLY: Final = "AndyShih12/paradigms"
-"""A source of spring 2023, which runs Stable Diffusion 2. Its rows say 512 px and no software; the release of that name
-draws 768 px (its base model 512), and a pass of two predictions in 50 ms is that of 768 px on software of that spring
-(47 ms), and 2.4 times that of 512 px. So they are read, and count as in view."""
-EARLY_STACK: Final = "eager-2023"
-EARLY_SIZE: Final = (768, 768)
-MACHINES: Final = (
-    ("B200", "", "b200-ib"),
-    ("A100", "PCIe", "a100-pcie-4"),
-    ("A100", "", "a100-nvlink-8"),
-    ("H100", "", "h100-nvlink-8"),
-    ("H20", "", "h20-nvlink-8"),
-    ("L20", "", "l20-pcie-8"),
-    ("L40", "", "l40-pcie-8"),
-    ("T4", "", "t4-pcie-8"),
-    ("V100", "", "v100-2node"),
-    ("8xGPU", "", "a100-nvlink-8"),
-)
-"""Hardware, how its interconnect begins, and the cluster. Of ``8xGPU`` only memory is printed."""
+READINGS: Final = tomllib.loads(read_text(Path(__file__).with_name("readings.toml")))
+"""What the words of the rows are here; the file says why."""
+STEPS: Final[Mapping[str, tuple[int, str]]] = READINGS["steps"]
+FRAMES: Final[Mapping[str, int]] = READINGS["frames"]
+EARLY: Final = READINGS["early"]
+"""A source, and the stack and the size that its rows do not say."""
 
 
 class Uncovered(Exception):  # noqa: N818  no error: it says why a row is not predicted
@@ -111,17 +62,10 @@ class SamplingRow:
     @classmethod
     def of(cls, cells: Mapping[str, str], line: int, path: Path = INFERENCE) -> "SamplingRow":
         """What a row of a file says."""
-        where = f"{path}:{line}"
-        gpus = _number(cells, where, "num_gpus")
-        return cls(
-            line=line,
-            cells=tuple(cells[column] for column in COLUMNS),
-            num_gpus=None if gpus is None else int(gpus),
-            latency_s=_number(cells, where, "latency_s"),
-            memory_gib=_number(cells, where, "memory_GB"),
-            sent_gb=_number(cells, where, "comm_GB"),
-            out_of_memory=OUT_OF_MEMORY in (cells["latency_s"], cells["memory_GB"]),
-        )
+        texts, columns = tuple(cells[of] for of in COLUMNS), ("num_gpus", "latency_s", "memory_GB", "comm_GB")
+        gpus, latency_s, memory, sent = (_number(cells, f"{path}:{line}", of) for of in columns)
+        out_of_memory = OUT_OF_MEMORY in (cells["latency_s"], cells["memory_GB"])
+        return cls(line, texts, None if gpus is None else int(gpus), latency_s, memory, sent, out_of_memory)
 
     def __getitem__(self, column: str) -> str:
         return self.cells[COLUMNS.index(column)]
@@ -156,9 +100,10 @@ class SamplingRow:
     @property
     def stack(self) -> str:
         """The software stack that ran."""
-        if self["source"].startswith(EARLY):
-            return EARLY_STACK
-        if self["method_config"] in FUSED or self["source"].startswith(FUSED_SOURCES):
+        if self["source"].startswith(EARLY["source"]):
+            return str(EARLY["stack"])
+        fused = READINGS["fused"]
+        if self["method_config"] in fused["methods"] or self["source"].startswith(tuple(fused["sources"])):
             return NEWEST
         return COMPILED if "compile" in self["method_config"] else DEFAULT_STACK
 
@@ -167,27 +112,29 @@ class SamplingRow:
         """The model's folder."""
         if self["model"] == ALONE:
             raise Uncovered("a collective alone, which no sampler runs")
-        if self["model"] not in MODELS:
+        if self["model"] not in READINGS["models"]:
             raise Uncovered(f"no model folder of {self['model']}")
-        return MODELS[self["model"]]
+        return str(READINGS["models"][self["model"]])
 
     @property
     def cluster(self) -> str:
         """The cluster's file."""
-        for hardware, links, cluster in MACHINES:
-            there = re.search(rf"(\b|\dx){hardware}\b", self["hardware"])
-            if there and self["interconnect"].startswith(links):
-                return cluster
+        for hardware, by_links in READINGS["machines"].items():
+            if re.search(rf"(\b|\dx){hardware}\b", self["hardware"]):
+                return str(
+                    next(of for links, of in by_links.items() if self["interconnect"].startswith(links))
+                )
         raise Uncovered(f"no cluster of {self['hardware']}, {self['interconnect'] or 'links not said'}")
 
     @property
     def size(self) -> tuple[int, int]:
         """Height and width in pixels; pictures are printed height first, films width first."""
-        if self["source"].startswith(EARLY):
-            return EARLY_SIZE
+        if self["source"].startswith(EARLY["source"]):
+            return EARLY["size"][0], EARLY["size"][1]
         cell = self["resolution_px"]
-        if cell in AREAS:
-            return AREAS[cell]
+        if cell in READINGS["areas"]:
+            height, width = READINGS["areas"][cell]
+            return height, width
         film = re.fullmatch(r"(\d+)x(\d+)x(\d+)f", cell)
         if film and int(film[3]) == FRAMES.get(self.model):
             return int(film[2]), int(film[1])
@@ -204,8 +151,8 @@ class SamplingRow:
             return STEPS[cell][0]
         if not cell and self.latency_s is None:
             return 20
-        if not cell and self.model in UNSAID_STEPS:
-            return UNSAID_STEPS[self.model]
+        if not cell and self.model in READINGS["unsaid_steps"]:
+            return int(READINGS["unsaid_steps"][self.model])
         if not cell.isdigit():
             raise Uncovered(f"steps '{cell}' are not said")
         return int(cell)

@@ -20,11 +20,9 @@ from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.points import cluster_of, drawing, model_of
-from validate.published.kinds import kind_of
-from validate.published.records import MEMORY, Conditions, Record, standing_of
+from validate.published.records import MEMORY, Conditions, Reason, Record, Standing, kind_of, standing_of
 from validate.published.sampling.methods import IN_GRAPHS, guidance, samplers, stack_of
 from validate.published.sampling.rows import SamplingRow, Uncovered, sampling_rows
-from validate.published.standings import Reason, Standing
 
 FREE: Final = "patch_parallel_no_comm"
 """The method that is run without communication: on free links."""
@@ -162,12 +160,10 @@ class Run:
         """Where layer times are from, and by what published latencies of one GPU scale them."""
         assert self.place is not None
         device, pixels = self.place.cluster.device, self.place.height * self.place.width
-        model = model_of(self.model)
-        if all(anchor.device != device.name for anchor in model.anchors):
+        if all(anchor.device != device.name for anchor in model_of(self.model).anchors):
             return outcome.provenance
-        return (
-            f"{outcome.provenance}, times {_factor(self.model, device, pixels):.3f} from one GPU's latencies"
-        )
+        factor = f"{_factor(self.model, device, pixels):.3f} from one GPU's latencies"
+        return f"{outcome.provenance}, times {factor}"
 
 
 @cache
@@ -186,11 +182,8 @@ def runs(
     kept: list[Run] = []
     found = []
     for one in (predict(row, clusters or {}) for row in sampling_rows() if wanted(row)):
-        again = any(
-            (one.place, one.outcome) == (other.place, other.outcome)
-            and same_number(one.row.latency_s, other.row.latency_s)
-            for other in kept
-        )
+        alike = (other for other in kept if (one.place, one.outcome) == (other.place, other.outcome))
+        again = any(same_number(one.row.latency_s, other.row.latency_s) for other in alike)
         kept += [one] if one.error is not None and not again else []
         found.append(replace(one, again=again))
     return found

@@ -9,10 +9,9 @@ from profiles.units import GB, GIB
 from validate.points import cluster_of
 from validate.published.contests import Contest, least, winners
 from validate.published.ledger import Ledger, coverage, near
-from validate.published.records import MEMORY
+from validate.published.records import MEMORY, Standing
 from validate.published.sampling.runs import FREE, Run, sent_bytes
-from validate.published.standings import Standing
-from validate.reporting.sections import Section, grouped, percent, signed
+from validate.tables import Section, grouped, percent, signed
 
 NO_RIVALS: Final = (FREE, "hybrid(best)")
 """No methods that compete with others: an ideal, and the best of all the others by its definition."""
@@ -29,9 +28,8 @@ def sections(runs: Sequence[Run]) -> Iterator[Section]:
     for standing in (Standing.INDEPENDENT, Standing.IN_VIEW):
         found = [(one, error) for one, error in several if one.record.standing is standing]
         remark = REMARK.format(sum(one.out_of_memory for one, _ in found))
-        yield by(
-            f"Latency by method, {standing}", ((one.row["method"], error) for one, error in found), remark
-        )
+        methods = ((one.row["method"], error) for one, error in found)
+        yield by(f"Latency by method, {standing}", methods, remark)
         there = ((f"{one.model} on {one.cluster}", error) for one, error in found)
         yield by(f"Latency by model and cluster, {standing}", there)
     links = ((one.row["method"], error) for one, error in several if one.for_links)

@@ -5,16 +5,16 @@ from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from typing import Final
 
-from validate.published.training.experiment import Experiment, texts
+from validate.published.training.experiment import Findings, texts
 
-EXPERIMENTS: Final[tuple[Callable[[], Experiment], ...]] = tuple(
+EXPERIMENTS: Final[tuple[Callable[[], Findings], ...]] = tuple(
     getattr(import_module(f"{__name__}.{module}"), name)
     for module, _, name in (of.partition(".") for of in texts()["order"])
 )
 WORKERS: Final = 2
 
 
-def made(experiments: Sequence[Callable[[], Experiment]] | None = None) -> Iterator[Experiment]:
+def made(experiments: Sequence[Callable[[], Findings]] | None = None) -> Iterator[Findings]:
     """The experiments in their order, made side by side."""
     with ProcessPoolExecutor(WORKERS) as executor:
         asked = EXPERIMENTS if experiments is None else experiments

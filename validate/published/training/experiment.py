@@ -8,15 +8,15 @@ from typing import Any, Final, NamedTuple, ParamSpec
 
 from profiles.files import read_text
 from validate.published.records import Record
-from validate.reporting.sections import Section
+from validate.tables import Section
 
 TEXTS: Final = Path(__file__).with_name("experiments.toml")
-Asked = ParamSpec("Asked")
+_Given = ParamSpec("_Given")
 Found = Iterator[Record | Sequence[str]]
 """What an experiment yields: records, of one number that of the base setting first, and cells of its table."""
 
 
-class Experiment(NamedTuple):
+class Findings(NamedTuple):
     """What an experiment found: its table, with the texts of ``experiments.toml``, and the numbers that it covers."""
 
     section: Section
@@ -29,15 +29,15 @@ def texts() -> dict[str, Any]:
     return tomllib.loads(read_text(TEXTS))
 
 
-def experiment(find: Callable[Asked, Found]) -> Callable[Asked, Experiment]:
+def experiment(find: Callable[_Given, Found]) -> Callable[_Given, Findings]:
     """Make an experiment of a function; its texts stand under its module and name."""
 
     @wraps(find)
-    def run(*args: Asked.args, **kwargs: Asked.kwargs) -> Experiment:
+    def run(*args: _Given.args, **kwargs: _Given.kwargs) -> Findings:
         said = texts()[find.__module__.rpartition(".")[2]][find.__name__]
         found = list(find(*args, **kwargs))
         rows = [one for one in found if not isinstance(one, Record)]
         section = Section(said["title"], said["header"], rows, " ".join(said.get("remark", "").split()))
-        return Experiment(section, tuple(one for one in found if isinstance(one, Record)))
+        return Findings(section, tuple(one for one in found if isinstance(one, Record)))
 
     return run

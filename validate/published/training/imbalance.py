@@ -4,7 +4,7 @@ Source: PULSE, sections IV and VII-C1, Figs. 6, 7 and 13.
 """
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sim.explore.pulse_equations import schedule_s
 from sim.results import Result
@@ -13,7 +13,7 @@ from validate.points import scenario, trained
 from validate.published.records import Record, the_published
 from validate.published.training.experiment import Found, experiment
 from validate.published.training.models import Costs, costs_of
-from validate.reporting.sections import percent
+from validate.tables import percent
 
 DEGREES: Final = (2, 4, 8)
 MICRO_BATCH: Final = 32
@@ -58,10 +58,9 @@ def forwards_s(of: Result) -> list[float]:
 def gains(costs: Costs, num_gpus: int, p2p: str) -> Iterator[Gain]:
     """What the partition gains at each degree, micro-batches of ``MICRO_BATCH``, as many as devices."""
     for degree in DEGREES:
-        point = scenario(
-            costs.model, "v100-2node", num_gpus, MICRO_BATCH * num_gpus, stack=costs.stack,
-            self_conditioning=0.0, memory_recipe="pulse", placement="data-inner",
-        )  # fmt: skip
+        how: dict[str, Any] = {"memory_recipe": "pulse", "placement": "data-inner", "stack": costs.stack}
+        batch = MICRO_BATCH * num_gpus
+        point = scenario(costs.model, "v100-2node", num_gpus, batch, self_conditioning=0.0, **how)
         asked = {"pipeline_degree": degree, "micro_batches": degree, "p2p": p2p}
         aware, blocks = (trained("pulse", point, partition=of, **asked) for of in PARTITIONS)
         layouts = (Pulse(degree, degree, partition=of, p2p=p2p).layout(point) for of in PARTITIONS)

@@ -5,17 +5,17 @@ base of ``costs_of``: the volumes of Table III and the largest micro-batches of 
 bytes per parameter (Eq. 14) and the throughputs for the second. Its V100s and NPUs may run attention unfused.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from profiles.architectures.components import Component, Layer
 from profiles.architectures.models import MeasuredTime, Model
 from profiles.costs.layers import ComponentCosts
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import Fusion, Stack, load_stack
-from validate.points import cluster_of, model_of
+from strategies.scenario import Scenario
+from validate.points import cluster_of, model_of, scenario
 
 CONDITIONED: Final = {"sd21": 0.5, "controlnet": 0.5, "controlnet-hint-vae": 0.5}
 """Probability of the extra forward pass where DiffusionPipe trains with it (Table 5), as in Chen et al., Analog Bits
@@ -40,6 +40,16 @@ class Costs(NamedTuple):
 
     model: Model
     stack: Stack
+
+
+def on_p4de(
+    model: str | Model,
+    num_gpus: int,
+    batch_size: int,
+    **options: Any,  # noqa: ANN401  those of a workload
+) -> Scenario:
+    """What DiffusionPipe trained where."""
+    return scenario(model, "p4de", num_gpus, batch_size, stack=STACK, **options)
 
 
 @cache
@@ -74,16 +84,15 @@ def with_all_gradients(name: str, cluster: str) -> Model:
             return component
         costs = ComponentCosts(component, device, stack=load_stack(STACK))
         times = tuple(
-            MeasuredTime(layer, batch, float(there), float(back))
+            MeasuredTime(layer, batch, *map(float, pair))
             for batch in BATCHES
-            for layer, (there, back) in enumerate(
-                zip(costs.forward_s(batch), costs.backward_s(batch), strict=True)
-            )
+            for layer, pair in enumerate(zip(costs.forward_s(batch), costs.backward_s(batch), strict=True))
         )
         layers = tuple(replace(layer, backward="full") for layer in component.layers)
         return replace(component, layers=layers, times=((device.name, times),))
 
-    return _changed(model_of(name), train_all)
+    model = model_of(name)
+    return replace(model, components=tuple(map(train_all, model.components)))
 
 
 def in_half_precision(name: str) -> Model:
@@ -96,15 +105,7 @@ def in_half_precision(name: str) -> Model:
         return replace(layer, **sizes)
 
     def lighten(part: Component) -> Component:
-        return replace(part, carried_bytes=part.carried_bytes / 2, kernels=part.half_kernels)
+        layers, carried = tuple(map(halve, part.layers)), part.carried_bytes / 2
+        return replace(part, layers=layers, carried_bytes=carried, kernels=part.half_kernels)
 
-    halved = _changed(model, lighten)
-    return replace(_with_layers(halved, halve), dtype="float16")
-
-
-def _changed(model: Model, change: Callable[[Component], Component]) -> Model:
-    return replace(model, components=tuple(map(change, model.components)))
-
-
-def _with_layers(model: Model, change: Callable[[Layer], Layer]) -> Model:
-    return _changed(model, lambda part: replace(part, layers=tuple(map(change, part.layers))))
+    return replace(model, components=tuple(map(lighten, model.components)), dtype="float16")

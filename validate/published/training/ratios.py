@@ -12,10 +12,10 @@ from profiles.architectures.synthetic import equal_blocks_transformer, equal_lay
 from sim.replay.metrics import idle_s
 from sim.runs import run_point
 from validate.points import drawing, replayed, sampler, scenario, trained
-from validate.published.records import Published, Record, published, the_published
+from validate.published.records import Record, published, the_published
 from validate.published.training.experiment import Found, experiment
-from validate.published.training.models import STACK, with_all_gradients
-from validate.reporting.sections import percent
+from validate.published.training.models import on_p4de, with_all_gradients
+from validate.tables import percent
 
 CONTROLNETS: Final = ("controlnet-hint-vae", "controlnet")
 """Both readings of what ControlNet's frozen part is, see their model files; the one of Table 1 first."""
@@ -34,7 +34,7 @@ STEPS: Final = 50
 def frozen_ratio(model: str, batch: int | None) -> float:
     """Forward time of the frozen part over forward and backward time of the trained part."""
     assert batch is not None
-    point = scenario(model, "p4de", 1, 1, stack=STACK)
+    point = on_p4de(model, 1, 1)
     costs = point.costs.components
     frozen_s = sum(float(costs[i].forward_s(batch).sum()) for i in point.model.frozen)
     backbones = [costs[i] for i in point.model.backbones]
@@ -56,15 +56,7 @@ def frozen_ratios() -> Found:
 
 def synchronisation_share(model: str | Model, num_gpus: int, recipe: str) -> float:
     """Share of an iteration of data parallelism in which gradients are reduced, after the backward."""
-    point = scenario(
-        model,
-        "p4de",
-        num_gpus,
-        LOCAL_BATCH * num_gpus,
-        stack=STACK,
-        self_conditioning=0.0,
-        memory_recipe=recipe,
-    )
+    point = on_p4de(model, num_gpus, LOCAL_BATCH * num_gpus, self_conditioning=0.0, memory_recipe=recipe)
     found = trained("ddp", point, overlap="none").expected
     return found.collective_s / found.duration_s
 
@@ -94,14 +86,12 @@ def synchronisation_shares() -> Found:
 
 
 def frozen_share(model: str) -> float:
-    """Time of the frozen part over that of the backbone: the inverse of one of Fig. 4's 24 numbers of a model."""
-    return 1 / _first(model).value
+    """Time of the frozen part over that of the backbone: the inverse of one of Fig. 4's 24 numbers of a model.
 
-
-def _first(model: str) -> Published:
-    """The bubble of 2 stages and 1 micro-batch over the frozen time."""
+    It is the bubble of 2 stages and 1 micro-batch over the frozen time.
+    """
     rows = published("Fig. 4", model=model, quantity="bubble_over_frozen_time", num_gpus=2)
-    return next(row for row in rows if row.note == "2 stages, 1 micro-batches")
+    return 1 / next(row.value for row in rows if row.note == "2 stages, 1 micro-batches")
 
 
 @cache

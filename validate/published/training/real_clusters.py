@@ -1,7 +1,7 @@
 """Throughput of training runs on real clusters: each row of ``clusters.csv``, and what the rows say of one another."""
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from profiles.architectures.models import load_model
@@ -9,21 +9,12 @@ from profiles.costs.resolutions import with_frames
 from profiles.errors import InfeasibleError
 from profiles.machines.devices import load_device
 from sim import api
+from validate.published import records
 from validate.published.clusters import SETS, ClusterRun, read_runs, shared_rate
-from validate.published.kinds import kind_of
 from validate.published.ledger import error_words
-from validate.published.records import (
-    ESTIMATED,
-    SAMPLES_PER_S,
-    TASKS,
-    Conditions,
-    Published,
-    Record,
-    the_published,
-)
-from validate.published.standings import Reason, Standing
+from validate.published.records import Reason, Record, Standing, the_published
 from validate.published.training.experiment import Found, experiment
-from validate.reporting.sections import grouped, print_sections, signed, write_tables
+from validate.tables import grouped, print_sections, signed, write_tables
 
 REASONS: Final[dict[str, Reason]] = {
     SETS: (Standing.FITTED, "sets the share of the laws that stacks reach"),
@@ -34,9 +25,12 @@ REASONS: Final[dict[str, Reason]] = {
 IMAGES: Final = {256: 1.126e9, 512: 1.741e9}
 """Images of MosaicML's whole training by pixels (its README)."""
 CACHED: Final = "MosaicML cached"
-WAN: Final[Mapping[str, Any]] = {
-    "frozen": "cached", "checkpointing": "block", "resolution": "832x480", "frames": 93
-}  # fmt: skip
+WAN: Final[dict[str, Any]] = {
+    "frozen": "cached",
+    "checkpointing": "block",
+    "resolution": "832x480",
+    "frames": 93,
+}
 """How 37,440 tokens of Wan 2.1, 24 latent frames of 30 x 52, are trained.
 
 The row says neither what is computed again nor the stack: blocks and eager are assumed.
@@ -80,16 +74,16 @@ def _record(run: ClusterRun) -> Record:
         return Record(row, None, Standing.UNCOVERED, str(reason))
     if predicted is None:
         return Record(row, None, Standing.UNCOVERED, f"no cluster of {run.cluster}")
-    kind = kind_of(str(run.asked["strategy"]), int(run.asked["gpus"]))
-    conditions = Conditions(run.device_name, run.stack.name.split()[0], kind)
+    kind = records.kind_of(str(run.asked["strategy"]), int(run.asked["gpus"]))
+    conditions = records.Conditions(run.device_name, run.stack.name.split()[0], kind)
     setting = f"{run.cluster}, stack {run.stack.name}, {run.asked['micro_batches']} micro-batches"
-    return Record(row, predicted, *REASONS[run.role], setting, ESTIMATED, conditions=conditions)
+    return Record(row, predicted, *REASONS[run.role], setting, records.ESTIMATED, conditions=conditions)
 
 
-def _published(run: ClusterRun) -> Published:
+def _published(run: ClusterRun) -> records.Published:
     asked = run.asked
-    return Published(
-        TASKS[0],
+    return records.Published(
+        records.TASKS[0],
         source=run.source,
         item=run.name,
         model=str(asked["model"]),
@@ -97,7 +91,7 @@ def _published(run: ClusterRun) -> Published:
         num_gpus=int(asked["gpus"]),
         method=f"{asked['strategy']}, {asked['frozen']}",
         batch_size=int(asked["batch_size"]),
-        quantity=SAMPLES_PER_S,
+        quantity=records.SAMPLES_PER_S,
         value=run.samples_per_s,
         resolution_px=f"{asked['resolution']}",
     )
@@ -121,25 +115,18 @@ def model_flops() -> Found:
 @experiment
 def scaling() -> Found:
     """Throughput over that of the same run on the fewest GPUs."""
-    for runs in grouped(read_runs(), _task).values():
+    task = lambda run: (run.name, run.asked["resolution"], run.stack.name, run.device_name)  # noqa: E731
+    for runs in grouped(read_runs(), task).values():
         base, *more = sorted(runs, key=lambda run: int(run.asked["gpus"]))
         for run in more:
             if run.asked["gpus"] == base.asked["gpus"]:
                 continue
             published = run.samples_per_s / base.samples_per_s
-            simulated = _ratio(run, base)
+            predicted, over = run.predicted(), base.predicted()
+            simulated = None if predicted is None or over is None else predicted / over
             error = "-" if simulated is None else signed(simulated / published - 1)
             words = [run.name, f"{run.asked['gpus']} over {base.asked['gpus']}", f"{run.asked['resolution']}"]
             yield [*words, f"{published:.2f}", "-" if simulated is None else f"{simulated:.2f}", error]
-
-
-def _task(run: ClusterRun) -> tuple[str, object, str, str]:
-    return run.name, run.asked["resolution"], run.stack.name, run.device_name
-
-
-def _ratio(run: ClusterRun, base: ClusterRun) -> float | None:
-    values = run.predicted(), base.predicted()
-    return None if None in values else (values[0] or 0.0) / (values[1] or 1.0)
 
 
 @experiment

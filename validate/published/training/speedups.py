@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 from profiles.architectures.models import Model
 from sim.results import Result
 from strategies.scenario import Scenario
-from validate.points import best, fastest, scenario
+from validate.points import best, fastest
 from validate.published.records import Record, published, the_published
 from validate.published.training.experiment import Found, experiment
-from validate.published.training.models import CONDITIONED, STACK, with_all_gradients
+from validate.published.training.models import CONDITIONED, on_p4de, with_all_gradients
 from validate.published.training.ratios import CONTROLNETS
-from validate.reporting.sections import percent
+from validate.tables import percent
 
 DRAWS: Final = ((0.5, "iteration"), (0.0, "iteration"), (0.5, "rank"))
 """Probability of the extra forward pass, and who draws it."""
@@ -65,8 +65,8 @@ class SpeedUp(NamedTuple):
 
 def rate(result: Result) -> str:
     """The throughput of a pipeline and its (P, M, D)."""
-    letters = {"P": "pipeline_degree", "M": "micro_batches", "D": "group_size"}
-    shape = ", ".join(f"{letter} {result.parameters[name]}" for letter, name in letters.items())
+    degrees = (result.parameters[name] for name in ("pipeline_degree", "micro_batches", "group_size"))
+    shape = ", ".join(f"{letter} {degree}" for letter, degree in zip("PMD", degrees, strict=True))
     return f"{result.samples_per_s:.1f} ({shape})"
 
 
@@ -75,15 +75,8 @@ def speed_ups(
 ) -> Iterator[SpeedUp]:
     """The throughputs of one model on one machine under each way to draw self-conditioning."""
     for probability, draw in draws:
-        point = scenario(
-            model,
-            "p4de",
-            num_gpus,
-            batch_size,
-            self_conditioning=probability,
-            self_conditioning_draw=draw,
-            stack=STACK,
-        )
+        how = {"self_conditioning": probability, "self_conditioning_draw": draw}
+        point = on_p4de(model, num_gpus, batch_size, **how)
         drawn = "half, one draw" if draw == "iteration" else "half, each group draws"
         yield SpeedUp(
             name,
@@ -113,9 +106,8 @@ def eight_nodes() -> Found:
 def one_node() -> Found:
     """Section 6.1 and Fig. 14 on 8 GPUs, batch 256."""
     yield _published("sd21")
-    cases = [*speed_ups("sd21", "sd21", 8, 256)]
-    cases += [case for name in CONTROLNETS for case in speed_ups(name, name, 8, 256, DRAWS[:1])]
-    for case in cases:
+    others = (case for name in CONTROLNETS for case in speed_ups(name, name, 8, 256, DRAWS[:1]))
+    for case in (*speed_ups("sd21", "sd21", 8, 256), *others):
         yield case.cells
         if case.model == "sd21":
             yield from ratios_over(case, "sd21")
@@ -144,7 +136,7 @@ def ablation() -> Found:
     """Fig. 15: what filling, and partial batches, are worth on 8 GPUs."""
     cases = [(name, batch) for name in CONTROLNETS for batch in (256, 384)]
     for name, batch in (*cases, ("sd21", 256)):
-        filled = by_fill(scenario(name, "p4de", 8, batch, self_conditioning=CONDITIONED[name], stack=STACK))
+        filled = by_fill(on_p4de(name, 8, batch, self_conditioning=CONDITIONED[name]))
         rates = {fill: result.samples_per_s for fill, result in filled.items()}
         losses = [f"{rate(filled[fill])}, {rates[fill] / rates['partial'] - 1:+.1%}" for fill in FILLS[1:]]
         yield [name, f"{batch}", rate(filled["partial"]), *losses, percent(rates["full"] / rates["none"] - 1)]
@@ -175,17 +167,15 @@ def cascades(machines: Sequence[tuple[int, int]] = MACHINES) -> Found:
     row = the_published("6.1", model="cdm-lsun")
     yield ["published", "close", "-", "-", "-", "comparable"]
     for model, (num_gpus, batch) in ((model, machine) for model in CASCADES for machine in machines):
-        point = scenario(model, "p4de", num_gpus, batch, stack=STACK)
+        point = on_p4de(model, num_gpus, batch)
         pipe = fastest(point, "diffusionpipe", fill="none")
-        ratios = {}
-        for backbones in ("sequential", "parallel"):
-            other = best(point, "ddp", overlap="none", backbones=backbones)
-            ratios[backbones] = None if other is None else pipe.samples_per_s / other.samples_per_s
-        words = ["does not fit" if ratio is None else f"{ratio:.2f}" for ratio in ratios.values()]
+        others = [best(point, "ddp", overlap="none", backbones=of) for of in ("sequential", "parallel")]
+        ratios = [None if of is None else pipe.samples_per_s / of.samples_per_s for of in others]
+        words = ["does not fit" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
         where = f"{num_gpus} GPUs, batch {batch}"
         yield [f"{model}, {where}", _balance(point), rate(pipe), percent(pipe.bubble_ratio), *words]
-        if model == row.model and ratios["parallel"] is not None:
-            yield Record.of(row, ratios["parallel"], where)
+        if model == row.model and ratios[1] is not None:
+            yield Record.of(row, ratios[1], where)
 
 
 def _balance(point: Scenario) -> str:

@@ -25,7 +25,7 @@ from validate.points import model_of, scenario, trained
 from validate.published.records import Published, Record, published, the_published
 from validate.published.training.experiment import Found, experiment
 from validate.published.training.models import COSTS, costs_of, with_collectives_of
-from validate.reporting.sections import grouped
+from validate.tables import grouped
 
 DATA_PARALLEL: Final = ("zero2",)
 GRADIENT_BYTES: Final = 2
@@ -78,17 +78,14 @@ class Setting:
 
     def scenario(self, task: Task) -> Scenario:
         """What a strategy is asked about."""
-        costs = costs_of(task.model)[self.costs]
-        return scenario(
-            costs.model,
-            with_collectives_of(task.cluster, self.collectives or task.cluster),
-            task.num_gpus,
-            self.micro_batch * task.num_gpus,
-            self_conditioning=0.0,
-            memory_recipe=self.recipe,
-            placement=self.placement,
-            stack=costs.stack,
-        )
+        costs, gpus = costs_of(task.model)[self.costs], task.num_gpus
+        cluster = with_collectives_of(task.cluster, self.collectives or task.cluster)
+        how: dict[str, Any] = {
+            "memory_recipe": self.recipe,
+            "placement": self.placement,
+            "stack": costs.stack,
+        }
+        return scenario(costs.model, cluster, gpus, self.micro_batch * gpus, self_conditioning=0.0, **how)
 
 
 @cache
@@ -116,9 +113,8 @@ def base_of(task: Task) -> Setting:
     row = the_published("Table III", model=task.model, machine="v100-2node", method="zero2")
     backbone = model_of(task.model).for_task("train").components[-1]
     samples = backbone.parameters * GRADIENT_BYTES / MIB / row.value
-    return Setting(
-        PIPELINE_DEGREES.get((task.model, task.cluster), DEFAULT_DEGREE), 2 ** round(log2(samples))
-    )
+    degree = PIPELINE_DEGREES.get((task.model, task.cluster), DEFAULT_DEGREE)
+    return Setting(degree, 2 ** round(log2(samples)))
 
 
 def changed(base: Setting) -> Iterator[tuple[str, Setting]]:
@@ -157,11 +153,8 @@ def by_equation(task: Task, setting: Setting) -> bool:
 BASELINES: Final = ("1f1b", "wave", "zero2")
 DEGREES: Final = (2, 4, 8)
 ON_ASCEND: Final = (
-    "base",
-    "pipelines inside the nodes",
-    "messages overlap",
-    "collectives as on p4de",
-    "activations in half precision",
+    *("base", "pipelines inside the nodes", "messages overlap"),
+    *("collectives as on p4de", "activations in half precision"),
 )
 """The settings that are printed for all three models."""
 ON_ONE_NODE: Final = ("sdv2-1.7b", "uvit-1b", "hunyuan-1.5b")
@@ -219,10 +212,8 @@ def cells(task: Task, setting: Setting) -> list[str]:
     own = run(task, setting, "pulse")
     if own is None:
         return ["-"] * (2 + len(BASELINES))
-    found = [
-        _bracketed(f"{own.samples_per_s:.1f}", own.fits_memory),
-        f"{own.peak_memory_bytes / GIB:.1f} GiB",
-    ]
+    memory = f"{own.peak_memory_bytes / GIB:.1f} GiB"
+    found = [_bracketed(f"{own.samples_per_s:.1f}", own.fits_memory), memory]
     for baseline in BASELINES:
         ratio, other = over(task, setting, baseline), run(task, setting, baseline)
         found.append("-" if ratio is None or other is None else _bracketed(f"{ratio:.2f}", other.fits_memory))
@@ -264,10 +255,7 @@ def degrees() -> Found:
         rows = {row.quantity: row for row in published("VII-C2", model=model, method=f"pulse P={degree}")}
         yield from (Record.of(rows[key], found[key], f"{setting}") for key in found if key in rows)
         equated = largest(task, setting, by_equation)
-        yield [
-            f"{model}, P = {degree}",
-            *(f"{rows[key].value:g}" if key in rows else "-" for key in found),
-            f"{result.samples_per_s:.1f}",
-            f"{setting.micro_batch} ({result.peak_memory_bytes / GIB:.1f} GiB)",
-            "none" if equated is None else f"{equated.micro_batch}",
-        ]
+        printed = (f"{rows[key].value:g}" if key in rows else "-" for key in found)
+        fits = f"{setting.micro_batch} ({result.peak_memory_bytes / GIB:.1f} GiB)"
+        by_eq = "none" if equated is None else f"{equated.micro_batch}"
+        yield [f"{model}, P = {degree}", *printed, f"{result.samples_per_s:.1f}", fits, by_eq]

@@ -8,7 +8,7 @@ Source: PULSE, Table III and section VII-C2; its MB is MiB.
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from profiles.units import MIB
 from validate.points import forward_bytes, replayed, scenario
@@ -53,14 +53,10 @@ def readings(row: Published, degrees: Sequence[int] = DEGREES) -> list[Reading]:
     return [Reading(degree, way, volume(task, strategy, degree)[way]) for degree in degrees for way in WAYS]
 
 
-def nearest(row: Published, found: Sequence[Reading]) -> Reading:
-    """The reading that comes closest to the printed number."""
-    return min(found, key=lambda reading: abs(reading.value - row.value))
-
-
-def _read(row: Published, found: Sequence[Reading]) -> Record:
-    best = nearest(row, found)
-    return Record.of(row, best.value, f"nearest of {len(found)} conventions: {best}")
+def nearest(row: Published, found: Sequence[Reading]) -> tuple[Reading, Record]:
+    """The reading that comes closest to the printed number, and its record."""
+    best = min(found, key=lambda reading: abs(reading.value - row.value))
+    return best, Record.of(row, best.value, f"nearest of {len(found)} conventions: {best}")
 
 
 @experiment
@@ -68,9 +64,9 @@ def pipeline_volumes() -> Found:
     """The cells of Table III that are messages of pipelines."""
     for row in _cells(PIPELINES):
         found = readings(row)
-        record = _read(row, found)
+        best, record = nearest(row, found)
         yield record
-        cells = [f"{row.value:.2f}", *(f"{reading.value:.2f}" for reading in found), f"{nearest(row, found)}"]
+        cells = [f"{row.value:.2f}", *(f"{reading.value:.2f}" for reading in found), f"{best}"]
         yield [_name(row), *cells, error_words(record)]
 
 
@@ -79,7 +75,7 @@ def messages() -> Found:
     """Section VII-C2: MiB per sample in messages, by degree."""
     for row in published("VII-C2", quantity="p2p_MB_per_sample"):
         found = readings(row, [int(row.method.split("=")[1])])
-        record = _read(row, found)
+        _, record = nearest(row, found)
         yield record
         values = [f"{reading.value:.2f}" for reading in found]
         yield [f"{row.model}, {row.method}", f"{row.value:g}", *values, error_words(record)]
@@ -108,10 +104,8 @@ def _name(row: Published) -> str:
 def reduced(task: Task, samples: int) -> float:
     """MiB per sample that one device of ZeRO-2 sends in reduce-scatters."""
     batch = samples * task.num_gpus
-    point = scenario(
-        task.model, task.cluster, task.num_gpus, batch,
-        self_conditioning=0.0, memory_recipe="mixed-fp16-gradient",
-    )  # fmt: skip
+    how: dict[str, Any] = {"self_conditioning": 0.0, "memory_recipe": "mixed-fp16-gradient"}
+    point = scenario(task.model, task.cluster, task.num_gpus, batch, **how)
     trace = replayed("zero2", point, overlap="none")
     collectives = trace.plan.collectives
     scattered = sum(one.size_bytes for one in collectives if one.operation == "reduce_scatter")

@@ -39,7 +39,7 @@ ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ImageComparison:
     """A run, what each rank ended with, and what it should have been."""
 
     settings: Settings
@@ -92,15 +92,13 @@ class Comparison:
 
     def _image_failures(self) -> list[str]:
         found = []
-        if not self.error <= self.allowed:
-            found.append(
-                f"the image differs from one device's by {self.error:.2g}, at most {self.allowed:.2g} allowed"
-            )
-        if not self.displaced_error <= SAME:
-            found.append(
-                f"the image differs from that of the same patches in one process by {self.displaced_error:.2g},"
-                f" at most {SAME:g} allowed"
-            )
+        cases = (
+            ("one device's", self.error, f"{self.allowed:.2g}", self.allowed),
+            ("that of the same patches in one process", self.displaced_error, f"{SAME:g}", SAME),
+        )
+        for what, error, words, most in cases:
+            if not error <= most:
+                found.append(f"the image differs from {what} by {error:.2g}, at most {words} allowed")
         whole = [own.latents for rank, own in enumerate(self.drawn) if self._has_image(rank)]
         if any(relative(latents, whole[0]) > SAME for latents in whole):
             found.append("the ranks end with different images")
@@ -113,13 +111,11 @@ class Comparison:
 
     def _message_failures(self) -> list[str]:
         """The messages whose size is not that of the plan: within a step they may add up all the same."""
-        wrong = Counter(
-            f"rank {rank} sent {sent.size_bytes} bytes of {sent.kind} in step {sent.step}, the plan says"
-            f" {sent.planned_bytes:.0f}"
-            for rank, own in enumerate(self.drawn)
-            for sent in own.sent
-            if abs(sent.size_bytes - sent.planned_bytes) > ROUNDING * sent.size_bytes
-        )
+        wrong = Counter[str]()
+        for rank, one in ((rank, sent) for rank, own in enumerate(self.drawn) for sent in own.sent):
+            if abs(one.size_bytes - one.planned_bytes) > ROUNDING * one.size_bytes:
+                said = f"{one.size_bytes} bytes of {one.kind} in step {one.step}"
+                wrong[f"rank {rank} sent {said}, the plan says {one.planned_bytes:.0f}"] += 1
         return [f"{line}, {count} times" if count > 1 else line for line, count in wrong.items()]
 
     def _step_failures(self) -> list[str]:
@@ -132,20 +128,15 @@ class Comparison:
     def _pass_failures(self) -> list[str]:
         wanted = Counter(expected_passes(self.settings))
         lost, more = wanted - self.passes, self.passes - wanted
-        return [f"rank {rank} never finished {action}" for rank, action in lost] + [
-            f"rank {rank} finished {action} once too often" for rank, action in more
-        ]
+        never = [f"rank {rank} never finished {action}" for rank, action in lost]
+        return never + [f"rank {rank} finished {action} once too often" for rank, action in more]
 
     def _age_failures(self) -> list[str]:
-        wrong: dict[str, int] = {}
-        for rank, own in enumerate(self.drawn):
-            for seen in own.seen:
-                if seen.ages != (ages := expected_ages(self.settings, seen)):
-                    line = (
-                        f"rank {rank}, step {seen.step}, patch {seen.patch}: patches are"
-                        f" {' '.join(map(str, seen.ages))} steps old, not {' '.join(map(str, ages))}"
-                    )
-                    wrong[line] = wrong.get(line, 0) + 1
+        wrong = Counter[str]()
+        for rank, seen in ((rank, seen) for rank, own in enumerate(self.drawn) for seen in own.seen):
+            if seen.ages != (ages := expected_ages(self.settings, seen)):
+                old = f"{' '.join(map(str, seen.ages))} steps old, not {' '.join(map(str, ages))}"
+                wrong[f"rank {rank}, step {seen.step}, patch {seen.patch}: patches are {old}"] += 1
         found = [f"{line}, in {count} layers" for line, count in wrong.items()]
         reads = sum(len(own.seen) for own in self.drawn)
         if reads != (wanted := expected_reads(self.settings)):
@@ -228,7 +219,7 @@ def report_sample(settings: Settings) -> None:
     found = run_job(lambda: job_of(settings))
     if found is None:
         return  # another rank speaks for all
-    comparison = Comparison(settings, found[1].found)
+    comparison = ImageComparison(settings, found[1].found)
     for line in said(comparison):
         print(line)
     mismatch = compare(*found).mismatch
@@ -243,7 +234,7 @@ def report_sample(settings: Settings) -> None:
     print("all checks hold")
 
 
-def said(comparison: Comparison) -> Iterator[str]:
+def said(comparison: ImageComparison) -> Iterator[str]:
     """Lines that say how far the image is from those of one process, what each step sent, and how old what it saw was.
 
     Bytes are counted from the tensors of the passes; latents count to the step they begin.
@@ -263,7 +254,7 @@ def said(comparison: Comparison) -> Iterator[str]:
     yield from age_lines(comparison)
 
 
-def age_lines(comparison: Comparison) -> Iterator[str]:
+def age_lines(comparison: ImageComparison) -> Iterator[str]:
     """Lines that say of each patch of a displaced step how many steps old the keys and values were that it saw."""
     seen = [seen for own in comparison.drawn for seen in own.seen]
     displaced = [one for one in seen if one.step >= comparison.settings.warmup_steps]

@@ -101,10 +101,10 @@ def _messages(outgoing: Mapping[int, Tensor], sources: Sequence[int], sent: Sent
     """Send tensors, and get one of the same shape from each source."""
     leaving = [tensor.contiguous() for tensor in outgoing.values()]
     arriving = [torch.empty_like(leaving[0]) for _ in sources]
-    works = dist.batch_isend_irecv(
-        [dist.P2POp(dist.isend, *to, tag=FIRST_TAG + tag) for to in zip(leaving, outgoing, strict=True)]
-        + [dist.P2POp(dist.irecv, *of, tag=FIRST_TAG + tag) for of in zip(arriving, sources, strict=True)]
-    )
+    tag += FIRST_TAG
+    sends = [dist.P2POp(dist.isend, *to, tag=tag) for to in zip(leaving, outgoing, strict=True)]
+    receives = [dist.P2POp(dist.irecv, *of, tag=tag) for of in zip(arriving, sources, strict=True)]
+    works = dist.batch_isend_irecv(sends + receives)
     sent.size_bytes += sum(tensor.nbytes for tensor in leaving)
 
     def finish() -> list[Tensor]:
@@ -259,16 +259,14 @@ class SamplerKernels(Kernels):
 
     def _stuck(self, asked: str) -> DiffusimError:
         if isinstance(self._step, Need):
-            return PlanMismatchError(
-                f"rank {self._rank} needs {self._step.kind} in {self._action}, and the plan brings none"
-            )
+            needs = f"rank {self._rank} needs {self._step.kind} in {self._action}"
+            return PlanMismatchError(f"{needs}, and the plan brings none")
         return self._mismatch(self._step, asked)
 
     def _mismatch(self, offer: Offer | None, asked: str) -> DiffusimError:
         does = "ends" if offer is None else f"sends {offer.kind}"
-        return PlanMismatchError(
-            f"the plan lets rank {self._rank} {asked}, but its pass {self._action} {does} here"
-        )
+        plan = f"the plan lets rank {self._rank} {asked}"
+        return PlanMismatchError(f"{plan}, but its pass {self._action} {does} here")
 
 
 def _bundles(wiring: Wiring, rank: int) -> dict[int, tuple[int, tuple[int, ...]]]:

@@ -12,21 +12,9 @@ import torch
 from torch import Tensor
 
 from strategies.plans.actions import PatchAction
+from validate.running.sampling import transformer
 from validate.running.sampling.settings import HIDDEN, LAYERS, PATCHED, ROWS, WRONG_VERSION, Settings
-from validate.running.sampling.transformer import (
-    TOKEN,
-    WIDER,
-    Block,
-    Blockwise,
-    Modulation,
-    Scheduler,
-    SmallTransformer,
-    attend,
-    first_latents,
-    merged,
-    mirrored,
-    tokens_of,
-)
+from validate.running.sampling.transformer import Blockwise, attend
 
 NEVER = -1
 
@@ -95,9 +83,9 @@ class Member(ABC):
 
     def __init__(self, settings: Settings, rank: int, *, batch: int, width: int) -> None:
         self.settings, self.rank, self.batch = settings, rank, batch
-        self.model = SmallTransformer(skips=settings.skips)
-        self.scheduler = Scheduler(settings.steps)
-        self.latents = first_latents()
+        self.model = transformer.SmallTransformer(skips=settings.skips)
+        self.scheduler = transformer.Scheduler(settings.steps)
+        self.latents = transformer.first_latents()
         self.seen: list[Seen] = []
         wrong = settings.fault == WRONG_VERSION
         self.kept = [KeysValues(batch, width, wrong_version=wrong) for _ in range(LAYERS)]
@@ -113,7 +101,7 @@ class Member(ABC):
         """Shape of what a pass of this rank gets in a message; nothing but the model decides it."""
         return None
 
-    def block(self, layer: int, step: int) -> tuple[Block, Modulation]:
+    def block(self, layer: int, step: int) -> tuple[transformer.PatchBlock, transformer.Modulation]:
         """A block, and what timestep and prompt do to it."""
         block, condition = self.model.block(layer), self.model.condition(self.scheduler.time(step))
         return block, block.modulate(condition[self.prompts()])
@@ -150,7 +138,7 @@ class GridMember(Member):
         self.guided, self.stage = divmod(place, grid.pipeline)
         width = HIDDEN // grid.tensor // grid.ulysses
         super().__init__(settings, rank, batch=settings.batch // grid.guidance, width=width)
-        self.heads, self.inner = self._share(HIDDEN), self._share(WIDER * HIDDEN)
+        self.heads, self.inner = self._share(HIDDEN), self._share(transformer.WIDER * HIDDEN)
         ring = self.part // grid.ulysses
         self.circle = range(ring * grid.ulysses, (ring + 1) * grid.ulysses)
         """Parts whose keys and values this device holds for its heads."""
@@ -167,7 +155,9 @@ class GridMember(Member):
 
     def _tokens(self, parts: Sequence[int], patch: int | None) -> Tensor:
         patches = range(self.settings.num_patches) if patch is None else [patch]
-        divided = [tokens_of(self.settings.patch_rows(p)).chunk(self.grid.sequence) for p in patches]
+        divided = [
+            transformer.tokens_of(self.settings.patch_rows(p)).chunk(self.grid.sequence) for p in patches
+        ]
         return torch.cat([pieces[part] for part in parts for pieces in divided])
 
     def _patch(self, action: PatchAction) -> int | None:
@@ -182,7 +172,7 @@ class GridMember(Member):
             skips.update(zip(source, (yield Need("skip"))[0], strict=True))
         for layer in self.layers:
             if self.settings.skips and layer >= LAYERS // 2:
-                hidden = self.model.fuse(layer, hidden, skips[mirrored(layer)])
+                hidden = self.model.fuse(layer, hidden, skips[transformer.mirrored(layer)])
             hidden = yield from self._block(action, layer, hidden)
             skips[layer] = hidden
         if LAYERS - 1 in self.layers:
@@ -201,11 +191,11 @@ class GridMember(Member):
         count = len(self._tokens([self.part], self._patch(action)))
         if role == "latents":
             whole = action.step == self.settings.warmup_steps  # the step before moved the whole image
-            return 1, len(self._tokens([self.part], None)) if whole else count, TOKEN
+            return 1, len(self._tokens([self.part], None)) if whole else count, transformer.TOKEN
         if role == "skip":
             (skips,) = {len(source) for source in self._arriving_skips()}
             return skips, self.batch, count, HIDDEN
-        return self.batch, count, HIDDEN if self.layers.start < LAYERS else TOKEN
+        return self.batch, count, HIDDEN if self.layers.start < LAYERS else transformer.TOKEN
 
     def _arrived(self, action: PatchAction) -> Computed:
         patch, first = self._patch(action), action.step == self.settings.warmup_steps
@@ -219,18 +209,24 @@ class GridMember(Member):
 
     def _arriving_skips(self) -> list[list[int]]:
         """Sources of the skips that arrive, by the stage that sends them."""
-        ending = [mirrored(layer) for layer in self.layers if layer >= LAYERS // 2 and self.settings.skips]
+        ending = [
+            transformer.mirrored(layer)
+            for layer in self.layers
+            if layer >= LAYERS // 2 and self.settings.skips
+        ]
         return self._by_stage([layer for layer in sorted(ending) if layer not in self.layers])
 
     def _leaving_skips(self) -> list[list[int]]:
         """Sources of the skips that leave, by the stage that takes them."""
         starting = [layer for layer in self.layers if layer < LAYERS // 2 and self.settings.skips]
-        return self._by_stage([layer for layer in starting if mirrored(layer) not in self.layers], taken=True)
+        return self._by_stage(
+            [layer for layer in starting if transformer.mirrored(layer) not in self.layers], taken=True
+        )
 
     def _by_stage(self, sources: Sequence[int], *, taken: bool = False) -> list[list[int]]:
         found: dict[int, list[int]] = {}
         for source in sources:
-            end = mirrored(source) if taken else source
+            end = transformer.mirrored(source) if taken else source
             stages = enumerate(self.settings.plan.stages)
             stage = next(n for n, of in stages if of.first_layer <= end <= of.last_layer)
             found.setdefault(stage, []).append(source)
@@ -288,7 +284,7 @@ class GridMember(Member):
         yield Offer("partial outputs", action.step, attention.result().chunk(columns, dim=1))
         yield Offer("log-sum-exps", action.step, attention.log_sums().chunk(columns, dim=1))
         parts = yield Need("partial outputs")
-        return merged(parts, (yield Need("log-sum-exps")))
+        return transformer.merged(parts, (yield Need("log-sum-exps")))
 
     def _move(self, action: PatchAction, patch: int | None, predicted: Tensor) -> Pass:
         """Gather the prediction inside each team, then between them, and move the latents of the patch."""
@@ -307,7 +303,7 @@ class PatchMember(Member):
 
     def __init__(self, settings: Settings, rank: int) -> None:
         super().__init__(settings, rank, batch=settings.batch, width=HIDDEN)
-        self.own, self.all = tokens_of(settings.patch_rows(rank)), torch.arange(ROWS**2)
+        self.own, self.all = transformer.tokens_of(settings.patch_rows(rank)), torch.arange(ROWS**2)
 
     def begin(self, action: PatchAction) -> Pass:
         """The pass of the own patch, in a synchronous or a displaced step."""
@@ -349,7 +345,7 @@ class PatchMember(Member):
         """Overwrite the rows of others with what was gathered in the step before."""
         for rank, theirs in enumerate(gathered):
             if rank != self.rank:
-                tokens = tokens_of(self.settings.patch_rows(rank))
+                tokens = transformer.tokens_of(self.settings.patch_rows(rank))
                 for layer, tensor in zip(layers, theirs, strict=True):
                     self.kept[layer].write(tokens, tensor, action.step - 1)
 

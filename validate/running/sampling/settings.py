@@ -27,9 +27,8 @@ ROWS: Final = 16  # of image tokens; there are as many columns
 HIDDEN: Final = 64
 HEADS: Final = 8
 FLOAT32: Final = 4
-WIDENING: Final = (
-    FLOAT32 // HALF
-)  # bytes of a number in a run over those in a plan, which is in half precision
+WIDENING: Final = FLOAT32 // HALF
+"""Bytes of a number in a run over those in a plan, which is in half precision."""
 
 DEGREES: Final = {"ring": "ring", "tensor": "tensor", "ulysses": "ulysses", "pipefusion": "pipeline"}
 """Samplers that divide all ranks in one way."""
@@ -67,9 +66,8 @@ class Settings:
         if ROWS % shares:
             raise InputError(f"rows({ROWS}) are no multiple of ranks({shares}): shares must be alike")
         if self.warmup_steps < 1:
-            raise InputError(
-                "--warmup-steps is 0, must be at least 1: a first displaced step has nothing to read"
-            )
+            why = "a first displaced step has nothing to read"
+            raise InputError(f"--warmup-steps is 0, must be at least 1: {why}")
         self._check_fault()
 
     def _check_fault(self) -> None:
@@ -166,8 +164,9 @@ def without_patch(plan: Plan, patch: int, step: int) -> Plan:
 
     ops = tuple(tuple(op for op in row if kept(op)) for row in plan.ops)
     read = {tensor for row in ops for op in row for tensor in op.reads}
-    written = tuple(
-        tuple(op._replace(writes=tuple(t for t in op.writes if t in read)) for op in row) for row in ops
-    )
+
+    def written(op: Op) -> Op:
+        return op._replace(writes=tuple(tensor for tensor in op.writes if tensor in read))
+
     posted = {key: index for key, index in plan.posted_after.items() if key[0] in read}
-    return replace(plan, ops=written, posted_after=posted)
+    return replace(plan, ops=tuple(tuple(map(written, row)) for row in ops), posted_after=posted)

@@ -39,7 +39,7 @@ class Modulation(NamedTuple):
     inner_gate: Tensor
 
 
-class Block(nn.Module):
+class PatchBlock(nn.Module):
     """Self-attention and feed-forward; ``part`` slices are those of tensor parallelism, whole by default."""
 
     def __init__(self) -> None:
@@ -57,10 +57,8 @@ class Block(nn.Module):
     def project(self, hidden: Tensor, by: Modulation, part: slice = slice(None)) -> Tensor:
         """Queries, keys and values of some tokens, stacked: (3, batch, tokens, part of hidden)."""
         normed = layer_norm(hidden, (HIDDEN,)) * (1 + by.scale) + by.shift
-        weight, bias = (
-            self.qkv.weight.view(3, HIDDEN, HIDDEN)[:, part],
-            self.qkv.bias.view(3, HIDDEN)[:, part],
-        )
+        weight = self.qkv.weight.view(3, HIDDEN, HIDDEN)[:, part]
+        bias = self.qkv.bias.view(3, HIDDEN)[:, part]
         return torch.einsum("btc,ndc->nbtd", normed, weight) + bias[:, None, None]
 
     def mix(self, attended: Tensor, part: slice = slice(None)) -> Tensor:
@@ -139,7 +137,7 @@ class SmallTransformer(nn.Module):
 
     def __init__(self, seed: int = 0, *, skips: bool = False) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.blocks = nn.ModuleList(PatchBlock() for _ in range(LAYERS))
         self.token = nn.Linear(TOKEN, HIDDEN)
         self.time = nn.Linear(HIDDEN, HIDDEN)
         self.prompts = nn.Embedding(2, HIDDEN)
@@ -151,10 +149,10 @@ class SmallTransformer(nn.Module):
             width = parameter.shape[-1] if parameter.dim() > 1 else 4
             parameter.data.normal_(0.0, 1 / sqrt(width), generator=generator).requires_grad_(False)
 
-    def block(self, layer: int) -> Block:
+    def block(self, layer: int) -> PatchBlock:
         """A block."""
         block = self.blocks[layer]
-        assert isinstance(block, Block)
+        assert isinstance(block, PatchBlock)
         return block
 
     def fuse(self, layer: int, hidden: Tensor, skip: Tensor) -> Tensor:

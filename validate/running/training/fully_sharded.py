@@ -50,7 +50,7 @@ Calls = list[tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ShardedTraining:
     """What is trained: a strategy, on ranks and samples, with blocks checkpointed or not."""
 
     strategy: FSDP
@@ -67,7 +67,7 @@ class Found(NamedTuple):
     gradient_error: float
 
 
-class Block(nn.Module):
+class WideningBlock(nn.Module):
     """A block of a transformer; the wider, the later it comes."""
 
     def __init__(self, number: int, attend: Callable[..., Tensor]) -> None:
@@ -96,7 +96,7 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 def transformer(attention: Callable[..., Tensor]) -> nn.Sequential:
     """The blocks; the same in every process."""
     torch.manual_seed(1)
-    return nn.Sequential(*(Block(number, attention) for number in range(BLOCKS))).double()
+    return nn.Sequential(*(WideningBlock(number, attention) for number in range(BLOCKS))).double()
 
 
 def batch_of(samples: int) -> tuple[Tensor, Tensor]:
@@ -115,7 +115,7 @@ def profile() -> Model:
     return replace(model, dtype="float32", components=(replace(component, layers=layers),))
 
 
-def plan_of(asked: Asked) -> Plan:
+def plan_of(asked: ShardedTraining) -> Plan:
     """The plan of what is asked.
 
     Raises:
@@ -142,7 +142,7 @@ def planned_calls(plan: Plan) -> dict[int, Calls]:
     return found
 
 
-def carry_out(asked: Sequence[Asked]) -> list[Found]:
+def carry_out(asked: Sequence[ShardedTraining]) -> list[Found]:
     """Train for an iteration of each as one of the ranks, under ``fully_shard``."""
     place = launched_place()
     assert place is not None
@@ -154,7 +154,7 @@ def carry_out(asked: Sequence[Asked]) -> list[Found]:
     return found
 
 
-def _carry_out(asked: Asked) -> Found:
+def _carry_out(asked: ShardedTraining) -> Found:
     from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415  takes a while
 
     strategy, ranks = asked.strategy, asked.num_ranks
@@ -188,7 +188,7 @@ def _context(strategy: FSDP, ranks: int) -> Context | None:
     return own[0] if own else None
 
 
-def _shard(model: nn.Sequential, mesh: "DeviceMesh", asked: Asked) -> None:
+def _shard(model: nn.Sequential, mesh: "DeviceMesh", asked: ShardedTraining) -> None:
     """Shard block by block; the last one is not freed after its forward (torchtitan, ``apply_fsdp``)."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper  # noqa: PLC0415
     from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
@@ -201,7 +201,7 @@ def _shard(model: nn.Sequential, mesh: "DeviceMesh", asked: Asked) -> None:
     fully_shard(model, mesh=mesh)
 
 
-def _train(model: nn.Module, asked: Asked) -> None:
+def _train(model: nn.Module, asked: ShardedTraining) -> None:
     """Forwards and backwards of this rank's samples and tokens; torch averages gradients over ranks."""
     degree, pieces, ranks = asked.strategy.context_degree, asked.strategy.micro_batches, asked.num_ranks
     team, place = divmod(dist.get_rank(), degree)
@@ -212,7 +212,7 @@ def _train(model: nn.Module, asked: Asked) -> None:
         (error * ranks / numbers).backward()
 
 
-def _error(found: Sequence[Tensor], asked: Asked) -> float:
+def _error(found: Sequence[Tensor], asked: ShardedTraining) -> float:
     """Largest difference of a gradient from that of one process, over the largest of its tensor."""
     alone = transformer(attend)
     inputs, targets = batch_of(asked.batch_size)
@@ -284,7 +284,7 @@ def hold(plan: Plan, found: Sequence[Found]) -> Held:
     return Held(planned, different, owned, weights / ELEMENT_BYTES, max(own.gradient_error for own in found))
 
 
-def check(asked: Sequence[Asked]) -> list[Held]:
+def check(asked: Sequence[ShardedTraining]) -> list[Held]:
     """Carry out what is asked on ranks started for it, as many of each, and hold it against the plans."""
     plans = [plan_of(own) for own in asked]
     (ranks,) = {own.num_ranks for own in asked}
@@ -292,7 +292,7 @@ def check(asked: Sequence[Asked]) -> list[Held]:
     return [hold(plan, found) for plan, found in zip(plans, zip(*by_rank, strict=True), strict=True)]
 
 
-def result(asked: Asked) -> dict[str, Any]:
+def result(asked: ShardedTraining) -> dict[str, Any]:
     """What was held against what, under public keys.
 
     Raises:

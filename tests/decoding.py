@@ -21,8 +21,8 @@ from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
 from validate.counting.component import build
 from validate.counting.zoo import architecture
-from validate.launching import launch, launched_place
-from validate.running.rank import join
+from validate.launching import launch
+from validate.running.rank import joined
 from validate.running.sampling.settings import WIDENING
 
 MODEL: Final = "pixart"
@@ -161,14 +161,8 @@ def divided(ranks: int, pixels: int) -> list[tuple[Decoded, Decoded]]:
 
 def on_rank(pixels: int) -> tuple[Decoded, Decoded]:
     """What this process, one of the ranks, ends with."""
-    place = launched_place()
-    assert place is not None
-    join(place)
-    with torch.no_grad():
-        found = _decoded(pixels, halos=True), _decoded(pixels, halos=False)
-    dist.barrier()
-    dist.destroy_process_group()
-    return found
+    with joined(), torch.no_grad():
+        return _decoded(pixels, halos=True), _decoded(pixels, halos=False)
 
 
 def _decoded(pixels: int, *, halos: bool) -> Decoded:

@@ -1,4 +1,7 @@
-"""The command ``report``: every chapter is computed anew, so that what it says is what this checkout does."""
+"""The command ``report``: closed forms, published numbers and device fits as one page of Markdown.
+
+Every chapter is computed anew, so that what it says is what this checkout does.
+"""
 
 import argparse
 from base64 import b64encode
@@ -14,7 +17,7 @@ from validate.published import report as published
 from validate.published.figure import plot_published
 from validate.published.ledger import check_path
 from validate.published.records import TASKS
-from validate.reporting.sections import Section
+from validate.tables import Section
 from validate.writing import write_file
 
 PACKAGES: Final = (
@@ -37,9 +40,8 @@ CHAPTERS: Final = {
 def run_report(options: argparse.Namespace) -> None:
     """Write the report into one file; nothing is left behind where it fails."""
     check_path("--output", options.output, [".md"])
-    write_file(
-        options.output, "\n".join(["# diffusim: predicted, published, measured", *chapters(options.task)])
-    )
+    text = "\n".join(["# diffusim: predicted, published, measured", *chapters(options.task)])
+    write_file(options.output, text)
 
 
 def chapters(task: str | None) -> Iterator[str]:
@@ -60,7 +62,6 @@ def chapter(title: str, sections: Iterable[Section], figure: Chart | None = None
     if figure is not None:
         buffer = BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
-        parts.append(
-            f"![{title}](data:image/svg+xml;base64,{b64encode(buffer.getvalue()).decode('ascii')})\n"
-        )
+        data = b64encode(buffer.getvalue()).decode("ascii")
+        parts.append(f"![{title}](data:image/svg+xml;base64,{data})\n")
     return "\n".join([*parts, *(f"{section.markdown()}\n" for section in sections)])

@@ -1,0 +1,85 @@
+"""Waits: what the idle seconds of a trace are waited for, by operation and link."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from sim.replay.metrics import wire_spans
+from strategies.plans.plan import Collective
+from strategies.plans.traces import Span, Trace
+from strategies.plans.wiring import Transfer
+
+MESSAGE: Final = "message"
+"""Operation of what one device sends another."""
+
+
+class Way(NamedTuple):
+    """An operation of collectives, or ``MESSAGE``, and whether it crosses nodes."""
+
+    operation: str
+    between_nodes: bool
+
+
+def awaited_s(trace: Trace) -> dict[Way, float]:
+    """Mean over devices of idle seconds while something the device waits for is on the wire, by what that is.
+
+    Together they are the exposed communication; of several things awaited at once the last to arrive counts.
+    """
+    wire, ways = wire_spans(trace), _ways(trace)
+    found: dict[Way, float] = {}
+    for slots, since, start in _idle(trace):
+        until = start
+        awaited = sorted(((wire[slot], ways[slot]) for slot in slots if slot in ways), key=_arrival)
+        for (sent, arrived), way in reversed(awaited):
+            begin, end = max(sent, since), min(arrived, until)
+            if end > begin:
+                found[way] = found.get(way, 0.0) + (end - begin) / trace.plan.num_devices
+                until = begin
+    return found
+
+
+def _arrival(awaited: tuple[Span, Way]) -> float:
+    return awaited[0][1]
+
+
+def _idle(trace: Trace) -> Iterator[tuple[Iterable[int], float, float]]:
+    """Slots that a device waits for, from when and until when: before its ops, and after the last for what is kept."""
+    for device, waits in enumerate(trace.wiring.waits):
+        before = 0.0
+        for own, start, end in zip(waits, trace.starts[device], trace.ends[device], strict=True):
+            if own and start > before:
+                yield own, before, start
+            before = end
+        kept = (trace.wiring.slots.get(key) for key in trace.plan.kept if key[1] == device)
+        yield [slot for slot in kept if slot is not None], before, trace.end_s
+
+
+def _ways(trace: Trace) -> dict[int, Way]:
+    """The way of each slot that goes over the wire."""
+    found = {
+        slot: Way(MESSAGE, crosses(trace, (transfer.source, transfer.target)))
+        for slot, transfer in enumerate(trace.wiring.transfers)
+        if isinstance(transfer, Transfer)
+    }
+    far: dict[object, bool] = {}
+    for slots, collective in zip(trace.wiring.collective_sends, trace.plan.collectives, strict=True):
+        key = collective.devices, collective.group, collective.subgroup
+        if key not in far:
+            far[key] = between_nodes(trace, collective)
+        found |= dict.fromkeys(slots, Way(collective.operation, far[key]))
+    return found
+
+
+def crosses(trace: Trace, positions: Iterable[int]) -> bool:
+    """Whether the first GPUs of some positions are in several nodes."""
+    placement = trace.plan.placement
+    return len({placement.node(placement.rank(0, position, 0)) for position in positions}) > 1
+
+
+def members(trace: Trace, collective: Collective) -> tuple[int, ...]:
+    """The GPUs that take part in a collective together."""
+    return trace.plan.placement.groups(collective.devices, collective.group, collective.subgroup)[0]
+
+
+def between_nodes(trace: Trace, collective: Collective) -> bool:
+    """Whether the GPUs of a collective are in several nodes."""
+    return len(set(map(trace.plan.placement.node, members(trace, collective)))) > 1

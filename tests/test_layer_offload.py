@@ -1,0 +1,102 @@
+"""Blocks of the backbone that lie in the host's memory come up one ahead of what is computed."""
+
+import numpy as np
+import pytest
+
+import sim
+from profiles.architectures.models import load_model
+from profiles.costs.offloading import HostSide
+from profiles.errors import InfeasibleError, InputError
+from profiles.machines.clusters import load_cluster
+from profiles.machines.host_links import copied_s, pageable_share
+from sim.runs import bound, least_memory_bytes, run_point
+from strategies.patching.offloading import waits_s
+from strategies.plans.workloads import SamplingWorkload
+from strategies.registry import make_sampler
+from strategies.sampling_scenario import SamplingScenario
+
+BLOCKS = 57
+"""Of FLUX; each is one layer here."""
+
+
+def flux(gpus=1, cluster="p5", **asked):
+    given = {"steps": 3, "guidance": "embedded", **asked}
+    return SamplingScenario(
+        load_model("flux-dev"), load_cluster(cluster), SamplingWorkload(gpus, 1024, 1024, **given)
+    )
+
+
+def sizes_of(scenario):
+    return [layer.parameters * scenario.weight_bytes for layer in scenario.backbone.layers]
+
+
+@pytest.mark.parametrize("count", [1, 10, BLOCKS])
+def test_the_next_block_comes_up_while_one_is_computed_and_the_first_while_the_last_is(count):
+    scenario, each_s = flux(offload=f"layers:{count}"), 5e-3
+    sizes = sizes_of(scenario)
+    copies = [scenario.host_side.copied_s(size) for size in sizes]
+    copies[: BLOCKS - count] = [0.0] * (BLOCKS - count)
+    waits = waits_s(scenario, np.full(BLOCKS, each_s))
+    assert list(waits) == pytest.approx([max(0.0, after - each_s) for after in [*copies[1:], copies[0]]])
+    assert list(waits_s(flux(), np.full(BLOCKS, each_s))) == [0.0] * BLOCKS
+
+
+@pytest.mark.parametrize(("count", "held"), [(1, 1), (2, 2), (30, 2), (BLOCKS, 2)])
+def test_two_of_the_offloaded_blocks_lie_on_the_gpu_at_once(count, held):
+    plain, away = flux(), flux(offload=f"layers:{count}")
+    sizes = sizes_of(plain)[-count:]
+    single = make_sampler("single", {})
+    freed = run_point(single, plain).peak_memory_bytes - run_point(single, away).peak_memory_bytes
+    assert freed == pytest.approx(sum(sizes) - sum(sorted(sizes)[-held:]))
+    assert least_memory_bytes(single, away) <= run_point(single, away).peak_memory_bytes
+
+
+def test_a_step_takes_no_less_than_the_copies_and_no_more_than_they_and_the_compute():
+    for name, gpus in (("single", 1), ("ulysses", 4), ("tensor", 4), ("distrifusion", 4)):
+        plain, away = flux(gpus), flux(gpus, offload=f"layers:{BLOCKS}")
+        parameters = {"warmup_steps": 1} if name == "distrifusion" else {}
+        sampler = make_sampler(name, parameters)
+        parts = gpus if name == "tensor" else 1
+        copies_s = sum(away.host_side.copied_s(size / parts) for size in sizes_of(away))
+        plain_s, away_s = (run_point(sampler, scenario).latency_s / 3 for scenario in (plain, away))
+        assert max(plain_s, copies_s) <= away_s <= plain_s + copies_s, name
+        assert bound(sampler, away) <= 3 * away_s * (1 + 1e-9)
+        assert bound(sampler, away) >= 3 * copies_s * (1 - 1e-8)
+
+
+def test_stages_of_patches_do_not_fetch_blocks():
+    with pytest.raises(InfeasibleError, match="offload is layers:4, which swaps blocks of a whole backbone"):
+        run_point(make_sampler("pipefusion", {"patches": 4}), flux(4, offload="layers:4"))
+
+
+@pytest.mark.parametrize(
+    ("offload", "words"),
+    [
+        ("optimizer", "offload is 'optimizer', must be none or layers:N"),
+        ("layers:0", "offload is 'layers:0', must be none or layers:N"),
+        ("layers:58", "offload is layers:58, but transformer has 57 blocks"),
+    ],
+)
+def test_what_is_no_number_of_blocks_is_refused(offload, words):
+    with pytest.raises((InputError, InfeasibleError), match=words):
+        run_point(make_sampler("single", {}), flux(offload=offload))
+
+
+def test_copies_of_pageable_memory_take_the_host_and_pinned_ones_the_switch():
+    alone, all_of = (HostSide.of(load_cluster("p5"), gpus) for gpus in (1, 8))
+    one_s = copied_s(alone.device, 1e9)
+    assert (alone.copied_s(1e9), all_of.copied_s(1e9)) == (one_s, 2 * one_s)
+    for side in (alone, all_of):
+        assert side.copied_s(1e9, pageable=True) == max(side.copied_s(1e9), one_s / pageable_share())
+
+
+def test_the_option_alone_says_neither_training_nor_sampling_and_asks_for_itself_again():
+    result = sim.run("flux-dev", "single", cluster="p5", gpus=1, steps=2, offload="layers:30")
+    assert result.options["offload"] == "layers:30"
+    assert "30 blocks offloaded" in result.title
+    found = sim.api.start_sweep("flux-dev", gpus=8, offload="optimizer")
+    assert found.scenario.task == "train"
+    assert (
+        sim.api.start_sweep("flux-dev", gpus=8, task="sample", offload="layers:9").scenario.workload.swapped
+        == 9
+    )

@@ -1,0 +1,100 @@
+"""The numbers of README and of the accuracy page: one command writes both, and they say the same."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from profiles.errors import InputError
+from validate.published.contests import Contest
+from validate.published.ledger import Ledger
+from validate.published.records import LATENCY, SAMPLES_PER_S, Published, Record, Standing
+from validate.published.report import DETAIL, MARKERS, SHORT, in_detail, in_short, regions_of, write_between
+from validate.tables import parts_around
+
+ROOT = Path(__file__).parents[1]
+README, ACCURACY = ROOT / "README.md", ROOT / "docs/pages/accuracy.md"
+MOSAIC = ("mosaicml/diffusion@49282fd:README.md", "README")
+DISTRI = ("DistriFusion arXiv 2402.19481", "Table1")
+PAPER = ("DiffusionPipe", "6.1")
+
+
+def number(predicted, source, task="sample", standing=Standing.INDEPENDENT, gpus=8, **about):
+    """A published number, which is 1."""
+    row = {"model": "sd21", "machine": "A100", "method": "ddp", "batch_size": 1, "quantity": LATENCY, **about}
+    published = Published(task, *source, num_gpus=gpus, value=1.0, **row)
+    return Record(published, predicted, standing, "" if standing is Standing.INDEPENDENT else "why")
+
+
+@pytest.fixture(scope="module")
+def ledger():
+    real = {"task": "train", "quantity": SAMPLES_PER_S}
+    records = (
+        number(0.9, MOSAIC, gpus=64, **real),
+        number(1.05, MOSAIC, gpus=64, batch_size=2, **real),
+        number(3.0, MOSAIC, gpus=64, standing=Standing.FITTED, **real),
+        number(1.2, DISTRI),
+        number(9.0, DISTRI, gpus=1),
+        number(1.3, PAPER, task="train", method="diffusionpipe/ddp", quantity="speedup"),
+        number(1.4, PAPER, task="train", method="diffusionpipe/ddp", quantity="speedup", gpus=16),
+        number(1.4, ("DiffusionPipe", "Fig. 4"), task="train", quantity="bubble_ratio"),
+    )
+    seconds = {"a": 1.0, "b": 2.0}
+    lost = Contest("x", seconds, {"a": 2.0, "b": 1.0})
+    return Ledger(records, (Contest("x", seconds, seconds), lost))
+
+
+def test_the_numbers_in_short_are_those_of_the_ledger(ledger):
+    (short,) = in_short(ledger)
+    assert [row[1] for row in short.rows] == [
+        "median 30.0%",
+        "-10.0% to +5.0%",
+        "median 20.0%",
+        "right winner in 1 of 2, mean loss by a wrong pick 50.0%",
+    ]
+    assert short.rows[0][0].endswith("(7 of 8)")
+    assert "2 runs" in short.rows[1][0]
+    assert "1 independent latencies" in short.rows[2][0]
+
+
+def test_a_line_of_detail_holds_the_numbers_of_one_quantity(ledger):
+    (detail,) = in_detail(ledger)
+    assert detail.rows == [
+        ["DiffusionPipe, 6.1, sd21, A100, diffusionpipe/ddp, speedup", "1 / 1", "1.3 / 1.4", "independent"]
+    ]
+
+
+def test_a_text_gets_the_tables_whose_markers_it_holds(ledger, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("\n".join(["a", *SHORT, "b", *DETAIL, "c", ""]))
+    assert regions_of(page) == [SHORT, DETAIL]
+    write_between(page, ledger, regions_of(page))
+    text = page.read_text()
+    assert text.index("| held against | error |") < text.index("\nb\n") < text.index("| what | published |")
+    assert "| source |" not in text
+    page.write_text("nothing")
+    with pytest.raises(InputError, match="must hold a line"):
+        regions_of(page)
+
+
+def region(path, markers):
+    """What stands between two markers of a text."""
+    text = path.read_text(encoding="utf-8")
+    before, after = parts_around(path, *markers)
+    return text[len(before) : len(text) - len(after)]
+
+
+def test_readme_and_the_accuracy_page_say_the_same_in_short():
+    assert region(README, SHORT) == region(ACCURACY, SHORT)
+    assert regions_of(ACCURACY) == [MARKERS, SHORT, DETAIL]
+    assert len(region(ACCURACY, DETAIL).splitlines()) > 20
+
+
+def test_the_numbers_in_short_are_those_of_the_tables_beside_them():
+    short, tables = region(README, SHORT), region(ACCURACY, MARKERS)
+    every = re.search(r"^\| all \| (\d+) \| \d+ \| (\d+) \| ([\d.]+%) ", tables, re.MULTILINE)
+    numbers, independent, middle = every.groups()
+    assert f"({independent} of {numbers}) | median {middle} |" in short
+    contests = re.search(r"^\| all \| (\d+) \| (\d+) \([\d.]+%\) \| ([\d.]+%) ", tables, re.MULTILINE)
+    compared, right, loss = contests.groups()
+    assert f"right winner in {right} of {compared}, mean loss by a wrong pick {loss} |" in short

@@ -1,0 +1,144 @@
+"""Reasons: whom the time of a point goes to, and what it waits for."""
+
+import pytest
+
+import sim
+from sim.replay.metrics import exposed_communication_s
+from sim.replay.waits import MESSAGE, Way, awaited_s
+from sim.report.reasons import COUNTS, account_of, shares
+
+PIXART = {"resolution": 512, "steps": 4}
+
+
+def account(result):
+    return account_of(result.source.strategy, result.source.scenario, result)
+
+
+@pytest.fixture(scope="module")
+def hurried():
+    return sim.run("pixart", "ulysses", "a100-nvlink-8", 8, **PIXART)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "given"),
+    [
+        ("ddp", {"gpus": 16}),
+        ("fsdp", {"gpus": 16, "shard_size": 8}),
+        ("1f1b", {"gpus": 4, "pipeline_degree": 4, "micro_batches": 4}),
+        ("pipefusion", {"gpus": 4, "patches": 4, **PIXART}),
+        ("ring", {"gpus": 4, **PIXART}),
+    ],
+)
+def test_what_is_awaited_adds_up_to_the_exposed_communication(strategy, given):
+    result = sim.run("pixart" if "steps" in given else "sd21", strategy, "p4de", **given)
+    found = awaited_s(result.trace)
+    assert sum(found.values()) == pytest.approx(exposed_communication_s(result.trace), abs=1e-12)
+    assert all(seconds > 0 for seconds in found.values())
+
+
+def test_messages_and_collectives_are_told_apart_and_by_the_nodes_they_cross():
+    pipeline = {"pipeline_degree": 4, "micro_batches": 4, "batch_size": 16}
+    inside = awaited_s(sim.run("sd21", "1f1b", "p4de", 4, **pipeline).trace)
+    assert set(inside) == {Way(MESSAGE, between_nodes=False)}
+    across = awaited_s(sim.run("sd21", "ddp", "p4de", 16, batch_size=16).trace)
+    assert set(across) == {Way("all_reduce", between_nodes=True)}
+
+
+def test_the_time_in_which_the_host_is_behind_is_none_of_compute(hurried):
+    found = account(hurried)
+    busy, wire, idle = shares(hurried)
+    assert (found.wire, found.idle) == (wire, idle)
+    assert found.compute + found.host == pytest.approx(busy)
+    assert found.host > 0.5
+    assert "wait for their host" in found.reasons[0]
+    assert "--stack compiled" in found.reasons[0]
+
+
+def test_a_host_that_keeps_up_is_not_named():
+    large = sim.run("pixart", "single", "a100-nvlink-8", 1, resolution=2048, steps=4)
+    found = account(large)
+    assert found.host < COUNTS
+    assert not any("host" in reason for reason in found.reasons)
+    assert found.compute + found.host == 1.0
+
+
+def test_the_exchange_that_takes_the_time_is_named_with_its_pace_and_link():
+    slow, sound = (
+        sim.run("pixart", "ulysses", name, 8, resolution=2048, steps=4)
+        for name in ("l40-pcie-8", "l20-pcie-8")
+    )
+    assert slow.latency_s > 3 * sound.latency_s
+    assert account(slow).reasons == (
+        "86% of the time waits for all-to-all of 8 GPUs in a node (pcie): each moves 0.99 GB/s, of the link's 26",
+    )
+    (reason,) = account(sound).reasons
+    assert "each moves 13 GB/s, of the link's 26" in reason
+
+
+def test_a_team_that_encodes_the_same_samples_is_named():
+    given = {"shard_size": 2, "batch_size": 8, "checkpointing": "block"}
+    team = sim.run("wan2.1-1.3b", "fsdp", "p4de", 8, context_degree=4, **given)
+    assert any(reason.startswith("all 4 GPUs of a team encode the same") for reason in account(team).reasons)
+    for other in ({"context_degree": 1}, {"context_degree": 4, "frozen": "cached"}):
+        alone = sim.run("wan2.1-1.3b", "fsdp", "p4de", 8, **given, **other)
+        assert not any("encode" in reason for reason in account(alone).reasons)
+
+
+def test_a_verdict_on_fewer_gpus_says_what_all_of_them_would_take():
+    sweep = sim.sweep("pixart", "l40-pcie-8", 8, resolution=2048, steps=4, strategy="ulysses", workers=1)
+    assert sweep.best.num_gpus == 2
+    whole = min(p.result.latency_s for p in sweep if p.num_gpus == 8)
+    said = sweep.verdict.account.reasons[-1]
+    assert said.startswith(f"ulysses on all 8 GPUs takes {whole:.3f} s: 8")
+    assert "all-to-all of 8 GPUs" in said
+    assert sweep.verdict.to_json()["reasons"] == list(sweep.verdict.account.reasons)
+
+
+def test_stages_that_wait_for_one_another_are_counted():
+    found = account(sim.run("sd21", "gpipe", "p4de", 4, pipeline_degree=4, micro_batches=4, batch_size=64))
+    assert f"{found.idle:.0%} of the time the 4 stages of the pipeline wait for one another" in found.reasons
+    alone = account(sim.run("sd21", "ddp", "p4de", 4, batch_size=64))
+    assert not any("stages" in reason for reason in alone.reasons)
+
+
+def test_beyond_the_knee_the_reason_is_told():
+    sweeps = sim.sweep("pixart", "a100-nvlink-8", [1, 2, 4], strategy="ulysses", **PIXART, workers=1)
+    beyond = next(step.gpus for step in sweeps.steps if step.gpus > sweeps.knee.gpus)
+    said = [words for word, words in sweeps.verdict.lines if words.startswith(f"on {beyond} GPUs: ")]
+    assert len(said) == 1
+    assert "wait for their host" in said[0]
+
+
+def test_where_no_runtime_runs_the_best_a_tie_that_runs_is_named():
+    sweep = sim.sweep("sd21", gpus=16, batch_size=512, strategy="bidirectional,ddp", workers=1)
+    verdict = sweep.verdict
+    assert (verdict.best.strategy, verdict.runs_in) == ("bidirectional", ())
+    assert verdict.runnable.result.strategy == "ddp"
+    assert f"{verdict.runnable.result.strategy}, " in str(verdict)
+    assert ", a tie, runs in " in " ".join(str(verdict).split())
+    assert verdict.to_json()["runnable"]["again"] == verdict.runnable.again
+
+
+def test_a_vae_on_all_gpus_is_offered_where_one_is_included():
+    given = {"gpus": 4, "resolution": 1024, "strategy": "ulysses", "workers": 1, "steps": 4}
+    sweep = sim.sweep("pixart", "a100-nvlink-8", include="all", **given)
+    offered = {change.name: change for change in sweep.verdict.changes}
+    found = offered[f"VAE on {sweep.best.num_gpus} GPUs"]
+    assert found.flags == f"--vae-parallel {sweep.best.num_gpus}"
+    shared = {k: v for k, v in sweep.best.parameters.items() if v is not None}
+    again = sim.run(
+        "pixart", "ulysses", "a100-nvlink-8", sweep.best.num_gpus, resolution=1024, steps=4, include="all",
+        vae_parallel=sweep.best.num_gpus, **shared,
+    )  # fmt: skip
+    assert found.speed == pytest.approx(again.samples_per_s / sweep.best.samples_per_s)
+    bare = sim.sweep("pixart", "a100-nvlink-8", **given)
+    assert not any("VAE" in change.name for change in bare.verdict.changes)
+
+
+def test_videos_are_called_videos():
+    sweep = sim.sweep(
+        "wan2.1-1.3b", "p5", 1, strategy="single", steps=2, resolution="480x320", frames=17, workers=1
+    )
+    text = str(sweep.verdict)
+    assert "4 videos at once" in text
+    assert "image" not in text

@@ -1,0 +1,283 @@
+"""Classes: what the laws of each device are made of, as ``targets.toml`` says, and how they are fitted.
+
+Products, convolutions and attention are fitted to measured shapes. Measured rows of attention are causal or not: a
+causal kernel computes half of the scores, and ``tile`` keys more per query where its tiles cross the diagonal; it may
+have another fixed time. Neither is kept: what is simulated is not causal. Paces of memory-bound kernels are medians of
+large ones, by kind.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from profiles.errors import InputError
+from profiles.files import Table
+from profiles.machines.law_tables import CACHE_KEYS, Coefficients, attention_law, product_law
+from profiles.machines.laws import ELEMENT_BYTES, PARTS, FloatArray, padded
+from validate.fitting.kernels import rows
+from validate.fitting.kernels.fits import Fit, Predict, Unknown, fit
+from validate.fitting.kernels.rows import Samples
+
+TARGETS: Final = Path(__file__).parent / "targets.toml"
+WORDS: Final = ("like", "gradients", "backward", "priors", "device", "stream", "launch", "note")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the coefficients of one class of kernels come from; '' where a word is not given."""
+
+    rows: tuple[str, ...]
+    like: str = ""
+    gradients: str = ""
+    backward: str = ""
+    priors: str = ""
+    device: str = ""
+    stream: str = ""
+    launch: str = ""
+    note: str = ""
+    cached: bool = False
+    device_peak: float = 0.0
+    seen: float = 0.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """One device: its peaks in the units of a device file, and where each class of laws comes from."""
+
+    name: str
+    peaks: str
+    flop_peak: float
+    bytes_peak: float
+    origins: Mapping[str, Origin]
+
+    def scaled(self, values: Coefficients, other: "Target") -> dict[str, float]:
+        """Coefficients of another device, its paces scaled by the peaks; a cache's is not."""
+        flop, memory = self.flop_peak / other.flop_peak, self.bytes_peak / other.bytes_peak
+        ratios = {"TFLOP_per_s": flop, "GB_per_s": memory, "cache_GB_per_s": 1.0}
+        return {
+            key: value * ratios.get(key, next((ratios[unit] for unit in ratios if key.endswith(unit)), 1.0))
+            for key, value in values.items()
+        }
+
+
+@cache
+def targets() -> Mapping[str, Target]:
+    """Targets by device name, in the order of the file."""
+    table = Table.read(TARGETS)
+    return {name: _target(name, table.table(name)) for name in table.keys()}  # noqa: SIM118  no mapping
+
+
+def target(name: str) -> Target:
+    """Target of one device.
+
+    Raises:
+        InputError: there is none of this name.
+    """
+    if name not in targets():
+        raise InputError(f"no measured kernels of device '{name}'; choose from {', '.join(targets())}")
+    return targets()[name]
+
+
+def _target(name: str, table: Table) -> Target:
+    peaks = table.text("peaks"), table.positive("peak_TFLOP_per_s"), table.positive("peak_GB_per_s")
+    origins = {each: _origin(table.table(each)) for each in ("matmul", "conv", "attention", "memory")}
+    table.finish()
+    return Target(name, *peaks, origins)
+
+
+def _origin(table: Table) -> Origin:
+    words: dict[str, Any] = {word: table.text(word) for word in WORDS if word in table}
+    paces = {"device_peak": "device_GB_per_s", "seen": "seen_TFLOP_per_s"}
+    numbers: dict[str, Any] = {name: table.positive(key) for name, key in paces.items() if key in table}
+    cached = table.flag("cached") if "cached" in table else False
+    origin = Origin(table.texts("rows", ()), cached=cached, **words, **numbers)
+    table.finish()
+    return origin
+
+
+ONE: Final = np.ones(())
+PLAIN: Final = {"data": 1.0, "weight": 1.0}
+
+
+def product_seconds(values: Coefficients, samples: Samples) -> FloatArray:
+    """Seconds of matrix products (m, n, k) by a law's coefficients."""
+    m, n, k = samples.shapes
+    return product_law(values).seconds(ONE, m, n, k, ELEMENT_BYTES * (m * k + k * n + m * n))
+
+
+def fit_products(samples: Samples, target: Target, priors: Coefficients, *, cached: bool) -> Fit:
+    """Fit the law of matrix products, whose paces stay below the peaks, and a launch unless ``priors`` say it."""
+    unknowns = {
+        "fixed_us": Unknown(2.5),
+        "TFLOP_per_s": Unknown(0.8 * target.flop_peak, target.flop_peak),
+        "GB_per_s": Unknown(0.8 * target.bytes_peak, target.bytes_peak),
+        "chain_us": Unknown(0.05),
+        "ramp": Unknown(100.0),
+    }
+    if cached:
+        unknowns |= {"cache_MB": Unknown(12.0), "cache_GB_per_s": Unknown(2 * target.bytes_peak)}
+    given = {**PLAIN, **priors}
+    return fit(product_seconds, samples, {k: v for k, v in unknowns.items() if k not in given}, given)
+
+
+def fit_pace(predict: Predict, samples: Samples, values: Coefficients, target: Target) -> Fit:
+    """Fit the pace of products alone."""
+    given = {key: value for key, value in values.items() if key != "TFLOP_per_s"}
+    start = min(values["TFLOP_per_s"], target.flop_peak)
+    return fit(predict, samples, {"TFLOP_per_s": Unknown(start, target.flop_peak)}, given)
+
+
+def gradient_factors(folder: Path, prefix: str, values: Coefficients) -> dict[str, float]:
+    """Seconds of data and weight products over those of forward ones, each relative to a law, in the median."""
+    found = {part: rows.products(folder, prefix, part) for part in PARTS}
+    medians = {part: _median_ratio(product_seconds(values, of), of) for part, of in found.items()}
+    return {part: medians[part] / medians["forward"] for part in ("data", "weight")}
+
+
+def convolution_factors(folder: Path, prefix: str, values: Coefficients) -> tuple[dict[str, float], int]:
+    """Seconds of convolutions over those of products of their shapes, in the median by part, and their number."""
+    law, factors, count = product_law(values), dict[str, float](), 0
+    for part in PARTS:
+        samples = rows.convolutions(folder, prefix, part)
+        m, n, k, moved = samples.shapes
+        shape = (n, k, m) if part == "weight" else (m, n, k)
+        factors[part] = _median_ratio(law.seconds(ONE, *shape, moved), samples)
+        count += len(samples)
+    return factors, count
+
+
+def _median_ratio(predicted: FloatArray, samples: Samples) -> float:
+    return float(np.median(samples.seconds / predicted))
+
+
+SEEN_CHANNELS: Final = 72.0
+"""Head dimension of PixArt, whose published latencies set the pace of a device without measured kernels."""
+FORWARD: Final = {"backward_TFLOP_per_s": 1.0, "backward_rows": 0.0}
+"""Stand-ins while the forward law is fitted."""
+
+
+def scores(samples: Samples, occupying_rows: float, extra_keys: float, tile: float) -> FloatArray:
+    """Scores that a kernel computes."""
+    batch, heads, _, queries, keys, _, causal = samples.shapes
+    all_queries = batch * heads * queries
+    seen = np.where(causal > 0, keys - queries / 2 + tile, keys + extra_keys)
+    last = np.where(causal > 0, keys + tile, keys + extra_keys)
+    return all_queries * seen + occupying_rows * last
+
+
+def moved_bytes(samples: Samples) -> FloatArray:
+    """Bytes of queries, keys, values and result; fewer keys than queries where heads share them."""
+    batch, heads, kv_heads, queries, keys, head_dim, _ = samples.shapes
+    return 2 * ELEMENT_BYTES * batch * (heads * queries + kv_heads * keys) * head_dim
+
+
+def forward_seconds(values: Coefficients, samples: Samples) -> FloatArray:
+    """Seconds of forward kernels by a law's coefficients, ``tile`` and ``causal_us``."""
+    law = attention_law(FORWARD | dict(values))
+    *_, head_dim, causal = samples.shapes
+    found = law.of_scores(scores(samples, law.rows, law.keys, values["tile"]), head_dim, moved_bytes(samples))
+    return found + np.where(causal > 0, values["causal_us"] - values["fixed_us"], 0.0) * 1e-6
+
+
+def fit_forward(samples: Samples, target: Target, priors: Coefficients, cache: Coefficients) -> Fit:
+    """Fit the forward law; what rows of one mask or one head dimension leave open stands as in ``priors``.
+
+    Where all rows are causal, ``causal_us`` is the one fixed time. Where a cache shows, traffic hides behind products
+    and exponentials whether it hits or misses, so that its paces are those that matrix products show.
+    """
+    *_, head_dim, causal = samples.shapes
+    unknowns = {
+        "fixed_us": Unknown(5.0),
+        "TFLOP_per_s": Unknown(0.8 * target.flop_peak, target.flop_peak),
+        "GB_per_s": Unknown(0.5 * target.bytes_peak, target.bytes_peak),
+        "rows": Unknown(1e4),
+        "keys": Unknown(64.0),
+        "channels": Unknown(20.0),
+        "tile": Unknown(64.0),
+        "causal_us": Unknown(5.0),
+    }
+    given: dict[str, float] = {}
+    if (causal > 0).all():
+        given |= {"keys": priors["keys"], "fixed_us": 0.0}
+    if not (causal > 0).any():
+        given |= {"tile": 0.0, "causal_us": 0.0}
+    if len(set(head_dim.tolist())) == 1:
+        given["channels"] = priors["channels"]
+    if cache:
+        given |= {key: cache[key] for key in ("GB_per_s", *CACHE_KEYS)}
+    return fit(forward_seconds, samples, {k: v for k, v in unknowns.items() if k not in given}, given)
+
+
+def pace_of(seen: float, values: Coefficients) -> float:
+    """TFLOP/s of the law at which 72 channels, padded, are seen to run at some TFLOP/s."""
+    return seen * (float(padded(np.array(SEEN_CHANNELS))) + values["channels"]) / SEEN_CHANNELS
+
+
+def backward_seconds(values: Coefficients, samples: Samples) -> FloatArray:
+    """Seconds of backward kernels by a law's coefficients and ``tile``."""
+    law = attention_law(values)
+    head_dim = samples.shapes[5]
+    computed = scores(samples, law.backward_rows, law.keys, values["tile"])
+    return law.backward_of_scores(computed, head_dim, 2 * moved_bytes(samples))
+
+
+def fit_backward(folder: Path, prefix: str, values: Coefficients, target: Target) -> Fit:
+    """Fit the pace of the backward products, and the queries that occupy a device."""
+    unknowns = {
+        "backward_TFLOP_per_s": Unknown(0.5 * target.flop_peak, target.flop_peak),
+        "backward_rows": Unknown(values["rows"]),
+    }
+    return fit(backward_seconds, rows.attention(folder, [prefix], "bwd"), unknowns, values)
+
+
+LARGE: Final = 50e6
+"""Bytes beyond which no second-level cache hides the memory."""
+OPERATIONS: Final = {"pointwise": "add", "copy": "relu", "layer_norm": "layernorm", "softmax": "softmax"}
+"""Operation that stands for a kind; one that reads and writes a tensor once for a copy."""
+GROUP_NORM: Final = {"softmax": 1, "pointwise": 2}
+"""Passes over its input or output, by the kind that has their pace: moments are reduced over what is read, and a second
+kernel scales it (PyTorch, native/cuda/group_norm_kernel.cu)."""
+STREAMS: Final = {"pointwise": "stream_add", "copy": "stream_copy"}
+
+
+def paces(folder: Path, origin: Origin, target: Target) -> dict[str, float]:
+    """GB/s of each kind by the operation that stands for it; of another card by the ratio of the two data sheets."""
+    ratio = target.bytes_peak / origin.device_peak if origin.device_peak else 1.0
+    found = {kind: _median(folder, origin.rows[0], of, origin.device) for kind, of in OPERATIONS.items()}
+    return {f"{kind}_GB_per_s": ratio * pace for kind, pace in found.items()}
+
+
+def streams(folder: Path, origin: Origin) -> dict[str, float]:
+    """GB/s of pointwise kernels and copies by a stream benchmark."""
+    found = {kind: _median(folder, origin.stream, of, origin.device) for kind, of in STREAMS.items()}
+    return {f"{kind}_GB_per_s": pace for kind, pace in found.items()}
+
+
+def group_norm(found: Coefficients) -> float:
+    """GB/s of a group norm, of all that its two kernels read and write."""
+    seconds = sum(passes / found[f"{kind}_GB_per_s"] for kind, passes in GROUP_NORM.items())
+    return sum(GROUP_NORM.values()) / seconds
+
+
+def launch_us(folder: Path, origin: Origin) -> float:
+    """Microseconds of a memory-bound kernel, however small."""
+    frame = rows.memory(folder, origin.launch, "add")
+    sizes, times = frame.bytes_min.to_numpy(float), frame.latency_us.to_numpy(float)
+    samples = Samples((sizes,), times, np.arange(len(frame), dtype=float))
+    unknowns = {"fixed_us": Unknown(2.0), "GB_per_s": Unknown(1000.0)}
+    return fit(_seconds, samples, unknowns, {}).values["fixed_us"]
+
+
+def _seconds(values: Coefficients, samples: Samples) -> FloatArray:
+    """Microseconds of samples by their bytes."""
+    return np.asarray(values["fixed_us"] + samples.shapes[0] / (1e3 * values["GB_per_s"]))
+
+
+def _median(folder: Path, prefix: str, operation: str, device: str) -> float:
+    frame = rows.memory(folder, prefix, operation, device)
+    large = frame[(frame.bytes_min > LARGE) | frame.bytes_min.isna()]
+    return float(large.GBps_of_bytes_min.median())

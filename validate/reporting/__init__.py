@@ -1,1 +1,0 @@
-"""The report: closed forms, published numbers and device fits as one page of Markdown."""
