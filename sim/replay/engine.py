@@ -152,8 +152,8 @@ class _Replay:
             if index in early:
                 yield from self._run_early(device, start - now, index, beside)
             elif not runs:
-                alone = beside is None or not beside.until
-                work_s = op.duration_s if alone else beside.estimate_s(op.duration_s, start)
+                work_s = op.duration_s
+                work_s = beside.estimate_s(work_s, start) if beside is not None and beside.until else work_s
                 yield timeout(start - now + work_s)
             if beside is not None and beside.last_s > start and index not in early:
                 yield from self._finish(op.duration_s, start, beside)
