@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 from sim.measures import Measures
 from sim.replay.engine import no_collection, simulate
 from sim.results import NamedTrace
-from sim.steady import FIRST_STEPS, LEAST_TIMES, LONG_STEPS, continued, repeats
+from sim.steady import FIRST_STEPS, LEAST_TIMES, LONG_STEPS, continued, repeats, with_all_layers
 from strategies.patching.frozen import with_frozen
 from strategies.plans.network import Network, network_of
 from strategies.plans.traces import Trace
@@ -122,20 +122,42 @@ def _replay_parts(variant: Variant) -> Iterator[Part]:
         yield Part(variant, Phase("iteration", trace.plan, 1), trace)
         return
     assert isinstance(strategy, Sampler)
+    yield from _replay_phases(variant, strategy.phases(scenario))
+
+
+def _replay_phases(variant: Variant, phases: tuple[Phase, ...]) -> Iterator[Part]:
+    """The parts of some phases of denoising steps, and of the frozen components around them."""
+    strategy, scenario = variant.strategy, variant.scenario
+    assert isinstance(strategy, Sampler) and isinstance(scenario, SamplingScenario)
     networks: dict[int, Network] = {}
-    for phase in with_frozen(scenario, strategy.phases(scenario), strategy.guidance_groups(scenario)):
+    for phase in with_frozen(scenario, phases, strategy.guidance_groups(scenario)):
         placement = phase.plan.placement
         network = networks.setdefault(placement.num_positions, Network(placement))
         yield Part(variant, phase, simulate(phase.plan, network))
 
 
+def _alike_steps(variant: Variant, strategy: GridSampler, scenario: SamplingScenario) -> Iterator[Part]:
+    """The parts of a run whose steps are alike, so that one is replayed; of a large one not all alike layers."""
+    if (short := strategy.shortened(scenario)) is None:
+        return _replay_parts(variant)
+    phase = Phase("steady", short.plan, scenario.workload.computed_steps)
+    parts = list(_replay_phases(variant, (phase,)))
+    main = main_part(parts)
+    measures = with_all_layers(main.trace, short.stretches, Network(short.plan.placement))
+    if measures is None:
+        return _replay_parts(variant)
+    return iter([part._replace(continued=measures) if part is main else part for part in parts])
+
+
 def parts_of(variant: Variant) -> Iterator[Part]:
-    """The parts of a variant as they are measured: a long run is continued from where its steps repeat one another."""
+    """The parts of a variant as they are measured: of long runs, and of large steps, the first steps or layers."""
     strategy, scenario = variant.strategy, variant.scenario
-    if not isinstance(scenario, SamplingScenario) or scenario.workload.computed_steps <= LONG_STEPS:
+    if not isinstance(scenario, SamplingScenario):
         return _replay_parts(variant)
     if isinstance(strategy, GridSampler) and not strategy.steps_overlap(scenario):
-        return _replay_parts(variant)  # of steps that are alike one is replayed anyway
+        return _alike_steps(variant, strategy, scenario)
+    if scenario.workload.computed_steps <= LONG_STEPS:
+        return _replay_parts(variant)
     steps = (getattr(strategy, "warmup_steps", None) or 0) + FIRST_STEPS
     while LEAST_TIMES * steps <= scenario.workload.computed_steps:
         shorter, longer = (

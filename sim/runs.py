@@ -222,9 +222,10 @@ def phases_of(parts: Sequence[Part]) -> dict[str, float]:
 
 def steady_step_s(parts: Sequence[Part]) -> float:
     """The seconds of a steady step: of the last phase, or from the end of its last step but one on."""
-    _, phase, trace, _ = main_part(parts)
+    main = main_part(parts)
+    phase, trace = main.phase, main.trace
     if phase.steps == 1:
-        return trace.end_s
+        return main.duration_s
     ends: dict[int, float] = {}
     for ops, times in zip(trace.plan.ops, trace.ends, strict=True):
         for op, end in zip(ops, times, strict=True):

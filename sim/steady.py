@@ -1,16 +1,21 @@
 """Steady runs: of a long run of the sampler only its first steps are replayed, where the others repeat them.
 
+So too of a large step only the first of its alike layers, which are parts of it as steps are of a run.
+
 The engine knows no absolute time: once every op, message and collective of some steps comes as long after its like in
 the step before as all others do, and no host falls behind, so does everything after them. What a run takes and sends
 then grows by the same amount with each step.
 """
 
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from typing import Final
 
 from sim.measures import Measures
-from strategies.plans.traces import Trace
+from sim.replay.metrics import waited_s, wire_spans
+from strategies.patching.alike_layers import KeptLayers, Stretch
+from strategies.plans.network import Network
+from strategies.plans.traces import Span, Trace
 
 LONG_STEPS: Final = 40
 """Runs of no more steps than this are replayed whole."""
@@ -24,6 +29,9 @@ LAST: Final = 2
 """Steps at the end that are not looked at: nothing follows them."""
 TOLERANCE: Final = 1e-9
 """Share of the run by which times may differ: sums in another order differ in their last digits."""
+
+HOST_LEAD: Final = 1e-3
+"""Share of the time of a layer by which its host has to be done sooner, so that it never holds up the device."""
 
 
 def continued(shorter: Measures, longer: Measures, steps: int) -> Measures:
@@ -90,3 +98,72 @@ def _hosts_s(shorter: Trace, longer: Trace) -> Iterator[float]:
     for before, ops in zip(shorter.plan.ops, longer.plan.ops, strict=True):
         each, window = _window(len(before), len(ops))
         yield sum(ops[index].host_s for index in window[-each:]) if each else 0.0
+
+
+def with_all_layers(trace: Trace, stretches: Sequence[Stretch], network: Network) -> Measures | None:
+    """Measures of a step of which a trace has the first of alike layers; None where these do not repeat one another.
+
+    Args:
+        trace: of the shortened step.
+        stretches: what was left out of it.
+        network: its routes.
+    """
+    found, wire = Measures.of(trace), wire_spans(trace)
+    for stretch in stretches:
+        periods_s = [_layer_s(trace, window) for window in stretch.windows]
+        period_s = periods_s[0]
+        if period_s is None or any(p is None or not _same(trace, p, period_s) for p in periods_s):
+            return None
+        found = _grown(found, stretch.omitted, period_s, _layer(trace, wire, stretch.windows, network))
+    return found
+
+
+def _same(trace: Trace, one_s: float, other_s: float) -> bool:
+    return abs(one_s - other_s) <= TOLERANCE * trace.end_s
+
+
+def _layer_s(trace: Trace, window: KeptLayers) -> float | None:
+    """Seconds from each op of a layer to its like in the next; None where they differ, or hosts might fall behind.
+
+    A host that is busy for less than that does not hold up the device now, and leads by more in every further layer,
+    nor does the limit of its lead, where that is longer than any op keeps it.
+    """
+    _, *inner, last = window.ops
+    first, each = inner[0], inner[1] - inner[0]
+    period_s = trace.ends[window.devices[0]][inner[-1] - 1] - trace.ends[window.devices[0]][inner[-2] - 1]
+    for device in window.devices:
+        for times in (trace.starts[device], trace.ends[device]):
+            lags_s = (times[index + each] - times[index] for index in range(first, last - each))
+            if not all(_same(trace, lag_s, period_s) for lag_s in lags_s):
+                return None
+        ops = trace.plan.ops[device][inner[-2] : inner[-1]]
+        hosts_s = [op.host_s for op in ops]
+        if sum(hosts_s) > (1 - HOST_LEAD) * period_s or max(hosts_s) > trace.plan.host_ahead_s:
+            return None
+    return period_s
+
+
+def _layer(trace: Trace, wire: Sequence[Span], windows: Sequence[KeptLayers], network: Network) -> Measures:
+    """Measures of one layer, the last but one that was kept; of its seconds those with compute alone."""
+    busy_s = exposed_s = collective_s = sent_bytes = 0.0
+    for window in windows:
+        ops = range(*window.ops[-3:-1])
+        for device in window.devices:
+            busy_s += sum(trace.ends[device][i] - trace.starts[device][i] for i in ops)
+            exposed_s += sum(waited_s(trace, wire, device, ops))
+        for number in window.collectives:
+            collective, (start, end) = trace.plan.collectives[number], trace.collectives[number]
+            collective_s += (end - start) * len(collective.devices)
+            sent_bytes += network.collective(collective).sent_bytes
+    devices = trace.plan.num_devices
+    return Measures(
+        0.0, 0.0, -busy_s / devices, exposed_s / devices, collective_s / devices, 0.0, sent_bytes, 0.0
+    )
+
+
+def _grown(found: Measures, layers: int, period_s: float, layer: Measures) -> Measures:
+    """Measures with some more layers, each of which takes as long."""
+    added = replace(layer, duration_s=period_s, first_s=period_s, idle_s=period_s + layer.idle_s)
+    return Measures(
+        **{of.name: getattr(found, of.name) + layers * getattr(added, of.name) for of in fields(Measures)}
+    )

@@ -8,7 +8,7 @@ import pytest
 
 import sim
 from profiles.architectures.models import load_model
-from profiles.costs.adapters import OPERATORS, is_adapted, with_adapters
+from profiles.costs.adapters import OPERATORS, with_adapters
 from profiles.costs.layers import ComponentCosts
 from profiles.errors import InputError
 from profiles.machines.devices import load_device
@@ -43,7 +43,7 @@ def asked(strategy="ddp", **given):
 def test_each_linear_that_tokens_pass_has_two_products_of_the_rank(plain, adapted):
     expected = sum(
         kernel.count * RANK * (kernel.n + kernel.k)
-        for of in backbone(plain).kernels for kernel in of if is_adapted(kernel)
+        for of in backbone(plain).kernels for kernel in of if kernel.of_tokens
     )  # fmt: skip
     found = backbone(adapted)
     assert sum(layer.trained_parameters for layer in found.layers) == expected
@@ -55,17 +55,36 @@ def test_each_linear_that_tokens_pass_has_two_products_of_the_rank(plain, adapte
     with pytest.raises(InputError, match="asks for rank 0, but pixart has adapters of rank 8"):
         with_adapters(adapted, 0)
     shapes = [
-        kernel for kernel in backbone(plain).kernels[0] if kernel.kind == "matmul" and not is_adapted(kernel)
+        kernel for kernel in backbone(plain).kernels[0] if kernel.kind == "matmul" and not kernel.of_tokens
     ]
-    assert all(kernel.m == 1 for kernel in shapes)
+    assert {kernel.m for kernel in shapes} == {1, 2}  # the time step; height and width
 
 
-def test_adapters_keep_what_goes_into_their_second_products(plain, adapted):
-    before, after = (np.array([layer.saved_bytes for layer in backbone(m).layers]) for m in (plain, adapted))
-    linears = [kernel for kernel in backbone(plain).kernels[1] if is_adapted(kernel)]
-    assert after[1] - before[1] == pytest.approx(
-        sum(2 * RANK * kernel.m * kernel.count for kernel in linears)
-    )
+def test_adapters_keep_what_goes_into_their_second_products_and_spare_what_modulations_need(plain, adapted):
+    before, after = (backbone(m).layers[1].saved_bytes for m in (plain, adapted))
+    linears = [kernel for kernel in backbone(plain).kernels[1] if kernel.of_tokens]
+    kept = sum(2 * RANK * kernel.m * kernel.count for kernel in linears)
+    # Norms before they are scaled and outputs before they are gated, of attention and of the MLP.
+    spared = 4 * backbone(plain).layers[1].output_bytes
+    assert after == pytest.approx(before - spared + kept, rel=1e-3)
+
+
+def test_what_nobody_counted_beside_adapters_is_kept_as_without(plain):
+    layers = tuple(replace(layer, adapted_share=1.0) for layer in backbone(plain).layers)
+    (index,) = plain.backbones
+    components = list(plain.components)
+    components[index] = replace(components[index], layers=layers)
+    found = with_adapters(replace(plain, components=tuple(components)), RANK)
+    assert backbone(found).layers[1].saved_bytes > layers[1].saved_bytes
+
+
+def test_adapters_take_time_on_a_device_that_is_known_by_rates_alone(plain, adapted):
+    device, larger = load_device("ascend910a-32gb"), with_adapters(plain.for_task("train"), 8 * RANK)
+    frozen = replace(backbone(adapted), adapters=())
+    without, own, most = (ComponentCosts(of, device) for of in (frozen, backbone(adapted), backbone(larger)))
+    for of in ("forward_s", "backward_s"):
+        seconds = [getattr(costs, of)(8)[1] for costs in (without, own, most)]
+        assert seconds[0] < seconds[1] < seconds[2]
 
 
 def test_frozen_weights_have_no_gradients_and_no_casts_and_adapters_have_both(plain, adapted):

@@ -112,6 +112,7 @@ KNOWN = Bands(
     (
         *PRIORS,
         Evidence("measured", "eager", "one GPU", Band(0.9, 1.1), 9, "made"),
+        Evidence("measured", "eager", "anchored", Band(0.95, 1.04), 9, "made"),
         Evidence("measured", "eager", "pipeline", Band(0.8, 1.25), 9, "made"),
     ),
 )
@@ -125,11 +126,12 @@ def test_the_band_of_a_method_is_that_of_compute_and_what_it_and_its_exposed_com
     assert doubt.shared == pytest.approx(log(1.1 / 0.9) / 2)
 
 
-def test_one_gpu_has_the_error_of_compute_alone_and_none_where_compute_is_published():
+def test_one_gpu_has_the_error_of_compute_alone_and_that_of_other_boxes_where_compute_is_published():
     alone = replace(RUN, exposed=0.0)
     assert KNOWN.doubt("one GPU", alone).band.high == pytest.approx(1.1)
     anchored = KNOWN.doubt("one GPU", replace(alone, anchored=True))
-    assert (anchored.band, anchored.shared) == (Band(), 0.0)
+    assert anchored.band.low == pytest.approx(0.95)
+    assert anchored.shared == pytest.approx(log(1.04 / 0.95) / 2)
 
 
 def test_another_stack_or_family_takes_the_prior_and_a_timed_model_the_better_family():
@@ -178,7 +180,7 @@ TABLES = "".join(
     [
         ("high = 2.0", "high = 0.9", "band[0].high is 0.9, must be at least 1"),
         ("low = 0.5", "low = 1.2", "band[0].low is 1.2, must be at most 1"),
-        ('method = "one GPU"', 'method = "two GPUs"', "must be one of one GPU, data parallel"),
+        ('method = "one GPU"', 'method = "two GPUs"', "must be one of one GPU, anchored, data parallel"),
         ('stack = "any"', 'stack = "mine"', "band of measured, any, one GPU is missing"),
         ('method = "pipeline"', 'method = "one GPU"', "band of measured, any, one GPU stands twice"),
         ("low = 0.5", "low = 0.5\nmedian = 1", "unknown key band[0].median"),

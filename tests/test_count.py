@@ -60,7 +60,8 @@ def test_the_committed_folder_is_what_is_counted(name):
     assert (exchanges.read_text(encoding="utf-8") if exchanges.exists() else "") == (
         exchanges_text(recount) if counted else ""
     )
-    launched = {path.name: path.read_text(encoding="utf-8") for path in (MODELS / name).glob("kernels*.csv")}
+    files = (path for of in ("kernels*.csv", "adapted.csv") for path in (MODELS / name).glob(of))
+    launched = {path.name: path.read_text(encoding="utf-8") for path in files}
     assert launched == {path.name: text for path, text in kernel_texts(recount).items()}
 
 

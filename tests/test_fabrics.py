@@ -320,3 +320,18 @@ def test_a_law_between_nodes_checks_itself(values, problem):
     with pytest.raises(InputError) as error:
         Between(ALL, **values)
     assert problem in str(error.value)
+
+
+@pytest.mark.parametrize(("own_part", "seconds"), [(0, (0.5, 0.75, 0.875)), (1, (1, 1, 1))])
+def test_an_all_to_all_takes_as_long_over_any_group_where_the_part_that_is_kept_counts(own_part, seconds):
+    kept = machine(own_part=own_part)
+    found = [collective_time(kept, "all_to_all", INSIDE, Group(size, 1)).device_port_s for size in (2, 4, 8)]
+    assert found == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("operation", [name for name in OPERATIONS if name != "all_to_all"])
+def test_no_other_operation_counts_the_part_that_is_kept(operation):
+    times = [
+        collective_time(machine(own_part=part), operation, 1e9, Group(4, 1)).total_s for part in (0.0, 1.0)
+    ]
+    assert times[0] == times[1]

@@ -11,12 +11,14 @@ from profiles.costs.layers import one_gpu_s
 from profiles.costs.sampling import SamplingCosts
 from profiles.errors import InputError
 from profiles.machines.devices import device_names, load_device
+from profiles.software.stacks import load_stack
 from validate.__main__ import main
 from validate.fitting.anchors import (
     NEAR,
     anchor_text,
     factor,
     published_anchors,
+    shared_attention,
     write_anchors,
 )
 from validate.published.sampling.rows import INFERENCE
@@ -189,3 +191,10 @@ def test_the_command_prints_factors_and_writes_the_committed_files(tmp_path, cap
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"--output .*anchors\.csv: No such file or directory"):
         write_anchors(FOUND, tmp_path / "nowhere")
+
+
+def test_the_stack_gives_attention_the_share_that_latencies_it_takes_most_of_leave_it():
+    found, _ = published_anchors()
+    rates = load_stack().rates
+    assert rates.attention == pytest.approx(shared_attention(found), abs=0.01)
+    assert rates.attention > rates.matmul

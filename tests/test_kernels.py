@@ -363,3 +363,12 @@ def test_a_counted_folder_holds_kernels_of_every_precision_and_is_read(tmp_path)
     single, half = ([one for one in layers[1] if one.k] for layers in (uvit.kernels, uvit.half_kernels))
     assert [at(one, 1) for one in single] == [at(one, 1) for one in half]
     assert [one.weight_bytes for one in single] == [2 * one.weight_bytes for one in half]
+    (tmp_path / "adapted.csv").write_text("component,index,saved_MB\nuvit,1,1\n")
+    shares = [of.adapted_share for of in read_model(tmp_path).components[0].layers[:3]]
+    assert shares == [1, pytest.approx(1e6 / uvit.layers[1].saved_bytes), 1]
+    for rows, words in (
+        ("uvit,1,-1", "saved_MB is -1"), ("uvit,99,1", "must be below 7"), ("uvit,0-1,1\nuvit,1,1", "stands twice"),
+    ):  # fmt: skip
+        (tmp_path / "adapted.csv").write_text(f"component,index,saved_MB\n{rows}\n")
+        with pytest.raises(InputError, match=words):
+            read_model(tmp_path)

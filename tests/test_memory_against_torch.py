@@ -1,15 +1,21 @@
 """Bytes and recomputation of training against torch itself: a small U-Net and a small DiT, on the CPU."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from diffusers.models import DiTTransformer2DModel, UNet2DConditionModel
+from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.functional import silu
-from torch.utils._pytree import tree_leaves
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
@@ -21,6 +27,8 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from profiles.architectures.models import read_model
 from profiles.machines.clusters import load_cluster
 from profiles.software.stacks import load_stack
+from sim.parts import replay
+from sim.replay.memory import memory_events_by_role
 from strategies.pipelining.data_parallel import whole
 from strategies.pipelining.footprint import resident_buffers, saved_bytes
 from strategies.plans.workloads import TrainingWorkload
@@ -70,7 +78,7 @@ class Blocks:
 
 
 class Dit(Blocks):
-    config, asked = DIT, {"height": 8 * SIDE, "width": 8 * SIDE}
+    config, asked, conditions = DIT, {"height": 8 * SIDE, "width": 8 * SIDE}, 0
 
     def __init__(self):
         net = DiTTransformer2DModel(**{k: v for k, v in DIT.items() if k[0] != "_"}).eval()
@@ -86,7 +94,7 @@ class Dit(Blocks):
         hidden = net.transformer_blocks[number](hidden, timestep=step, class_labels=label)
         if not last:
             return hidden
-        given = net.transformer_blocks[0].norm1.emb(step, label, hidden_dtype=hidden.dtype)
+        given = net.transformer_blocks[self.conditions].norm1.emb(step, label, hidden_dtype=hidden.dtype)
         shift, scale = net.proj_out_1(silu(given)).chunk(2, dim=1)
         return net.proj_out_2(net.norm_out(hidden) * (1 + scale[:, None]) + shift[:, None])
 
@@ -157,9 +165,9 @@ class Wrapped:
         return sum(storages.values())
 
 
-def saved_by_torch(blocks, checkpointing):
+def saved_by_torch(blocks, checkpointing, adapters=frozenset()):
     """Bytes that a forward pass leaves for the backward, beyond the parameters."""
-    own = {parameter.untyped_storage().data_ptr() for parameter in blocks.net.parameters()}
+    own = {parameter.untyped_storage().data_ptr() for parameter in blocks.net.parameters()} | adapters
     kept, wrapped = {}, Wrapped(checkpointing)
 
     def keep(tensor):
@@ -192,9 +200,9 @@ def model(blocks, tmp_path_factory):
     return read_model(folder)
 
 
-def layout_of(model, checkpointing):
+def layout_of(model, checkpointing, **given):
     stack = replace(load_stack(), norms="half")  # no autocast: norms see what they are given
-    workload = TrainingWorkload(1, SAMPLES, checkpointing=checkpointing, memory_recipe="fp32")
+    workload = TrainingWorkload(1, SAMPLES, checkpointing=checkpointing, memory_recipe="fp32", **given)
     return whole(make_strategy("ddp", {}), Scenario(model, load_cluster("p4de"), workload, stack=stack))
 
 
@@ -209,6 +217,39 @@ def test_saved_activations_are_those_that_torch_keeps(blocks, model, checkpointi
     (stage,) = layout.stages
     kept = saved_bytes(layout, stage) + (0 if checkpointing == "none" else GIVEN_BYTES)
     assert kept == pytest.approx(saved_by_torch(blocks, checkpointing), rel=0.03)
+
+
+@contextmanager
+def beside_adapters(net, rank):
+    """Adapters beside the linears that tokens pass, as PEFT calls them; all else is locked."""
+
+    def beside(down, up, linear, given, output):
+        return output if given[0].dim() < 3 else output + 0.5 * up(down(given[0]))
+
+    linears = [part for part in net.modules() if isinstance(part, nn.Linear)]
+    pairs = [
+        (nn.Linear(of.in_features, rank, bias=False), nn.Linear(rank, of.out_features, bias=False))
+        for of in linears
+    ]
+    net.requires_grad_(False)
+    hooks = [
+        of.register_forward_hook(partial(beside, *pair)) for of, pair in zip(linears, pairs, strict=True)
+    ]
+    yield {weight.untyped_storage().data_ptr() for pair in pairs for of in pair for weight in of.parameters()}
+    net.requires_grad_(True)
+    for hook in hooks:
+        hook.remove()
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "block", "selective"])
+def test_with_adapters_alone_trained_saved_activations_are_those_that_torch_keeps(
+    blocks, model, checkpointing
+):
+    layout = layout_of(model, checkpointing, trainable="lora:8")
+    (stage,) = layout.stages
+    kept = saved_bytes(layout, stage) + (0 if checkpointing == "none" else GIVEN_BYTES)
+    with beside_adapters(blocks.net, 8) as own:
+        assert kept == pytest.approx(saved_by_torch(blocks, checkpointing, own), rel=0.03)
 
 
 def test_parameters_gradients_and_states_are_those_of_torch(blocks, model):
@@ -243,3 +284,143 @@ def test_recomputation_is_one_forward_without_the_attention_that_was_kept(blocks
     assert selective - plain == pytest.approx(forward - attended, rel=0.001)
     if isinstance(blocks, Dit):
         assert flop(blocks, "block")[1] - plain == pytest.approx(forward, rel=0.001)
+
+
+# Sharded
+
+
+class Unit(nn.Module):
+    """A block as a module: what it calls, and what that has of parameters."""
+
+    def __init__(self, call, parts):
+        super().__init__()
+        self.call, self.parts = call, nn.ModuleList(parts)
+
+    def forward(self, *given):
+        return self.call(*given).clone()  # of a view torch warns
+
+
+def units_of(blocks):
+    """The blocks as modules; what several call is of the first."""
+    called, known = [[]], set()
+
+    def note(leaf, given):
+        if leaf not in known:
+            known.add(leaf)
+            called[-1].append(leaf)
+
+    leaves = [of for of in blocks.net.modules() if not [*of.children()] and [*of.parameters()]]
+    hooks = [of.register_forward_pre_hook(note) for of in leaves]
+    blocks.run(lambda block, *given: (block(*given), called.append([]))[0])
+    for hook in hooks:
+        hook.remove()
+    return [Unit(block, parts) for block, parts in zip(blocks.blocks, called, strict=False)]
+
+
+class Root(nn.Module):
+    """Sharded blocks, one after the other, on what a pass was given before."""
+
+    def __init__(self, blocks):
+        super().__init__()
+        given, blocks.conditions = tree_map_only(torch.Tensor, torch.detach, blocks.given()), -1
+        self.units = nn.ModuleList(units_of(blocks))
+        blocks.given, blocks.blocks = lambda: given, self.units
+        self.run = blocks.run
+
+    def forward(self):
+        return self.run(lambda unit, *given: unit(*given))
+
+
+class Tracker(FSDPMemTracker):
+    """Notes the most bytes that gathered weights, gradients and buffers of exchanges take together."""
+
+    noted = ("UNSHARDED_PARAM", "UNSHARDED_GRAD", "ALL_GATHER", "REDUCE_SCATTER")
+    most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        now = [size for of in self._curr_mem_snap.values() for kind, size in of.items() if kind != "Total"
+               and kind.name in self.noted]  # fmt: skip
+        self.most = max(self.most, sum(now))
+        return result
+
+
+@pytest.fixture
+def four_ranks():
+    torch.distributed.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    yield torch.distributed.init_device_mesh("cpu", (4,))
+    torch.distributed.destroy_process_group()
+
+
+def local_bytes(tensors):
+    return sum(getattr(tensor, "_local_tensor", tensor).nbytes for tensor in tensors)
+
+
+HALF = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+
+@pytest.mark.parametrize(("reshard", "recipe"), [("true", "mixed"), ("false", "fp32")])
+def test_sharded_states_gathered_weights_and_what_is_exchanged_take_what_torch_says(
+    blocks, model, four_ranks, reshard, recipe
+):
+    root, options = (
+        Root(type(blocks)()),
+        {"mesh": four_ranks} | ({"mp_policy": HALF} if recipe == "mixed" else {}),
+    )
+    for unit in root.units:
+        fully_shard(unit, reshard_after_forward=reshard == "true" and unit is not root.units[-1], **options)
+    fully_shard(root, **options)
+    optimizer = torch.optim.AdamW(root.parameters())
+    with Tracker(root) as tracker:
+        root().float().square().mean().backward()
+    optimizer.step()
+    parameters = [p for p in root.parameters() if p.grad is not None]
+    states = local_bytes(tree_leaves([optimizer.state[p] for p in parameters]))
+
+    workload = TrainingWorkload(4, 4 * SAMPLES, memory_recipe=recipe)
+    asked = Scenario(model, load_cluster("p4de"), workload)
+    trace = replay(make_strategy("fsdp", {"reshard": reshard}), asked)
+    held = {buffer.name: buffer.size_bytes for buffer in trace.plan.resident[0]}
+    assert held["gradients"] == pytest.approx(local_bytes(p.grad for p in parameters), rel=0.03)
+    kept = held["optimizer"] + held.get("weights", 0.0)  # of mixed precision masters alone
+    assert kept == pytest.approx(states + local_bytes(parameters), rel=0.03)
+    _, _, changes, roles = memory_events_by_role(trace)
+    exchanged = np.array([role in ("gathered", "gradients") for role in roles])
+    assert np.cumsum(changes * exchanged).max() == pytest.approx(tracker.most, rel=0.03)
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "block", "selective"])
+def test_units_in_place_keep_what_torch_keeps_and_recompute_what_a_block_saves(blocks, model, checkpointing):
+    workload = TrainingWorkload(4, 4 * SAMPLES, checkpointing=checkpointing, memory_recipe="fp32")
+    stack = replace(load_stack(), norms="half")
+    layout = make_strategy("fsdp", {}).layout(Scenario(model, load_cluster("p4de"), workload, stack=stack))
+    kept = sum(saved_bytes(layout, unit, in_place=True) for unit in layout.stages)
+    given = 0 if checkpointing == "none" else GIVEN_BYTES
+    assert kept + given == pytest.approx(saved_by_torch(blocks, checkpointing), rel=0.03)
+    if checkpointing != "block":
+        return
+    again = {buffer.name: buffer.size_bytes for buffer in resident_buffers(layout, layout.stages)}
+    assert again["recomputed block"] == pytest.approx(max(saved_by_block(blocks)), rel=0.03)
+
+
+def saved_by_block(blocks):
+    """Bytes that each block saves when it runs again, beyond what it was given and parameters."""
+    found = []
+
+    def alone(block, *given):
+        own = {of.untyped_storage().data_ptr() for of in (*blocks.net.parameters(), *tree_leaves(given))
+               if isinstance(of, torch.Tensor)}  # fmt: skip
+        kept = {}
+
+        def keep(tensor):
+            if tensor.untyped_storage().data_ptr() not in own:
+                kept[tensor.untyped_storage().data_ptr()] = (tensor.untyped_storage().nbytes(), tensor)
+            return tensor
+
+        with saved_tensors_hooks(keep, lambda tensor: tensor):
+            output = block(*given)
+        found.append(sum(size for size, _ in kept.values()))
+        return output
+
+    blocks.run(alone)
+    return found

@@ -5,7 +5,7 @@ from statistics import median
 import pytest
 
 from profiles.machines.clusters import cluster_names
-from validate.points import fastest, scenario
+from validate.points import fastest, scenario, trained
 from validate.published import report, training
 from validate.published.clusters import read_runs
 from validate.published.ledger import coverage, error_words, line, training_ledger
@@ -116,6 +116,15 @@ def test_the_share_of_gradient_reduction_grows_with_the_gpus_as_in_table_2():
     assert all(len(shares) == 4 and shares == sorted(shares) for shares in by_setting.values())
 
 
+def test_gradients_in_buckets_take_longer_than_in_one_call_and_most_so_over_nodes():
+    ratios = []
+    for gpus in (8, 64):
+        point = scenario("sd21", "p4de", gpus, 8 * gpus, stack="eager-2023", self_conditioning=0.0)
+        seconds = [trained("ddp", point, overlap=how).expected.collective_s for how in ("none", "buckets")]
+        ratios.append(seconds[1] / seconds[0])
+    assert 1 < ratios[0] < ratios[1]
+
+
 def test_reducing_the_locked_gradients_too_lengthens_the_reduction():
     shares = [
         synchronisation_share(model, 64, "mixed")
@@ -133,8 +142,8 @@ def test_reducing_all_gradients_changes_no_time_but_that_of_reduction_and_step()
     for batch in (1, 8, 32):
         assert every.forward_s(batch) == pytest.approx(plain.forward_s(batch))
         assert every.backward_s(batch) == pytest.approx(plain.backward_s(batch))
-    trained = [c.component.trained_parameters(0, len(c.component.layers)) for c in (plain, every)]
-    assert trained == [361279120, 1220800084]
+    parameters = [c.component.trained_parameters(0, len(c.component.layers)) for c in (plain, every)]
+    assert parameters == [361279120, 1220800084]
 
 
 def test_all_numbers_of_figure_4_are_replayed_within_a_tenth_of_a_point():
@@ -257,7 +266,7 @@ def test_what_set_something_or_follows_from_its_definition_is_not_independent(qu
 MEDIANS = {
     ("Table 1", "sd21"): 0.08,
     ("Table 1", "controlnet"): 0.17,
-    ("Table 2", "sd21"): 0.21,
+    ("Table 2", "sd21"): 0.1,
     ("6.1", "sd21"): 0.15,
     ("6.1", "controlnet"): 0.23,
     ("Table III", "uvit-2.7b"): 0.08,
@@ -287,7 +296,7 @@ def test_the_share_of_reduction_is_as_near_to_table_2_as_it_was(quick):
     """In points of the iteration; DiffusionPipe does not say which of ControlNet's gradients it reduces."""
     records = [one for one in training_ledger(quick).records if one.row.item == "Table 2"]
     for one in records:
-        assert abs(one.predicted - one.row.value) <= {"sd21": 0.07, "controlnet": 0.27}[one.row.model]
+        assert abs(one.predicted - one.row.value) <= {"sd21": 0.03, "controlnet": 0.24}[one.row.model]
 
 
 def test_layer_times_of_training_are_estimates_as_their_provenance_says():

@@ -10,9 +10,21 @@ from profiles.costs.bands import BANDS, FEWEST, Band, load_bands, read_bands
 from profiles.costs.layers import one_gpu_s
 from profiles.machines.devices import load_device
 from validate.__main__ import main
-from validate.published.bands import Miss, alone, bands_of, speedups, text_of, trainings, waits
+from validate.published.bands import (
+    Miss,
+    alone,
+    bands_of,
+    elsewhere,
+    on_one,
+    speedups,
+    text_of,
+    trainings,
+    waits,
+)
 from validate.published.clusters import SETS, read_runs
 from validate.published.records import Record, Standing, the_published
+from validate.published.sampling.rows import DISTILLED
+from validate.published.sampling.runs import runs
 
 A100, L40 = "a100-80gb-sxm", "l40-48gb"
 
@@ -34,7 +46,7 @@ def test_few_numbers_make_no_band_and_leave_the_prior():
         one.stack == "any" and not one.rows and one.source.startswith("prior: ") for one in known.evidence
     )
     assert known.exposed == load_bands().exposed
-    assert len(known.evidence) == 8
+    assert len(known.evidence) == 10
 
 
 def test_numbers_make_the_band_of_their_family_stack_and_method():
@@ -117,3 +129,20 @@ def test_one_gpu_is_judged_by_latencies_that_scale_nothing():
 def test_bands_need_the_numbers_of_both_tasks(capsys, tmp_path):
     assert main(["published", "--task", "train", "--bands", str(tmp_path / "bands.toml")]) == 2
     assert "--task is 'train', but --bands is of both tasks: leave it out" in capsys.readouterr().err
+
+
+def test_a_latency_that_two_sources_print_tells_how_far_one_gpu_is_from_another():
+    found = list(elsewhere())
+    seconds = sorted(
+        a.latency_s for a in load_model("sd3-medium").anchors if (a.device, a.height) == (A100, 1024)
+    )
+    for ratio in (seconds[0] / seconds[1], seconds[1] / seconds[0]):
+        assert any(miss.ratio == pytest.approx(ratio) for miss in found)
+    assert {miss.method for miss in found} == {"anchored"}
+
+
+def test_latencies_of_one_gpu_that_set_nothing_judge_the_anchor_they_start_from_or_compute():
+    judged = runs(lambda row: row.num_gpus == 1 and row["model"] == DISTILLED)
+    found = list(on_one(judged))
+    assert {(miss.stack, miss.method) for miss in found} == {("eager", "anchored"), ("compiled", "one GPU")}
+    assert len(found) == sum(run.record.standing is Standing.INDEPENDENT for run in judged)

@@ -11,7 +11,7 @@ from profiles.architectures.models import Model, load_model
 from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import Cluster, Link, load_cluster
 from profiles.machines.devices import Device, Rates, load_device
-from profiles.machines.laws import Laws
+from profiles.machines.laws import Laws, Smaller
 from profiles.software.stacks import Fusion, Shares, Stack
 from sim.runs import bound, run_point
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
@@ -57,8 +57,8 @@ def train(scenario):
 def draw(scenario):
     samplers = [
         Ulysses(),
-        *([] if scenario.workload.swapped else [PipeFusion(patches=4)]),
-    ]  # which swaps no blocks
+        *([] if scenario.workload.swapped or scenario.workload.cache_steps else [PipeFusion(patches=4)]),
+    ]  # which swaps no blocks and skips no steps
     results = [run_point(sampler, scenario) for sampler in samplers]
     bounds = [sampler.bound(scenario) for sampler in samplers]
     layers = [scenario.costs.forward_s(i, 2).tolist() for i in range(len(scenario.model.components))]
@@ -131,6 +131,7 @@ REPLACED = {
         "conv": lambda law: replace(law, forward=2 * law.forward),
         "attention": lambda law: replace(law, flop_per_s=law.flop_per_s / 2),
         "memory": lambda law: replace(law, pointwise_bytes_per_s=law.pointwise_bytes_per_s / 2),
+        "smaller": lambda _: Smaller(2.0, 1, 1, 10**6, 3),
     },
     Stack: {
         "name": other,

@@ -19,7 +19,7 @@ from sim.replay.engine import simulate
 from sim.runs import run_point
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.grid import Team
-from strategies.patching.layer_runs import LayerRun, merged_s, run_layers, run_seconds
+from strategies.patching.layer_runs import LayerRun, merged_s, run_layers, run_seconds, run_work
 from strategies.plans.actions import PatchAction
 from strategies.plans.placement import Placement
 from strategies.plans.workloads import SamplingWorkload
@@ -379,7 +379,7 @@ def test_rows_and_columns_cost_the_host_what_ulysses_does_for_each_tensor():
 
     def dispatched_s(team):
         builder = SamplingBuilder(Placement(scenario.streams, 8, 8, 8), scenario.calls)
-        run_layers(builder, scenario, team, LayerRun(0, 1, 1), PatchAction(0, 0, 0))
+        run_layers(builder, team, run_work(scenario, team, LayerRun(0, 1, 1)), PatchAction(0, 0, 0))
         return sum(op.host_s for op in builder.build((), ((),) * 8).ops[0])
 
     more_s = scenario.calls.pace * CALLS_S["all_to_all"] + merged_s(scenario, row, LayerRun(0, 1, 1))[1]

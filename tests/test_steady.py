@@ -1,4 +1,4 @@
-"""Long runs of the sampler, continued from where their steps repeat one another."""
+"""Long runs of the sampler, continued from where their steps repeat one another, and large steps from their layers."""
 
 from dataclasses import fields, replace
 
@@ -9,7 +9,9 @@ from profiles.machines.clusters import load_cluster
 from sim import parts
 from sim.parts import main_part, measured_parts, replay_parts
 from sim.runs import run_point, weigh
-from sim.steady import LONG_STEPS, repeats
+from sim.steady import LONG_STEPS, repeats, with_all_layers
+from strategies.patching.alike_layers import KEPT
+from strategies.plans.network import Network
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
@@ -80,3 +82,52 @@ def test_a_step_that_takes_longer_is_no_repetition(monkeypatch):
     assert not repeats(shorter, replace(longer, starts=starts))
     monkeypatch.setattr(parts, "repeats", lambda *traces: False)
     assert main_part(measured_parts(sampler, scenario)).continued is None
+
+
+LARGE = {
+    "Ulysses and a ring": ("flux-dev", 24, "usp", {"ulysses_degree": 8, "ring_degree": 3}),
+    "tensors and a ring": ("flux-dev", 32, "hybrid", {"tensor_degree": 8, "ring_degree": 4}),
+    "guided rows and columns": ("pixart", 64, "attention2d", {"rows": 4, "columns": 8}),
+}  # fmt: skip
+
+
+def large(name, pixels=2048):
+    model, gpus, sampler, parameters = LARGE[name]
+    model = load_model(model)
+    workload = SamplingWorkload(
+        gpus, pixels, pixels, guidance="parallel" if model.name == "pixart" else "none"
+    )
+    return make_sampler(sampler, parameters), SamplingScenario(model, load_cluster("p4de"), workload)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_step_without_most_of_its_alike_layers_measures_as_the_whole_step(name):
+    sampler, scenario = large(name)
+    left_out = sum(stretch.omitted for stretch in sampler.shortened(scenario).stretches)
+    assert left_out > len(scenario.backbone.layers) / 2
+    parts, whole = (of(sampler, scenario) for of in (measured_parts, replay_parts))
+    assert main_part(parts).continued is not None
+    found, true = (weigh(sampler, scenario, own) for own in (parts, whole))
+    for of in fields(true.expected):
+        assert getattr(found.expected, of.name) == pytest.approx(getattr(true.expected, of.name), rel=1e-9)
+    assert found.times["step_s"] == pytest.approx(true.times["step_s"], rel=1e-9)
+    assert found.stages == true.stages
+
+
+def test_layers_that_do_not_repeat_one_another_or_wait_for_their_host_are_no_measure_of_others():
+    sampler, scenario = large("Ulysses and a ring")
+    short = sampler.shortened(scenario)
+    network = Network(short.plan.placement)
+    trace = parts.simulate(short.plan, network)
+    assert with_all_layers(trace, short.stretches, network) is not None
+    ends = [list(row) for row in trace.ends]
+    ends[5][short.stretches[0].windows[0].ops[KEPT - 1]] += 1e-6
+    assert with_all_layers(replace(trace, ends=ends), short.stretches, network) is None
+    asked = large("Ulysses and a ring", pixels=512)
+    assert main_part(measured_parts(*asked)).continued is None
+
+
+def test_a_step_that_is_not_large_is_replayed_whole():
+    sampler, scenario = point("a ring")
+    assert make_sampler("ulysses", {}).shortened(scenario) is None
+    assert sampler.shortened(scenario) is None

@@ -173,17 +173,40 @@ def test_zero3_with_hardly_any_compute_takes_what_is_exchanged(scenario, micro_b
 
 
 @pytest.mark.parametrize("overlap", ["buckets", "none"])
-def test_zero3_copies_what_it_gathers_into_whole_weights(overlap):
+def test_zero3_copies_what_it_gathers_into_whole_weights_and_gradients_into_what_is_scattered(overlap):
     asked = Scenario(load_model("flux-dev"), load_cluster("p4de"), TrainingWorkload(8, 8))
     point = make_strategy("zero3", {"overlap": overlap})
     plan = point.plan(asked)
     stage = plan.stages[1]
-    copied_s = asked.costs.components[stage.component].copied_s(4 * stage.parameters, 1)
+    copied_s = asked.costs.components[stage.component].copied_s
+    out_s, in_s = copied_s(4 * stage.parameters, 1), copied_s(6 * stage.parameters, 1)
     durations = {str(op.action): op.duration_s for op in plan.ops[0]}
-    assert copied_s > 0
-    assert durations["1F0"] == pytest.approx(stage.forward_s + copied_s)
-    assert durations["1B0"] == pytest.approx(stage.backward_s + copied_s)
+    assert out_s > 0
+    assert durations["1F0"] == pytest.approx(stage.forward_s + out_s)
+    assert durations["1B0"] == pytest.approx(stage.backward_s + out_s + in_s)
     assert point.bound(asked) <= evaluate(plan, Network(plan.placement)).end_s * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("parameters", [{}, {"overlap": "none"}, {"micro_batches": 4, "scatter_every": 2}])
+def test_zero2_copies_each_bucket_into_what_is_scattered_before_that_begins(parameters):
+    asked = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 32))
+    point = make_strategy("zero2", parameters)
+    plan = point.plan(asked)
+    (stage,) = plan.stages
+    scatters = [c for c in plan.collectives if c.operation == "reduce_scatter"]
+    rounds = point.micro_batches // point.scatter_every
+    copied_s = asked.costs.components[stage.component].copied_s
+    each_s = sum(copied_s(c.size_bytes * 6 / 4, 1) for c in scatters) / rounds
+    backwards = [op for op in plan.ops[0] if op.action[:2] == (0, "B")]
+    assert backwards[-1].duration_s == pytest.approx(stage.backward_s + each_s)
+    assert sum(op.duration_s for op in backwards) == pytest.approx(
+        point.micro_batches * stage.backward_s + rounds * each_s
+    )
+    if point.overlap == "buckets":
+        last, end = max(backwards[-1].early), backwards[-1].duration_s
+        assert last[0] == pytest.approx(end)  # of the first layers, copied last
+    path_s = evaluate(plan, Network(plan.placement)).end_s
+    assert path_s * 0.9 < point.bound(asked) <= path_s * (1 + 1e-12)
 
 
 def test_compute_beside_a_collective_takes_longer(scenario):

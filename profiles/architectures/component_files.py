@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import isclose
 from pathlib import Path
 from typing import Final
@@ -52,6 +53,9 @@ KERNEL_COLUMNS: Final = (
     "written_MB",
     "weight_MB",
 )
+ADAPTED: Final = "adapted.csv"
+"""File of what backbones keep for their backward where adapters alone are trained."""
+ADAPTED_COLUMNS: Final = ("component", "index", "saved_MB")
 TIME_COLUMNS: Final = ("component", "index", "batch_size", "forward_ms", "backward_ms")
 LAYERS_NAMED: Final = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)
 FLOP_TOLERANCE: Final = 1e-6
@@ -67,6 +71,7 @@ def read_component(
     exchanges: list[Row],
     times: dict[str, list[Row]],
     kernels: Mapping[str, Sequence[Row]],
+    adapted: Sequence[Row],
 ) -> Component:
     """A component from its table of ``model.toml`` and its rows of the other files.
 
@@ -78,12 +83,13 @@ def read_component(
         exchanges: rows of ``exchanges.csv``.
         times: rows of measured times, by device.
         kernels: rows of ``kernels.csv`` and ``kernels_half.csv``, by file, of those that are there.
+        adapted: rows of ``adapted.csv``.
 
     Raises:
         InputError: a key or a row breaks a rule.
     """
     trainable = head.flag("trainable")
-    layers = _read_layers(head, rows, trainable)
+    layers = _with_adapted(_read_layers(head, rows, trainable), adapted)
     launched = {
         file: _read_kernels(head.path.parent / file, head.text("name"), of, layers)
         for file, of in kernels.items()
@@ -166,6 +172,21 @@ def _read_layer(row: Row) -> Layer:
         output_bytes=row.number("output_MB") * MB,
         saved_bytes=row.number("saved_MB") * MB,
     )
+
+
+def _with_adapted(layers: tuple[Layer, ...], rows: Sequence[Row]) -> tuple[Layer, ...]:
+    """The layers with the shares of what they save that rows of ``adapted.csv`` leave them."""
+    found, seen = list(layers), set[int]()
+    for row in rows:
+        for index in _layer_indices(row, len(layers)):
+            if index in seen:
+                raise row.fail("index", f"stands twice: layer {index} of {row.text('component')}")
+            seen.add(index)
+            saved, kept = layers[index].saved_bytes, row.number("saved_MB") * MB
+            if kept and not saved:
+                raise row.fail("saved_MB", "must be 0, as in layers.csv")
+            found[index] = replace(layers[index], adapted_share=kept / saved if saved else 1.0)
+    return tuple(found)
 
 
 def _read_exchanges(rows: list[Row], num_layers: int) -> tuple[Exchange, ...]:

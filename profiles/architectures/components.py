@@ -27,7 +27,9 @@ TASKS: Final = ("train", "sample")
 class Layer:
     """The smallest unit a cut may separate; work and bytes are of one sample's forward pass.
 
-    Of ``parameters`` ``adapters`` are of adapters, which are trained whatever ``backward`` says of the others.
+    Of ``parameters`` ``adapters`` are of adapters, which are trained whatever ``backward`` says of the others;
+    ``adapted_share`` is the part of ``saved_bytes`` that is kept where adapters alone are trained, 1 where nobody
+    counted it.
     """
 
     block: int
@@ -42,6 +44,7 @@ class Layer:
     output_bytes: float
     saved_bytes: float
     adapters: int = 0
+    adapted_share: float = 1.0
 
     def __post_init__(self) -> None:
         owner = f"layer '{self.name}'"
@@ -55,6 +58,7 @@ class Layer:
             moved_bytes=self.moved_bytes,
             output_bytes=self.output_bytes,
             saved_bytes=self.saved_bytes,
+            adapted_share=self.adapted_share,
         )
 
     @property
@@ -122,7 +126,7 @@ class MeasuredTime:
 class Component:
     """A part of a model that runs as one chain of layers.
 
-    ``carried_bytes`` is the context that travels with the hidden state over every cut, per sample;
+    ``carried_bytes`` is what travels with the hidden state over every cut besides, per sample;
     ``self_conditioning`` the probability of the extra forward pass; ``times`` the measured times by device;
     ``reads`` which layers read what of an input, where that is not the first layer the whole output;
     ``exchanges`` are in execution order; ``tasks`` are those that it exists for. ``frames`` are those of a video's

@@ -10,7 +10,15 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.architectures.kernels import DISPATCH, IMAGE, MEMORY_BOUND, PRODUCTS, SHAPE, LayerKernels
+from profiles.architectures.kernels import (
+    DISPATCH,
+    FEW_ROWS,
+    IMAGE,
+    MEMORY_BOUND,
+    PRODUCTS,
+    SHAPE,
+    LayerKernels,
+)
 from profiles.architectures.shares import Share
 
 FloatArray = NDArray[np.float64]
@@ -118,14 +126,16 @@ class KernelGroup:
         columns = n.image * share.keys + n.text
         by_column = whole.n >= whole.k
         grown = rows / whole.m * products / whole.heads
+        whole_weights = share.sequence_parallel & (whole.m <= FEW_ROWS)  # of modulations: each GPU has all
+        tensor = np.where(whole_weights, 1, share.tensor)
         return Shapes(
             heads=np.where(weighted, products, products / share.tensor),
             m=rows,
-            n=np.where(weighted & by_column, columns / share.tensor, columns),
-            k=np.where(weighted & ~by_column, whole.k / share.tensor, whole.k),
+            n=np.where(weighted & by_column, columns / tensor, columns),
+            k=np.where(weighted & ~by_column, whole.k / tensor, whole.k),
             read_bytes=whole.read_bytes * grown,
             written_bytes=whole.written_bytes * grown,
-            weight_bytes=whole.weight_bytes / share.tensor,
+            weight_bytes=whole.weight_bytes / tensor,
             launches=whole.launches,
         )
 

@@ -16,6 +16,8 @@ MEMORY_BOUND: Final = ("group_norm", "layer_norm", "softmax", "pointwise", "copy
 DISPATCH: Final = "dispatch"
 KINDS: Final = (*PRODUCTS, *MEMORY_BOUND, DISPATCH)
 SHAPE: Final = ("heads", "m", "n", "k")
+FEW_ROWS: Final = 2
+"""Rows of a product up to which no tokens pass it, but the time step or the size of an image."""
 IMAGE: Final = ("image_heads", "image_m", "image_n")
 
 
@@ -102,6 +104,11 @@ class Kernel:
     def attends_to_itself(self) -> bool:
         """Whether this is self-attention, as the columns of a layer have it: as many keys as queries."""
         return self.kind == "attention" and self.m == self.n
+
+    @property
+    def of_tokens(self) -> bool:
+        """Whether this is a linear through which tokens pass."""
+        return self.kind == "matmul" and self.weight_bytes > 0 and self.m > FEW_ROWS
 
     @property
     def moved_bytes(self) -> float:

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from profiles.architectures.component_files import (
+    ADAPTED,
+    ADAPTED_COLUMNS,
     EXCHANGE_COLUMNS,
     HALF_KERNELS,
     KERNEL_COLUMNS,
@@ -24,10 +26,11 @@ ByComponent = dict[str, list[Row]]
 
 
 class Tables(NamedTuple):
-    """Rows by component: of ``layers.csv``, of ``exchanges.csv``, of files of kernels by file, of times by device."""
+    """Rows by component: of three files, of files of kernels by file, of times by device."""
 
     layers: ByComponent
     exchanges: ByComponent
+    adapted: ByComponent
     kernels: dict[str, ByComponent]
     times: dict[str, ByComponent]
 
@@ -46,17 +49,17 @@ def read_tables(table: Table, names: list[str]) -> Tables:
     folder = table.path.parent
     kernels, times = _kernel_files(table), _time_files(folder)
     files: dict[str, tuple[str, ...]] = {LAYERS: LAYER_COLUMNS}
-    if path_kind(folder / EXCHANGES) != "nothing":
-        files[EXCHANGES] = EXCHANGE_COLUMNS
+    optional = {EXCHANGES: EXCHANGE_COLUMNS, ADAPTED: ADAPTED_COLUMNS}
+    files |= {file: of for file, of in optional.items() if path_kind(folder / file) != "nothing"}
     files.update(dict.fromkeys(kernels, KERNEL_COLUMNS))
     files.update(dict.fromkeys(times, TIME_COLUMNS))
     rows = {file: read_rows(folder / file, columns) for file, columns in files.items()}
     _check_names(table, names, rows)
     found = {file: _by_component(of, names) for file, of in rows.items()}
     _check_counts(folder, found)
-    exchanges = found.get(EXCHANGES) or _by_component([], names)
+    exchanges, adapted = (found.get(file) or _by_component([], names) for file in optional)
     by_device = {Path(file).stem: found[file] for file in times}
-    return Tables(found[LAYERS], exchanges, {file: found[file] for file in kernels}, by_device)
+    return Tables(found[LAYERS], exchanges, adapted, {file: found[file] for file in kernels}, by_device)
 
 
 def _kernel_files(table: Table) -> list[str]:

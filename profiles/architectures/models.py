@@ -255,6 +255,7 @@ def read_model(folder: Path) -> Model:
             exchanges=tables.exchanges[name],
             times={device: of[name] for device, of in tables.times.items()},
             kernels={file: of[name] for file, of in tables.kernels.items()},
+            adapted=tables.adapted[name],
         )
         for name, head in zip(names, heads, strict=True)
     )

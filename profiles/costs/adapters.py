@@ -1,9 +1,10 @@
 """Adapters: two thin products beside each linear of a backbone, which alone are trained (LoRA).
 
 Adapted are the linears through which tokens pass: of attention, of the MLP, and projections around them, as PEFT's
-``all-linear`` does; what one row a sample passes, such as time embeddings and modulations, is not, nor are
-convolutions. The backbone is frozen in half precision. Gradients pass through it back to the first adapter; before
-that there is no backward. Source: Hu et al., LoRA, 2021, section 4; PEFT, ``tuners/lora/layer.py``, ``Linear.forward``.
+``all-linear`` does; what one or two rows a sample pass, such as embeddings of time and size and modulations, is not,
+nor are convolutions. The backbone is frozen in half precision. Gradients pass through it back to the first adapter;
+before that there is no backward. Source: Hu et al., LoRA, 2021, section 4; PEFT, ``tuners/lora/layer.py``,
+``Linear.forward``.
 """
 
 from collections.abc import Iterator
@@ -70,7 +71,7 @@ def _rank(component: Component) -> int:
 def _kernels_beside(kernels: tuple[Kernel, ...], rank: int) -> Iterator[Kernel]:
     """The kernels of the adapters of a layer: down, up, scaled, and added to what the linear gives."""
     for of in kernels:
-        if not is_adapted(of):
+        if not of.of_tokens:
             continue
         inner_bytes = of.written_bytes * rank / of.n
         element_bytes = of.written_bytes / (of.heads * of.m * of.n)
@@ -97,13 +98,11 @@ def _kernels_beside(kernels: tuple[Kernel, ...], rank: int) -> Iterator[Kernel]:
         yield Kernel(DISPATCH, OPERATORS * of.count)
 
 
-def is_adapted(kernel: Kernel) -> bool:
-    """Whether a kernel is a linear through which tokens pass."""
-    return kernel.kind == "matmul" and kernel.weight_bytes > 0 and kernel.m > 1
-
-
 def _beside(layer: Layer, own: tuple[Kernel, ...], *, passed: bool) -> Layer:
-    """A frozen layer with its adapters; what goes into their second products is kept besides."""
+    """A frozen layer with its adapters; what goes into their second products is kept besides.
+
+    What goes into their first ones is among what is kept of the layer (``validate.counting.locked``).
+    """
     products = [kernel for kernel in own if kernel.kind == "matmul"]
     parameters = sum(kernel.count * kernel.n * kernel.k for kernel in products)
     kept = sum(kernel.count * kernel.written_bytes for kernel in products[::2])
@@ -113,5 +112,5 @@ def _beside(layer: Layer, own: tuple[Kernel, ...], *, passed: bool) -> Layer:
         parameters=layer.parameters + parameters,
         adapters=parameters,
         backward=locked,
-        saved_bytes=layer.saved_bytes + kept if passed else 0.0,
+        saved_bytes=layer.adapted_share * layer.saved_bytes + kept if passed else 0.0,
     )

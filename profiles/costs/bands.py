@@ -19,8 +19,8 @@ from profiles.errors import InputError
 from profiles.files import Table
 
 BANDS: Final = Path(__file__).parents[1] / "bands.toml"
-METHODS: Final = ("one GPU", "data parallel", "pipeline", "patches and sequence")
-ONE_GPU, DATA_PARALLEL, PIPELINE, PATCHES = METHODS
+METHODS: Final = ("one GPU", "anchored", "data parallel", "pipeline", "patches and sequence")
+ONE_GPU, ANCHORED, DATA_PARALLEL, PIPELINE, PATCHES = METHODS
 FAMILIES: Final = ("measured", "derived")
 """Devices whose kernels were measured by shape, and those whose laws follow from others or from a data sheet."""
 ANY: Final = "any"
@@ -90,7 +90,9 @@ class Evidence:
     Attributes:
         family: of devices, one of ``FAMILIES``.
         stack: its name, or ``any``.
-        method: ``one GPU`` is the error of compute; any other is what the method adds, compute taken as right.
+        method: ``one GPU`` is the error of compute, ``anchored`` what is left of it where compute starts from
+            latencies that somebody else's GPU was published to take; any other is what the method adds, compute taken
+            as right.
         band: of measured over estimated seconds.
         rows: published numbers that set it; 0 where it is a prior.
         source: what set it.
@@ -193,8 +195,8 @@ class Bands:
         if run.device in self.exact:
             return Doubt(exposed=run.exposed, alike=run.alike)
         family = self.family(run.device, timed=run.timed)
-        compute, added = (self.of(family, run.stack, kind).band for kind in (ONE_GPU, method))
-        compute = Band() if run.anchored else compute
+        alone = ANCHORED if run.anchored else ONE_GPU
+        compute, added = (self.of(family, run.stack, kind).band for kind in (alone, method))
         if method == ONE_GPU:
             added = Band()
         added &= Band.within(run.exposed * self.exposed.spread)

@@ -363,12 +363,12 @@ def anchor_factor(model: Model, device: Device, pixels: int) -> float:
     return exp(float(np.interp(log(pixels), [log(size) for size in sizes], factors)))
 
 
-def one_gpu_s(model: Model, device: Device, anchor: Anchor) -> float:
-    """Estimated seconds of what an anchor measured, which nothing scales."""
-    total = 0.0
+def one_gpu_s(model: Model, device: Device, anchor: Anchor, stack: Stack | None = None) -> float:
+    """Estimated seconds of what an anchor measured, which nothing scales; on the stack ``eager`` if none is given."""
+    total, stack = 0.0, stack or load_stack()
     for component in model.anchored:
         extent = Extent.of(model, component, anchor.height, anchor.width)
-        times = times_of(component, device, load_stack(), extent, training=False)
+        times = times_of(component, device, stack, extent, training=False)
         assert times is not None, device
         total += float(times.forward_s(anchor.batch, WHOLE).sum())
     return anchor.steps * total

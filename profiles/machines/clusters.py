@@ -275,6 +275,7 @@ def _read_collectives(table: Table) -> Collectives:
         step_s=_read_step(table),
         middle_most=_read_most(table),
         all_reduce_by=table.choice("all_reduce_by", ALGORITHMS) if "all_reduce_by" in table else RING,
+        own_part=table.number("own_part", 0.0, maximum=1.0),
         between=between,
     )
     table.finish()

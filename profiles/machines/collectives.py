@@ -172,12 +172,14 @@ def _inside(cluster: Cluster, operation: str, group: Group) -> CollectiveLaw:
 
 
 def _device_port_s(cluster: Cluster, operation: str, group: Group) -> float:
-    """Seconds per byte on each device's port; a switch that sums takes each byte once."""
+    """Seconds per byte on each device's port; a switch that sums takes each byte once, and a part kept may count."""
     collectives = cluster.collectives
     if group.members == 1:
         return 0.0
     summed = operation == "all_reduce" and collectives.all_reduce_by == SWITCH
     volume = 1.0 if summed else bus_volume(operation, group.size)
+    if operation == "all_to_all":
+        volume += collectives.own_part / group.size
     share = at(collectives.efficiency, operation, group.members)
     return volume / share / cluster.intra_node.bandwidth_bytes_per_s
 

@@ -65,6 +65,8 @@ class Collectives:
         step_s: seconds of a step from device to device; None: the latency of the link.
         middle_most: the most that the middle comes to, in latencies: pieces do not grow for ever.
         all_reduce_by: ``ring``, or ``switch`` where a switch sums and each byte crosses a port but once each way.
+        own_part: part of what a member of ``all_to_all`` keeps for itself that takes as long as if it were sent: 0
+            where its copy hides behind what is sent, 1 where the same kernel copies it at the same pace.
         between: what groups over several nodes reach, instead of ``nodes``.
     """
 
@@ -76,6 +78,7 @@ class Collectives:
     step_s: float | None = None
     middle_most: float = inf
     all_reduce_by: str = RING
+    own_part: float = 0.0
     between: Between | None = None
 
     def __post_init__(self) -> None:
@@ -86,6 +89,9 @@ class Collectives:
         check_numbers("collectives", step_s=self.step_s or 0.0)
         check_positive("collectives", middle_most=self.middle_most)
         check_choice("collectives", "all_reduce_by", self.all_reduce_by, ALGORITHMS)
+        check_numbers("collectives", own_part=self.own_part)
+        if self.own_part > 1:
+            raise InputError(f"collectives: own_part is {self.own_part}, must be at most 1")
 
     def efficiency_of(self, operation: str, group_size: int, num_nodes: int) -> float:
         """The share of the slowest port's bandwidth that an operation reaches, in (0, 1]."""

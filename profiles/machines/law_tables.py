@@ -14,6 +14,7 @@ Coefficients = Mapping[str, float]
 
 MATMUL_KEYS: Final = ("fixed_us", "TFLOP_per_s", "GB_per_s", "chain_us", "ramp", "data", "weight")
 CACHE_KEYS: Final = ("cache_MB", "cache_GB_per_s")
+OVERLAP: Final = "overlap"
 CONV_KEYS: Final = ("forward", "data", "weight")
 ATTENTION_KEYS: Final = (
     *("fixed_us", "TFLOP_per_s", "GB_per_s", "rows", "keys", "channels"),
@@ -82,6 +83,7 @@ def attention_law(values: Coefficients) -> AttentionLaw:
         channels=values["channels"],
         backward_flop_per_s=values["backward_TFLOP_per_s"] * TFLOP,
         backward_rows=values["backward_rows"],
+        overlap=values.get(OVERLAP, 1.0),
     )
 
 
@@ -96,9 +98,12 @@ def _numbers(table: Table, keys: tuple[str, ...], peaks: Coefficients) -> Coeffi
     table.text("source")
     values: dict[str, float] = {}
     cached = CACHE_KEYS if "cache_MB" in table else ()
-    for key in (*keys, *cached):
+    overlap = (OVERLAP,) if OVERLAP in table else ()
+    for key in (*keys, *overlap, *cached):
         if key in MAY_BE_ZERO:
             values[key] = table.number(key)
+        elif key == OVERLAP:
+            values[key] = table.number(key, minimum=1.0)
         elif key == "cache_GB_per_s":
             values[key] = table.number(key, minimum=values["GB_per_s"])
         else:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from profiles.checks import check_choice, check_numbers, check_positive
+from profiles.errors import InputError
 
 if TYPE_CHECKING:
     from profiles.machines.devices import Rates
@@ -116,6 +117,8 @@ class AttentionLaw:
         rows: queries that occupy the device about as long as its last, half empty wave does.
         keys: keys that every query costs on top of its own.
         channels: head channels whose products cost what the exponential of a score costs.
+        overlap: exponent by which products and exponentials, which are units of their own, hide one another: 1 adds
+            the two, infinity takes the longer.
         backward_flop_per_s: pace of the products alone, backward.
         backward_rows: as ``rows``, backward.
     """
@@ -128,8 +131,11 @@ class AttentionLaw:
     channels: float
     backward_flop_per_s: float
     backward_rows: float
+    overlap: float = 1.0
 
     def __post_init__(self) -> None:
+        if self.overlap < 1:
+            raise InputError(f"law of attention: overlap is {self.overlap}, must be at least 1")
         check_positive(
             "law of attention",
             flop_per_s=self.flop_per_s,
@@ -154,7 +160,7 @@ class AttentionLaw:
 
     def of_scores(self, scores: FloatArray, head_dim: FloatArray, moved_bytes: FloatArray) -> FloatArray:
         """Seconds of a forward kernel that computes so many scores and moves so many bytes."""
-        work = 4 * scores * (padded(head_dim) + self.channels) / self.flop_per_s
+        work = 4 * scores * self._channels(head_dim) / self.flop_per_s
         return self.fixed_s + _overlapped(work, self.traffic.seconds(moved_bytes))
 
     def backward_seconds(
@@ -169,8 +175,15 @@ class AttentionLaw:
         self, scores: FloatArray, head_dim: FloatArray, moved_bytes: FloatArray
     ) -> FloatArray:
         """Seconds of backward kernels that compute so many scores and move so many bytes."""
-        work = 4 * BACKWARD_FLOP * scores * (padded(head_dim) + self.channels) / self.backward_flop_per_s
+        work = 4 * BACKWARD_FLOP * scores * self._channels(head_dim) / self.backward_flop_per_s
         return BACKWARD_KERNELS * self.fixed_s + _overlapped(work, self.traffic.seconds(moved_bytes))
+
+    def _channels(self, head_dim: FloatArray) -> FloatArray:
+        """Channels whose products take as long as those of a head and the exponential of its score."""
+        if self.overlap == 1:
+            return padded(head_dim) + self.channels
+        both = padded(head_dim) ** self.overlap + self.channels**self.overlap
+        return np.asarray(both ** (1 / self.overlap))
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,9 +162,9 @@ def _case(sweeps: Sequence[Sweep]) -> str:
 
 def _draw(options: argparse.Namespace, sweeps: Sequence[Sweep], chosen: Sweep) -> None:
     """Write the pictures that are asked for, of a sweep and of its first point, and the report."""
-    from sim.report.plots import save_figure
-
     if options.plot is not None:
+        from sim.report.plots import save_figure
+
         save_figure(chosen.plot(), options.plot)
         print(f"sim: wrote {options.plot}", file=sys.stderr)
     if options.trace or options.gantt:

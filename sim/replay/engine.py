@@ -6,7 +6,7 @@ counter, so two runs of a plan are identical to the bit.
 """
 
 import gc
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from math import ceil, inf, ulp
@@ -16,8 +16,9 @@ import simpy
 
 from profiles.errors import DeadlockError
 from sim.replay.ahead import Ahead
-from strategies.plans.network import Network
-from strategies.plans.plan import Op, Plan
+from sim.replay.streams import Stream, streams_of
+from strategies.plans.network import CollectiveRoute, Network, Ports
+from strategies.plans.plan import Plan
 from strategies.plans.traces import Span, Trace
 from strategies.plans.wiring import Transfer, Wiring, describe_deadlock, previous_collectives, wire
 
@@ -82,11 +83,12 @@ class _Replay:
         self.early: list[list[float]] = [[] for _ in plan.ops]
         self.legs = _legs(wiring.transfers, network)
         self.collective_routes = [network.collective(collective) for collective in plan.collectives]
+        self.held = _held(self.collective_routes, self.legs)
         self.clocks = [0.0] * network.num_ports
         self.spans: list[Span | None] = [None] * len(plan.collectives)
         self.done = [self.env.event() for _ in plan.collectives]
         self.before = previous_collectives(plan.collectives)
-        self.beside = _streams(plan)
+        self.beside = streams_of(plan)
 
     def run(self) -> Trace:
         """Replay the plan to its end."""
@@ -129,7 +131,8 @@ class _Replay:
         """
         env, arrived, waiting, beside = self.env, self.arrived, self.waiting, self.beside[device]
         timeout, send = env.timeout, self._write if self.late else self._send
-        host, done = _Host(self.plan, device), len(self.ends[device])
+        hosts, ahead_s = any(op.host_s for op in self.plan.ops[device]), self.plan.host_ahead_s
+        host_s, done = 0.0, len(self.ends[device])
         began, ended = self.starts[device].append, self.ends[device].append
         early, receives = self.wiring.early[device], self.wiring.receives[device]
         rows = zip(self.plan.ops[device], self.wiring.waits[device], self.wiring.sends[device], strict=True)
@@ -145,19 +148,23 @@ class _Replay:
                     now = env.now
                 if arrived[slot] > start:
                     start = arrived[slot]
-            if host.clock_s > start:
-                start = host.clock_s
+            start = host_s if host_s > start else start
             if index in early:
                 yield from self._run_early(device, start - now, index, beside)
             elif not runs:
-                work_s = op.duration_s if beside is None else beside.estimate_s(op.duration_s, start)
+                work_s = op.duration_s
+                work_s = beside.estimate_s(work_s, start) if beside is not None and beside.until else work_s
                 yield timeout(start - now + work_s)
-            if beside is not None and index not in early and beside.overlaps(start):
+            if beside is not None and beside.last_s > start and index not in early:
                 yield from self._finish(op.duration_s, start, beside)
             now = env.now
-            if host.busy and (dispatched_s := host.dispatch(op, start)) > now:
-                yield timeout(dispatched_s - now)
-                now = env.now
+            if hosts:
+                host_s = (
+                    max(host_s, start - ahead_s) + op.host_s
+                )  # it dispatches ahead of the device up to a limit
+                if host_s > now:
+                    yield timeout(host_s - now)
+                    now = env.now
             began(start)
             ended(now)
             for slot in sends:
@@ -166,7 +173,7 @@ class _Replay:
                 self._post(receives[index], now)
             start, runs = now, False
 
-    def _run_early(self, device: int, wait_s: float, index: int, beside: "_Stream | None") -> Process:
+    def _run_early(self, device: int, wait_s: float, index: int, beside: Stream | None) -> Process:
         """Run one op that writes tensors before it ends: piece by piece, from one write to the next."""
         duration_s, early = self.plan.ops[device][index].duration_s, self.wiring.early[device][index]
         yield self.env.timeout(wait_s)
@@ -182,7 +189,7 @@ class _Replay:
             self.early[device].append(self.env.now)
         self.early[device].pop()  # the end of the op
 
-    def _finish(self, work_s: float, start: float, beside: "_Stream") -> Process:
+    def _finish(self, work_s: float, start: float, beside: Stream) -> Process:
         """Run on until ``work_s`` since ``start`` is done, although collectives run beside it."""
         env = self.env
         while (left_s := work_s - beside.done_s(start, env.now)) > max(ROUNDING_S, 4 * ulp(env.now)):
@@ -203,13 +210,15 @@ class _Replay:
 
     def _send(self, slot: int, now: float) -> None:
         """Put a delivery on the wire: it holds its ports, then arrives after its delay."""
-        begin, clocks = now, self.clocks
         ports, travel_s = self.legs[slot]
-        for port, _ in ports:
-            if clocks[port] > begin:
-                begin = clocks[port]
-        for port, hold_s in ports:
-            clocks[port] = begin + hold_s
+        begin = now
+        if ports:
+            clocks = self.clocks
+            for port, _ in ports:
+                if clocks[port] > begin:
+                    begin = clocks[port]
+            for port, hold_s in ports:
+                clocks[port] = begin + hold_s
         self.sent[slot] = begin
         self.arrived[slot] = begin + travel_s
         event = self.waiting[slot]
@@ -244,15 +253,31 @@ class _Replay:
         self.done[number].succeed()
 
 
+class _Due(simpy.Event):
+    """A timeout that comes again and again, where a new one each time would cost more than what it calls."""
+
+    def __init__(self, env: simpy.Environment, call: Callable[[simpy.Event], None]) -> None:
+        super().__init__(env)
+        self._ok, self._value, self._calls = True, None, [call]
+
+    def after(self, seconds: float) -> None:
+        """Come in some seconds."""
+        self.callbacks = self._calls
+        self.env.schedule(self, delay=seconds)
+
+
 class _Move:
     """One collective under way: chunk by chunk; each ends when what is above its cards has carried it too."""
 
-    __slots__ = ("_chunk", "_chunks", "_clocks", "_env", "_number", "_replay", "_route", "_start", "_streams")
+    __slots__ = (
+        "_chunk", "_chunks", "_clocks", "_due", "_held", "_number", "_replay", "_route", "_start", "_streams",
+    )  # fmt: skip
 
-    def __init__(self, replay: _Replay, number: int, streams: "list[_Stream]") -> None:
+    def __init__(self, replay: _Replay, number: int, streams: list[Stream]) -> None:
         self._replay, self._number, self._streams = replay, number, streams
-        self._env, self._clocks = replay.env, replay.clocks
+        self._clocks, self._due = replay.clocks, _Due(replay.env, self._go_on)
         self._route = route = replay.collective_routes[number]
+        self._held = replay.held[id(route)]
         self._start = replay.env.now
         self._chunk, self._chunks = 0, min(MAX_CHUNKS, ceil(route.wire_s / CHUNK_S))
 
@@ -261,18 +286,13 @@ class _Move:
         route = self._route
         for stream in self._streams:
             stream.begin(self._number, self._start, route.fixed_s + route.wire_s)
-        self._after(route.fixed_s)
-
-    def _after(self, seconds: float) -> None:
-        callbacks = self._env.timeout(seconds).callbacks
-        assert callbacks is not None, "it is still to come"
-        callbacks.append(self._go_on)
+        self._due.after(route.fixed_s)
 
     def _go_on(self, _: simpy.Event) -> None:
         """Move the next chunk, or end."""
-        now = self._env.now
+        now = self._due.env.now
         if self._chunk < self._chunks:
-            self._after(self._carry(now) - now)
+            self._due.after(self._carry(now) - now)
             return
         for stream in self._streams:
             stream.end(self._number, now)
@@ -280,21 +300,21 @@ class _Move:
 
     def _carry(self, now: float) -> float:
         """Put the next chunk on its ports; the time at which all have carried it."""
-        route, clocks, chunks = self._route, self._clocks, self._chunks
-        begin = now
-        for port, _ in route.ports:
+        (ports, shared), clocks, chunks = self._held, self._clocks, self._chunks
+        wire_s, begin = self._route.wire_s, now
+        for port, _ in ports:
             if clocks[port] > begin:
                 begin = clocks[port]
-        end = begin + route.wire_s / chunks
-        for port, hold in route.ports:
+        end = begin + wire_s / chunks
+        for port, hold in ports:
             clocks[port] = begin + hold / chunks
-        for port, hold in route.shared:
+        for port, hold in shared:
             free = clocks[port]
             clocks[port] = free = (free if free > begin else begin) + hold / chunks
             if free > end:
                 end = free
         if self._streams:
-            until = begin + route.wire_s * (chunks - self._chunk) / chunks
+            until = begin + wire_s * (chunks - self._chunk) / chunks
             for stream in self._streams:
                 stream.until[self._number] = until
         self._chunk += 1
@@ -317,79 +337,30 @@ def _legs(transfers: Sequence[Transfer | None], network: Network) -> list[Leg]:
     return legs
 
 
+def _held(routes: Sequence[CollectiveRoute], legs: Sequence[Leg]) -> dict[int, tuple[Ports, Ports]]:
+    """The ports and shared ports of each route, by its id, whose clocks tell those of all.
+
+    Ports that the same collectives hold, each as long, and no message, always show the same time: one stands for all.
+    """
+    distinct = {id(route): route for route in routes}
+    uses: dict[int, list[tuple[int, bool, float]]] = {}
+    for key, route in distinct.items():
+        for ports, shared in ((route.ports, False), (route.shared, True)):
+            for port, hold in ports:
+                uses.setdefault(port, []).append((key, shared, hold))
+    alone = {port for leg in set(legs) for port, _ in leg[0]}
+    first: dict[tuple[tuple[int, bool, float], ...], int] = {}
+    kept = {port for port, own in uses.items() if port in alone or first.setdefault(tuple(own), port) == port}
+    return {
+        key: (
+            tuple([pair for pair in route.ports if pair[0] in kept]),
+            tuple([pair for pair in route.shared if pair[0] in kept]),
+        )
+        for key, route in distinct.items()
+    }
+
+
 def _leg(transfer: Transfer, network: Network) -> Leg:
     route, size = network.route(transfer.source, transfer.target), transfer.size_bytes
     ports = tuple([(port, size * hold) for port, hold in route.ports])
     return ports, size * route.wire_s_per_byte + route.delay_s
-
-
-class _Host:
-    """The clock of a device's host, which dispatches one op after another, ahead of the device up to a limit."""
-
-    __slots__ = ("ahead_s", "busy", "clock_s")
-
-    def __init__(self, plan: Plan, device: int) -> None:
-        self.busy = any(op.host_s for op in plan.ops[device])
-        self.ahead_s = plan.host_ahead_s
-        self.clock_s = 0.0
-
-    def dispatch(self, op: Op, start: float) -> float:
-        """When an op that starts at some time is dispatched, and what is called after it."""
-        self.clock_s = max(self.clock_s, start - self.ahead_s) + op.host_s
-        return self.clock_s
-
-
-class _Stream:
-    """Busy spans of a device's communication streams, for the slowdown of compute beside them.
-
-    ``until`` says for each collective that runs until when it does at least.
-    """
-
-    __slots__ = ("_spans", "slowdown", "until")
-
-    def __init__(self, slowdown: float) -> None:
-        self.slowdown = slowdown
-        self.until: dict[int, float] = {}
-        self._spans: list[list[float]] = []
-
-    def begin(self, number: int, now: float, at_least_s: float) -> None:
-        """A collective begins; it takes at least so long."""
-        if not self.until:
-            self._spans.append([now, inf])
-        self.until[number] = now + at_least_s
-
-    def end(self, number: int, now: float) -> None:
-        """A collective ends."""
-        del self.until[number]
-        if not self.until:
-            self._spans[-1][1] = now
-
-    def overlaps(self, start: float) -> bool:
-        """Whether a collective has run since a time."""
-        return bool(self._spans) and self._spans[-1][1] > start
-
-    def done_s(self, start: float, now: float) -> float:
-        """The work that compute from a start to now has done."""
-        overlap = 0.0
-        for begun, ended in reversed(self._spans):
-            if ended <= start:
-                break
-            overlap += min(ended, now) - max(begun, start)
-        return now - start - overlap * (1 - 1 / self.slowdown)
-
-    def estimate_s(self, work_s: float, now: float) -> float:
-        """The seconds until work is done if no other collective begins; never too long."""
-        if not self.until or (until := max(self.until.values())) <= now:
-            return work_s
-        beside = min(work_s * self.slowdown, until - now)
-        return beside + max(0.0, work_s - beside / self.slowdown)
-
-
-def _streams(plan: Plan) -> list[_Stream | None]:
-    """The communication streams of the devices that have one and whose compute it slows down."""
-    streams: list[_Stream | None] = [None] * len(plan.ops)
-    slowdown = plan.placement.cluster.overlap_slowdown
-    if slowdown > 1:
-        for device in {device for collective in plan.collectives for device in collective.devices}:
-            streams[device] = _Stream(slowdown)
-    return streams

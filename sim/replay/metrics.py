@@ -1,6 +1,6 @@
 """Metrics: the quantities of a result, each a function of a trace."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import sub
 
@@ -38,23 +38,30 @@ def exposed_communication_s(trace: Trace) -> float:
 
     Waiting for a port that others hold is idle time, but not this.
     """
-    wire = wire_spans(trace)
-    total = 0.0
-    for device, waits in enumerate(trace.wiring.waits):
-        before = 0.0
-        for own, start, end in zip(waits, trace.starts[device], trace.ends[device], strict=True):
-            if start > before and own:
-                if len(own) == 1:  # most often
-                    sent, arrived = wire[own[0]]
-                    waited = (arrived if arrived < start else start) - (sent if sent > before else before)
-                    total += waited if waited > 0 else 0.0
-                else:
-                    total += _union_s((max(wire[s][0], before), min(wire[s][1], start)) for s in own)
-            before = end
+    wire, total = wire_spans(trace), 0.0
+    for device, ends in enumerate(trace.ends):
+        for seconds in waited_s(trace, wire, device, range(len(ends))):
+            total += seconds
+        before = ends[-1] if ends else 0.0
         kept = (trace.wiring.slots.get(key) for key in trace.plan.kept if key[1] == device)
         spans = (wire[slot] for slot in kept if slot is not None)
         total += _union_s((max(a, before), b) for a, b in spans)
     return total / trace.plan.num_devices
+
+
+def waited_s(trace: Trace, wire: Sequence[Span], device: int, ops: range) -> Iterator[float]:
+    """Seconds before each of some ops of a device that waits, in which what it reads is on the wire."""
+    before = trace.ends[device][ops.start - 1] if ops.start else 0.0
+    part = slice(ops.start, ops.stop)
+    times = trace.wiring.waits[device][part], trace.starts[device][part], trace.ends[device][part]
+    for own, start, end in zip(*times, strict=True):
+        if start > before and own:
+            if len(own) == 1:  # most often
+                sent, arrived = wire[own[0]]
+                yield max(0.0, (arrived if arrived < start else start) - (sent if sent > before else before))
+            else:
+                yield _union_s((max(wire[s][0], before), min(wire[s][1], start)) for s in own)
+        before = end
 
 
 def wire_spans(trace: Trace) -> list[Span]:

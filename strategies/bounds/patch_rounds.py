@@ -130,8 +130,8 @@ def _way(pipeline: PatchPipeline, patch: int | None) -> PatchRow:
 def _pass(pipeline: PatchPipeline, stage: int, patch: int | None) -> PatchPass:
     team, last = pipeline.grid.team(0, stage), pipeline.grid.pipeline - 1
     watch = Stopwatch(pipeline.network, team.devices[0], pipeline.scenario.calls)
-    for run in pipeline.runs(stage, patch):
-        run_layers(watch, pipeline.scenario, team, run, PatchAction(stage, patch or 0, 0))
+    for work in pipeline.works(stage, patch):
+        run_layers(watch, team, work, PatchAction(stage, patch or 0, 0))
     if stage < last:
         wire_s, delay_s = _travel(pipeline, (stage, stage + 1), pipeline.hidden_bytes(stage, patch))
         return PatchPass(watch.free_s, watch.free_s + wire_s + delay_s, watch.host_s)

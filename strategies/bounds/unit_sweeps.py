@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from strategies.pipelining.data_parallel import before_s
 from strategies.pipelining.mesh import REPLICAS, SHARDS, Collected, MeshLayout
-from strategies.pipelining.sharding import GATHER, SCATTER
+from strategies.pipelining.sharding import GATHER, REDUCE, SCATTER
 from strategies.pipelining.teams import PassSpan, span_of
-from strategies.pipelining.units import AHEAD_FORWARD, REDUCE, keeps, packed_s, step_s, unpacked_s
+from strategies.pipelining.units import AHEAD_FORWARD, keeps, packed_s, step_s, unpacked_s
 from strategies.plans.actions import BACKWARD, FORWARD
 
 

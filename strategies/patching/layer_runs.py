@@ -13,7 +13,7 @@ that stands for as many calls as it has layers, which takes as long where layers
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -98,23 +98,20 @@ def _exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
     return Exchanged(len(keys), sum(keys) / 2 * passed, log_sums, len(sums), sum(sums) * scale)
 
 
-def run_layers(
-    recorder: RunRecorder, scenario: SamplingScenario, team: Team, run: LayerRun, action: PatchAction
-) -> None:
-    """Tell a recorder what each device of a team does in a run of layers."""
-    exchanges, seconds = exchanged(scenario, run.first, run.end), run_seconds(scenario, team, run)
-    merging = merged_s(scenario, team, run) if team.columns > 1 else (0.0, 0.0)
-    padded = float(_fullest(scenario, team.ulysses)[run.first : run.end].max(initial=1.0))
-    swollen = padded * scenario.exchanged_share
-    _Runner(recorder, team, run, action, exchanges, *seconds, merging, swollen).append()
+class RunWork(NamedTuple):
+    """What each device of a team does in a run of layers.
 
+    Attributes:
+        run: the layers.
+        exchanged: their exchanges.
+        total_s: seconds of its GPU.
+        attention_s: those of self-attention in them.
+        host_s: seconds of its host.
+        merging: seconds of GPU and host in which it merges partial outputs.
+        swollen: bytes of what Ulysses exchanges over those in half precision without padding.
+    """
 
-@dataclass(frozen=True, slots=True)
-class _Runner:
-    recorder: RunRecorder
-    team: Team
     run: LayerRun
-    action: PatchAction
     exchanged: Exchanged
     total_s: float
     attention_s: float
@@ -122,22 +119,44 @@ class _Runner:
     merging: tuple[float, float]
     swollen: float
 
+
+def run_work(scenario: SamplingScenario, team: Team, run: LayerRun) -> RunWork:
+    """The work of a run of layers; the same for all teams of the same degrees."""
+    merging = merged_s(scenario, team, run) if team.columns > 1 else (0.0, 0.0)
+    padded = float(_fullest(scenario, team.ulysses)[run.first : run.end].max(initial=1.0))
+    swollen = padded * scenario.exchanged_share
+    what = exchanged(scenario, run.first, run.end)
+    return RunWork(run, what, *run_seconds(scenario, team, run), merging, swollen)
+
+
+def run_layers(recorder: RunRecorder, team: Team, work: RunWork, action: PatchAction) -> None:
+    """Tell a recorder what each device of a team does in a run of layers."""
+    _Runner(recorder, team, work, action).append()
+
+
+class _Runner:
+    __slots__ = ("action", "exchanged", "recorder", "run", "team", "work")
+
+    def __init__(self, recorder: RunRecorder, team: Team, work: RunWork, action: PatchAction) -> None:
+        self.recorder, self.team, self.work, self.action = recorder, team, work, action
+        self.run, self.exchanged = work.run, work.exchanged
+
     def append(self) -> None:
-        team, what = self.team, self.exchanged
+        team, what, work = self.team, self.exchanged, self.work
         if len(team.devices) == 1 or not (what.attentions or what.sums):
-            self._compute(self.total_s, self.host_s)
+            self._compute(work.total_s, work.host_s)
             return
-        rest_s = self.total_s - self.attention_s
+        rest_s = work.total_s - work.attention_s
         if not what.attentions:
-            self._compute(rest_s, self.host_s)
+            self._compute(rest_s, work.host_s)
             self._sum(what.sums)
             return
-        self._compute(rest_s / 2, self.host_s / 2)
+        self._compute(rest_s / 2, work.host_s / 2)
         self._all_to_all(tensors=3)
         self._attend()
         self._all_to_all(tensors=1)
         self._sum(what.attentions)
-        self._compute(rest_s / 2, self.host_s / 2)
+        self._compute(rest_s / 2, work.host_s / 2)
         self._sum(what.sums - what.attentions)
 
     def _compute(self, seconds: float, host_s: float = 0.0) -> None:
@@ -148,7 +167,7 @@ class _Runner:
         if self.team.ulysses == 1:
             return
         what, run = self.exchanged, self.run
-        size = tensors * self.swollen * self.team.head_bytes(what.hidden_bytes, run.batch, run.tokens)
+        size = tensors * self.work.swollen * self.team.head_bytes(what.hidden_bytes, run.batch, run.tokens)
         for group in self.team.ulysses_groups():
             self._collective("all_to_all", group, size, tensors * what.attentions)
 
@@ -164,7 +183,7 @@ class _Runner:
             return
         rounds = self.team.ring
         if rounds == 1:
-            self._compute(self.attention_s)
+            self._compute(self.work.attention_s)
             return
         run, hidden_bytes = self.run, self.exchanged.hidden_bytes
         size = 2 * self.team.head_bytes(hidden_bytes, run.batch, run.tokens)
@@ -172,7 +191,7 @@ class _Runner:
         for number in range(rounds):
             if number < rounds - 1:
                 results = [self._pass_on(group, size) for group in self.team.ring_groups()]
-            self._compute(self.attention_s / rounds)
+            self._compute(self.work.attention_s / rounds)
             if number < rounds - 1:
                 for group, result in zip(self.team.ring_groups(), results, strict=True):
                     for device in group:
@@ -190,12 +209,12 @@ class _Runner:
             self._gather("all_gather", group, 2 * team.rows * own, tensors=2)
         for group in team.row_groups():
             self._gather("all_gather", group, team.columns * own)
-        self._compute(self.attention_s)
+        self._compute(self.work.attention_s)
         for group in team.row_groups():
             self._gather("all_to_all", group, team.columns * own)
             self._gather("all_to_all", group, team.columns * log_sums)
         if team.columns > 1:
-            self._compute(*self.merging)
+            self._compute(*self.work.merging)
 
     def _gather(self, operation: str, group: tuple[int, ...], size_bytes: float, *, tensors: int = 1) -> None:
         """Append an exchange whose result lies on each of its devices until it is used."""

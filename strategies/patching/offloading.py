@@ -62,7 +62,8 @@ def _away_bytes(scenario: SamplingScenario) -> FloatArray:
         InfeasibleError: the backbone has fewer blocks.
     """
     parameters, count = [layer.parameters for layer in scenario.backbone.layers], scenario.workload.swapped
-    sizes = np.bincount(_blocks(scenario), weights=parameters) * scenario.weight_bytes
+    own = np.bincount(_blocks(scenario), weights=parameters)
+    sizes = np.asarray(own * scenario.weight_bytes, dtype=np.float64)
     if count > len(sizes):
         raise InfeasibleError(
             f"offload is layers:{count}, but {scenario.backbone.name} has {len(sizes)} blocks",

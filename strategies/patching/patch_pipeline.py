@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
+from typing import NamedTuple
 
 from profiles.architectures.shares import Share
 from profiles.errors import InfeasibleError
@@ -18,7 +19,7 @@ from strategies.parameters import RECEIVES, parameter
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import joined_keys_and_values, keys_and_values
 from strategies.patching.grid import Grid, Team
-from strategies.patching.layer_runs import LayerRun, run_layers, run_seconds
+from strategies.patching.layer_runs import LayerRun, RunWork, run_layers, run_seconds, run_work
 from strategies.patching.layout import GridLayout
 from strategies.patching.pacing import stage_layers
 from strategies.plans.actions import PatchAction
@@ -106,6 +107,11 @@ class PatchPipeline(GridLayout):
             return [run]
         return [replace(run, first=layer, end=layer + 1) for layer in range(run.first, run.end)]
 
+    def works(self, stage: int, patch: int | None) -> list[RunWork]:
+        """What each device of a stage does for a patch, or for the whole image."""
+        team = self.grid.team(0, stage)
+        return [run_work(self.scenario, team, run) for run in self.runs(stage, patch)]
+
     def stage_s(self, stage: int) -> float:
         """Seconds that each device of a stage computes in a step of patches, or its host dispatches."""
         team, patches = self.grid.team(0, stage), range(len(self.patches))
@@ -158,6 +164,17 @@ class PatchPipeline(GridLayout):
             (group, predicted * self.grid.guidance) for group in between if self.grid.guidance > 1
         ]
 
+    def end_step(
+        self, builder: SamplingBuilder, patch: int | None, gathers: Sequence[tuple[tuple[int, ...], float]]
+    ) -> None:
+        """Append what becomes of a noise prediction in the last stage: the solver's calls, and what it gathers."""
+        last = self.grid.pipeline - 1
+        for guided in range(self.grid.guidance):
+            for device in self.grid.team(guided, last).devices:
+                builder.call(device, self.scenario.solver_s)
+        for group, size in gathers:
+            builder.collective("all_gather", group, size, stage=last, number=patch or 0)
+
     @cached_property
     def _skips(self) -> dict[int, dict[int, float]]:
         """For each stage the bytes of the skips that each later stage reads, of one sample's whole image."""
@@ -170,6 +187,23 @@ class PatchPipeline(GridLayout):
                 to = found.setdefault(source, {})
                 to[target] = to.get(target, 0.0) + self.scenario.hidden_bytes(skip.source)
         return found
+
+
+class _Pass(NamedTuple):
+    """A stage's pass of a patch, or of the whole image: its work, and (role, stage, bytes) of what it sends on.
+
+    The hidden state goes to the next stage, the skips straight to those that read them.
+    """
+
+    works: list[RunWork]
+    sends: list[tuple[str, int, float]]
+
+    @classmethod
+    def of(cls, pipeline: PatchPipeline, stage: int, patch: int | None) -> "_Pass":
+        sends = [("skip", target, size) for target, size in pipeline.skip_bytes(stage, patch).items()]
+        if stage < pipeline.grid.pipeline - 1:
+            sends.insert(0, ("hidden", stage + 1, pipeline.hidden_bytes(stage, patch)))
+        return cls(pipeline.works(stage, patch), sends)
 
 
 class _Writer:
@@ -185,14 +219,19 @@ class _Writer:
         self.builder = SamplingBuilder(pipeline.placement, pipeline.scenario.calls)
         self.mail: dict[tuple[int, int | None], list[int]] = {}
         self.ends: list[list[int]] = [[] for _ in range(self.grid.positions)]
+        self.passes: dict[tuple[int, int | None], _Pass] = {}
+        self.gathers: dict[int | None, list[tuple[tuple[int, ...], float]]] = {}
 
     def write_pass(self, step: int, patch: int | None) -> None:
         """Append the way of one patch through all stages of all guidance groups, and what becomes of it."""
         for guided, stage, team in self.grid.teams():
+            known = self.passes.get((stage, patch))
+            if known is None:
+                known = self.passes[stage, patch] = _Pass.of(self.pipeline, stage, patch)
             self._receive(team, patch)
-            self._compute(team, stage, patch, step)
-            self._send_hidden(guided, stage, patch)
-            self._send_skips(guided, stage, patch)
+            self._compute(team, known.works, PatchAction(stage, patch or 0, step))
+            for role, target, size in known.sends:
+                self._send(role, guided, (stage, target), patch, size)
         self._finish(step, patch)
 
     def _receive(self, team: Team, patch: int | None) -> None:
@@ -200,30 +239,18 @@ class _Writer:
         back = 1 if self.pipeline.receive == "after" else 2
         for device in team.devices:
             ends = self.ends[device]
-            for key in {(device, patch), (device, None)}:
+            for key in ((device, patch), (device, None)):
                 for tensor in self.mail.pop(key, ()):
                     self.builder.receive(device, tensor)
                     if len(ends) >= back:
                         self.builder.post_after(device, tensor, ends[-back])
 
-    def _compute(self, team: Team, stage: int, patch: int | None, step: int) -> None:
+    def _compute(self, team: Team, works: Sequence[RunWork], action: PatchAction) -> None:
         """Append a team's pass."""
-        action = PatchAction(stage, patch or 0, step)
-        for part in self.pipeline.runs(stage, patch):
-            run_layers(self.builder, self.pipeline.scenario, team, part, action)
+        for work in works:
+            run_layers(self.builder, team, work, action)
         for device in team.devices:
             self.ends[device].append(self.builder.last(device))
-
-    def _send_hidden(self, guided: int, stage: int, patch: int | None) -> None:
-        """Send the hidden state to the next stage; the text's goes with the first patch."""
-        if stage == self.grid.pipeline - 1:
-            return
-        self._send("hidden", guided, (stage, stage + 1), patch, self.pipeline.hidden_bytes(stage, patch))
-
-    def _send_skips(self, guided: int, stage: int, patch: int | None) -> None:
-        """Send the skips that end in later stages straight there."""
-        for target, size in self.pipeline.skip_bytes(stage, patch).items():
-            self._send("skip", guided, (stage, target), patch, size)
 
     def _send(
         self, role: str, guided: int, stages: tuple[int, int], patch: int | None, size_bytes: float
@@ -238,11 +265,9 @@ class _Writer:
     def _finish(self, step: int, patch: int | None) -> None:
         """Gather the noise prediction, and send the latents that follow from it back to the first stage."""
         last = self.grid.pipeline - 1
-        for guided in range(self.grid.guidance):
-            for device in self.grid.team(guided, last).devices:
-                self.builder.call(device, self.pipeline.scenario.solver_s)
-        for group, size in self.pipeline.gathers(patch):
-            self.builder.collective("all_gather", group, size, stage=last, number=patch or 0)
+        if patch not in self.gathers:
+            self.gathers[patch] = self.pipeline.gathers(patch)
+        self.pipeline.end_step(self.builder, patch, self.gathers[patch])
         if last and step < self.pipeline.num_steps - 1:
             for guided in range(self.grid.guidance):
                 self._send("latents", guided, (last, 0), patch, self.pipeline.latents_bytes(patch))

@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from strategies.pipelining.footprint import recomputed_bytes, resident_buffers, saved_bytes
-from strategies.pipelining.frozen import Draft, FrozenWork, PlacedOp, Row, all_at_once
+from strategies.pipelining.frozen import Draft, Drafts, FrozenWork, PlacedOp, all_at_once
 from strategies.pipelining.receives import posted_at_once, posted_in_time
 from strategies.pipelining.reduction import reduce_and_step
 from strategies.pipelining.stages import Seat
@@ -112,7 +112,7 @@ class PipelineBuilder:
         self.collectives: list[Collective] = []
         self.given: list[tuple[int, int]] = []
         self.kept: list[tuple[int, int]] = []
-        self.rows: list[Row] = [Row() for _ in range(self.shape.degree)]
+        self.rows: list[Drafts] = [Drafts() for _ in range(self.shape.degree)]
         self._known: dict[tuple[str, int], dict[int, int]] = {}
         self._columns: dict[tuple[str, int], range] = {}
         self._patterns: dict[tuple[int, str], _Pattern] = {}
@@ -197,7 +197,7 @@ class PipelineBuilder:
         self.given.append((tensor, self.stages[stage].position))
         return tensor
 
-    def _row(self, actions: Sequence[StageAction], inputs: dict[tuple[int, int], list[int]]) -> Row:
+    def _row(self, actions: Sequence[StageAction], inputs: dict[tuple[int, int], list[int]]) -> Drafts:
         for stage, kind in dict.fromkeys((action.stage, action.kind) for action in actions):
             if (stage, kind) not in self._patterns:
                 self._patterns[stage, kind] = self._pattern(stage, kind)
@@ -209,7 +209,7 @@ class PipelineBuilder:
             if inputs and kind in (FORWARD, EXTRA_FORWARD):
                 read = (*inputs.get((stage, number), ()), *read)
             ops.append(new_op((action, duration_s, read, writes[number - first], (), 0.0)))
-        return Row(ops)
+        return Drafts(ops)
 
     def _pattern(self, stage: int, kind: str) -> "_Pattern":
         """What the passes of a kind through a stage have in common."""
@@ -323,7 +323,7 @@ class PipelineBuilder:
                 number = draft.action[2]
                 found += drafts[number * each : (number + 1) * each]
             found.append(draft)
-        self.rows[0] = Row(found)
+        self.rows[0] = Drafts(found)
 
     def _insert(self, frozen: FrozenWork, filling: Filling) -> None:
         """Put frozen ops into bubbles, or after the last backward of the pipeline."""

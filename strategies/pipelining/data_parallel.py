@@ -180,7 +180,15 @@ def buckets(layout: Layout, stage: Stage, overlap: str) -> Buckets:
     return layout.remember(("buckets", stage.component), lambda: buckets_of(layout, stage))
 
 
-def reduced_s(layout: Layout, stage: Stage, overlap: str, operation: str, every: int) -> float:
+def reduced_s(
+    layout: Layout,
+    stage: Stage,
+    overlap: str,
+    operation: str,
+    every: int,
+    *,
+    copied_s: Callable[[int], float] = lambda parameters: 0.0,
+) -> float:
     """The seconds below which a backbone's passes, frozen work before them and sums of gradients cannot take.
 
     Args:
@@ -189,20 +197,24 @@ def reduced_s(layout: Layout, stage: Stage, overlap: str, operation: str, every:
         overlap: when the GPUs sum.
         operation: the collective that sums.
         every: micro-batches whose gradients are added up before the GPUs sum them; the last ones may be fewer.
+        copied_s: seconds of copying the gradients of so many parameters into the buffer that is summed.
     """
     work_s, pieces = passes_s(layout, [stage]), buckets(layout, stage, overlap)
     if not pieces:
         return work_s
     size, count = layout.scenario.workload.recipe.gradient_bytes, layout.shape.micro_batches
-    trained = sum(parameters for _, parameters in pieces)
-    all_s = -(-count // every) * collective_s(layout, operation, trained * size, len(pieces))
+    trained, sums = sum(parameters for _, parameters in pieces), -(-count // every)
+    all_s = sums * collective_s(layout, operation, trained * size, len(pieces))
+    copies_s = sums * sum(copied_s(parameters) for _, parameters in pieces)
+    work_s += copies_s
     if overlap == "none":
         return work_s + all_s
-    (ready_s, _), (last_s, last) = pieces[0], pieces[-1]
+    (ready_s, first), (last_s, last) = pieces[0], pieces[-1]
     # Before the extra forwards, which come first, runs all frozen work.
     between_s = 0.0 if layout.scenario.workload.extra_forward else before_s(layout, [stage])
     later = count - min(every, count)
     after_s = later * (between_s + stage.forward_s + stage.backward_s) + stage.backward_s - ready_s
+    after_s += copies_s - copied_s(first)
     # The backward goes on after the last bucket where the first layers are locked.
     ended_s = work_s - stage.backward_s + last_s + collective_s(layout, operation, last * size)
     return max(work_s, ended_s, work_s - after_s + all_s)

@@ -76,16 +76,22 @@ def recomputed_bytes(pipeline: Pipeline, stage: Stage) -> float:
 def _recomputed(pipeline: Pipeline, stage: Stage) -> list[float]:
     """Bytes per sample that the activations of each block of a stage take beyond what it kept of them.
 
-    With checkpointing ``full`` the stage is recomputed as a whole.
+    With checkpointing ``full`` the stage is recomputed as a whole. The hidden state that a block kept is among what it
+    saves, but where a skip is joined to it first: then what comes of that is.
     """
-    saved, checkpointing = _activations(pipeline, stage), pipeline.scenario.workload.checkpointing
+    saved, component = _activations(pipeline, stage), pipeline.component(stage)
+    checkpointing = pipeline.scenario.workload.checkpointing
     if checkpointing == "full":
         return [float(saved.sum())]
     if checkpointing == "selective":
         saved = saved - _attended(pipeline, stage)
-    first = stage.first_layer
-    blocks = blocks_of(pipeline.component(stage), stage)
-    return [max(0.0, float(saved[of.start - first : of.stop - first].sum())) for of in blocks]
+    first, joined = stage.first_layer, {skip.target for skip in component.skips}
+    found = []
+    for of in blocks_of(component, stage):
+        own = float(saved[of.start - first : of.stop - first].sum())
+        alone = of.start and of.start not in joined
+        found.append(max(0.0, own - (component.layers[of.start - 1].output_bytes if alone else 0.0)))
+    return found
 
 
 def blocks_of(component: Component, stage: Stage) -> list[range]:
@@ -99,7 +105,7 @@ def blocks_of(component: Component, stage: Stage) -> list[range]:
 def _activations(pipeline: Pipeline, stage: Stage) -> FloatArray:
     """Bytes per sample that each layer of a stage saves for its backward."""
     costs = pipeline.scenario.costs.components[stage.component]
-    return costs.saved_bytes[stage.first_layer : stage.last_layer + 1]
+    return costs.saved_bytes[stage.first_layer : stage.last_layer + 1] + pipeline.undivided_bytes(stage)
 
 
 def _attended(pipeline: Pipeline, stage: Stage) -> FloatArray:

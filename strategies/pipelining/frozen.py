@@ -37,7 +37,7 @@ class Draft:
         return Op(self.action, self.duration_s, tuple(self.reads), tuple(self.writes), tuple(self.early))
 
 
-class Row:
+class Drafts:
     """The ops of one position while they are written: each becomes a draft once somebody takes it to change it."""
 
     def __init__(self, items: Iterable[Op | Draft] = ()) -> None:

@@ -239,6 +239,7 @@ class Layout(Pipeline):
             self.skip_route,
             self.held_batch,
             self.share,
+            self.shards,
         )
         return self.scenario.remember(alike, self._held_bytes)
 

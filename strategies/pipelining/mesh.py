@@ -1,8 +1,9 @@
 """The mesh: how the GPUs of sharded training are divided among replicas, shards, context and tensor parallelism.
 
 Tensor is innermost, then context, shards and replicas, as in torchtitan (``ParallelDims``: dp_replicate x dp_shard x cp
-x tp). Parameters are divided over shards and context together, which it flattens into one mesh for FSDP, and by tensor
-parallelism before that.
+x tp). Parameters are divided over shards and context together, which it flattens into one mesh for FSDP; before that
+tensor parallelism divides the matrices through which tokens pass, and adapters beside them. Norms, embeddings and
+modulations, and biases, which nobody counted apart, are whole on each of its GPUs, which sum their gradients.
 """
 
 from collections import Counter
@@ -13,14 +14,18 @@ from itertools import product
 from math import prod
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from profiles.architectures.models import Component
-from profiles.architectures.shares import Share
+from profiles.architectures.shares import ELEMENT_BYTES, Share
+from profiles.costs.layers import TENSORS, WITH_PARAMETERS, FloatArray
 from profiles.errors import InfeasibleError, would_divide
+from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from strategies.pipelining.candidates import divisors
 from strategies.pipelining.footprint import gathered_bytes
 from strategies.pipelining.layout import Layout
 from strategies.plans.placement import Placement, Subgroup
-from strategies.plans.plan import Collective
+from strategies.plans.plan import Collective, Stage
 from strategies.scenario import Scenario
 
 WAYS: Final = ("ulysses", "ring")
@@ -204,7 +209,32 @@ class MeshLayout(Layout):
 
     def parameters(self, stage: int) -> float:
         """Trained parameters of a unit that tensor parallelism leaves each GPU."""
-        return self.trained_parameters[stage] / self.mesh.tensor
+        return self.trained_parameters[stage] if self.mesh.tensor == 1 else self.kept(stage).trained
+
+    def kept(self, stage: int) -> "Kept":
+        """What tensor parallelism leaves each GPU of a unit."""
+        of, tensor = self.stages[stage], self.mesh.tensor
+        alike = ("kept", of.component, of.first_layer, of.last_layer, tensor)
+        return self.scenario.remember(alike, lambda: _kept(self.component(of), of, tensor))
+
+    def undivided_bytes(self, stage: Stage) -> FloatArray | float:
+        """Of the inputs that tensor parallelism gathers for a pair of matrices each GPU keeps all tokens.
+
+        Source: torch, ``ColwiseParallel``: autograd saves its input as it is multiplied, gathered.
+        """
+        if self.mesh.tensor == 1:
+            return 0.0
+        found = np.zeros(stage.last_layer + 1 - stage.first_layer)
+        each = self.exchanged_bytes(stage)
+        for exchange in self.component(stage).exchanges:
+            if exchange.kind == "reduce" and stage.first_layer <= exchange.layer <= stage.last_layer:
+                found[exchange.layer - stage.first_layer] += each * exchange.elements
+        return (self.mesh.tensor - 1) * found
+
+    def exchanged_bytes(self, stage: Stage) -> float:
+        """Bytes of one sample for each element of ``exchanges.csv``, whose text comes on top."""
+        extent = self.scenario.costs.extents[stage.component]
+        return ELEMENT_BYTES[self.scenario.model.dtype] / (extent.image or 1.0)
 
     def copied_s(self, stage: int, moved_bytes: float) -> float:
         """Seconds of a copy beside a unit's layers that reads and writes so many bytes in all."""
@@ -212,7 +242,65 @@ class MeshLayout(Layout):
 
     def weight_bytes(self, stage: int) -> float:
         """Bytes of a unit's weights as its GPUs gather them, whole but for tensor parallelism."""
-        return gathered_bytes(self, self.stages[stage]) / self.mesh.tensor
+        whole = gathered_bytes(self, self.stages[stage])
+        if self.mesh.tensor == 1:
+            return whole
+        kept, workload = self.kept(stage), self.scenario.workload
+        locked = kept.locked * FROZEN_WEIGHT_BYTES if workload.rank else 0.0
+        return kept.trained * workload.recipe.weight_bytes + locked
+
+
+class Kept(NamedTuple):
+    """Parameters of a unit on each GPU of tensor parallelism.
+
+    Attributes:
+        trained: that have gradients.
+        locked: that have none.
+        whole: those of ``trained`` that all of its GPUs have.
+        tensors: that hold them.
+    """
+
+    trained: float
+    locked: float
+    whole: int
+    tensors: int
+
+
+def _kept(component: Component, unit: Stage, tensor: int) -> Kept:
+    """What some GPUs of tensor parallelism have of a unit each."""
+    trained = locked = 0.0
+    whole = tensors = 0
+    for index in range(unit.first_layer, unit.last_layer + 1):
+        layer = component.layers[index]
+        own = layer.parameters - layer.adapters
+        matrices = divided_parameters(component, index)
+        left = own - matrices + matrices / tensor
+        if layer.backward == "full":
+            whole += own - matrices
+            tensors += _whole_tensors(component, index)
+        trained += (left if layer.backward == "full" else 0.0) + layer.adapters / tensor
+        locked += 0.0 if layer.backward == "full" else left
+    return Kept(trained, locked, whole, max(tensors, whole > 0))
+
+
+def divided_parameters(component: Component, layer: int) -> int:
+    """Parameters of a layer that tensor parallelism divides: of linears through which tokens pass.
+
+    Of a layer whose kernels nobody counted all, where it has sums.
+    """
+    of = component.layers[layer]
+    own = of.parameters - of.adapters
+    if component.kernels:
+        matrices = (kernel for kernel in component.kernels[layer] if kernel.of_tokens)
+        return min(own, sum(kernel.count * kernel.heads * kernel.n * kernel.k for kernel in matrices))
+    return own * any(e.kind == "reduce" and e.layer == layer for e in component.exchanges)
+
+
+def _whole_tensors(component: Component, layer: int) -> int:
+    """Tensors of parameters of a layer that tensor parallelism leaves whole, as far as known."""
+    kernels = component.kernels[layer] if component.kernels else ()
+    with_weights = (k for k in kernels if k.weight_bytes and k.kind in WITH_PARAMETERS and not k.of_tokens)
+    return TENSORS * sum(kernel.count for kernel in with_weights)
 
 
 def mesh_layout(layout: Layout, mesh: Mesh) -> MeshLayout:

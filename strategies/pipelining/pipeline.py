@@ -111,6 +111,10 @@ class Pipeline:
         """Samples of one micro-batch, times the share of their activations that one device holds."""
         return self.local_batch
 
+    def undivided_bytes(self, stage: Stage) -> FloatArray | float:
+        """Bytes that layers of a stage save beyond the device's share: per sample of ``held_batch``."""
+        return 0.0
+
     @cached_property
     def extra_forward_probability(self) -> float:
         """The probability that some of the data-parallel groups runs the extra forward pass."""

@@ -10,6 +10,7 @@ Source: Rajbhandari et al., ZeRO, 2020, section 5.
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Final
 
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.footprint import resident_buffers, trained_parameters
@@ -20,9 +21,10 @@ from strategies.plans.plan import Buffer, Collective, Plan, Stage
 from strategies.scenario import Scenario
 
 __all__ = [
-    "GATHER", "SCATTER", "collect", "copied_s", "divided", "scatter", "shard_bytes", "shard_step_s", "sharded",
-    "step_on_shard", "with_shards",
+    "GATHER", "REDUCE", "SCATTER", "collect", "copied_s", "divided", "packed_s", "scatter",
+    "shard_bytes", "shard_step_s", "sharded", "step_on_shard", "with_shards",
 ]  # fmt: skip
+REDUCE: Final = "all_reduce"
 
 
 def sharded(scenario: Scenario) -> Scenario:
@@ -70,6 +72,15 @@ def copied_s(pipeline: Pipeline, stage: Stage, moved_bytes: float) -> float:
     """Seconds of a copy beside a stage's layers that reads and writes so many bytes in all; of none no launch."""
     costs = pipeline.scenario.costs.components[stage.component]
     return costs.copied_s(moved_bytes, 1) if moved_bytes else 0.0
+
+
+def packed_s(pipeline: Pipeline, stage: Stage, parameters: int) -> float:
+    """Seconds of copying gradients of a stage into the contiguous buffer that is scattered.
+
+    They are read as the backward leaves them, in the weights' precision, and written in that of the sum.
+    """
+    recipe = pipeline.scenario.workload.recipe
+    return copied_s(pipeline, stage, parameters * (recipe.weight_bytes + recipe.gradient_bytes))
 
 
 def step_on_shard(builder: PipelineBuilder, stage: int) -> Draft:

@@ -5,8 +5,10 @@ attention, and back after it; of the gradients the same the other way round. Rin
 pass around while attention runs on those that are there; backwards their gradients follow them, in float32, until they
 are home (ring-flash-attention; torch ``_templated_ring_attention_backward``). Tensor parallelism with sequence
 parallelism (Korthikanti et al., Reducing Activation Recomputation, 2022, section 4.2): tokens are gathered before a
-pair of matrices and scattered after it; backwards besides the input is gathered once more, beside compute, since each
-GPU kept only its tokens of it. Text that passes through the layers is divided as the image is.
+pair of matrices and scattered after it, of the gradients likewise. What was gathered is kept for the backward, as torch
+does (``ColwiseParallel``); Megatron keeps each GPU's tokens of it and gathers once more. After a backward the GPUs sum
+the gradients of parameters that each of them has whole, of which each saw its own tokens alone (FSDP2,
+``_get_grad_inner_tensor``). Text that passes through the layers is divided as the image is.
 
 Between two exchanges work is spread evenly; those of several layers of a unit are one collective of as many calls.
 """
@@ -17,9 +19,9 @@ from typing import Final, NamedTuple
 
 from profiles.architectures.shares import ELEMENT_BYTES
 from strategies.pipelining.builder import PipelineBuilder
-from strategies.pipelining.frozen import Draft, Row
+from strategies.pipelining.frozen import Draft, Drafts
 from strategies.pipelining.mesh import CONTEXT, TENSOR, Collected, MeshLayout
-from strategies.pipelining.sharding import GATHER, SCATTER
+from strategies.pipelining.sharding import GATHER, REDUCE, SCATTER
 from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
 from strategies.plans.plan import Collective
 
@@ -71,6 +73,8 @@ class Inside:
         sums: pairs of matrices that tensor parallelism divides.
         summed_bytes: inputs of all of them, gathered.
         element_bytes: of an activation.
+        whole_bytes: gradients of parameters that tensor parallelism leaves whole.
+        whole_tensors: that they are of.
     """
 
     layout: MeshLayout
@@ -79,25 +83,27 @@ class Inside:
     sums: int
     summed_bytes: float
     element_bytes: float
+    whole_bytes: float
+    whole_tensors: int
 
     @classmethod
     def of(cls, layout: MeshLayout, unit: int) -> "Inside":
         """What a unit exchanges."""
-        stage, mesh = layout.stages[unit], layout.mesh
-        extent = layout.scenario.costs.extents[stage.component]
-        size = ELEMENT_BYTES[layout.scenario.model.dtype]
+        stage, mesh, kept = layout.stages[unit], layout.mesh, layout.kept(unit)
         own = [
             e for e in layout.component(stage).exchanges if stage.first_layer <= e.layer <= stage.last_layer
         ]
         keys, sums = ([e.elements for e in own if e.kind == kind] for kind in ("key_value", "reduce"))
-        of_all = size * layout.local_batch / (extent.image or 1.0)  # the text's tokens come on top
+        of_all = layout.local_batch * layout.exchanged_bytes(stage)
         return cls(
             layout,
             len(keys),
             of_all * sum(keys) / 2 / mesh.team,
             len(sums),
             of_all * sum(sums) / mesh.context,
-            size,
+            ELEMENT_BYTES[layout.scenario.model.dtype],
+            kept.whole * layout.scenario.workload.recipe.weight_bytes,
+            kept.tensors,
         )
 
     def forward(
@@ -118,11 +124,10 @@ class Inside:
         yield from self._tensor(SCATTER, others)
 
     def backward(self, rest_s: float, attention_s: float) -> Iterator[Work | TeamExchange]:
-        """A backward, the other way round; inputs are gathered again beside compute."""
+        """A backward, the other way round, and the sum of gradients that each GPU has a part of."""
         first = min(self.attentions, self.sums)
         others, half_s = self.sums - first, rest_s / 2 if self.attentions else rest_s
         yield from self._tensor(GATHER, others)
-        yield from self._tensor(GATHER, others, wait=False)
         yield Work(half_s)
         yield from self._tensor(SCATTER, others)
         if self.attentions:
@@ -130,15 +135,18 @@ class Inside:
             yield from self._all_to_all(1)
             yield from self._back_around(attention_s)
             yield from self._all_to_all(3)
-            yield from self._tensor(GATHER, first, wait=False)
             yield Work(half_s)
             yield from self._tensor(SCATTER, first)
+        if self.layout.mesh.tensor > 1 and self.whole_bytes:
+            what = Collected(REDUCE, TENSOR, self.layout.mesh.tensors)
+            yield TeamExchange(what, self.whole_bytes, self.whole_tensors)
+            yield Work(0.0)  # which waits for it before anything is scattered over the shards
 
-    def _tensor(self, operation: str, sums: int, *, wait: bool = True) -> Iterator[TeamExchange]:
+    def _tensor(self, operation: str, sums: int) -> Iterator[TeamExchange]:
         mesh = self.layout.mesh
         if mesh.tensor > 1 and sums > 0:
             size = self.summed_bytes * sums / self.sums
-            yield TeamExchange(Collected(operation, TENSOR, mesh.tensors), size, sums, wait)
+            yield TeamExchange(Collected(operation, TENSOR, mesh.tensors), size, sums)
 
     def _all_to_all(self, tensors: int) -> Iterator[TeamExchange]:
         mesh = self.layout.mesh
@@ -242,7 +250,7 @@ class TeamWriter:
                 self._cut(draft, draft.action)
             else:
                 self._add(draft)
-        self._builder.rows[0] = Row(self._row)
+        self._builder.rows[0] = Drafts(self._row)
         return self._due
 
     def _cut(self, draft: Draft, action: StageAction) -> None:

@@ -23,12 +23,11 @@ from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.footprint import BACKBONE, resident_buffers, saved_bytes
 from strategies.pipelining.mesh import REPLICAS, SHARDS, Collected, Mesh, MeshLayout
 from strategies.pipelining.reduction import step_of
-from strategies.pipelining.sharding import GATHER, SCATTER
+from strategies.pipelining.sharding import GATHER, REDUCE, SCATTER
 from strategies.pipelining.teams import TeamWriter
 from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
 from strategies.plans.plan import Buffer, Collective
 
-REDUCE: Final = "all_reduce"
 DONE: Final = {SCATTER: "scattered", REDUCE: "reduced"}
 AHEAD_FORWARD: Final = 2
 """Units that are gathered while another one is used, in a forward."""
@@ -158,12 +157,10 @@ class UnitWriter:
         if not steps or not size:
             return []
         (row,) = self.builder.rows
-        reads, done = [self.builder.tensor("gradients", unit, number, size)], list[int]()
-        left = self.layout.parameters(unit) * self.builder.scenario.workload.recipe.weight_bytes
-        packed = self.builder.tensor(
-            "gradients of weights", unit, number, left
-        )  # nobody reads them once copied
-        row[own.last].writes += [*reads, packed]
+        held = left_bytes(self.layout, unit, self.builder.seats[unit].last)
+        left = self.builder.tensor("gradients", unit, number, held)  # nobody reads them
+        reads, done = [self.builder.tensor("computed", unit, number, 0.0)], list[int]()
+        row[own.last].writes += [*reads, left]
         row[own.last].duration_s += packed_s(self.layout, unit)
         for step in steps:
             done.append(self.builder.tensor(DONE[step.operation], unit, number, 0.0))
@@ -204,6 +201,26 @@ def packed_s(layout: MeshLayout, unit: int) -> float:
     return layout.copied_s(unit, layout.parameters(unit) * (recipe.weight_bytes + recipe.gradient_bytes))
 
 
+def left_bytes(layout: MeshLayout, unit: int, last: int) -> float:
+    """Bytes of gradients when the backward of a unit ends: its own, as it leaves them, and those that are scattered.
+
+    The buffer of the unit after it stays until then, its exchange over or not; then the unit's own takes that place,
+    and that of its weights (``post_backward``; ``reduce_scatter_max_input_buffers`` is 1).
+
+    Args:
+        layout: the units on their mesh.
+        unit: the unit.
+        last: the last unit of its backbone, the first to run backwards.
+    """
+    mesh, recipe = layout.mesh, layout.scenario.workload.recipe
+    own = layout.parameters(unit)
+    if mesh.parts * mesh.replicas == 1 or not own:
+        return 0.0
+    after = layout.parameters(unit + 1) * recipe.gradient_bytes if unit < last else 0.0
+    freed = layout.weight_bytes(unit) if mesh.parts > 1 else 0.0
+    return own * recipe.weight_bytes + max(after, own * recipe.gradient_bytes - freed)
+
+
 def step_s(layout: MeshLayout, unit: int) -> float:
     """Seconds of the optimizer step on one GPU's part of a unit."""
     part, scenario = layout.parameters(unit) / layout.mesh.parts, layout.scenario
@@ -219,31 +236,39 @@ def resident(layout: MeshLayout) -> tuple[Buffer, ...]:
     divided like what is trained.
     """
     mesh, recipe = layout.mesh, layout.scenario.workload.recipe
-    divided = {"gradients", "optimizer", "moving average", "weights", BACKBONE}
+    divided = _parts(layout)
     offloads = layout.scenario.workload.offload == "optimizer"
     masters = mesh.parts > 1 and recipe.master_bytes and not offloads
     return tuple(
-        Buffer(of.name, of.size_bytes / (mesh.parts * mesh.tensor)) if of.name in divided else of
+        Buffer(of.name, of.size_bytes * divided[of.name]) if of.name in divided else of
         for of in resident_buffers(layout, layout.stages)
         if not (masters and of.name == "weights")
     )
 
 
+def _parts(layout: MeshLayout) -> dict[str, float]:
+    """Shares of what is divided that lie on each GPU, by the name of their buffer."""
+    mesh, units = layout.mesh, range(len(layout.stages))
+    trained, locked = dict.fromkeys(("gradients", "optimizer", "moving average", "weights"), 1.0), 1.0
+    if mesh.tensor > 1:
+        own, all_ = sum(map(layout.parameters, units)), sum(layout.trained_parameters)
+        trained = dict.fromkeys(trained, own / max(1, all_))
+        whole = sum(stage.parameters for stage in layout.stages) - all_
+        locked = sum(layout.kept(unit).locked for unit in units) / max(1, whole)
+    return {name: of / mesh.parts for name, of in (trained | {BACKBONE: locked}).items()}
+
+
 def least_bytes(layout: MeshLayout, *, reshard: bool) -> float:
     """Bytes that each GPU cannot do without.
 
-    When a backward ends, its unit's activations, weights and gradients are there, as it leaves them and as they are
-    summed, and the activations of all before it.
+    When a backward ends, its unit's activations, weights and gradients are there, and the activations of all before it.
     """
-    recipe, mesh = layout.scenario.workload.recipe, layout.mesh
-    held = 0.0
+    mesh, held = layout.mesh, 0.0
     for units in map(layout.chain, range(len(layout.cuts))):
         saved = gathered = 0.0
         for unit in units:
-            size = layout.parameters(unit)
             saved += saved_bytes(layout, layout.stages[unit], in_place=True)
             weights = layout.weight_bytes(unit) * (mesh.parts > 1)
             gathered = weights if reshard else gathered + weights
-            summed = mesh.parts * mesh.replicas > 1
-            held = max(held, saved + gathered + size * (recipe.weight_bytes + recipe.gradient_bytes) * summed)
+            held = max(held, saved + gathered + left_bytes(layout, unit, units[-1]))
     return sum(buffer.size_bytes for buffer in resident(layout)) + held

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from strategies.bounds.patch_rounds import least_run_seconds
+from strategies.patching.alike_layers import Shortened, shortened
 from strategies.patching.layout import GridLayout
+from strategies.patching.patch_pipeline import PatchPipeline
 from strategies.plans.plan import Plan
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Phase
@@ -44,6 +46,11 @@ class GridSampler(ABC):
     def steps_overlap(self, scenario: SamplingScenario) -> bool:
         """Whether a device may begin a step before all others have ended the last one, so that a run is one phase."""
         return self._made(scenario).steps_overlap
+
+    def shortened(self, scenario: SamplingScenario) -> Shortened | None:
+        """The step that a run repeats, without most of its alike layers; None where that would not spare much."""
+        layout = self._made(scenario)
+        return shortened(layout) if isinstance(layout, PatchPipeline) else None
 
     @classmethod
     def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:

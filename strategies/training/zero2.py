@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
+from itertools import accumulate, pairwise
 from typing import ClassVar, Final, Self
 
 from strategies import parameters
@@ -25,6 +26,7 @@ from strategies.pipelining.sharding import (
     GATHER,
     SCATTER,
     collect,
+    packed_s,
     scatter,
     shard_bytes,
     shard_step_s,
@@ -46,7 +48,8 @@ class Zero2:
 
     With ``overlap = none`` nothing is computed while gradients are scattered. They are scattered after every
     micro-batch, since no GPU keeps them all (DeepSpeed; FSDP's ``SHARD_GRAD_OP`` without ``no_sync``). A GPU that does
-    keep them scatters the sum of ``scatter_every`` micro-batches at once. PULSE counts what the scattering sends alone
+    keep them scatters the sum of ``scatter_every`` micro-batches at once. What is scattered is copied into a contiguous
+    buffer first (DeepSpeed, ``contiguous_gradients``). PULSE counts what the scattering sends alone
     (section VII-A); here what the gathers send is among the bytes of the collectives.
 
     Source: Rajbhandari et al., ZeRO, 2020, sections 5 and 7.
@@ -108,7 +111,8 @@ class Zero2:
         return sum(self._least_s(layout, stage) for stage in layout.stages)
 
     def _least_s(self, layout: Layout, stage: Stage) -> float:
-        reduced = reduced_s(layout, stage, self.overlap, SCATTER, self.scatter_every)
+        pack = partial(packed_s, layout, stage)
+        reduced = reduced_s(layout, stage, self.overlap, SCATTER, self.scatter_every, copied_s=pack)
         least_s = reduced + shard_step_s(layout, stage)
         if not buckets(layout, stage, self.overlap):
             return least_s
@@ -132,12 +136,14 @@ class Zero2:
                 draft.reads += done[-2:-1]
                 if not self._scatters(draft.action[2]):
                     continue
+                packed = list(accumulate(packed_s(builder.layout, stage, size) for _, size in pieces))
+                draft.duration_s += packed[-1] if packed else 0.0
                 done += [
                     scatter(
-                        builder, draft, (number, len(done) + i), size, offset_s if split else None,
+                        builder, draft, (number, len(done) + i), size, offset_s + copies_s if split else None,
                         resident=self._keeps,
                     )
-                    for i, (offset_s, size) in enumerate(pieces)
+                    for i, ((offset_s, size), copies_s) in enumerate(zip(pieces, packed, strict=True))
                 ]  # fmt: skip
                 if not split:
                     row[index + 1].reads += done[-1:]

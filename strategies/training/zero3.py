@@ -26,6 +26,7 @@ from strategies.pipelining.sharding import (
     SCATTER,
     collect,
     copied_s,
+    packed_s,
     scatter,
     shard_bytes,
     shard_step_s,
@@ -58,7 +59,8 @@ class Zero3:
     While one unit is used the next is gathered; one that was just freed, though, is gathered only then. After the
     backward of a unit its gradients are scattered. With ``overlap = none`` nothing is computed while anything is
     gathered or scattered. A unit is a stage of the plan. DeepSpeed frees less where it has room: parameters that it
-    needs again soon (``stage3_max_reuse_distance``). What was gathered is copied, part by part, into whole weights.
+    needs again soon (``stage3_max_reuse_distance``). What was gathered is copied, part by part, into whole weights, and
+    gradients into the contiguous buffer that is scattered; this on a stream beside, of the same memory (``stage3.py``).
 
     Source: Rajbhandari et al., ZeRO, 2020, sections 5 and 7; Zhao et al., PyTorch FSDP, 2023, section 3.3; DeepSpeed,
     ``runtime/zero/partition_parameters.py``, ``AllGatherCoalescedHandle`` (``torch.cat``).
@@ -117,7 +119,7 @@ class Zero3:
         gathers_s = passes * _collectives_s(layout, GATHER, units)
         scatters_s = _collectives_s(layout, SCATTER, units)
         all_s = self.micro_batches * (gathers_s + scatters_s)
-        work_s += self.micro_batches * passes * _unpacked_s(layout, units)
+        work_s += self.micro_batches * (passes * _unpacked_s(layout, units) + _packed_s(layout, units))
         if self.overlap == "none":
             work_s += all_s
         else:
@@ -150,6 +152,13 @@ def _unpacked_s(layout: Layout, units: Sequence[Stage]) -> float:
     if not any(trained_parameters(layout, unit) for unit in units):
         return 0.0
     return sum(copied_s(layout, unit, 2 * _weight_bytes(layout, unit)) for unit in units)
+
+
+def _packed_s(layout: Layout, units: Sequence[Stage]) -> float:
+    """Seconds of copying the gradients of each of some units once; one GPU scatters nothing."""
+    if layout.scenario.workload.num_gpus == 1:
+        return 0.0
+    return sum(packed_s(layout, unit, trained_parameters(layout, unit)) for unit in units)
 
 
 def _weight_bytes(pipeline: Pipeline, unit: Stage) -> float:
@@ -229,6 +238,7 @@ def _scatter(builder: PipelineBuilder, index: int, step: Draft) -> None:
     (row,) = builder.rows
     stage, _, number = row[index].action
     trained = trained_parameters(builder.layout, builder.stages[stage])
+    row[index].duration_s += packed_s(builder.layout, builder.stages[stage], trained)
     done = scatter(builder, row[index], (stage, number), trained)
     if not builder.recipe.buckets:
         row[index + 1].reads.append(done)

@@ -11,6 +11,7 @@ from conformance.training_points import (
     keeps_weights,
     kind_of,
     members,
+    shares_step,
     sums_of,
     trained_of,
 )
@@ -48,16 +49,16 @@ def sharded_gradients_are_summed_after_every_backward_and_before_the_step(point)
         return
     scatters = {}
     for sums in sums_of(point):
-        scatters.update(dict.fromkeys(sums[0][0].reads, sums[-1][1]))
+        scatters.update(dict.fromkeys(sums[0][0].reads, (sums[0][0].size_bytes, sums[-1][1])))
     steps = {op.action.stage: start for *_, op, start, _ in point.ops if kind_of(op) == "O"}
     for *_, op, _, _ in point.ops:
         if kind_of(op) != "B":
             continue
         written = [t for t in (*op.writes, *(t for _, t in op.early)) if t in scatters]
-        size = sum(point.plan.tensors[tensor].size_bytes for tensor in written)
+        size = sum(scatters[tensor][0] for tensor in written)
         gradient_bytes = point.scenario.workload.recipe.gradient_bytes
         assert size == trained_of(point, op.action.stage) * gradient_bytes, op
-        ends = [scatters[tensor][1] for tensor in written]
+        ends = [scatters[tensor][1][1] for tensor in written]
         assert max(ends, default=0.0) <= steps.get(op.action.stage, np.inf) + TOLERANCE_S, op
 
 
@@ -66,13 +67,15 @@ def weights_are_gathered_before_every_use_or_else_after_the_step(point):
     gathers = [c for c in point.plan.collectives if c.operation == "all_gather"]
     weight_bytes = point.scenario.workload.recipe.weight_bytes
     sizes = {number: trained_of(point, number) * weight_bytes for number in range(len(point.plan.stages))}
-    if not is_sharded(point):
+    if not is_sharded(point) and not shares_step(point):
         assert not gathers
     elif keeps_weights(point):
         stepped = {t: op.action.stage for *_, op, _, _ in point.ops if kind_of(op) == "O" for t in op.writes}
         found = Counter(stepped[tensor] for c in gathers for tensor in c.reads)
+        if shares_step(point):
+            sizes = {number: size for number, size in sizes.items() if size}
         assert found == dict.fromkeys(sizes, 1)
-        assert [c.size_bytes for c in gathers] == list(sizes.values())
+        assert {stepped[t]: c.size_bytes for c in gathers for t in c.reads} == sizes
     else:
         written = {tensor: c.size_bytes for c in gathers for tensor in c.writes}
         users = {tensor: [] for tensor in written}

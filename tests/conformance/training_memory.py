@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from conformance.checks import Checks
-from conformance.training_points import ROUNDING, is_sharded, keeps_weights, parts_of
+from conformance.training_points import ROUNDING, is_sharded, keeps_weights, parts_of, shares_step
 
 from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
 from sim.runs import least_memory_bytes
@@ -36,7 +36,8 @@ def all_parameters_are_resident(point):
         layers = [model.components[component].layers[i] for component, i in held]
         trained = sum(layer.parameters for layer in layers if layer.backward == "full")
         locked = sum(layer.parameters for layer in layers) - trained
-        state_bytes = trained * (recipe.gradient_bytes + recipe.optimizer_bytes)
+        own = recipe.optimizer_bytes / (point.plan.placement.copies if shares_step(point) else 1)
+        state_bytes = trained * (recipe.gradient_bytes + own)
         weight_bytes = trained * recipe.weight_bytes
         if is_sharded(point):
             parts = parts_of(point)

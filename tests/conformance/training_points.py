@@ -63,7 +63,13 @@ class Point:
 
 def is_sharded(point):
     """Whether each GPU keeps a part of what is trained, and so must sum up every micro-batch."""
-    return any(collective.operation == "reduce_scatter" for collective in point.plan.collectives)
+    scatters = any(collective.operation == "reduce_scatter" for collective in point.plan.collectives)
+    return scatters and not shares_step(point)
+
+
+def shares_step(point):
+    """Whether the replicas of a stage share the optimizer's states alone, and scatter gradients after all backwards."""
+    return getattr(point.strategy, "optimizer", "replicated") == "sharded"
 
 
 def members(point, collective):

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from profiles.architectures import models
+from profiles.architectures.component_files import ADAPTED, ADAPTED_COLUMNS
 from profiles.architectures.kernels import IMAGE, SHAPE
 from profiles.errors import InputError
 from validate.counting.component import ComponentCount, ModelCount, count_model
 from validate.counting.config_files import OWN, asked_of, check_alone, read_config
 from validate.counting.configured import count_configured, slug
 from validate.counting.kernels import ModelKernels, kernels_of
+from validate.counting.locked import adapted_bytes
 from validate.counting.tally import total
 from validate.counting.trace import first_line
 from validate.counting.zoo import architecture
@@ -42,10 +44,22 @@ def folder_texts(name: str, model: ModelCount) -> dict[Path, str]:
 
 
 def kernel_texts(model: ModelCount) -> dict[Path, str]:
-    """The files of a model folder that say what kernels its layers launch, by their name."""
+    """The files of a model folder that say what kernels its layers launch, and what adapters keep, by their name."""
     dtype = model.architecture.dtype
     files = {models.KERNELS: dtype} | ({models.HALF_KERNELS: "float16"} if dtype == "float32" else {})
-    return {Path(file): kernels_text(model, kernels_of(model, of)) for file, of in files.items()}
+    texts = {Path(file): kernels_text(model, kernels_of(model, of)) for file, of in files.items()}
+    return texts | {Path(ADAPTED): adapted_text(model)}
+
+
+def adapted_text(model: ModelCount) -> str:
+    """The contents of ``adapted.csv``."""
+    rows = (
+        [component.spec.name, index, _scaled(size, 6)]
+        for component in model.components
+        if component.spec.trainable
+        for index, size in _alike(adapted_bytes(component))
+    )
+    return csv_text(ADAPTED_COLUMNS, rows)
 
 
 def layers_text(model: ModelCount) -> str:

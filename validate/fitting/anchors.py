@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Final
 
 from rich.table import Table
@@ -19,6 +19,7 @@ from profiles.architectures.anchors import ANCHOR_COLUMNS, Anchor
 from profiles.architectures.models import load_model, model_names
 from profiles.costs.layers import one_gpu_s
 from profiles.machines.devices import load_device
+from profiles.software.stacks import Shares, load_stack
 from validate.points import cluster_of
 from validate.published.sampling import rows
 from validate.published.sampling.rows import SamplingRow, Uncovered
@@ -31,6 +32,10 @@ JUDGED: Final = ("cogvideox-5b", "hunyuanvideo", "qwen-image", "wan2.1-14b")
 """Models that were added when laws and stacks stood: no anchor is set by their rows."""
 NEAR: Final = 0.15
 """How far from 1 a factor may be for the laws alone to be called near."""
+ATTENDED: Final = ("a100-80gb-sxm",)
+"""Devices whose anchors tell what share of its law attention reaches: its kernels were measured, and run by these."""
+MOSTLY: Final = 0.5
+"""Part of the estimated time from which an anchor tells of attention."""
 COLUMNS: Final = (
     *("device", "model", "pixels", "batch", "steps"),
     *("published", "laws alone", "factor", "source"),
@@ -115,6 +120,40 @@ def factor(name: str, anchor: Anchor) -> float:
     return anchor.latency_s / one_gpu_s(load_model(name), load_device(anchor.device), anchor)
 
 
+def attention_share(name: str, anchor: Anchor) -> float | None:
+    """Share of its law at which attention leaves an anchor's seconds to the other kernels.
+
+    None where it takes little of them, or its kernels were not measured on the device.
+    """
+    if anchor.device not in ATTENDED:
+        return None
+    model, device, stack = (
+        load_model(name),
+        load_device(anchor.device),
+        replace(load_stack(), device_rates=()),
+    )
+    freed = replace(stack, forward_operator_s=0.0)
+
+    def seconds(rates: Shares) -> float:
+        return one_gpu_s(model, device, anchor, replace(freed, rates=rates))
+
+    own_s = seconds(replace(stack.rates, attention=0.5)) - seconds(replace(stack.rates, attention=1.0))
+    beside_s = seconds(replace(stack.rates, attention=1.0)) - own_s
+    if own_s < MOSTLY * (own_s + beside_s) or anchor.latency_s <= beside_s:
+        return None
+    return own_s / (anchor.latency_s - beside_s)
+
+
+def shared_attention(anchors: Iterable[Found]) -> float:
+    """Median share over models and sizes; of one that is published several times the geometric mean."""
+    found: dict[tuple[str, int, int], list[float]] = {}
+    for name, anchor in anchors:
+        share = attention_share(name, anchor)
+        if share is not None:
+            found.setdefault((name, anchor.height, anchor.width), []).append(share)
+    return median(geometric_mean(shares) for shares in found.values())
+
+
 def report_anchors(options: Namespace) -> None:
     """Print every anchor with its factor and how many rows are none, and write the anchor files if asked to."""
     found, left = published_anchors()
@@ -122,7 +161,10 @@ def report_anchors(options: Namespace) -> None:
     factors = [(name, anchor, factor(name, anchor)) for name, anchor in found]
     reasons = Counter(reason for _, reason in left).most_common()
     others = [f"{number} more rows of one GPU are none: {reason}" for reason, number in reasons]
-    show(170, _factor_table(factors), *_summary(factors), *others)
+    words = (
+        f"attention reaches {shared_attention(found):.3f} of its law, others {load_stack().rates.matmul:g}"
+    )
+    show(170, _factor_table(factors), *_summary(factors), words, *others)
     if options.output:
         write_anchors(found, options.output)
 

@@ -99,6 +99,9 @@ class Belief(NamedTuple):
 
 STEP: Final = Belief(20.0, 2.0)
 """Microseconds of a step between nodes, of which InfiniBand takes 8 and EFA 30 to 80."""
+STEP_INSIDE: Final = Belief(1.0, 0.2)
+"""Microseconds of a step inside a node, of which five kinds of machines take 0.84 to 1.25; one group size alone does
+not tell it from what a call takes."""
 SERVED: Final = Belief(50.0, 2.0)
 """Microseconds that all-to-all takes to begin between nodes."""
 SOFT: Final = 0.1
@@ -179,7 +182,8 @@ def fit_inside(cluster: Cluster, rows: pd.DataFrame) -> Cluster:
 
     start = [STEP_US / 2, *[FIXED_US] * len(operations), *[MIDDLE] * count, *[SHARE] * count]
     most = [np.inf] * (len(start) - count) + [1.0] * count
-    return made(_fitted(made, curves, start, most))
+    beliefs = {0: STEP_INSIDE} if len(sizes) == 1 else {}
+    return made(_fitted(made, curves, start, most, beliefs))
 
 
 def fit_between(cluster: Cluster, rows: pd.DataFrame, known: Known = NOTHING) -> Cluster:
@@ -279,7 +283,7 @@ def _judged(
         yield HeldOut(scheme, operation, Errors(np.concatenate(measured), np.concatenate(predicted)))
 
 
-def bare(cluster: Cluster, all_reduce_by: str) -> Cluster:
+def bare(cluster: Cluster, all_reduce_by: str, own_part: float = 0.0) -> Cluster:
     """Cluster whose collectives are still to be fitted."""
-    unknown = Collectives(0.0, FREE, ((1.0, 1.0),), all_reduce_by=all_reduce_by)
+    unknown = Collectives(0.0, FREE, ((1.0, 1.0),), all_reduce_by=all_reduce_by, own_part=own_part)
     return replace(cluster, collectives=unknown)

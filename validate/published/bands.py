@@ -11,9 +11,10 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Final, NamedTuple
 
+from profiles.architectures.anchors import Anchor
 from profiles.architectures.models import model_names
 from profiles.costs import bands as shipped
 from profiles.costs.bands import Band, Bands, Evidence, Spread, load_bands
@@ -21,12 +22,12 @@ from profiles.costs.trust import COLUMNS, Trust
 from profiles.files import read_text
 from profiles.machines.clusters import cluster_names
 from profiles.software.stacks import DEFAULT_STACK
-from validate.fitting.anchors import factor
+from validate.fitting.anchors import attention_share, factor
 from validate.points import cluster_of, model_of
 from validate.published.clusters import SETS, ClusterRun, read_runs
 from validate.published.ledger import Ledger
 from validate.published.records import KINDS, OTHER, TASKS, TIMES, Record, Standing
-from validate.published.sampling.runs import Run
+from validate.published.sampling.runs import Run, same_number
 from validate.tables import grouped
 from validate.writing import csv_text, toml_text, write_file
 
@@ -56,7 +57,47 @@ def alone() -> Iterator[Miss]:
     """Published latencies of one GPU over estimates that nothing was scaled by."""
     for name in model_names():
         for anchor in model_of(name).anchors:
+            if attention_share(name, anchor) is not None:  # set what attention reaches
+                continue
             yield Miss(anchor.device, DEFAULT_STACK, shipped.ONE_GPU, factor(name, anchor), "anchors.csv")
+
+
+def elsewhere() -> Iterator[Miss]:
+    """Published latencies of one GPU over those of the same that other sources print."""
+    for name in model_names():
+        anchors = model_of(name).anchors
+        for one in anchors:
+            others = [
+                other.latency_s / other.steps
+                for other in anchors
+                if _place(other) == _place(one)
+                and _paper(other) != _paper(one)
+                and not same_number(other.latency_s / other.steps, one.latency_s / one.steps)
+            ]
+            if others:
+                ratio = one.latency_s / one.steps / geometric_mean(others)
+                yield Miss(one.device, DEFAULT_STACK, shipped.ANCHORED, ratio, "anchors.csv")
+
+
+def _place(anchor: Anchor) -> tuple[str, int, int, int]:
+    return anchor.device, anchor.height, anchor.width, anchor.batch
+
+
+def _paper(anchor: Anchor) -> str:
+    return anchor.source.partition(",")[0]
+
+
+def on_one(runs: Iterable[Run]) -> Iterator[Miss]:
+    """Published latencies of one GPU that set nothing over those predicted."""
+    for run in runs:
+        place, error = run.place, run.error
+        judged = run.record.standing is Standing.INDEPENDENT
+        if place is None or error is None or place.num_gpus != 1 or not judged:
+            continue
+        device, stack = place.cluster.device.name, place.stack.name.split()[0]
+        scaled = stack == DEFAULT_STACK and any(a.device == device for a in model_of(place.model).anchors)
+        kind = shipped.ANCHORED if scaled else shipped.ONE_GPU
+        yield Miss(device, stack, kind, 1 / (1 + error), run.row.published.paper)
 
 
 def together(runs: Iterable[Run]) -> Iterator[Miss]:
@@ -150,7 +191,9 @@ def _evidence(key: tuple[str, str, str], misses: list[Miss]) -> Evidence:
 
 def write_bands(path: Path, ledger: Ledger, runs: Iterable[Run]) -> None:
     """Write the bands that the published numbers make, with the priors and devices of those that are shipped."""
-    misses = [*alone(), *trainings(read_runs()), *together(runs), *speedups(ledger.records)]
+    runs = list(runs)
+    misses = [*alone(), *elsewhere(), *trainings(read_runs()), *on_one(runs), *together(runs)]
+    misses += speedups(ledger.records)
     write_file(path, text_of(bands_of(misses, waits(ledger.records), shipped.load_bands())), "--bands")
 
 

@@ -179,7 +179,7 @@ def kind_of(strategy: str, num_gpus: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What a prediction rests on: the device, the software stack and the kind of method (``KINDS``)."""
+    """What a prediction rests on: the device, the software stack and the kind of method (``kinds.toml``)."""
 
     device: str
     stack: str

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from profiles.machines.law_tables import ATTENTION_KEYS, CACHE_KEYS, MATMUL_KEYS, MEMORY_KEYS
+from profiles.machines.law_tables import ATTENTION_KEYS, CACHE_KEYS, MATMUL_KEYS, MEMORY_KEYS, OVERLAP
 from validate.fitting.kernels import classes, rows
 from validate.fitting.kernels.classes import Origin, Target, target
 from validate.fitting.kernels.fits import DIGITS, Fit
@@ -101,7 +101,7 @@ class Builder:
         causal = bool((samples.shapes[-1] > 0).all())
         priors = self.of("forward", origin.priors).values if causal else NO_PRIORS
         cache = self.of("matmul", to.name).values if origin.cached else {}
-        found = classes.fit_forward(samples, to, priors, cache)
+        found = classes.fit_forward(samples, to, priors, cache, origin.overlap)
         words = f"{self._said(*origin.rows)}: {found}{_bounds(found)}"
         if causal:
             words += f"; all causal: keys and channels as {origin.priors}"
@@ -112,7 +112,8 @@ class Builder:
         forward = self.of("forward", to.name)
         if origin.backward:
             values = forward.values | {"backward_TFLOP_per_s": 1.0, "backward_rows": 0.0}
-            found = classes.fit_backward(self.folder, origin.backward, values, to)
+            tile = {} if origin.backward_tile is None else {"tile": origin.backward_tile}
+            found = classes.fit_backward(self.folder, origin.backward, values | tile, to)
             fitted = f"backward fitted to {self._said(origin.backward)}: {found}{_bounds(found)}"
             words = f"{forward.source}; {fitted}"
             return Coefficients(values | dict(found.values), words, forward.fit)
@@ -160,7 +161,7 @@ def law_text(name: str, builder: Builder) -> str:
     keys = {
         "matmul": (*MATMUL_KEYS, *CACHE_KEYS),
         "conv": ("forward", "data", "weight"),
-        "attention": (*ATTENTION_KEYS, *CACHE_KEYS),
+        "attention": (*ATTENTION_KEYS, OVERLAP, *CACHE_KEYS),
         "memory": MEMORY_KEYS,
     }
     peaks = {"peaks": to.peaks, "peak_TFLOP_per_s": to.flop_peak, "peak_GB_per_s": to.bytes_peak}

@@ -16,7 +16,7 @@ import numpy as np
 
 from profiles.errors import InputError
 from profiles.files import Table
-from profiles.machines.law_tables import CACHE_KEYS, Coefficients, attention_law, product_law
+from profiles.machines.law_tables import CACHE_KEYS, OVERLAP, Coefficients, attention_law, product_law
 from profiles.machines.laws import ELEMENT_BYTES, PARTS, FloatArray, padded
 from validate.fitting.kernels import rows
 from validate.fitting.kernels.fits import Fit, Predict, Unknown, fit
@@ -42,6 +42,8 @@ class Origin:
     cached: bool = False
     device_peak: float = 0.0
     seen: float = 0.0
+    overlap: float = 1.0
+    backward_tile: float | None = None
 
 
 @dataclass(frozen=True)
@@ -91,10 +93,11 @@ def _target(name: str, table: Table) -> Target:
 
 def _origin(table: Table) -> Origin:
     words: dict[str, Any] = {word: table.text(word) for word in WORDS if word in table}
-    paces = {"device_peak": "device_GB_per_s", "seen": "seen_TFLOP_per_s"}
+    paces = {"device_peak": "device_GB_per_s", "seen": "seen_TFLOP_per_s", "overlap": "overlap"}
     numbers: dict[str, Any] = {name: table.positive(key) for name, key in paces.items() if key in table}
     cached = table.flag("cached") if "cached" in table else False
-    origin = Origin(table.texts("rows", ()), cached=cached, **words, **numbers)
+    tile = table.number("backward_tile") if "backward_tile" in table else None
+    origin = Origin(table.texts("rows", ()), cached=cached, backward_tile=tile, **words, **numbers)
     table.finish()
     return origin
 
@@ -183,7 +186,9 @@ def forward_seconds(values: Coefficients, samples: Samples) -> FloatArray:
     return found + np.where(causal > 0, values["causal_us"] - values["fixed_us"], 0.0) * 1e-6
 
 
-def fit_forward(samples: Samples, target: Target, priors: Coefficients, cache: Coefficients) -> Fit:
+def fit_forward(
+    samples: Samples, target: Target, priors: Coefficients, cache: Coefficients, overlap: float = 1.0
+) -> Fit:
     """Fit the forward law; what rows of one mask or one head dimension leave open stands as in ``priors``.
 
     Where all rows are causal, ``causal_us`` is the one fixed time. Where a cache shows, traffic hides behind products
@@ -200,7 +205,7 @@ def fit_forward(samples: Samples, target: Target, priors: Coefficients, cache: C
         "tile": Unknown(64.0),
         "causal_us": Unknown(5.0),
     }
-    given: dict[str, float] = {}
+    given: dict[str, float] = {} if overlap == 1 else {OVERLAP: overlap}
     if (causal > 0).all():
         given |= {"keys": priors["keys"], "fixed_us": 0.0}
     if not (causal > 0).any():

@@ -1,26 +1,31 @@
 """FSDP2 beside its plan: torch shards a small transformer on real ranks, and what they do is held against the plan.
 
-``torch.distributed.fsdp.fully_shard`` is applied block by block; its calls of collectives are noted as it makes them.
-They must be those of the plan, in its order and with its numbers; each rank must own as many parameters as the plan
-says; and gradients must be those of one process. Tokens that lie on several ranks are attended to by Ulysses or a ring.
+``torch.distributed.fsdp.fully_shard`` is applied block by block, after ``parallelize_module`` where tensors are divided
+too; tokens that lie on several ranks are attended to by Ulysses or torch's ring. All collectives are noted where torch
+hands them to a process group. They must be those of the plan, in its order and with its bytes; each rank must own as
+many parameters as the plan says; and gradients must be those of one process. In float64, where gradients compare well,
+bytes are twice those of the plan, which is in float32; in bfloat16 they are the plan's own, sums in float32 among them.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from inspect import signature
-from itertools import count
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from profiles.architectures.kernels import Kernel
 from profiles.architectures.models import Model
+from profiles.architectures.shares import ELEMENT_BYTES
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import DiffusimError, InputError
-from strategies.pipelining.mesh import CONTEXT, REPLICAS, SHARDS
+from strategies.pipelining.mesh import CONTEXT, REPLICAS, SHARDS, TENSOR
 from strategies.plans.plan import Plan
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
@@ -28,35 +33,60 @@ from strategies.training.fsdp import FSDP
 from validate.launching import launch, launched_place, unbroken
 from validate.running.links import emulated_cluster
 from validate.running.rank import join
-from validate.running.training.attention import WAYS, Context
+from validate.running.training.attention import WAYS
+from validate.running.training.widening import (
+    BLOCKS,
+    HEADS,
+    ROWS,
+    TOKENS,
+    WIDTH,
+    attend,
+    batch_of,
+    transformer,
+    width_of,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-ROWS, WIDTH, HEADS, BLOCKS = 4, 64, 8, 4
-TOKENS: Final = ROWS**2
-ROUNDING: Final = 1e-9
-ELEMENT_BYTES: Final = 4
-"""Of weights, gradients and activations in the plan; the ranks compute in float64, so that gradients compare well."""
-RECORDED: Final = {
-    "all_gather_single": ("all_gather", SHARDS, "output_tensor"),
-    "reduce_scatter_single": ("reduce_scatter", SHARDS, "input"),
-    "all_reduce": ("all_reduce", REPLICAS, "tensor"),
-}
-"""Calls by which torch exchanges; the operations and streams of a plan, and the argument that is whole."""
+GRADIENT_BYTES: Final = 4
+"""Of a parameter's gradient in the plan, whatever the precision."""
+OPERATIONS: Final = {
+    "_allgather_base_": "all_gather", "all_gather_into_tensor": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter", "reduce_scatter_tensor": "reduce_scatter",
+    "allreduce_": "all_reduce", "all_reduce": "all_reduce",
+    "alltoall_": "all_to_all", "all_to_all_single": "send_recv",
+}  # fmt: skip
+"""Operators by which torch exchanges, and the operations of a plan; torch passes on around a ring by the last."""
 
 Calls = list[tuple[str, int]]
-"""Operations and how many numbers they are of."""
+"""Operations and bytes of what is gathered, scattered, summed, exchanged or passed on."""
+
+
+class Precision(NamedTuple):
+    """What ranks compute in: the model's and the recipe's of the plan, its bytes over theirs, and what they round."""
+
+    dtype: str
+    recipe: str
+    bytes: int
+    rounding: float
+
+
+PRECISIONS: Final = {
+    "float64": Precision("float32", "fp32", 2, 1e-9),
+    "bfloat16": Precision("bfloat16", "mixed", 1, 0.05),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ShardedTraining:
-    """What is trained: a strategy, on ranks and samples, with blocks checkpointed or not."""
+    """What is trained: a strategy, on ranks and samples, with blocks checkpointed or not, in one of ``PRECISIONS``."""
 
     strategy: FSDP
     num_ranks: int
     batch_size: int
     checkpointing: str = "none"
+    precision: str = "float64"
 
 
 class Found(NamedTuple):
@@ -67,52 +97,25 @@ class Found(NamedTuple):
     gradient_error: float
 
 
-class WideningBlock(nn.Module):
-    """A block of a transformer; the wider, the later it comes."""
-
-    def __init__(self, number: int, attend: Callable[..., Tensor]) -> None:
-        super().__init__()
-        inner = WIDTH * (number + 2)
-        self.norm, self.attend = nn.LayerNorm(WIDTH), attend
-        self.project, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.inner = nn.Sequential(
-            nn.LayerNorm(WIDTH), nn.Linear(WIDTH, inner), nn.GELU(), nn.Linear(inner, WIDTH)
-        )
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """The hidden state after the block, (samples, tokens, WIDTH)."""
-        parts = self.project(self.norm(hidden)).unflatten(-1, (3, HEADS, -1)).unbind(2)
-        hidden = hidden + self.out(self.attend(*parts).flatten(2))
-        result: Tensor = hidden + self.inner(hidden)
-        return result
-
-
-def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Attention on one rank."""
-    own = [part.transpose(1, 2) for part in (queries, keys, values)]
-    return nn.functional.scaled_dot_product_attention(own[0], own[1], own[2]).transpose(1, 2)
-
-
-def transformer(attention: Callable[..., Tensor]) -> nn.Sequential:
-    """The blocks; the same in every process."""
-    torch.manual_seed(1)
-    return nn.Sequential(*(WideningBlock(number, attention) for number in range(BLOCKS))).double()
-
-
-def batch_of(samples: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets; the same in every process."""
-    generator = torch.Generator().manual_seed(2)
-    inputs, targets = torch.randn((2, samples, TOKENS, WIDTH), generator=generator, dtype=torch.float64)
-    return inputs, targets
-
-
-def profile() -> Model:
+def profile(dtype: str) -> Model:
     """The same blocks as a model of the simulator."""
-    model = equal_blocks_transformer(BLOCKS, rows=ROWS, hidden_size=WIDTH, heads=HEADS)
+    model, size = (
+        equal_blocks_transformer(BLOCKS, rows=ROWS, hidden_size=WIDTH, heads=HEADS),
+        ELEMENT_BYTES[dtype],
+    )
     (component,) = model.components
+
+    def product(count: int, n: int, k: int) -> Kernel:
+        return Kernel("matmul", count, 1, TOKENS, n, k, image_m=TOKENS, weight_bytes=size * n * k)
+
+    norms = Kernel("layer_norm", 3, 1, TOKENS * WIDTH, weight_bytes=2 * size * WIDTH)
+    kernels = tuple(
+        (product(4, WIDTH, WIDTH), product(1, width_of(i), WIDTH), product(1, WIDTH, width_of(i)), norms)
+        for i in range(BLOCKS)
+    )
     sizes = [sum(p.numel() for p in block.parameters()) for block in transformer(attend)]
     layers = tuple(replace(of, parameters=size) for of, size in zip(component.layers, sizes, strict=True))
-    return replace(model, dtype="float32", components=(replace(component, layers=layers),))
+    return replace(model, dtype=dtype, components=(replace(component, layers=layers, kernels=kernels),))
 
 
 def plan_of(asked: ShardedTraining) -> Plan:
@@ -120,25 +123,24 @@ def plan_of(asked: ShardedTraining) -> Plan:
 
     Raises:
         InfeasibleError: it does not exist.
-        InputError: torch does not shard so, or nobody here attends so.
+        InputError: torch does not shard so.
     """
+    precision = PRECISIONS[asked.precision]
     workload = TrainingWorkload(
-        asked.num_ranks, asked.batch_size, memory_recipe="fp32", checkpointing=asked.checkpointing
+        asked.num_ranks, asked.batch_size, memory_recipe=precision.recipe, checkpointing=asked.checkpointing
     )
-    plan = asked.strategy.plan(Scenario(profile(), emulated_cluster(0.0), workload))
-    if asked.strategy.tensor_degree > 1:
-        raise InputError("tensor_degree is above 1: tensor parallelism is not carried out here")
-    if not any(collective.operation == "all_gather" for collective in plan.collectives):
+    plan = asked.strategy.plan(Scenario(profile(precision.dtype), emulated_cluster(0.0), workload))
+    if not any((of.operation, of.stream) == ("all_gather", SHARDS) for of in plan.collectives):
         raise InputError("nothing is sharded: that is ddp, which --schedule ddp carries out")
     return plan
 
 
-def planned_calls(plan: Plan) -> dict[int, Calls]:
-    """The exchanges of a plan by stream, each call on its own, in numbers."""
-    found: dict[int, Calls] = {SHARDS: [], REPLICAS: [], CONTEXT: []}
-    for collective in plan.collectives:
-        numbers, calls = collective.size_bytes / ELEMENT_BYTES, collective.calls
-        found[collective.stream] += [(collective.operation, round(numbers / calls))] * calls
+def planned_calls(asked: ShardedTraining) -> dict[int, Calls]:
+    """The exchanges that a plan has ranks make, by stream, each call on its own."""
+    found: dict[int, Calls] = {stream: [] for stream in (SHARDS, REPLICAS, CONTEXT, TENSOR)}
+    for of in plan_of(asked).collectives:
+        size = round(of.size_bytes * PRECISIONS[asked.precision].bytes / of.calls)
+        found[of.stream] += [(of.operation, size)] * of.calls
     return found
 
 
@@ -155,61 +157,88 @@ def carry_out(asked: Sequence[ShardedTraining]) -> list[Found]:
 
 
 def _carry_out(asked: ShardedTraining) -> Found:
-    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415  takes a while
-
     strategy, ranks = asked.strategy, asked.num_ranks
-    parts = (strategy.shard_size or ranks // strategy.context_degree) * strategy.context_degree
-    shape = ((ranks // parts, parts), ("replicate", "shard")) if parts < ranks else ((parts,), ("shard",))
-    mesh = init_device_mesh("cpu", shape[0], mesh_dim_names=shape[1])
-    context = _context(strategy, ranks)
-    model = transformer(_attention(strategy, context))
+    context, tensor = strategy.context_degree, strategy.tensor_degree
+    parts = (strategy.shard_size or ranks // (context * tensor)) * context
+    mesh = _mesh(ranks // (parts * tensor), parts, tensor)
+    groups = dict(zip((REPLICAS, SHARDS, TENSOR), mesh.get_all_groups(), strict=True))
+    attention = attend
+    if context > 1:
+        of = groups[CONTEXT] = _contexts(ranks, context, tensor)
+        way = WAYS[strategy.context]
+        attention = lambda queries, keys, values: way(queries, keys, values, of)  # noqa: E731
+    model = transformer(attention)
     _shard(model, mesh, asked)
-    calls: dict[int, Calls] = {SHARDS: [], REPLICAS: [], CONTEXT: [] if context is None else context.sent}
-    with _noting(calls):
+    with Noting(groups) as noting:
         _train(model, asked)
     parameters = list(model.parameters())
     owned = sum(cast(Any, parameter).to_local().numel() for parameter in parameters)
     whole = [cast(Any, parameter.grad).full_tensor() for parameter in parameters]
-    return Found(calls, owned, _error(whole, asked))
+    return Found(noting.calls, owned, _error(whole, asked))
 
 
-def _attention(strategy: FSDP, context: Context | None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    if context is None:
-        return attend
-    way = WAYS[strategy.context]
-    return lambda queries, keys, values: way(queries, keys, values, context)
+@cache
+def _mesh(*degrees: int) -> "DeviceMesh":
+    """The ranks by axes; one for all that ask alike, for DTensor takes equal meshes for one another."""
+    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415  takes a while
+
+    return init_device_mesh("cpu", degrees, mesh_dim_names=("replicas", "shards", "tensors"))
 
 
-def _context(strategy: FSDP, ranks: int) -> Context | None:
-    degree = strategy.context_degree
-    groups = [tuple(range(first, first + degree)) for first in range(0, ranks, degree)]
-    made = [(dist.new_group(list(members)), members) for members in groups if degree > 1]
-    own = [Context(group, members) for group, members in made if dist.get_rank() in members]
-    return own[0] if own else None
+def _contexts(ranks: int, degree: int, tensor: int) -> dist.ProcessGroup:
+    """This rank's group of those that hold different tokens of the same samples."""
+    firsts = (one + of for one in range(0, ranks, degree * tensor) for of in range(tensor))
+    members = [list(range(first, first + degree * tensor, tensor)) for first in firsts]
+    own: dist.ProcessGroup = dist.new_subgroups_by_enumeration(members)[0]  # type: ignore[no-untyped-call]
+    return own
 
 
 def _shard(model: nn.Sequential, mesh: "DeviceMesh", asked: ShardedTraining) -> None:
     """Shard block by block; the last one is not freed after its forward (torchtitan, ``apply_fsdp``)."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper  # noqa: PLC0415
-    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # noqa: PLC0415
 
+    half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    options: dict[str, Any] = {"mesh": mesh["replicas", "shards"] if mesh.size(0) > 1 else mesh["shards"]}
+    if asked.precision == "bfloat16":
+        model.float()
+        options["mp_policy"] = half
     for number in range(BLOCKS):
+        if mesh.size(2) > 1:
+            _divide(model[number], mesh["tensors"])
         if asked.checkpointing == "block":
             model[number] = checkpoint_wrapper(model[number])
         reshard = asked.strategy.reshard == "true" and number < BLOCKS - 1
-        fully_shard(model[number], mesh=mesh, reshard_after_forward=reshard)
-    fully_shard(model, mesh=mesh)
+        fully_shard(model[number], reshard_after_forward=reshard, **options)
+    fully_shard(model, **options)
+
+
+def _divide(block: nn.Module, mesh: "DeviceMesh") -> None:
+    """Divide a block's matrices and heads, and the tokens of its norms (torchtitan, ``apply_tp``)."""
+    from torch.distributed.tensor import Replicate, Shard  # noqa: PLC0415
+    from torch.distributed.tensor import parallel as of  # noqa: PLC0415
+
+    def gathered() -> of.ParallelStyle:
+        return of.PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate())
+
+    columns = {f"attention.{name}": of.ColwiseParallel() for name in ("query", "key", "value")}
+    rows = {name: of.RowwiseParallel(output_layouts=Shard(1)) for name in ("attention.out", "inner.2")}
+    norms = {name: of.SequenceParallel() for name in ("before", "between")}
+    last = {"inner.0": of.ColwiseParallel(), "after": of.SequenceParallel(use_local_output=True)}
+    pairs = {"attention": gathered(), "inner": gathered()}
+    of.parallelize_module(block, mesh, {**columns, **rows, **norms, **last, **pairs})
 
 
 def _train(model: nn.Module, asked: ShardedTraining) -> None:
     """Forwards and backwards of this rank's samples and tokens; torch averages gradients over ranks."""
-    degree, pieces, ranks = asked.strategy.context_degree, asked.strategy.micro_batches, asked.num_ranks
+    degree, pieces = asked.strategy.group_size, asked.strategy.micro_batches
     team, place = divmod(dist.get_rank(), degree)
-    values = (of.chunk(ranks // degree)[team].chunk(degree, 1)[place] for of in batch_of(asked.batch_size))
-    numbers = asked.batch_size * TOKENS * WIDTH
+    teams, numbers = asked.num_ranks // degree, asked.batch_size * TOKENS * WIDTH
+    values = (of.chunk(teams)[team].chunk(degree, 1)[place] for of in batch_of(asked.batch_size))
+    averaged = asked.num_ranks // asked.strategy.tensor_degree
     for inputs, targets in zip(*(of.chunk(pieces) for of in values), strict=True):
         error = (model(inputs) - targets).square().sum()
-        (error * ranks / numbers).backward()
+        (error * averaged / numbers).backward()
 
 
 def _error(found: Sequence[Tensor], asked: ShardedTraining) -> float:
@@ -222,27 +251,38 @@ def _error(found: Sequence[Tensor], asked: ShardedTraining) -> float:
     return max(math.inf if math.isnan(error) else error for error in errors)
 
 
-@contextmanager
-def _noting(calls: Mapping[int, Calls]) -> Iterator[None]:
-    """Note what torch exchanges: the whole of what is gathered, scattered or summed, in numbers."""
-    real = {name: getattr(dist, name) for name in RECORDED}
+class Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes what is handed to some process groups, by their stream."""
 
-    def noting(name: str) -> Callable[..., Any]:
-        def call(*values: Any, **options: Any) -> Any:  # noqa: ANN401
-            operation, stream, whole = RECORDED[name]
-            given = signature(real[name]).bind(*values, **options).arguments
-            calls[stream].append((operation, given[whole].numel()))
-            return real[name](*values, **options)
+    def __init__(self, groups: Mapping[int, dist.ProcessGroup]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._streams = {str(group.group_name): stream for stream, group in groups.items()}
+        self.calls: dict[int, Calls] = {stream: [] for stream in (SHARDS, REPLICAS, CONTEXT, TENSOR)}
 
-        return call
+    def __torch_dispatch__(
+        self,
+        func: OpOverload[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        """Run one operator and note it, if it is a collective."""
+        result = func(*args, **(kwargs or {}))
+        if "c10d" in func.namespace and (operation := OPERATIONS.get(func.overloadpacket.__name__)):
+            names = (of if isinstance(of, str) else _name_of(of) for of in args)
+            stream = next((self._streams[name] for name in names if name in self._streams), None)
+            if stream is not None:
+                sizes = (
+                    sum(t.nbytes for t in tree_leaves(of) if isinstance(t, Tensor)) for of in (*args, result)
+                )
+                self.calls[stream].append((operation, max(sizes)))
+        return result
 
-    for name in RECORDED:
-        setattr(dist, name, noting(name))
-    try:
-        yield
-    finally:
-        for name, call in real.items():
-            setattr(dist, name, call)
+
+def _name_of(given: object) -> str:
+    """The name of a process group among the arguments of an operator."""
+    boxed = isinstance(given, torch.ScriptObject) and "ProcessGroup" in str(given._type())
+    return str(dist.ProcessGroup.unbox(cast(Any, given)).group_name) if boxed else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +295,7 @@ class Held:
         owned: parameters of each rank, as torch has them.
         planned: as the plan has them.
         gradient_error: of the worst rank.
+        rounding: how large it may be.
     """
 
     calls: Mapping[int, Calls]
@@ -262,6 +303,7 @@ class Held:
     owned: tuple[int, ...]
     planned: float
     gradient_error: float
+    rounding: float
 
     @property
     def wrong(self) -> list[str]:
@@ -269,38 +311,41 @@ class Held:
         found = [f"ranks {self.different} exchange something else"] if self.different else []
         if set(self.owned) != {self.planned}:
             found.append(f"ranks own {self.owned} parameters, the plan says {self.planned:g}")
-        if self.gradient_error > ROUNDING:
+        if self.gradient_error > self.rounding:
             found.append(f"gradients are off by {self.gradient_error:.1e}")
         return found
 
 
-def hold(plan: Plan, found: Sequence[Found]) -> Held:
-    """What ranks did, held against a plan."""
-    planned = planned_calls(plan)
-    numbered = zip(count(), found)
-    different = tuple(rank for rank, own in numbered if {k: list(v) for k, v in own.calls.items()} != planned)
-    weights = next(of.size_bytes for of in plan.resident[0] if of.name == "weights")
+def hold(asked: ShardedTraining, found: Sequence[Found]) -> Held:
+    """What ranks did, held against the plan of what was asked."""
+    planned, precision = planned_calls(asked), PRECISIONS[asked.precision]
+    different = tuple(rank for rank, own in enumerate(found) if own.calls != planned)
+    summed = next(of.size_bytes for of in plan_of(asked).resident[0] if of.name == "gradients")
     owned = tuple(own.owned for own in found)
-    return Held(planned, different, owned, weights / ELEMENT_BYTES, max(own.gradient_error for own in found))
+    error = max(own.gradient_error for own in found)
+    return Held(planned, different, owned, summed / GRADIENT_BYTES, error, precision.rounding)
 
 
 def check(asked: Sequence[ShardedTraining]) -> list[Held]:
     """Carry out what is asked on ranks started for it, as many of each, and hold it against the plans."""
-    plans = [plan_of(own) for own in asked]
+    for own in asked:
+        plan_of(own)
     (ranks,) = {own.num_ranks for own in asked}
     by_rank = launch(ranks, carry_out, asked)
-    return [hold(plan, found) for plan, found in zip(plans, zip(*by_rank, strict=True), strict=True)]
+    return [hold(own, found) for own, found in zip(asked, zip(*by_rank, strict=True), strict=True)]
 
 
 def result(asked: ShardedTraining) -> dict[str, Any]:
-    """What was held against what, under public keys.
+    """What was held against what, under public keys: in every precision, exchanges and bytes as in the plan of half.
 
     Raises:
         DiffusimError: something differs.
     """
-    (held,) = check([asked])
-    if held.wrong:
-        raise DiffusimError(f"fsdp: {'; '.join(held.wrong)}")
+    every = dict(zip(PRECISIONS, check([replace(asked, precision=of) for of in PRECISIONS]), strict=True))
+    wrong = [f"{name}: {words}" for name, held in every.items() for words in held.wrong]
+    if wrong:
+        raise DiffusimError(f"fsdp, {'; '.join(wrong)}")
+    held = every["bfloat16"]
     operations = [operation for calls in held.calls.values() for operation, _ in calls]
     return {
         "schedule": asked.strategy.name,
@@ -309,9 +354,9 @@ def result(asked: ShardedTraining) -> dict[str, Any]:
         "ranks": asked.num_ranks,
         "parameters": asdict(asked.strategy),
         "exchanges": {name: operations.count(name) for name in dict.fromkeys(operations)},
-        "numbers": sum(size for calls in held.calls.values() for _, size in calls),
+        "bytes": sum(size for calls in held.calls.values() for _, size in calls),
         "owned": held.owned[0],
-        "gradient_error": held.gradient_error,
+        "gradient_error": {name: own.gradient_error for name, own in every.items()},
     }
 
 
@@ -319,9 +364,10 @@ def describe(found: Mapping[str, Any]) -> str:
     """The same as lines of text."""
     given = ", ".join(f"{key} {value}" for key, value in found["parameters"].items() if value is not None)
     exchanges = ", ".join(f"{number} {name}" for name, number in found["exchanges"].items())
+    errors = ", ".join(f"{error:.1e} in {name}" for name, error in found["gradient_error"].items())
     return (
         f"fsdp, torch {found['torch']}, {found['ranks']} ranks: {given}\n"
-        f"  exchanges   {exchanges}: {found['numbers']:,} numbers, as planned and in that order on every rank\n"
+        f"  exchanges   {exchanges}: {found['bytes']:,} bytes in bfloat16, as planned and in that order on every rank\n"
         f"  parameters  {found['owned']:,} on every rank, as planned\n"
-        f"  gradients   within {found['gradient_error']:.1e} of a single process"
+        f"  gradients   of a single process within {errors}"
     )
