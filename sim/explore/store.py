@@ -149,7 +149,7 @@ class StoreFile:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of messages that quote the damage
             words = str(error) if isinstance(error, sqlite3.Error) else "it holds what is no text"
-            raise InputError(f"{self.path}: cannot be used as a store: {words}") from None
+            raise InputError(f"{self.path}: cannot be used as a store: {one_line(words, 200)}") from None
 
     @contextmanager
     def writing(self) -> Iterator[None]:
