@@ -593,8 +593,9 @@ def test_an_interrupted_sweep_leaves_its_finished_rows(elsewhere):
     finished = [line for line in lines if line["status"] == "simulated"]
     assert finished
     assert len(finished) < len(lines)
-    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(512, 32 * 512))
     for line in (finished[0], finished[-1]):
+        workload = TrainingWorkload(512, 32 * 512, checkpointing=line["relief"] or "none")
+        scenario = Scenario(load_model("sd21"), load_cluster("p4de"), workload)
         cells = {name: line[name] for name in asdict(make_strategy(line["strategy"], {}))}
         parameters = {name: int(cell) if cell.isdigit() else cell for name, cell in cells.items() if cell}
         result = run_point(make_strategy(line["strategy"], parameters), scenario)

@@ -184,10 +184,13 @@ def test_collectives_that_send_a_tenth_less_are_caught_by_the_bytes_of_every_met
 
 @pytest.mark.slow
 def test_a_memory_that_frees_nothing_is_caught_where_a_schedule_holds_less_than_all(again, monkeypatch):
-    def immortal(wiring, clock, sent, keys, births):
-        return np.arange(len(keys)), np.full(len(keys), clock.zero + 1)
+    def immortal(wiring):
+        stays = residencies(wiring)
+        count = len(stays.births)
+        return replace(stays, needed=np.arange(count), needs=np.full(count, stays.clock.zero + 1))
 
-    monkeypatch.setattr(memory, "_deaths", immortal)
+    residencies = memory.residencies
+    monkeypatch.setattr(memory, "residencies", immortal)
     wrong, _ = again()
     assert set(wrong) == {
         f"{name}: activations held" for name in ("1f1b", "interleaved", "zero-bubble", "bidirectional")

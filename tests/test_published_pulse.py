@@ -87,7 +87,9 @@ def test_the_volume_of_hunyuan_grows_exactly_sevenfold_from_two_to_eight_devices
 
 def test_the_nearest_reading_is_named():
     (row,) = published("Table III", model="uvit-2.7b", machine="v100-2node", method="pulse")
-    assert str(nearest(row, readings(row))) == "P = 4, both ways"
+    best, record = nearest(row, readings(row))
+    assert str(best) == "P = 4, both ways"
+    assert record.setting == "nearest of 4 conventions: P = 4, both ways"
 
 
 def test_zero_2_reduces_every_gradient_once_less_its_own_share():

@@ -328,7 +328,7 @@ def test_the_parameters_of_a_point_are_its_strategys(scenario):
 def test_where_each_group_draws_the_sweep_finds_the_larger_groups_that_draw_less():
     workload = TrainingWorkload(8, 256, self_conditioning=0.5, self_conditioning_draw="rank")
     scenario = Scenario(load_model("sd21"), load_cluster("p4de"), workload)
-    sweep = Sweep(scenario, points=find_points(scenario, ["1f1b"]))
+    sweep = Sweep(scenario, points=find_points(scenario, ["1f1b"], {"optimizer": "replicated"}))
     run_sweep(sweep, workers=1)
     every = {p.strategy: run_point(p.strategy, scenario).iteration_s for p in sweep.points}
     best = sweep.ranked()[0]

@@ -154,6 +154,7 @@ def block_text(fitted: Fitted) -> str:
     law = fitted.cluster.collectives
     lines = [HEAD, f"# {COMMAND}", *(f"# {note}" for note in fitted.notes)]
     lines += [f"call_us = {_number(law.call_s / MICROSECOND)}", f'all_reduce_by = "{law.all_reduce_by}"']
+    lines += [f"own_part = {_number(law.own_part)}"] if law.own_part else []
     lines += [f"step_us = {_number((law.step_s or 0.0) / MICROSECOND)}"]
     lines += [*_lines(law.efficiency), "", "[collectives.fixed_us]", *_lines(law.fixed_s, MICROSECOND)]
     lines += ["", "[collectives.middle]", *_lines(law.middle)]
