@@ -203,7 +203,9 @@ def test_every_shipped_strategy_is_of_one_kind():
 
 def test_every_entry_is_about_some_number():
     numbers = [columns_of(row) for row in all_published()]
-    numbers += [columns_of(row.published, said(row, "model"), said(row, "cluster")) for row in sampling_rows()]
+    numbers += [
+        columns_of(row.published, said(row, "model"), said(row, "cluster")) for row in sampling_rows()
+    ]
     for entry in entries():
         assert any(entry_of(number) is entry for number in numbers), entry
 

@@ -10,7 +10,6 @@ import sim
 from profiles.errors import InfeasibleError
 from sim.cli.main import main
 from sim.report.rankings import command
-from strategies.plans.workloads import CHECKPOINTINGS
 
 STRATEGIES = ("ddp", "gpipe")
 
@@ -27,12 +26,12 @@ def untied(rows):
 def test_where_the_best_fits_as_it_is_nothing_is_tried_again():
     found = swept("80GiB", micro_batches=4, partition="blocks")
     assert found.rows() == swept("80GiB", micro_batches=4, partition="blocks", checkpointing="none").rows()
-    assert found.relief == ("block", "selective", "full")
+    assert found.relief == ("block", "selective")
 
 
 def test_a_better_point_that_needs_something_recomputed_is_found_and_every_row_says_what_it_has():
     found = swept("24GiB")
-    each = {kind: swept("24GiB", checkpointing=kind) for kind in CHECKPOINTINGS}
+    each = {kind: swept("24GiB", checkpointing=kind) for kind in ("none", "block", "selective")}
     seconds = {kind: own.best.iteration_s for kind, own in each.items()}
     assert found.best.iteration_s == min(seconds.values()) == seconds["selective"]
     assert seconds["selective"] < seconds["block"] < seconds["none"]
@@ -41,17 +40,6 @@ def test_a_better_point_that_needs_something_recomputed_is_found_and_every_row_s
     assert untied(row for row in found.rows() if row not in again) == untied(each["none"].rows())
     fitting = [own for kind, own in each.items() if kind != "none"]  # gpipe fits with no other
     assert found.best_of("gpipe").iteration_s == min(own.best_of("gpipe").iteration_s for own in fitting)
-
-
-def test_what_fits_with_the_inputs_of_stages_alone_is_found_where_those_of_blocks_do_not_fit():
-    asked = {"gpus": 2, "strategy": "gpipe", "pipeline_degree": 2, "micro_batches": 256, "frozen": "cached"}
-    asked |= {"batch_size": 256, "workers": 1, "partition": "blocks", "memory": "12GiB"}
-    found, blocks, stages = (
-        sim.sweep("uvit-h", checkpointing=kind, **asked) for kind in ("auto", "block", "full")
-    )
-    assert blocks.best_point() is None
-    assert found.best_point().checkpointing == "full"
-    assert found.best.iteration_s == stages.best.iteration_s
 
 
 @pytest.mark.parametrize(("memory", "taken"), [("80GiB", "none"), ("23.5GiB", "selective"), ("8GiB", "none")])
@@ -111,11 +99,7 @@ def test_an_answer_of_what_was_tried_again_comes_from_the_store_as_it_was(tmp_pa
 
 def test_only_sweeps_of_training_try_again():
     assert sim.api.start_sweep("pixart", gpus=2, steps=2).relief == ()
-    assert sim.api.start_sweep("pixart", gpus=2, checkpointing="auto").relief == (
-        "block",
-        "selective",
-        "full",
-    )
+    assert sim.api.start_sweep("pixart", gpus=2, checkpointing="auto").relief == ("block", "selective")
     assert sim.api.start_sweep("pixart", gpus=2, checkpointing="none").relief == ()
     assert sim.api.start_sweep(swept("16GiB").scenario).relief == ()
 

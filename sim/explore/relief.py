@@ -1,9 +1,9 @@
 """Relief: what recomputes activations where memory is short, in a sweep and in a single run.
 
 What is recomputed takes time, so nothing that fits needs any. Blocks first: they tell which points fit at all.
-Those that do may be faster with attention kept, and those that do not may fit with no more than the inputs of their
-stages, which takes as long. Each is bounded before it is simulated, and only what can still matter is simulated, in
-one queue with what fits without: of a model that hardly fits that is little, and takes longest to replay.
+Those that do may be faster with attention kept. Each is bounded before it is simulated, and only what can still matter
+is simulated, in one queue with what fits without: of a model that hardly fits that is little, and takes longest to
+replay. ``full`` is not tried: what it holds, the inputs of stages and one layer, is a bound that no framework reaches.
 """
 
 from collections.abc import Iterable
@@ -19,8 +19,8 @@ from strategies.strategy import AnyScenario, AnyStrategy
 if TYPE_CHECKING:
     from sim.explore.sweep import Sweep
 
-BLOCK, SELECTIVE, FULL = RELIEF
-LIGHTEST_FIRST: Final = ("none", SELECTIVE, BLOCK, FULL)
+BLOCK, SELECTIVE = RELIEF
+LIGHTEST_FIRST: Final = ("none", SELECTIVE, BLOCK)
 """Ways of checkpointing by the time that they take."""
 
 
@@ -44,7 +44,6 @@ def reliefs(sweep: "Sweep", tried: Iterable[Point], *, settled: bool = False) ->
     known = {(of.strategy, of.num_gpus, of.checkpointing): of for of in tried}
     blocks = [of for of in known.values() if of.checkpointing == BLOCK]
     fresh = [_again(of, BLOCK) for of in lack(sweep.points)]
-    fresh += [_again(of, FULL) for of in lack(blocks) if _is_cut(of.strategy)]
     if settled and not by_memory and attends_in_one(sweep.scenario):
         fresh += [_again(of, SELECTIVE) for of in blocks if of.kind is None]
     return [of for of in fresh if (of.strategy, of.num_gpus, of.checkpointing) not in known]
@@ -57,11 +56,6 @@ def _again(of: Point, checkpointing: str) -> Point:
 def attends_in_one(scenario: AnyScenario) -> bool:
     """Whether a scenario's stack has fused attention, whose output can be kept."""
     return isinstance(scenario, Scenario) and scenario.stack.attention != "math"
-
-
-def _is_cut(strategy: AnyStrategy | None) -> bool:
-    """Whether a strategy cuts the backbone: a stage that is all of it is kept whole while it is recomputed."""
-    return getattr(strategy, "pipeline_degree", 1) != 1
 
 
 def lightest(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[AnyScenario, str]:

@@ -68,7 +68,7 @@ def saved_bytes(layout: "Layout", stage: Stage, *, in_place: bool = False) -> fl
 
 def recomputed_bytes(pipeline: Pipeline, stage: Stage) -> float:
     """Bytes that one micro-batch's activations take beyond what it kept, once its blocks have run again."""
-    if pipeline.scenario.workload.checkpointing == "none":
+    if pipeline.scenario.workload.checkpointing in ("none", "full"):
         return 0.0
     return sum(_recomputed(pipeline, stage)) * pipeline.held_batch
 
@@ -76,14 +76,11 @@ def recomputed_bytes(pipeline: Pipeline, stage: Stage) -> float:
 def _recomputed(pipeline: Pipeline, stage: Stage) -> list[float]:
     """Bytes per sample that the activations of each block of a stage take beyond what it kept of them.
 
-    With checkpointing ``full`` the stage is recomputed as a whole. The hidden state that a block kept is among what it
-    saves, but where a skip is joined to it first: then what comes of that is.
+    The hidden state that a block kept is among what it saves, but where a skip is joined to it first: then what comes
+    of that is.
     """
     saved, component = _activations(pipeline, stage), pipeline.component(stage)
-    checkpointing = pipeline.scenario.workload.checkpointing
-    if checkpointing == "full":
-        return [float(saved.sum())]
-    if checkpointing == "selective":
+    if pipeline.scenario.workload.checkpointing == "selective":
         saved = saved - _attended(pipeline, stage)
     first, joined = stage.first_layer, {skip.target for skip in component.skips}
     found = []
@@ -209,8 +206,10 @@ def resident_buffers(pipeline: Pipeline, stages: Sequence[Stage]) -> tuple[Buffe
     if recipe.ema_bytes and not on_host:
         buffers.append(Buffer("moving average", trained * recipe.ema_bytes))
     checkpointing = scenario.workload.checkpointing
-    if checkpointing != "none":
+    if checkpointing == "full":
+        largest = max(float(_activations(pipeline, stage).max()) for stage in stages)
+        buffers.append(Buffer("recomputed layer", largest * pipeline.held_batch))
+    elif checkpointing != "none":
         largest = max(max(_recomputed(pipeline, stage), default=0.0) for stage in stages)
-        whole = "stage" if checkpointing == "full" else "block"
-        buffers.append(Buffer(f"recomputed {whole}", largest * pipeline.held_batch))
+        buffers.append(Buffer("recomputed block", largest * pipeline.held_batch))
     return tuple(buffers)

@@ -16,7 +16,7 @@ DRAWS: Final = ("iteration", "rank")
 CHECKPOINTINGS: Final = ("none", "block", "selective", "full")
 AUTO: Final = "auto"
 """No checkpointing, and where a point lacks memory what of ``RELIEF`` takes the least time."""
-RELIEF: Final = ("block", "selective", "full")
+RELIEF: Final = ("block", "selective")
 """What is tried where memory is short, in this order. The first is what training scripts do there: diffusers'
 ``--gradient_checkpointing``, and nearly all of FastVideo, diffusion-pipe, musubi-tuner and torchtitan's configurations
 of video models. The second is faster where that fits, the third may fit where that does not."""
