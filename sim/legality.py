@@ -88,17 +88,19 @@ def check_heeded(strategy: AnyStrategy, scenario: AnyScenario) -> None:
         InputError: there is one.
         InfeasibleError: the point does not exist.
     """
+    if isinstance(scenario, Scenario):
+        return
     grid = getattr(getattr(strategy, "layout", lambda _: None)(scenario), "grid", None)
-    if isinstance(scenario, Scenario) or grid is None:
+    if grid is None:
         return
     workload = scenario.workload
     if workload.heads == "padded" and grid.ulysses * grid.tensor == 1:
         raise InputError(
-            f"--heads is padded, but {strategy.name} divides no heads on {workload.num_gpus} GPUs"
+            f"--heads is padded, but {strategy.name} does not divide attention heads on {workload.num_gpus} GPUs"
         )
     if workload.all_to_all != HALF and grid.ulysses == 1:
         asked = f"--all-to-all is {workload.all_to_all}"
-        raise InputError(f"{asked}, but {strategy.name} exchanges nothing so on {workload.num_gpus} GPUs")
+        raise InputError(f"{asked}, but {strategy.name} has no all-to-all on {workload.num_gpus} GPUs")
 
 
 def check_runs(name: str, strategy: AnyStrategy, scenario: AnyScenario) -> Runtime:

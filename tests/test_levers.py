@@ -102,9 +102,11 @@ def test_what_lives_on_the_step_before_skips_none(make, name):
 def test_what_a_point_does_not_heed_is_refused_where_it_is_asked_for_alone_and_not_in_a_sweep():
     asked = {"model": "flux-dev", "cluster": "p5", "gpus": 4, "steps": 2}
     for name in ("ring", "pipefusion"):
-        with pytest.raises(InputError, match=f"heads is padded, but {name} divides no heads on 4 GPUs"):
+        with pytest.raises(
+            InputError, match=f"heads is padded, but {name} does not divide attention heads on 4 GPUs"
+        ):
             sim.run(strategy=name, heads="padded", **asked)
-        with pytest.raises(InputError, match=f"all_to_all is fp8, but {name} exchanges nothing so on 4 GPUs"):
+        with pytest.raises(InputError, match=f"all_to_all is fp8, but {name} has no all-to-all on 4 GPUs"):
             sim.run(strategy=name, all_to_all="fp8", **asked)
     assert sim.run(strategy="ulysses", heads="padded", all_to_all="fp8", **asked).latency_s > 0
     found = sim.sweep(strategy=("ring", "ulysses"), heads="padded", workers=1, **asked)

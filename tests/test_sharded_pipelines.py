@@ -56,6 +56,15 @@ def test_gradients_are_scattered_and_weights_gathered_once_an_iteration_however_
     assert sent[1] / sent[0] == pytest.approx((GRADIENT + WEIGHT) / (2 * GRADIENT))
 
 
+@pytest.mark.parametrize("name", PIPELINES)
+def test_no_sum_of_a_device_waits_behind_a_gather(make, name):
+    _, shared = both(name)
+    plan = replay(shared, scenario(make)).plan
+    for device in range(len(plan.order)):
+        own = [of.operation for of in plan.collectives if device in of.devices]
+        assert own == sorted(own, reverse=True)  # all reduce_scatter, then all all_gather
+
+
 def test_each_replica_steps_on_its_part(make):
     asked = scenario(make, memory_recipe="fp32")
     steps = [

@@ -78,4 +78,4 @@ def lightest(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[AnyScenario,
         if there is None or held <= there:
             return asked, f"checkpointing {AUTO} took {checkpointing}{before}"
         before = f": with {checkpointing} it {missing_memory(held, there, at_least=True)}"
-    return scenario, f"checkpointing {AUTO} took none, as it fits with no other either"
+    return scenario, f"checkpointing {AUTO} took none: it does not fit with any"

@@ -50,4 +50,6 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
     assert result.source is not None
     start = Start(runtime, result.source.strategy, result)
     text, *notes = commented(start, (SAMPLERS | TRAINERS)[runtime.name](start))
-    return Launch(runtime.name, text.rstrip("\n") + "\n", (f"for {runtime.version}", *notes))
+    lacking = [f"{result.strategy} does not fit: {result.missing_memory}"] if result.missing_memory else []
+    said = (f"for {runtime.version}", *notes, *result.source.remarks, *lacking)
+    return Launch(runtime.name, text.rstrip("\n") + "\n", said)

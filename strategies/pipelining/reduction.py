@@ -2,13 +2,13 @@
 
 Stages that hold the same layers, as the two directions of a bidirectional pipeline do, sum their gradients too.
 
-Where replicas share the optimizer's states, each gets its part of the sums after the last micro-batch, steps on it,
-and gathers the weights that the others stepped, once an iteration; nothing is computed meanwhile. Weights and gradients
-stay whole on every GPU. So does Megatron's distributed optimizer with pipelines, without ``--overlap-param-gather``
-(Megatron Core 0.16, optimizer/distrib_optimizer.py and distributed/param_and_grad_buffer.py). FSDP2 in pipelines, as
-torchtitan composes them, comes to the same but for the place of the gather: torch's stages reshard no weights and
-scatter no gradients before the last micro-batch (torch 2.13, distributed/pipelining/stage.py,
-``backward_maybe_with_nosync``).
+Where replicas share the optimizer's states, each gets its part of a stage's sums after the last backward of that
+stage, steps on it, and once all sums are done gathers the weights that the others stepped, once an iteration. Weights
+and gradients stay whole on every GPU. So does Megatron's distributed optimizer with pipelines, without
+``--overlap-param-gather`` (Megatron Core 0.16, optimizer/distrib_optimizer.py and
+distributed/param_and_grad_buffer.py). FSDP2 in pipelines, as torchtitan composes them, comes to the same but for the
+place of the gather: torch's stages reshard no weights and scatter no gradients before the last micro-batch (torch
+2.13, distributed/pipelining/stage.py, ``backward_maybe_with_nosync``).
 """
 
 from collections.abc import Sequence
@@ -36,13 +36,16 @@ def reduce_and_step(builder: "PipelineBuilder") -> None:
             twins.setdefault((stage.component, stage.first_layer, stage.last_layer), []).append(number)
     lasts = {stage: last_backward(builder, stage) for stages in twins.values() for stage in stages}
     follow = {s: lasts[s] - len(builder.rows[builder.stages[s].position]) for s in lasts}
+    steps: list[tuple[int, Draft]] = []
     for stages in sorted(twins.values(), key=lambda stages: max(follow[stage] for stage in stages)):
         reduced = _sum(builder, stages, lasts)
         for number in stages:
             step = step_of(builder, number)
             step.reads += reduced
-            if builder.shape.sharded:
-                _gather(builder, number, step)
+            steps.append((number, step))
+    if builder.shape.sharded:
+        for number, step in steps:  # a device's collectives run in order: no sum waits behind a gather
+            _gather(builder, number, step)
 
 
 def last_backward(builder: "PipelineBuilder", stage: int) -> int:
