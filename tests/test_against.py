@@ -36,6 +36,7 @@ def write(folder, **texts):
 
 @pytest.mark.slow
 @pytest.mark.skipif(which("git") is None, reason="commits are git's")
+@pytest.mark.timed
 def test_a_commit_that_took_longer_is_seen_to(tmp_path):
     def git(*words):
         author = ["-c", "user.name=one", "-c", "user.email=one@example.org", "-c", "commit.gpgsign=false"]
