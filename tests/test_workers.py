@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from math import inf
 from multiprocessing import active_children
 from pathlib import Path
@@ -160,6 +162,29 @@ def test_where_workers_die_again_and_again_this_process_goes_on_alone(alone, mon
 
 def _die(_task):
     os._exit(9)
+
+
+def test_where_one_worker_dies_the_other_ends_though_it_does_not_listen(alone, monkeypatch, tmp_path):
+    """As one that has just started: it handles a request to terminate as its parent does, who lets it wait."""
+    monkeypatch.setattr(working, "_carry_out", partial(_one_dies_and_one_is_deaf, tmp_path))
+    with pytest.warns(DiffusimWarning, match=DIED + "new ones go on$"):
+        assert document(sim.sweep("sd21", workers=2, **SMALL)) == alone
+    assert all_gone()
+
+
+CARRY_OUT = working._carry_out
+
+
+def _one_dies_and_one_is_deaf(folder, task):
+    number = len(list(folder.iterdir()))
+    with suppress(FileExistsError):
+        (folder / str(number)).touch(exist_ok=False)
+        if number == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(60)
+        if number == 1:
+            os._exit(9)
+    return CARRY_OUT(task)
 
 
 class Flaky(ThreadPoolExecutor):

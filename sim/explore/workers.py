@@ -66,8 +66,8 @@ class Workers:
     def __enter__(self) -> "Workers":
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._dismiss(at_once=kind is not None)
+    def __exit__(self, *_: object) -> None:
+        self._dismiss()
 
     def reach(self, count: int) -> int:
         """Points to ask for where ``count`` are needed now: more only where so few would leave workers idle."""
@@ -153,16 +153,18 @@ class Workers:
         self._open.clear()
         return tasks
 
-    def _dismiss(self, *, at_once: bool = False) -> None:
-        """Stop what is going on; own processes end, at once where they are at a task, or the exit would wait for it."""
+    def _dismiss(self) -> None:
+        """Stop what is going on; own processes are killed, as one that has just started may not listen to less.
+
+        Nobody could leave while a process of ours goes on: Python waits for it at its exit.
+        """
         for future in self._open:
             future.cancel()
         if self._own is not None:
-            busy = at_once or not all(future.done() for future in self._open)
             processes = list((self._own._processes or {}).values())  # nothing public tells before Python 3.14
             self._own.shutdown(wait=False, cancel_futures=True)
-            for process in processes if busy else ():
-                process.terminate()
+            for process in processes:
+                process.kill()
         self._open.clear()
 
 
