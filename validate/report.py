@@ -9,16 +9,16 @@ from collections.abc import Iterable, Iterator
 from io import BytesIO
 from typing import Final
 
+from profiles.measuring.machine import facts
+from profiles.measuring.writing import write_file
 from sim.report.plots.charts import Chart
 from validate.closed_forms.report import closed_forms, summary
 from validate.closed_forms.report import sections as form_sections
-from validate.machine import facts
 from validate.published import report as published
 from validate.published.figure import plot_published
 from validate.published.ledger import check_path
 from validate.published.records import TASKS
 from validate.tables import Section
-from validate.writing import write_file
 
 PACKAGES: Final = (
     "diffusim", "numpy", "scipy", "pandas", "simpy", "highspy", "pulp", "matplotlib", "torch", "diffusers",

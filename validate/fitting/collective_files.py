@@ -18,6 +18,8 @@ from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.machines.clusters import CLUSTERS, Cluster, load_cluster
 from profiles.machines.fabrics import OPERATIONS, Between, Curve, Curves
+from profiles.measuring.tables import show, table
+from profiles.measuring.writing import write_files
 from profiles.units import MICROSECOND
 from validate.fitting.collective_laws import (
     HeldOut,
@@ -32,8 +34,6 @@ from validate.fitting.collective_laws import (
     of_sources,
     read_measured,
 )
-from validate.tables import show, table
-from validate.writing import write_files
 
 COMMAND: Final = "python -m validate fit-collectives --data ../shared/measured"
 HEAD: Final = "[collectives]"

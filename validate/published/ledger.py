@@ -11,11 +11,12 @@ from typing import Any, Final
 import pandas as pd
 
 from profiles.errors import InputError
+from profiles.measuring.tables import grouped
+from profiles.measuring.writing import write_file
 from profiles.units import GIB
 from validate.published.contests import Contest, side_by_side
 from validate.published.records import LATENCY, Record, Standing, all_published, source_names, standing_of
-from validate.tables import Section, grouped, percent, signed
-from validate.writing import write_file
+from validate.tables import Section, percent, signed
 
 NEAR: Final = 0.15
 """Relative error within which a prediction counts as near."""

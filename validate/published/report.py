@@ -8,6 +8,7 @@ from typing import Final
 
 from profiles.errors import InputError
 from profiles.files import read_text
+from profiles.measuring.tables import grouped
 from sim.report.plots.charts import ENDINGS, save_figure
 from validate.published import training
 from validate.published.bands import write_bands, write_trust
@@ -17,7 +18,7 @@ from validate.published.ledger import Ledger, all_training, check_path, coverage
 from validate.published.records import LATENCY, SAMPLES_PER_S, TASKS, UNSAID, Record, Standing
 from validate.published.sampling.runs import all_runs
 from validate.published.sampling.tables import sampling_ledger, sections
-from validate.tables import Section, grouped, parts_around, percent, print_sections, signed, write_tables
+from validate.tables import Section, parts_around, percent, print_sections, signed, write_tables
 
 END: Final = "<!-- end -->"
 MARKERS: Final = "<!-- python -m validate published --readme -->", END

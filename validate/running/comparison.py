@@ -6,11 +6,11 @@ from math import nan
 from statistics import mean, median
 from typing import Any
 
+from profiles.measuring.machine import disturbance
 from sim.replay.engine import simulate
 from sim.replay.metrics import idle_s
 from strategies.plans.network import Network
 from strategies.plans.plan import Op, Plan
-from validate.machine import disturbance
 from validate.running.executor import OpTimes, RankIteration
 from validate.running.sampling.settings import Settings
 from validate.running.training.samples import Training

@@ -13,9 +13,9 @@ import torch
 from torch import distributed as dist
 
 from profiles.errors import DiffusimError, InputError
+from profiles.measuring.launching import Place, launch, launched_place, unbroken
+from profiles.measuring.machine import OtherPrograms, identity
 from strategies.plans.wiring import Wiring, wire
-from validate.launching import Place, launch, launched_place, unbroken
-from validate.machine import OtherPrograms, identity
 from validate.running.comparison import Job, Outcome
 from validate.running.executor import Executor, Kernels
 from validate.running.links import RankSeat, Turns, now, seats

@@ -10,12 +10,12 @@ from rich.table import Table
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.machines.devices import DEVICES
+from profiles.measuring.fitting.least_squares import Errors
+from profiles.measuring.tables import show, table
+from profiles.measuring.writing import write_file
 from validate.fitting.kernels import convnets
 from validate.fitting.kernels.build import Builder, Coefficients, law_text
 from validate.fitting.kernels.classes import targets
-from validate.fitting.least_squares import Errors
-from validate.tables import show, table
-from validate.writing import write_file
 
 COLUMNS: Final = ("device", "class", "shapes", "fitted", "shapes left out", "groups left out", "coefficients")
 HEAD: Final = "\n[laws]\n"
