@@ -20,7 +20,7 @@ from strategies.strategy import AnyScenario
 class Bounds:
     """Lower bounds of a point: seconds, and bytes of its fullest device.
 
-    How fast a point is that lacks memory whatever its order is not asked: its seconds are 0.
+    The seconds are 0, and were not computed, where the point lacks memory in whatever order it runs.
     """
 
     bound_s: float

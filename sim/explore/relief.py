@@ -24,7 +24,7 @@ LIGHTEST_FIRST: Final = ("none", SELECTIVE, BLOCK)
 """Ways of checkpointing by the time that they take."""
 
 
-def reliefs(sweep: "Sweep", tried: Iterable[Point], *, settled: bool = False) -> list[Point]:
+def next_reliefs(sweep: "Sweep", tried: Iterable[Point], *, settled: bool = False) -> list[Point]:
     """Points of a sweep with relief that follow from what is known of others, and were not tried yet.
 
     Where memory is ranked by, the points that fit are tried again, too: what is recomputed need not be kept.
@@ -58,7 +58,7 @@ def attends_in_one(scenario: AnyScenario) -> bool:
     return isinstance(scenario, Scenario) and scenario.stack.attention != "math"
 
 
-def lightest(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[AnyScenario, str]:
+def least_recomputed(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[AnyScenario, str]:
     """A scenario with the least recomputation with which a point fits, and a remark on what it is.
 
     Where none does, nothing is recomputed.

@@ -40,7 +40,7 @@ def reduce_and_step(builder: "PipelineBuilder") -> None:
     for stages in sorted(twins.values(), key=lambda stages: max(follow[stage] for stage in stages)):
         reduced = _sum(builder, stages, lasts)
         for number in stages:
-            step = step_of(builder, number)
+            step = placed_step(builder, number)
             step.reads += reduced
             steps.append((number, step))
     if builder.shape.sharded:
@@ -55,7 +55,7 @@ def last_backward(builder: "PipelineBuilder", stage: int) -> int:
     return own[-1]
 
 
-def step_of(builder: "PipelineBuilder", stage: int) -> Draft:
+def placed_step(builder: "PipelineBuilder", stage: int) -> Draft:
     """The optimizer step of a stage: where its row places it, else a new one at the end."""
     row = builder.rows[builder.stages[stage].position]
     action = StageAction(stage, OPTIMIZER)

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.footprint import BACKBONE, resident_buffers, saved_bytes
 from strategies.pipelining.mesh import REPLICAS, SHARDS, Collected, Mesh, MeshLayout
-from strategies.pipelining.reduction import step_of
+from strategies.pipelining.reduction import placed_step
 from strategies.pipelining.sharding import GATHER, REDUCE, SCATTER
 from strategies.pipelining.teams import TeamWriter
 from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
@@ -184,7 +184,7 @@ def exchange(builder: PipelineBuilder, *, reshard: bool) -> None:
     builder.collectives += [collective for _, collective in due]
     for unit, trained in enumerate(layout.trained_parameters):
         if trained:
-            step_of(builder, unit).duration_s = step_s(layout, unit)
+            placed_step(builder, unit).duration_s = step_s(layout, unit)
 
 
 def unpacked_s(layout: MeshLayout, unit: int) -> float:
