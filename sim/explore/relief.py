@@ -44,7 +44,7 @@ def next_reliefs(sweep: "Sweep", tried: Iterable[Point], *, settled: bool = Fals
     known = {(of.strategy, of.num_gpus, of.checkpointing): of for of in tried}
     blocks = [of for of in known.values() if of.checkpointing == BLOCK]
     fresh = [_again(of, BLOCK) for of in lack(sweep.points)]
-    if settled and not by_memory and attends_in_one(sweep.scenario):
+    if settled and not by_memory and _attends_in_one(sweep.scenario):
         fresh += [_again(of, SELECTIVE) for of in blocks if of.kind is None]
     return [of for of in fresh if (of.strategy, of.num_gpus, of.checkpointing) not in known]
 
@@ -53,7 +53,7 @@ def _again(of: Point, checkpointing: str) -> Point:
     return Point(of.strategy, of.name, num_gpus=of.num_gpus, checkpointing=checkpointing)
 
 
-def attends_in_one(scenario: AnyScenario) -> bool:
+def _attends_in_one(scenario: AnyScenario) -> bool:
     """Whether a scenario's stack has fused attention, whose output can be kept."""
     return isinstance(scenario, Scenario) and scenario.stack.attention != "math"
 
@@ -69,7 +69,7 @@ def least_recomputed(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[AnyS
     assert isinstance(scenario, Scenario)
     there, before = scenario.cluster.device.memory_bytes, ""
     for checkpointing in LIGHTEST_FIRST:
-        if checkpointing == SELECTIVE and not attends_in_one(scenario):
+        if checkpointing == SELECTIVE and not _attends_in_one(scenario):
             continue
         asked = scenario.with_checkpointing(checkpointing)
         held = least_memory_bytes(strategy, asked)

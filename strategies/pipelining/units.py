@@ -157,7 +157,7 @@ class UnitWriter:
         if not steps or not size:
             return []
         (row,) = self.builder.rows
-        held = left_bytes(self.layout, unit, self.builder.seats[unit].last)
+        held = _left_bytes(self.layout, unit, self.builder.seats[unit].last)
         left = self.builder.tensor("gradients", unit, number, held)  # nobody reads them
         reads, done = [self.builder.tensor("computed", unit, number, 0.0)], list[int]()
         row[own.last].writes += [*reads, left]
@@ -201,7 +201,7 @@ def packed_s(layout: MeshLayout, unit: int) -> float:
     return layout.copied_s(unit, layout.parameters(unit) * (recipe.weight_bytes + recipe.gradient_bytes))
 
 
-def left_bytes(layout: MeshLayout, unit: int, last: int) -> float:
+def _left_bytes(layout: MeshLayout, unit: int, last: int) -> float:
     """Bytes of gradients when the backward of a unit ends: its own, as it leaves them, and those that are scattered.
 
     The buffer of the unit after it stays until then, its exchange over or not; then the unit's own takes that place,
@@ -270,5 +270,5 @@ def least_bytes(layout: MeshLayout, *, reshard: bool) -> float:
             saved += saved_bytes(layout, layout.stages[unit], in_place=True)
             weights = layout.weight_bytes(unit) * (mesh.parts > 1)
             gathered = weights if reshard else gathered + weights
-            held = max(held, saved + gathered + left_bytes(layout, unit, units[-1]))
+            held = max(held, saved + gathered + _left_bytes(layout, unit, units[-1]))
     return sum(buffer.size_bytes for buffer in resident(layout)) + held

@@ -151,7 +151,7 @@ class _Run(NamedTuple):
         """
         header, path = self.header, self.folder / f"steps-{self.name}.json"
         timed = [model for model, _ in self.programme.profiles]
-        rows = read_steps(path, header)  # refused before minutes of measuring
+        rows = _read_steps(path, header)  # refused before minutes of measuring
         for times in (self.times(model).with_suffix(".toml") for model in timed):
             if path_kind(times) != "nothing":
                 check_same(times, tomllib.loads(read_text(times)), header)
@@ -212,7 +212,7 @@ def steps_summary(rows: Sequence[StepRow]) -> Iterator[str]:
             yield f"{group}, from {what}: {worth}"
 
 
-def read_steps(path: Path, header: Mapping[str, Value]) -> dict[str, StepRow]:
+def _read_steps(path: Path, header: Mapping[str, Value]) -> dict[str, StepRow]:
     """Rows of an earlier run by their steps; none where there was none, and none of another machine."""
     if path_kind(path) == "nothing":
         return {}

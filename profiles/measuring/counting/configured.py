@@ -111,7 +111,7 @@ def _counted(found: Found, every: Sequence[Found], size: Request, asked: ConfigO
     request, samples = _request(found, size, asked)
     spec = spec_of(
         found,
-        name_of(found, every),
+        _name_of(found, every),
         lambda height, width: next(islice(samples(height, width), chosen, None)),
         token_pixels=0 if found.role in (TEXT, IMAGE) else request.token_pixels,
         text_tokens=request.text_tokens if found.role == TEXT else 0,
@@ -160,13 +160,13 @@ def _count_half(found: Found, half: str, every: Sequence[Found], size: Request, 
     if 2 ** (levels - 1) != size.scale:
         rule = f"makes latents of 1/{2 ** (levels - 1)}, must be 1/{size.scale} as {size.name} takes"
         raise found.file.fail("block_out_channels", rule)
-    spec = half_of(found, f"{name_of(found, every)}_{half}", half, size.scale)
-    spec = replace(spec, inputs=(name_of(main, every),) if half == "decoder" else ())
+    spec = half_of(found, f"{_name_of(found, every)}_{half}", half, size.scale)
+    spec = replace(spec, inputs=(_name_of(main, every),) if half == "decoder" else ())
     with _blamed(found, "cannot be counted"):
         return component.count_component(spec, size.height, size.width, dtype)
 
 
-def name_of(found: Found, every: Sequence[Found]) -> str:
+def _name_of(found: Found, every: Sequence[Found]) -> str:
     """The name of a component: of its kind, numbered where there are several."""
     alike = [one for one in every if _plain_name(one) == _plain_name(found)]
     number = next(number for number, one in enumerate(alike, start=1) if one is found)
@@ -180,7 +180,7 @@ def _plain_name(found: Found) -> str:
 def _inputs(main: Found, every: Sequence[Found]) -> Iterator[str]:
     for one in every:
         if one is not main:
-            yield f"{name_of(one, every)}{'_encoder' if one.role == AUTOENCODER else ''}"
+            yield f"{_name_of(one, every)}{'_encoder' if one.role == AUTOENCODER else ''}"
 
 
 def _built(found: Found, spec: ComponentSpec, dtype: str) -> nn.Module:

@@ -47,11 +47,11 @@ def kernel_texts(model: ModelCount) -> dict[Path, str]:
     """The files of a model folder that say what kernels its layers launch, and what adapters keep, by their name."""
     dtype = model.architecture.dtype
     files = {models.KERNELS: dtype} | ({models.HALF_KERNELS: "float16"} if dtype == "float32" else {})
-    texts = {Path(file): kernels_text(model, kernels_of(model, of)) for file, of in files.items()}
-    return texts | {Path(ADAPTED): adapted_text(model)}
+    texts = {Path(file): _kernels_text(model, kernels_of(model, of)) for file, of in files.items()}
+    return texts | {Path(ADAPTED): _adapted_text(model)}
 
 
-def adapted_text(model: ModelCount) -> str:
+def _adapted_text(model: ModelCount) -> str:
     """The contents of ``adapted.csv``."""
     rows = (
         [component.spec.name, index, _scaled(size, 6)]
@@ -75,7 +75,7 @@ def exchanges_text(model: ModelCount) -> str:
     )
 
 
-def kernels_text(model: ModelCount, kernels: ModelKernels) -> str:
+def _kernels_text(model: ModelCount, kernels: ModelKernels) -> str:
     """The contents of ``kernels.csv`` or ``kernels_half.csv``."""
     rows: list[Sequence[object]] = []
     for component, layers in zip(model.components, kernels, strict=True):

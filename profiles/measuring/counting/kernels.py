@@ -89,10 +89,10 @@ def component_kernels(
     times = Counter(samples)
     for sample, known in dict(zip(samples, count.traces, strict=True)).items():
         trace = known if counted else trace_of(spec, module, sample(*size), flop=False)
-        layers, operators = launches_of(trace, count.ends), dispatched(trace, count.ends)
+        layers, operators = _launches_of(trace, count.ends), dispatched(trace, count.ends)
         others = layers
         if spec.token_pixels:
-            others = launches_of(trace_of(spec, module, sample(*other_size), flop=False), count.ends)
+            others = _launches_of(trace_of(spec, module, sample(*other_size), flop=False), count.ends)
         for kernels, launches, other, number in zip(found, layers, others, operators, strict=True):
             for kernel in grown(launches, other, growth):
                 kernels[kernel] += times[sample]
@@ -128,7 +128,7 @@ def dispatched(trace: Trace, ends: Sequence[str]) -> list[int]:
     return found
 
 
-def launches_of(trace: Trace, ends: Sequence[str]) -> Layers:
+def _launches_of(trace: Trace, ends: Sequence[str]) -> Layers:
     """Launches of each layer, one of each: nothing is known of what grows."""
     found: Layers = [[] for _ in ends]
     held = {storage(one) for one in (*trace.module.parameters(), *trace.module.buffers())}

@@ -47,7 +47,7 @@ def count(module: nn.Module, **sample: Any) -> ModuleCount:  # noqa: ANN401  wha
     """
     given = tree_map_only(Tensor, lambda t: t.to("meta") if t.is_floating_point() else t, sample)
     try:
-        twin = without_weights(module)
+        twin = _without_weights(module)
         trace = record(twin, given, grad=any(parameter.requires_grad for parameter in twin.parameters()))
     except Exception as error:  # whatever the module says to its arguments
         name = type(module).__name__
@@ -59,7 +59,7 @@ def count(module: nn.Module, **sample: Any) -> ModuleCount:  # noqa: ANN401  wha
     return ModuleCount(dict(zip((unit.name for unit in flow.units), work, strict=True)))
 
 
-def without_weights(module: nn.Module) -> nn.Module:
+def _without_weights(module: nn.Module) -> nn.Module:
     """A copy of a module on the meta device, whose weights are never copied."""
     known = dict[int, object]()
     for one in (*module.parameters(), *module.buffers()):

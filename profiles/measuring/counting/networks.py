@@ -102,7 +102,7 @@ class LockedEncoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        take_over(self, ("time_proj", "time_embedding", "conv_in", "down_blocks", "mid_block"))
+        _take_over(self, ("time_proj", "time_embedding", "conv_in", "down_blocks", "mid_block"))
 
     @staticmethod
     def sample(height: int, width: int) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class LockedDecoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        take_over(self, ("up_blocks", "conv_norm_out", "conv_out"))
+        _take_over(self, ("up_blocks", "conv_norm_out", "conv_out"))
 
     def forward(self, skips: list[Tensor], residuals: list[Tensor], time: Tensor, text: Tensor) -> Tensor:
         """The predicted noise; what is added last to ``skips`` and ``residuals`` is used first."""
@@ -221,7 +221,7 @@ def attend(level: Any, index: int, hidden: Tensor, text: Tensor) -> Tensor:  # n
     return attended
 
 
-def take_over(half: nn.Module, names: tuple[str, ...]) -> None:
+def _take_over(half: nn.Module, names: tuple[str, ...]) -> None:
     """Give a half of the locked U-Net its modules."""
     net = UNet2DConditionModel(**plain("sd15_unet"))
     for name in names:

@@ -149,7 +149,7 @@ class Tally:
 
 def work_of(ran: Ran) -> Iterator[tuple[str, int]]:
     """FLOP by class, bytes that are moved, and kernels of one operator that is not a view."""
-    yield "kernels", num_kernels(ran)
+    yield "kernels", _num_kernels(ran)
     yield "moved_bytes", moved_bytes(ran)
     operator = ran.func.overloadpacket
     if operator in flop_registry:
@@ -179,7 +179,7 @@ def moved_bytes(ran: Ran) -> int:
     return tensor_bytes(tensors(ran.args)) + again + written
 
 
-def num_kernels(ran: Ran) -> int:
+def _num_kernels(ran: Ran) -> int:
     """How many kernels eager PyTorch launches on CUDA for one operator that is not a view."""
     operator = ran.func.overloadpacket
     if operator is aten.native_group_norm:

@@ -136,10 +136,10 @@ def _calibrated(device: str, records: Sequence[Record], headers: Iterable[Header
         number = f"{len(layers.drop_duplicates(LAYER))} layers with {len(layers)} times"
         raise InputError(f"{number} are too few: each half must have {len(RATE_KEYS)}")
     models, shapes, halves = (tuple(_folds(samples, by)) for by in ("model", "shape", "half"))
-    return Calibration(device, tuple(headers), samples, fit_times(samples), models, shapes, halves[::-1])
+    return Calibration(device, tuple(headers), samples, _fit_times(samples), models, shapes, halves[::-1])
 
 
-def fit_times(samples: pd.DataFrame) -> RatesFit:
+def _fit_times(samples: pd.DataFrame) -> RatesFit:
     """Rates that fit measured times best, no work taking negative time."""
     work, measured = work_of(samples), samples["seconds"].to_numpy()
 
@@ -169,7 +169,7 @@ def _folds(samples: pd.DataFrame, by: str) -> Iterator[Fold]:
         rest = samples.drop(index=unseen.index)
         if by == "model":
             rest = rest[rest["model"] != name]  # the updates of its weights, too
-        yield Fold(name, _completed(fit_times(rest), rest), unseen)
+        yield Fold(name, _completed(_fit_times(rest), rest), unseen)
 
 
 def _completed(found: RatesFit, samples: pd.DataFrame) -> RatesFit:
@@ -226,7 +226,7 @@ def class_table(found: Calibration) -> Table:
 def summary(found: Calibration) -> Iterator[str]:
     """Rates with where they come from, and the errors on layers that were left out, a line each."""
     for key, rate in rates_of(found).items():
-        yield f"{key} = {rate:.{DIGITS}g}: {rate_source(found, key)}"
+        yield f"{key} = {rate:.{DIGITS}g}: {_rate_source(found, key)}"
     yield from left_out_lines(found)
     yield f"condition number {found.fit.condition:.0f}"
 
@@ -253,7 +253,7 @@ def rates_of(found: Calibration) -> dict[str, float]:
     return rates
 
 
-def rate_source(found: Calibration, key: str) -> str:
+def _rate_source(found: Calibration, key: str) -> str:
     """Where a rate comes from, and how far the layers determine it."""
     name = CLASSES[RATE_KEYS.index(key)]
     if not found.samples[name].sum() > 0:
@@ -279,7 +279,7 @@ def device_text(found: Calibration) -> str:
     memory_gib = _memory_gib(found)
     values: dict[str, object] = {"name": found.device, "source": _source(found)}
     values |= {} if memory_gib is None else {"memory_GiB": Exact(f"{memory_gib:g}")}
-    sources = {key: rate_source(found, key) for key in RATE_KEYS}
+    sources = {key: _rate_source(found, key) for key in RATE_KEYS}
     return toml_text({**values, "rates": {**rates_of(found), "sources": sources}}, f".{DIGITS}g")
 
 

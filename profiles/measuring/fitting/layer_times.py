@@ -122,7 +122,7 @@ def read_first_backwards(folder: Path, device: str) -> FirstBackwards:
     return {tuple(row[key] for key in PLACE_RULES): row["p50_ms"] * MILLISECOND for row in first}
 
 
-def read_times(path: Path, model: Model, header: Header | None = None) -> list[Record]:
+def _read_times(path: Path, model: Model, header: Header | None = None) -> list[Record]:
     """Times of a model's layers, as many as a header says; InputError where they are of other layers."""
     layers = {component.name: len(component.layers) for component in model.components}
     rows: dict[tuple[str, int, int], Record] = {}
@@ -160,7 +160,7 @@ def samples_of(path: Path, model: Model, header: Header | None) -> list[Record]:
     size = ELEMENT_BYTES[header.dtype] / ELEMENT_BYTES[model.dtype] if header else 1.0
     layers = {component.name: component.layers for component in model.components}
     samples = []
-    for row in read_times(path, model, header):
+    for row in _read_times(path, model, header):
         component, index, batch = row["component"], row["index"], row["batch_size"]
         layer = layers[component][index]
         flop = [each / TFLOP for each in (layer.conv_flop, layer.matmul_flop, layer.attention_flop)]

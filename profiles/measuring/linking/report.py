@@ -29,14 +29,14 @@ PAIR_COLUMNS: Final = ("ranks", "nodes", "fixed us", "GB/s", "median error of th
 
 def print_links(measurement: Measurement, cluster: Cluster, notes: Sequence[str]) -> None:
     """Print one row for each operation and group, then the links, the slowdowns and the notes."""
-    tables = [curve_table(measurement, cluster)]
+    tables = [_curve_table(measurement, cluster)]
     if by_pair(measurement.idle()):
         tables.append(pair_table(measurement, cluster))
-    lines = (judged_line(measurement, cluster), *beside_lines(measurement), *notes)
+    lines = (judged_line(measurement, cluster), *_beside_lines(measurement), *notes)
     show(120, *tables, *lines)
 
 
-def curve_table(measurement: Measurement, cluster: Cluster) -> Table:
+def _curve_table(measurement: Measurement, cluster: Cluster) -> Table:
     """What was measured idle, and how far the file's cluster is from it."""
     what = "times held back from the fit" if measurement.held_back else "times"
     rows = []
@@ -71,7 +71,7 @@ def judged_line(measurement: Measurement, cluster: Cluster) -> str:
     return f"nothing was held back: {found} times that the file is fitted to"
 
 
-def beside_lines(measurement: Measurement) -> Iterator[str]:
+def _beside_lines(measurement: Measurement) -> Iterator[str]:
     """How compute and communication slow one another down, a line each; the file holds the former alone."""
     idle = {(sample.curve, sample.size_bytes): sample.seconds for sample in measurement.idle()}
     slowdowns = dict(measurement.slowdowns)

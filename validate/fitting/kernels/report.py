@@ -30,7 +30,7 @@ def report_kernels(options: Namespace) -> None:
     words = f"a forward pass {found['forward']:.2f}, each gradient {found['gradient']:.2f} times their copy"
     title = "Laws of kernels: errors, median / 90th percentile, of seconds"
     errors = table(title, COLUMNS, _rows(builder, chosen), left=("device", "class", "coefficients"))
-    show(200, errors, convnet_table(options.data), f"new layouts of convolutions: {words}")
+    show(200, errors, _convnet_table(options.data), f"new layouts of convolutions: {words}")
     if options.write:
         for name, text in texts.items():
             write_file(DEVICES / f"{name}.toml", with_laws(DEVICES / f"{name}.toml", text), "--write")
@@ -44,7 +44,7 @@ def with_laws(path: Path, text: str) -> str:
     return f"{head.rstrip()}\n\n{text}"
 
 
-def convnet_table(folder: Path) -> Table:
+def _convnet_table(folder: Path) -> Table:
     """One row per published throughput of ResNet-50, beside what the shipped laws give."""
     title = "ResNet-50 by the shipped laws: a check of convolutions, to which nothing was fitted"
     columns = ("device", "mode", "source", "published images/s", "predicted", "error")
