@@ -10,11 +10,11 @@ import pytest
 
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
+from sim.asking.scenarios import Request, find_task
 from sim.cli.main import main, make_parser
 from sim.cli.requests import given
-from sim.contents import inputs_of
-from sim.runs import run_point
-from sim.scenarios import Request, find_task
+from sim.outcomes.contents import inputs_of
+from sim.outcomes.runs import run_point
 from strategies.plans.actions import (
     CollectiveAction,
     FrozenAction,

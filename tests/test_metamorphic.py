@@ -15,7 +15,7 @@ from making import make_cluster, make_link
 import sim
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
-from sim.runs import bound, least_memory_bytes
+from sim.outcomes.runs import bound, least_memory_bytes
 from strategies.registry import strategies_of
 
 ANOMALY = 1.1

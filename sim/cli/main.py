@@ -23,7 +23,7 @@ from sim.cli.offers import COMMANDS
 from sim.interrupts import as_one
 
 if TYPE_CHECKING:
-    from sim.experiments import Experiment
+    from sim.asking.experiments import Experiment
 
 
 QUESTIONS: Final = ("--experiment", "--result")
@@ -54,7 +54,7 @@ def _experiment(arguments: Sequence[str]) -> "Experiment | None":
     """What the file named by --experiment adds to the command line; None where none is named."""
     if not any(argument.partition("=")[0] in QUESTIONS for argument in arguments):
         return None
-    from sim.experiments import Experiment
+    from sim.asking.experiments import Experiment
 
     early = Parser(add_help=False)
     for flag in QUESTIONS:

@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InfeasibleError, InputError
-from sim.contents import content_of, inputs_of
+from sim.asking.scenarios import KIND
 from sim.explore.answers import take_bounds, take_outcome
 from sim.explore.desk import Desk
 from sim.explore.points import Asked, Point, find_points
 from sim.explore.relief import next_reliefs
 from sim.explore.thresholds import Threshold
 from sim.explore.workers import LENT, SERIAL_POINTS, WAVE, Workers
-from sim.parts import named_traces, replay_parts
-from sim.results import Result, activity
-from sim.runs import source_of
-from sim.scenarios import KIND
+from sim.outcomes.contents import content_of, inputs_of
+from sim.outcomes.parts import named_traces, replay_parts
+from sim.outcomes.results import Result, activity
+from sim.outcomes.runs import source_of
 from strategies.parameters import check_integer
 from strategies.registry import class_of
 from strategies.strategy import AnyScenario

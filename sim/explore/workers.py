@@ -19,9 +19,9 @@ from typing import Final, NamedTuple
 from warnings import warn
 
 from profiles.errors import DiffusimError, DiffusimWarning, InputError
-from sim.contents import engine
 from sim.explore.answers import Answers, Task
 from sim.interrupts import check, held
+from sim.outcomes.contents import engine
 from strategies.strategy import AnyScenario
 
 SERIAL_POINTS: Final = 48

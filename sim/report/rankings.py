@@ -12,13 +12,13 @@ from sim.explore.points import Point
 from sim.explore.scaling import Scaling
 from sim.explore.space import pareto_front
 from sim.explore.sweep import Sweep
+from sim.outcomes.results import Result
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import LETTERS, held_fixed, how, tried
 from sim.report.numbers import band, drawn_words, duration
 from sim.report.panels import show_panel
 from sim.report.tables import command_of, console
 from sim.report.verdicts import Verdict, with_note
-from sim.results import Result
 from strategies.registry import baselines
 
 TIE: Final = " tie"

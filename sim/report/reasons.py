@@ -12,11 +12,11 @@ from profiles.machines.collectives import sent_bytes
 from profiles.units import GB
 from sim.explore.points import Asked, Point
 from sim.explore.sweep import Sweep
-from sim.parts import Part, main_part, measured_parts
+from sim.outcomes.parts import Part, main_part, measured_parts
+from sim.outcomes.results import Result
+from sim.outcomes.runs import run_point, weigh
 from sim.replay.waits import MESSAGE, Way, awaited_s, between_nodes, members
 from sim.report.numbers import duration
-from sim.results import Result
-from sim.runs import run_point, weigh
 from strategies.plans.actions import FrozenAction
 from strategies.plans.network import Network
 from strategies.plans.traces import Trace

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from sim.explore.pulse_equations import schedule_s
-from sim.results import Result
+from sim.outcomes.results import Result
 from strategies.training.pulse import Pulse
 from validate.points import scenario, trained
 from validate.published.records import Record, the_published

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
-from sim.measures import Measures
+from sim.outcomes.measures import Measures
+from sim.outcomes.results import NamedTrace
+from sim.outcomes.steady import FIRST_STEPS, LEAST_TIMES, LONG_STEPS, continued, repeats, with_all_layers
 from sim.replay.engine import no_collection, simulate
-from sim.results import NamedTrace
-from sim.steady import FIRST_STEPS, LEAST_TIMES, LONG_STEPS, continued, repeats, with_all_layers
 from strategies.patching.frozen import with_frozen
 from strategies.plans.network import Network, network_of
 from strategies.plans.traces import Trace

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Final
 
-from sim.measures import Measures
+from sim.outcomes.measures import Measures
 from sim.replay.metrics import waited_s, wire_spans
 from strategies.patching.alike_layers import KeptLayers, Stretch
 from strategies.plans.network import Network

@@ -13,8 +13,8 @@ from profiles.architectures.models import Model
 from profiles.errors import DiffusimError, InputError
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import DEFAULT_STACK, Stack
-from sim.runs import parameters_of
-from sim.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, scenario_of
+from sim.asking.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, scenario_of
+from sim.outcomes.runs import parameters_of
 from strategies.parameters import check_parameters
 from strategies.registry import make
 from strategies.sampling_scenario import SamplingScenario

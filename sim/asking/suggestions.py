@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any, Final
 
 from profiles.errors import InfeasibleError
-from sim.runs import bound
+from sim.outcomes.runs import bound
 from strategies.parameters import flag_of
 from strategies.strategy import AnyScenario, AnyStrategy
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from profiles.errors import InputError, one_line, shown
 from profiles.files import MAX_BYTES, Table, read_json
-from sim.measured_runs import flags_of
+from sim.asking.measured_runs import flags_of
 from strategies.parameters import flag_of
 
 FLAG: Final = "--experiment"

@@ -9,7 +9,7 @@ from profiles.costs.bands import Doubt
 from profiles.errors import InputError
 from profiles.mappings import FrozenMapping
 from profiles.units import GIB
-from sim.measures import Measures
+from sim.outcomes.measures import Measures
 from strategies.plans.traces import Trace
 from strategies.plans.workloads import ALL
 from strategies.strategy import AnyScenario, AnyStrategy
@@ -242,7 +242,7 @@ class Result:
     @property
     def experiment(self) -> str:
         """The question that gives the result again, as TOML for ``sim run --experiment``."""
-        from sim.experiments import as_toml
+        from sim.asking.experiments import as_toml
 
         return as_toml(self.flags)
 

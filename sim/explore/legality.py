@@ -8,10 +8,10 @@ from typing import Any
 from profiles.errors import InfeasibleError, InputError
 from profiles.software.levers import HALF
 from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
+from sim.asking.scenarios import KIND
 from sim.explore.points import Point
-from sim.results import Result
-from sim.runs import parameters_of
-from sim.scenarios import KIND
+from sim.outcomes.results import Result
+from sim.outcomes.runs import parameters_of
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
 
