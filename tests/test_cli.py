@@ -68,19 +68,6 @@ def sim(tell):
     return tell
 
 
-@pytest.fixture
-def ask(sim):
-    """A function that runs a command with --json and returns what it prints."""
-
-    def run(*arguments):
-        code, out, _ = sim(*arguments, "--json")
-        assert code == 0
-        assert out.count("\n") == 1
-        return json.loads(out)
-
-    return run
-
-
 def shell(*arguments, **options):
     """Start the command as a shell does."""
     return subprocess.Popen(

@@ -55,19 +55,6 @@ def sim(tell):
     return tell
 
 
-@pytest.fixture
-def ask(sim):
-    """A function that runs a command with --json and returns what it prints."""
-
-    def run(*arguments):
-        code, out, err = sim(*arguments, "--json")
-        assert code == 0, err
-        assert out.count("\n") == 1
-        return json.loads(out)
-
-    return run
-
-
 def text_of(value):
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
