@@ -129,7 +129,7 @@ def weigh(
         times=times,
         expected=expected,
         stages=stages,
-        phases=phases_of(parts),
+        phases=_phases_of(parts),
         source=source,
     )
 
@@ -207,7 +207,7 @@ def _times(parts: Sequence[Part], expected: Measures) -> dict[str, float]:
     return {"iteration_s": expected.duration_s, "first_iteration_s": expected.first_s}
 
 
-def phases_of(parts: Sequence[Part]) -> dict[str, float]:
+def _phases_of(parts: Sequence[Part]) -> dict[str, float]:
     """Seconds and peak memory of a run's phases under their public keys; none where only denoising steps run."""
     by_name: dict[str, list[Part]] = {}
     for part in parts:

@@ -1,10 +1,10 @@
-"""Steady runs: of a long run of the sampler only its first steps are replayed, where the others repeat them.
+"""Steady runs: where the steps of a long run of the sampler repeat one another, only the first of them are replayed.
 
-So too of a large step only the first of its alike layers, which are parts of it as steps are of a run.
+Likewise, where the layers of a large step are alike, only the first of them are.
 
-The engine knows no absolute time: once every op, message and collective of some steps comes as long after its like in
-the step before as all others do, and no host falls behind, so does everything after them. What a run takes and sends
-then grows by the same amount with each step.
+The engine knows no absolute time. Once every op, message and collective begins one and the same time after its
+counterpart in the step before, and no host falls behind, all later steps repeat that one. From then on each step adds
+the same seconds and the same bytes to the run.
 """
 
 from collections.abc import Iterator, Sequence

@@ -159,10 +159,8 @@ class _Replay:
             if beside is not None and beside.last_s > start and index not in early:
                 yield from self._finish(op.duration_s, start, beside)
             now = env.now
-            if hosts:
-                host_s = (
-                    max(host_s, start - ahead_s) + op.host_s
-                )  # it dispatches ahead of the device up to a limit
+            if hosts:  # which dispatch ahead of their devices, up to a limit
+                host_s = max(host_s, start - ahead_s) + op.host_s
                 if host_s > now:
                     yield timeout(host_s - now)
                     now = env.now

@@ -31,7 +31,7 @@ NARROW: Final = 1 / 400
 NOTHING: Final[Mapping[str, list[Any]]] = {"device": [], "start": [], "took": [], "words": []}
 
 
-def check_needed() -> None:
+def _check_needed() -> None:
     """Refuse to make dials without the packages that they are made of.
 
     Raises:
@@ -69,7 +69,7 @@ class Dials:
         Raises:
             InputError: nothing is a list, a list is empty, a strategy is unknown, or a package is missing.
         """
-        check_needed()
+        _check_needed()
         from ipywidgets import HTML, HBox, Layout, VBox
 
         asked = {"model": model, "strategy": strategy, "cluster": cluster, "gpus": gpus, **given}

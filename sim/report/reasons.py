@@ -63,7 +63,7 @@ def shares(result: Result) -> tuple[float, float, float]:
 def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> Account:
     """The account of a point, from its result and two more replays."""
     busy, wire, idle = shares(result)
-    host = min(busy, host_share(strategy, scenario, result))
+    host = min(busy, _host_share(strategy, scenario, result))
     parts = measured_parts(strategy, scenario)
     reasons = (
         *_host_reason(scenario, host),
@@ -74,7 +74,7 @@ def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> 
     return Account(busy - host, host, wire, idle, reasons)
 
 
-def host_share(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> float:
+def _host_share(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> float:
     """Share of the time in which compute is under way only because the host is behind."""
     stack, whole_s = scenario.stack, result.expected.duration_s
     if not whole_s or not (stack.forward_operator_s or stack.backward_operator_s):
