@@ -19,6 +19,7 @@ from profiles.architectures.anchors import Anchor
 from profiles.architectures.kernels import PRODUCTS
 from profiles.architectures.models import Component, Model
 from profiles.architectures.shares import ELEMENT_BYTES, HALF_BYTES, WHOLE, Extent, Share
+from profiles.checks import sum_in_order
 from profiles.costs.calibration import PUBLISHED, UNSCALED, Calibration
 from profiles.costs.kernel_times import KernelTimes
 from profiles.costs.lumped_times import BACKWARD_WORK, LumpedTimes, rates_of
@@ -359,7 +360,7 @@ def anchor_factor(model: Model, device: Device, pixels: int) -> float:
     if not found:
         return 1.0
     sizes = sorted(found)
-    factors = [sum(found[size]) / len(found[size]) for size in sizes]
+    factors = [sum_in_order(found[size]) / len(found[size]) for size in sizes]
     return exp(float(np.interp(log(pixels), [log(size) for size in sizes], factors)))
 
 

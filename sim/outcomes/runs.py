@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
+from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.doubts import doubt_of
@@ -215,7 +216,7 @@ def _phases_of(parts: Sequence[Part]) -> dict[str, float]:
         return {}
     found: dict[str, float] = {}
     for name, own in by_name.items():
-        found[f"{name}_s"] = sum(part.phase.times * part.duration_s for part in own)
+        found[f"{name}_s"] = sum_in_order(part.phase.times * part.duration_s for part in own)
         found[f"{name}_peak_memory_bytes"] = max(part.measures.peak_memory_bytes for part in own)
     return found
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Final
 
+from profiles.checks import sum_in_order
 from sim.outcomes.measures import Measures
 from sim.replay.metrics import waited_s, wire_spans
 from strategies.patching.alike_layers import KeptLayers, Stretch
@@ -97,7 +98,7 @@ def _hosts_s(shorter: Trace, longer: Trace) -> Iterator[float]:
     """Seconds in which the host of each device dispatches a step."""
     for before, ops in zip(shorter.plan.ops, longer.plan.ops, strict=True):
         each, window = _window(len(before), len(ops))
-        yield sum(ops[index].host_s for index in window[-each:]) if each else 0.0
+        yield sum_in_order(ops[index].host_s for index in window[-each:]) if each else 0.0
 
 
 def with_all_layers(trace: Trace, stretches: Sequence[Stretch], network: Network) -> Measures | None:
@@ -138,7 +139,7 @@ def _layer_s(trace: Trace, window: KeptLayers) -> float | None:
                 return None
         ops = trace.plan.ops[device][inner[-2] : inner[-1]]
         hosts_s = [op.host_s for op in ops]
-        if sum(hosts_s) > (1 - HOST_LEAD) * period_s or max(hosts_s) > trace.plan.host_ahead_s:
+        if sum_in_order(hosts_s) > (1 - HOST_LEAD) * period_s or max(hosts_s) > trace.plan.host_ahead_s:
             return None
     return period_s
 
@@ -149,8 +150,8 @@ def _layer(trace: Trace, wire: Sequence[Span], windows: Sequence[KeptLayers], ne
     for window in windows:
         ops = range(*window.ops[-3:-1])
         for device in window.devices:
-            busy_s += sum(trace.ends[device][i] - trace.starts[device][i] for i in ops)
-            exposed_s += sum(waited_s(trace, wire, device, ops))
+            busy_s += sum_in_order(trace.ends[device][i] - trace.starts[device][i] for i in ops)
+            exposed_s += sum_in_order(waited_s(trace, wire, device, ops))
         for number in window.collectives:
             collective, (start, end) = trace.plan.collectives[number], trace.collectives[number]
             collective_s += (end - start) * len(collective.devices)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from profiles.machines.collectives import sent_bytes
 from profiles.units import GB
@@ -98,7 +99,7 @@ def brief(reason: str) -> str:
 def _wire_reason(part: Part, wire: float) -> Iterator[str]:
     """What is awaited most on the wire, how fast it moves, and over which link."""
     awaited = awaited_s(part.trace)
-    whole_s = sum(awaited.values())
+    whole_s = sum_in_order(awaited.values())
     if wire < COUNTS or not whole_s:
         return
     way = max(awaited, key=lambda one: awaited[one])
@@ -140,7 +141,7 @@ def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, part: Part) -
     if scenario.task != "train" or team == 1:
         return
     ops = [op for row in part.trace.plan.ops for op in row if isinstance(op.action, FrozenAction)]
-    encoded_s = sum(op.duration_s for op in ops) / part.trace.plan.num_devices
+    encoded_s = sum_in_order(op.duration_s for op in ops) / part.trace.plan.num_devices
     if encoded_s:
         share = encoded_s / part.duration_s
         yield f"all {team} GPUs of a team encode the same samples, {share:.0%} of the time: --frozen cached spares it"

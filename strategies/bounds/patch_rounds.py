@@ -7,6 +7,7 @@ stage again when what became of it has come back. Ports that messages share, and
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from profiles.checks import sum_in_order
 from strategies.bounds.stopwatch import Stopwatch
 from strategies.patching.layer_runs import run_layers
 from strategies.patching.layout import GridLayout
@@ -138,7 +139,7 @@ def _pass(pipeline: PatchPipeline, stage: int, patch: int | None) -> PatchPass:
     for group, size in pipeline.gathers(patch):
         watch.collective("all_gather", group, size)
     back = _travel(pipeline, (last, 0), pipeline.latents_bytes(patch)) if last else ()
-    return PatchPass(watch.free_s, watch.free_s + sum(back), watch.host_s)
+    return PatchPass(watch.free_s, watch.free_s + sum_in_order(back), watch.host_s)
 
 
 def _travel(pipeline: PatchPipeline, stages: tuple[int, int], size_bytes: float) -> tuple[float, float]:

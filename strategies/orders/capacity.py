@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
+from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from strategies.orders.problem import ROUNDING, Lane, Problem
 from strategies.plans.actions import BACKWARD, BACKWARD_WEIGHT, FORWARD, Rows, StageAction
@@ -45,7 +46,7 @@ def _claims_on(problem: Problem, device: int) -> list[tuple[int, list[int], floa
     for number, chain in enumerate(problem.chains):
         stages = [stage for stage in chain.stages if problem.positions[stage] == device]
         if stages:
-            claims.append((number, stages, sum(held_bytes[stage] for stage in stages)))
+            claims.append((number, stages, sum_in_order(held_bytes[stage] for stage in stages)))
     return claims
 
 

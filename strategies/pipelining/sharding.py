@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
+from profiles.checks import sum_in_order
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.footprint import resident_buffers, trained_parameters
 from strategies.pipelining.frozen import Draft
@@ -58,7 +59,7 @@ def with_shards(plan: Plan, names: Collection[str]) -> Plan:
 def shard_bytes(pipeline: Pipeline, stages: Collection[Stage], names: Collection[str]) -> float:
     """The bytes that stay on each GPU."""
     buffers = resident_buffers(pipeline, tuple(stages))
-    return sum(of.size_bytes for of in divided(buffers, names, pipeline.scenario.workload.num_gpus))
+    return sum_in_order(of.size_bytes for of in divided(buffers, names, pipeline.scenario.workload.num_gpus))
 
 
 def shard_step_s(pipeline: Pipeline, stage: Stage) -> float:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, NamedTuple
 
+from profiles.checks import sum_in_order
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.footprint import BACKBONE, resident_buffers, saved_bytes
 from strategies.pipelining.mesh import REPLICAS, SHARDS, Collected, Mesh, MeshLayout
@@ -251,10 +252,10 @@ def _parts(layout: MeshLayout) -> dict[str, float]:
     mesh, units = layout.mesh, range(len(layout.stages))
     trained, locked = dict.fromkeys(("gradients", "optimizer", "moving average", "weights"), 1.0), 1.0
     if mesh.tensor > 1:
-        own, all_ = sum(map(layout.parameters, units)), sum(layout.trained_parameters)
+        own, all_ = sum_in_order(map(layout.parameters, units)), sum_in_order(layout.trained_parameters)
         trained = dict.fromkeys(trained, own / max(1, all_))
         whole = sum(stage.parameters for stage in layout.stages) - all_
-        locked = sum(layout.kept(unit).locked for unit in units) / max(1, whole)
+        locked = sum_in_order(layout.kept(unit).locked for unit in units) / max(1, whole)
     return {name: of / mesh.parts for name, of in (trained | {BACKBONE: locked}).items()}
 
 
@@ -271,4 +272,4 @@ def least_bytes(layout: MeshLayout, *, reshard: bool) -> float:
             weights = layout.weight_bytes(unit) * (mesh.parts > 1)
             gathered = weights if reshard else gathered + weights
             held = max(held, saved + gathered + _left_bytes(layout, unit, units[-1]))
-    return sum(buffer.size_bytes for buffer in resident(layout)) + held
+    return sum_in_order(buffer.size_bytes for buffer in resident(layout)) + held

@@ -6,6 +6,7 @@ from math import nan
 from statistics import mean, median
 from typing import Any
 
+from profiles.checks import sum_in_order
 from profiles.measuring.machine import disturbance
 from sim.replay.engine import simulate
 from sim.replay.metrics import idle_s
@@ -161,7 +162,7 @@ def _pairs(job: Job, outcome: Outcome) -> Iterator[Pair]:
 def _pair(job: Job, plan: Plan, iteration: Iteration, *, virtual: bool = False) -> Pair:
     trace = simulate(plan, job.network)
     measured_s = max(rank.end[virtual] for rank in iteration)
-    busy_s = mean(sum(op.end[virtual] - op.start[virtual] for op in rank.ops) for rank in iteration)
+    busy_s = mean(sum_in_order(op.end[virtual] - op.start[virtual] for op in rank.ops) for rank in iteration)
     late_s = max(rank.late_s for rank in iteration)
     bubbles = 1 - busy_s / measured_s, idle_s(trace) / trace.end_s
     return Pair(measured_s, trace.end_s, *bubbles, late_s / max(rank.end.wall for rank in iteration))
@@ -178,7 +179,9 @@ def _with_durations(
     rows = []
     for device, row in enumerate(plan.ops):
         ranks = [[it[rank].ops for it in iterations] for rank in plan.placement.ranks(device)]
-        slowest = max(ranks, key=lambda own: sum(t.end[virtual] - t.start[virtual] for x in own for t in x))
+        slowest = max(
+            ranks, key=lambda own: sum_in_order(t.end[virtual] - t.start[virtual] for x in own for t in x)
+        )
         own = zip(row, zip(*slowest, strict=True), strict=True)
         rows.append(tuple(_timed(op, times, virtual=virtual, charged=charged) for op, times in own))
     return replace(plan, ops=tuple(rows))

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
+from profiles.checks import sum_in_order
 from profiles.costs.layers import FloatArray
 
 
@@ -178,7 +179,7 @@ def fit_law(volumes: FloatArray, seconds: FloatArray) -> Law:
         parts = [(volumes[:at], seconds[:at]), (volumes[at:], seconds[at:])]
         lines = [_line(*part) for part in parts]
         errors = [each.error(*part) * len(part[0]) for each, part in zip(lines, parts, strict=True)]
-        return sum(errors) / len(volumes), at, lines
+        return sum_in_order(errors) / len(volumes), at, lines
 
     best, at, (lower, upper) = min(map(two_lines, breaks), key=lambda found: found[0])
     if best > error / 2:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from profiles.machines.collectives import Group
 from profiles.machines.fabrics import OPERATIONS
@@ -249,7 +250,7 @@ def _other_cores(place: Place, others: OtherPrograms) -> float:
     """Cores that other programs kept busy on the node where they were most; NaN where one is not known."""
     own_s = _of_all_ranks(place, others.own_s())
     first = place.rank - place.rank % place.devices_per_node
-    cores = _of_all_ranks(place, others.cores(sum(own_s[first : first + place.devices_per_node])))
+    cores = _of_all_ranks(place, others.cores(sum_in_order(own_s[first : first + place.devices_per_node])))
     return NOT_KNOWN if any(map(isnan, cores)) else max(cores)
 
 

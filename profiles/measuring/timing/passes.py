@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from profiles.checks import sum_in_order
 from profiles.costs.layers import FloatArray
 from profiles.errors import InputError
 from profiles.measuring.counting.component import ComponentCount
@@ -85,7 +86,7 @@ class BatchTimes(NamedTuple):
 
     def sum_over_whole(self, quantity: str) -> float:
         """Sum of the layers' medians over the median of the whole."""
-        return sum(self.median(quantity)) / self.whole[quantity]
+        return sum_in_order(self.median(quantity)) / self.whole[quantity]
 
     def waiting(self, quantity: str) -> float | None:
         """Share of a pass for which the GPU waits for the host, at least; None where none was held.

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from rich.table import Table
 
 from profiles.architectures.models import read_model
+from profiles.checks import sum_in_order
 from profiles.errors import DiffusimError, InputError
 from profiles.files import path_kind
 from profiles.measuring.counting.component import ModelCount, count_model
@@ -220,10 +221,13 @@ def times_table(title: str, components: Sequence[ComponentTimes]) -> Table:
     """One row per component and batch size, in milliseconds."""
     rows = []
     for component, batch in _batches(components):
-        first, later = (sum(batch.median(name)) for name in ("backward_first", "backward_later"))
+        first, later = (sum_in_order(batch.median(name)) for name in ("backward_first", "backward_later"))
         backward = [f"{1e3 * first:.2f}", f"{1e3 * later:.2f}"]
         backward.append(f"{batch.sum_over_whole('backward_later'):.3f}" if later else "")
-        forward = f"{1e3 * sum(batch.median('forward')):.2f}", f"{batch.sum_over_whole('forward'):.3f}"
+        forward = (
+            f"{1e3 * sum_in_order(batch.median('forward')):.2f}",
+            f"{batch.sum_over_whole('forward'):.3f}",
+        )
         first_columns = component.name, f"{batch.batch}", f"{len(component.counted.layers)}", *forward
         rows.append([*first_columns, *(backward if component.counted.spec.trainable else [""] * 3)])
     return table(title, COLUMNS, rows, left=("component",))
@@ -270,7 +274,7 @@ def _whole(component: ComponentTimes, batch: BatchTimes) -> dict[str, Value]:
         found[f"{name}_ms"] = _ms(batch.whole[quantity])
         found[f"{name}_sum_over_whole"] = round(batch.sum_over_whole(quantity), 4)
     if component.counted.spec.trainable:
-        found["backward_first_ms"] = _ms(sum(batch.median("backward_first")))
+        found["backward_first_ms"] = _ms(sum_in_order(batch.median("backward_first")))
     shares = {f"{name}_waiting_for_host": batch.waiting(quantity) for name, quantity in parts}
     return found | {key: round(share, 4) for key, share in shares.items() if share is not None}
 

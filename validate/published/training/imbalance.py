@@ -6,6 +6,7 @@ Source: PULSE, sections IV and VII-C1, Figs. 6, 7 and 13.
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from profiles.checks import sum_in_order
 from sim.explore.pulse_equations import schedule_s
 from sim.outcomes.results import Result
 from strategies.training.pulse import Pulse
@@ -37,7 +38,7 @@ class Gain(NamedTuple):
     def imbalance(self) -> float:
         """Longest over mean forward time of the block-wise stages."""
         times = _forwards_s(self.blocks)
-        return max(times) * len(times) / sum(times)
+        return max(times) * len(times) / sum_in_order(times)
 
     @property
     def shorter(self) -> float:

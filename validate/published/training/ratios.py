@@ -9,6 +9,7 @@ from typing import Final
 
 from profiles.architectures.models import Model
 from profiles.architectures.synthetic import equal_blocks_transformer, equal_layers_model
+from profiles.checks import sum_in_order
 from sim.outcomes.runs import run_point
 from sim.replay.metrics import idle_s
 from validate.points import drawing, replayed, sampler, scenario, trained
@@ -36,9 +37,9 @@ def _frozen_ratio(model: str, batch: int | None) -> float:
     assert batch is not None
     point = on_p4de(model, 1, 1)
     costs = point.costs.components
-    frozen_s = sum(float(costs[i].forward_s(batch).sum()) for i in point.model.frozen)
+    frozen_s = sum_in_order(float(costs[i].forward_s(batch).sum()) for i in point.model.frozen)
     backbones = [costs[i] for i in point.model.backbones]
-    trained_s = sum(float((c.forward_s(batch) + c.backward_s(batch)).sum()) for c in backbones)
+    trained_s = sum_in_order(float((c.forward_s(batch) + c.backward_s(batch)).sum()) for c in backbones)
     return frozen_s / trained_s
 
 
