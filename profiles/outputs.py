@@ -4,12 +4,14 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
-from threading import get_ident
 from typing import Final
 
 from profiles.errors import InputError
 
+_numbers: Final = count()
+"""Of files written by this process, several at a time."""
 _kept_open: Final[list[int]] = []
 """Pipes whose readers would take it for the end if they were closed before they are written to."""
 
@@ -58,7 +60,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     if target.exists() and not target.is_file():  # a pipe or a device
         yield path
         return
-    beside = target.with_name(f".sim-{os.getpid()}-{get_ident()}{target.suffix}")
+    beside = target.with_name(f".sim-{os.getpid()}-{next(_numbers)}{target.suffix}")
     try:
         yield beside
         beside.replace(target)
