@@ -23,7 +23,7 @@ from profiles.software.stacks import Stack
 from sim.asking import ARGUMENTS, held, request_of, scenario_asked, speaks_of_parameters, strategy_asked
 from sim.calibrating import Given, Number, measure, question
 from sim.explore.points import find_points
-from sim.explore.relief import lightest
+from sim.explore.relief import least_recomputed
 from sim.explore.scaling import over_counts
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
 from sim.legality import check_heeded, check_runs, within
@@ -89,7 +89,7 @@ def run(
     given |= {"checkpointing": None} if auto else {}
     request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
     scenario, point = scenario_asked(model, request), strategy_asked(request)
-    scenario, *remarks = lightest(point, scenario) if auto else (scenario,)
+    scenario, *remarks = least_recomputed(point, scenario) if auto else (scenario,)
     if measured is not None and measured_run is None:
         scenario = _scaled(point, scenario, Number.of(measured))
     else:

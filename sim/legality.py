@@ -65,7 +65,7 @@ def first_runtime(result: Result) -> Runtime:
     raise InputError(f"no runtime is known that runs this {case.strategy}: {why}")
 
 
-def runtime_for(name: str, scenario: AnyScenario) -> Runtime:
+def _runtime_for(name: str, scenario: AnyScenario) -> Runtime:
     """The runtime of a name, of the task of a scenario.
 
     Raises:
@@ -110,7 +110,7 @@ def check_runs(name: str, strategy: AnyStrategy, scenario: AnyScenario) -> Runti
         InputError: it does not run it, or there is none.
         InfeasibleError: the point does not exist.
     """
-    runtime = runtime_for(name, scenario)
+    runtime = _runtime_for(name, scenario)
     if refusal := runtime.refusal(case_of(strategy, scenario)):
         raise InputError(f"--runtime is {name}, but {refusal}")
     return runtime
@@ -124,7 +124,7 @@ def within(name: str, points: Sequence[Point], scenario: AnyScenario) -> list[Po
     Raises:
         InputError: there is no such runtime, it is of the other task, or does not know the model.
     """
-    runtime = runtime_for(name, scenario)
+    runtime = _runtime_for(name, scenario)
     kept: dict[object, Point] = {}
     refused: dict[str, Point] = {}
     for point in points:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from profiles.checks import sum_in_order
 from sim.replay.memory import peak_memory_bytes
 from sim.replay.metrics import collective_s, exposed_communication_s, idle_s
 from strategies.plans.traces import Trace
@@ -57,7 +58,7 @@ class Measures:
 def weighted(measured: Sequence[Measures], weights: Sequence[float], name: str) -> float:
     """The sum of one quantity over parts, each as often as its weight says."""
     pairs = zip(weights, measured, strict=True)
-    return float(sum(weight * getattr(measures, name) for weight, measures in pairs))
+    return float(sum_in_order(weight * getattr(measures, name) for weight, measures in pairs))
 
 
 def _peak_bytes(measured: Sequence[Measures]) -> float:
@@ -110,7 +111,7 @@ def together_s(jobs_s: Sequence[float]) -> float:
     """
     if len(jobs_s) == 1:
         return jobs_s[0]
-    return len(jobs_s) / sum(1 / seconds for seconds in jobs_s)
+    return len(jobs_s) / sum_in_order(1 / seconds for seconds in jobs_s)
 
 
 def side_by_side(jobs: Sequence[Measures]) -> Measures:
@@ -123,7 +124,7 @@ def side_by_side(jobs: Sequence[Measures]) -> Measures:
     duration_s = together_s([job.duration_s for job in jobs])
 
     def total(name: str) -> float:
-        return float(sum(getattr(job, name) * duration_s / job.duration_s for job in jobs))
+        return float(sum_in_order(getattr(job, name) * duration_s / job.duration_s for job in jobs))
 
     return Measures(
         duration_s=duration_s,

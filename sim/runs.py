@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
+from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from sim.contents import inputs_of
 from sim.doubts import doubt_of
@@ -128,7 +129,7 @@ def weigh(
         times=times,
         expected=expected,
         stages=stages,
-        phases=phases_of(parts),
+        phases=_phases_of(parts),
         source=source,
     )
 
@@ -206,7 +207,7 @@ def _times(parts: Sequence[Part], expected: Measures) -> dict[str, float]:
     return {"iteration_s": expected.duration_s, "first_iteration_s": expected.first_s}
 
 
-def phases_of(parts: Sequence[Part]) -> dict[str, float]:
+def _phases_of(parts: Sequence[Part]) -> dict[str, float]:
     """Seconds and peak memory of a run's phases under their public keys; none where only denoising steps run."""
     by_name: dict[str, list[Part]] = {}
     for part in parts:
@@ -215,7 +216,7 @@ def phases_of(parts: Sequence[Part]) -> dict[str, float]:
         return {}
     found: dict[str, float] = {}
     for name, own in by_name.items():
-        found[f"{name}_s"] = sum(part.phase.times * part.duration_s for part in own)
+        found[f"{name}_s"] = sum_in_order(part.phase.times * part.duration_s for part in own)
         found[f"{name}_peak_memory_bytes"] = max(part.measures.peak_memory_bytes for part in own)
     return found
 

@@ -1,16 +1,17 @@
-"""Steady runs: of a long run of the sampler only its first steps are replayed, where the others repeat them.
+"""Steady runs: where the steps of a long run of the sampler repeat one another, only the first of them are replayed.
 
-So too of a large step only the first of its alike layers, which are parts of it as steps are of a run.
+Likewise, where the layers of a large step are alike, only the first of them are.
 
-The engine knows no absolute time: once every op, message and collective of some steps comes as long after its like in
-the step before as all others do, and no host falls behind, so does everything after them. What a run takes and sends
-then grows by the same amount with each step.
+The engine knows no absolute time. Once every op, message and collective begins one and the same time after its
+counterpart in the step before, and no host falls behind, all later steps repeat that one. From then on each step adds
+the same seconds and the same bytes to the run.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Final
 
+from profiles.checks import sum_in_order
 from sim.measures import Measures
 from sim.replay.metrics import waited_s, wire_spans
 from strategies.patching.alike_layers import KeptLayers, Stretch
@@ -97,7 +98,7 @@ def _hosts_s(shorter: Trace, longer: Trace) -> Iterator[float]:
     """Seconds in which the host of each device dispatches a step."""
     for before, ops in zip(shorter.plan.ops, longer.plan.ops, strict=True):
         each, window = _window(len(before), len(ops))
-        yield sum(ops[index].host_s for index in window[-each:]) if each else 0.0
+        yield sum_in_order(ops[index].host_s for index in window[-each:]) if each else 0.0
 
 
 def with_all_layers(trace: Trace, stretches: Sequence[Stretch], network: Network) -> Measures | None:
@@ -138,7 +139,7 @@ def _layer_s(trace: Trace, window: KeptLayers) -> float | None:
                 return None
         ops = trace.plan.ops[device][inner[-2] : inner[-1]]
         hosts_s = [op.host_s for op in ops]
-        if sum(hosts_s) > (1 - HOST_LEAD) * period_s or max(hosts_s) > trace.plan.host_ahead_s:
+        if sum_in_order(hosts_s) > (1 - HOST_LEAD) * period_s or max(hosts_s) > trace.plan.host_ahead_s:
             return None
     return period_s
 
@@ -149,8 +150,8 @@ def _layer(trace: Trace, wire: Sequence[Span], windows: Sequence[KeptLayers], ne
     for window in windows:
         ops = range(*window.ops[-3:-1])
         for device in window.devices:
-            busy_s += sum(trace.ends[device][i] - trace.starts[device][i] for i in ops)
-            exposed_s += sum(waited_s(trace, wire, device, ops))
+            busy_s += sum_in_order(trace.ends[device][i] - trace.starts[device][i] for i in ops)
+            exposed_s += sum_in_order(waited_s(trace, wire, device, ops))
         for number in window.collectives:
             collective, (start, end) = trace.plan.collectives[number], trace.collectives[number]
             collective_s += (end - start) * len(collective.devices)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import InputError
-from validate.writing import whole_file, write_file, write_files
+from profiles.measuring.writing import whole_file, write_file, write_files
 
 
 def test_a_file_that_cannot_be_written_leaves_no_other(tmp_path):

@@ -93,7 +93,7 @@ def _warn_of_memory(result: Result) -> None:
 
 def check_files(options: argparse.Namespace) -> None:
     """Refuse files that could not be written at the end."""
-    from sim.outputs import check_writable
+    from profiles.outputs import check_writable
 
     claimed: dict[Path, str] = {}
     for flag in ("--out", "--store", "--trace", "--gantt", "--plot", "--report"):

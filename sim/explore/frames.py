@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InputError
+from profiles.outputs import check_writable, whole_file
 from sim.contents import inputs_of
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
 from sim.legality import runtimes_of
-from sim.outputs import check_writable, whole_file
 from sim.replay.metrics import bubbles
 from sim.replay.timelines import compute_bars
 from strategies.plans.traces import Trace

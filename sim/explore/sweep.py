@@ -22,7 +22,7 @@ from sim.contents import content_of, inputs_of
 from sim.explore.answers import take_bounds, take_outcome
 from sim.explore.desk import Desk
 from sim.explore.points import Asked, Point, find_points
-from sim.explore.relief import reliefs
+from sim.explore.relief import next_reliefs
 from sim.explore.thresholds import Threshold
 from sim.explore.workers import LENT, SERIAL_POINTS, WAVE, Workers
 from sim.parts import named_traces, replay_parts
@@ -73,7 +73,7 @@ class Sweep:
         points: all points, in the order in which they were found.
         top: so many of the best points are exact.
         exhaustive: whether every point that may fit is simulated, also those that can no longer be the best.
-        relief: checkpointing with which points that lack memory are tried again; none: they are not.
+        relief: ways of checkpointing with which points that lack memory are tried again; empty: with none.
     """
 
     scenario: AnyScenario
@@ -306,11 +306,11 @@ def run_sweep(
         desk, again = Desk(staff, store), list[Point]()
         try:
             _bound_points(sweep, sweep.points, desk, report)
-            while fresh := reliefs(sweep, again):
+            while fresh := next_reliefs(sweep, again):
                 again += fresh
                 _bound_points(sweep, fresh, desk, report)
             _simulate_points(sweep, [*sweep.points, *again], desk, report)
-            while fresh := reliefs(sweep, again, settled=True):
+            while fresh := next_reliefs(sweep, again, settled=True):
                 again += fresh
                 _bound_points(sweep, fresh, desk, report)
                 _simulate_points(sweep, [*sweep.points, *again], desk, report)

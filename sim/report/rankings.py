@@ -46,7 +46,7 @@ def print_rows_json(answer: Sweep | Scaling) -> None:
 
 def print_sweep(sweep: Sweep, note: str = "") -> None:
     """Print the verdict and a note, the best points and the best of each strategy, and what is infeasible and why."""
-    screen, shown = console(), shown_points(sweep)
+    screen, shown = console(), _shown_points(sweep)
     verdict = with_note(sweep.verdict, note)
     if verdict is not None:
         show_panel(screen, verdict.title, verdict.lines)
@@ -63,7 +63,7 @@ def print_sweep(sweep: Sweep, note: str = "") -> None:
 
 def print_markdown(sweep: Sweep, note: str = "") -> None:
     """Print the verdict with a note, and the table, in Markdown."""
-    shown, verdict = shown_points(sweep), with_note(sweep.verdict, note)
+    shown, verdict = _shown_points(sweep), with_note(sweep.verdict, note)
     parts = [NO_BEST] if verdict is None else [verdict.markdown(), f"```\n{verdict.again}\n```"]
     parts += [markdown_of(shown.title, columns(sweep, shown))] if shown.rows else []
     print("\n\n".join([*parts, *remarks(sweep, verdict)]))
@@ -77,7 +77,7 @@ class Shown(NamedTuple):
     title: str
 
 
-def shown_points(sweep: Sweep) -> Shown:
+def _shown_points(sweep: Sweep) -> Shown:
     """The best points, or the whole Pareto front, and the best of each strategy; those not recommended below."""
     simulated = [point for point in sweep.ranked() if point.status == "simulated"]
     best = front(simulated) if sweep.objective == "pareto" else simulated[:BEST]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from profiles.machines.collectives import sent_bytes
 from profiles.units import GB
@@ -62,7 +63,7 @@ def shares(result: Result) -> tuple[float, float, float]:
 def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> Account:
     """The account of a point, from its result and two more replays."""
     busy, wire, idle = shares(result)
-    host = min(busy, host_share(strategy, scenario, result))
+    host = min(busy, _host_share(strategy, scenario, result))
     parts = measured_parts(strategy, scenario)
     reasons = (
         *_host_reason(scenario, host),
@@ -73,7 +74,7 @@ def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> 
     return Account(busy - host, host, wire, idle, reasons)
 
 
-def host_share(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> float:
+def _host_share(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> float:
     """Share of the time in which compute is under way only because the host is behind."""
     stack, whole_s = scenario.stack, result.expected.duration_s
     if not whole_s or not (stack.forward_operator_s or stack.backward_operator_s):
@@ -98,7 +99,7 @@ def brief(reason: str) -> str:
 def _wire_reason(part: Part, wire: float) -> Iterator[str]:
     """What is awaited most on the wire, how fast it moves, and over which link."""
     awaited = awaited_s(part.trace)
-    whole_s = sum(awaited.values())
+    whole_s = sum_in_order(awaited.values())
     if wire < COUNTS or not whole_s:
         return
     way = max(awaited, key=lambda one: awaited[one])
@@ -140,7 +141,7 @@ def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, part: Part) -
     if scenario.task != "train" or team == 1:
         return
     ops = [op for row in part.trace.plan.ops for op in row if isinstance(op.action, FrozenAction)]
-    encoded_s = sum(op.duration_s for op in ops) / part.trace.plan.num_devices
+    encoded_s = sum_in_order(op.duration_s for op in ops) / part.trace.plan.num_devices
     if encoded_s:
         share = encoded_s / part.duration_s
         yield f"all {team} GPUs of a team encode the same samples, {share:.0%} of the time: --frozen cached spares it"

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from profiles.architectures.shares import WHOLE, Share
+from profiles.checks import sum_in_order
 from profiles.costs.kernel_times import MERGE_CAST_KERNELS, MERGE_CASTS, MERGE_KERNELS, MERGED_BYTES
 from profiles.costs.layers import HALF_BYTES, FloatArray
 from profiles.machines.hosts import CACHE_OPERATORS, PATCH_OPERATORS
@@ -95,8 +96,10 @@ def _exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
     keys = [e.elements for e in of if e.kind == "key_value"]
     heads = [e.heads * scenario.backbone.image_tokens for e in of if e.kind == "key_value"]
     sums = [e.elements for e in of if e.kind == "reduce"]
-    log_sums = sum(heads) * passed * LOG_SUM_BYTES / HALF_BYTES
-    return Exchanged(len(keys), sum(keys) / 2 * passed, log_sums, len(sums), sum(sums) * scale)
+    log_sums = sum_in_order(heads) * passed * LOG_SUM_BYTES / HALF_BYTES
+    return Exchanged(
+        len(keys), sum_in_order(keys) / 2 * passed, log_sums, len(sums), sum_in_order(sums) * scale
+    )
 
 
 class RunWork(NamedTuple):

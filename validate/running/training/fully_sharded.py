@@ -25,12 +25,12 @@ from profiles.architectures.models import Model
 from profiles.architectures.shares import ELEMENT_BYTES
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import DiffusimError, InputError
+from profiles.measuring.launching import launch, launched_place, unbroken
 from strategies.pipelining.mesh import CONTEXT, REPLICAS, SHARDS, TENSOR
 from strategies.plans.plan import Plan
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 from strategies.training.fsdp import FSDP
-from validate.launching import launch, launched_place, unbroken
 from validate.running.links import emulated_cluster
 from validate.running.rank import join
 from validate.running.training.attention import WAYS
