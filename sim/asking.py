@@ -23,6 +23,7 @@ from strategies.strategy import AnyScenario, AnyStrategy
 
 P = ParamSpec("P")
 R = TypeVar("R")
+E = TypeVar("E", bound=DiffusimError)
 
 ARGUMENTS: Final = ("model", "strategy", "cluster", "gpus", "stack", "measured", "measured_run", "runtime")
 """Arguments of ``run``, beside options and parameters."""
@@ -37,12 +38,18 @@ def speaks_of_parameters(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except DiffusimError as error:
-            error.flags = error.flags or str(error)
-            words = FLAG.sub(lambda match: match[1].replace("-", "_"), error.flags)
-            error.args = (words, *error.args[1:])
+            speak_of_parameters(error)
             raise
 
     return call
+
+
+def speak_of_parameters(error: E) -> E:
+    """The error, which names parameters; the command line still says its flags."""
+    error.flags = error.flags or str(error)
+    words = FLAG.sub(lambda match: match[1].replace("-", "_"), error.flags)
+    error.args = (words, *error.args[1:])
+    return error
 
 
 def request_of(

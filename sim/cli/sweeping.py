@@ -15,6 +15,7 @@ from sim.cli.requests import arguments, given_parameters, named
 from sim.contents import content_of
 from sim.explore.scaling import Scaling, each_count
 from sim.explore.sweep import Sweep
+from sim.explore.ways_out import why_none
 from sim.interrupts import held
 from sim.scenarios import OPTIONS
 
@@ -50,7 +51,7 @@ def sweep_command(options: argparse.Namespace) -> int:
         _draw(options, sweeps, chosen)
     _print(options, sweeps)
     if not found:
-        raise InfeasibleError(f"no point of the sweep is feasible: {_why(chosen)}")
+        raise InfeasibleError(why_none(chosen))
     return 0
 
 
@@ -131,16 +132,6 @@ def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
         return ""
     several = drawn_words(sweep.scenario.options)[1]
     return f"this is about training; --steps 20, or another flag of sampling, asks about drawing {several}"
-
-
-def _why(sweep: Sweep) -> str:
-    """The reason of most points that are infeasible, with an example."""
-    kind, count = next(iter(sweep.infeasible_by_reason().items()), ("it has none", 0))
-    example = next((point for point in sweep.points if point.kind == kind), None)
-    if example is None or example.reason is None:
-        return kind
-    such = example.name if example.reason == kind else f"{example.name}: {example.reason}"
-    return f"{count} of {len(sweep.points)} x {kind} (such as {such})"
 
 
 def _case(sweeps: Sequence[Sweep]) -> str:

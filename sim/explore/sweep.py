@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InfeasibleError, InputError
+from sim.asking import speak_of_parameters
 from sim.contents import content_of, inputs_of
 from sim.explore.answers import take_bounds, take_outcome
 from sim.explore.desk import Desk
 from sim.explore.points import Asked, Point, find_points
 from sim.explore.relief import reliefs
 from sim.explore.thresholds import Threshold
+from sim.explore.ways_out import nearest, why_none
 from sim.explore.workers import LENT, SERIAL_POINTS, WAVE, Workers
 from sim.parts import named_traces, replay_parts
 from sim.results import Result, activity
@@ -138,9 +140,12 @@ class Sweep:
         """The result of the best point.
 
         Raises:
-            InfeasibleError: no point that is recommended is feasible.
+            InfeasibleError: no point that is recommended is feasible; the reason of most, and ways out.
         """
-        return self._result(self.best_point(), "no point of the sweep is feasible and recommended")
+        point = self.best_point()
+        if point is None:
+            raise speak_of_parameters(InfeasibleError(why_none(self)))
+        return self.result_of(point)
 
     def best_of(self, strategy: str) -> Result:
         """The result of the best point of a strategy.
@@ -153,12 +158,9 @@ class Sweep:
         own = [point for point in self.ranked() if point.name == strategy]
         reason = own[0].reason if own else "the sweep did not look at it"
         first = next((point for point in own if point.status == "simulated"), None)
-        return self._result(first, f"no point of {strategy} is feasible: {reason}")
-
-    def _result(self, point: Point | None, otherwise: str) -> Result:
-        if point is None:
-            raise InfeasibleError(otherwise)
-        return self.result_of(point)
+        if first is None:
+            raise InfeasibleError(f"no point of {strategy} is feasible: {reason}")
+        return self.result_of(first)
 
     def result_of(self, point: Point) -> Result:
         """The result of a simulated point, whose traces are replayed when they are asked for.
@@ -315,7 +317,7 @@ def run_sweep(
                 _bound_points(sweep, fresh, desk, report)
                 _simulate_points(sweep, [*sweep.points, *again], desk, report)
         finally:
-            sweep.points += [point for point in again if point.status == "simulated"]
+            sweep.points += [point for point in again if point.status == "simulated"] or nearest(sweep, again)
 
 
 def _leaders_first(points: list[Point]) -> list[Point]:

@@ -51,5 +51,5 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
     start = Start(runtime, result.source.strategy, result)
     text, *notes = commented(start, (SAMPLERS | TRAINERS)[runtime.name](start))
     lacking = [f"{result.strategy} does not fit: {result.missing_memory}"] if result.missing_memory else []
-    said = (f"for {runtime.version}", *notes, *result.source.remarks, *lacking)
-    return Launch(runtime.name, text.rstrip("\n") + "\n", said)
+    remarks = (*result.source.remarks, *lacking)
+    return Launch(runtime.name, text.rstrip("\n") + "\n", (f"for {runtime.version}", *notes), remarks)

@@ -12,6 +12,7 @@ from sim.explore.points import Point
 from sim.explore.scaling import Scaling
 from sim.explore.space import pareto_front
 from sim.explore.sweep import Sweep
+from sim.explore.ways_out import such_as
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import LETTERS, held_fixed, how, tried
 from sim.report.numbers import band, drawn_words, duration
@@ -233,11 +234,8 @@ def _times_words(sweep: Sweep, best: Result) -> str:
 
 
 def _infeasible_words(sweep: Sweep) -> Iterator[str]:
-    ranked = sweep.ranked()
     for kind, count in sweep.infeasible_by_reason().items():
-        example = next(p for p in ranked if p.kind == kind)
-        such = example.name if example.reason == kind else f"{example.name}: {example.reason}"
-        yield f"infeasible: {count} x {kind} (such as {such})"
+        yield f"infeasible: {count} x {kind} ({such_as(sweep.points, kind)})"
     for kind, names in _not_applicable(sweep.points).items():
         yield f"not a point left of {', '.join(names)}: {kind}"
 
