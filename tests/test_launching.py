@@ -150,7 +150,7 @@ def test_a_strategy_of_a_stranger_runs_nowhere_that_is_known():
     result = sim.run("sd21", "diffusionpipe", gpus=2)
     assert runtimes_of(result.source.strategy, result.source.scenario) == ()
     with pytest.raises(
-        InputError, match=r"^no runtime is known that runs this diffusionpipe: none has the strategy"
+        InputError, match=r"^no runtime is known that starts this diffusionpipe: none has the strategy"
     ):
         sim.launch("sd21", "diffusionpipe", gpus=2)
 

@@ -75,7 +75,7 @@ def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, sweep):
 def test_points_that_look_alike_stand_once(sweep):
     (first, *_) = (point for point in sweep.ranked() if point.status == "simulated")
     other = replace(first, strategy=replace(first.strategy))
-    assert [rank for rank, _ in chosen_of([first, other], [first, other])] == [1]
+    assert [rank for rank, _ in chosen_of([first, other], [first, other], {})] == [1]
 
 
 @pytest.mark.parametrize("width", [80, 140])
