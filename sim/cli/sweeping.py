@@ -3,6 +3,7 @@
 import argparse
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,8 +173,18 @@ def _write_reached(sweeps: Sequence[Sweep], out: Path) -> None:
     from sim.explore.frames import write_rows
 
     there = sum(len(sweep.points) for sweep in sweeps)
-    known = "any that is bounded may still be the best"
     for sweep in sweeps:
         sweep.points = [point for point in sweep.points if point.reached]
     write_rows(_all(sweeps), out)
-    print(f"sim: wrote {sum(map(len, sweeps))} rows of {there} points to {out}; {known}", file=sys.stderr)
+    statuses = Counter(point.status for sweep in sweeps for point in sweep.points)
+    left = there - statuses.total()
+    counts = {name: statuses[name] for name in ("simulated", "bounded", "infeasible")} | {
+        "not looked at": left
+    }
+    said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    print(
+        f"sim: wrote what is known of {there} points to {out}: {said or 'nothing'}",
+        file=sys.stderr,
+    )
+    if statuses["bounded"] or left:
+        print("sim: any point that was not simulated may still be the best", file=sys.stderr)
