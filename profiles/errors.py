@@ -5,8 +5,10 @@ wrong; ``InfeasibleError`` that a point of the design space cannot exist; ``Dead
 plan can never be carried out.
 """
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Final
+from warnings import warn
 
 LONGEST: Final = 80
 """Characters of a value that a message shows; of longer ones beginning and end."""
@@ -28,6 +30,18 @@ class DiffusimWarning(UserWarning):
 
 class DiffusimNote(DiffusimWarning):
     """Something that was taken in another way than it was written, as other names are."""
+
+
+OWN: Final = ("profiles", "strategies", "sim", "validate", "contextlib", "functools")
+"""Packages whose lines a warning is not about: ours, and what our functions are wrapped in."""
+
+
+def warn_caller(words: str, category: type[DiffusimWarning]) -> None:
+    """Warn at the line of the first caller that is not of this project, as a user's script or notebook."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OWN:
+        frame, level = frame.f_back, level + 1
+    warn(words, category, stacklevel=level)
 
 
 class InputError(DiffusimError, ValueError):

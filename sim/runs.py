@@ -9,8 +9,9 @@ from sim.contents import inputs_of
 from sim.doubts import doubt_of
 from sim.measures import Measures, expectation, in_turn, side_by_side, together_s
 from sim.parts import Part, Variant, jobs, main_part, measured_parts, parts_by, parts_of, variants
+from sim.phrases import OUT_OF_MEMORY, missing_memory
 from sim.replay.engine import no_collection
-from sim.results import OUT_OF_MEMORY, NamedTrace, Result, Source, missing_memory
+from sim.results import NamedTrace, Result, Source
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Plan
 from strategies.strategy import (

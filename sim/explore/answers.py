@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from profiles.errors import InfeasibleError
 from sim.explore.points import Asked, Point
-from sim.results import OUT_OF_MEMORY, Result, missing_memory
+from sim.phrases import OUT_OF_MEMORY, missing_memory
+from sim.results import Result
 from sim.runs import bound, check_held_memory, least_memory_bytes, run_within
 from strategies.strategy import AnyScenario
 

@@ -19,7 +19,7 @@ from sim.explore.answers import Bounds
 from sim.explore.kept import bounds_from, mapping_in, mapping_of, measures_from, text_in
 from sim.explore.store import StoreFile
 from sim.measures import Measures
-from sim.results import OUT_OF_MEMORY
+from sim.phrases import OUT_OF_MEMORY
 from sim.scenarios import OPTIONS, fields_of
 from strategies.registry import strategies_of
 from strategies.strategy import is_seamless

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from sim.explore.points import Point
-from sim.results import OUT_OF_MEMORY, missing_memory
+from sim.phrases import OUT_OF_MEMORY, missing_memory
 from sim.runs import least_memory_bytes, run_point
 from strategies.plans.workloads import AUTO, RELIEF
 from strategies.scenario import Scenario

@@ -28,7 +28,8 @@ from sim.explore.thresholds import Threshold
 from sim.explore.ways_out import nearest, why_none
 from sim.explore.workers import LENT, SERIAL_POINTS, WAVE, Workers
 from sim.parts import named_traces, replay_parts
-from sim.results import Result, activity
+from sim.phrases import activity
+from sim.results import Result
 from sim.runs import source_of
 from sim.scenarios import KIND
 from strategies.parameters import check_integer

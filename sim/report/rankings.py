@@ -7,6 +7,7 @@ from textwrap import shorten
 from typing import Any, Final, NamedTuple
 
 from profiles.units import GIB
+from sim.asking import in_flags
 from sim.explore.frames import rows
 from sim.explore.points import Point
 from sim.explore.scaling import Scaling
@@ -267,7 +268,7 @@ def _times_words(sweep: Sweep, best: Result) -> str:
 
 def _infeasible_words(sweep: Sweep) -> Iterator[str]:
     for kind, count in sweep.infeasible_by_reason().items():
-        yield f"infeasible: {count} x {kind} ({such_as(sweep.points, kind)})"
+        yield f"infeasible: {count} x {kind} ({in_flags(such_as(sweep.points, kind))})"
     for kind, names in _not_applicable(sweep.points).items():
         yield f"not a point left of {', '.join(names)}: {kind}"
 
