@@ -105,9 +105,9 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 def would_divide(number: int) -> str:
-    """The values above 1 that divide a number, in words."""
+    """The values above 1 that divide a number, in words; whether the GPUs can be divided so is not said."""
     *others, last = [str(value) for value in range(2, number + 1) if number % value == 0] or ["1"]
-    return f"{', '.join(others)} or {last} would do" if others else f"{last} would do"
+    return f"{', '.join(others)} and {last} divide {number}" if others else f"only {last} divides {number}"
 
 
 class InfeasibleError(DiffusimError):

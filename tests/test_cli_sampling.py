@@ -429,7 +429,7 @@ REFUSED = [
         f"{PIXART} --strategy pipefusion --layers 7,7",
         "layers(7,7) are 2 stages of 14 layers, not --pipeline-degree 8 of 28",
     ),
-    (f"{PIXART} --strategy ulysses --gpus 3", "16 heads, ulysses 3: 16 % 3 = 1; 2, 4, 8 or 16 would do"),
+    (f"{PIXART} --strategy ulysses --gpus 3", "16 heads, ulysses 3: 16 % 3 = 1; 2, 4, 8 and 16 divide 16"),
     (f"{PIXART} --strategy usp", "--ulysses-degree 2 * --ring-degree 2 = 4 are not --gpus 8"),
     (f"{PIXART} --strategy hybrid --pipeline-degree 3", "--pipeline-degree 3 = 3 do not divide --gpus 8"),
     (f"{PIXART} --strategy single --gpus 4", "runs on one GPU, not on --gpus 4"),

@@ -9,6 +9,7 @@ from profiles.architectures.models import Model
 from profiles.machines.clusters import Cluster
 from profiles.software.runtimes import Runtime, find_runtime
 from sim.api import run
+from sim.asking import speaks_of_parameters
 from sim.launching.said import commented
 from sim.launching.samplers import SAMPLERS
 from sim.launching.starts import Launch, Start
@@ -18,6 +19,7 @@ from sim.results import Result
 from strategies.strategy import AnyScenario, AnyStrategy
 
 
+@speaks_of_parameters
 def launch(
     model: str | Model | AnyScenario,
     strategy: str | AnyStrategy,
