@@ -20,8 +20,14 @@ from profiles.costs.calibration import MeasuredRun
 from profiles.errors import InputError
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import Stack
+<<<<<<< HEAD
 from sim.asking.arguments import (
     ARGUMENTS,
+=======
+from sim.asking.arguments import (
+    ARGUMENTS,
+    SHARED,
+>>>>>>> desk
     held,
     request_of,
     scenario_asked,
@@ -147,7 +153,8 @@ def calibrate(
         InputError: as of ``run``, or no factor between 0.1 and 10 does.
         InfeasibleError: the strategy, a degree or the batch does not apply here.
     """
-    request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
+    every = (*SHARED, "measured")
+    request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack, arguments=every)
     scenario, point, number = scenario_asked(model, request), strategy_asked(request), Number.of(measured)
     text = json.dumps({**question(point, scenario), number.name: number.value})
     return measure(point, scenario, number, {"measured_run": text})
@@ -302,7 +309,8 @@ def schedule(
     """
     if format not in ("text", "torch"):
         raise InputError(f"--format is '{format}', must be one of text, torch")
-    request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
+    every = (*SHARED, "format")
+    request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack, arguments=every)
     sampled, point = find_task(request) == "sample", strategy_asked(request)
     if sampled and format == "torch":
         raise InputError(f"--format is 'torch', which has no word for patches, and {point.name} draws images")

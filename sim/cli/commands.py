@@ -29,7 +29,7 @@ def run_command(options: argparse.Namespace) -> int:
         return print_experiment(options)
     check_files(options)
     result = api.run(strategy=options.strategy, **arguments(options))
-    _warn_of_memory(result)
+    _warn_of_memory(options, result)
     for remark in result.source.remarks if result.source else ():
         print(f"sim: note: {remark}", file=sys.stderr)
     write_files(options, result)
@@ -52,6 +52,8 @@ def launch_command(options: argparse.Namespace) -> int:
     from sim.launching.launch import launch
 
     found = launch(strategy=options.strategy, **arguments(options))
+    for remark in found.remarks:
+        print(f"sim: note: {remark}", file=sys.stderr)
     for note in found.notes:
         print(f"sim: {found.runtime}: {note}", file=sys.stderr)
     sys.stdout.write(found.text)
@@ -86,9 +88,17 @@ def print_experiment(options: argparse.Namespace) -> int:
     return 0
 
 
-def _warn_of_memory(result: Result) -> None:
-    if result.missing_memory:
-        print(f"sim: warning: {result.strategy} does not fit: {result.missing_memory}", file=sys.stderr)
+def _warn_of_memory(options: argparse.Namespace, result: Result) -> None:
+    """Say by how much a point does not fit, and with which flags it would."""
+    if not result.missing_memory or result.source is None:
+        return
+    from sim.explore.ways_out import ways_out
+
+    relief = getattr(options, "checkpointing", None) == AUTO
+    source = result.source
+    ways = ways_out(source.scenario, [result.strategy], relief=relief, point=source.strategy)
+    words = f"{result.strategy} does not fit: {result.missing_memory}{ways and '; '}{ways}"
+    print(f"sim: warning: {words}", file=sys.stderr)
 
 
 def check_files(options: argparse.Namespace) -> None:

@@ -1,9 +1,9 @@
 """Legality: which runtimes run a point."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 from profiles.errors import InfeasibleError, InputError
 from profiles.software.levers import HALF
@@ -12,8 +12,12 @@ from sim.asking.scenarios import KIND
 from sim.explore.points import Point
 from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of
+from strategies.parameters import flag_of
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
+
+NO_RUNTIME: Final = "none known"
+"""In place of the names of runtimes that run a point, where none is known."""
 
 
 def case_of(strategy: AnyStrategy, scenario: AnyScenario) -> Case:
@@ -58,11 +62,24 @@ def first_runtime(result: Result) -> Runtime:
     case = case_of(result.source.strategy, scenario)
     if names := runs_in(scenario.task, case):
         return find_runtime(names[0])
-    having = [
-        one for one in all_runtimes().values() if one.task == scenario.task and case.strategy in one.rules
-    ]
-    why = "; ".join(one.refusal(case) for one in having) or "none has the strategy"
-    raise InputError(f"no runtime is known that runs this {case.strategy}: {why}")
+    of_task = (one for one in all_runtimes().values() if one.task == scenario.task)
+    having = sorted(
+        (one for one in of_task if case.strategy in one.rules), key=lambda one: bool(one.unknown(case.model))
+    )
+    why = (
+        "; ".join([*_nearly(having, case), *(one.refusal(case) for one in having)]) or "none has the strategy"
+    )
+    raise InputError(f"no runtime is known that starts this {case.strategy}: {why}")
+
+
+def _nearly(runtimes: Sequence[Runtime], case: Case) -> Iterator[str]:
+    """With which other parameters beside degrees the first of some runtimes would run a case."""
+    for runtime in runtimes:
+        changes = runtime.rules[case.strategy].kept_to(case.parameters)
+        if changes and not runtime.refusal(replace(case, parameters={**case.parameters, **changes})):
+            flags = " ".join(f"{flag_of(name)} {value}" for name, value in changes.items())
+            yield f"with {flags} {runtime.name} runs it"
+            return
 
 
 def runtime_for(name: str, scenario: AnyScenario) -> Runtime:

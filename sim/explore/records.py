@@ -21,6 +21,7 @@ from sim.explore.store import StoreFile
 from sim.outcomes.contents import content_of
 from sim.outcomes.measures import Measures
 from sim.outcomes.results import OUT_OF_MEMORY
+from sim.phrases import OUT_OF_MEMORY
 from strategies.registry import strategies_of
 from strategies.strategy import is_seamless
 

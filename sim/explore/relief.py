@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from sim.explore.points import Point
 from sim.outcomes.results import OUT_OF_MEMORY, missing_memory
 from sim.outcomes.runs import least_memory_bytes, run_point
+from sim.phrases import OUT_OF_MEMORY, missing_memory
 from strategies.plans.workloads import AUTO, RELIEF
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
@@ -61,13 +62,14 @@ def _attends_in_one(scenario: AnyScenario) -> bool:
 def least_recomputed(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[AnyScenario, str]:
     """A scenario with the least recomputation with which a point fits, and a remark on what it is.
 
-    Where none does, nothing is recomputed.
+    Where none does, that in which it lacks least.
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.
     """
     assert isinstance(scenario, Scenario)
-    there, before = scenario.cluster.device.memory_bytes, ""
+    there, before = scenario.cluster.device.memory_bytes, ": it fits without recomputation"
+    lacking: list[tuple[float, str]] = []
     for checkpointing in LIGHTEST_FIRST:
         if checkpointing == SELECTIVE and not _attends_in_one(scenario):
             continue
@@ -76,6 +78,9 @@ def least_recomputed(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[AnyS
         if there is None or held <= there:
             held = run_point(strategy, asked).peak_memory_bytes
         if there is None or held <= there:
-            return asked, f"checkpointing {AUTO} took {checkpointing}{before}"
+            return asked, f"--checkpointing {AUTO} took {checkpointing}{before}"
         before = f": with {checkpointing} it {missing_memory(held, there, at_least=True)}"
-    return scenario, f"checkpointing {AUTO} took none: it does not fit with any"
+        lacking.append((held, checkpointing))
+    _, least = min(lacking)
+    words = f"--checkpointing {AUTO} took {least}, with which it lacks least: no recomputation makes it fit"
+    return scenario.with_checkpointing(least), words

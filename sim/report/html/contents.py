@@ -218,13 +218,9 @@ def _scaling(scaling: Scaling) -> dict[str, Any]:
     steps, knee = scaling.steps, scaling.knee
     return {
         "gpus": [step.gpus for step in steps],
-        "speed": [step.result.samples_per_s for step in steps],
-        "low": [
-            step.result.samples_per_s * step.result.expected.duration_s / step.result.high_s for step in steps
-        ],
-        "high": [
-            step.result.samples_per_s * step.result.expected.duration_s / step.result.low_s for step in steps
-        ],
+        "speed": [step.samples_per_s for step in steps],
+        "low": [step.samples_per_s * step.result.expected.duration_s / step.result.high_s for step in steps],
+        "high": [step.samples_per_s * step.result.expected.duration_s / step.result.low_s for step in steps],
         "efficiency": [100 * step.efficiency for step in steps],
         "strategy": [step.result.strategy for step in steps],
         "knee": None if knee is None else knee.gpus,
