@@ -20,14 +20,9 @@ from profiles.costs.calibration import MeasuredRun
 from profiles.errors import InputError
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import Stack
-<<<<<<< HEAD
-from sim.asking.arguments import (
-    ARGUMENTS,
-=======
 from sim.asking.arguments import (
     ARGUMENTS,
     SHARED,
->>>>>>> desk
     held,
     request_of,
     scenario_asked,
