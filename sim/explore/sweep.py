@@ -131,7 +131,7 @@ class Sweep:
     def twins(self) -> dict[int, Point]:
         """Points by id whose result is that of a better one of another strategy, as of equal degrees, and that one."""
         first: dict[object, Point] = {}
-        found = {}
+        found: dict[int, Point] = {}
         for point in self.ranked():
             if point.identity is not None:
                 same = first.setdefault(point.identity[1:], point)

@@ -130,7 +130,8 @@ def _fits(
     names = [way.strategy for way in ways if way.strategy] or names
     there = scenario.cluster.device.memory_bytes
     try:
-        changed: AnyScenario = replace(scenario, workload=replace(scenario.workload, **change))
+        workload: Any = replace(scenario.workload, **change)
+        changed: AnyScenario = replace(scenario, workload=workload)
     except InputError:  # no such thing here: nobody knows the host's link, or the two do not go together
         return False
     if there is None:
