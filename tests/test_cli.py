@@ -17,8 +17,8 @@ import pytest
 from profiles.architectures.models import load_model, model_names
 from profiles.machines.clusters import cluster_names, load_cluster
 from sim.cli.main import main
-from sim.contents import inputs_of
-from sim.runs import run_point
+from sim.outcomes.contents import inputs_of
+from sim.outcomes.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import all_samplers, all_strategies, make_strategy
 from strategies.scenario import Scenario
@@ -66,19 +66,6 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 def sim(tell):
     """A function that runs a command and returns its exit code, stdout and stderr."""
     return tell
-
-
-@pytest.fixture
-def ask(sim):
-    """A function that runs a command with --json and returns what it prints."""
-
-    def run(*arguments):
-        code, out, _ = sim(*arguments, "--json")
-        assert code == 0
-        assert out.count("\n") == 1
-        return json.loads(out)
-
-    return run
 
 
 def shell(*arguments, **options):

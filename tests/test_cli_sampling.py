@@ -10,11 +10,11 @@ import pytest
 
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
+from sim.asking.scenarios import Request, find_task
 from sim.cli.main import main, make_parser
 from sim.cli.requests import given
-from sim.contents import inputs_of
-from sim.runs import run_point
-from sim.scenarios import Request, find_task
+from sim.outcomes.contents import inputs_of
+from sim.outcomes.runs import run_point
 from strategies.plans.actions import (
     CollectiveAction,
     FrozenAction,
@@ -53,19 +53,6 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 def sim(tell):
     """A function that runs a command and returns its exit code, stdout and stderr."""
     return tell
-
-
-@pytest.fixture
-def ask(sim):
-    """A function that runs a command with --json and returns what it prints."""
-
-    def run(*arguments):
-        code, out, err = sim(*arguments, "--json")
-        assert code == 0, err
-        assert out.count("\n") == 1
-        return json.loads(out)
-
-    return run
 
 
 def text_of(value):

@@ -8,9 +8,9 @@ import pytest
 
 import sim
 from profiles.errors import InputError
+from sim.asking.experiments import Experiment, as_toml, load_experiment
+from sim.asking.measured_runs import RESULT
 from sim.cli.main import main
-from sim.experiments import Experiment, as_toml, load_experiment
-from sim.measured_runs import RESULT
 
 QUESTION = """\
 model = "sd21"

@@ -14,9 +14,9 @@ import sim
 from profiles.errors import InputError
 from profiles.software.runtimes import RUNTIMES, Case, Rule, all_runtimes, find_runtime, read_runtime, runs_in
 from sim.cli.main import main
+from sim.explore.legality import case_of, runtimes_of
 from sim.launching.samplers import SAMPLERS
 from sim.launching.trainers import TRAINERS
-from sim.legality import case_of, runtimes_of
 from sim.report.tables import account_in, lines_of
 from strategies.registry import class_of, make, strategies_of
 

@@ -6,10 +6,10 @@ from threading import Thread
 
 import pytest
 
+from profiles import outputs
 from profiles.errors import InputError
-from sim import outputs
+from profiles.outputs import check_writable, whole_file
 from sim.cli.main import main
-from sim.outputs import check_writable, whole_file
 
 RUN = ("run", "--model", "sd21", "--strategy", "ddp", "--gpus", "2", "--batch-size", "4")
 SWEEP = ("sweep", "--model", "sd21", "--strategy", "ddp", "--gpus", "2", "--batch-size", "4")

@@ -12,11 +12,11 @@ from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
 from sim.explore.points import Point, find_points
 from sim.explore.sweep import Sweep, run_sweep
+from sim.outcomes.runs import run_point
 from sim.report.columns import fitting
 from sim.report.descriptions import how
 from sim.report.rankings import BEST, Shown, chosen_of, columns, command, print_rows_json, print_sweep
 from sim.report.tables import print_result
-from sim.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario

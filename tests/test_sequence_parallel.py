@@ -15,8 +15,8 @@ from profiles.costs.kernel_times import MERGE_CAST_KERNELS, MERGE_KERNELS
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.hosts import CALLS_S
+from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
-from sim.runs import run_point
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.grid import Team
 from strategies.patching.layer_runs import LayerRun, merged_s, run_layers, run_seconds, run_work

@@ -7,7 +7,7 @@ import pytest
 
 import sim
 from profiles.errors import InfeasibleError, InputError, would_divide
-from sim import suggestions
+from sim.asking import suggestions
 from sim.cli.main import main
 from strategies.registry import make
 

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from profiles.errors import InputError
 from sim import api
-from sim.calibrating import setting
+from sim.asking.calibrating import setting
+from sim.asking.limits import check_swept
+from sim.asking.measured_runs import calibrated
+from sim.asking.scenarios import Request, check_known, scenario_of
 from sim.cli.requests import ASIDE, arguments, given, named
-from sim.limits import check_swept
-from sim.measured_runs import calibrated
-from sim.results import Result
-from sim.scenarios import Request, check_known, scenario_of
+from sim.outcomes.results import Result
 from strategies.plans.workloads import AUTO
 from strategies.scenario import Scenario
 
@@ -62,7 +62,7 @@ def launch_command(options: argparse.Namespace) -> int:
 
 def print_experiment(options: argparse.Namespace) -> int:
     """Print the question that was asked, with what it leaves to defaults, for --experiment; nothing is computed."""
-    from sim.experiments import as_toml
+    from sim.asking.experiments import as_toml
 
     if isinstance(options.gpus, tuple):
         raise InputError("--print-experiment prints one question: give one number of --gpus")
@@ -103,7 +103,7 @@ def _warn_of_memory(options: argparse.Namespace, result: Result) -> None:
 
 def check_files(options: argparse.Namespace) -> None:
     """Refuse files that could not be written at the end."""
-    from sim.outputs import check_writable
+    from profiles.outputs import check_writable
 
     claimed: dict[Path, str] = {}
     for flag in ("--out", "--store", "--trace", "--gantt", "--plot", "--report"):

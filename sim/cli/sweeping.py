@@ -11,14 +11,14 @@ from typing import Any
 
 from profiles.errors import InfeasibleError
 from sim import api
+from sim.asking.scenarios import OPTIONS
 from sim.cli.commands import check_files, print_experiment, write_files
 from sim.cli.requests import arguments, given_parameters, named
-from sim.contents import content_of
 from sim.explore.scaling import Scaling, each_count
 from sim.explore.sweep import Sweep
 from sim.explore.ways_out import why_none
 from sim.interrupts import held
-from sim.scenarios import OPTIONS
+from sim.outcomes.contents import content_of
 
 
 def sweep_command(options: argparse.Namespace) -> int:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InputError
-from sim.contents import inputs_of
+from profiles.outputs import check_writable, whole_file
+from sim.explore.legality import NO_RUNTIME, runtimes_of
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
-from sim.legality import NO_RUNTIME, runtimes_of
-from sim.outputs import check_writable, whole_file
+from sim.outcomes.contents import inputs_of
 from sim.replay.metrics import bubbles
 from sim.replay.timelines import compute_bars
 from strategies.plans.traces import Trace

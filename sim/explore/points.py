@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 from profiles.costs.bands import tied
 from profiles.errors import InfeasibleError, InputError
-from sim.results import Result
-from sim.runs import parameters_of
+from sim.outcomes.results import Result
+from sim.outcomes.runs import parameters_of
 from strategies.parameters import check_parameters, flag_of
 from strategies.registry import class_of, strategies_of
 from strategies.scenario import Scenario

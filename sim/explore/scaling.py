@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, overload
 from profiles.errors import DiffusimWarning, InputError
 from sim.explore.counts import counts, counts_in
 from sim.explore.sweep import Sweep
-from sim.results import Result
+from sim.outcomes.results import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,20 +18,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InfeasibleError, InputError
-from sim.asking import speak_of_parameters
-from sim.contents import content_of, inputs_of
+from sim.asking.arguments import speak_of_parameters
+from sim.asking.scenarios import KIND
 from sim.explore.answers import take_bounds, take_outcome
 from sim.explore.desk import Desk
 from sim.explore.points import MAX_MICRO_BATCHES, Asked, Point, find_points, groups
-from sim.explore.relief import reliefs
+from sim.explore.relief import next_reliefs
 from sim.explore.thresholds import Threshold
 from sim.explore.ways_out import nearest, why_none
 from sim.explore.workers import LENT, SERIAL_POINTS, WAVE, Workers
-from sim.parts import named_traces, replay_parts
+from sim.outcomes.contents import content_of, inputs_of
+from sim.outcomes.parts import named_traces, replay_parts
+from sim.outcomes.results import Result
+from sim.outcomes.runs import source_of
 from sim.phrases import activity
-from sim.results import Result
-from sim.runs import source_of
-from sim.scenarios import KIND
 from strategies.parameters import check_integer
 from strategies.registry import class_of
 from strategies.strategy import AnyScenario
@@ -74,7 +74,7 @@ class Sweep:
         points: all points, in the order in which they were found.
         top: so many of the best points are exact.
         exhaustive: whether every point that may fit is simulated, also those that can no longer be the best.
-        relief: checkpointing with which points that lack memory are tried again; none: they are not.
+        relief: ways of checkpointing with which points that lack memory are tried again; empty: with none.
     """
 
     scenario: AnyScenario
@@ -326,11 +326,11 @@ def run_sweep(
         desk, again = Desk(staff, store), list[Point]()
         try:
             _bound_points(sweep, sweep.points, desk, report)
-            while fresh := reliefs(sweep, again):
+            while fresh := next_reliefs(sweep, again):
                 again += fresh
                 _bound_points(sweep, fresh, desk, report)
             _simulate_points(sweep, [*sweep.points, *again], desk, report)
-            while fresh := reliefs(sweep, again, settled=True):
+            while fresh := next_reliefs(sweep, again, settled=True):
                 again += fresh
                 _bound_points(sweep, fresh, desk, report)
                 _simulate_points(sweep, [*sweep.points, *again], desk, report)

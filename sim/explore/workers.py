@@ -18,9 +18,9 @@ from types import ModuleType
 from typing import Final, NamedTuple
 
 from profiles.errors import DiffusimError, DiffusimWarning, InputError, warn_caller
-from sim.contents import engine
 from sim.explore.answers import Answers, Task
 from sim.interrupts import check, held
+from sim.outcomes.contents import engine
 from strategies.strategy import AnyScenario
 
 SERIAL_POINTS: Final = 48

@@ -9,13 +9,13 @@ from profiles.architectures.models import Model
 from profiles.machines.clusters import Cluster
 from profiles.software.runtimes import Runtime, find_runtime
 from sim.api import run
-from sim.asking import speaks_of_parameters
+from sim.asking.arguments import speaks_of_parameters
+from sim.explore.legality import first_runtime
 from sim.launching.said import commented
 from sim.launching.samplers import SAMPLERS
 from sim.launching.starts import Launch, Start
 from sim.launching.trainers import TRAINERS
-from sim.legality import first_runtime
-from sim.results import Result
+from sim.outcomes.results import Result
 from strategies.strategy import AnyScenario, AnyStrategy
 
 

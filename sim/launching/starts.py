@@ -7,7 +7,7 @@ from math import ceil, prod
 from typing import Any, Final, NamedTuple
 
 from profiles.software.runtimes import Runtime
-from sim.results import Result
+from sim.outcomes.results import Result
 
 PROMPT: Final = "a photo of an astronaut"
 

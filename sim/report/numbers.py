@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import floor, log10
 from typing import Any, Final
 
-from sim.results import Result
+from sim.outcomes.results import Result
 
 WIDE: Final = 1.2
 """Bands whose end is more than so many times their start are told to two figures."""

@@ -7,21 +7,21 @@ from textwrap import shorten
 from typing import Any, Final, NamedTuple
 
 from profiles.units import GIB
-from sim.asking import in_flags
+from sim.asking.arguments import in_flags
 from sim.explore.frames import rows
+from sim.explore.legality import runtimes_of
 from sim.explore.points import Point
 from sim.explore.scaling import Scaling
 from sim.explore.space import pareto_front
 from sim.explore.sweep import Sweep
 from sim.explore.ways_out import such_as
-from sim.legality import runtimes_of
+from sim.outcomes.results import Result
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import LETTERS, held_fixed, how, tried
 from sim.report.numbers import band, drawn_words, duration
 from sim.report.panels import show_panel
 from sim.report.tables import command_of, console
 from sim.report.verdicts import Verdict, with_note
-from sim.results import Result
 from strategies.registry import baselines
 
 TIE: Final = " tie"

@@ -9,16 +9,17 @@ from dataclasses import dataclass, replace
 from math import fsum
 from typing import Final
 
+from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from profiles.machines.collectives import sent_bytes
 from profiles.units import GB
 from sim.explore.points import Asked, Point
 from sim.explore.sweep import Sweep
-from sim.parts import Part, main_part, measured_parts
+from sim.outcomes.parts import Part, main_part, measured_parts
+from sim.outcomes.results import Result
+from sim.outcomes.runs import run_point, weigh
 from sim.replay.waits import MESSAGE, Way, awaited_s, between_nodes, members
 from sim.report.numbers import duration
-from sim.results import Result
-from sim.runs import run_point, weigh
 from strategies.plans.actions import OPTIMIZER, FrozenAction, StageAction
 from strategies.plans.network import Network
 from strategies.plans.traces import Trace
@@ -126,7 +127,7 @@ def brief(reason: str) -> str:
 def _wire_reason(part: Part, wire: float) -> Iterator[str]:
     """What is awaited most on the wire, how fast it moves, and over which link."""
     awaited = awaited_s(part.trace)
-    whole_s = sum(awaited.values())
+    whole_s = sum_in_order(awaited.values())
     if wire < COUNTS or not whole_s:
         return
     way = max(awaited, key=lambda one: awaited[one])
@@ -168,7 +169,7 @@ def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, part: Part) -
     if scenario.task != "train" or team == 1:
         return
     ops = [op for row in part.trace.plan.ops for op in row if isinstance(op.action, FrozenAction)]
-    encoded_s = sum(op.duration_s for op in ops) / part.trace.plan.num_devices
+    encoded_s = sum_in_order(op.duration_s for op in ops) / part.trace.plan.num_devices
     if encoded_s:
         share = encoded_s / part.duration_s
         yield f"all {team} GPUs of a team encode the same samples, {share:.0%} of the time: --frozen cached spares it"

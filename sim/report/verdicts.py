@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 from profiles.costs.trust import Trust
 from profiles.units import GIB
+from sim.explore.legality import runtimes_of
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
-from sim.legality import runtimes_of
+from sim.outcomes.results import Result
 from sim.report.changes import Change, changes, fastest_of
 from sim.report.descriptions import Tried, fairness, how, tried
 from sim.report.numbers import drawn_words, duration
@@ -24,7 +25,6 @@ from sim.report.panels import (
 )
 from sim.report.reasons import Account, account_of_best
 from sim.report.tables import command_of
-from sim.results import Result
 
 
 class Runnable(NamedTuple):

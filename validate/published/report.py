@@ -2,12 +2,14 @@
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from statistics import mean, median
 from typing import Final
 
 from profiles.errors import InputError
 from profiles.files import read_text
+from profiles.measuring.tables import grouped
 from sim.report.plots.charts import ENDINGS, save_figure
 from validate.published import training
 from validate.published.bands import write_bands, write_trust
@@ -18,7 +20,7 @@ from validate.published.pages import sampling, todays_models
 from validate.published.records import LATENCY, SAMPLES_PER_S, TASKS, UNSAID, Record, Standing
 from validate.published.sampling.runs import all_runs
 from validate.published.sampling.tables import sampling_ledger, sections
-from validate.tables import Section, grouped, parts_around, percent, print_sections, signed, write_tables
+from validate.tables import Section, parts_around, percent, print_sections, signed, write_tables
 
 END: Final = "<!-- end -->"
 MARKERS: Final = "<!-- python -m validate published --readme -->", END
@@ -33,6 +35,8 @@ CLUSTERS: Final = ("MosaicML", "MLPerf")
 """Beginnings of the sources that publish throughputs of real clusters."""
 PAPERS: Final = ("DiffusionPipe", "PULSE")
 """Beginnings of the papers that are told in detail."""
+ALIKE: Final = attrgetter("paper", "item", "model", "machine", "method", "quantity")
+"""What the numbers of one line in detail share."""
 Show = Callable[[str, Section], None]
 """What is told each table as soon as it is made, and its task."""
 
@@ -113,24 +117,21 @@ def in_short(ledger: Ledger) -> list[Section]:
         if one.row.group.startswith(CLUSTERS) and one.row.quantity == SAMPLES_PER_S and one.row.num_gpus == 64
     ]
     several = [one for one in judged if one.row.quantity == LATENCY and (one.row.num_gpus or 1) > 1]
-    right = [contest.loss == 0 for contest in ledger.contests]
     losses = [contest.loss for contest in ledger.contests]
+    every = (
+        f"all published numbers that nothing was set with in view ({len(judged)} of {len(ledger.records)})"
+    )
+    trained = "training of Stable Diffusion on 64 A100 or H100 (MosaicML, MLPerf;"
     rows = [
-        [
-            f"all published numbers that nothing was set with in view ({len(judged)} of {len(ledger.records)})",
-            _median(judged),
-        ],
-        [
-            f"training of Stable Diffusion on 64 A100 or H100 (MosaicML, MLPerf; {len(real)} runs, none fitted)",
-            _range(real),
-        ],
+        [every, _median(judged)],
+        [f"{trained} {len(real)} runs, none fitted)", _range(real)],
         [f"sampling on several GPUs ({len(several)} independent latencies)", _median(several)],
     ]
     if losses:
-        won = (
-            f"right winner in {sum(right)} of {len(right)}, mean loss by a wrong pick {percent(mean(losses))}"
+        right = f"right winner in {losses.count(0)} of {len(losses)}"
+        rows.append(
+            ["methods published side by side", f"{right}, mean loss by a wrong pick {percent(mean(losses))}"]
         )
-        rows.append(["methods published side by side", won])
     return [Section("In short", ("held against", "error"), rows)]
 
 
@@ -151,17 +152,7 @@ def in_detail(ledger: Ledger) -> list[Section]:
         for one in ledger.records
         if one.row.task == TASKS[0] and one.row.paper.startswith(PAPERS) and one.row.item not in UNTOLD
     ]
-    alike = grouped(
-        told,
-        lambda one: (
-            one.row.paper,
-            one.row.item,
-            one.row.model,
-            one.row.machine,
-            one.row.method,
-            one.row.quantity,
-        ),
-    )
+    alike = grouped(told, lambda one: ALIKE(one.row))
     rows = [[_what(key), *_values(records)] for key, records in alike.items()]
     return [Section("Training in detail", ("what", "published", "simulated", "standing"), rows)]
 
