@@ -29,9 +29,9 @@ from sim.explore.ways_out import nearest, why_none
 from sim.explore.workers import LENT, SERIAL_POINTS, WAVE, Workers
 from sim.outcomes.contents import content_of, inputs_of
 from sim.outcomes.parts import named_traces, replay_parts
+from sim.outcomes.phrases import activity
 from sim.outcomes.results import Result
 from sim.outcomes.runs import source_of
-from sim.phrases import activity
 from strategies.parameters import check_integer
 from strategies.registry import class_of
 from strategies.strategy import AnyScenario

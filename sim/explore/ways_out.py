@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from profiles.errors import InfeasibleError, InputError
 from sim.explore.points import Point
+from sim.outcomes.phrases import OUT_OF_MEMORY
 from sim.outcomes.runs import least_memory_bytes
-from sim.phrases import OUT_OF_MEMORY
 from strategies.plans.workloads import RELIEF
 from strategies.registry import class_of, strategies_of
 from strategies.sampling_scenario import SamplingScenario
