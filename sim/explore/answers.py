@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from profiles.errors import InfeasibleError
 from sim.explore.points import Asked, Point
+from sim.outcomes.phrases import OUT_OF_MEMORY, missing_memory
 from sim.outcomes.results import Result
 from sim.outcomes.runs import bound, check_held_memory, least_memory_bytes, run_within
-from sim.phrases import OUT_OF_MEMORY, missing_memory
 from strategies.strategy import AnyScenario
 
 

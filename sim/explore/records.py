@@ -20,7 +20,7 @@ from sim.explore.kept import bounds_from, mapping_in, mapping_of, measures_from,
 from sim.explore.store import StoreFile
 from sim.outcomes.contents import content_of
 from sim.outcomes.measures import Measures
-from sim.phrases import OUT_OF_MEMORY
+from sim.outcomes.phrases import OUT_OF_MEMORY
 from strategies.registry import strategies_of
 from strategies.strategy import is_seamless
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from sim.explore.points import Point
+from sim.outcomes.phrases import OUT_OF_MEMORY, missing_memory
 from sim.outcomes.runs import least_memory_bytes, run_point
-from sim.phrases import OUT_OF_MEMORY, missing_memory
 from strategies.plans.workloads import AUTO, RELIEF
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy

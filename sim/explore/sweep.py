@@ -29,9 +29,9 @@ from sim.explore.ways_out import nearest, why_none
 from sim.explore.workers import LENT, SERIAL_POINTS, WAVE, Workers
 from sim.outcomes.contents import content_of, inputs_of
 from sim.outcomes.parts import named_traces, replay_parts
+from sim.outcomes.phrases import activity
 from sim.outcomes.results import Result
 from sim.outcomes.runs import source_of
-from sim.phrases import activity
 from strategies.parameters import check_integer
 from strategies.registry import class_of
 from strategies.strategy import AnyScenario
@@ -131,7 +131,7 @@ class Sweep:
     def twins(self) -> dict[int, Point]:
         """Points by id whose result is that of a better one of another strategy, as of equal degrees, and that one."""
         first: dict[object, Point] = {}
-        found = {}
+        found: dict[int, Point] = {}
         for point in self.ranked():
             if point.identity is not None:
                 same = first.setdefault(point.identity[1:], point)

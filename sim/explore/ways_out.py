@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from profiles.errors import InfeasibleError, InputError
 from sim.explore.points import Point
+from sim.outcomes.phrases import OUT_OF_MEMORY
 from sim.outcomes.runs import least_memory_bytes
-from sim.phrases import OUT_OF_MEMORY
 from strategies.plans.workloads import RELIEF
 from strategies.registry import class_of, strategies_of
 from strategies.sampling_scenario import SamplingScenario
@@ -130,7 +130,8 @@ def _fits(
     names = [way.strategy for way in ways if way.strategy] or names
     there = scenario.cluster.device.memory_bytes
     try:
-        changed: AnyScenario = replace(scenario, workload=replace(scenario.workload, **change))
+        workload: Any = replace(scenario.workload, **change)
+        changed: AnyScenario = replace(scenario, workload=workload)
     except InputError:  # no such thing here: nobody knows the host's link, or the two do not go together
         return False
     if there is None:

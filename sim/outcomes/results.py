@@ -10,7 +10,7 @@ from profiles.errors import InputError
 from profiles.mappings import FrozenMapping
 from profiles.units import GIB
 from sim.outcomes.measures import Measures
-from sim.phrases import activity, missing_memory
+from sim.outcomes.phrases import activity, missing_memory
 from strategies.plans.traces import Trace
 from strategies.strategy import AnyScenario, AnyStrategy
 

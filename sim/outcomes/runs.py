@@ -10,8 +10,8 @@ from sim.outcomes.contents import inputs_of
 from sim.outcomes.doubts import doubt_of
 from sim.outcomes.measures import Measures, expectation, in_turn, side_by_side, together_s
 from sim.outcomes.parts import Part, Variant, jobs, main_part, measured_parts, parts_by, parts_of, variants
+from sim.outcomes.phrases import OUT_OF_MEMORY, missing_memory
 from sim.outcomes.results import NamedTrace, Result, Source
-from sim.phrases import OUT_OF_MEMORY, missing_memory
 from sim.replay.engine import no_collection
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Plan

@@ -20,7 +20,7 @@ def todays_models(ledger: Ledger) -> list[Section]:
         one for one in ledger.records if one.row.model.lower().startswith(TODAY) and one.error is not None
     ]
     header = ("model", "run", "GPUs", "published", "simulated", "error", "stack", "standing")
-    return [Section("Today's models", header, sorted(map(_line, told), key=lambda cells: cells[:3]))]
+    return [Section("Today's models", header, sorted(map(_line, told), key=lambda cells: tuple(cells[:3])))]
 
 
 def _line(one: Record) -> list[str]:
