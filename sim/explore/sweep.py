@@ -26,6 +26,7 @@ from sim.explore.relief import reliefs
 from sim.explore.thresholds import Threshold
 from sim.explore.workers import LENT, SERIAL_POINTS, WAVE, Workers
 from sim.parts import named_traces, replay_parts
+from sim.replay.engine import no_collection
 from sim.results import Result, activity
 from sim.runs import source_of
 from sim.scenarios import KIND
@@ -277,6 +278,7 @@ class Sweep:
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
+@no_collection()
 def run_sweep(
     sweep: Sweep,
     report: Report = lambda stage, done, total: None,
@@ -303,17 +305,15 @@ def run_sweep(
     else:
         count = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
     with Workers(sweep.scenario, count, executor) as staff:
-        desk, again = Desk(staff, store), list[Point]()
+        desk, again, fresh = Desk(staff, store), list[Point](), sweep.points
         try:
-            _bound_points(sweep, sweep.points, desk, report)
-            while fresh := reliefs(sweep, again):
-                again += fresh
-                _bound_points(sweep, fresh, desk, report)
-            _simulate_points(sweep, [*sweep.points, *again], desk, report)
-            while fresh := reliefs(sweep, again, settled=True):
-                again += fresh
-                _bound_points(sweep, fresh, desk, report)
+            while fresh:
+                while fresh:
+                    _bound_points(sweep, fresh, desk, report)
+                    again += fresh if fresh is not sweep.points else []
+                    fresh = reliefs(sweep, again)
                 _simulate_points(sweep, [*sweep.points, *again], desk, report)
+                fresh = reliefs(sweep, again)  # what was found to lack memory only now
         finally:
             sweep.points += [point for point in again if point.status == "simulated"]
 
