@@ -10,8 +10,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heappush
 from itertools import islice
-from math import ceil, inf, ulp
-from typing import Final, NamedTuple
+from math import inf, ulp
+from typing import Final
 
 import simpy
 from simpy.events import NORMAL
@@ -19,23 +19,17 @@ from simpy.events import NORMAL
 from profiles.errors import DeadlockError
 from sim.replay.ahead import Ahead
 from sim.replay.streams import Stream, streams_of
-from strategies.plans.network import CollectiveRoute, Network, Ports
+from sim.replay.ways import Leg, ways_of
+from strategies.plans.network import Network
 from strategies.plans.plan import Plan
 from strategies.plans.traces import Span, Trace
 from strategies.plans.wiring import Transfer, Wiring, describe_deadlock, previous_collectives, wire
-
-CHUNK_S: Final = 1e-3
-"""Collectives move in chunks of at most this long, so that point-to-point traffic gets its turn."""
-MAX_CHUNKS: Final = 64
-"""More chunks than this are not worth their events; longer collectives move in larger ones."""
 
 ROUNDING_S: Final = 1e-12
 """Work below this is done: the last digits of a sum of times."""
 
 Process = Generator[simpy.Event, None, None]
 
-Leg = tuple[tuple[tuple[int, float], ...], float]
-"""(port, seconds held) pairs of a delivery, and the seconds it travels."""
 SIGNAL: Final[Leg] = ((), 0.0)
 
 
@@ -85,7 +79,7 @@ class _Replay:
         self.early: list[list[float]] = [[] for _ in plan.ops]
         self.legs = _legs(wiring.transfers, network)
         self.collective_routes = [network.collective(collective) for collective in plan.collectives]
-        self.ways = _ways(self.collective_routes, self.legs)
+        self.ways = ways_of(self.collective_routes, self.legs)
         self.clocks = [0.0] * network.num_ports
         self.spans: list[Span | None] = [None] * len(plan.collectives)
         self.done = [self.env.event() for _ in plan.collectives]
@@ -303,16 +297,12 @@ class _Move:
         self._due.come_at(self._start + route.fixed_s)
 
     def _go_on(self, _: simpy.Event) -> None:
-        """Move chunk after chunk for as long as nothing else can happen, or end where all have moved."""
-        env, chunks = self._due.env, self._way.chunks
-        now, following = env.now, env.peek()
-        if self._chunk == chunks:
-            self._end(now)
-            return
-        now += self._carry(now) - now
-        while now < following and self._chunk < chunks:
-            now += self._carry(now) - now
-        self._due.come_at(now)
+        """Move the next chunks, or end where all have moved."""
+        env = self._due.env
+        if self._chunk < self._way.chunks:
+            self._due.come_at(self._carry(env.now, env.peek()))
+        else:
+            self._end(env.now)
 
     def _end(self, now: float) -> None:
         self._due.stop()
@@ -320,35 +310,38 @@ class _Move:
             stream.end(self._number, now)
         self._replay.end_collective(self._number, self._start)
 
-    def _carry(self, now: float) -> float:
-        """Put the next chunk on its ports; the time at which all have carried it."""
-        (chunks, chunk_s, ports, shared), clocks, begin = self._way, self._clocks, now
-        for port, _ in ports:
-            if clocks[port] > begin:
-                begin = clocks[port]
-        end = begin + chunk_s
-        for port, hold in ports:
-            clocks[port] = begin + hold
-        for port, hold in shared:
-            free = clocks[port]
-            clocks[port] = free = (free if free > begin else begin) + hold
-            if free > end:
-                end = free
-        if self._streams:
-            until = begin + self._route.wire_s * (chunks - self._chunk) / chunks
-            for stream in self._streams:
-                stream.until[self._number] = until
-        self._chunk += 1
-        return end
+    def _carry(self, now: float, following: float) -> float:
+        """Put the next chunk on its ports, and those after it up to when something else can happen.
 
+        Args:
+            now: the time, in seconds.
+            following: when the next event comes.
 
-class _Way(NamedTuple):
-    """The way of a collective: its chunks, the seconds of each, and for how long each holds ports and shared ports."""
-
-    chunks: int
-    chunk_s: float
-    ports: Ports
-    shared: Ports
+        Returns:
+            Seconds at which all ports have carried the last of these chunks.
+        """
+        (chunks, chunk_s, ports, shared), clocks, chunk, begin = self._way, self._clocks, self._chunk, now
+        while True:
+            begin = now
+            for port, _ in ports:
+                if clocks[port] > begin:
+                    begin = clocks[port]
+            end = begin + chunk_s
+            for port, hold in ports:
+                clocks[port] = begin + hold
+            for port, hold in shared:
+                free = clocks[port]
+                clocks[port] = free = (free if free > begin else begin) + hold
+                if free > end:
+                    end = free
+            chunk += 1
+            now += end - now
+            if chunk == chunks or now >= following:
+                break
+        for stream in self._streams:
+            stream.until[self._number] = begin + self._route.wire_s * (chunks - chunk + 1) / chunks
+        self._chunk = chunk
+        return now
 
 
 def _legs(transfers: Sequence[Transfer | None], network: Network) -> list[Leg]:
@@ -365,34 +358,6 @@ def _legs(transfers: Sequence[Transfer | None], network: Network) -> list[Leg]:
             leg = known[key] = _leg(transfer, network)
         legs.append(leg)
     return legs
-
-
-def _ways(routes: Sequence[CollectiveRoute], legs: Sequence[Leg]) -> dict[int, _Way]:
-    """The way of each route, by its id, over the ports whose clocks tell those of all.
-
-    Ports that the same collectives hold, each as long, and no message, always show the same time: one stands for all.
-    """
-    distinct = {id(route): route for route in routes}
-    uses: dict[int, list[tuple[int, bool, float]]] = {}
-    for key, route in distinct.items():
-        for ports, shared in ((route.ports, False), (route.shared, True)):
-            for port, hold in ports:
-                uses.setdefault(port, []).append((key, shared, hold))
-    alone = {port for leg in set(legs) for port, _ in leg[0]}
-    first: dict[tuple[tuple[int, bool, float], ...], int] = {}
-    kept = {port for port, own in uses.items() if port in alone or first.setdefault(tuple(own), port) == port}
-    return {key: _way(route, kept) for key, route in distinct.items()}
-
-
-def _way(route: CollectiveRoute, kept: set[int]) -> _Way:
-    """The way of a route in chunks, over the ports of some set."""
-    chunks = min(MAX_CHUNKS, ceil(route.wire_s / CHUNK_S))
-    each = max(chunks, 1)
-    ports, shared = (
-        tuple([(port, hold / each) for port, hold in of if port in kept])
-        for of in (route.ports, route.shared)
-    )
-    return _Way(chunks, route.wire_s / each, ports, shared)
 
 
 def _leg(transfer: Transfer, network: Network) -> Leg:
