@@ -199,6 +199,10 @@ def port_bound(layout: Layout, *, frozen_first: bool = True) -> float:
 
 def steps_s(layout: Layout) -> list[float]:
     """For each stage the seconds from its last backward to the end of its optimizer step, on free ports."""
+    return layout.remember("steps", lambda: _steps_s(layout))
+
+
+def _steps_s(layout: Layout) -> list[float]:
     holders: dict[tuple[int, int], list[int]] = {}
     for stage in layout.stages:
         holders.setdefault((stage.component, stage.first_layer), []).append(stage.position)
