@@ -1,9 +1,10 @@
 """Relief: what recomputes activations where memory is short, in a sweep and in a single run.
 
-What is recomputed takes time, so nothing that fits needs any. Blocks first: they tell which points fit at all.
-Those that do may be faster with attention kept. Each is bounded before it is simulated, and only what can still matter
-is simulated, in one queue with what fits without: of a model that hardly fits that is little, and takes longest to
-replay. ``full`` is not tried: what it holds, the inputs of stages and one layer, is a bound that no framework reaches.
+What is recomputed takes time, so nothing that fits needs any. Of blocks the bounds tell which points may fit at all.
+Those may be faster with attention kept. Each is bounded before it is simulated, and only what can still matter is
+simulated, in one queue with what fits without: what keeps attention comes first there, and what it beats is not
+replayed. ``full`` is not tried: what it holds, the inputs of stages and one layer, is a bound that no framework
+reaches.
 """
 
 from collections.abc import Iterable
@@ -24,7 +25,7 @@ LIGHTEST_FIRST: Final = ("none", SELECTIVE, BLOCK)
 """Ways of checkpointing by the time that they take."""
 
 
-def next_reliefs(sweep: "Sweep", tried: Iterable[Point], *, settled: bool = False) -> list[Point]:
+def next_reliefs(sweep: "Sweep", tried: Iterable[Point]) -> list[Point]:
     """Points of a sweep with relief that follow from what is known of others, and were not tried yet.
 
     Where memory is ranked by, the points that fit are tried again, too: what is recomputed need not be kept.
@@ -32,7 +33,6 @@ def next_reliefs(sweep: "Sweep", tried: Iterable[Point], *, settled: bool = Fals
     Args:
         sweep: its points are without relief, and bounded.
         tried: those with relief, bounded.
-        settled: whether all that may matter of these was simulated; then points may be tried with attention kept.
     """
     if not sweep.relief:
         return []
@@ -44,7 +44,7 @@ def next_reliefs(sweep: "Sweep", tried: Iterable[Point], *, settled: bool = Fals
     known = {(of.strategy, of.num_gpus, of.checkpointing): of for of in tried}
     blocks = [of for of in known.values() if of.checkpointing == BLOCK]
     fresh = [_again(of, BLOCK) for of in lack(sweep.points)]
-    if settled and not by_memory and _attends_in_one(sweep.scenario):
+    if not by_memory and _attends_in_one(sweep.scenario):
         fresh += [_again(of, SELECTIVE) for of in blocks if of.kind is None]
     return [of for of in fresh if (of.strategy, of.num_gpus, of.checkpointing) not in known]
 

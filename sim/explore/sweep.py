@@ -32,6 +32,7 @@ from sim.outcomes.parts import named_traces, replay_parts
 from sim.outcomes.phrases import activity
 from sim.outcomes.results import Result
 from sim.outcomes.runs import source_of
+from sim.replay.engine import no_collection
 from strategies.parameters import check_integer
 from strategies.registry import class_of
 from strategies.strategy import AnyScenario
@@ -297,6 +298,7 @@ class Sweep:
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
+@no_collection()
 def run_sweep(
     sweep: Sweep,
     report: Report = lambda stage, done, total: None,
@@ -323,17 +325,15 @@ def run_sweep(
     else:
         count = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
     with Workers(sweep.scenario, count, executor) as staff:
-        desk, again = Desk(staff, store), list[Point]()
+        desk, again, fresh = Desk(staff, store), list[Point](), sweep.points
         try:
-            _bound_points(sweep, sweep.points, desk, report)
-            while fresh := next_reliefs(sweep, again):
-                again += fresh
-                _bound_points(sweep, fresh, desk, report)
-            _simulate_points(sweep, [*sweep.points, *again], desk, report)
-            while fresh := next_reliefs(sweep, again, settled=True):
-                again += fresh
-                _bound_points(sweep, fresh, desk, report)
+            while fresh:
+                while fresh:
+                    _bound_points(sweep, fresh, desk, report)
+                    again += fresh if fresh is not sweep.points else []
+                    fresh = next_reliefs(sweep, again)
                 _simulate_points(sweep, [*sweep.points, *again], desk, report)
+                fresh = next_reliefs(sweep, again)  # what was found to lack memory only now
         finally:
             sweep.points += [point for point in again if point.status == "simulated"] or nearest(sweep, again)
 
