@@ -3,6 +3,7 @@
 None of them changes a result. Whatever a worker that died was at is carried out by another, or in the end here.
 """
 
+import gc
 import os
 import pickle
 import signal
@@ -205,6 +206,7 @@ def _start_worker(scenario: AnyScenario) -> None:
     """Give a process its scenario once; an interrupt is the parent's to handle, with which the process ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    gc.disable()  # what points leave behind has no cycles; what they have in common would be walked again and again
     Thread(target=_end_with_parent, daemon=True).start()
     _scenario_of_worker.append(scenario)
 

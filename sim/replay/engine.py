@@ -264,6 +264,10 @@ class _Due(simpy.Event):
         self.callbacks = self._calls
         self.env.schedule(self, delay=seconds)
 
+    def stop(self) -> None:
+        """Let go of what it calls: whoever holds what holds it is freed at once, without the garbage collector."""
+        self._calls = []
+
 
 class _Move:
     """One collective under way: chunk by chunk; each ends when what is above its cards has carried it too."""
@@ -293,6 +297,7 @@ class _Move:
         if self._chunk < self._chunks:
             self._due.after(self._carry(now) - now)
             return
+        self._due.stop()
         for stream in self._streams:
             stream.end(self._number, now)
         self._replay.end_collective(self._number, self._start)
