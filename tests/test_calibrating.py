@@ -13,10 +13,10 @@ from profiles.costs.layers import ModelCosts
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from profiles.software.recipes import RECIPES
-from sim.calibrating import Number, measure, question
+from sim.asking.calibrating import Number, measure, question
+from sim.asking.measured_runs import calibrated
 from sim.cli.main import main
-from sim.measured_runs import calibrated
-from sim.runs import run_point
+from sim.outcomes.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make
 from strategies.scenario import Scenario

@@ -33,7 +33,7 @@ def read_laws(table: Table) -> Laws:
     """
     table.text("peaks")
     peaks = {"TFLOP_per_s": table.positive("peak_TFLOP_per_s"), "GB_per_s": table.positive("peak_GB_per_s")}
-    laws = laws_of(
+    laws = _laws_of(
         matmul=_numbers(table.table("matmul"), MATMUL_KEYS, peaks),
         conv=_numbers(table.table("conv"), CONV_KEYS, peaks),
         attention=_numbers(table.table("attention"), ATTENTION_KEYS, peaks),
@@ -47,13 +47,13 @@ def read_laws(table: Table) -> Laws:
     return laws
 
 
-def laws_of(
+def _laws_of(
     *, matmul: Coefficients, conv: Coefficients, attention: Coefficients, memory: Coefficients
 ) -> Laws:
     """Laws of coefficients; a convolution takes so many times the seconds of a product of its shape and bytes."""
     product = product_law(matmul)
     convolution = replace(product, forward=conv["forward"], data=conv["data"], weight=conv["weight"])
-    return Laws(product, convolution, attention_law(attention), memory_law(memory))
+    return Laws(product, convolution, attention_law(attention), _memory_law(memory))
 
 
 def product_law(values: Coefficients) -> ProductLaw:
@@ -93,7 +93,7 @@ def attention_law(values: Coefficients) -> AttentionLaw:
     )
 
 
-def memory_law(values: Coefficients) -> MemoryLaw:
+def _memory_law(values: Coefficients) -> MemoryLaw:
     """Law of memory-bound kernels."""
     paces = {f"{kind}_bytes_per_s": values[f"{kind}_GB_per_s"] * GB for kind in MEMORY_KINDS}
     return MemoryLaw(fixed_s=values["fixed_us"] * MICROSECOND, **paces)

@@ -227,6 +227,12 @@ def _add_synthesize(synthesize: argparse.ArgumentParser, *_: object) -> None:
     synthesize.set_defaults(command=run_synthesize)
 
 
+def _add_measure(measure: argparse.ArgumentParser, *_: object) -> None:
+    from sim.cli.command_files import MEASURING, add_commands
+
+    add_commands(measure, "measure", MEASURING)
+
+
 def _add_completion(completion: argparse.ArgumentParser, *_: object) -> None:
     from sim.cli.completion import SHELLS
 
@@ -264,6 +270,11 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Add]]] = {
     ),
     "schedule": ("print a strategy's order", "Print a strategy's order.", _add_schedule),
     "synthesize": ("find the shortest order", "Find the shortest order of a pipeline.", _add_synthesize),
+    "measure": (
+        "count a model, time its layers or links on this machine",
+        "Count a model, time its layers or the links of this machine, and write files that all other commands take.",
+        _add_measure,
+    ),
     "completion": (
         "print what completes command lines in a shell",
         "Print the script with which bash, zsh or fish completes command lines of sim.",

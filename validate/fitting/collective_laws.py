@@ -28,8 +28,8 @@ from profiles.errors import InputError
 from profiles.machines.clusters import Cluster
 from profiles.machines.collectives import Group, collective_law
 from profiles.machines.fabrics import OPERATIONS, Between, Collectives, Curves
+from profiles.measuring.fitting.least_squares import Errors
 from profiles.units import MICROSECOND
-from validate.fitting.least_squares import Errors
 
 FILE: Final = "collectives.csv"
 COLUMNS: Final = ("nodes", "gpus", "operation", "size_bytes", "latency_us", "implementation", "source_id")

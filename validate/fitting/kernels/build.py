@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from profiles.machines.law_tables import ATTENTION_KEYS, CACHE_KEYS, MATMUL_KEYS, MEMORY_KEYS, OVERLAP, WIDE
+from profiles.measuring.writing import toml_text
 from validate.fitting.kernels import classes, rows
 from validate.fitting.kernels.classes import Origin, Target, target
 from validate.fitting.kernels.fits import DIGITS, Fit
-from validate.writing import toml_text
 
 COMMAND: Final = "python -m validate fit-kernels --write"
 """What makes these tables again."""

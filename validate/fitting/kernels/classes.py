@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from profiles.files import Table
 from profiles.machines.law_tables import CACHE_KEYS, OVERLAP, Coefficients, attention_law, product_law
@@ -276,7 +277,7 @@ def streams(folder: Path, origin: Origin) -> dict[str, float]:
 
 def group_norm(found: Coefficients) -> float:
     """GB/s of a group norm, of all that its two kernels read and write."""
-    seconds = sum(passes / found[f"{kind}_GB_per_s"] for kind, passes in GROUP_NORM.items())
+    seconds = sum_in_order(passes / found[f"{kind}_GB_per_s"] for kind, passes in GROUP_NORM.items())
     return sum(GROUP_NORM.values()) / seconds
 
 
