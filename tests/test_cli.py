@@ -480,7 +480,7 @@ def test_a_value_of_several_lines_is_refused_in_one(sim):
 
 def test_a_shell_sees_the_refusal_and_no_traceback():
     process = shell("run", "--model", "nope", "--strategy", "ddp")
-    out, err = process.communicate()
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (2, "")
     assert err.startswith("sim: error: unknown model 'nope'")
     assert err.count("\n") == 1
@@ -537,7 +537,7 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(arguments):
     process.stdout.close()  # as `head -1` does, at the latest when the command writes
     assert process.stderr.read() == ""
     process.stderr.close()
-    assert process.wait() in (0, 1)
+    assert process.wait(timeout=60) in (0, 1)
 
 
 def interrupted_after(num_answers, store):

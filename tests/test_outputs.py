@@ -71,7 +71,7 @@ def test_a_pipe_that_somebody_reads_can_be_written(tmp_path):
     with whole_file(tmp_path / "pipe") as file:
         file.write_text("rows")
     os.close(outputs._kept_open.pop())  # the end is told when the last writer leaves
-    reader.join()
+    reader.join(timeout=60)
     assert told == ["rows"]
 
 
@@ -134,3 +134,19 @@ def test_a_file_that_cannot_be_written_after_all_is_named_as_it_was_asked(tmp_pa
     with refused, whole_file(gone / "rows.csv") as file:
         gone.rmdir()
         file.write_text("", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "compare pipe pipe",
+        "merge new.db pipe",
+        "run --experiment pipe",
+        "launch --result pipe",
+    ],
+)
+def test_a_pipe_is_no_input_and_nobody_waits_for_it(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    assert main(words.split()) == 2
+    assert capsys.readouterr().err == "sim: error: pipe: is not a regular file\n"

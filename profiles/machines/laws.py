@@ -233,24 +233,25 @@ class Smaller:
     Attributes:
         factor: seconds in half precision over those in fewer bits.
         rows: least rows.
-        least: outputs and inputs, at least.
-        most: likewise, at most.
+        least_side: outputs and inputs, at least.
+        most_side: likewise, at most.
         cast_bytes: bytes moved per element of the activations that are cast before.
     """
 
     factor: float
     rows: float
-    least: float
-    most: float
+    least_side: float
+    most_side: float
     cast_bytes: float
 
     def __post_init__(self) -> None:
         own = {name: getattr(self, name) for name in self.__slots__}
         check_positive("products in fewer bits", **own)
+        check_positive("products in fewer bits", most=self.most_side, least_side=self.least_side)
 
     def covers(self, heads: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
         """Whether products were measured: one matrix each, no batch of heads."""
-        inside = (np.minimum(n, k) >= self.least) & (np.maximum(n, k) <= self.most)
+        inside = (np.minimum(n, k) >= self.least_side) & (np.maximum(n, k) <= self.most_side)
         return np.asarray((heads == 1) & (m >= self.rows) & inside)
 
 

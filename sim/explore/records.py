@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from profiles.architectures.components import TASKS
 from profiles.errors import InfeasibleError, InputError
-from profiles.files import parse_number, read_text
+from profiles.files import check_regular, parse_number, read_text
 from profiles.machines.whatifs import WHAT_IFS
 from sim.asking.scenarios import OPTIONS, fields_of
 from sim.explore.answers import Bounds
@@ -104,6 +104,7 @@ def read_records(path: Path) -> list[Recorded]:
         InputError: it is none of these, or damaged.
     """
     try:
+        check_regular(path)
         with path.open("rb") as file:
             start = file.read(len(SQLITE))
     except OSError as error:

@@ -25,6 +25,7 @@ from scipy.optimize import least_squares
 
 from profiles.costs.layers import FloatArray
 from profiles.errors import InputError
+from profiles.files import check_regular
 from profiles.machines.clusters import Cluster
 from profiles.machines.collectives import Group, collective_law
 from profiles.machines.fabrics import OPERATIONS, Between, Collectives, Curves
@@ -55,6 +56,7 @@ def read_measured(folder: Path) -> pd.DataFrame:
         InputError: the file is not there, or lacks a column.
     """
     path = folder / FILE
+    check_regular(path)
     try:
         rows = pd.read_csv(path)
     except (OSError, ValueError) as error:
