@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations, islice
+from itertools import combinations
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -10,7 +10,7 @@ from profiles.errors import InfeasibleError, InputError
 from sim.explore.points import Point
 from sim.outcomes.phrases import OUT_OF_MEMORY
 from sim.outcomes.runs import least_memory_bytes
-from strategies.plans.workloads import RELIEF
+from strategies.plans.workloads import ALL, RELIEF
 from strategies.registry import class_of, strategies_of
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
@@ -56,9 +56,15 @@ def ways_out(
     singly = [(way,) for way in ways]
     pairs = [pair for pair in combinations(ways, 2) if pair[0].kind != pair[1].kind]
     for tried in (singly, pairs):
-        fitting = (told for told in tried if _fits(scenario, looked, told, relief=relief, point=point))
-        if found := [" ".join(way.flags for way in told) for told in islice(fitting, TOLD)]:
-            return f"{_either(found)} would fit by bound"
+        found: dict[object, str] = {}
+        for told in tried:
+            kinds = tuple(way.kind if way.kind == "gpus" else way.flags for way in told)  # no more than do
+            if kinds not in found and _fits(scenario, looked, told, relief=relief, point=point):
+                found[kinds] = " ".join(way.flags for way in told)
+            if len(found) == TOLD:
+                break
+        if found:
+            return f"{_either(list(found.values()))} would fit by bound"
     return ""
 
 
@@ -110,8 +116,12 @@ def _of_training(scenario: Scenario, *, relief: bool) -> Iterator[Way]:
 
 def _of_sampling(scenario: SamplingScenario) -> Iterator[Way]:
     workload = scenario.workload
-    if workload.encoders == "resident" and scenario.included(scenario.encoders):
-        yield Way("encoders", "--encoders offloaded", {"encoders": "offloaded"})
+    if workload.encoders == "resident" and scenario.encoders:
+        run = (
+            {} if scenario.included(scenario.encoders) else {"include": (ALL,)}
+        )  # else they never come and go
+        flags = f"{f'--include {ALL} ' if run else ''}--encoders offloaded"
+        yield Way("encoders", flags, {"encoders": "offloaded", **run})
     if not workload.swapped:
         blocks = len({layer.block for layer in scenario.backbone.layers})
         yield Way("weights", f"--offload layers:{blocks}", {"offload": f"layers:{blocks}"})
