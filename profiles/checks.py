@@ -1,8 +1,13 @@
-"""Rules that values keep however they are made; each refusal names the value's owner, its field and the rule."""
+"""Rules that values keep however they are made; each refusal names the value's owner, its field and the rule.
+
+One more rule: a sum of floats is the same on every Python (``sum_in_order``).
+"""
 
 from collections.abc import Hashable, Iterable, Sequence
+from functools import reduce
 from math import inf, isfinite
 from numbers import Integral, Real
+from operator import add
 from os import PathLike
 
 from profiles.errors import InputError, shown
@@ -109,3 +114,11 @@ def check_name(owner: str, name: object) -> None:
         raise InputError(f"{owner} is {shown(name)}, must be a name or a path")
     if not str(name).isprintable():
         raise InputError(f"{owner} is {shown(name)}, must hold no control characters")
+
+
+def sum_in_order(values: Iterable[float]) -> float:
+    """The sum from left to right, each step rounded; 0 of nothing.
+
+    The builtin's last digits depend on the version: since Python 3.12 it carries what rounding drops along.
+    """
+    return reduce(add, values, 0)

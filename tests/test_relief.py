@@ -49,7 +49,9 @@ def test_a_better_point_that_needs_something_recomputed_is_found_and_every_row_s
     assert found.best_of("gpipe").iteration_s == min(own.best_of("gpipe").iteration_s for own in fitting)
 
 
-@pytest.mark.parametrize(("memory", "taken"), [("80GiB", "none"), ("23.5GiB", "selective"), ("8GiB", "none")])
+@pytest.mark.parametrize(
+    ("memory", "taken"), [("80GiB", "none"), ("23.5GiB", "selective"), ("8GiB", "block")]
+)
 def test_a_run_takes_the_least_recomputation_that_fits_and_says_which(capsys, memory, taken):
     asked = (
         "run",

@@ -15,6 +15,7 @@ from profiles.checks import (
     check_index,
     check_numbers,
     check_tuples,
+    sum_in_order,
 )
 from profiles.errors import InputError
 
@@ -247,7 +248,8 @@ class Component:
     def _cut_bytes(self) -> tuple[float, ...]:
         sizes = [layer.output_bytes for layer in self.layers]
         return tuple(
-            size + sum(sizes[skip.source] for skip in self.live_skips(cut)) for cut, size in enumerate(sizes)
+            size + sum_in_order(sizes[skip.source] for skip in self.live_skips(cut))
+            for cut, size in enumerate(sizes)
         )
 
     def trained_parameters(self, first: int, end: int) -> int:

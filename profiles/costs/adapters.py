@@ -14,6 +14,7 @@ from typing import Final
 from profiles.architectures.components import Component, Layer
 from profiles.architectures.kernels import DISPATCH, Kernel
 from profiles.architectures.models import Model
+from profiles.checks import sum_in_order
 from profiles.errors import InputError
 
 OPERATORS: Final = 10
@@ -101,11 +102,11 @@ def _kernels_beside(kernels: tuple[Kernel, ...], rank: int) -> Iterator[Kernel]:
 def _beside(layer: Layer, own: tuple[Kernel, ...], *, passed: bool) -> Layer:
     """A frozen layer with its adapters; what goes into their second products is kept besides.
 
-    What goes into their first ones is among what is kept of the layer (``validate.counting.locked``).
+    What goes into their first ones is among what is kept of the layer (``profiles.measuring.counting.locked``).
     """
     products = [kernel for kernel in own if kernel.kind == "matmul"]
     parameters = sum(kernel.count * kernel.n * kernel.k for kernel in products)
-    kept = sum(kernel.count * kernel.written_bytes for kernel in products[::2])
+    kept = sum_in_order(kernel.count * kernel.written_bytes for kernel in products[::2])
     locked = "none" if layer.backward == "none" or not passed else "input"
     return replace(
         layer,

@@ -4,6 +4,7 @@ Eq. 14 charges 14 bytes per parameter and the activations of P micro-batches on 
 Eq. 15 takes every stage for as long as the longest one: it is an estimate, no bound.
 """
 
+from profiles.checks import sum_in_order
 from profiles.software.recipes import RECIPES
 from strategies.pipelining.footprint import saved_bytes
 from strategies.pipelining.layout import Layout
@@ -16,7 +17,7 @@ def peak_memory_bytes(scenario: Scenario, layout: Layout) -> float:
     degree = layout.shape.degree
     inner = layout.stages[degree - 1 : degree + 1]
     state = RECIPES["pulse"].parameter_bytes * sum(stage.parameters for stage in inner)
-    activations = degree * sum(saved_bytes(layout, stage) for stage in inner)
+    activations = degree * sum_in_order(saved_bytes(layout, stage) for stage in inner)
     return state + activations + degree * layout.handovers_bytes[max(degree - 2, 0)]
 
 

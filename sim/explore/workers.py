@@ -17,12 +17,11 @@ from multiprocessing import connection, get_start_method, parent_process
 from threading import Thread
 from types import ModuleType
 from typing import Final, NamedTuple
-from warnings import warn
 
-from profiles.errors import DiffusimError, DiffusimWarning, InputError
-from sim.contents import engine
+from profiles.errors import DiffusimError, DiffusimWarning, InputError, warn_caller
 from sim.explore.answers import Answers, Task
 from sim.interrupts import check, held
+from sim.outcomes.contents import engine
 from strategies.strategy import AnyScenario
 
 SERIAL_POINTS: Final = 48
@@ -170,7 +169,7 @@ class Workers:
 
 
 def _say(words: str) -> None:
-    warn(words, DiffusimWarning, stacklevel=3)
+    warn_caller(words, DiffusimWarning)
 
 
 def _words(error: BaseException | None) -> str:

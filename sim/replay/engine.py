@@ -16,6 +16,7 @@ from typing import Final
 import simpy
 from simpy.events import NORMAL
 
+from profiles.checks import sum_in_order
 from profiles.errors import DeadlockError
 from sim.replay.ahead import Ahead
 from sim.replay.streams import Stream, streams_of
@@ -111,9 +112,9 @@ class _Replay:
         spans = [span for span in self.spans if span is not None]
         kept = [self.arrived[self.wiring.slots[key]] for key in self.plan.kept if key in self.wiring.slots]
         last = [ends[-1] for ends in self.ends if ends] + [end for _, end in spans] + kept
-        sent = sum(transfer.size_bytes for transfer in self.wiring.transfers if transfer is not None)
+        sent = sum_in_order(transfer.size_bytes for transfer in self.wiring.transfers if transfer is not None)
         ended_s, copies = max(last, default=0.0), self.plan.placement.copies
-        collected = sum(route.sent_bytes for route in self.collective_routes)
+        collected = sum_in_order(route.sent_bytes for route in self.collective_routes)
         ops = self.starts, self.ends, self.early
         return Trace(self.wiring, *ops, self.sent, self.arrived, spans, ended_s, sent * copies, collected)
 
@@ -154,10 +155,8 @@ class _Replay:
             if beside is not None and beside.last_s > start and index not in early:
                 yield from self._finish(op.duration_s, start, beside)
             now = env.now
-            if hosts:
-                host_s = (
-                    max(host_s, start - ahead_s) + op.host_s
-                )  # it dispatches ahead of the device up to a limit
+            if hosts:  # which dispatch ahead of their devices, up to a limit
+                host_s = max(host_s, start - ahead_s) + op.host_s
                 if host_s > now:
                     yield timeout(host_s - now)
                     now = env.now

@@ -14,6 +14,7 @@ from operator import attrgetter, itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from profiles.checks import sum_in_order
 from strategies.plans.traces import Trace
 from strategies.plans.wiring import Wiring
 
@@ -262,7 +263,7 @@ def memory_events_by_role(trace: Trace) -> tuple[IntArray, FloatArray, FloatArra
 
 def resident_bytes(trace: Trace) -> FloatArray:
     """The bytes that stay on each device, shape (devices,)."""
-    return np.array([sum(b.size_bytes for b in buffers) for buffers in trace.plan.resident])
+    return np.array([sum_in_order(b.size_bytes for b in buffers) for buffers in trace.plan.resident])
 
 
 def peak_memory_bytes(trace: Trace, stays: Residencies | None = None) -> FloatArray:

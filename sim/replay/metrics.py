@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import sub
 
+from profiles.checks import sum_in_order
 from strategies.plans.bubbles import Bubble, find_bubbles
 from strategies.plans.traces import Span, Trace
 
@@ -16,7 +17,7 @@ def bubbles(trace: Trace) -> list[Bubble]:
 def busy_s(trace: Trace) -> float:
     """The mean over devices of the seconds in which compute runs."""
     ends, starts = chain.from_iterable(trace.ends), chain.from_iterable(trace.starts)
-    return float(sum(map(sub, ends, starts))) / trace.plan.num_devices
+    return float(sum_in_order(map(sub, ends, starts))) / trace.plan.num_devices
 
 
 def idle_s(trace: Trace) -> float:
@@ -30,7 +31,7 @@ def collective_s(trace: Trace) -> float:
     for collective, span in zip(trace.plan.collectives, trace.collectives, strict=True):
         for device in collective.devices:
             spans[device].append(span)
-    return sum(map(_union_s, spans)) / trace.plan.num_devices
+    return sum_in_order(map(_union_s, spans)) / trace.plan.num_devices
 
 
 def exposed_communication_s(trace: Trace) -> float:

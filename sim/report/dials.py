@@ -7,15 +7,16 @@ from html import escape
 from importlib.util import find_spec
 from typing import Any, Final
 
+from profiles.checks import sum_in_order
 from profiles.errors import DiffusimError, DiffusimWarning, InputError
 from profiles.units import GIB
 from sim.api import run
+from sim.outcomes.results import Result
 from sim.replay.timelines import COLLECTIVE
 from sim.report.html.replayed import memory_of, timeline_of
 from sim.report.numbers import counted_words, milliseconds
 from sim.report.plots.charts import FRONT, GRID, INK, LIMIT, speed
 from sim.report.plots.timeline import COLOURS
-from sim.results import Result
 from strategies.registry import class_of, strategy_named
 
 NEEDED: Final = ("ipywidgets", "plotly", "anywidget")
@@ -30,7 +31,7 @@ NARROW: Final = 1 / 400
 NOTHING: Final[Mapping[str, list[Any]]] = {"device": [], "start": [], "took": [], "words": []}
 
 
-def check_needed() -> None:
+def _check_needed() -> None:
     """Refuse to make dials without the packages that they are made of.
 
     Raises:
@@ -68,7 +69,7 @@ class Dials:
         Raises:
             InputError: nothing is a list, a list is empty, a strategy is unknown, or a package is missing.
         """
-        check_needed()
+        _check_needed()
         from ipywidgets import HTML, HBox, Layout, VBox
 
         asked = {"model": model, "strategy": strategy, "cluster": cluster, "gpus": gpus, **given}
@@ -195,7 +196,7 @@ def _draw(figure: Any, result: Result | None) -> None:  # noqa: ANN401
 
 def _totals(kinds: Iterable[Mapping[str, Sequence[float]]]) -> list[float]:
     """GiB in all at each time."""
-    return [sum(sizes) for sizes in zip(*(kind["sizes"] for kind in kinds), strict=True)]
+    return [sum_in_order(sizes) for sizes in zip(*(kind["sizes"] for kind in kinds), strict=True)]
 
 
 def _lines(result: Result, before: Result | None) -> dict[str, str]:

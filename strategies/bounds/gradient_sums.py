@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
 
+from profiles.checks import sum_in_order
 from strategies.orders.list_scheduling import one_machine_s
 from strategies.pipelining.layout import Layout
 
@@ -85,7 +86,7 @@ def _device_s(free_s: float, own: Sequence[_Reduction]) -> float:
     What is released first at the earliest need not come first: the rows decide, and they may not be known.
     """
     jobs = [(of.release_s - of.fixed_s, of.fixed_s + of.wire_s, of.step_s + of.gathered_s) for of in own]
-    return max(free_s + sum(of.step_s for of in own), one_machine_s(jobs))
+    return max(free_s + sum_in_order(of.step_s for of in own), one_machine_s(jobs))
 
 
 def _node_s(own: Sequence[_Reduction]) -> float:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from profiles.checks import sum_in_order
 from profiles.costs.layers import FloatArray
 from strategies.bounds.gradient_sums import sums_end_s
 from strategies.pipelining.layout import Layout
@@ -131,7 +132,7 @@ def frozen_s(pipeline: Pipeline, position: int = 0) -> float:
     if not samples:
         return 0.0
     local = -(-samples // pipeline.shape.replicas)
-    return sum(float(scenario.costs.components[i].forward_s(local).sum()) for i in scenario.frozen)
+    return sum_in_order(float(scenario.costs.components[i].forward_s(local).sum()) for i in scenario.frozen)
 
 
 def staged_bound(layout: Layout, *, frozen_first: bool = True, split: bool = False) -> float:
@@ -260,7 +261,7 @@ def _limits(
         ready_s: seconds before which none begins.
         released_s: for each position the seconds before which it does something else.
     """
-    after_s = sum(visit.pass_s + visit.hop_s for visit in visits)
+    after_s = sum_in_order(visit.pass_s + visit.hop_s for visit in visits)
     for position, pass_s, waiting_s, hop_s in visits:
         head_s = max(ready_s, released_s[position])
         after_s -= pass_s + hop_s
@@ -275,7 +276,7 @@ def _fed_back_s(layout: Layout, cut: int) -> float:
     if not layout.scenario.workload.extra_forward:
         return 0.0
     forwards = _forwards(layout, cut)
-    through_s = sum(visit.pass_s + visit.hop_s for visit in forwards)
+    through_s = sum_in_order(visit.pass_s + visit.hop_s for visit in forwards)
     component = layout.cuts[cut].component
     return through_s + layout.feedback_s(component, forwards[-1].position, forwards[0].position)
 
@@ -309,7 +310,10 @@ def _done_s(limits: Sequence[_Limit], tail_s: float) -> float:
     early = [limit for limit in limits if limit.tail_s >= tail_s]
     heads_s = {limit.head_s for limit in early}
     return max(
-        (head_s + sum(limit.work_s for limit in early if limit.head_s >= head_s) for head_s in heads_s),
+        (
+            head_s + sum_in_order(limit.work_s for limit in early if limit.head_s >= head_s)
+            for head_s in heads_s
+        ),
         default=0.0,
     )
 

@@ -7,6 +7,7 @@ are alike, since everything is summed before the next begins.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from profiles.checks import sum_in_order
 from strategies.pipelining.data_parallel import before_s
 from strategies.pipelining.mesh import REPLICAS, SHARDS, Collected, MeshLayout
 from strategies.pipelining.sharding import GATHER, REDUCE, SCATTER
@@ -111,7 +112,7 @@ class Clocks:
 
 def least_s(layout: MeshLayout, *, reshard: bool) -> float:
     """Seconds that no iteration can undercut."""
-    return sum(_least_s(layout, cut, reshard=reshard) for cut in range(len(layout.cuts)))
+    return sum_in_order(_least_s(layout, cut, reshard=reshard) for cut in range(len(layout.cuts)))
 
 
 def _least_s(layout: MeshLayout, cut: int, *, reshard: bool) -> float:
@@ -131,7 +132,7 @@ def _least_s(layout: MeshLayout, cut: int, *, reshard: bool) -> float:
         clocks.backward()
         ends.append(clocks.done)
     again_s = (count - 2) * (ends[-1] - ends[-2]) if count > 2 else 0.0
-    return ends[-1] + again_s + sum(step_s(layout, unit) for unit in units)
+    return ends[-1] + again_s + sum_in_order(step_s(layout, unit) for unit in units)
 
 
 def _times(layout: MeshLayout, units: range) -> UnitTimes:

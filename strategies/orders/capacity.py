@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
+from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from strategies.orders.problem import ROUNDING, Lane, Problem
 from strategies.plans.actions import BACKWARD, BACKWARD_WEIGHT, FORWARD, Rows, StageAction
@@ -22,7 +23,7 @@ def check_room(problem: Problem) -> None:
         InfeasibleError: a device cannot hold one micro-batch.
     """
     for device, capacity in enumerate(problem.capacity_bytes or ()):
-        for _, stages, claim in claims_on(problem, device):
+        for _, stages, claim in _claims_on(problem, device):
             if claim > capacity * (1 + ROUNDING):
                 terms = " + ".join(f"{(problem.held_bytes or ())[stage]:g}" for stage in stages)
                 equation = f"{terms} = {claim:g}" if len(stages) > 1 else terms
@@ -38,14 +39,14 @@ def check_room(problem: Problem) -> None:
             )
 
 
-def claims_on(problem: Problem, device: int) -> list[tuple[int, list[int], float]]:
+def _claims_on(problem: Problem, device: int) -> list[tuple[int, list[int], float]]:
     """For each chain on a device its number, its stages there and what one micro-batch holds in all."""
     held_bytes = problem.held_bytes or (0.0,) * len(problem.positions)
     claims = []
     for number, chain in enumerate(problem.chains):
         stages = [stage for stage in chain.stages if problem.positions[stage] == device]
         if stages:
-            claims.append((number, stages, sum(held_bytes[stage] for stage in stages)))
+            claims.append((number, stages, sum_in_order(held_bytes[stage] for stage in stages)))
     return claims
 
 
@@ -68,7 +69,7 @@ class Room:
         self.held_bytes = problem.held_bytes or (0.0,) * len(problem.positions)
         self.forward = {lane.stage: number for number, lane in enumerate(lanes) if lane.kind == FORWARD}
         self.backward = {lane.stage: number for number, lane in enumerate(lanes) if lane.kind == BACKWARD}
-        self.claims = [claims_on(problem, device) for device in range(problem.num_devices)]
+        self.claims = [_claims_on(problem, device) for device in range(problem.num_devices)]
 
     def allows(self, lane: Lane) -> bool:
         """True if the next forward of a lane may start."""

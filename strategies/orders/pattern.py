@@ -8,6 +8,7 @@ from operator import attrgetter
 
 import numpy as np
 
+from profiles.checks import sum_in_order
 from profiles.costs.layers import FloatArray
 from strategies.orders.capacity import check_room, fits
 from strategies.orders.list_scheduling import Ordering, dispatch, evaluate
@@ -35,7 +36,7 @@ def extend(problem: Problem, ordering: Ordering, larger: Problem) -> Ordering:
     check_room(larger)
     lanes = lanes_of(larger)
     pace_s = max(
-        sum(lane.duration_s for lane in lanes if lane.device == device)
+        sum_in_order(lane.duration_s for lane in lanes if lane.device == device)
         for device in range(larger.num_devices)
     )
     keys: list[list[float]] = []

@@ -15,6 +15,7 @@ from fractions import Fraction
 from time import monotonic
 from typing import Any, Final
 
+from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from strategies.orders.capacity import fits
 from strategies.orders.list_scheduling import Ordering, evaluate, list_schedule, lower_bound_s
@@ -232,9 +233,9 @@ class _Programme:
                 limit -= factor * z
             else:
                 free.append((z, factor))
-        if sum(min(factor, 0.0) for _, factor in free) > limit:
+        if sum_in_order(min(factor, 0.0) for _, factor in free) > limit:
             self.refuted = True
-        elif sum(max(factor, 0.0) for _, factor in free) > limit:
+        elif sum_in_order(max(factor, 0.0) for _, factor in free) > limit:
             pulp = self.pulp
             self.model.addConstraint(
                 pulp.LpConstraint(pulp.LpAffineExpression(free), pulp.LpConstraintLE, rhs=limit)

@@ -16,6 +16,7 @@ from itertools import product
 
 import numpy as np
 
+from profiles.checks import sum_in_order
 from profiles.costs.layers import FloatArray
 from strategies.partitions.chain import ChainCosts, CostVector, Partition, StageSearch
 
@@ -200,7 +201,7 @@ def _shares(self_conditioning: float) -> tuple[float, ...]:
 
 
 def _pace(shares: Sequence[float], point: CostVector) -> float:
-    return sum(share * maximum for share, maximum in zip(shares, point, strict=False))
+    return sum_in_order(share * maximum for share, maximum in zip(shares, point, strict=False))
 
 
 def _rank(point: CostVector, shares: Sequence[float], rounds: int) -> tuple[float, float, CostVector]:

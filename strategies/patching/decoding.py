@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from profiles.architectures.components import Component
 from profiles.architectures.shares import WHOLE, Share
+from profiles.checks import sum_in_order
 from profiles.costs.layers import HALF_BYTES
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import between_phases, decoding_bytes
@@ -105,7 +106,7 @@ class _Decoding:
                 for layer, seconds in enumerate(layers_s):
                     self._compute(device, layer, float(seconds))
         held = self.images * decoding_bytes(self.of, self.extent, max(shares))
-        covered = sum(share * count for share, count in shares.items())
+        covered = sum_in_order(share * count for share, count in shares.items())
         return held + (covered * self._image_bytes if self.scenario.workload.vae_tile else 0.0)
 
     def _pieces(self) -> Counter[float]:
@@ -192,7 +193,7 @@ def seams(scenario: SamplingScenario, component: int) -> list[Seam]:
         positions = max((kernel.m for kernel in spatial), default=0)
         rows *= 2 if 0 < 2 * before <= positions else 1
         before = max(before, positions)
-        row_bytes = sum(kernel.count * kernel.read_bytes for kernel in spatial) / rows * extent.width
+        row_bytes = sum_in_order(kernel.count * kernel.read_bytes for kernel in spatial) / rows * extent.width
         norms = sum(kernel.count for kernel in kernels if kernel.kind == "group_norm")
         found.append(Seam(sum(kernel.count for kernel in spatial), row_bytes, norms))
     return found

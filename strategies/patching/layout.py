@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
+from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from strategies.patching.footprint import parameters, weights, working
 from strategies.patching.grid import Grid
@@ -139,4 +140,4 @@ class GridLayout(ABC):
     def least_memory_bytes(self) -> float:
         """Bytes that lie on the fullest device throughout a run."""
         resident = self.resident(range(self.num_steps))
-        return max(float(sum(buffer.size_bytes for buffer in buffers)) for buffers in resident)
+        return max(float(sum_in_order(buffer.size_bytes for buffer in buffers)) for buffers in resident)

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Final
 
 from profiles.architectures.components import Exchange
+from profiles.checks import sum_in_order
 from profiles.costs.layers import HALF_BYTES, FloatArray
 from profiles.costs.sampling import Share
 from profiles.errors import InfeasibleError
@@ -162,7 +163,7 @@ class Patches(GridLayout):
         """Append a step; return for each guidance group what it gathers for the next one."""
         kind = self.kind_of(step)
         pieces = list(self._pieces(kind))
-        dispatching = self._host_s / sum(seconds for seconds, _ in pieces)
+        dispatching = self._host_s / sum_in_order(seconds for seconds, _ in pieces)
         fresh = []
         for guided in range(self.grid.guidance):
             devices = self.grid.team(guided, 0).devices

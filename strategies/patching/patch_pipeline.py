@@ -14,6 +14,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from profiles.architectures.shares import Share
+from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from strategies.parameters import RECEIVES, parameter
 from strategies.patching.builder import SamplingBuilder
@@ -116,7 +117,7 @@ class PatchPipeline(GridLayout):
         """Seconds that each device of a stage computes in a step of patches, or its host dispatches."""
         team, patches = self.grid.team(0, stage), range(len(self.patches))
         found = [run_seconds(self.scenario, team, self.run(stage, patch)) for patch in patches]
-        return sum(max(total_s, host_s) for total_s, _, host_s in found)
+        return sum_in_order(max(total_s, host_s) for total_s, _, host_s in found)
 
     def pass_samples(self, steps: Sequence[int]) -> float:
         """Samples of the largest pass of some steps, times the share of the tokens that one device holds."""

@@ -12,6 +12,7 @@ from itertools import repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from profiles.checks import sum_in_order
 from strategies.pipelining.footprint import recomputed_bytes, resident_buffers, saved_bytes
 from strategies.pipelining.frozen import Draft, Drafts, FrozenWork, PlacedOp, all_at_once
 from strategies.pipelining.receives import posted_at_once, posted_in_time
@@ -342,7 +343,7 @@ class PipelineBuilder:
         prologue_s = 0.0
         if self.recipe.cross_iteration:
             work = all_at_once(self.scenario, self.group_batch, self.shape.degree, self.shape.replicas)
-            prologue_s = sum(layer.duration_s for layer in work)
+            prologue_s = sum_in_order(layer.duration_s for layer in work)
         plan = Plan(
             ops=tuple([row.finish() for row in self.rows]),
             tensors=tuple(self.tensors),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
+from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from profiles.machines.collectives import CollectiveLaw, collective_law
 from strategies import parameters as fields
@@ -146,13 +147,13 @@ def before_s(layout: Layout, stages: Sequence[Stage]) -> float:
         return 0.0
     scenario = layout.scenario
     costs = (scenario.costs.components[i] for i in scenario.frozen)
-    return sum(float(of.forward_s(layout.local_batch).sum()) for of in costs)
+    return sum_in_order(float(of.forward_s(layout.local_batch).sum()) for of in costs)
 
 
 def passes_s(layout: Layout, stages: Sequence[Stage]) -> float:
     """The seconds of all passes of some stages, and of the frozen work that runs before each of the first backbone."""
     forwards = 2 if layout.scenario.workload.extra_forward else 1
-    each_s = sum(of.forward_s * forwards + of.backward_s for of in stages)
+    each_s = sum_in_order(of.forward_s * forwards + of.backward_s for of in stages)
     return layout.shape.micro_batches * (before_s(layout, stages) + each_s)
 
 
@@ -205,7 +206,7 @@ def reduced_s(
     size, count = layout.scenario.workload.recipe.gradient_bytes, layout.shape.micro_batches
     trained, sums = sum(parameters for _, parameters in pieces), -(-count // every)
     all_s = sums * collective_s(layout, operation, trained * size, len(pieces))
-    copies_s = sums * sum(copied_s(parameters) for _, parameters in pieces)
+    copies_s = sums * sum_in_order(copied_s(parameters) for _, parameters in pieces)
     work_s += copies_s
     if overlap == "none":
         return work_s + all_s
@@ -226,7 +227,7 @@ def replicated_least_bytes(layout: Layout) -> float:
     Args:
         layout: every backbone as one stage.
     """
-    state = sum(buffer.size_bytes for buffer in resident_buffers(layout, layout.stages))
+    state = sum_in_order(buffer.size_bytes for buffer in resident_buffers(layout, layout.stages))
     return state + max(saved_bytes(layout, stage) for stage in layout.stages)
 
 

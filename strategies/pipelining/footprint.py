@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from profiles.architectures.components import Component
+from profiles.checks import sum_in_order
 from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
@@ -70,7 +71,7 @@ def recomputed_bytes(pipeline: Pipeline, stage: Stage) -> float:
     """Bytes that one micro-batch's activations take beyond what it kept, once its blocks have run again."""
     if pipeline.scenario.workload.checkpointing in ("none", "full"):
         return 0.0
-    return sum(_recomputed(pipeline, stage)) * pipeline.held_batch
+    return sum_in_order(_recomputed(pipeline, stage)) * pipeline.held_batch
 
 
 def _recomputed(pipeline: Pipeline, stage: Stage) -> list[float]:
@@ -136,7 +137,9 @@ def _blocks_input_bytes_anew(layout: "Layout", stage: Stage, *, in_place: bool) 
         if any(layer in of for of in blocks)
     )
     carried = 0.0 if in_place and stage.first_layer else component.carried_bytes
-    return sum(component.layers[layer].output_bytes for layer in kept) + sum(reads) + carried
+    return (
+        sum_in_order(component.layers[layer].output_bytes for layer in kept) + sum_in_order(reads) + carried
+    )
 
 
 def _skips_kept(layout: "Layout", stage: Stage, *, in_place: bool) -> Iterator[int]:
@@ -182,12 +185,12 @@ def _stage_input_bytes(layout: "Layout", stage: Stage, *, in_place: bool) -> flo
         received = layers[first - 1].output_bytes
     else:
         received = _input_bytes(scenario, stage.component) + component.carried_bytes
-    return received + sum(layers[source].output_bytes for source in leaving)
+    return received + sum_in_order(layers[source].output_bytes for source in leaving)
 
 
 def _input_bytes(scenario: Scenario, component: int) -> float:
     components = scenario.model.components
-    return sum(components[i].layers[-1].output_bytes for i in scenario.model.inputs_of(component))
+    return sum_in_order(components[i].layers[-1].output_bytes for i in scenario.model.inputs_of(component))
 
 
 def _swapped_bytes(pipeline: Pipeline, stages: Sequence[Stage]) -> float:
@@ -195,7 +198,7 @@ def _swapped_bytes(pipeline: Pipeline, stages: Sequence[Stage]) -> float:
     if not pipeline.scenario.workload.swapped:
         return 0.0
     swapped = (pipeline.swapped_bytes(component) for component in {stage.component for stage in stages})
-    return sum(sum(sizes) - max(sizes) for sizes in swapped)
+    return sum_in_order(sum_in_order(sizes) - max(sizes) for sizes in swapped)
 
 
 def resident_buffers(pipeline: Pipeline, stages: Sequence[Stage]) -> tuple[Buffer, ...]:

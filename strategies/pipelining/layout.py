@@ -6,6 +6,7 @@ from functools import cached_property
 from itertools import chain, pairwise
 from typing import TypeVar
 
+from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from strategies.orders.problem import Chain, Problem
 from strategies.parameters import SKIP_ROUTES, check_choice
@@ -218,7 +219,7 @@ class Layout(Pipeline):
         if recomputed is not None:
             again = (recomputed_bytes(self, stage) for stage in self.stages)
             of_stages = [own + k * more for own, k, more in zip(of_stages, recomputed, again, strict=True)]
-        held = (sum(of_stages[s] for s in hosted) for hosted in self.hosted)
+        held = (sum_in_order(of_stages[s] for s in hosted) for hosted in self.hosted)
         fullest = max(state + own for state, own in zip(resident, held, strict=True))
         return max(fullest, max(resident) + self.frozen_first_bytes) if frozen_first else fullest
 
@@ -226,7 +227,7 @@ class Layout(Pipeline):
     def inputs_bytes(self) -> tuple[float, ...]:
         """Bytes of one micro-batch that each stage reads of frozen components."""
         reads = (self.frozen_reads(stage) for stage in self.stages)
-        return tuple(sum(size for _, size in read) * self.local_batch for read in reads)
+        return tuple(sum_in_order(size for _, size in read) * self.local_batch for read in reads)
 
     @cached_property
     def frozen_first_bytes(self) -> float:
@@ -259,7 +260,7 @@ class Layout(Pipeline):
 
     def _held_bytes(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         buffers = [resident_buffers(self, [self.stages[s] for s in hosted]) for hosted in self.hosted]
-        resident = (float(sum(buffer.size_bytes for buffer in of)) for of in buffers)
+        resident = (float(sum_in_order(buffer.size_bytes for buffer in of)) for of in buffers)
         return tuple(saved_bytes(self, stage) for stage in self.stages), tuple(resident)
 
     def refuse_distant_skips(self) -> None:

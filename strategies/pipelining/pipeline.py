@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from profiles.architectures.models import Component
 from profiles.architectures.shares import WHOLE, Share
+from profiles.checks import sum_in_order
 from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
 from profiles.machines.collectives import CollectiveLaw, collective_law
@@ -135,7 +136,7 @@ class Pipeline:
             backward_s = backward_s + costs.recomputed_s(*of, attention=checkpointing != "selective")
         if not self.scenario.workload.swapped:
             return forward_s, backward_s
-        least_s = self.scenario.host_side.copied_s(sum(self.swapped_bytes(component)))
+        least_s = self.scenario.host_side.copied_s(sum_in_order(self.swapped_bytes(component)))
         forward_s, backward_s = (_at_least(times, least_s) for times in (forward_s, backward_s))
         return forward_s, backward_s
 
@@ -201,7 +202,7 @@ class Pipeline:
             rows = model.reads_of(stage.component, source)
             own = [size for layer, size in rows if stage.first_layer <= layer <= stage.last_layer]
             if own:
-                reads.append((source, sum(own)))
+                reads.append((source, sum_in_order(own)))
         return reads
 
     def weight_part_s(self, stage: Stage) -> float:

@@ -12,11 +12,12 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
+from profiles.checks import sum_in_order
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.footprint import resident_buffers, trained_parameters
 from strategies.pipelining.frozen import Draft
 from strategies.pipelining.pipeline import Pipeline
-from strategies.pipelining.reduction import GATHER, SCATTER, step_of
+from strategies.pipelining.reduction import GATHER, SCATTER, placed_step
 from strategies.plans.plan import Buffer, Collective, Plan, Stage
 from strategies.scenario import Scenario
 
@@ -58,7 +59,7 @@ def with_shards(plan: Plan, names: Collection[str]) -> Plan:
 def shard_bytes(pipeline: Pipeline, stages: Collection[Stage], names: Collection[str]) -> float:
     """The bytes that stay on each GPU."""
     buffers = resident_buffers(pipeline, tuple(stages))
-    return sum(of.size_bytes for of in divided(buffers, names, pipeline.scenario.workload.num_gpus))
+    return sum_in_order(of.size_bytes for of in divided(buffers, names, pipeline.scenario.workload.num_gpus))
 
 
 def shard_step_s(pipeline: Pipeline, stage: Stage) -> float:
@@ -85,7 +86,7 @@ def packed_s(pipeline: Pipeline, stage: Stage, parameters: int) -> float:
 
 def step_on_shard(builder: PipelineBuilder, stage: int) -> Draft:
     """The optimizer step of a stage, on one GPU's part of it."""
-    draft = step_of(builder, stage)
+    draft = placed_step(builder, stage)
     draft.duration_s = shard_step_s(builder.layout, builder.stages[stage])
     return draft
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Final
 
+from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from strategies.orders.chimera import check_halves, chimera_order
 from strategies.orders.list_scheduling import evaluate, list_schedule
@@ -77,10 +78,12 @@ def ways_of(pipeline: Pipeline) -> tuple[tuple[int, ...], tuple[int, ...]]:
     The first backbone goes down: mirrored, all would take as long.
     """
     backbones = pipeline.scenario.model.backbones
-    seconds = {i: sum(float(s.sum()) for s in pipeline.layer_times(i)) for i in backbones}
+    seconds = {i: sum_in_order(float(s.sum()) for s in pipeline.layer_times(i)) for i in backbones}
     others = backbones[1:]
     choices = [up for size in range(1, len(backbones)) for up in combinations(others, size)]
-    up = min(choices, key=lambda up: abs(sum(seconds.values()) - 2 * sum(seconds[i] for i in up)))
+    up = min(
+        choices, key=lambda up: abs(sum_in_order(seconds.values()) - 2 * sum_in_order(seconds[i] for i in up))
+    )
     return tuple(i for i in backbones if i not in up), up
 
 
@@ -167,8 +170,8 @@ def _combined(problem: Problem, members: Sequence[tuple[int, ...]]) -> Problem:
         return tuple(of(values[stage] for stage in stages) for stages in members)
 
     return Problem(
-        forward_s=each(sum, problem.forward_s),
-        backward_s=each(sum, problem.backward_s),
+        forward_s=each(sum_in_order, problem.forward_s),
+        backward_s=each(sum_in_order, problem.backward_s),
         positions=tuple(problem.positions[stages[0]] for stages in members),
         chains=tuple(Chain(stages, problem.chains[0].micro_batches) for stages in chains),
         forward_lag_s=each(max, problem.forward_lag_s),

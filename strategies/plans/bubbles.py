@@ -7,6 +7,8 @@ devices are the same throughout.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from profiles.checks import sum_in_order
+
 # Share of the timeline. The same times added up in another order come out some 1e-13 apart; a gap of that
 # size is no idle time, and must not cut the bubble of another position in two.
 ROUNDING = 1e-9
@@ -72,7 +74,7 @@ def bubble_ratio(bubbles: Sequence[Bubble], end_s: float, num_positions: int) ->
         end_s: Length of the timeline in seconds, above 0.
         num_positions: Positions on the timeline, busy ones included.
     """
-    idle_s = sum(bubble.duration_s * len(bubble.positions) for bubble in bubbles)
+    idle_s = sum_in_order(bubble.duration_s * len(bubble.positions) for bubble in bubbles)
     return idle_s / (end_s * num_positions)
 
 

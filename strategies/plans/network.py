@@ -5,6 +5,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from profiles.checks import sum_in_order
 from profiles.machines.collectives import CollectiveLaw, Group, collective_law, crossing_bytes, sent_bytes
 from profiles.machines.fabrics import OPERATIONS
 from strategies.parameters import check_choice
@@ -144,7 +145,7 @@ class Network:
             for _, members in nodes:
                 held[-1].update(self._above_cards(collective, group_size, device_port_s, list(members)))
         for port in held[0]:
-            yield self._port(port), sum(of.get(port, 0.0) for of in held)
+            yield self._port(port), sum_in_order(of.get(port, 0.0) for of in held)
 
     def _above_cards(
         self, collective: Collective, group_size: int, device_port_s: float, members: Sequence[int]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import ClassVar, Self
 
+from profiles.checks import sum_in_order
 from strategies import parameters as fields
 from strategies.bounds.pipelines import pipeline_bound
 from strategies.bounds.two_way import two_way_bound, two_way_least_memory
@@ -102,7 +103,7 @@ class DiffusionPipe(LinearPipeline):
         if self.fill == "none" and not _is_cascaded(scenario):
             return pipeline_bound(layout, frozen_first=False, frozen_after=True)
         of_layout = two_way_bound if _is_cascaded(scenario) else pipeline_bound
-        evenly_s = sum(_stages_s(layout)) / layout.shape.degree + _least_frozen_s(layout)
+        evenly_s = sum_in_order(_stages_s(layout)) / layout.shape.degree + _least_frozen_s(layout)
         return max(of_layout(layout, frozen_first=False), evenly_s)
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
@@ -155,9 +156,9 @@ def _balance(filling: Filling, trace: Trace) -> Filling:
     rest = [layer for layer in filling.layers if layer.bubble is None]
     if not rest:
         return filling
-    work_s = sum(layer.duration_s for layer in rest)
+    work_s = sum_in_order(layer.duration_s for layer in rest)
     ends_s = [ends[-1] for ends in trace.ends]
-    weights = [max(0.0, work_s + sum(ends_s) / len(ends_s) - end_s) for end_s in ends_s]
+    weights = [max(0.0, work_s + sum_in_order(ends_s) / len(ends_s) - end_s) for end_s in ends_s]
     if not any(weights):  # nothing takes time, and all end together
         return filling
     layers = [
@@ -169,5 +170,5 @@ def _balance(filling: Filling, trace: Trace) -> Filling:
 
 def _split(samples: int, weights: Sequence[float]) -> tuple[int, ...]:
     """Split samples in proportion to weights; rounding never loses or doubles one."""
-    marks = [round(samples * mark / sum(weights)) for mark in accumulate(weights, initial=0.0)]
+    marks = [round(samples * mark / sum_in_order(weights)) for mark in accumulate(weights, initial=0.0)]
     return tuple(end - start for start, end in pairwise(marks))

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import ClassVar, Final, Self
 
+from profiles.checks import sum_in_order
 from strategies import parameters
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.pipelining import data_parallel as fields
@@ -108,7 +109,7 @@ class Zero2:
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: for each backbone all compute, or all communication."""
         layout = whole(self, sharded(scenario))
-        return sum(self._least_s(layout, stage) for stage in layout.stages)
+        return sum_in_order(self._least_s(layout, stage) for stage in layout.stages)
 
     def _least_s(self, layout: Layout, stage: Stage) -> float:
         pack = partial(packed_s, layout, stage)

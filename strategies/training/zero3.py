@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
+from profiles.checks import sum_in_order
 from strategies.pipelining import data_parallel as fields
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.cutting import cut_units
@@ -102,7 +103,7 @@ class Zero3:
         """Bytes that each device cannot do without: the last unit's backward begins with all activations."""
         layout, recipe = self._layout(scenario), scenario.workload.recipe
         held = (
-            sum(saved_bytes(layout, stage, in_place=True) for stage in units)
+            sum_in_order(saved_bytes(layout, stage, in_place=True) for stage in units)
             + _weight_bytes(layout, units[-1])
             + _exchanged_bytes(layout, units[-1], recipe.gradient_bytes)
             for units in _units(layout)
@@ -112,7 +113,7 @@ class Zero3:
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: for each backbone all compute, or all communication."""
         layout = self._layout(scenario)
-        return sum(self._least_s(layout, units) for units in _units(layout))
+        return sum_in_order(self._least_s(layout, units) for units in _units(layout))
 
     def _least_s(self, layout: Layout, units: Sequence[Stage]) -> float:
         work_s, passes = passes_s(layout, units), 3 if layout.scenario.workload.extra_forward else 2
@@ -127,7 +128,7 @@ class Zero3:
             bare_s = gathers_s if len(units) == 1 else _collectives_s(layout, GATHER, [units[0], units[-1]])
             last_s = _collectives_s(layout, SCATTER, units[:1])
             work_s = max(work_s + self.micro_batches * bare_s + last_s, before_s(layout, units) + all_s)
-        return work_s + sum(shard_step_s(layout, unit) for unit in units)
+        return work_s + sum_in_order(shard_step_s(layout, unit) for unit in units)
 
 
 def _units(layout: Layout) -> list[list[Stage]]:
@@ -140,7 +141,7 @@ def _collectives_s(layout: Layout, operation: str, units: Sequence[Stage]) -> fl
     if not any(trained_parameters(layout, unit) for unit in units):
         return 0.0
     each_bytes = layout.scenario.workload.recipe.gradient_bytes
-    size = sum(
+    size = sum_in_order(
         gathered_bytes(layout, unit) if operation == GATHER else trained_parameters(layout, unit) * each_bytes
         for unit in units
     )
@@ -151,14 +152,14 @@ def _unpacked_s(layout: Layout, units: Sequence[Stage]) -> float:
     """Seconds of copying the gathered weights of each of some units of a backbone once: read and written."""
     if not any(trained_parameters(layout, unit) for unit in units):
         return 0.0
-    return sum(copied_s(layout, unit, 2 * _weight_bytes(layout, unit)) for unit in units)
+    return sum_in_order(copied_s(layout, unit, 2 * _weight_bytes(layout, unit)) for unit in units)
 
 
 def _packed_s(layout: Layout, units: Sequence[Stage]) -> float:
     """Seconds of copying the gradients of each of some units once; one GPU scatters nothing."""
     if layout.scenario.workload.num_gpus == 1:
         return 0.0
-    return sum(packed_s(layout, unit, trained_parameters(layout, unit)) for unit in units)
+    return sum_in_order(packed_s(layout, unit, trained_parameters(layout, unit)) for unit in units)
 
 
 def _weight_bytes(pipeline: Pipeline, unit: Stage) -> float:

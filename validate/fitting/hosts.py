@@ -13,13 +13,14 @@ from functools import cached_property
 from statistics import median
 from typing import Final
 
+from profiles.checks import sum_in_order
 from profiles.machines.clusters import Cluster
 from profiles.machines.hosts import BOX, FREE, Host
+from profiles.measuring.tables import show, table
 from validate.points import cluster_of
 from validate.published.sampling.methods import samplers
 from validate.published.sampling.rows import SamplingRow, sampling_rows
 from validate.published.sampling.runs import HOST_METHODS, HOST_PIXELS, place_of, predict, scenario_of
-from validate.tables import show, table
 
 BOXES: Final = ("a100-nvlink-8", "a100-pcie-4", "l40-pcie-8")
 """Boxes of which a source printed several methods on small images."""
@@ -45,8 +46,8 @@ class HostRow:
         """Seconds of the busiest host, of pace 1."""
         scenario = scenario_of(place_of(self.row, self._beside(BOX)))
         phases = samplers(self.row, scenario)[0].phases(scenario)
-        busiest = [max(sum(op.host_s for op in ops) for ops in phase.plan.ops) for phase in phases]
-        return sum(phase.times * seconds for phase, seconds in zip(phases, busiest, strict=True))
+        busiest = [max(sum_in_order(op.host_s for op in ops) for ops in phase.plan.ops) for phase in phases]
+        return sum_in_order(phase.times * seconds for phase, seconds in zip(phases, busiest, strict=True))
 
     @property
     def pace(self) -> float:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from profiles.checks import sum_in_order
 from strategies.plans.plan import Collective, Op
 from strategies.plans.wiring import Wiring
 from validate.running.links import ALWAYS, Instant, RankSeat, Turns, now, sleep_until
@@ -167,7 +168,7 @@ class RankIteration:
     @property
     def late_s(self) -> float:
         """Seconds by which the machine let its ops start, or its sleeping kernels wake, late, in all."""
-        return sum(op.late_s + op.over_s for op in self.ops)
+        return sum_in_order(op.late_s + op.over_s for op in self.ops)
 
 
 class Executor:

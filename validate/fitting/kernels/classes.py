@@ -14,15 +14,23 @@ from typing import Any, Final
 
 import numpy as np
 
+from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from profiles.files import Table
 from profiles.machines.law_tables import CACHE_KEYS, OVERLAP, Coefficients, attention_law, product_law
 from profiles.machines.laws import ELEMENT_BYTES, PARTS, FloatArray, padded
+from profiles.units import TFLOP
 from validate.fitting.kernels import rows
 from validate.fitting.kernels.fits import Fit, Predict, Unknown, fit
 from validate.fitting.kernels.rows import Samples
 
 TARGETS: Final = Path(__file__).parent / "targets.toml"
+NUMBERS: Final = {
+    "device_peak": "device_GB_per_s",
+    "seen": "seen_TFLOP_per_s",
+    "overlap": "overlap",
+    "wide": "wide_TFLOP_per_s",
+}
 WORDS: Final = ("like", "gradients", "backward", "priors", "device", "stream", "launch", "note")
 
 
@@ -44,6 +52,7 @@ class Origin:
     seen: float = 0.0
     overlap: float = 1.0
     backward_tile: float | None = None
+    wide: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -93,8 +102,7 @@ def _target(name: str, table: Table) -> Target:
 
 def _origin(table: Table) -> Origin:
     words: dict[str, Any] = {word: table.text(word) for word in WORDS if word in table}
-    paces = {"device_peak": "device_GB_per_s", "seen": "seen_TFLOP_per_s", "overlap": "overlap"}
-    numbers: dict[str, Any] = {name: table.positive(key) for name, key in paces.items() if key in table}
+    numbers: dict[str, Any] = {name: table.positive(key) for name, key in NUMBERS.items() if key in table}
     cached = table.flag("cached") if "cached" in table else False
     tile = table.number("backward_tile") if "backward_tile" in table else None
     origin = Origin(table.texts("rows", ()), cached=cached, backward_tile=tile, **words, **numbers)
@@ -222,6 +230,11 @@ def pace_of(seen: float, values: Coefficients) -> float:
     return seen * (float(padded(np.array(SEEN_CHANNELS))) + values["channels"]) / SEEN_CHANNELS
 
 
+def wide_factor(seen: float, values: Coefficients) -> float:
+    """Seconds of large heads of 128 channels that are seen to run at some TFLOP/s, over those of the law."""
+    return attention_law(FORWARD | dict(values)).wide_flop_per_s / (seen * TFLOP)
+
+
 def backward_seconds(values: Coefficients, samples: Samples) -> FloatArray:
     """Seconds of backward kernels by a law's coefficients and ``tile``."""
     law = attention_law(values)
@@ -264,7 +277,7 @@ def streams(folder: Path, origin: Origin) -> dict[str, float]:
 
 def group_norm(found: Coefficients) -> float:
     """GB/s of a group norm, of all that its two kernels read and write."""
-    seconds = sum(passes / found[f"{kind}_GB_per_s"] for kind, passes in GROUP_NORM.items())
+    seconds = sum_in_order(passes / found[f"{kind}_GB_per_s"] for kind, passes in GROUP_NORM.items())
     return sum(GROUP_NORM.values()) / seconds
 
 

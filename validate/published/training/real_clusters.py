@@ -5,16 +5,18 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from profiles.architectures.models import load_model
+from profiles.checks import sum_in_order
 from profiles.costs.resolutions import with_frames
 from profiles.errors import InfeasibleError
 from profiles.machines.devices import load_device
+from profiles.measuring.tables import grouped
 from sim import api
 from validate.published import records
 from validate.published.clusters import SETS, ClusterRun, read_runs, shared_rate
 from validate.published.ledger import error_words
 from validate.published.records import Reason, Record, Standing, the_published
 from validate.published.training.experiment import Found, experiment
-from validate.tables import grouped, print_sections, signed, write_tables
+from validate.tables import print_sections, signed, write_tables
 
 REASONS: Final[dict[str, Reason]] = {
     SETS: (Standing.FITTED, "sets the share of the laws that stacks reach"),
@@ -105,7 +107,7 @@ def model_flops() -> Found:
     result = api.run(row.model, "fsdp", cluster="h100-ib", gpus=gpus, batch_size=batch, **WAN)
     model = with_frames(load_model(row.model), WAN["frames"], load_device("h100-80gb-sxm"))
     layers = [layer for index in model.backbones for layer in model.components[index].layers]
-    forward = sum(layer.conv_flop + layer.matmul_flop + layer.attention_flop for layer in layers)
+    forward = sum_in_order(layer.conv_flop + layer.matmul_flop + layer.attention_flop for layer in layers)
     predicted = FORWARDS * forward * result.samples_per_s / gpus / TERA
     record = Record.of(row, predicted, "fsdp, block checkpointing, 93 frames of 832x480, stack eager")
     yield record
@@ -134,7 +136,7 @@ def encoders() -> Found:
     """What VAE and text encoder in the loop cost MosaicML's training at 256 and then at 512 pixels on 8 GPUs."""
     row = the_published("README", quantity="time_ratio")
     runs = [run for run in read_runs() if run.name.startswith(CACHED) and run.asked["gpus"] == row.num_gpus]
-    online, cached = (sum(_hours(runs, frozen)) for frozen in ("online", "cached"))
+    online, cached = (sum_in_order(_hours(runs, frozen)) for frozen in ("online", "cached"))
     yield Record.of(row, online / cached, f"stack {runs[0].stack.name}, 8 GPUs, 39 % of the images at 256 px")
     yield [row.note, f"{row.value:g}", f"{online / cached:.2f}"]
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
+from profiles.checks import sum_in_order
 from profiles.units import MIB
 from validate.points import forward_bytes, replayed, scenario
 from validate.published.ledger import error_words
@@ -108,6 +109,6 @@ def reduced(task: Task, samples: int) -> float:
     point = scenario(task.model, task.cluster, task.num_gpus, batch, **how)
     trace = replayed("zero2", point, overlap="none")
     collectives = trace.plan.collectives
-    scattered = sum(one.size_bytes for one in collectives if one.operation == "reduce_scatter")
-    share = scattered / sum(one.size_bytes for one in collectives)
+    scattered = sum_in_order(one.size_bytes for one in collectives if one.operation == "reduce_scatter")
+    share = scattered / sum_in_order(one.size_bytes for one in collectives)
     return share * trace.collective_bytes / batch / MIB

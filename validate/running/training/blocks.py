@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from profiles.architectures.models import Component, Layer, Model
+from profiles.checks import sum_in_order
 
 WIDTH: Final = 32  # channels of the hidden state
 STATE: Final = (WIDTH, 8, 8)  # its shape, of a sample: an image
@@ -83,7 +84,7 @@ def _readers(model: Model, component: int, source: int) -> set[int]:
 def _work(component: Component, layer: int) -> nn.Module:
     own = component.layers[layer]
     works = [_flop(other) for other in component.layers]
-    mean = sum(works) / len(works)
+    mean = sum_in_order(works) / len(works)
     relative = min(3.0, max(0.25, _flop(own) / mean if mean else 1.0))
     channels = MULTIPLE * round(HIDDEN / MULTIPLE * relative)
     convolves = own.conv_flop > 0.5 * _flop(own)

@@ -1,0 +1,138 @@
+"""Measures of an iteration, or of a run of the sampler, and the sums of those of its parts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from profiles.checks import sum_in_order
+from sim.replay.memory import peak_memory_bytes
+from sim.replay.metrics import collective_s, exposed_communication_s, idle_s
+from strategies.plans.traces import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """Measures of one iteration, or one run; means over devices where a quantity has one value per device.
+
+    Attributes:
+        duration_s: of an iteration the period, which is its makespan with the frozen work of one iteration; of a run
+            the time from its first denoising step, or the text encoders where they are included, to its end.
+        first_s: the first iteration's duration, which also runs its own frozen work.
+        idle_s: seconds without compute.
+        exposed_communication_s: idle seconds while something awaited is on the wire.
+        collective_s: seconds in which a collective runs.
+        p2p_bytes: what all GPUs together send in messages.
+        collective_bytes: what all GPUs together send in collectives.
+        peak_memory_bytes: the largest over devices.
+    """
+
+    duration_s: float
+    first_s: float
+    idle_s: float
+    exposed_communication_s: float
+    collective_s: float
+    p2p_bytes: float
+    collective_bytes: float
+    peak_memory_bytes: float
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds in which compute runs."""
+        return self.duration_s - self.idle_s
+
+    @classmethod
+    def of(cls, trace: Trace) -> Self:
+        """The measures of a trace."""
+        return cls(
+            duration_s=trace.end_s,
+            first_s=trace.end_s + trace.plan.prologue_s,
+            idle_s=idle_s(trace),
+            exposed_communication_s=exposed_communication_s(trace),
+            collective_s=collective_s(trace),
+            p2p_bytes=trace.p2p_bytes,
+            collective_bytes=trace.collective_bytes,
+            peak_memory_bytes=float(peak_memory_bytes(trace).max()),
+        )
+
+
+def weighted(measured: Sequence[Measures], weights: Sequence[float], name: str) -> float:
+    """The sum of one quantity over parts, each as often as its weight says."""
+    pairs = zip(weights, measured, strict=True)
+    return float(sum_in_order(weight * getattr(measures, name) for weight, measures in pairs))
+
+
+def _peak_bytes(measured: Sequence[Measures]) -> float:
+    return max(measures.peak_memory_bytes for measures in measured)
+
+
+def in_turn(measured: Sequence[Measures], times: Sequence[int]) -> Measures:
+    """Measures of parts that follow one another, each so many times."""
+    return Measures(
+        duration_s=weighted(measured, times, "duration_s"),
+        first_s=weighted(measured, times, "first_s"),
+        idle_s=weighted(measured, times, "idle_s"),
+        exposed_communication_s=weighted(measured, times, "exposed_communication_s"),
+        collective_s=weighted(measured, times, "collective_s"),
+        p2p_bytes=weighted(measured, times, "p2p_bytes"),
+        collective_bytes=weighted(measured, times, "collective_bytes"),
+        peak_memory_bytes=_peak_bytes(measured),
+    )
+
+
+def expectation(
+    measured: Sequence[Measures], probabilities: Sequence[float], shares: Sequence[float]
+) -> Measures:
+    """Expectations: of times by how often they occur, of what the groups do by how many do it.
+
+    Args:
+        measured: of each kind of iteration.
+        probabilities: how often an iteration takes as long as these; the slowest group decides.
+        shares: the share of the groups that do this work.
+    """
+    if len(measured) == 1:
+        return measured[0]
+    duration_s = weighted(measured, probabilities, "duration_s")
+    return Measures(
+        duration_s=duration_s,
+        first_s=weighted(measured, probabilities, "first_s"),
+        idle_s=max(0.0, duration_s - weighted(measured, shares, "busy_s")),
+        exposed_communication_s=weighted(measured, shares, "exposed_communication_s"),
+        collective_s=weighted(measured, shares, "collective_s"),
+        p2p_bytes=weighted(measured, shares, "p2p_bytes"),
+        collective_bytes=weighted(measured, shares, "collective_bytes"),
+        peak_memory_bytes=_peak_bytes(measured),
+    )
+
+
+def together_s(jobs_s: Sequence[float]) -> float:
+    """The seconds in which jobs side by side train as many samples as each does in one iteration.
+
+    Their throughputs add up, so it is the harmonic mean. Source: DiffusionPipe, section 6, DeepSpeed-P.
+    """
+    if len(jobs_s) == 1:
+        return jobs_s[0]
+    return len(jobs_s) / sum_in_order(1 / seconds for seconds in jobs_s)
+
+
+def side_by_side(jobs: Sequence[Measures]) -> Measures:
+    """Measures of jobs on equally many GPUs together, while they train each backbone on one batch.
+
+    Each runs as many of its iterations, or such a part of one, as fit; times are means over all devices.
+    """
+    if len(jobs) == 1:
+        return jobs[0]
+    duration_s = together_s([job.duration_s for job in jobs])
+
+    def total(name: str) -> float:
+        return float(sum_in_order(getattr(job, name) * duration_s / job.duration_s for job in jobs))
+
+    return Measures(
+        duration_s=duration_s,
+        first_s=total("first_s") / len(jobs),
+        idle_s=total("idle_s") / len(jobs),
+        exposed_communication_s=total("exposed_communication_s") / len(jobs),
+        collective_s=total("collective_s") / len(jobs),
+        p2p_bytes=total("p2p_bytes"),
+        collective_bytes=total("collective_bytes"),
+        peak_memory_bytes=_peak_bytes(jobs),
+    )
