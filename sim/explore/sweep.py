@@ -328,12 +328,11 @@ def run_sweep(
         desk, again, fresh = Desk(staff, store), list[Point](), sweep.points
         try:
             while fresh:
-                while fresh:
-                    _bound_points(sweep, fresh, desk, report)
-                    again += fresh if fresh is not sweep.points else []
-                    fresh = next_reliefs(sweep, again)
-                _simulate_points(sweep, [*sweep.points, *again], desk, report)
-                fresh = next_reliefs(sweep, again)  # what was found to lack memory only now
+                _bound_points(sweep, fresh, desk, report)
+                again += [point for point in fresh if point.checkpointing is not None]
+                if not (fresh := next_reliefs(sweep, again)):
+                    _simulate_points(sweep, [*sweep.points, *again], desk, report)
+                    fresh = next_reliefs(sweep, again)  # what was found to lack memory only now
         finally:
             sweep.points += [point for point in again if point.status == "simulated"] or nearest(sweep, again)
 

@@ -29,7 +29,7 @@ MOST_TIMES: Final = 16
 """GPUs that are tried, over those that were asked."""
 
 
-class Way(NamedTuple):
+class WayOut(NamedTuple):
     """Something asked otherwise, and the flags that ask it; no two of a kind go together."""
 
     kind: str
@@ -72,7 +72,7 @@ def _either(words: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
-def _other(scenario: AnyScenario, names: Sequence[str], *, relief: bool) -> Iterator[Way]:
+def _other(scenario: AnyScenario, names: Sequence[str], *, relief: bool) -> Iterator[WayOut]:
     """The strategy that was not asked and takes least memory, in training with recomputation."""
     classes = strategies_of(scenario.task).items()
     others = [name for name, cls in classes if name not in names and is_seamless(cls)]
@@ -83,10 +83,10 @@ def _other(scenario: AnyScenario, names: Sequence[str], *, relief: bool) -> Iter
     recomputes = isinstance(scenario, Scenario) and scenario.workload.checkpointing == "none" and not relief
     change = {"checkpointing": RELIEF[0]} if recomputes else {}
     flags = "".join(f" --{name} {value}" for name, value in change.items())
-    yield Way("checkpointing" if recomputes else "strategy", f"--strategy {least}{flags}", change, least)
+    yield WayOut("checkpointing" if recomputes else "strategy", f"--strategy {least}{flags}", change, least)
 
 
-def _ways(scenario: AnyScenario, *, relief: bool) -> Iterator[Way]:
+def _ways(scenario: AnyScenario, *, relief: bool) -> Iterator[WayOut]:
     """What may be asked otherwise, those changes first that cost least."""
     workload, gpus = scenario.workload, scenario.workload.num_gpus
     if isinstance(scenario, Scenario):
@@ -95,42 +95,42 @@ def _ways(scenario: AnyScenario, *, relief: bool) -> Iterator[Way]:
         yield from _of_sampling(scenario)
     fewest = gpus if scenario.task == "train" else 1
     if workload.batch_size > fewest:
-        yield Way("batch", f"--batch-size {fewest}", {"batch_size": fewest})
+        yield WayOut("batch", f"--batch-size {fewest}", {"batch_size": fewest})
     more = gpus * 2
     while more <= min(scenario.cluster.max_devices, gpus * MOST_TIMES):
-        yield Way("gpus", f"--gpus {more} --batch-size {workload.batch_size}", {"num_gpus": more})
+        yield WayOut("gpus", f"--gpus {more} --batch-size {workload.batch_size}", {"num_gpus": more})
         more *= 2
 
 
-def _of_training(scenario: Scenario, *, relief: bool) -> Iterator[Way]:
+def _of_training(scenario: Scenario, *, relief: bool) -> Iterator[WayOut]:
     workload = scenario.workload
     if workload.checkpointing == "none" and not relief:
-        yield Way("checkpointing", f"--checkpointing {RELIEF[0]}", {"checkpointing": RELIEF[0]})
+        yield WayOut("checkpointing", f"--checkpointing {RELIEF[0]}", {"checkpointing": RELIEF[0]})
     if workload.memory_recipe == "mixed" and workload.offload == "none":
-        yield Way("optimizer", "--memory-recipe adam8bit", {"memory_recipe": "adam8bit"})
+        yield WayOut("optimizer", "--memory-recipe adam8bit", {"memory_recipe": "adam8bit"})
     if workload.offload == "none":
-        yield Way("optimizer", "--offload optimizer", {"offload": "optimizer"})
+        yield WayOut("optimizer", "--offload optimizer", {"offload": "optimizer"})
     if not workload.rank:
-        yield Way("weights", f"--trainable lora:{RANK}", {"trainable": f"lora:{RANK}"})
+        yield WayOut("weights", f"--trainable lora:{RANK}", {"trainable": f"lora:{RANK}"})
 
 
-def _of_sampling(scenario: SamplingScenario) -> Iterator[Way]:
+def _of_sampling(scenario: SamplingScenario) -> Iterator[WayOut]:
     workload = scenario.workload
     if workload.encoders == "resident" and scenario.encoders:
         run = (
             {} if scenario.included(scenario.encoders) else {"include": (ALL,)}
         )  # else they never come and go
         flags = f"{f'--include {ALL} ' if run else ''}--encoders offloaded"
-        yield Way("encoders", flags, {"encoders": "offloaded", **run})
+        yield WayOut("encoders", flags, {"encoders": "offloaded", **run})
     if not workload.swapped:
         blocks = len({layer.block for layer in scenario.backbone.layers})
-        yield Way("weights", f"--offload layers:{blocks}", {"offload": f"layers:{blocks}"})
+        yield WayOut("weights", f"--offload layers:{blocks}", {"offload": f"layers:{blocks}"})
 
 
 def _fits(
     scenario: AnyScenario,
     names: Sequence[str],
-    ways: Sequence[Way],
+    ways: Sequence[WayOut],
     *,
     relief: bool,
     point: AnyStrategy | None,

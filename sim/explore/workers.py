@@ -187,7 +187,8 @@ def end(executor: ProcessPoolExecutor) -> None:
     the rest: the thread is told of the end once nobody can write any more, so our own end for writing is closed.
     """
     with held():
-        processes, answers = _processes(executor), executor._result_queue
+        processes = _processes(executor)
+        answers: Any = executor._result_queue
         executor.shutdown(wait=False, cancel_futures=True)
         for process in processes:
             process.kill()
@@ -236,6 +237,7 @@ _scenario_of_worker: list[AnyScenario] = []
 def _start_worker(scenario: AnyScenario) -> None:
     """Give a process its scenario once."""
     follow_parent()
+    gc.disable()  # what points leave behind has no cycles; what they have in common would be walked again and again
     _scenario_of_worker.append(scenario)
 
 
@@ -243,7 +245,6 @@ def follow_parent() -> None:
     """Let a process of ours end with its parent, and leave interrupts to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    gc.disable()  # what points leave behind has no cycles; what they have in common would be walked again and again
     Thread(target=_end_with_parent, daemon=True).start()
 
 

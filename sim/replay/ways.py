@@ -15,7 +15,7 @@ Leg = tuple[tuple[tuple[int, float], ...], float]
 """(port, seconds held) pairs of a delivery, and the seconds it travels."""
 
 
-class Way(NamedTuple):
+class InChunks(NamedTuple):
     """The way of a collective: its chunks, the seconds of each, and for how long each holds ports and shared ports."""
 
     chunks: int
@@ -24,7 +24,7 @@ class Way(NamedTuple):
     shared: Ports
 
 
-def ways_of(routes: Sequence[CollectiveRoute], legs: Sequence[Leg]) -> dict[int, Way]:
+def ways_of(routes: Sequence[CollectiveRoute], legs: Sequence[Leg]) -> dict[int, InChunks]:
     """The way of each route, by its id, over the ports whose clocks tell those of all.
 
     Ports that the same collectives hold, each as long, and no message, always show the same time: one stands for all.
@@ -41,7 +41,7 @@ def ways_of(routes: Sequence[CollectiveRoute], legs: Sequence[Leg]) -> dict[int,
     return {key: _way(route, kept) for key, route in distinct.items()}
 
 
-def _way(route: CollectiveRoute, kept: set[int]) -> Way:
+def _way(route: CollectiveRoute, kept: set[int]) -> InChunks:
     """The way of a route in chunks, over the ports of some set."""
     chunks = min(MAX_CHUNKS, ceil(route.wire_s / CHUNK_S))
     each = max(chunks, 1)
@@ -49,4 +49,4 @@ def _way(route: CollectiveRoute, kept: set[int]) -> Way:
         tuple([(port, hold / each) for port, hold in of if port in kept])
         for of in (route.ports, route.shared)
     )
-    return Way(chunks, route.wire_s / each, ports, shared)
+    return InChunks(chunks, route.wire_s / each, ports, shared)
