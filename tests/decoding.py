@@ -15,13 +15,13 @@ from torch.nn.functional import conv2d
 
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
+from profiles.measuring.counting.component import build
+from profiles.measuring.counting.zoo import architecture
+from profiles.measuring.launching import launch
 from strategies.patching.frozen import with_frozen
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
-from validate.counting.component import build
-from validate.counting.zoo import architecture
-from validate.launching import launch
 from validate.running.rank import joined
 from validate.running.sampling.settings import WIDENING
 

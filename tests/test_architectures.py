@@ -11,10 +11,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from profiles.architectures.models import read_model
 from profiles.errors import InputError
+from profiles.measuring.counting.config_files import ConfigFile, ConfigOptions
+from profiles.measuring.counting.configured import count_configured
+from profiles.measuring.timing.building import build, inputs, largest_integer
 from validate.__main__ import main
-from validate.counting.config_files import ConfigFile, ConfigOptions
-from validate.counting.configured import count_configured
-from validate.measuring.building import build, inputs, largest_integer
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,7 @@ from profiles.architectures.models import load_model
 from profiles.costs.layers import BACKWARD_WORK, ComponentCosts
 from profiles.errors import InputError
 from profiles.machines.devices import Device, Rates, read_device
-from profiles.units import GIB
-from validate.__main__ import main
-from validate.fitting.calibration import (
+from profiles.measuring.fitting.calibration import (
     calibrate,
     calibrated_device,
     device_text,
@@ -23,8 +21,10 @@ from validate.fitting.calibration import (
     rates_of,
     work_of,
 )
-from validate.fitting.layer_times import CLASSES
-from validate.measuring.steps import TrainingStep, by_rates
+from profiles.measuring.fitting.layer_times import CLASSES
+from profiles.units import GIB
+from validate.__main__ import main
+from validate.steps.measured import TrainingStep, by_rates
 
 pytestmark = pytest.mark.slow
 
@@ -255,7 +255,8 @@ def test_the_command_writes_the_device_file(tmp_path, capsys, command):
 
 
 def test_fitting_needs_no_torch():
-    code = "import sys, validate.fitting.calibration, validate.fitting.anchors, validate.fitting.kernels.report; "
+    code = "import sys, profiles.measuring.fitting.calibration, profiles.measuring.linking.report; "
+    code += "import validate.fitting.anchors, validate.fitting.kernels.report; "
     code += "sys.exit('torch' in sys.modules or 'diffusers' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 

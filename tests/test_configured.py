@@ -11,13 +11,13 @@ from transformers import T5Config, T5EncoderModel
 
 from profiles.architectures.models import MODELS, load_model, read_model
 from profiles.errors import InputError
+from profiles.measuring.counting.config_files import ConfigOptions, read_config
+from profiles.measuring.counting.configured import count_configured
+from profiles.measuring.counting.folder import exchanges_text, kernel_texts, layers_text, model_text
+from profiles.measuring.counting.specs import CONFIGS, tensor
+from profiles.measuring.counting.trace import OpaqueAttention
 from sim.cli.main import main as sim_main
 from validate.__main__ import main
-from validate.counting.config_files import ConfigOptions, read_config
-from validate.counting.configured import count_configured
-from validate.counting.folder import exchanges_text, kernel_texts, layers_text, model_text
-from validate.counting.specs import CONFIGS, tensor
-from validate.counting.trace import OpaqueAttention
 
 pytestmark = pytest.mark.slow
 

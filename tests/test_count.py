@@ -14,13 +14,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from profiles.architectures.models import MODELS, Component, Layer, load_model
 from profiles.costs.layers import BACKWARD_WORK
 from profiles.errors import InputError
+from profiles.measuring.counting.component import count_component, count_model
+from profiles.measuring.counting.folder import exchanges_text, kernel_texts, layers_text, model_text
+from profiles.measuring.counting.networks import ControlledUNet
+from profiles.measuring.counting.specs import ComponentSpec, LayerSpec, plain, tensor
+from profiles.measuring.counting.trace import OpaqueAttention
+from profiles.measuring.counting.zoo import ARCHITECTURES, architecture
 from validate.__main__ import main
-from validate.counting.component import count_component, count_model
-from validate.counting.folder import exchanges_text, kernel_texts, layers_text, model_text
-from validate.counting.networks import ControlledUNet
-from validate.counting.specs import ComponentSpec, LayerSpec, plain, tensor
-from validate.counting.trace import OpaqueAttention
-from validate.counting.zoo import ARCHITECTURES, architecture
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 from profiles.errors import InputError
-from validate.counting.module import count
+from profiles.measuring.counting.module import count
 
 DOUBLE = 8  # bytes
 

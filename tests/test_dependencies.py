@@ -10,7 +10,13 @@ ROOT = Path(__file__).parents[1]
 SHIPPED = ("sim", "strategies", "profiles")
 LOADED_BY_OTHERS = {"highspy"}
 """The solver that pulp looks for."""
-OPTIONAL = {"shtab": "completion", "plotly": "report", "distributed": "dask", "ipywidgets": "notebooks"}
+MEASURING = dict.fromkeys(("torch", "diffusers", "transformers", "scipy"), "measure")
+OPTIONAL = {
+    "shtab": "completion",
+    "plotly": "report",
+    "distributed": "dask",
+    "ipywidgets": "notebooks",
+} | MEASURING
 """What is imported only by who asks for it, and the extra that brings it."""
 
 

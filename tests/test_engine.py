@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import DeadlockError
-from sim.replay.engine import CHUNK_S, MAX_CHUNKS, simulate
+from sim.replay.engine import simulate
 from sim.replay.memory import memory_events
+from sim.replay.ways import CHUNK_S, MAX_CHUNKS
 from strategies.orders.named import gpipe_order, one_forward_one_backward_order
 from strategies.plans.actions import BACKWARD, FORWARD
 from strategies.plans.network import Network

@@ -11,10 +11,10 @@ import pytest
 from profiles.architectures.models import load_model
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
+from profiles.outputs import check_writable
 from sim.explore.frames import check_out, row, rows, write_rows
 from sim.explore.points import find_points
 from sim.explore.sweep import Sweep, run_sweep
-from sim.outputs import check_writable
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 
@@ -108,7 +108,7 @@ def flat_rows(sweep):
         for nested in ("stages", "inputs"):
             if nested in flat:
                 flat[nested] = json.dumps(flat[nested])
-        yield flat | {"runs_in": ",".join(flat["runs_in"]) or None}
+        yield flat | {"runs_in": ",".join(flat["runs_in"]) or "none known"}
 
 
 def read_cell(cell, like):

@@ -47,6 +47,25 @@ def test_every_command_has_examples():
     assert set(EXAMPLES) == {"", *COMMANDS}
 
 
+@pytest.mark.parametrize("program", ["sim.cli.main", "validate.__main__"])
+def test_without_torch_measuring_has_its_help_and_says_what_it_needs(program):
+    words = ["count", "--model", "sd21"]
+    code = f"""
+import sys
+sys.modules |= dict.fromkeys(("torch", "diffusers", "transformers", "scipy"))
+from {program} import main
+head = ["measure"] * {program.startswith("sim")}
+assert all(main([*head, name, "--help"]) == 0 for name in ("count", "profile", "links", "calibrate"))
+sys.exit(main([*head, *{words}]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    extra = "measure" if program.startswith("sim") else "validate"
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"error: count needs torch: pip install 'diffusim[{extra}]'\n")
+
+
 def test_examples_do_what_they_say(tell, elsewhere):
     for example in (line for lines in EXAMPLES.values() for line in lines if line.startswith("sim ")):
         if "--gpus 64" in example:  # asked elsewhere, and takes a while

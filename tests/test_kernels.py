@@ -14,11 +14,11 @@ from profiles.architectures.component_files import KERNEL_COLUMNS
 from profiles.architectures.kernels import MEMORY_BOUND, Kernel, class_flop
 from profiles.architectures.models import LAYER_COLUMNS, load_model, model_names, read_model
 from profiles.errors import InputError
-from validate.counting.component import ModelCount, count_component, count_model
-from validate.counting.folder import folder_texts, kernel_texts
-from validate.counting.kernels import Launch, component_kernels, grown, kernels_of
-from validate.counting.specs import ComponentSpec, LayerSpec, tensor
-from validate.counting.zoo import TINY
+from profiles.measuring.counting.component import ModelCount, count_component, count_model
+from profiles.measuring.counting.folder import folder_texts, kernel_texts
+from profiles.measuring.counting.kernels import Launch, component_kernels, grown, kernels_of
+from profiles.measuring.counting.specs import ComponentSpec, LayerSpec, tensor
+from profiles.measuring.counting.zoo import TINY
 
 HALF, SINGLE = 2, 4  # bytes
 

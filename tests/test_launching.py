@@ -14,10 +14,12 @@ import sim
 from profiles.architectures.models import model_names
 from profiles.errors import InputError
 from profiles.software.runtimes import RUNTIMES, Case, Rule, all_runtimes, find_runtime, read_runtime, runs_in
+from sim.cli.main import main
+from sim.explore.legality import case_of, runtimes_of
 from sim.launching.launch import launch_of
 from sim.launching.samplers import SAMPLERS
 from sim.launching.trainers import TRAINERS
-from sim.legality import case_of, runtimes_of
+from sim.report.tables import account_in, lines_of
 from strategies.registry import class_of, make, strategies_of
 
 FLUX = {"model": "flux-dev", "cluster": "h100-nvlink-8"}
@@ -159,7 +161,7 @@ def test_a_strategy_of_a_stranger_runs_nowhere_that_is_known():
     result = sim.run("sd21", "diffusionpipe", gpus=2)
     assert runtimes_of(result.source.strategy, result.source.scenario) == ()
     with pytest.raises(
-        InputError, match=r"^no runtime is known that runs this diffusionpipe: none has the strategy"
+        InputError, match=r"^no runtime is known that starts this diffusionpipe: none has the strategy"
     ):
         sim.launch("sd21", "diffusionpipe", gpus=2)
 
@@ -360,3 +362,24 @@ def test_a_model_without_a_script_is_refused_by_the_runtime_s_file():
     bare = replace(find_runtime("xdit-scripts"), scripts={})
     with pytest.raises(InputError, match=r"^runtimes/xdit-scripts.toml: scripts names none of pixart$"):
         launch_of(result, bare)
+
+
+def test_a_point_that_one_other_parameter_would_start_says_so():
+    asked = {"gpus": 8, "pipeline_degree": 4, "micro_batches": 8, "optimizer": "sharded"}
+    with pytest.raises(
+        InputError, match="no runtime is known that starts this 1f1b: with optimizer replicated torch-"
+    ):
+        sim.launch("sd21", "1f1b", **asked)
+    assert sim.launch("sd21", "1f1b", **(asked | {"optimizer": "replicated"})).runtime == "torch-pipelining"
+    row = sim.run("sd21", "1f1b", **asked)
+    assert ("runs in", "no runtime that is known here") in lines_of(row, account_in(row))
+
+
+def test_what_the_simulation_says_of_a_point_is_no_word_of_the_runtime(capsys):
+    assert (
+        main(["launch", "--model", "sd21", "--gpus", "2", "--strategy", "ddp", "--checkpointing", "auto"])
+        == 0
+    )
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "sim: note: --checkpointing auto took none: it fits without recomputation"
+    assert not any("auto" in line for line in said[1:])

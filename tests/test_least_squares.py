@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from profiles.errors import InputError
-from validate.fitting import least_squares as module
-from validate.fitting.layer_times import PLACE_RULES, QUANTILE_RULES, load
-from validate.fitting.least_squares import Errors, least_squares
+from profiles.measuring.fitting import least_squares as module
+from profiles.measuring.fitting.layer_times import PLACE_RULES, QUANTILE_RULES, load
+from profiles.measuring.fitting.least_squares import Errors, least_squares
 
 COLUMNS = np.array([[1.0, 0.0], [0.0, 1e9], [1.0, 1e9]])
 AIM = COLUMNS @ [3.0, 2e-9]

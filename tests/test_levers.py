@@ -14,7 +14,7 @@ from profiles.machines.devices import device_names, load_device
 from profiles.software import levers
 from profiles.software.levers import HALF, device_in, load_levers, products_in_fp8
 from profiles.software.levers import LEVERS as SHIPPED
-from sim.runs import bound, run_point
+from sim.outcomes.runs import bound, run_point
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario

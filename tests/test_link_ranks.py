@@ -12,12 +12,12 @@ import pytest
 from profiles.errors import DiffusimError, InputError
 from profiles.machines.clusters import read_cluster
 from profiles.machines.collectives import Group
+from profiles.measuring.launching import Place, launch
+from profiles.measuring.linking.fits import predict
+from profiles.measuring.linking.samples import PING_PONG, Sample
+from profiles.measuring.linking.times import choose_backend, sizes_up_to
 from sim.cli.main import main as sim
 from validate.__main__ import main
-from validate.fitting.link_samples import PING_PONG, Sample
-from validate.fitting.links import predict
-from validate.launching import Place, launch
-from validate.measuring.link_times import choose_backend, sizes_up_to
 
 pytestmark = pytest.mark.slow
 

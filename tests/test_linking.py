@@ -10,14 +10,21 @@ from profiles.errors import InputError
 from profiles.machines.clusters import Link, load_cluster, read_cluster
 from profiles.machines.collectives import Group, bus_volume
 from profiles.machines.fabrics import Collectives
+from profiles.measuring.fitting.least_squares import fit_law
+from profiles.measuring.linking.fits import PCIE, errors_of, fit_links, predict
+from profiles.measuring.linking.report import cluster_text, judged_line, pair_table, write_cluster
+from profiles.measuring.linking.samples import (
+    PING_PONG,
+    Measurement,
+    Sample,
+    read_log,
+    read_logs,
+    sample_text,
+)
+from profiles.measuring.linking.times import Members, doublings, elements_of, sample_of, sizes_up_to
+from profiles.outputs import whole_file
 from sim.cli.main import main as sim
 from validate.__main__ import main
-from validate.fitting.least_squares import fit_law
-from validate.fitting.link_report import cluster_text, judged_line, pair_table, write_cluster
-from validate.fitting.link_samples import PING_PONG, Measurement, Sample, read_log, read_logs, sample_text
-from validate.fitting.links import PCIE, errors_of, fit_links, predict
-from validate.measuring.link_times import Members, doublings, elements_of, sample_of, sizes_up_to
-from validate.writing import whole_file
 
 pytestmark = pytest.mark.slow
 
@@ -277,7 +284,7 @@ def test_a_file_that_fails_leaves_the_old_one_and_nothing_else(tmp_path):
     path.write_text("old", encoding="utf-8")
     with pytest.raises(InputError, match="is not valid TOML"):
         write_cluster(path, "name = ")
-    with pytest.raises(RuntimeError), whole_file(path, "--samples") as partial:
+    with pytest.raises(RuntimeError), whole_file(path) as partial:
         partial.write_text("half", encoding="utf-8")
         raise RuntimeError
     assert [entry.name for entry in tmp_path.iterdir()] == ["old.toml"]

@@ -6,7 +6,7 @@ from time import perf_counter
 
 import pytest
 
-from validate.machine import NOT_KNOWN, QUIET_CORES, OtherPrograms, disturbance, machine_busy_s
+from profiles.measuring.machine import NOT_KNOWN, QUIET_CORES, OtherPrograms, disturbance, machine_busy_s
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

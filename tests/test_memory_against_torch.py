@@ -26,18 +26,18 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from profiles.architectures.models import read_model
 from profiles.machines.clusters import load_cluster
+from profiles.measuring.counting.config_files import ConfigFile, ConfigOptions
+from profiles.measuring.counting.configured import count_configured
+from profiles.measuring.counting.folder import folder_texts, kernel_texts
+from profiles.measuring.counting.networks import attend
 from profiles.software.stacks import load_stack
-from sim.parts import replay
+from sim.outcomes.parts import replay
 from sim.replay.memory import memory_events_by_role
 from strategies.pipelining.data_parallel import whole
 from strategies.pipelining.footprint import resident_buffers, saved_bytes
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario
-from validate.counting.config_files import ConfigFile, ConfigOptions
-from validate.counting.configured import count_configured
-from validate.counting.folder import folder_texts, kernel_texts
-from validate.counting.networks import attend
 
 pytestmark = pytest.mark.slow
 

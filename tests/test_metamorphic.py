@@ -15,7 +15,7 @@ from making import make_cluster, make_link
 import sim
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
-from sim.runs import bound, least_memory_bytes
+from sim.outcomes.runs import bound, least_memory_bytes
 from strategies.registry import strategies_of
 
 ANOMALY = 1.1
@@ -134,19 +134,6 @@ def with_layer(scenario, factor, index=1):
 
 
 # Training
-
-
-@quick
-@given(data=st.data())
-def test_an_iteration_keeps_to_its_bounds_whatever_is_asked(make, data):
-    scenario = data.draw(questions(make))
-    point = drawn_point(data, scenario, TRAINERS)
-    try:
-        result = sim.run(scenario, point)
-    except InfeasibleError:
-        assume(False)
-    assert bound(point, scenario) <= result.expected.duration_s * ROUNDING
-    assert least_memory_bytes(point, scenario) <= result.expected.peak_memory_bytes * ROUNDING
 
 
 @quick
@@ -304,11 +291,12 @@ def pictures(draw, make):
     return make.sampling(model, draw(clusters()), 4, **workload)
 
 
+@pytest.mark.parametrize(("asked", "kinds"), [(questions, TRAINERS), (pictures, SAMPLERS)])
 @quick
 @given(data=st.data())
-def test_a_run_keeps_to_its_bounds_whatever_is_asked(make, data):
-    scenario = data.draw(pictures(make))
-    point = drawn_point(data, scenario, SAMPLERS)
+def test_a_point_keeps_to_its_bounds_whatever_is_asked(make, asked, kinds, data):
+    scenario = data.draw(asked(make))
+    point = drawn_point(data, scenario, kinds)
     try:
         result = sim.run(scenario, point)
     except InfeasibleError:

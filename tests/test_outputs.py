@@ -6,10 +6,10 @@ from threading import Thread
 
 import pytest
 
+from profiles import outputs
 from profiles.errors import InputError
-from sim import outputs
+from profiles.outputs import check_writable, whole_file
 from sim.cli.main import main
-from sim.outputs import check_writable, whole_file
 
 RUN = ("run", "--model", "sd21", "--strategy", "ddp", "--gpus", "2", "--batch-size", "4")
 SWEEP = ("sweep", "--model", "sd21", "--strategy", "ddp", "--gpus", "2", "--batch-size", "4")
@@ -126,3 +126,27 @@ def test_a_pipe_is_no_input_and_nobody_waits_for_it(tmp_path, monkeypatch, capsy
     os.mkfifo("pipe")
     assert main(words.split()) == 2
     assert capsys.readouterr().err == "sim: error: pipe: is not a regular file\n"
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self").exists(), reason="a folder of the kernel's, in which nobody makes files"
+)
+@pytest.mark.parametrize(
+    "command",
+    ["sweep --model sd21 --out /proc/x.csv", "run --strategy ddp --model sd21 --trace /proc/x.json"],
+)
+def test_a_folder_in_which_no_file_can_be_made_is_refused_before_the_work(command, capsys, monkeypatch):
+    monkeypatch.setattr("sim.api.start_sweep", lambda **_: pytest.fail("it began to work"))
+    monkeypatch.setattr("sim.api.run", lambda **_: pytest.fail("it began to work"))
+    flag, path = command.split()[-2:]
+    assert main(command.split()) == 2
+    assert capsys.readouterr().err.startswith(f"sim: error: {flag} is '{path}', which cannot be written: ")
+
+
+def test_a_file_that_cannot_be_written_after_all_is_named_as_it_was_asked(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    refused = pytest.raises(InputError, match=r"gone/rows\.csv: cannot be written: no such file")
+    with refused, whole_file(gone / "rows.csv") as file:
+        gone.rmdir()
+        file.write_text("", encoding="utf-8")

@@ -14,15 +14,15 @@ from profiles.architectures.models import load_model
 from profiles.costs.layers import ComponentCosts
 from profiles.errors import InputError
 from profiles.machines.devices import Device
+from profiles.measuring.counting.component import count_component
+from profiles.measuring.counting.specs import ComponentSpec, LayerSpec, tensor
+from profiles.measuring.counting.zoo import TINY
+from profiles.measuring.timing.building import build, inputs, largest_integer
+from profiles.measuring.timing.clocks import Clock, clock_of
+from profiles.measuring.timing.environment import nvidia_smi
+from profiles.measuring.timing.passes import Settings, Subject, measure
+from profiles.measuring.timing.profiler import counted_for, time_texts, waiting_lines
 from validate.__main__ import main
-from validate.counting.component import count_component
-from validate.counting.specs import ComponentSpec, LayerSpec, tensor
-from validate.counting.zoo import TINY
-from validate.measuring.building import build, inputs, largest_integer
-from validate.measuring.clocks import Clock, clock_of
-from validate.measuring.environment import nvidia_smi
-from validate.measuring.passes import Settings, Subject, measure
-from validate.measuring.profiler import counted_for, time_texts, waiting_lines
 
 pytestmark = pytest.mark.slow
 

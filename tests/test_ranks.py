@@ -8,8 +8,8 @@ import torch
 from torch import distributed as dist
 
 from profiles.errors import DiffusimError, InputError
+from profiles.measuring.launching import Place, launch, unbroken
 from validate.__main__ import main
-from validate.launching import Place, launch, unbroken
 from validate.running.rank import check_places, join
 
 pytestmark = pytest.mark.slow

@@ -206,8 +206,9 @@ def opened(browser, path, *, width=1200, scheme="light"):
     """The page in the browser once all is drawn, and what was asked of the network."""
     metrics = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    feature = {"name": "prefers-color-scheme", "value": scheme}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    still = {"name": "prefers-reduced-motion", "value": "reduce"}  # or a pointer misses what scrolls away
+    colors = {"name": "prefers-color-scheme", "value": scheme}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [still, colors]})
     for kind in ("browser", "performance"):
         browser.get_log(kind)
     browser.get(path.as_uri())

@@ -19,12 +19,12 @@ import pytest
 
 from profiles.architectures.models import load_model
 from profiles.errors import InputError
+from profiles.measuring.machine import QUIET_CORES, disturbance
 from sim.replay import engine
 from strategies.plans.actions import StageAction
 from strategies.plans.placement import Placement
 from strategies.registry import all_strategies
 from validate.__main__ import main
-from validate.machine import QUIET_CORES, disturbance
 from validate.running.comparison import Pair, RankComparison, compare
 from validate.running.rank import fitting, run_jobs
 from validate.running.training.blocks import Attention, build_layer

@@ -14,8 +14,8 @@ from profiles.costs.layers import ModelCosts
 from profiles.costs.sampling import SamplingCosts
 from profiles.errors import InputError
 from profiles.machines.devices import Device, Rates, load_device
-from validate.counting.component import count_component
-from validate.counting.zoo import architecture
+from profiles.measuring.counting.component import count_component
+from profiles.measuring.counting.zoo import architecture
 
 RATES = Rates(4e12, 2e12, 1e12, 1e9, 1e-3)
 RATED = Device("rated", "made by a test", None, RATES)

@@ -10,10 +10,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 from profiles.architectures.models import Component, load_model
-from validate.counting.component import count_component
-from validate.counting.specs import ComponentSpec, LayerSpec, latent, plain, tensor
-from validate.counting.trace import OpaqueAttention
-from validate.counting.zoo import architecture
+from profiles.measuring.counting.component import count_component
+from profiles.measuring.counting.specs import ComponentSpec, LayerSpec, latent, plain, tensor
+from profiles.measuring.counting.trace import OpaqueAttention
+from profiles.measuring.counting.zoo import architecture
 
 DEVICES, HALF = 8, 2
 EXCHANGED = (

@@ -6,10 +6,10 @@ import pytest
 
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
-from sim import parts
-from sim.parts import main_part, measured_parts, replay_parts
-from sim.runs import run_point, weigh
-from sim.steady import LONG_STEPS, repeats, with_all_layers
+from sim.outcomes import parts
+from sim.outcomes.parts import main_part, measured_parts, replay_parts
+from sim.outcomes.runs import run_point, weigh
+from sim.outcomes.steady import LONG_STEPS, repeats, with_all_layers
 from strategies.patching.alike_layers import KEPT
 from strategies.plans.network import Network
 from strategies.plans.workloads import SamplingWorkload

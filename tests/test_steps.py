@@ -11,13 +11,14 @@ from profiles.architectures.models import MeasuredTime, load_model
 from profiles.costs.layers import ComponentCosts
 from profiles.errors import InputError
 from profiles.machines.devices import Device, Rates, read_device
+from profiles.measuring.counting.zoo import architecture
+from profiles.measuring.fitting.layer_times import read_first_backwards
+from profiles.measuring.timing.building import MasterAdamW
 from profiles.software.recipes import RECIPES
 from profiles.units import GIB
 from validate.__main__ import main
-from validate.counting.zoo import architecture
-from validate.fitting.layer_times import read_first_backwards
-from validate.measuring.building import MasterAdamW
-from validate.measuring.programme import (
+from validate.steps.measured import MeasuredStep, SamplingStep, TrainingStep, alone, by_rates
+from validate.steps.programme import (
     ONE_GPU,
     REHEARSAL,
     Programme,
@@ -25,7 +26,6 @@ from validate.measuring.programme import (
     report_gpu,
     steps_summary,
 )
-from validate.measuring.steps import MeasuredStep, SamplingStep, TrainingStep, alone, by_rates
 
 pytestmark = pytest.mark.slow
 

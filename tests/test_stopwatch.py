@@ -1,57 +1,71 @@
-"""The stopwatch: the clocks of one device, by hand and against a replay."""
+"""The stopwatch: the clocks of a team, by hand and against replays."""
 
-from inspect import signature
+from math import prod
 
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
-from strategies.bounds.stopwatch import Stopwatch
-from strategies.patching.builder import SamplingBuilder
+from sim.replay.engine import simulate
+from strategies.bounds.stopwatch import Courses, Stopwatch
+from strategies.patching.builder import Exchange, SamplingBuilder
+from strategies.patching.grid import Team
 from strategies.plans.actions import PatchAction
 from strategies.plans.network import Network
 from strategies.plans.placement import Placement
 
 WORK = PatchAction(0, 0, 0)
+ALL = (0, 1, 2, 3)
+GATHER = Exchange("all_gather", (ALL,), (4.0,))
+PAIRS = ((0, 2), (1, 3))
 
 
 @pytest.fixture
 def watch(make):
-    """Device 0 of four; a collective of n bytes gathers in 3/4 n seconds, and needs 0.5 seconds before."""
+    """Four devices; a collective of n bytes gathers in 3/4 n seconds, and needs 0.5 seconds before."""
 
     def start(slowdown=1.0):
         cluster = make.cluster(make.link(bandwidth=1.0), slowdown=slowdown, call_s=0.5)
-        return Stopwatch(Network(Placement(cluster, 4, 4, 4)), 0)
+        return Stopwatch(Courses(Network(Placement(cluster, 4, 4, 4))), ALL)
 
     return start
 
 
-def test_ops_follow_one_another_and_other_devices_do_not_count(watch):
+@pytest.fixture
+def two_nodes(make):
+    """Two nodes of two devices, whose pairs across nodes share the card of each."""
+
+    def start(*, shared=True, slowdown=1.0):
+        cluster = make.cluster(
+            make.link(bandwidth=100.0), make.link("nic", 1.0), slowdown=slowdown, devices_per_node=2
+        )
+        return Stopwatch(Courses(Network(Placement(cluster, 4, 4, 4)), shared=shared), ALL)
+
+    return start
+
+
+def test_ops_follow_one_another(watch):
     clock = watch()
-    clock.compute(0, WORK, 2.0)
-    clock.compute(1, WORK, 5.0)
-    clock.compute(0, WORK, 1.0)
+    clock.compute_together(ALL, WORK, 2.0)
+    clock.compute_together(ALL, WORK, 1.0)
     assert (clock.ended_s, clock.free_s) == (3.0, 3.0)
 
 
 def test_the_next_op_waits_for_a_blocking_collective_and_what_was_computed_does_not(watch):
     clock = watch()
-    clock.compute(0, WORK, 2.0)
-    clock.collective("all_gather", range(4), 4.0)
+    clock.compute_together(ALL, WORK, 2.0)
+    clock.exchange(GATHER, WORK)
     assert (clock.ended_s, clock.free_s) == (2.0, 5.5)
-    clock.compute(0, WORK, 1.0)
+    clock.compute_together(ALL, WORK, 1.0)
     assert clock.ended_s == 6.5
 
 
-def test_a_collective_of_others_takes_no_time(watch):
-    clock = watch()
-    clock.collective("all_gather", [1, 2], 4.0)
-    assert clock.free_s == 0.0
-
-
 def test_collectives_follow_one_another(watch):
-    clock = watch()
-    clock.collective("all_gather", range(4), 4.0)
-    clock.collective("all_gather", range(4), 4.0)
-    assert clock.free_s == 7.0
+    one_by_one, at_once = watch(), watch()
+    one_by_one.exchange(GATHER, WORK)
+    one_by_one.exchange(GATHER, WORK)
+    at_once.exchange(GATHER._replace(sizes_bytes=(4.0, 4.0)), WORK)
+    assert one_by_one.free_s == at_once.free_s == 7.0
 
 
 @pytest.mark.parametrize(
@@ -65,16 +79,91 @@ def test_collectives_follow_one_another(watch):
 )
 def test_compute_beside_a_collective_is_slowed_down(watch, slowdown, work_s, free_s):
     clock = watch(slowdown)
-    passed_on = clock.collective("all_gather", range(4), 4.0, wait=False)
-    clock.compute(0, WORK, work_s)
-    clock.expect(0, passed_on)
+    passed_on = clock.exchange(GATHER._replace(wait=False), WORK)
+    clock.compute_together(ALL, WORK, work_s)
+    clock.expect_each([ALL], passed_on)
     assert clock.free_s == free_s
 
 
-def test_builder_and_stopwatch_are_told_the_same_and_nothing_that_no_sampler_tells():
-    told = list(signature(SamplingBuilder.collective).parameters)
-    assert told == list(signature(Stopwatch.collective).parameters)
-    assert told == [
-        "self", "operation", "devices", "size_bytes", "stage", "number", "calls", "held_bytes", "wait",
-        "dispatched_as",
-    ]  # fmt: skip
+def test_of_groups_that_share_a_card_one_is_late_and_once_all_have_exchanged_everybody(two_nodes):
+    clock, alone = two_nodes(), two_nodes(shared=False)
+    for each in (clock, alone):
+        each.exchange(Exchange("all_gather", PAIRS, (4.0,)), WORK)
+        each.compute_together(ALL, WORK, 1.0)
+    assert clock.free_s == alone.free_s == 2.0 + 1.0  # half of four bytes each way; nobody knows who is late
+    for each in (clock, alone):
+        each.exchange(Exchange("all_gather", ((0, 1), (2, 3)), (4.0,)), WORK)
+    inside_s = alone.free_s - 3.0
+    assert clock.free_s == 4.0 + 1.0 + inside_s
+
+
+def test_compute_of_who_is_late_is_slowed_down_no_more_than_that_of_others(two_nodes):
+    clock = two_nodes(slowdown=2.0)
+    late = clock.exchange(Exchange("all_gather", PAIRS, (4.0,), wait=False), WORK)
+    clock.compute_together(ALL, WORK, 3.0)
+    clock.expect_each(PAIRS, late)
+    clock.exchange(Exchange("all_gather", (ALL,), (0.0,)), WORK)
+    assert clock.free_s == 3.0 + 2.0 / 2  # the late may have begun after two of their three seconds
+
+
+def test_groups_that_take_longer_than_others_are_noticed(two_nodes):
+    clock = two_nodes()
+    clock.exchange(Exchange("all_gather", ((0, 1), (2, 3)), (4.0,)), WORK)
+    assert clock.even
+    clock.exchange(Exchange("all_gather", ((0, 1, 2), (3,)), (4.0,)), WORK)
+    assert not clock.even
+
+
+CLUSTERS = {
+    "cards of nodes": {"devices_per_node": 4},
+    "one node": {},
+    "switches": {
+        "kind": "pcie", "switch_size": 2, "switch_bandwidth_bytes_per_s": 2.0, "host_bandwidth_bytes_per_s": 3.0,
+    },
+}  # fmt: skip
+
+
+def clusters(make, name, slowdown):
+    link, per_node = dict(CLUSTERS[name]), 16
+    per_node = link.pop("devices_per_node", per_node)
+    inside = make.link(**{"kind": "nvswitch", "bandwidth": 8.0, **link})
+    return make.cluster(
+        inside, make.link("nic", 1.5), slowdown=slowdown, devices_per_node=per_node, call_s=0.25
+    )
+
+
+exchanges = st.tuples(
+    st.sampled_from(["ring", "ulysses", "tensor"]),
+    st.sampled_from(["all_gather", "all_to_all", "all_reduce", "send_recv"]),
+    st.lists(st.sampled_from([1.0, 2.5, 8.0]), min_size=1, max_size=2),
+    st.booleans(),
+    st.sampled_from([0.0, 0.5, 3.0]),
+)
+
+
+@given(
+    st.sampled_from([*CLUSTERS]),
+    st.sampled_from([(2, 2, 2), (4, 2, 1), (2, 1, 4), (2, 4, 2), (1, 4, 2)]),
+    st.sampled_from([1.0, 1.6]),
+    st.lists(exchanges, min_size=1, max_size=6),
+)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_replay_of_what_both_are_told_lets_a_device_go_on_sooner(make, name, degrees, slowdown, told):
+    team = Team(tuple(range(prod(degrees))), *degrees)
+    placement = Placement(clusters(make, name, slowdown), *[len(team.devices)] * 3)
+    watch = Stopwatch(Courses(Network(placement)), team.devices)
+    builder = SamplingBuilder(placement)
+    for recorder in (builder, watch):
+        recorder.compute_together(team.devices, WORK, 0.5)
+        for family, operation, sizes, wait, work_s in told:
+            groups = tuple(getattr(team, f"{family}_groups")())
+            if len(groups[0]) > 1:
+                results = recorder.exchange(Exchange(operation, groups, tuple(sizes), wait=wait), WORK)
+                recorder.compute_together(team.devices, WORK, work_s)
+                if not wait:
+                    recorder.expect_each(groups, results)
+        recorder.compute_together(team.devices, WORK, 0.0)
+    resident = [()] * len(team.devices)
+    ends_s = [ends[-1] for ends in simulate(builder.build((), resident)).ends]
+    assume(watch.even)
+    assert watch.free_s <= min(ends_s) * (1 + 1e-12)

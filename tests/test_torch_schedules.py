@@ -15,10 +15,10 @@ from torch.distributed.pipelining.schedules import (
 )
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from profiles.measuring.launching import launch
 from strategies.orders.named import interleaved_order, zero_bubble_order
 from strategies.plans.actions import BACKWARD, FORWARD, format_torch
 from strategies.registry import make_strategy
-from validate.launching import launch
 
 SCHEDULES = {
     "gpipe": ("gpipe", {}),

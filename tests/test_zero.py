@@ -7,10 +7,10 @@ import pytest
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
 from profiles.software.stacks import load_stack
-from sim.parts import jobs, replay
+from sim.outcomes.parts import jobs, replay
+from sim.outcomes.runs import least_memory_bytes, run_point
 from sim.replay.engine import simulate
 from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
-from sim.runs import least_memory_bytes, run_point
 from strategies.pipelining.cutting import cut_units
 from strategies.plans.actions import format_order
 from strategies.plans.network import Network

@@ -1,33 +1,33 @@
-"""Is it true? Counts, closed forms, published measurements and real runs, held against the simulator.
+"""Is it true? Closed forms, published measurements and real runs, held against the simulator.
 
-Runs from the checkout, as ``python -m validate``; the only package that imports torch. What a notebook needs to
-measure, fit and predict stands here by name, and is imported when it is first asked for.
+Runs from the checkout, as ``python -m validate``. What a notebook needs to measure, fit and predict stands here by
+name, and is imported when it is first asked for.
 """
 
 from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "Settings": "measuring.passes",
-    "TrainingStep": "measuring.steps",
-    "by_rates": "measuring.steps",
-    "calibrate": "fitting.calibration",
-    "calibrated_device": "fitting.calibration",
-    "class_table": "fitting.calibration",
-    "clock_of": "measuring.clocks",
-    "on_one_thread": "measuring.clocks",
-    "profile": "measuring.profiler",
-    "read_first_backwards": "fitting.layer_times",
-    "scratch_folder": "writing",
-    "summary": "fitting.calibration",
-    "times_table": "measuring.profiler",
+    "Settings": "profiles.measuring.timing.passes",
+    "TrainingStep": "validate.steps.measured",
+    "by_rates": "validate.steps.measured",
+    "calibrate": "profiles.measuring.fitting.calibration",
+    "calibrated_device": "profiles.measuring.fitting.calibration",
+    "clock_of": "profiles.measuring.timing.clocks",
+    "class_table": "profiles.measuring.fitting.calibration",
+    "on_one_thread": "profiles.measuring.timing.clocks",
+    "profile": "profiles.measuring.timing.profiler",
+    "read_first_backwards": "profiles.measuring.fitting.layer_times",
+    "scratch_folder": "profiles.measuring.writing",
+    "summary": "profiles.measuring.fitting.calibration",
+    "times_table": "profiles.measuring.timing.profiler",
 }
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
     if name not in _HOMES:
         raise AttributeError(f"module 'validate' has no attribute {name!r}; it has {', '.join(_HOMES)}")
-    return getattr(import_module(f"validate.{_HOMES[name]}"), name)
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

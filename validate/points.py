@@ -10,10 +10,10 @@ from profiles.machines.clusters import Cluster, load_cluster
 from profiles.software.stacks import DEFAULT_STACK, Stack, load_stack
 from sim.explore.points import find_points
 from sim.explore.sweep import Sweep, run_sweep
-from sim.parts import replay
+from sim.outcomes.parts import replay
+from sim.outcomes.results import Result
+from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
-from sim.results import Result
-from sim.runs import run_point
 from strategies.plans.traces import Trace
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.registry import all_samplers, make_sampler, make_strategy
@@ -35,11 +35,9 @@ def scenario(
     **options: Any,  # noqa: ANN401  those of a workload
 ) -> Scenario:
     """What is trained where, by names or with model and cluster at hand."""
-    of = model_of(model) if isinstance(model, str) else model
-    where = cluster_of(cluster) if isinstance(cluster, str) else cluster
-    workload = TrainingWorkload(num_gpus, batch_size, **options)
-    how = load_stack(stack) if isinstance(stack, str) else stack
-    return Scenario(of, where, workload, stack=how)
+    return Scenario(
+        *_there(model, cluster), TrainingWorkload(num_gpus, batch_size, **options), stack=_loaded(stack)
+    )
 
 
 def drawing(
@@ -53,10 +51,17 @@ def drawing(
     stack: str | Stack = DEFAULT_STACK,
 ) -> SamplingScenario:
     """What is drawn where, likewise; the size is height and width in pixels."""
+    workload = SamplingWorkload(num_gpus, *size, steps, guidance)
+    return SamplingScenario(*_there(model, cluster), workload, stack=_loaded(stack))
+
+
+def _there(model: str | Model, cluster: str | Cluster) -> tuple[Model, Cluster]:
     of = model_of(model) if isinstance(model, str) else model
-    where = cluster_of(cluster) if isinstance(cluster, str) else cluster
-    runs_on = load_stack(stack) if isinstance(stack, str) else stack
-    return SamplingScenario(of, where, SamplingWorkload(num_gpus, *size, steps, guidance), stack=runs_on)
+    return of, cluster_of(cluster) if isinstance(cluster, str) else cluster
+
+
+def _loaded(stack: str | Stack) -> Stack:
+    return load_stack(stack) if isinstance(stack, str) else stack
 
 
 def trained(name: str, point: Scenario, **asked: Any) -> Result:  # noqa: ANN401  as of make_strategy

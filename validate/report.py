@@ -9,16 +9,16 @@ from collections.abc import Iterable, Iterator
 from io import BytesIO
 from typing import Final
 
+from profiles.measuring.machine import facts
+from profiles.measuring.writing import write_file
 from sim.report.plots.charts import Chart
 from validate.closed_forms.report import closed_forms, summary
 from validate.closed_forms.report import sections as form_sections
-from validate.machine import facts
 from validate.published import report as published
 from validate.published.figure import plot_published
 from validate.published.ledger import check_path
 from validate.published.records import TASKS
 from validate.tables import Section
-from validate.writing import write_file
 
 PACKAGES: Final = (
     "diffusim", "numpy", "scipy", "pandas", "simpy", "highspy", "pulp", "matplotlib", "torch", "diffusers",
@@ -47,16 +47,16 @@ def run_report(options: argparse.Namespace) -> None:
 def chapters(task: str | None) -> Iterator[str]:
     """Text of each chapter: closed forms, published numbers of one task or both, and the environment."""
     forms = closed_forms()
-    yield chapter("Closed forms", [summary(forms), *form_sections(forms)])
+    yield _chapter("Closed forms", [summary(forms), *form_sections(forms)])
     tables: dict[str, list[Section]] = {name: [] for name in TASKS}
     ledger = published.report(task, lambda of, section: tables[of].append(section))
-    yield chapter("Predicted against published", ledger.sections()[::-1], plot_published(ledger))
-    yield from (chapter(f"Published: {name}", of) for name, of in tables.items() if of)
+    yield _chapter("Predicted against published", ledger.sections()[::-1], plot_published(ledger))
+    yield from (_chapter(f"Published: {name}", of) for name, of in tables.items() if of)
     environment = [[key, str(value)] for key, value in facts(*PACKAGES).items()]
-    yield chapter("How this was made", [Section("Environment", ("", ""), environment)])
+    yield _chapter("How this was made", [Section("Environment", ("", ""), environment)])
 
 
-def chapter(title: str, sections: Iterable[Section], figure: Chart | None = None) -> str:
+def _chapter(title: str, sections: Iterable[Section], figure: Chart | None = None) -> str:
     """A chapter with its tables, and before them its figure, which the text holds itself."""
     parts = [f"\n## {title}\n", f"{CHAPTERS[title]}\n"]
     if figure is not None:

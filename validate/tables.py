@@ -1,20 +1,13 @@
-"""Tables: sections of Markdown, with a heading and a paragraph, and what the command line prints in columns."""
+"""Tables: sections of Markdown, with a heading and a paragraph."""
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
-
-from rich.console import Console
-from rich.table import Table
 
 from profiles.errors import InputError
 from profiles.files import read_text
-from validate.writing import write_file
-
-Key = TypeVar("Key", bound=Hashable)
-Item = TypeVar("Item")
+from profiles.measuring.writing import write_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +33,6 @@ class Section:
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Items by what a function says of them, in the order in which that first appears."""
-    groups: dict[Key, list[Item]] = {}
-    for one in items:
-        groups.setdefault(key(one), []).append(one)
-    return groups
 
 
 def print_sections(sections: Iterable[Section]) -> None:
@@ -83,20 +68,3 @@ def write_tables(path: Path, markers: tuple[str, str], tables: Iterable[Section]
     before, after = parts_around(path, *markers)
     found = ("\n".join(replace(table, remark="").markdown().splitlines()[2:]) for table in tables)
     write_file(path, before + "\n\n".join([markers[0], *found, markers[1]]) + after)
-
-
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[str]) -> Table:
-    """A table whose columns are aligned to the right, but for those of words in ``left``."""
-    result = Table(title=title, title_justify="left")
-    for column in columns:
-        result.add_column(column, justify="left" if column in left else "right")
-    for row in rows:
-        result.add_row(*row)
-    return result
-
-
-def show(width: int, *parts: Table | str) -> None:
-    """Print tables and lines as they are, wrapped at a width."""
-    console = Console(width=width)
-    for part in parts:
-        console.print(part, highlight=False, markup=False)

@@ -102,7 +102,7 @@ def _kernels_beside(kernels: tuple[Kernel, ...], rank: int) -> Iterator[Kernel]:
 def _beside(layer: Layer, own: tuple[Kernel, ...], *, passed: bool) -> Layer:
     """A frozen layer with its adapters; what goes into their second products is kept besides.
 
-    What goes into their first ones is among what is kept of the layer (``validate.counting.locked``).
+    What goes into their first ones is among what is kept of the layer (``profiles.measuring.counting.locked``).
     """
     products = [kernel for kernel in own if kernel.kind == "matmul"]
     parameters = sum(kernel.count * kernel.n * kernel.k for kernel in products)

@@ -56,7 +56,7 @@ TENSORS: Final = 2
 WITH_PARAMETERS: Final = (*PRODUCTS, "group_norm", "layer_norm")
 
 
-def stack_on(device: Device, stack: Stack) -> Stack:
+def _stack_on(device: Device, stack: Stack) -> Stack:
     """The stack as it runs on a device: laws made of rates already say what is reached."""
     found = stack.on(device.name)
     return found if device.own_laws else replace(found, rates=Shares())
@@ -68,7 +68,7 @@ def times_of(
     """Estimated times of a component; None on a device without laws and rates."""
     if device.laws is None:
         return None
-    used = stack_on(device, stack)
+    used = _stack_on(device, stack)
     if component.kernels if training else component.half_kernels:
         return KernelTimes(component, device.laws, used, extent, training=training)
     return LumpedTimes(component, device.rates or rates_of(device.laws, used), extent)
@@ -299,7 +299,7 @@ class ModelCosts(TaskCosts):
         super().__init__(model, device, *size, of, training=True, calibration=calibration)
         half = replace(of, cast_weights=False)
         self._of_half = partial(ModelCosts, model, device, half, *size, calibration=calibration)
-        used = stack_on(device, of)
+        used = _stack_on(device, of)
         tensors, parameters = _tensors(model)
         operators = OPTIMIZER_OPERATORS[used.optimizer] * tensors / max(1, parameters)
         self._host_s_per_parameter = operators * used.forward_operator_s

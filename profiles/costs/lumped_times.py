@@ -50,7 +50,7 @@ def rates_of(laws: Laws, stack: Stack) -> Rates:
     )
 
 
-def layer_work(layer: Layer, rates: Rates) -> tuple[float, float, float, float, float]:
+def _layer_work(layer: Layer, rates: Rates) -> tuple[float, float, float, float, float]:
     """Forward seconds of a layer's totals: of one sample's work by class, and of the launches of a pass."""
     return (
         layer.conv_flop / rates.conv_flop_per_s,
@@ -75,7 +75,7 @@ class LumpedTimes:
     """Estimated seconds of the layers of a component."""
 
     def __init__(self, component: Component, rates: Rates, extent: Extent) -> None:
-        work = np.array([layer_work(layer, rates) for layer in component.layers]).T
+        work = np.array([_layer_work(layer, rates) for layer in component.layers]).T
         conv, matmul, self._pairs, memory, self._launches = work
         self._products, self._memory = conv + matmul, memory * extent.bytes
         self._component, self._extent = component, extent

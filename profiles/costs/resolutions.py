@@ -123,7 +123,7 @@ def _resized_exchange(exchange: Exchange, extent: Extent) -> Exchange:
     return replace(exchange, elements=round(exchange.elements * growth[exchange.kind]))
 
 
-def check_frames(model: Model, frames: int) -> None:
+def _check_frames(model: Model, frames: int) -> None:
     """Refuse a number of frames that a model cannot have.
 
     Raises:
@@ -144,7 +144,7 @@ def with_frames(model: Model, frames: int, device: Device) -> Model:
     Raises:
         InputError: the model cannot have so many frames.
     """
-    check_frames(model, frames)
+    _check_frames(model, frames)
     if frames == model.frames:
         return model
     latent = ((frames - 1) // model.frame_step + 1) / ((model.frames - 1) // model.frame_step + 1)

@@ -15,6 +15,7 @@ Coefficients = Mapping[str, float]
 MATMUL_KEYS: Final = ("fixed_us", "TFLOP_per_s", "GB_per_s", "chain_us", "ramp", "data", "weight")
 CACHE_KEYS: Final = ("cache_MB", "cache_GB_per_s")
 OVERLAP: Final = "overlap"
+WIDE: Final = "wide"
 CONV_KEYS: Final = ("forward", "data", "weight")
 ATTENTION_KEYS: Final = (
     *("fixed_us", "TFLOP_per_s", "GB_per_s", "rows", "keys", "channels"),
@@ -32,23 +33,27 @@ def read_laws(table: Table) -> Laws:
     """
     table.text("peaks")
     peaks = {"TFLOP_per_s": table.positive("peak_TFLOP_per_s"), "GB_per_s": table.positive("peak_GB_per_s")}
-    laws = laws_of(
+    laws = _laws_of(
         matmul=_numbers(table.table("matmul"), MATMUL_KEYS, peaks),
         conv=_numbers(table.table("conv"), CONV_KEYS, peaks),
         attention=_numbers(table.table("attention"), ATTENTION_KEYS, peaks),
         memory=_numbers(table.table("memory"), MEMORY_KEYS, peaks),
     )
+    if laws.attention.wide_flop_per_s > peaks["TFLOP_per_s"] * TFLOP:
+        raise table.fail(
+            f"attention.{WIDE}", laws.attention.wide, "must leave heads of 128 channels below the peak"
+        )
     table.finish()
     return laws
 
 
-def laws_of(
+def _laws_of(
     *, matmul: Coefficients, conv: Coefficients, attention: Coefficients, memory: Coefficients
 ) -> Laws:
     """Laws of coefficients; a convolution takes so many times the seconds of a product of its shape and bytes."""
     product = product_law(matmul)
     convolution = replace(product, forward=conv["forward"], data=conv["data"], weight=conv["weight"])
-    return Laws(product, convolution, attention_law(attention), memory_law(memory))
+    return Laws(product, convolution, attention_law(attention), _memory_law(memory))
 
 
 def product_law(values: Coefficients) -> ProductLaw:
@@ -84,10 +89,11 @@ def attention_law(values: Coefficients) -> AttentionLaw:
         backward_flop_per_s=values["backward_TFLOP_per_s"] * TFLOP,
         backward_rows=values["backward_rows"],
         overlap=values.get(OVERLAP, 1.0),
+        wide=values.get(WIDE, 1.0),
     )
 
 
-def memory_law(values: Coefficients) -> MemoryLaw:
+def _memory_law(values: Coefficients) -> MemoryLaw:
     """Law of memory-bound kernels."""
     paces = {f"{kind}_bytes_per_s": values[f"{kind}_GB_per_s"] * GB for kind in MEMORY_KINDS}
     return MemoryLaw(fixed_s=values["fixed_us"] * MICROSECOND, **paces)
@@ -98,8 +104,8 @@ def _numbers(table: Table, keys: tuple[str, ...], peaks: Coefficients) -> Coeffi
     table.text("source")
     values: dict[str, float] = {}
     cached = CACHE_KEYS if "cache_MB" in table else ()
-    overlap = (OVERLAP,) if OVERLAP in table else ()
-    for key in (*keys, *overlap, *cached):
+    attended = [key for key in (OVERLAP, WIDE) if key in table]
+    for key in (*keys, *attended, *cached):
         if key in MAY_BE_ZERO:
             values[key] = table.number(key)
         elif key == OVERLAP:

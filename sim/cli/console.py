@@ -50,6 +50,12 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"is {shown(value)}, {rule}")
 
 
+def flags_of(parser: argparse.ArgumentParser) -> list[str]:
+    """The flags of a command that its help shows."""
+    visible = [action for action in parser._actions if action.help is not argparse.SUPPRESS]
+    return [flag for action in visible for flag in action.option_strings if flag.startswith("--")]
+
+
 def guarded(program: str, run: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     """Run a command line; return 2 after one line for what the user can mend, 130 on Ctrl-C, else its exit code."""
     if sys.stdout is None:  # closed by whoever started us

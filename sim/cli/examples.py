@@ -54,6 +54,10 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "sim synthesize --pipeline-degree 4 --micro-batches 8 --activation-cap 6",
         "sim synthesize --pipeline-degree 2 --micro-batches 4 --extend-to 4,8",
     ),
+    "measure": (
+        "sim measure profile --help",
+        "torchrun --nproc-per-node 8 -m sim measure links --device a100-80gb-sxm --output mine.toml",
+    ),
     "completion": (
         'eval "$(sim completion bash)"',
         "sim completion zsh > ~/.zfunc/_sim",

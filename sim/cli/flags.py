@@ -16,8 +16,8 @@ from profiles.software.levers import PRECISIONS, load_levers
 from profiles.software.recipes import EMA_BYTES, RECIPES
 from profiles.software.runtimes import runtime_names
 from profiles.software.stacks import DEFAULT_STACK
+from sim.asking.scenarios import DEFAULT_CLUSTER
 from sim.explore.counts import counts_in
-from sim.scenarios import DEFAULT_CLUSTER
 from strategies.parameters import MAX_PARAMETER, flag_of
 from strategies.plans.workloads import (
     AUTO,
@@ -199,7 +199,7 @@ def _add_sampling(parser: argparse.ArgumentParser, shown: bool) -> None:
     )
     add("--all-to-all", choices=PRECISIONS, help="precision of what Ulysses exchanges (default: half)")
     words = "share of the steps that a cache skips, or a published cache: " + ", ".join(load_levers().cached)
-    add("--cache-steps", type=share_or_name, metavar="SHARE", help=words)
+    add("--cache-steps", type=_share_or_name, metavar="SHARE", help=words)
     add("--encoders", choices=RESIDENCES, help="whether encoders stay, or come and go (default: resident)")
     add("--vae-tile", type=integer, metavar="PIXELS", help="sides of tiles that an included VAE decodes")
     add("--vae-parallel", type=integer, metavar="GPUS", help="GPUs that share an included VAE (default: 1)")
@@ -246,7 +246,7 @@ def _parameter_type(item: Field[Any]) -> Callable[[str], Any]:
         return str
     if isinstance(item.default, float):
         return number
-    one = integer_list if item.metadata["kind"] is tuple else small_integer
+    one = _integer_list if item.metadata["kind"] is tuple else small_integer
     return _or_none(one) if item.default is None else one
 
 
@@ -286,7 +286,7 @@ def small_integer(text: str) -> int:
     return value
 
 
-def integer_list(text: str) -> tuple[int, ...]:
+def _integer_list(text: str) -> tuple[int, ...]:
     """Integers that stand between commas."""
     if not re.fullmatch(r"\s*-?\d+\s*(,\s*-?\d+\s*)*", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"is {shown(text)}, must be integers with commas between them")
@@ -306,7 +306,7 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",")) if text else ()
 
 
-def share_or_name(text: str) -> float | str:
+def _share_or_name(text: str) -> float | str:
     """A number, or a name."""
     try:
         return float(text)

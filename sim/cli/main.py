@@ -16,14 +16,14 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, TextIO
 
-from profiles.errors import DiffusimNote, DiffusimWarning, InputError, near, one_line, shown
-from sim.cli.console import MissingFlagError, Parser, guarded
+from profiles.errors import DiffusimError, DiffusimNote, DiffusimWarning, InputError, near, one_line, shown
+from sim.cli.console import MissingFlagError, Parser, flags_of, guarded
 from sim.cli.examples import epilog
 from sim.cli.offers import COMMANDS
 from sim.interrupts import as_one
 
 if TYPE_CHECKING:
-    from sim.experiments import Experiment
+    from sim.asking.experiments import Experiment
 
 
 QUESTIONS: Final = ("--experiment", "--result")
@@ -33,7 +33,17 @@ QUESTIONS: Final = ("--experiment", "--result")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     with as_one():
-        return guarded("sim", _main, list(sys.argv[1:] if arguments is None else arguments))
+        return guarded("sim", _speaks_of_flags, list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _speaks_of_flags(arguments: Sequence[str]) -> int:
+    try:
+        return _main(arguments)
+    except DiffusimError as error:
+        from sim.asking.arguments import in_flags
+
+        error.flags = in_flags(error.flags or str(error))
+        raise
 
 
 def _main(arguments: Sequence[str]) -> int:
@@ -54,7 +64,7 @@ def _experiment(arguments: Sequence[str]) -> "Experiment | None":
     """What the file named by --experiment adds to the command line; None where none is named."""
     if not any(argument.partition("=")[0] in QUESTIONS for argument in arguments):
         return None
-    from sim.experiments import Experiment
+    from sim.asking.experiments import Experiment
 
     early = Parser(add_help=False)
     for flag in QUESTIONS:
@@ -89,12 +99,19 @@ def _check_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> N
     Raises:
         InputError: there is one.
     """
-    (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    command = commands.choices.get(next((a for a in arguments if not a.startswith("-")), ""))
+    command = _command_of(parser, [argument for argument in arguments if not argument.startswith("-")])
     for flag in (argument.partition("=")[0] for argument in arguments if argument.startswith("--")):
         if command is not None and flag not in command._option_string_actions:
-            own = argparse.Namespace(flags=command.get_default("flags"))
-            raise InputError(_describe_unknown(flag, own))
+            raise InputError(_describe_unknown(flag, argparse.Namespace(flags=flags_of(command))))
+
+
+def _command_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.ArgumentParser | None:
+    """The parser of the command that words name, which may have commands of its own; None where there is none."""
+    nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not nested:
+        return parser
+    inner = nested[0].choices.get(words[0]) if words else None
+    return inner and _command_of(inner, words[1:])
 
 
 def _do(options: argparse.Namespace) -> int:
@@ -184,8 +201,7 @@ def make_parser(arguments: Sequence[str], *, whole: bool = False) -> argparse.Ar
 
 def _set_flags(parser: argparse.ArgumentParser, name: str) -> None:
     """Tell which subcommand this is, and which flags are worth naming where one is unknown."""
-    visible = [action for action in parser._actions if action.help is not argparse.SUPPRESS]
-    flags = [flag for action in visible for flag in action.option_strings if flag.startswith("--")]
+    flags = flags_of(parser)
     parser.set_defaults(asked=name, flags=flags)
     if parser.get_default("named"):
         parser.epilog = epilog(name, flags)

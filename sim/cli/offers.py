@@ -156,7 +156,8 @@ def _add_search(sweep: argparse.ArgumentParser) -> None:
         "--objective",
         choices=dict.fromkeys(name for task in TASKS for name in OBJECTIVES[task]),
         help="what is ranked by (default: throughput, of sampling latency); cost is in GPU-seconds per image, or"
-        " video; pareto finds all that nothing beats in both speed and memory",
+        " video, where GPUs that a point leaves work on copies of it; pareto finds all that nothing beats in both"
+        " speed and memory",
     )
     sweep.add_argument("--out", type=Path, metavar="FILE", help="where all rows go, .csv or .parquet")
     sweep.add_argument(
@@ -227,6 +228,12 @@ def _add_synthesize(synthesize: argparse.ArgumentParser, *_: object) -> None:
     synthesize.set_defaults(command=run_synthesize)
 
 
+def _add_measure(measure: argparse.ArgumentParser, *_: object) -> None:
+    from sim.cli.command_files import MEASURING, add_commands
+
+    add_commands(measure, "measure", MEASURING)
+
+
 def _add_completion(completion: argparse.ArgumentParser, *_: object) -> None:
     from sim.cli.completion import SHELLS
 
@@ -264,6 +271,11 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Add]]] = {
     ),
     "schedule": ("print a strategy's order", "Print a strategy's order.", _add_schedule),
     "synthesize": ("find the shortest order", "Find the shortest order of a pipeline.", _add_synthesize),
+    "measure": (
+        "count a model, time its layers or links on this machine",
+        "Count a model, time its layers or the links of this machine, and write files that all other commands take.",
+        _add_measure,
+    ),
     "completion": (
         "print what completes command lines in a shell",
         "Print the script with which bash, zsh or fish completes command lines of sim.",

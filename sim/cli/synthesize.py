@@ -146,8 +146,8 @@ def run_synthesize(options: argparse.Namespace) -> int:
     """Find, extend and print an order; return the exit code."""
     if options.json and options.format == "torch":
         raise InputError("--json and --format torch both want stdout: give one of them")
-    problem = problem_of(options)
-    larger = None if options.extend_to is None else larger_of(options, problem)
+    problem = _problem_of(options)
+    larger = None if options.extend_to is None else _larger_of(options, problem)
     answers = [_solve(problem, options.time_limit)]
     if larger is not None:
         answers.append(_extend(answers[0], larger))
@@ -158,7 +158,7 @@ def run_synthesize(options: argparse.Namespace) -> int:
     return 0
 
 
-def problem_of(options: argparse.Namespace) -> Problem:
+def _problem_of(options: argparse.Namespace) -> Problem:
     """The problem that the flags describe: one chain of stages on free links but for the lag.
 
     Raises:
@@ -240,7 +240,7 @@ def _chain(
     )
 
 
-def larger_of(options: argparse.Namespace, problem: Problem) -> Problem:
+def _larger_of(options: argparse.Namespace, problem: Problem) -> Problem:
     """The problem that the pattern is carried over to.
 
     Raises:

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from profiles.errors import InfeasibleError
 from sim.explore.points import Asked, Point
-from sim.results import OUT_OF_MEMORY, Result, missing_memory
-from sim.runs import bound, check_held_memory, least_memory_bytes, run_within
+from sim.outcomes.phrases import OUT_OF_MEMORY, missing_memory
+from sim.outcomes.results import Result
+from sim.outcomes.runs import bound, check_held_memory, least_memory_bytes, run_within
 from strategies.strategy import AnyScenario
 
 
@@ -20,7 +21,7 @@ from strategies.strategy import AnyScenario
 class Bounds:
     """Lower bounds of a point: seconds, and bytes of its fullest device.
 
-    How fast a point is that lacks memory whatever its order is not asked: its seconds are 0.
+    The seconds are 0, and were not computed, where the point lacks memory in whatever order it runs.
     """
 
     bound_s: float
@@ -55,7 +56,7 @@ class Answer:
         return found
 
 
-def bounds_of(asked: Asked, scenario: AnyScenario) -> Bounds | InfeasibleError:
+def _bounds_of(asked: Asked, scenario: AnyScenario) -> Bounds | InfeasibleError:
     """Bounds of a point, or the reason why it does not exist."""
     there = asked.at(scenario)
     memory_bytes = there.cluster.device.memory_bytes
@@ -88,7 +89,7 @@ class Task(NamedTuple):
     def answers(self, scenario: AnyScenario) -> "Answers":
         """What there is to know of its points."""
         if self.limits_s is None:
-            return [bounds_of(asked, scenario) for asked in self.points]
+            return [_bounds_of(asked, scenario) for asked in self.points]
         pairs = zip(self.points, self.limits_s, strict=True)
         return [answer_of(asked, scenario, limit_s) for asked, limit_s in pairs]
 

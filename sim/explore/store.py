@@ -18,13 +18,13 @@ from typing import Any, Final, Self
 
 from profiles.errors import InfeasibleError, InputError, one_line
 from profiles.files import check_regular, path_kind
-from sim.contents import content_of, engine, inputs_of
+from profiles.outputs import check_writable
 from sim.explore.answers import Answer, Answers, Bounds
 from sim.explore.kept import answer_from, bounds_from, mapping_of, texts_in, written
 from sim.explore.points import Asked
 from sim.interrupts import held
-from sim.outputs import check_writable
-from sim.runs import parameters_of
+from sim.outcomes.contents import content_of, engine, inputs_of
+from sim.outcomes.runs import parameters_of
 from strategies.strategy import AnyScenario
 
 APPLICATION: Final = 0x64666673

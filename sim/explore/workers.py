@@ -3,6 +3,7 @@
 None of them changes a result. Whatever a worker that died was at is carried out by another, or in the end here.
 """
 
+import gc
 import os
 import pickle
 import signal
@@ -16,12 +17,11 @@ from multiprocessing import connection, get_start_method, parent_process
 from threading import Thread
 from types import ModuleType
 from typing import Any, Final, NamedTuple
-from warnings import warn
 
-from profiles.errors import DiffusimError, DiffusimWarning, InputError
-from sim.contents import engine
+from profiles.errors import DiffusimError, DiffusimWarning, InputError, warn_caller
 from sim.explore.answers import Answers, Task
 from sim.interrupts import check, held
+from sim.outcomes.contents import engine
 from strategies.strategy import AnyScenario
 
 SERIAL_POINTS: Final = 48
@@ -201,7 +201,7 @@ def _processes(executor: ProcessPoolExecutor) -> list[Any]:
 
 
 def _say(words: str) -> None:
-    warn(words, DiffusimWarning, stacklevel=3)
+    warn_caller(words, DiffusimWarning)
 
 
 def _words(error: BaseException | None) -> str:
@@ -243,6 +243,7 @@ def follow_parent() -> None:
     """Let a process of ours end with its parent, and leave interrupts to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    gc.disable()  # what points leave behind has no cycles; what they have in common would be walked again and again
     Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -8,9 +8,13 @@ Source: Trace Event Format, Google, 2016.
 """
 
 import json
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from profiles.errors import InputError
 from sim.replay.metrics import bubbles, idle_s
@@ -31,38 +35,47 @@ def write_chrome_trace(trace: Trace, path: Path) -> None:
     Raises:
         InputError: the file cannot be written.
     """
-    rest = chrome_trace(trace)
-    events = rest.pop("traceEvents")
     try:
-        with Path(path).open(
-            "w", encoding="utf-8"
-        ) as file:  # piece by piece: the whole text can take gigabytes
+        with Path(path).open("w", encoding="utf-8") as file:
             file.write('{"traceEvents":[')
-            file.writelines(f"{',' if number else ''}{_json(event)}" for number, event in enumerate(events))
-            file.write(f"],{_json(rest)[1:]}\n")
+            file.writelines(_texts(trace))
+            file.write(f"],{_json(_rest(trace))[1:]}\n")
     except OSError as error:
         raise InputError(f"trace '{path}' cannot be written: {error.strerror or error}") from None
 
 
 def chrome_trace(trace: Trace) -> dict[str, Any]:
     """A trace as a Chrome trace object; its times are in microseconds, to the nanosecond."""
-    timed = [
-        *_compute_events(trace),
-        *_collective_events(trace),
-        *_bubble_events(trace),
-        *_transfer_events(trace),
-        *_flow_events(trace),
-        *_memory_events(trace),
-    ]
-    timed.sort(
-        key=lambda event: event["ts"]
-    )  # stable: where times are equal, ops precede what points at them
+    timed = sorted(_timed(trace), key=itemgetter("ts"))  # stable: ops precede what points at them
+    return {"traceEvents": [*_names(trace), *timed], **_rest(trace)}
+
+
+def _texts(trace: Trace) -> Iterator[str]:
+    """The events of a trace as text, in the order of ``chrome_trace``, with what separates them.
+
+    Each is text as soon as it is made: of a long trace the objects would take some times as much memory.
+    """
+    yield ",".join(map(_json, _names(trace)))
+    times, texts = array("d"), list[bytes]()
+    for event in _timed(trace):
+        times.append(event["ts"])
+        texts.append(_json(event).encode())
+    for index in np.argsort(times, kind="stable").tolist():
+        yield f",{texts[index].decode()}"
+
+
+def _timed(trace: Trace) -> Iterator[Event]:
+    """The events of a trace that have a time; of equal times ops come before what points at them."""
+    for events in (
+        _compute_events, _collective_events, _bubble_events, _transfer_events, _flow_events, _memory_events,
+    ):  # fmt: skip
+        yield from events(trace)
+
+
+def _rest(trace: Trace) -> dict[str, Any]:
+    """What stands beside the events of a trace."""
     ratio = max(0.0, idle_s(trace) / trace.end_s) if trace.end_s else 0.0
-    return {
-        "traceEvents": [*_names(trace), *timed],
-        "displayTimeUnit": "ms",
-        "otherData": {"iteration_s": trace.end_s, "bubble_ratio": ratio},
-    }
+    return {"displayTimeUnit": "ms", "otherData": {"iteration_s": trace.end_s, "bubble_ratio": ratio}}
 
 
 def _json(value: Mapping[str, Any]) -> str:

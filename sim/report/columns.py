@@ -35,7 +35,7 @@ class Column:
     tells: bool = False
 
 
-def table_of(title: str, columns: Sequence[Column], above: int | None = None) -> Table:
+def _table_of(title: str, columns: Sequence[Column], above: int | None = None) -> Table:
     """A table of columns; a line parts the rows above from those below."""
     table = Table(
         title=Text(title), title_justify="left", box=RULED, show_edge=False, pad_edge=False, padding=(0, 1)
@@ -79,13 +79,13 @@ def _labels(columns: Sequence[Column]) -> int:
 def _width(columns: Sequence[Column]) -> int:
     """Characters of a table of these columns."""
     screen = Console(width=1000)
-    return screen.measure(table_of("", columns)).maximum
+    return screen.measure(_table_of("", columns)).maximum
 
 
 def show_table(screen: Console, title: str, columns: Sequence[Column], above: int | None = None) -> None:
     """Print a table as wide as the terminal at most."""
     full = [column for column in columns if any(cell not in ("", "-") for cell in column.cells)]
-    screen.print(table_of(title, fitting(full, screen.width), above))
+    screen.print(_table_of(title, fitting(full, screen.width), above))
 
 
 def markdown_of(title: str, columns: Sequence[Column]) -> str:

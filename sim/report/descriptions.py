@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from sim.explore.points import Point
-from sim.results import Result
+from sim.outcomes.results import Result
 
 LETTERS: Final = {"pipeline_degree": "P", "micro_batches": "M", "group_size": "D"}
 """Parameters that have a letter: P, M and D."""
@@ -42,11 +42,11 @@ def varied(strategy: str, parameters: Mapping[str, Any], values: Tried, leave: C
         alone = (key.endswith("_degree") and value == 1) or parameters.get(f"{key}_degree") == 1
         if len(own.get(key, ())) > 1 and key not in leave and not alone and value is not None:
             name = LETTERS.get(key) or key.removesuffix("_degree").replace("_", "-")
-            words.append(f"{name} {runs_of(value) if isinstance(value, tuple | list) else value}")
+            words.append(f"{name} {_runs_of(value) if isinstance(value, tuple | list) else value}")
     return ", ".join(words)
 
 
-def runs_of(values: Iterable[object]) -> str:
+def _runs_of(values: Iterable[object]) -> str:
     """A list in words, equal neighbours once: 7,6x2 for 7, 6, 6."""
     runs = [(value, len(list(equal))) for value, equal in groupby(values)]
     return ",".join(f"{value}x{count}" if count > 1 else str(value) for value, count in runs)

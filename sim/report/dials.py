@@ -11,12 +11,12 @@ from profiles.checks import sum_in_order
 from profiles.errors import DiffusimError, DiffusimWarning, InputError
 from profiles.units import GIB
 from sim.api import run
+from sim.outcomes.results import Result
 from sim.replay.timelines import COLLECTIVE
 from sim.report.html.replayed import memory_of, timeline_of
 from sim.report.numbers import counted_words, milliseconds
 from sim.report.plots.charts import FRONT, GRID, INK, LIMIT, speed
 from sim.report.plots.timeline import COLOURS
-from sim.results import Result
 from strategies.registry import class_of, strategy_named
 
 NEEDED: Final = ("ipywidgets", "plotly", "anywidget")
@@ -31,7 +31,7 @@ NARROW: Final = 1 / 400
 NOTHING: Final[Mapping[str, list[Any]]] = {"device": [], "start": [], "took": [], "words": []}
 
 
-def check_needed() -> None:
+def _check_needed() -> None:
     """Refuse to make dials without the packages that they are made of.
 
     Raises:
@@ -69,7 +69,7 @@ class Dials:
         Raises:
             InputError: nothing is a list, a list is empty, a strategy is unknown, or a package is missing.
         """
-        check_needed()
+        _check_needed()
         from ipywidgets import HTML, HBox, Layout, VBox
 
         asked = {"model": model, "strategy": strategy, "cluster": cluster, "gpus": gpus, **given}

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from profiles.costs.trust import Trust, trust_of
 from profiles.units import GIB
+from sim.outcomes.results import Result
 from sim.report.numbers import band, drawn_words, duration
 from sim.report.reasons import Account
-from sim.results import Result
 
 CELLS: Final = 20
 """Characters of a bar."""
@@ -61,7 +61,7 @@ def _in_brackets(result: Result, unit: str) -> str:
     return f" ({words})" if words else ""
 
 
-def memory_words(result: Result) -> str:
+def _memory_words(result: Result) -> str:
     """Peak memory of the fullest device, as a bar of what it has."""
     peak = result.expected.peak_memory_bytes
     if result.memory_bytes is None:
@@ -85,7 +85,7 @@ def trust_in(result: Result, device: str) -> Trust | None:
     return trust_of(result.task, device, result.strategy, result.num_gpus, timed=timed)
 
 
-def phase_words(result: Result) -> str:
+def _phase_words(result: Result) -> str:
     """Seconds and peak memory of each phase of a run; empty where it has no phases."""
     names = [key.removesuffix("_s") for key in result.phases if key.endswith("_s")]
     words = (
@@ -106,14 +106,14 @@ def result_lines(result: Result, account: Account) -> list[Line]:
     """Speed, memory, where the time goes and why, and what each phase of a run takes."""
     lines = [
         ("speed", speed_words(result)),
-        ("memory", memory_words(result)),
+        ("memory", _memory_words(result)),
         ("time", time_words(account)),
         *(("" if number else "why", words) for number, words in enumerate(account.reasons)),
     ]
-    return [*lines, ("phases", words)] if (words := phase_words(result)) else lines
+    return [*lines, ("phases", words)] if (words := _phase_words(result)) else lines
 
 
-def panel_of(title: str, lines: Sequence[Line]) -> Panel:
+def _panel_of(title: str, lines: Sequence[Line]) -> Panel:
     """A panel of lines; what they say is never taken for markup."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
@@ -127,7 +127,9 @@ def show_panel(screen: Console, title: str, lines: Sequence[Line]) -> None:
     """Print a panel, no wider than can be read; a title too long for its edge stands within."""
     width = min(screen.width, WIDEST)
     within = len(title) > width - 6
-    screen.print(panel_of("" if within else title, [*([("", title)] if within else []), *lines]), width=width)
+    screen.print(
+        _panel_of("" if within else title, [*([("", title)] if within else []), *lines]), width=width
+    )
 
 
 def panel_text(title: str, lines: Sequence[Line]) -> str:

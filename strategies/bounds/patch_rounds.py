@@ -4,15 +4,20 @@ A stage works on one patch after another; a patch enters the next stage when it 
 stage again when what became of it has come back. Ports that messages share, and receives posted late, only delay.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Final, NamedTuple
 
-from profiles.checks import sum_in_order
-from strategies.bounds.stopwatch import Stopwatch
+from strategies.bounds.stopwatch import Courses, Stopwatch
+from strategies.patching.builder import Exchange
+from strategies.patching.grid import Team
 from strategies.patching.layer_runs import run_layers
 from strategies.patching.layout import GridLayout
 from strategies.patching.patch_pipeline import PatchPipeline
 from strategies.plans.actions import PatchAction
+from strategies.plans.network import Route
 
 ROUNDING: Final = 1e-9
 """Share that a bound stays below what it adds up to: sums in another order differ in their last digits."""
@@ -44,9 +49,29 @@ def least_run_seconds(layout: GridLayout) -> float:
     if not isinstance(layout, PatchPipeline):
         return steps * max(layout.stage_s(stage) for stage in range(layout.grid.pipeline))
     whole = steps if layout.warmup_steps is None else layout.warmup_steps
-    patches = _ways(layout) if whole < steps else []
-    way, ahead_s = _way(layout, None), layout.scenario.calls.ahead_s
+    way, *patches = _together(layout, displaced=whole < steps) or _alone(layout, displaced=whole < steps)
+    ahead_s = layout.scenario.calls.ahead_s
     return (1 - ROUNDING) * least_seconds(way, patches, whole, steps - whole, ahead_s)
+
+
+def _together(pipeline: PatchPipeline, *, displaced: bool) -> list[PatchRow] | None:
+    """The ways of the whole image and of each patch, where groups of a team share ports.
+
+    None where these do not fare alike: how soon the first device is done is then no bound for the others.
+    """
+    if not _even_hops(pipeline):
+        return None
+    courses = pipeline.scenario.remember(
+        ("courses", pipeline.grid.positions), lambda: Courses(pipeline.network)
+    )
+    ways = _Ways(pipeline, courses)
+    found = ways.all(displaced=displaced)
+    return found if ways.even else None
+
+
+def _alone(pipeline: PatchPipeline, *, displaced: bool) -> list[PatchRow]:
+    """The same for the first device of each team."""
+    return _Ways(pipeline, Courses(pipeline.network, shared=False)).all(displaced=displaced)
 
 
 def least_seconds(
@@ -114,36 +139,75 @@ def _go_round(row: PatchRow, stages: Sequence[_Stage], at: float) -> float:
     return at
 
 
-def _ways(pipeline: PatchPipeline) -> list[PatchRow]:
-    """The way of each patch; only the first, and those with more rows than others, differ."""
-    known: dict[tuple[float, bool], PatchRow] = {}
-    for patch, rows in enumerate(pipeline.patches):
-        if (rows, patch == 0) not in known:
-            known[rows, patch == 0] = _way(pipeline, patch)
-    return [known[rows, patch == 0] for patch, rows in enumerate(pipeline.patches)]
+@dataclass
+class _Ways:
+    """The least seconds of patches, or of the whole image, on each stage and on the wire after it.
+
+    Attributes:
+        pipeline: the stages.
+        courses: of its exchanges.
+        even: whether every group of a team exchanges as its first does.
+    """
+
+    pipeline: PatchPipeline
+    courses: Courses
+    even: bool = True
+
+    def all(self, *, displaced: bool) -> list[PatchRow]:
+        """The way of the whole image and, in displaced steps, of each patch: the first, and larger ones, differ."""
+        patches, known = self.pipeline.patches, dict[tuple[float, bool], PatchRow]()
+        found = [self._way(None)]
+        for patch, rows in enumerate(patches if displaced else ()):
+            if (rows, patch == 0) not in known:
+                known[rows, patch == 0] = self._way(patch)
+            found.append(known[rows, patch == 0])
+        return found
+
+    def _way(self, patch: int | None) -> PatchRow:
+        return [self._pass(stage, patch) for stage in range(self.pipeline.grid.pipeline)]
+
+    def _pass(self, stage: int, patch: int | None) -> PatchPass:
+        pipeline = self.pipeline
+        team, last = pipeline.grid.team(0, stage), pipeline.grid.pipeline - 1
+        watch, action = self._watch(team), PatchAction(stage, patch or 0, 0)
+        for work in pipeline.works(stage, patch):
+            run_layers(watch, team, work, action)
+        if stage == last:
+            for size_bytes, groups in _gathers(pipeline, team, patch):
+                watch.exchange(Exchange("all_gather", groups, (size_bytes,)), action)
+        self.even = self.even and watch.even
+        target = 0 if stage == last else stage + 1
+        size_bytes = pipeline.latents_bytes(patch) if stage == last else pipeline.hidden_bytes(stage, patch)
+        sent_s = watch.free_s
+        if target != stage:
+            route = _routes(pipeline, stage, target)[0]
+            sent_s += size_bytes * route.wire_s_per_byte + route.delay_s
+        return PatchPass(watch.free_s, sent_s, watch.host_s)
+
+    def _watch(self, team: Team) -> Stopwatch:
+        return Stopwatch(self.courses, team.devices, self.pipeline.scenario.calls)
 
 
-def _way(pipeline: PatchPipeline, patch: int | None) -> PatchRow:
-    """The least seconds of a patch, or of the whole image, on each stage and on the wire after it."""
-    return [_pass(pipeline, stage, patch) for stage in range(pipeline.grid.pipeline)]
+def _gathers(
+    pipeline: PatchPipeline, team: Team, patch: int | None
+) -> Iterator[tuple[float, tuple[tuple[int, ...], ...]]]:
+    """Bytes and groups of the gathers of a noise prediction in which the devices of a team take part."""
+    own = (found for found in pipeline.gathers(patch) if not set(team.devices).isdisjoint(found[0]))
+    for size_bytes, gathers in groupby(own, key=itemgetter(1)):
+        yield size_bytes, tuple(group for group, _ in gathers)
 
 
-def _pass(pipeline: PatchPipeline, stage: int, patch: int | None) -> PatchPass:
-    team, last = pipeline.grid.team(0, stage), pipeline.grid.pipeline - 1
-    watch = Stopwatch(pipeline.network, team.devices[0], pipeline.scenario.calls)
-    for work in pipeline.works(stage, patch):
-        run_layers(watch, team, work, PatchAction(stage, patch or 0, 0))
-    if stage < last:
-        wire_s, delay_s = _travel(pipeline, (stage, stage + 1), pipeline.hidden_bytes(stage, patch))
-        return PatchPass(watch.free_s, watch.free_s + wire_s + delay_s, watch.host_s)
-    for group, size in pipeline.gathers(patch):
-        watch.collective("all_gather", group, size)
-    back = _travel(pipeline, (last, 0), pipeline.latents_bytes(patch)) if last else ()
-    return PatchPass(watch.free_s, watch.free_s + sum_in_order(back), watch.host_s)
+def _routes(pipeline: PatchPipeline, stage: int, target: int) -> list[Route]:
+    """The routes of the devices of a stage to their likes in another."""
+    teams = (pipeline.grid.team(0, number).devices for number in (stage, target))
+    return [pipeline.network.route(*pair) for pair in zip(*teams, strict=True)]
 
 
-def _travel(pipeline: PatchPipeline, stages: tuple[int, int], size_bytes: float) -> tuple[float, float]:
-    """The seconds of a message on the wire, and its delay, between the first devices of two stages."""
-    source, target = (pipeline.grid.team(0, stage).devices[0] for stage in stages)
-    route = pipeline.network.route(source, target)
-    return size_bytes * route.wire_s_per_byte, route.delay_s
+def _even_hops(pipeline: PatchPipeline) -> bool:
+    """Whether messages from each stage to the next, and back, take all its devices as long."""
+    degree = pipeline.grid.pipeline
+    hops = ((stage, (stage + 1) % degree) for stage in range(degree if degree > 1 else 0))
+    return all(
+        len({(route.wire_s_per_byte, route.delay_s) for route in _routes(pipeline, *hop)}) == 1
+        for hop in hops
+    )

@@ -1,78 +1,203 @@
-"""The stopwatch: how long what a sampler's builder would write takes one device at least, on ports of its own.
+"""The stopwatch: how long what a sampler's builder would write takes a team of devices at least.
 
-It is told what a builder is told and keeps the clocks of one device: its compute stream, and its communication
-stream, which runs one collective after the other. Others that are late, and ports that others hold, only delay.
+It is told what a builder is told, and keeps the clocks that every device of the team is behind: of its compute stream,
+and of its communication stream, which runs one collective after the other. Whatever else goes on only delays.
+
+Groups that exchange at once may share ports, those of a node's card or of a switch. A port is not through before the
+first of them can have begun and it has carried what all of them put on it; so one group is as late as that, though
+nobody knows which. It has clocks of its own, until everybody has exchanged with everybody who may be late.
 """
 
+from collections import Counter
 from collections.abc import Sequence
+from copy import copy
+from functools import lru_cache
+from typing import NamedTuple
 
 from profiles.machines.hosts import NO_CALLS, Calls
-from strategies.plans.actions import Action
+from strategies.patching.builder import Exchange
+from strategies.plans.actions import Action, PatchAction
 from strategies.plans.network import Network
 from strategies.plans.plan import Collective
 
+Group = tuple[int, ...]
+Late = frozenset[frozenset[int]]
+"""The sets of devices of which one is late."""
 
-class Stopwatch:
-    """The clocks of one device.
+
+class Course(NamedTuple):
+    """An exchange of some groups.
 
     Attributes:
-        ended_s: when its last op ends.
-        free_s: when its next op can start: all that it waits for is there.
-        host_s: what the host has dispatched and called for it.
+        times_s: of each collective of the first group the seconds before it is on the wire, and on the wire.
+        even: whether they are those of every group.
+        port: of the ports that the groups share the one that they hold longest; None where they share none.
+        load_s: seconds for which they hold it in all.
     """
 
-    def __init__(self, network: Network, device: int, calls: Calls = NO_CALLS) -> None:
-        self.network, self.device, self.calls = network, device, calls
-        self.host_s = 0.0
-        self.slowdown = network.placement.cluster.overlap_slowdown
-        self.ended_s = self.free_s = 0.0
-        self._stream_s = 0.0
-        self._done_s: list[float] = []
+    times_s: tuple[tuple[float, float], ...]
+    even: bool
+    port: int | None
+    load_s: float
 
-    def compute(self, device: int, action: Action, duration_s: float, host_s: float = 0.0) -> None:
+
+class Courses:
+    """The courses of exchanges on a network, each found once.
+
+    Attributes:
+        network: the network.
+        shared: whether what groups share is looked for; else only the first group is looked at.
+    """
+
+    def __init__(self, network: Network, *, shared: bool = True) -> None:
+        self.network, self.shared = network, shared
+        self._known: dict[Exchange, Course] = {}
+
+    def __getitem__(self, what: Exchange) -> Course:
+        if (known := self._known.get(what)) is None:
+            known = self._known[what] = self._course(what)
+        return known
+
+    def _course(self, what: Exchange) -> Course:
+        times: dict[tuple[tuple[float, float], ...], None] = {}
+        users: Counter[int] = Counter()
+        loads_s: dict[int, float] = {}
+        for group in what.groups if self.shared else what.groups[:1]:
+            routes = [self.network.collective(asked) for asked in _collectives(what, group)]
+            times[tuple((route.fixed_s, route.wire_s) for route in routes)] = None
+            held = [pair for route in routes for pair in (*route.ports, *route.shared)]
+            users.update({port for port, _ in held})
+            for port, hold_s in held:
+                loads_s[port] = loads_s.get(port, 0.0) + hold_s
+        common = (port for port, count in users.items() if count > 1)
+        port = max(common, key=lambda port: loads_s[port], default=None)
+        return Course(next(iter(times)), len(times) == 1, port, 0.0 if port is None else loads_s[port])
+
+
+def _collectives(what: Exchange, group: Group) -> list[Collective]:
+    return [Collective(what.operation, group, size, None, (), (), what.calls) for size in what.sizes_bytes]
+
+
+class _Clocks:
+    """The clocks of devices.
+
+    Attributes:
+        ended_s: when their last op ends.
+        free_s: when their next op can start: all that it waits for is there.
+        stream_s: when their last collective ends.
+        done_s: for the number of each exchange that is not waited for when it ends.
+    """
+
+    __slots__ = ("done_s", "ended_s", "free_s", "stream_s")
+
+    def __init__(self) -> None:
+        self.ended_s = self.free_s = self.stream_s = 0.0
+        self.done_s: dict[int, float] = {}
+
+    def late(self, stream_s: float) -> "_Clocks":
+        """The same but for the last collective, which ends later."""
+        clocks = copy(self)
+        clocks.stream_s, clocks.done_s = stream_s, dict(self.done_s)
+        return clocks
+
+    def compute(self, duration_s: float, slowdown: float) -> None:
         """Run an op; beside a collective it takes longer."""
-        if device != self.device:
-            return
-        self.host_s += host_s
-        beside_s = min(duration_s * self.slowdown, max(0.0, self._stream_s - self.free_s))
-        self.ended_s = self.free_s + beside_s + max(0.0, duration_s - beside_s / self.slowdown)
+        beside_s = min(duration_s * slowdown, max(0.0, self.stream_s - self.free_s))
+        self.ended_s = self.free_s + beside_s + max(0.0, duration_s - beside_s / slowdown)
         self.free_s = self.ended_s
+
+    def exchange(self, times_s: Sequence[tuple[float, float]]) -> None:
+        """Run collectives when the last op has ended and the last collective is done."""
+        for fixed_s, wire_s in times_s:
+            self.stream_s = max(self.ended_s, self.stream_s) + fixed_s + wire_s
+
+    def wait(self) -> None:
+        """Let the next op wait for the last collective."""
+        self.free_s = max(self.free_s, self.stream_s)
+
+
+class Stopwatch:
+    """The clocks of a team of devices.
+
+    Attributes:
+        host_s: what the host of each has dispatched and called for it.
+        even: whether all exchanges took every group as long as the first.
+    """
+
+    def __init__(self, courses: Courses, devices: Sequence[int], calls: Calls = NO_CALLS) -> None:
+        self.courses, self.devices, self.calls = courses, frozenset(devices), calls
+        self.host_s, self.even = 0.0, True
+        self._slowdown = courses.network.placement.cluster.overlap_slowdown
+        self._all, self._last = _Clocks(), _Clocks()
+        self._late: Late = frozenset()
+        self._through_s: dict[int, float] = {}
+        self._told = 0
+
+    @property
+    def ended_s(self) -> float:
+        """Seconds until the last op of each device ends."""
+        return self._all.ended_s
+
+    @property
+    def free_s(self) -> float:
+        """Seconds until the next op of each device can start: all that it waits for is there."""
+        return self._all.free_s
+
+    @property
+    def _clocks(self) -> list[_Clocks]:
+        return [self._all, self._last] if self._late else [self._all]
 
     def compute_together(
         self, devices: Sequence[int], action: Action, duration_s: float, host_s: float = 0.0
     ) -> None:
-        """Run an op that several devices run, if this is one of them."""
-        if self.device in devices:
-            self.compute(self.device, action, duration_s, host_s)
+        """Run an op on all devices."""
+        self.host_s += host_s
+        self._all.compute(duration_s, self._slowdown)
+        if self._late:  # its collective may have begun late, and slow down nothing before
+            self._last.compute(duration_s, 1.0)
+            self._last.ended_s = self._last.free_s = max(self._last.ended_s, self._all.ended_s)
 
-    def collective(
-        self,
-        operation: str,
-        devices: Sequence[int],
-        size_bytes: float,
-        *,
-        stage: int = 0,
-        number: int = 0,
-        calls: int = 1,
-        held_bytes: float = 0.0,
-        wait: bool = True,
-        dispatched_as: str = "",
-    ) -> int:
-        """Run a collective when the last op has ended and the last collective is done; return its result."""
-        if self.device in devices:
-            self.host_s += (
-                self.calls.collective_s(dispatched_as or operation, calls) if len(devices) > 1 else 0.0
-            )
-            route = self.network.collective(
-                Collective(operation, tuple(devices), size_bytes, None, (), (), calls)
-            )
-            self._stream_s = max(self.ended_s, self._stream_s) + route.fixed_s + route.wire_s
-        self._done_s.append(self._stream_s)
-        if wait:
-            self.expect(self.device, len(self._done_s) - 1)
-        return len(self._done_s) - 1
+    def exchange(self, what: Exchange, action: PatchAction) -> Sequence[int]:
+        """Run an exchange; its number, once for each group."""
+        course = self.courses[what]
+        self.even = self.even and course.even
+        for _ in what.sizes_bytes:
+            self.host_s += self.calls.collective_s(what.dispatched_as or what.operation, what.calls)
+        begin_s = max(self._all.ended_s, self._all.stream_s) + course.times_s[0][0]
+        for clocks in self._clocks:
+            clocks.exchange(course.times_s)
+        self._hold(course, begin_s, what.groups)
+        self._spread(what.groups)
+        for clocks in self._clocks:
+            clocks.wait() if what.wait else clocks.done_s.update({self._told: clocks.stream_s})
+        self._told += 1
+        return [self._told - 1] * len(what.groups)
 
-    def expect(self, device: int, tensor: int) -> None:
-        """Let the next op wait for a collective's result."""
-        if device == self.device:
-            self.free_s = max(self.free_s, self._done_s[tensor])
+    def _hold(self, course: Course, begin_s: float, groups: Sequence[Group]) -> None:
+        """Hold the port that groups share; where that takes longest, one of them is late."""
+        if course.port is None:
+            return
+        through_s = max(self._through_s.get(course.port, 0.0), begin_s) + course.load_s
+        self._through_s[course.port] = through_s
+        if through_s > max(clocks.stream_s for clocks in self._clocks):
+            self._last, self._late = self._all.late(through_s), frozenset(map(frozenset, groups))
+
+    def _spread(self, groups: Sequence[Group]) -> None:
+        """Let those be late too who exchange with somebody late; where that is everybody, it goes without saying."""
+        if self._late:
+            self._late = _spread(self._late, tuple(groups))
+            if all(self.devices <= late for late in self._late):
+                self._all.stream_s, self._late = max(self._all.stream_s, self._last.stream_s), frozenset()
+
+    def expect_each(self, groups: Sequence[Group], results: Sequence[int]) -> None:
+        """Let the next op of each device wait for an exchange."""
+        for clocks in self._clocks:
+            clocks.free_s = max(clocks.free_s, clocks.done_s[results[0]])
+
+
+@lru_cache(maxsize=4096)
+def _spread(late: Late, groups: tuple[Group, ...]) -> Late:
+    """Who is late after an exchange, for each set of those who may be before."""
+    return frozenset(
+        devices.union(*(group for group in groups if not devices.isdisjoint(group))) for devices in late
+    )

@@ -23,7 +23,7 @@ def check_room(problem: Problem) -> None:
         InfeasibleError: a device cannot hold one micro-batch.
     """
     for device, capacity in enumerate(problem.capacity_bytes or ()):
-        for _, stages, claim in claims_on(problem, device):
+        for _, stages, claim in _claims_on(problem, device):
             if claim > capacity * (1 + ROUNDING):
                 terms = " + ".join(f"{(problem.held_bytes or ())[stage]:g}" for stage in stages)
                 equation = f"{terms} = {claim:g}" if len(stages) > 1 else terms
@@ -39,7 +39,7 @@ def check_room(problem: Problem) -> None:
             )
 
 
-def claims_on(problem: Problem, device: int) -> list[tuple[int, list[int], float]]:
+def _claims_on(problem: Problem, device: int) -> list[tuple[int, list[int], float]]:
     """For each chain on a device its number, its stages there and what one micro-batch holds in all."""
     held_bytes = problem.held_bytes or (0.0,) * len(problem.positions)
     claims = []
@@ -69,7 +69,7 @@ class Room:
         self.held_bytes = problem.held_bytes or (0.0,) * len(problem.positions)
         self.forward = {lane.stage: number for number, lane in enumerate(lanes) if lane.kind == FORWARD}
         self.backward = {lane.stage: number for number, lane in enumerate(lanes) if lane.kind == BACKWARD}
-        self.claims = [claims_on(problem, device) for device in range(problem.num_devices)]
+        self.claims = [_claims_on(problem, device) for device in range(problem.num_devices)]
 
     def allows(self, lane: Lane) -> bool:
         """True if the next forward of a lane may start."""

@@ -5,10 +5,10 @@ after the ops that feed it. Bytes of a collective's result count in memory until
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from profiles.machines.hosts import NO_CALLS, Calls
-from strategies.plans.actions import Action
+from strategies.plans.actions import Action, PatchAction
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Buffer, Collective, Op, Plan, Stage, Tensor
 
@@ -26,37 +26,43 @@ class _Draft:
         return Op(self.action, self.duration_s, self.reads, tuple(self.writes), (), self.host_s)
 
 
-class RunRecorder(Protocol):
-    """Receiver of the ops and collectives of a run of layers: the builder, or a stopwatch."""
+class Exchange(NamedTuple):
+    """The same collectives of several groups, each of which runs its own one after the other.
 
-    def compute(self, device: int, action: Action, duration_s: float, host_s: float = 0.0) -> None:
-        """Take down an op: seconds of the GPU, and of the host that dispatches it."""
-        ...
+    Attributes:
+        operation: as in ``Collective``.
+        groups: their devices.
+        sizes_bytes: bytes of each collective of a group.
+        calls: calls that each stands for.
+        held_parts: calls whose results are held one at a time, each until it is used; 0: none is held.
+        wait: whether the next op of each device waits for it.
+        dispatched_as: the operation whose seconds of the host its calls take; by default its own.
+    """
+
+    operation: str
+    groups: tuple[tuple[int, ...], ...]
+    sizes_bytes: tuple[float, ...]
+    calls: int = 1
+    held_parts: int = 0
+    wait: bool = True
+    dispatched_as: str = ""
+
+
+class RunRecorder(Protocol):
+    """Receiver of the ops and exchanges of a run of layers: the builder, or a stopwatch."""
 
     def compute_together(
         self, devices: Sequence[int], action: Action, duration_s: float, host_s: float = 0.0
     ) -> None:
-        """Take down the same op on several devices."""
+        """Take down the same op on several devices: seconds of the GPU, and of the host that dispatches it."""
         ...
 
-    def expect(self, device: int, tensor: int) -> None:
-        """Let a device's next op wait for a tensor."""
+    def exchange(self, what: Exchange, action: PatchAction) -> Sequence[int]:
+        """Take down an exchange around an op; for each group its last result."""
         ...
 
-    def collective(
-        self,
-        operation: str,
-        devices: Sequence[int],
-        size_bytes: float,
-        *,
-        stage: int = 0,
-        number: int = 0,
-        calls: int = 1,
-        held_bytes: float = 0.0,
-        wait: bool = True,
-        dispatched_as: str = "",
-    ) -> int:
-        """Take down a collective; its result."""
+    def expect_each(self, groups: Sequence[tuple[int, ...]], results: Sequence[int]) -> None:
+        """Let the next op of each group's devices wait for the group's result."""
         ...
 
 
@@ -190,6 +196,31 @@ class SamplingBuilder:
             for device in devices:
                 self.expect(device, result)
         return result
+
+    def exchange(self, what: Exchange, action: PatchAction) -> Sequence[int]:
+        """Start the collectives of an exchange, group by group; for each group its last result."""
+        results = []
+        for group in what.groups:
+            for size_bytes in what.sizes_bytes:
+                result = self.collective(
+                    what.operation,
+                    group,
+                    size_bytes,
+                    stage=action.stage,
+                    number=action.patch,
+                    calls=what.calls,
+                    held_bytes=size_bytes / what.held_parts if what.held_parts else 0.0,
+                    wait=what.wait,
+                    dispatched_as=what.dispatched_as,
+                )
+            results.append(result)
+        return results
+
+    def expect_each(self, groups: Sequence[tuple[int, ...]], results: Sequence[int]) -> None:
+        """Let the next op of each group's devices wait for the group's result."""
+        for group, result in zip(groups, results, strict=True):
+            for device in group:
+                self.expect(device, result)
 
     def build(self, stages: Sequence[Stage], resident: Sequence[tuple[Buffer, ...]]) -> Plan:
         """The plan; what is still announced to a device must lie there at the end."""

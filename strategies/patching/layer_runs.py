@@ -11,6 +11,7 @@ Between two exchanges work is spread evenly; within a run of several layers each
 that stands for as many calls as it has layers, which takes as long where layers are alike and the exchanges block.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Final, NamedTuple
@@ -22,7 +23,7 @@ from profiles.checks import sum_in_order
 from profiles.costs.kernel_times import MERGE_CAST_KERNELS, MERGE_CASTS, MERGE_KERNELS, MERGED_BYTES
 from profiles.costs.layers import HALF_BYTES, FloatArray
 from profiles.machines.hosts import CACHE_OPERATORS, PATCH_OPERATORS
-from strategies.patching.builder import RunRecorder
+from strategies.patching.builder import Exchange, RunRecorder
 from strategies.patching.grid import Team
 from strategies.patching.offloading import waits_s
 from strategies.plans.actions import PatchAction
@@ -171,13 +172,22 @@ class _Runner:
             return
         what, run = self.exchanged, self.run
         size = tensors * self.work.swollen * self.team.head_bytes(what.hidden_bytes, run.batch, run.tokens)
-        for group in self.team.ulysses_groups():
-            self._collective("all_to_all", group, size, tensors * what.attentions)
+        self._tell("all_to_all", self.team.ulysses_groups(), size, calls=tensors * what.attentions)
 
-    def _collective(self, operation: str, group: tuple[int, ...], size_bytes: float, calls: int) -> None:
-        self.recorder.collective(
-            operation, group, size_bytes, stage=self.action.stage, number=self.action.patch, calls=calls
-        )
+    def _tell(
+        self,
+        operation: str,
+        groups: Sequence[tuple[int, ...]],
+        *sizes_bytes: float,
+        calls: int,
+        held: bool = False,
+        wait: bool = True,
+        dispatched_as: str = "",
+    ) -> Sequence[int]:
+        """Tell the recorder of an exchange, whose result is held on each of its devices until it is used, or is not."""
+        parts = max(1, self.exchanged.attentions) if held else 0
+        what = Exchange(operation, tuple(groups), sizes_bytes, calls, parts, wait, dispatched_as)
+        return self.recorder.exchange(what, self.action)
 
     def _attend(self) -> None:
         """Append attention; around a ring, on the keys and values of one member after another."""
@@ -191,14 +201,15 @@ class _Runner:
         run, hidden_bytes = self.run, self.exchanged.hidden_bytes
         size = 2 * self.team.head_bytes(hidden_bytes, run.batch, run.tokens)
         size /= run.tokens if run.cached else 1.0
+        groups = self.team.ring_groups()
         for number in range(rounds):
             if number < rounds - 1:
-                results = [self._pass_on(group, size) for group in self.team.ring_groups()]
+                results = self._tell(
+                    "send_recv", groups, size, calls=self.exchanged.attentions, held=True, wait=False
+                )
             self._compute(self.work.attention_s / rounds)
             if number < rounds - 1:
-                for group, result in zip(self.team.ring_groups(), results, strict=True):
-                    for device in group:
-                        self.recorder.expect(device, result)
+                self.recorder.expect_each(groups, results)
 
     def _attend_in_rows(self) -> None:
         """Append attention of a row's queries to a column's keys and values, and the merging of its partial outputs."""
@@ -208,50 +219,27 @@ class _Runner:
         )
         if team.ulysses > 1:
             self._compute(0.0)  # gathers what it has exchanged
-        for group in team.column_groups():
-            self._gather("all_gather", group, 2 * team.rows * own, tensors=2)
-        for group in team.row_groups():
-            self._gather("all_gather", group, team.columns * own)
+        self._gather("all_gather", team.column_groups(), 2 * team.rows * own, tensors=2)
+        self._gather("all_gather", team.row_groups(), team.columns * own)
         self._compute(self.work.attention_s)
-        for group in team.row_groups():
-            self._gather("all_to_all", group, team.columns * own)
-            self._gather("all_to_all", group, team.columns * log_sums)
+        self._gather("all_to_all", team.row_groups(), team.columns * own, team.columns * log_sums)
         if team.columns > 1:
             self._compute(*self.work.merging)
 
-    def _gather(self, operation: str, group: tuple[int, ...], size_bytes: float, *, tensors: int = 1) -> None:
-        """Append an exchange whose result lies on each of its devices until it is used."""
-        if len(group) > 1:
-            self.recorder.collective(
-                operation,
-                group,
-                size_bytes,
-                stage=self.action.stage,
-                number=self.action.patch,
-                calls=tensors * self.exchanged.attentions,
-                held_bytes=size_bytes / max(1, self.exchanged.attentions),
-                dispatched_as=EXCHANGE,
-            )
-
-    def _pass_on(self, group: tuple[int, ...], size_bytes: float) -> int:
-        return self.recorder.collective(
-            "send_recv",
-            group,
-            size_bytes,
-            stage=self.action.stage,
-            number=self.action.patch,
-            calls=self.exchanged.attentions,
-            held_bytes=size_bytes / max(1, self.exchanged.attentions),
-            wait=False,
-        )
+    def _gather(
+        self, operation: str, groups: Sequence[tuple[int, ...]], *sizes_bytes: float, tensors: int = 1
+    ) -> None:
+        """Append an exchange around attention."""
+        if len(groups[0]) > 1:
+            calls = tensors * self.exchanged.attentions
+            self._tell(operation, groups, *sizes_bytes, calls=calls, held=True, dispatched_as=EXCHANGE)
 
     def _sum(self, sums: int) -> None:
         what, run, team = self.exchanged, self.run, self.team
         if team.tensor == 1 or sums <= 0:
             return
         size = team.token_bytes(what.summed_bytes * sums / what.sums, run.batch, run.tokens)
-        for group in team.tensor_groups():
-            self._collective("all_reduce", group, size, sums)
+        self._tell("all_reduce", team.tensor_groups(), size, calls=sums)
 
 
 def run_seconds(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[float, float, float]:

@@ -7,7 +7,9 @@ from strategies.pipelining.stages import Shape
 from strategies.scenario import Scenario
 
 
-def pipeline_degrees(scenario: Scenario, backbones: Sequence[int], stages_per_position: int = 1) -> list[int]:
+def _pipeline_degrees(
+    scenario: Scenario, backbones: Sequence[int], stages_per_position: int = 1
+) -> list[int]:
     """The pipeline degrees worth a look: divisors of the GPUs, with at most one stage per block.
 
     Raises:
@@ -34,7 +36,7 @@ def shapes(
         InfeasibleError: there is none, or the model has several backbones and none are named.
     """
     gpus, batch = scenario.workload.num_gpus, scenario.workload.batch_size
-    for degree in pipeline_degrees(scenario, backbones or [scenario.backbone_index], stages_per_position):
+    for degree in _pipeline_degrees(scenario, backbones or [scenario.backbone_index], stages_per_position):
         samples = batch * degree // gpus
         counts = [1] if batch * degree % gpus else divisors(samples)
         for size in divisors(gpus):

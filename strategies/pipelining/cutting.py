@@ -29,15 +29,15 @@ def cut_chain(
     """
     check_choice("partition", partition, PARTITIONS)
     if partition == "optimal":
-        boundaries = optimal_boundaries(pipeline, component, len(positions), local_skips=local_skips)
+        boundaries = _optimal_boundaries(pipeline, component, len(positions), local_skips=local_skips)
     else:
         blocks = [layer.block for layer in pipeline.scenario.model.components[component].layers]
-        refuse_too_many(pipeline, len(positions), len(set(blocks)), "blocks")
+        _refuse_too_many(pipeline, len(positions), len(set(blocks)), "blocks")
         boundaries = block_partition(blocks, len(positions))
     return Cut(component, boundaries, tuple(positions))
 
 
-def refuse_too_many(pipeline: Pipeline, num_stages: int, there: int, pieces: str) -> None:
+def _refuse_too_many(pipeline: Pipeline, num_stages: int, there: int, pieces: str) -> None:
     """Refuse more stages than a backbone has layers, or blocks.
 
     Raises:
@@ -54,7 +54,7 @@ def refuse_too_many(pipeline: Pipeline, num_stages: int, there: int, pieces: str
     )
 
 
-def optimal_boundaries(
+def _optimal_boundaries(
     pipeline: Pipeline, component: int, num_stages: int, *, local_skips: bool = False
 ) -> tuple[int, ...]:
     """The boundaries of the optimal partition of a backbone.
@@ -63,7 +63,7 @@ def optimal_boundaries(
         InfeasibleError: there are fewer layers, or legal cuts, than it takes.
     """
     scenario, shape = pipeline.scenario, pipeline.shape
-    refuse_too_many(pipeline, num_stages, len(scenario.model.components[component].layers), "layers")
+    _refuse_too_many(pipeline, num_stages, len(scenario.model.components[component].layers), "layers")
     probability = pipeline.extra_forward_probability
     fed_back_s = pipeline.feedback_s(component, shape.degree - 1, 0)
 

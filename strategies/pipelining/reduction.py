@@ -34,13 +34,13 @@ def reduce_and_step(builder: "PipelineBuilder") -> None:
     for number, stage in enumerate(builder.stages):
         if builder.layout.trained_parameters[number]:
             twins.setdefault((stage.component, stage.first_layer, stage.last_layer), []).append(number)
-    lasts = {stage: last_backward(builder, stage) for stages in twins.values() for stage in stages}
+    lasts = {stage: _last_backward(builder, stage) for stages in twins.values() for stage in stages}
     follow = {s: lasts[s] - len(builder.rows[builder.stages[s].position]) for s in lasts}
     steps: list[tuple[int, Draft]] = []
     for stages in sorted(twins.values(), key=lambda stages: max(follow[stage] for stage in stages)):
         reduced = _sum(builder, stages, lasts)
         for number in stages:
-            step = step_of(builder, number)
+            step = placed_step(builder, number)
             step.reads += reduced
             steps.append((number, step))
     if builder.shape.sharded:
@@ -48,14 +48,14 @@ def reduce_and_step(builder: "PipelineBuilder") -> None:
             _gather(builder, number, step)
 
 
-def last_backward(builder: "PipelineBuilder", stage: int) -> int:
+def _last_backward(builder: "PipelineBuilder", stage: int) -> int:
     """The index in its row at which a stage's gradients are complete."""
     actions = builder.rows[builder.stages[stage].position].actions
-    own = [i for i, of in enumerate(actions) if of[0] == stage and of[1] in (BACKWARD, BACKWARD_WEIGHT)]
-    return own[-1]
+    kinds = (BACKWARD, BACKWARD_WEIGHT)
+    return next(i for i in reversed(range(len(actions))) if actions[i][0] == stage and actions[i][1] in kinds)
 
 
-def step_of(builder: "PipelineBuilder", stage: int) -> Draft:
+def placed_step(builder: "PipelineBuilder", stage: int) -> Draft:
     """The optimizer step of a stage: where its row places it, else a new one at the end."""
     row = builder.rows[builder.stages[stage].position]
     action = StageAction(stage, OPTIMIZER)

@@ -17,7 +17,7 @@ from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.footprint import resident_buffers, trained_parameters
 from strategies.pipelining.frozen import Draft
 from strategies.pipelining.pipeline import Pipeline
-from strategies.pipelining.reduction import GATHER, SCATTER, step_of
+from strategies.pipelining.reduction import GATHER, SCATTER, placed_step
 from strategies.plans.plan import Buffer, Collective, Plan, Stage
 from strategies.scenario import Scenario
 
@@ -86,7 +86,7 @@ def packed_s(pipeline: Pipeline, stage: Stage, parameters: int) -> float:
 
 def step_on_shard(builder: PipelineBuilder, stage: int) -> Draft:
     """The optimizer step of a stage, on one GPU's part of it."""
-    draft = step_of(builder, stage)
+    draft = placed_step(builder, stage)
     draft.duration_s = shard_step_s(builder.layout, builder.stages[stage])
     return draft
 

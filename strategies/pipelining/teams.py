@@ -178,7 +178,7 @@ class Inside:
                 yield self._pass_on(size, wait=number == rounds - 1)
 
 
-def items_of(layout: MeshLayout, unit: int, kind: str) -> Items:
+def _items_of(layout: MeshLayout, unit: int, kind: str) -> Items:
     """The pieces of a pass through a unit, and the exchanges between them."""
     alike = (layout.mesh, layout.local_batch, layout.stages[unit], kind)
     return layout.scenario.remember(("items", alike), lambda: _joined(_items(layout, unit, kind)))
@@ -220,7 +220,7 @@ def span_of(layout: MeshLayout, unit: int, kind: str) -> PassSpan:
     """The seconds of a pass through a unit on ports that only alike teams use."""
     streams = dict.fromkeys((CONTEXT, TENSOR), 0.0)
     first_s, ended_s, there_s, later_s = None, 0.0, 0.0, 0.0
-    for item in items_of(layout, unit, kind):
+    for item in _items_of(layout, unit, kind):
         if isinstance(item, Work):
             first_s = there_s if first_s is None else first_s
             ended_s = there_s + item.seconds
@@ -255,7 +255,7 @@ class TeamWriter:
 
     def _cut(self, draft: Draft, action: StageAction) -> None:
         first = len(self._row)
-        for item in items_of(self._layout, action.stage, action.kind):
+        for item in _items_of(self._layout, action.stage, action.kind):
             if isinstance(item, Work):
                 self._add(Draft(action, item.seconds))
             else:

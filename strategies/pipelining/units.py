@@ -23,7 +23,7 @@ from profiles.checks import sum_in_order
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.footprint import BACKBONE, resident_buffers, saved_bytes
 from strategies.pipelining.mesh import REPLICAS, SHARDS, Collected, Mesh, MeshLayout
-from strategies.pipelining.reduction import step_of
+from strategies.pipelining.reduction import placed_step
 from strategies.pipelining.sharding import GATHER, REDUCE, SCATTER
 from strategies.pipelining.teams import TeamWriter
 from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
@@ -158,7 +158,7 @@ class UnitWriter:
         if not steps or not size:
             return []
         (row,) = self.builder.rows
-        held = left_bytes(self.layout, unit, self.builder.seats[unit].last)
+        held = _left_bytes(self.layout, unit, self.builder.seats[unit].last)
         left = self.builder.tensor("gradients", unit, number, held)  # nobody reads them
         reads, done = [self.builder.tensor("computed", unit, number, 0.0)], list[int]()
         row[own.last].writes += [*reads, left]
@@ -185,7 +185,7 @@ def exchange(builder: PipelineBuilder, *, reshard: bool) -> None:
     builder.collectives += [collective for _, collective in due]
     for unit, trained in enumerate(layout.trained_parameters):
         if trained:
-            step_of(builder, unit).duration_s = step_s(layout, unit)
+            placed_step(builder, unit).duration_s = step_s(layout, unit)
 
 
 def unpacked_s(layout: MeshLayout, unit: int) -> float:
@@ -202,7 +202,7 @@ def packed_s(layout: MeshLayout, unit: int) -> float:
     return layout.copied_s(unit, layout.parameters(unit) * (recipe.weight_bytes + recipe.gradient_bytes))
 
 
-def left_bytes(layout: MeshLayout, unit: int, last: int) -> float:
+def _left_bytes(layout: MeshLayout, unit: int, last: int) -> float:
     """Bytes of gradients when the backward of a unit ends: its own, as it leaves them, and those that are scattered.
 
     The buffer of the unit after it stays until then, its exchange over or not; then the unit's own takes that place,
@@ -271,5 +271,5 @@ def least_bytes(layout: MeshLayout, *, reshard: bool) -> float:
             saved += saved_bytes(layout, layout.stages[unit], in_place=True)
             weights = layout.weight_bytes(unit) * (mesh.parts > 1)
             gathered = weights if reshard else gathered + weights
-            held = max(held, saved + gathered + left_bytes(layout, unit, units[-1]))
+            held = max(held, saved + gathered + _left_bytes(layout, unit, units[-1]))
     return sum_in_order(buffer.size_bytes for buffer in resident(layout)) + held

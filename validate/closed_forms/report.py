@@ -4,9 +4,10 @@ import argparse
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from profiles.measuring.tables import grouped
 from validate.closed_forms import pipelines, samplers
 from validate.closed_forms.forms import Form
-from validate.tables import Section, grouped, print_sections
+from validate.tables import Section, print_sections
 
 FAMILIES: Final[tuple[Callable[[], Iterable[Form]], ...]] = (
     pipelines.pipelines,

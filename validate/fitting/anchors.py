@@ -19,12 +19,12 @@ from profiles.architectures.anchors import ANCHOR_COLUMNS, Anchor
 from profiles.architectures.models import load_model, model_names
 from profiles.costs.layers import one_gpu_s
 from profiles.machines.devices import load_device
+from profiles.measuring.tables import show, table
+from profiles.measuring.writing import csv_text, write_file
 from profiles.software.stacks import Shares, load_stack
 from validate.points import cluster_of
 from validate.published.sampling import rows
 from validate.published.sampling.rows import SamplingRow, Uncovered
-from validate.tables import show, table
-from validate.writing import csv_text, write_file
 
 LINKS: Final = {"A100": ("NVLink", "PCIe"), "V100": ("NVLink",)}
 """Cards of several kinds, and how the links begin that tell which one it was."""

@@ -18,6 +18,8 @@ from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.machines.clusters import CLUSTERS, Cluster, load_cluster
 from profiles.machines.fabrics import OPERATIONS, Between, Curve, Curves
+from profiles.measuring.tables import show, table
+from profiles.measuring.writing import write_files
 from profiles.units import MICROSECOND
 from validate.fitting.collective_laws import (
     HeldOut,
@@ -32,8 +34,6 @@ from validate.fitting.collective_laws import (
     of_sources,
     read_measured,
 )
-from validate.tables import show, table
-from validate.writing import write_files
 
 COMMAND: Final = "python -m validate fit-collectives --data ../shared/measured"
 HEAD: Final = "[collectives]"
@@ -94,13 +94,13 @@ def fitted_cluster(rows: pd.DataFrame, name: str) -> Fitted:
     """The cluster of a file, its collectives fitted anew."""
     box, wires = FILES[name]
     of = BOXES[box]
-    cluster = inside_cluster(rows, name)
+    cluster = _inside_cluster(rows, name)
     law = replace(cluster.collectives, call_s=launch_s(rows, of.launched))
     note = _note("inside a node", cluster, of_sources(rows, [of.source], inside=True))
     if not wires:
         return Fitted(replace(cluster, collectives=law), (note,))
     network = WIRES[wires]
-    there = network_cluster(rows, network)
+    there = _network_cluster(rows, network)
     chosen = of_sources(rows, network.sources, inside=False)
     between = _between_of(there)
     fixed = dict(law.fixed_s)
@@ -110,31 +110,31 @@ def fitted_cluster(rows: pd.DataFrame, name: str) -> Fitted:
     return Fitted(replace(cluster, collectives=law), (note, _note("between nodes", there, chosen)))
 
 
-def bare_cluster(name: str) -> Cluster:
+def _bare_cluster(name: str) -> Cluster:
     """The cluster of a file, its collectives still to be fitted."""
     box = BOXES[FILES[name][0]]
     return bare(load_cluster(name), box.all_reduce_by, box.own_part)
 
 
-def inside_cluster(rows: pd.DataFrame, name: str) -> Cluster:
+def _inside_cluster(rows: pd.DataFrame, name: str) -> Cluster:
     """The cluster of a file with the law of groups in one node."""
-    return fit_inside(bare_cluster(name), of_sources(rows, [BOXES[FILES[name][0]].source], inside=True))
+    return fit_inside(_bare_cluster(name), of_sources(rows, [BOXES[FILES[name][0]].source], inside=True))
 
 
-def network_cluster(rows: pd.DataFrame, wires: Wires) -> Cluster:
+def _network_cluster(rows: pd.DataFrame, wires: Wires) -> Cluster:
     """The cluster on whose machines a network's rows were measured, with the laws of both."""
     chosen = of_sources(rows, wires.sources, inside=False)
-    return fit_between(inside_cluster(rows, wires.cluster), chosen, known_of(rows, wires))
+    return fit_between(_inside_cluster(rows, wires.cluster), chosen, _known_of(rows, wires))
 
 
-def known_of(rows: pd.DataFrame, wires: Wires) -> Known:
+def _known_of(rows: pd.DataFrame, wires: Wires) -> Known:
     """What other networks say of one."""
     efficiency: Curves = ()
     step_s = None
     if wires.shares_of:
-        efficiency = _between_of(network_cluster(rows, WIRES[wires.shares_of])).efficiency
+        efficiency = _between_of(_network_cluster(rows, WIRES[wires.shares_of])).efficiency
     if wires.step_of:
-        step_s = _between_of(network_cluster(rows, WIRES[wires.step_of])).step_s
+        step_s = _between_of(_network_cluster(rows, WIRES[wires.step_of])).step_s
     return Known(wires.tree, efficiency, step_s)
 
 
@@ -149,7 +149,7 @@ def _note(where: str, cluster: Cluster, rows: pd.DataFrame) -> str:
     return f"{where}: {', '.join(sorted(set(rows['source_id'])))}: {len(errors)} rows, {errors}"
 
 
-def block_text(fitted: Fitted) -> str:
+def _block_text(fitted: Fitted) -> str:
     """The lines of a cluster file from ``[collectives]`` on."""
     law = fitted.cluster.collectives
     lines = [HEAD, f"# {COMMAND}", *(f"# {note}" for note in fitted.notes)]
@@ -189,10 +189,10 @@ def file_text(name: str, fitted: Fitted) -> str:
     head, found, _ = path.read_text(encoding="utf-8").partition(f"\n{HEAD}\n")
     if not found:
         raise InputError(f"{path}: has no table {HEAD}")
-    return f"{head}\n{block_text(fitted)}"
+    return f"{head}\n{_block_text(fitted)}"
 
 
-def write_clusters(texts: Mapping[str, str]) -> None:
+def _write_clusters(texts: Mapping[str, str]) -> None:
     """Write cluster files."""
     write_files(CLUSTERS, {Path(f"{name}.toml"): text for name, text in texts.items()})
 
@@ -220,17 +220,17 @@ def report_collectives(options: Namespace) -> None:
     title = "collectives: errors of rows that the fit has not seen"
     show(120, table(title, COLUMNS, (of.cells for of in judged(rows)), left=COLUMNS[:3]))
     if options.write:
-        write_clusters({name: file_text(name, fitted_cluster(rows, name)) for name in FILES})
+        _write_clusters({name: file_text(name, fitted_cluster(rows, name)) for name in FILES})
 
 
 def judged(rows: pd.DataFrame) -> Iterator[Judged]:
     """Errors on rows left out, of each machine and then of each network."""
     for box, of in BOXES.items():
         chosen = of_sources(rows, [of.source], inside=True)
-        cluster = bare_cluster(next(name for name, (inside, _) in FILES.items() if inside == box))
+        cluster = _bare_cluster(next(name for name, (inside, _) in FILES.items() if inside == box))
         yield from (Judged(box, found) for found in held_out(fit_inside, cluster, chosen))
     for wires, network in WIRES.items():
         chosen = of_sources(rows, network.sources, inside=False)
-        fit = partial(fit_between, known=known_of(rows, network))
-        cluster = inside_cluster(rows, network.cluster)
+        fit = partial(fit_between, known=_known_of(rows, network))
+        cluster = _inside_cluster(rows, network.cluster)
         yield from (Judged(wires, found) for found in held_out(fit, cluster, chosen))

@@ -21,12 +21,12 @@ from typing import Final
 
 from profiles.machines.clusters import Cluster
 from profiles.machines.fabrics import OPERATIONS, Curve
-from validate.fitting.least_squares import Errors
+from profiles.measuring.fitting.least_squares import Errors
+from profiles.measuring.tables import show, table
+from profiles.measuring.writing import write_file
 from validate.points import cluster_of
 from validate.published.sampling.rows import SamplingRow, sampling_rows
 from validate.published.sampling.runs import predict
-from validate.tables import show, table
-from validate.writing import write_file
 
 CLUSTER: Final = "l40-pcie-8"
 FIGURES: Final = ("Pixart-16L40", "hybrid-pixart-1k", "hybrid-pixart-2k", "hybrid-pixart-4k")

@@ -16,11 +16,11 @@ from typing import Final
 from profiles.checks import sum_in_order
 from profiles.machines.clusters import Cluster
 from profiles.machines.hosts import BOX, FREE, Host
+from profiles.measuring.tables import show, table
 from validate.points import cluster_of
 from validate.published.sampling.methods import samplers
 from validate.published.sampling.rows import SamplingRow, sampling_rows
 from validate.published.sampling.runs import HOST_METHODS, HOST_PIXELS, place_of, predict, scenario_of
-from validate.tables import show, table
 
 BOXES: Final = ("a100-nvlink-8", "a100-pcie-4", "l40-pcie-8")
 """Boxes of which a source printed several methods on small images."""

@@ -21,6 +21,8 @@ from profiles.costs.bands import Band, Bands, Evidence, Spread, load_bands
 from profiles.costs.trust import COLUMNS, Trust
 from profiles.files import read_text
 from profiles.machines.clusters import cluster_names
+from profiles.measuring.tables import grouped
+from profiles.measuring.writing import csv_text, toml_text, write_file
 from profiles.software.stacks import DEFAULT_STACK
 from validate.fitting.anchors import attention_share, factor
 from validate.points import cluster_of, model_of
@@ -28,8 +30,6 @@ from validate.published.clusters import SETS, ClusterRun, read_runs
 from validate.published.ledger import Ledger
 from validate.published.records import KINDS, OTHER, TASKS, TIMES, Record, Standing
 from validate.published.sampling.runs import Run, same_number
-from validate.tables import grouped
-from validate.writing import csv_text, toml_text, write_file
 
 COMMAND: Final = "python -m validate published --bands"
 PRIORS: Final = tomllib.loads(read_text(Path(__file__).with_name("priors.toml")))

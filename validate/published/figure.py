@@ -5,10 +5,10 @@ from math import inf
 from typing import Any, Final
 
 from profiles.errors import InputError
+from profiles.measuring.tables import grouped
 from sim.report.plots import charts
 from validate.published.ledger import NEAR, Ledger, independent_errors, near
 from validate.published.records import LATENCY, TASKS, Record, Standing, source_names
-from validate.tables import grouped
 
 TITLES: Final = {"train": ("training", "each in its own unit"), "sample": ("sampling", "latency in s")}
 """Title and unit of the panel of a task."""

@@ -11,11 +11,13 @@ from typing import Any, Final
 import pandas as pd
 
 from profiles.errors import InputError
+from profiles.measuring.tables import grouped
+from profiles.measuring.writing import write_file
+from profiles.outputs import check_writable
 from profiles.units import GIB
 from validate.published.contests import Contest, side_by_side
 from validate.published.records import LATENCY, Record, Standing, all_published, source_names, standing_of
-from validate.tables import Section, grouped, percent, signed
-from validate.writing import write_file
+from validate.tables import Section, percent, signed
 
 NEAR: Final = 0.15
 """Relative error within which a prediction counts as near."""
@@ -220,5 +222,4 @@ def check_path(flag: str, path: Path | None, endings: Sequence[str] = ()) -> Non
     if endings and path.suffix.lower() not in endings:
         words = " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
         raise InputError(f"{flag} is '{path}', must end in {words}")
-    if path.is_dir() or not path.parent.is_dir():
-        raise InputError(f"{flag} is '{path}', must be a file in a folder that exists")
+    check_writable(flag, path)

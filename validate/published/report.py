@@ -2,34 +2,41 @@
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from statistics import mean, median
 from typing import Final
 
 from profiles.errors import InputError
 from profiles.files import read_text
+from profiles.measuring.tables import grouped
 from sim.report.plots.charts import ENDINGS, save_figure
 from validate.published import training
 from validate.published.bands import write_bands, write_trust
 from validate.published.contests import side_by_side
 from validate.published.figure import plot_published
 from validate.published.ledger import Ledger, all_training, check_path, coverage, training_ledger
+from validate.published.pages import sampling, todays_models
 from validate.published.records import LATENCY, SAMPLES_PER_S, TASKS, UNSAID, Record, Standing
 from validate.published.sampling.runs import all_runs
 from validate.published.sampling.tables import sampling_ledger, sections
-from validate.tables import Section, grouped, parts_around, percent, print_sections, signed, write_tables
+from validate.tables import Section, parts_around, percent, print_sections, signed, write_tables
 
 END: Final = "<!-- end -->"
 MARKERS: Final = "<!-- python -m validate published --readme -->", END
 """What stands before and after the tables of the summary in a text."""
 SHORT: Final = "<!-- python -m validate published --readme: in short -->", END
 DETAIL: Final = "<!-- python -m validate published --readme: training in detail -->", END
+TODAY: Final = "<!-- python -m validate published --readme: today's models -->", END
+SAMPLED: Final = "<!-- python -m validate published --readme: sampling -->", END
 UNTOLD: Final = ("Fig. 4", "Table III", "Table 5")
 """Items of training whose numbers are too many to be told, or of another machine's solver."""
 CLUSTERS: Final = ("MosaicML", "MLPerf")
 """Beginnings of the sources that publish throughputs of real clusters."""
 PAPERS: Final = ("DiffusionPipe", "PULSE")
 """Beginnings of the papers that are told in detail."""
+ALIKE: Final = attrgetter("paper", "item", "model", "machine", "method", "quantity")
+"""What the numbers of one line in detail share."""
 Show = Callable[[str, Section], None]
 """What is told each table as soon as it is made, and its task."""
 
@@ -110,24 +117,21 @@ def in_short(ledger: Ledger) -> list[Section]:
         if one.row.group.startswith(CLUSTERS) and one.row.quantity == SAMPLES_PER_S and one.row.num_gpus == 64
     ]
     several = [one for one in judged if one.row.quantity == LATENCY and (one.row.num_gpus or 1) > 1]
-    right = [contest.loss == 0 for contest in ledger.contests]
     losses = [contest.loss for contest in ledger.contests]
+    every = (
+        f"all published numbers that nothing was set with in view ({len(judged)} of {len(ledger.records)})"
+    )
+    trained = "training of Stable Diffusion on 64 A100 or H100 (MosaicML, MLPerf;"
     rows = [
-        [
-            f"all published numbers that nothing was set with in view ({len(judged)} of {len(ledger.records)})",
-            _median(judged),
-        ],
-        [
-            f"training of Stable Diffusion on 64 A100 or H100 (MosaicML, MLPerf; {len(real)} runs, none fitted)",
-            _range(real),
-        ],
+        [every, _median(judged)],
+        [f"{trained} {len(real)} runs, none fitted)", _range(real)],
         [f"sampling on several GPUs ({len(several)} independent latencies)", _median(several)],
     ]
     if losses:
-        won = (
-            f"right winner in {sum(right)} of {len(right)}, mean loss by a wrong pick {percent(mean(losses))}"
+        right = f"right winner in {losses.count(0)} of {len(losses)}"
+        rows.append(
+            ["methods published side by side", f"{right}, mean loss by a wrong pick {percent(mean(losses))}"]
         )
-        rows.append(["methods published side by side", won])
     return [Section("In short", ("held against", "error"), rows)]
 
 
@@ -148,17 +152,7 @@ def in_detail(ledger: Ledger) -> list[Section]:
         for one in ledger.records
         if one.row.task == TASKS[0] and one.row.paper.startswith(PAPERS) and one.row.item not in UNTOLD
     ]
-    alike = grouped(
-        told,
-        lambda one: (
-            one.row.paper,
-            one.row.item,
-            one.row.model,
-            one.row.machine,
-            one.row.method,
-            one.row.quantity,
-        ),
-    )
+    alike = grouped(told, lambda one: ALIKE(one.row))
     rows = [[_what(key), *_values(records)] for key, records in alike.items()]
     return [Section("Training in detail", ("what", "published", "simulated", "standing"), rows)]
 
@@ -178,5 +172,7 @@ TABLES: Final[Mapping[Region, Callable[[Ledger], list[Section]]]] = {
     MARKERS: summary,
     SHORT: in_short,
     DETAIL: in_detail,
+    TODAY: todays_models,
+    SAMPLED: sampling,
 }
 """The tables of each region."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from profiles.architectures.models import load_model
 from profiles.errors import DiffusimError, wrong
+from profiles.measuring.launching import check_least
 from sim.cli.flags import PARAMETER, add_parameters
 from strategies.registry import all_strategies, make_strategy
 from strategies.training.fsdp import FSDP
-from validate.launching import check_least
 from validate.running.sampling.settings import RUNNABLE, Settings
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from statistics import mean, median
 from typing import Any
 
 from profiles.checks import sum_in_order
+from profiles.measuring.machine import disturbance
 from sim.replay.engine import simulate
 from sim.replay.metrics import idle_s
 from strategies.plans.network import Network
 from strategies.plans.plan import Op, Plan
-from validate.machine import disturbance
 from validate.running.executor import OpTimes, RankIteration
 from validate.running.sampling.settings import Settings
 from validate.running.training.samples import Training
@@ -149,13 +149,13 @@ def _pairs(job: Job, outcome: Outcome) -> Iterator[Pair]:
     iterations = outcome.iterations
     if job.mode in ("sleep", "replay"):
         for iteration in iterations:
-            plan = job.plan if job.mode == "sleep" else with_durations(job.plan, [iteration])
-            charged = with_durations(job.plan, [iteration], charged=True)
+            plan = job.plan if job.mode == "sleep" else _with_durations(job.plan, [iteration])
+            charged = _with_durations(job.plan, [iteration], charged=True)
             pair = _pair(job, plan, iteration)
             yield replace(pair, charged_s=simulate(charged, job.network).end_s)
     else:
         virtual = job.mode == "virtual"
-        plan = with_durations(job.plan, iterations[::2], virtual=virtual)
+        plan = _with_durations(job.plan, iterations[::2], virtual=virtual)
         yield from (_pair(job, plan, iteration, virtual=virtual) for iteration in iterations[1::2])
 
 
@@ -168,7 +168,7 @@ def _pair(job: Job, plan: Plan, iteration: Iteration, *, virtual: bool = False) 
     return Pair(measured_s, trace.end_s, *bubbles, late_s / max(rank.end.wall for rank in iteration))
 
 
-def with_durations(
+def _with_durations(
     plan: Plan, iterations: Sequence[Iteration], *, virtual: bool = False, charged: bool = False
 ) -> Plan:
     """A plan whose ops take as long as they did, and write when they did; medians over iterations.

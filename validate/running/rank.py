@@ -13,9 +13,9 @@ import torch
 from torch import distributed as dist
 
 from profiles.errors import DiffusimError, InputError
+from profiles.measuring.launching import Place, launch, launched_place, unbroken
+from profiles.measuring.machine import OtherPrograms, identity
 from strategies.plans.wiring import Wiring, wire
-from validate.launching import Place, launch, launched_place, unbroken
-from validate.machine import OtherPrograms, identity
 from validate.running.comparison import Job, Outcome
 from validate.running.executor import Executor, Kernels
 from validate.running.links import RankSeat, Turns, now, seats
@@ -35,7 +35,7 @@ _MMAP_MAX, _TRIM_THRESHOLD, _TOP_PAD = -4, -1, -2  # malloc.h
 def run_jobs(jobs: Sequence[Job]) -> list[Outcome]:
     """Outcomes of jobs, all of as many ranks, which are started for them."""
     (num_ranks,) = {job.num_ranks for job in jobs}
-    return launch(num_ranks, take_part, jobs)[0]
+    return launch(num_ranks, _take_part, jobs)[0]
 
 
 def run_job(make: Callable[[], Job]) -> tuple[Job, Outcome] | None:
@@ -50,11 +50,11 @@ def run_job(make: Callable[[], Job]) -> tuple[Job, Outcome] | None:
         if place.rank == 0:  # one line is enough
             raise
         sys.exit(2)
-    outcomes = take_part([job])
+    outcomes = _take_part([job])
     return (job, outcomes[0]) if outcomes else None
 
 
-def take_part(jobs: Sequence[Job]) -> list[Outcome]:
+def _take_part(jobs: Sequence[Job]) -> list[Outcome]:
     """Outcomes of jobs on rank 0, nothing on the others; this process is one of the ranks."""
     with joined():
         return carry_out(jobs)
@@ -79,7 +79,7 @@ def fitting(job: Job, num_ranks: int) -> Job:
     return job
 
 
-def keep_memory() -> None:
+def _keep_memory() -> None:
     """Let glibc keep what it once got: page faults make GPipe 16 % slower than 1F1B (measured, two cores)."""
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")
@@ -89,7 +89,7 @@ def keep_memory() -> None:
 
 def join(place: Place) -> None:
     """Join the other ranks."""
-    keep_memory()
+    _keep_memory()
     torch.set_num_threads(1)
     sys.setswitchinterval(5e-4)  # the communication stream is a thread
     try:

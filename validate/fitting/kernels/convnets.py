@@ -20,9 +20,9 @@ import numpy as np
 
 from profiles.machines.devices import load_device
 from profiles.machines.laws import ELEMENT_BYTES, PARTS, FloatArray, Laws
+from profiles.measuring.fitting.least_squares import Errors
 from validate.fitting.kernels import rows
 from validate.fitting.kernels.classes import target
-from validate.fitting.least_squares import Errors
 
 IMAGE: Final = 224
 BLOCKS: Final = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
@@ -88,7 +88,7 @@ def additions(batch: int) -> FloatArray:
     return np.array(found, dtype=float)
 
 
-def images_per_s(laws: Laws, mode: str, *, fused: bool) -> float:
+def _images_per_s(laws: Laws, mode: str, *, fused: bool) -> float:
     """Images per second by the laws; the optimizer and the last, small layers are left out."""
     m, n, k, read = convolutions(BATCH).T
     written = m * n
@@ -109,7 +109,7 @@ def errors(folder: Path) -> Iterator[tuple[Check, Errors]]:
         laws = load_device(check.device).laws
         assert laws is not None
         published = rows.throughput(folder, check.source, check.measured, "resnet50", check.mode)
-        predicted = images_per_s(laws, check.mode, fused=check.fused)
+        predicted = _images_per_s(laws, check.mode, fused=check.fused)
         yield check, Errors(np.array([published]), np.array([predicted]))
 
 

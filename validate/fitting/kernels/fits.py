@@ -14,8 +14,8 @@ from scipy.optimize import least_squares
 
 from profiles.machines.law_tables import Coefficients
 from profiles.machines.laws import FloatArray
+from profiles.measuring.fitting.least_squares import Errors
 from validate.fitting.kernels.rows import Samples
-from validate.fitting.least_squares import Errors
 
 FOLDS: Final = 5
 ALIKE: Final = 0.1

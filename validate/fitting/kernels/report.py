@@ -10,12 +10,12 @@ from rich.table import Table
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.machines.devices import DEVICES
+from profiles.measuring.fitting.least_squares import Errors
+from profiles.measuring.tables import show, table
+from profiles.measuring.writing import write_file
 from validate.fitting.kernels import convnets
 from validate.fitting.kernels.build import Builder, Coefficients, law_text
 from validate.fitting.kernels.classes import targets
-from validate.fitting.least_squares import Errors
-from validate.tables import show, table
-from validate.writing import write_file
 
 COLUMNS: Final = ("device", "class", "shapes", "fitted", "shapes left out", "groups left out", "coefficients")
 HEAD: Final = "\n[laws]\n"
@@ -30,7 +30,7 @@ def report_kernels(options: Namespace) -> None:
     words = f"a forward pass {found['forward']:.2f}, each gradient {found['gradient']:.2f} times their copy"
     title = "Laws of kernels: errors, median / 90th percentile, of seconds"
     errors = table(title, COLUMNS, _rows(builder, chosen), left=("device", "class", "coefficients"))
-    show(200, errors, convnet_table(options.data), f"new layouts of convolutions: {words}")
+    show(200, errors, _convnet_table(options.data), f"new layouts of convolutions: {words}")
     if options.write:
         for name, text in texts.items():
             write_file(DEVICES / f"{name}.toml", with_laws(DEVICES / f"{name}.toml", text), "--write")
@@ -44,7 +44,7 @@ def with_laws(path: Path, text: str) -> str:
     return f"{head.rstrip()}\n\n{text}"
 
 
-def convnet_table(folder: Path) -> Table:
+def _convnet_table(folder: Path) -> Table:
     """One row per published throughput of ResNet-50, beside what the shipped laws give."""
     title = "ResNet-50 by the shipped laws: a check of convolutions, to which nothing was fitted"
     columns = ("device", "mode", "source", "published images/s", "predicted", "error")

@@ -5,13 +5,14 @@ from math import inf
 from statistics import median
 from typing import Final
 
+from profiles.measuring.tables import grouped
 from profiles.units import GB, GIB
 from validate.points import cluster_of
 from validate.published.contests import Contest, least, winners
 from validate.published.ledger import Ledger, coverage, near
 from validate.published.records import MEMORY, Standing
 from validate.published.sampling.runs import FREE, Run, sent_bytes
-from validate.tables import Section, grouped, percent, signed
+from validate.tables import Section, percent, signed
 
 NO_RIVALS: Final = (FREE, "hybrid(best)")
 """No methods that compete with others: an ideal, and the best of all the others by its definition."""

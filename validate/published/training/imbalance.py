@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from profiles.checks import sum_in_order
 from sim.explore.pulse_equations import schedule_s
-from sim.results import Result
+from sim.outcomes.results import Result
 from strategies.training.pulse import Pulse
 from validate.points import scenario, trained
 from validate.published.records import Record, the_published
@@ -37,13 +37,13 @@ class Gain(NamedTuple):
     @property
     def imbalance(self) -> float:
         """Longest over mean forward time of the block-wise stages."""
-        times = forwards_s(self.blocks)
+        times = _forwards_s(self.blocks)
         return max(times) * len(times) / sum_in_order(times)
 
     @property
     def shorter(self) -> float:
         """Share by which the longest forward of a stage is shorter."""
-        return 1 - max(forwards_s(self.aware)) / max(forwards_s(self.blocks))
+        return 1 - max(_forwards_s(self.aware)) / max(_forwards_s(self.blocks))
 
     @property
     def faster(self) -> float:
@@ -51,7 +51,7 @@ class Gain(NamedTuple):
         return self.aware.samples_per_s / self.blocks.samples_per_s
 
 
-def forwards_s(of: Result) -> list[float]:
+def _forwards_s(of: Result) -> list[float]:
     """Seconds of the forward of each stage."""
     return [float(stage["forward_s"]) for stage in of.stages]
 

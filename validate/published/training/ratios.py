@@ -10,8 +10,8 @@ from typing import Final
 from profiles.architectures.models import Model
 from profiles.architectures.synthetic import equal_blocks_transformer, equal_layers_model
 from profiles.checks import sum_in_order
+from sim.outcomes.runs import run_point
 from sim.replay.metrics import idle_s
-from sim.runs import run_point
 from validate.points import drawing, replayed, sampler, scenario, trained
 from validate.published.records import Record, published, the_published
 from validate.published.training.experiment import Found, experiment
@@ -32,7 +32,7 @@ STEPS: Final = 50
 """Of PipeFusion's section 3.3."""
 
 
-def frozen_ratio(model: str, batch: int | None) -> float:
+def _frozen_ratio(model: str, batch: int | None) -> float:
     """Forward time of the frozen part over forward and backward time of the trained part."""
     assert batch is not None
     point = on_p4de(model, 1, 1)
@@ -48,7 +48,7 @@ def frozen_ratios() -> Found:
     """Table 1 of DiffusionPipe."""
     for row in published("Table 1", model="sd21"):
         also = the_published("Table 1", model="controlnet", batch_size=row.batch_size or 0)
-        own, *others = (frozen_ratio(model, row.batch_size) for model in ("sd21", *CONTROLNETS))
+        own, *others = (_frozen_ratio(model, row.batch_size) for model in ("sd21", *CONTROLNETS))
         yield Record.of(row, own, "sd21")
         for ratio, model in zip(others, CONTROLNETS, strict=True):
             yield Record.of(also, ratio, model)

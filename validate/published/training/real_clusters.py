@@ -9,13 +9,14 @@ from profiles.checks import sum_in_order
 from profiles.costs.resolutions import with_frames
 from profiles.errors import InfeasibleError
 from profiles.machines.devices import load_device
+from profiles.measuring.tables import grouped
 from sim import api
 from validate.published import records
 from validate.published.clusters import SETS, ClusterRun, read_runs, shared_rate
 from validate.published.ledger import error_words
 from validate.published.records import Reason, Record, Standing, the_published
 from validate.published.training.experiment import Found, experiment
-from validate.tables import grouped, print_sections, signed, write_tables
+from validate.tables import print_sections, signed, write_tables
 
 REASONS: Final[dict[str, Reason]] = {
     SETS: (Standing.FITTED, "sets the share of the laws that stacks reach"),

@@ -10,8 +10,8 @@ from time import perf_counter
 from typing import Final
 
 from sim.explore.points import find_points
+from sim.outcomes.runs import bound
 from sim.replay.engine import simulate
-from sim.runs import bound
 from strategies.orders.problem import wave_problem
 from strategies.orders.synthesis import synthesize
 from strategies.plans.network import network_of
@@ -45,7 +45,7 @@ def _trained(model: str) -> Scenario:
     return scenario(model, "p4de", GPUS, BATCH_SIZE, self_conditioning=CONDITIONED.get(model))
 
 
-def partition_s(model: str) -> tuple[float, int]:
+def _partition_s(model: str) -> tuple[float, int]:
     """Seconds to partition a model's backbones for every point of DiffusionPipe, and the points.
 
     The bound of each point is computed with it.
@@ -56,7 +56,7 @@ def partition_s(model: str) -> tuple[float, int]:
     return _seconds(lambda: [bound(strategy, point) for strategy in strategies]), len(strategies)
 
 
-def filling_s(model: str) -> float:
+def _filling_s(model: str) -> float:
     """Seconds to fill all bubbles of one plan."""
     point = _trained(model)
     strategy: Strategy = make_strategy("diffusionpipe", SHAPE)
@@ -86,10 +86,10 @@ def solution_times() -> Found:
         if row.method == "filling" and not model_of(row.model).for_task("train").frozen:
             continue
         if row.method == "partition":
-            seconds, points = partition_s(row.model)
+            seconds, points = _partition_s(row.model)
             setting = f"one core, {points} points, bounds included"
         else:
-            seconds, setting = filling_s(row.model), "one core, one plan"
+            seconds, setting = _filling_s(row.model), "one core, one plan"
         yield Record.of(row, seconds, setting, provenance=TIMED)
         yield [f"{row.model}, {row.method}", f"{row.value:g} s", f"{seconds:.2g} s", setting]
     row = the_published("V-B", method="ILP")

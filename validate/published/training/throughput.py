@@ -16,16 +16,16 @@ from math import log2
 from typing import Any, Final
 
 from profiles.errors import InfeasibleError
+from profiles.measuring.tables import grouped
 from profiles.units import GIB, MIB
 from sim.explore.pulse_equations import peak_memory_bytes
-from sim.results import Result
+from sim.outcomes.results import Result
 from strategies.scenario import Scenario
 from strategies.training.pulse import Pulse
 from validate.points import model_of, scenario, trained
 from validate.published.records import Published, Record, published, the_published
 from validate.published.training.experiment import Found, experiment
 from validate.published.training.models import COSTS, costs_of, with_collectives_of
-from validate.tables import grouped
 
 DATA_PARALLEL: Final = ("zero2",)
 GRADIENT_BYTES: Final = 2

@@ -107,7 +107,7 @@ class ImageComparison:
     def _has_image(self, rank: int) -> bool:
         """Whether a rank is of a last stage, which alone has all of the image."""
         settings = self.settings
-        return settings.strategy in PATCHED or stage_of(settings, rank) == settings.grid.pipeline - 1
+        return settings.strategy in PATCHED or _stage_of(settings, rank) == settings.grid.pipeline - 1
 
     def _message_failures(self) -> list[str]:
         """The messages whose size is not that of the plan: within a step they may add up all the same."""
@@ -126,7 +126,7 @@ class ImageComparison:
         ]
 
     def _pass_failures(self) -> list[str]:
-        wanted = Counter(expected_passes(self.settings))
+        wanted = Counter(_expected_passes(self.settings))
         lost, more = wanted - self.passes, self.passes - wanted
         never = [f"rank {rank} never finished {action}" for rank, action in lost]
         return never + [f"rank {rank} finished {action} once too often" for rank, action in more]
@@ -134,12 +134,12 @@ class ImageComparison:
     def _age_failures(self) -> list[str]:
         wrong = Counter[str]()
         for rank, seen in ((rank, seen) for rank, own in enumerate(self.drawn) for seen in own.seen):
-            if seen.ages != (ages := expected_ages(self.settings, seen)):
+            if seen.ages != (ages := _expected_ages(self.settings, seen)):
                 old = f"{' '.join(map(str, seen.ages))} steps old, not {' '.join(map(str, ages))}"
                 wrong[f"rank {rank}, step {seen.step}, patch {seen.patch}: patches are {old}"] += 1
         found = [f"{line}, in {count} layers" for line, count in wrong.items()]
         reads = sum(len(own.seen) for own in self.drawn)
-        if reads != (wanted := expected_reads(self.settings)):
+        if reads != (wanted := _expected_reads(self.settings)):
             found.append(f"keys and values that are kept were read {reads} times, not {wanted}")
         return found
 
@@ -163,17 +163,17 @@ def simulated_bytes(settings: Settings) -> list[float]:
     return [after - before for before, after in pairwise(totals)]
 
 
-def stage_of(settings: Settings, rank: int) -> int:
+def _stage_of(settings: Settings, rank: int) -> int:
     """Stage of the pipeline that a rank is of."""
     grid = settings.grid
     return next(stage for _, stage, team in grid.teams() if rank in team.devices)
 
 
-def expected_passes(settings: Settings) -> list[tuple[int, PatchAction]]:
+def _expected_passes(settings: Settings) -> list[tuple[int, PatchAction]]:
     """Every (rank, pass) of a whole run: each patch of each step through each stage once."""
     found = []
     for rank in range(settings.ranks):
-        stage = stage_of(settings, rank)
+        stage = _stage_of(settings, rank)
         for step in range(settings.steps):
             if settings.strategy in PATCHED:
                 found.append((rank, PatchAction(0, rank, step)))
@@ -183,15 +183,15 @@ def expected_passes(settings: Settings) -> list[tuple[int, PatchAction]]:
     return found
 
 
-def expected_reads(settings: Settings) -> int:
+def _expected_reads(settings: Settings) -> int:
     """How often a pass reads the kept keys and values of a layer: each pass those of its layers."""
     stages = settings.plan.stages
     layers = [stage.last_layer - stage.first_layer + 1 for stage in stages]
     assert sum(layers) == LAYERS, layers
-    return sum(layers[action.stage] for _, action in expected_passes(settings))
+    return sum(layers[action.stage] for _, action in _expected_passes(settings))
 
 
-def expected_ages(settings: Settings, seen: Seen) -> tuple[int, ...]:
+def _expected_ages(settings: Settings, seen: Seen) -> tuple[int, ...]:
     """How old the keys and values of each patch should be.
 
     In a displaced step of a pipeline patches up to the own are of this step, those after it of the one before; of
@@ -251,10 +251,10 @@ def said(comparison: ImageComparison) -> Iterator[str]:
     yield from (
         f"step {n}: {own:,} bytes sent, {planned:,.0f} simulated" for n, (own, planned) in enumerate(steps)
     )
-    yield from age_lines(comparison)
+    yield from _age_lines(comparison)
 
 
-def age_lines(comparison: ImageComparison) -> Iterator[str]:
+def _age_lines(comparison: ImageComparison) -> Iterator[str]:
     """Lines that say of each patch of a displaced step how many steps old the keys and values were that it saw."""
     seen = [seen for own in comparison.drawn for seen in own.seen]
     displaced = [one for one in seen if one.step >= comparison.settings.warmup_steps]

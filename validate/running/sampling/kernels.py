@@ -48,7 +48,7 @@ class Sent:
 Pending = Callable[[], list[Tensor]]  # an exchange under way; when called, it waits for what it brings
 
 
-def start_exchange(
+def _start_exchange(
     collective: Collective, rank: int, parts: Sequence[Tensor], sent: Sent, tag: int
 ) -> Pending:
     """Start what a collective does; ``all_gather`` and ``all_to_all`` bring one tensor of each member, all else one.
@@ -202,7 +202,7 @@ class SamplerKernels(Kernels):
         if sent is None:
             sent = Sent.of(collective, offer.step)
             self._sent.append(sent)
-        return offer.kind, start_exchange(collective, self._rank, offer.parts, sent, 2 * number)
+        return offer.kind, _start_exchange(collective, self._rank, offer.parts, sent, 2 * number)
 
     def land(self, collective: int) -> None:
         if collective in self._under_way:

@@ -141,10 +141,10 @@ WRONG: Final = 1.5  # a wrong size over the right one
 
 def stated_plan(settings: Settings) -> Plan:
     """The plan that the simulator judges: its first message has the wrong size, if that is asked for."""
-    return with_wrong_size(settings.plan) if settings.fault == WRONG_SIZE else settings.plan
+    return _with_wrong_size(settings.plan) if settings.fault == WRONG_SIZE else settings.plan
 
 
-def with_wrong_size(plan: Plan) -> Plan:
+def _with_wrong_size(plan: Plan) -> Plan:
     """A plan that says half as much again of the first message between devices, or else the first collective."""
     moved = [transfer.tensor for transfer in wire(plan).transfers if transfer is not None]
     if moved:

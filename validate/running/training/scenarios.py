@@ -8,7 +8,7 @@ from profiles.architectures.models import Component, MeasuredTime, Model
 from profiles.costs.layers import ComponentCosts, ModelCosts
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
-from sim.parts import jobs, replay
+from sim.outcomes.parts import jobs, replay
 from strategies.plans.plan import Plan
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
@@ -57,7 +57,7 @@ def plan_of(question: Question, scenario: Scenario) -> Plan:
     return replay(strategy, scenario).plan
 
 
-def timed_model(model: Model, batch: int, forward_s: float) -> Model:
+def _timed_model(model: Model, batch: int, forward_s: float) -> Model:
     """A model with times on the ranks: the first backbone's forward of a batch takes so long, all else in proportion.
 
     In proportion to times on the ranks where it has them, else to those estimated for a ``p4de``.
@@ -81,9 +81,9 @@ def prepare(question: Question, mode: str, model: Model, iterations: int, warm_u
 
     Its plan is made as if it slept: which times it is then simulated with, the mode says.
     """
-    model, batch = model.for_task("train"), micro_batch_of(question)
+    model, batch = model.for_task("train"), _micro_batch_of(question)
     degree = question.parameters.get("pipeline_degree", 1)
-    scenario = scenario_of(question, timed_model(model, batch, SLEEP_S * degree))
+    scenario = scenario_of(question, _timed_model(model, batch, SLEEP_S * degree))
     plan = plan_of(question, scenario)
     job = Job(question.name, mode, plan, question.link_s, iterations, warm_up)
     if mode == "sleep":
@@ -93,7 +93,7 @@ def prepare(question: Question, mode: str, model: Model, iterations: int, warm_u
     return replace(job, task=training)
 
 
-def micro_batch_of(question: Question) -> int:
+def _micro_batch_of(question: Question) -> int:
     """The samples of a micro-batch on one rank; of what does not divide the plan will complain."""
     strategy = make_strategy(question.strategy, question.parameters)
     degree, count = getattr(strategy, "pipeline_degree", 1), getattr(strategy, "micro_batches", 1)

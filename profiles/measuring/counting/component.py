@@ -1,0 +1,202 @@
+"""Counting the components of a model, with what a partitioner and a sampler need to know besides the work.
+
+Which skips there are, what every layer needs, and what patches and shards of the weights exchange.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from profiles.architectures.components import Exchange
+from profiles.errors import InputError
+from profiles.measuring.counting.dataflow import Flow, attended, flow_of, sums_of, units_of, unread
+from profiles.measuring.counting.specs import DTYPES, Architecture, ComponentSpec, LayerSpec
+from profiles.measuring.counting.tally import Tally, Work, exchanges_of, together
+from profiles.measuring.counting.trace import Trace, cast, record, tensor_bytes, tensors
+
+LATENTS: Final = ("hidden_states", "sample", "x")
+"""The arguments of a backbone that are to be denoised, of which each takes one."""
+
+
+class NoBlocksError(Exception):
+    """A component has no list of blocks that one pass runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentCount:
+    """One component, counted: layer i of its specification does ``work[i]``; skips are pairs of layer indices.
+
+    ``reads`` are (name of an input, layer that reads it, bytes that it reads); ``carried`` the bytes that every layer
+    needs besides, by name; ``latent_bytes`` what a backbone denoises; ``unread`` names the parameters that no operator
+    reads; ``spread`` says that tokens were spread evenly over experts; ``traces`` are of its passes. What the
+    specification left to the structure is filled in.
+    """
+
+    spec: ComponentSpec
+    image_tokens: int
+    work: tuple[Work, ...]
+    skips: tuple[tuple[int, int], ...]
+    reads: tuple[tuple[str, int, int], ...]
+    exchanges: tuple[Exchange, ...]
+    carried: Mapping[str, int]
+    latent_bytes: int = 0
+    unread: tuple[str, ...] = ()
+    spread: bool = False
+    traces: tuple[Trace, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def layers(self) -> tuple[LayerSpec, ...]:
+        """Its layers."""
+        return self.spec.layers
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Path of the module at whose return each layer ends."""
+        return tuple(layer.end for layer in self.layers)
+
+    @property
+    def carried_bytes(self) -> int:
+        """Bytes that every layer needs besides the hidden state."""
+        return sum(self.carried.values())
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of all layers."""
+        return sum(work.parameters for work in self.work)
+
+    @property
+    def flop(self) -> int:
+        """FLOP of one sample's forward pass."""
+        return sum(work.flop for work in self.work)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCount:
+    """All components of an architecture, counted at one resolution in pixels."""
+
+    architecture: Architecture
+    height: int
+    width: int
+    components: tuple[ComponentCount, ...]
+
+
+def count_model(
+    architecture: Architecture, height: int | None = None, width: int | None = None
+) -> ModelCount:
+    """Count every component of an architecture, by default at its own resolution in pixels.
+
+    Raises:
+        InputError: a side is not a multiple of the architecture's granularity, or too large.
+    """
+    height = architecture.height if height is None else height
+    width = architecture.width if width is None else width
+    step, largest = architecture.granularity, architecture.largest
+    for side, pixels in (("height", height), ("width", width)):
+        if pixels < 1 or pixels % step or (largest is not None and pixels > largest):
+            limit = "" if largest is None else f", up to {largest},"
+            rule = f"a positive multiple of {step} pixels{limit} for {architecture.title}"
+            raise InputError(f"{side} is {pixels}, must be {rule}")
+    dtype = architecture.dtype
+    components = tuple(count_component(spec, height, width, dtype) for spec in architecture.components)
+    return ModelCount(architecture, height, width, components)
+
+
+def count_component(spec: ComponentSpec, height: int, width: int, dtype: str = "float16") -> ComponentCount:
+    """Count one component at a resolution in pixels, its weights and activations of one precision."""
+    samples, known = (spec.sample, *spec.again), {}
+    for sample in dict.fromkeys(samples):
+        trace = trace_of(spec, build(spec, DTYPES[dtype]), sample(height, width))
+        known[sample] = counted(spec, trace, height, width)
+    passes = [known[sample] for sample in samples]
+    work = (together(layer) for layer in zip(*(found.work for found in passes), strict=True))
+    return replace(passes[0], work=tuple(work), traces=tuple(found.traces[0] for found in passes))
+
+
+def build(spec: ComponentSpec, dtype: torch.dtype, device: str | torch.device = "meta") -> nn.Module:
+    """Build a component on a device, its weights of one precision."""
+    with torch.device(device):
+        module = spec.build().eval().requires_grad_(spec.trainable)
+    for path in spec.locked:
+        module.get_submodule(path).requires_grad_(False)
+    nn.Module.to(module, dtype)  # diffusers' own `to` warns that some modules might want float32
+    return module
+
+
+def trace_of(
+    spec: ComponentSpec, module: nn.Module, sample: Mapping[str, Any], *, flop: bool = True
+) -> Trace:
+    """Run one pass of a component, its activations as precise as its weights."""
+    dtype = next(parameter.dtype for parameter in module.parameters())
+    return record(module, cast(sample, dtype), grad=spec.trainable, flop=flop)
+
+
+def counted(spec: ComponentSpec, trace: Trace, height: int, width: int) -> ComponentCount:
+    """Count one component from one pass at a resolution in pixels; one without blocks is refused."""
+    given, image_tokens = spec, spec.image_tokens(height, width)
+    carried: Mapping[str, int] = {}
+    if not spec.layers:
+        spec, carried = _by_structure(spec, trace, image_tokens)
+    ends = [layer.end for layer in spec.layers]
+    inputs = {name: tensors(trace.sample[argument]) for argument, name in spec.reads.items()}
+    tally = Tally(trace, ends, [layer.streams for layer in spec.layers], inputs)
+    latents = tensors([trace.sample[name] for name in LATENTS if name in trace.sample])
+    return ComponentCount(
+        spec=spec,
+        image_tokens=image_tokens,
+        work=tally.work,
+        skips=tuple(sorted(tally.skips)),
+        reads=tuple((name, layer, size) for (name, layer), size in sorted(tally.reads.items())),
+        exchanges=_exchanges(spec, trace, ends, image_tokens, certain=given.sums is not None),
+        carried=carried,
+        latent_bytes=tensor_bytes(latents) if spec.trainable else 0,
+        unread=tuple(unread(trace)),
+        spread=trace.spread,
+        traces=(trace,),
+    )
+
+
+def _by_structure(
+    spec: ComponentSpec, trace: Trace, image_tokens: int
+) -> tuple[ComponentSpec, Mapping[str, int]]:
+    """A specification with what one pass shows where it left that open, and the bytes of what it carries."""
+    units = units_of(trace.module, spec.word)
+    ending = [unit._replace(path=spec.ends.get(unit.path, unit.path)) for unit in units]
+    flow = flow_of(trace, ending, anywhere=spec.carried is not None)
+    if not flow.units:
+        raise NoBlocksError
+    sums = sums_of(trace.module, units) if spec.sums is None else spec.sums
+    text = max(attended(trace) - image_tokens, 0) if spec.text_tokens is None else spec.text_tokens
+    found = replace(spec, layers=tuple(_layers(spec, flow)), text_tokens=text, sums=sums)
+    if spec.carried is None:
+        return found, flow.carried
+    known = trace.returned() | {name: tensors(value) for name, value in trace.sample.items()}
+    return found, {name: tensor_bytes(known[name]) for name in spec.carried}
+
+
+def _layers(spec: ComponentSpec, flow: Flow) -> Iterator[LayerSpec]:
+    block = -1
+    ends = [unit.path for unit in flow.units] if spec.ends else flow.ends
+    for unit, end, streams in zip(flow.units, ends, flow.streams, strict=True):
+        name = unit.name
+        for part, instead in spec.names.items():
+            name = name.replace(part, instead)
+        block += spec.apart or unit.opens or block < 0
+        yield LayerSpec(name, block, end, streams)
+
+
+def _exchanges(
+    spec: ComponentSpec, trace: Trace, ends: list[str], image_tokens: int, *, certain: bool
+) -> tuple[Exchange, ...]:
+    """The exchanges of one pass; none where sums that are guessed do not tell image and text apart."""
+    if not spec.sums:
+        return ()
+    try:
+        found = tuple(exchanges_of(trace, ends, spec.sums, image_tokens, spec.text_tokens or 0))
+    except ValueError:  # an output of several streams
+        if certain:
+            raise
+        return ()
+    return found if certain or any(one.kind == "reduce" for one in found) else ()

@@ -1,0 +1,231 @@
+"""Configured architectures: any class of diffusers or transformers, from its ``config.json`` into a model folder.
+
+Layers are the blocks that the structure of the module shows, in the order in which one pass runs them; what travels
+with the hidden state is what later blocks read. The count itself is that of every shipped model, so its totals are
+torch's own, which it asserts.
+"""
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Final
+
+from torch import nn
+
+from profiles.errors import InputError
+from profiles.measuring.counting import component
+from profiles.measuring.counting.adapters import (
+    AUTOENCODER,
+    BACKBONE,
+    IMAGE,
+    TEXT,
+    Found,
+    find_class,
+    half_of,
+    spec_of,
+)
+from profiles.measuring.counting.component import ComponentCount, ModelCount, NoBlocksError
+from profiles.measuring.counting.config_files import ConfigFile, ConfigOptions
+from profiles.measuring.counting.samples import prompts_of, samples_of, shapes, without_rule
+from profiles.measuring.counting.sizes import Request, framed, prompt_of, request_of
+from profiles.measuring.counting.specs import DTYPES, Architecture, ComponentSpec
+from profiles.measuring.counting.trace import Trace, first_line
+
+TEXTS: Final = ("encoder_hidden_states", "cap_feats", "text_bth", "clip_text", "encoder_hidden_states_t5")
+"""Arguments of a backbone that hold a prompt."""
+Samples = Callable[[int, int], Iterator[dict[str, Any]]]
+"""From (height, width) in pixels to the samples that a component may take."""
+NAMES: Final = {BACKBONE: "transformer", AUTOENCODER: "vae", TEXT: "text_encoder", IMAGE: "image_encoder"}
+
+
+def slug(title: str) -> str:
+    """A title as a name: its letters and digits in lower case."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def count_configured(files: Sequence[ConfigFile], asked: ConfigOptions) -> ModelCount:
+    """Count the architectures of files: one backbone with its frozen encoders, or one encoder by itself.
+
+    Raises:
+        InputError: a file, or what is asked for, breaks a rule.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecations in the libraries concern their callers' arguments
+        found = [find_class(file) for file in files]
+        main = _main(found)
+        size = request_of(main, asked, _takes_videos(main, asked.dtype))
+        plain = [one for one in found if one is main or one.role != AUTOENCODER]
+        whole = sorted(plain, key=lambda one: one is main)
+        parts = {id(one): _counted(one, found, size, asked) for one in whole}
+        halves = [one for one in found if one not in plain]
+        encoders = [_count_half(one, "encoder", found, size, asked.dtype) for one in halves]
+        decoders = [_count_half(one, "decoder", found, size, asked.dtype) for one in halves]
+    files_of = ", ".join(f"{one.kind.__name__} of {one.file.path.name}" for one in whole)
+    remarks = [f"configured by the user's own files: {files_of}"]
+    if main.role not in (TEXT, IMAGE) and size.scale > 1:
+        remarks.append(f"latents of 1/{size.scale} of the pixels")
+    remarks += [remark for one in whole for remark in _assumed(one, parts[id(one)], size)]
+    if main.role != BACKBONE:
+        remarks.append(f"{main.kind.__name__} stands alone, so it counts as trained")
+    components = (*encoders, *parts.values(), *decoders)
+    architecture = Architecture(
+        title=main.kind.__name__,
+        configs="",
+        components=tuple(component.spec for component in components),
+        height=size.height,
+        width=size.width,
+        granularity=size.scale * max(size.patch[1:]),
+        remark="; ".join(remarks),
+        dtype=asked.dtype,
+        guidance="embedded" if main.config.get("guidance_embeds") else "batch",
+    )
+    return ModelCount(architecture, size.height, size.width, components)
+
+
+def _main(found: Sequence[Found]) -> Found:
+    backbones = [one for one in found if one.role == BACKBONE]
+    if len(found) == 1:
+        return found[0]
+    if len(backbones) == 1:
+        return backbones[0]
+    names = ", ".join(one.kind.__name__ for one in found)
+    raise InputError(f"--config names {names}: {len(backbones)} backbones of several files, must be 1")
+
+
+def _takes_videos(found: Found, dtype: str) -> bool:
+    """Whether a class takes videos: an autoencoder by its first convolution, since its name need not tell."""
+    if framed(found.kind) or found.role != AUTOENCODER:
+        return framed(found.kind)
+    module = _built(found, spec_of(found, "vae", lambda height, width: {}), dtype)
+    convolutions = (part for part in module.modules() if isinstance(part, nn.Conv2d | nn.Conv3d))
+    return isinstance(next(convolutions, None), nn.Conv3d)
+
+
+def _counted(found: Found, every: Sequence[Found], size: Request, asked: ConfigOptions) -> ComponentCount:
+    """Count one component as a whole, by the first sample that it takes."""
+    trained = found is size.found
+    request, samples = _request(found, size, asked)
+    spec = spec_of(
+        found,
+        _name_of(found, every),
+        lambda height, width: next(islice(samples(height, width), chosen, None)),
+        token_pixels=0 if found.role in (TEXT, IMAGE) else request.token_pixels,
+        text_tokens=request.text_tokens if found.role == TEXT else 0,
+        frames=max(request.frames // request.patch[0], 1),
+    )
+    spec = replace(spec, trainable=trained, inputs=tuple(_inputs(found, every)) if trained else ())
+    chosen, trace = _first_trace(found, spec, samples(request.height, request.width), asked.dtype)
+    with _blamed(found, "cannot be counted"):  # an operator with a shape that no formula knows
+        return component.counted(spec, trace, size.height, size.width)
+
+
+def _request(found: Found, size: Request, asked: ConfigOptions) -> tuple[Request, Samples]:
+    """The size of a sample of a component, and what to call it with; encoders of images have a size of their own."""
+    request = size
+    if found is not size.found:
+        request = request_of(found, asked, videos=False)
+    if found.role == IMAGE:
+        return request, lambda height, width: samples_of(request)
+    if found.role != TEXT:
+        return request, lambda height, width: samples_of(replace(request, height=height, width=width))
+    tokens = request.text_tokens
+    if found is not size.found:
+        tokens = min(prompt_of(found.config, ConfigOptions()), size.text_tokens)
+    return replace(request, text_tokens=tokens), lambda height, width: prompts_of(tokens)
+
+
+def _first_trace(
+    found: Found, spec: ComponentSpec, samples: Iterable[dict[str, Any]], dtype: str
+) -> tuple[int, Trace]:
+    """The first of some samples that a component takes, by its number, and the trace of a pass."""
+    module = _built(found, spec, dtype)
+    refused = ""
+    for number, sample in enumerate(samples):
+        try:
+            return number, component.trace_of(spec, module, sample)
+        except Exception as error:  # whatever the class says to its arguments
+            refused = refused or f"{_where(found)} refuses the sample ({shapes(sample)}): {_complaint(error)}"
+    raise InputError(refused + _lacking(found))
+
+
+def _count_half(found: Found, half: str, every: Sequence[Found], size: Request, dtype: str) -> ComponentCount:
+    """Count the encoder, for training, or the decoder, for sampling, of an AutoencoderKL of the backbone's latents."""
+    levels, main = len(found.config.get("block_out_channels", ())), size.found
+    if found.kind.__name__ != "AutoencoderKL":
+        raise InputError(f"{_where(found)} beside {size.name} must be an AutoencoderKL")
+    if 2 ** (levels - 1) != size.scale:
+        rule = f"makes latents of 1/{2 ** (levels - 1)}, must be 1/{size.scale} as {size.name} takes"
+        raise found.file.fail("block_out_channels", rule)
+    spec = half_of(found, f"{_name_of(found, every)}_{half}", half, size.scale)
+    spec = replace(spec, inputs=(_name_of(main, every),) if half == "decoder" else ())
+    with _blamed(found, "cannot be counted"):
+        return component.count_component(spec, size.height, size.width, dtype)
+
+
+def _name_of(found: Found, every: Sequence[Found]) -> str:
+    """The name of a component: of its kind, numbered where there are several."""
+    alike = [one for one in every if _plain_name(one) == _plain_name(found)]
+    number = next(number for number, one in enumerate(alike, start=1) if one is found)
+    return _plain_name(found) if number == 1 else f"{_plain_name(found)}_{number}"
+
+
+def _plain_name(found: Found) -> str:
+    return "unet" if "UNet" in found.kind.__name__ else NAMES[found.role]
+
+
+def _inputs(main: Found, every: Sequence[Found]) -> Iterator[str]:
+    for one in every:
+        if one is not main:
+            yield f"{_name_of(one, every)}{'_encoder' if one.role == AUTOENCODER else ''}"
+
+
+def _built(found: Found, spec: ComponentSpec, dtype: str) -> nn.Module:
+    with _blamed(found, "cannot be built from it"):
+        return component.build(spec, DTYPES[dtype])
+
+
+@contextmanager
+def _blamed(found: Found, failure: str) -> Iterator[None]:
+    """Turn whatever a class says to its values into one line of an InputError."""
+    try:
+        yield
+    except NoBlocksError:
+        rule = "has no list of blocks (nn.ModuleList) that one pass runs, must have one"
+        raise InputError(f"{_where(found)} {rule}") from None
+    except Exception as error:
+        raise InputError(f"{_where(found)} {failure}: {first_line(error)}") from None
+
+
+def _where(found: Found) -> str:
+    return f"{found.file.path}: {found.kind.__name__}"
+
+
+def _lacking(found: Found) -> str:
+    """What a class may want that nobody gives it."""
+    if found.role in (TEXT, IMAGE):
+        images = "pixel_values" in inspect.signature(found.kind.forward).parameters
+        return "; it takes images too, name its text model alone" if images and found.role == TEXT else ""
+    names = without_rule(found.kind) if found.role == BACKBONE else []
+    return f"; no rule makes its {', '.join(names)}" if names else ""
+
+
+def _complaint(error: Exception) -> str:
+    if isinstance(error, NameError) and not isinstance(error, UnboundLocalError):
+        return f"it needs a library that is not installed, for {error.name}"
+    return first_line(error)
+
+
+def _assumed(found: Found, count: ComponentCount, size: Request) -> Iterator[str]:
+    name, prompted = count.spec.name, any(key in count.spec.sample(0, 0) for key in TEXTS)
+    tokens = count.spec.text_tokens if found.role == TEXT else size.text_tokens * prompted
+    if tokens and (count.spec.text_tokens or found.role == BACKBONE):
+        yield f"{name}: prompts of {tokens} tokens"
+    if count.spread:
+        yield f"{name}: tokens spread evenly over the experts"
+    if count.unread:
+        names = ", ".join(count.unread[:3])
+        yield f"{name}: parameters that no pass reads count in its first layer ({names})"

@@ -1,0 +1,222 @@
+"""What the command line writes and prints of a count.
+
+A model folder has ``model.toml``, ``layers.csv``, ``kernels.csv`` (in float32 ``kernels_half.csv`` too) and, for
+sampling, ``exchanges.csv``; the work of every observed (model, resolution) is a table of its own, so that a fit needs
+no counting.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import version
+from itertools import groupby
+from pathlib import Path
+from typing import Final, TypeVar
+
+from profiles.architectures import models
+from profiles.architectures.component_files import ADAPTED, ADAPTED_COLUMNS
+from profiles.architectures.kernels import IMAGE, SHAPE
+from profiles.errors import InputError
+from profiles.measuring.counting.component import ComponentCount, ModelCount, count_model
+from profiles.measuring.counting.config_files import OWN, asked_of, check_alone, read_config
+from profiles.measuring.counting.configured import count_configured, slug
+from profiles.measuring.counting.kernels import ModelKernels, kernels_of
+from profiles.measuring.counting.locked import adapted_bytes
+from profiles.measuring.counting.tally import total
+from profiles.measuring.counting.trace import first_line
+from profiles.measuring.counting.zoo import architecture
+from profiles.measuring.tables import show, table
+from profiles.measuring.writing import Exact, csv_text, toml_text, write_files
+
+T = TypeVar("T")
+COLUMNS: Final = (
+    "component", "layers", "blocks", "skips", "M parameters", "GMAC", "conv", "matmul", "self-attention",
+    "GB moved", "kernels", "GB saved",
+)  # fmt: skip
+
+
+def folder_texts(name: str, model: ModelCount) -> dict[Path, str]:
+    """The files of a model folder, by their name."""
+    texts = {Path("model.toml"): model_text(name, model), Path("layers.csv"): layers_text(model)}
+    if any(component.exchanges for component in model.components):
+        texts[Path("exchanges.csv")] = exchanges_text(model)
+    return texts
+
+
+def kernel_texts(model: ModelCount) -> dict[Path, str]:
+    """The files of a model folder that say what kernels its layers launch, and what adapters keep, by their name."""
+    dtype = model.architecture.dtype
+    files = {models.KERNELS: dtype} | ({models.HALF_KERNELS: "float16"} if dtype == "float32" else {})
+    texts = {Path(file): _kernels_text(model, kernels_of(model, of)) for file, of in files.items()}
+    return texts | {Path(ADAPTED): _adapted_text(model)}
+
+
+def _adapted_text(model: ModelCount) -> str:
+    """The contents of ``adapted.csv``."""
+    rows = (
+        [component.spec.name, index, _scaled(size, 6)]
+        for component in model.components
+        if component.spec.trainable
+        for index, size in _alike(adapted_bytes(component))
+    )
+    return csv_text(ADAPTED_COLUMNS, rows)
+
+
+def layers_text(model: ModelCount) -> str:
+    """The contents of ``layers.csv``."""
+    return csv_text(models.LAYER_COLUMNS, (row for component in model.components for row in _rows(component)))
+
+
+def exchanges_text(model: ModelCount) -> str:
+    """The contents of ``exchanges.csv``."""
+    found = ((component.spec.name, e) for component in model.components for e in component.exchanges)
+    return csv_text(
+        models.EXCHANGE_COLUMNS, ([name, e.layer, e.kind, e.elements, e.heads] for name, e in found)
+    )
+
+
+def _kernels_text(model: ModelCount, kernels: ModelKernels) -> str:
+    """The contents of ``kernels.csv`` or ``kernels_half.csv``."""
+    rows: list[Sequence[object]] = []
+    for component, layers in zip(model.components, kernels, strict=True):
+        for index, kernel in ((index, kernel) for index, of in _alike(layers) for kernel in of):
+            numbers = (getattr(kernel, key) for key in (*SHAPE, *IMAGE))
+            sizes = (kernel.read_bytes, kernel.written_bytes, kernel.weight_bytes)
+            scaled = (_scaled(int(size), 6) for size in sizes)
+            rows.append([component.spec.name, index, kernel.kind, kernel.count, *numbers, *scaled])
+    return csv_text(models.KERNEL_COLUMNS, rows)
+
+
+def _alike(layers: Iterable[T]) -> Iterator[tuple[str, T]]:
+    """Layers one after the other that launch the same, by the first and the last, with what that is."""
+    first = 0
+    for of, group in groupby(layers):
+        end = first + len(list(group))
+        yield str(first) if end == first + 1 else f"{first}-{end - 1}", of
+        first = end
+
+
+def model_text(name: str, model: ModelCount) -> str:
+    """The contents of ``model.toml``."""
+    architecture, components = model.architecture, model.components
+    values: dict[str, object] = {"name": name, "title": architecture.title, "source": _source(model)}
+    values["dtype"] = architecture.dtype
+    if architecture.guidance != "batch":
+        values["guidance"] = architecture.guidance
+    if architecture.steps is not None:
+        values["steps"] = architecture.steps
+    reference = {"height": model.height, "width": model.width, "multiple": architecture.granularity}
+    if architecture.largest is not None:
+        reference["largest"] = architecture.largest
+    if architecture.frames > 1:
+        reference |= {"frames": architecture.frames, "frame_step": architecture.frame_step}
+    values |= {"reference": reference, "components": list(map(_component, components))}
+    values["skips"] = [
+        {"component": count.spec.name, "source": source, "target": target}
+        for count in components
+        for source, target in count.skips
+    ]
+    values["reads"] = [
+        {"component": count.spec.name, "input": read, "layer": layer, "MB": _scaled(size, 6)}
+        for count in components
+        for read, layer, size in count.reads
+    ]
+    return toml_text(values)
+
+
+def _rows(count: ComponentCount) -> Iterator[Sequence[object]]:
+    for index, (layer, work) in enumerate(zip(count.layers, count.work, strict=True)):
+        flop = (work.conv_flop, work.matmul_flop, work.attention_flop)
+        yield [
+            *(count.spec.name, index, layer.block, layer.name, work.parameters, work.backward),
+            *(_scaled(number, 9) for number in flop),
+            *(_scaled(work.moved_bytes, 6), work.kernels),
+            *(_scaled(number, 6) for number in (work.output_bytes, work.saved_bytes)),
+        ]
+
+
+def _component(count: ComponentCount) -> dict[str, object]:
+    spec = count.spec
+    values: dict[str, object] = {"name": spec.name, "trainable": spec.trainable, "inputs": spec.inputs}
+    if spec.tasks != models.TASKS:
+        values["tasks"] = spec.tasks
+    values |= {"image_tokens": count.image_tokens, "text_tokens": spec.text_tokens}
+    if spec.frames > 1:
+        values["frames"] = spec.frames
+    if spec.again:
+        values["passes"] = 1 + len(spec.again)
+    if 0 < count.latent_bytes < count.work[-1].output_bytes:  # the prediction holds the variance too
+        values["latent_MB"] = _scaled(count.latent_bytes, 6)
+    if count.carried:
+        values["carried_MB"] = Exact(f"{_scaled(count.carried_bytes, 6)}  # {', '.join(count.carried)}")
+    if not spec.cacheable:
+        values["cacheable"] = False
+    if spec.self_conditioning:
+        values["self_conditioning"] = spec.self_conditioning
+    return values
+
+
+def _source(model: ModelCount) -> str:
+    tools = [f"{tool} {version(tool).split('+')[0]}" for tool in ("torch", "diffusers", "transformers")]
+    architecture = model.architecture
+    frames = f", {architecture.frames} frames" if architecture.frames > 1 else ""
+    parts = [
+        f"counted by python -m validate count at {model.height}x{model.width}{frames}, batch 1, {architecture.dtype}",
+        "one forward pass on the meta device, its operators tallied by layer (FLOP by the formulas of "
+        f"torch's FlopCounterMode, saved bytes by saved_tensors_hooks), {', '.join(tools)}",
+        f"configurations as published with {architecture.configs}" if architecture.configs else "",
+        architecture.remark,
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def _scaled(number: int, digits: int) -> Exact:
+    """The number / 10**digits, exactly."""
+    whole, rest = divmod(number, 10**digits)
+    return Exact(f"{whole}.{rest:0{digits}d}".rstrip("0").rstrip("."))
+
+
+def run_count(options: argparse.Namespace) -> None:
+    """Count a shipped architecture or those of the user's files, print the totals and write the model's folder.
+
+    By default the shipped folder is written at the model's own resolution in pixels, and nothing else.
+    """
+    name, folder, size = options.name, options.output, (options.height, options.width)
+    if options.config is None:
+        check_alone(options, OWN)
+        name = options.model
+        counted = count_model(architecture(name), *size)
+        folder = models.MODELS / name if folder is None and size == (None, None) else folder
+    else:
+        if name is not None and slug(name) != name:
+            rule = f"must be of small letters, digits and hyphens, such as '{slug(name)}'"
+            raise InputError(f"--name is '{name}', {rule}")
+        files = [read_config(path) for path in options.config]
+        counted = count_configured(files, asked_of(options, options.dtype))
+        name = name or slug(counted.architecture.title)
+    if folder is not None:
+        kernels = kernel_texts(counted) if options.config is None else _kernels_or_note(counted)
+        write_files(folder, folder_texts(name, counted) | kernels)
+        print(f"measure: wrote {folder}", file=sys.stderr)
+    title = f"{counted.architecture.title}, {counted.height}x{counted.width}, forward pass of one sample"
+    show(160, table(title, COLUMNS, map(_totals, counted.components), left=("component",)))
+
+
+def _kernels_or_note(model: ModelCount) -> dict[Path, str]:
+    """The files of the kernels of a user's own classes; none, and a line about it, of one that knows a single size."""
+    try:
+        return kernel_texts(model)
+    except Exception as error:  # whatever a class says to another resolution
+        note = f"no {models.KERNELS}, for {model.architecture.title} cannot be counted at another resolution"
+        print(f"measure: {note}: {first_line(error)}", file=sys.stderr)
+        return {}
+
+
+def _totals(one: ComponentCount) -> list[str]:
+    """Cells of one component; 1 MAC is 2 FLOP."""
+    whole, blocks = total(one.work), {layer.block for layer in one.layers}
+    flop = (whole.flop, whole.conv_flop, whole.matmul_flop, whole.attention_flop)
+    counts = (len(one.work), len(blocks), len(one.skips))
+    macs = (f"{number / 2e9:.1f}" for number in flop)
+    moved = (f"{whole.moved_bytes / 1e9:.3f}", f"{whole.kernels}", f"{whole.saved_bytes / 1e9:.3f}")
+    return [one.spec.name, *map(str, counts), f"{whole.parameters / 1e6:.1f}", *macs, *moved]

@@ -1,0 +1,222 @@
+"""Kernels of one forward pass by layer, read off the operators of its trace.
+
+Some classes cast to float32 and back in half precision alone, so a pass of each precision is read. What grows with the
+pixels shows in another pass at another resolution, whose operators are matched in order.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from difflib import SequenceMatcher
+from fractions import Fraction
+from math import prod
+from typing import Final, NamedTuple
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from profiles.architectures.kernels import DISPATCH, PRODUCTS, Kernel
+from profiles.measuring.counting.component import ComponentCount, ModelCount, build, trace_of
+from profiles.measuring.counting.specs import DTYPES
+from profiles.measuring.counting.tally import LOOKUPS, has_bias, moved_bytes
+from profiles.measuring.counting.trace import Ran, Trace, aten, storage, tensor_bytes
+
+KINDS: Final = {
+    "group_norm": {aten.native_group_norm},
+    "layer_norm": {aten.native_layer_norm, aten._fused_rms_norm},
+    "softmax": {aten._softmax, aten._safe_softmax, aten._log_softmax},
+    "copy": LOOKUPS | {
+        aten.cat, aten.stack, aten.clone, aten.copy_, aten._to_copy, aten.constant_pad_nd, aten.repeat, aten.roll,
+        aten.flip, aten.pixel_shuffle, aten.pixel_unshuffle, aten.upsample_nearest1d, aten.upsample_nearest2d,
+        aten.upsample_nearest3d, aten.slice_scatter, aten.index_put, aten.index_put_, aten.reflection_pad2d,
+        aten.replication_pad2d, aten.replication_pad3d,
+    },
+}  # fmt: skip
+"""Operators by the kind of their kernels; what is neither here nor a product is pointwise."""
+FIRST_OPERAND: Final = {aten.addmm: 1, aten.baddbmm: 1}
+"""Place of the first factor among the arguments of a product, where it is not 0."""
+
+
+class Launch(NamedTuple):
+    """A kernel, and the name of the operator that launches it."""
+
+    operator: str
+    kernel: Kernel
+
+
+Layers = list[list[Launch]]
+"""Launches of each layer, in order."""
+
+
+ModelKernels = tuple[tuple[tuple[Kernel, ...], ...], ...]
+"""Kernels of each layer of each component."""
+
+
+def kernels_of(model: ModelCount, dtype: str) -> ModelKernels:
+    """Kernels of each layer of each component of a model, its weights and activations of one precision."""
+    size, other = (model.height, model.width), _other_size(model)
+    return tuple(component_kernels(count, size, other, dtype) for count in model.components)
+
+
+def _other_size(model: ModelCount) -> tuple[int, int]:
+    """Height and width of another pass: smaller and of the same shape where that can be.
+
+    Some classes know squares alone, and some cut large convolutions into pieces.
+    """
+    height, width = model.height, model.width
+    step, largest = model.architecture.granularity, model.architecture.largest or 2 * max(height, width)
+    sizes = [(height // 2, width // 2), (height // 2, width), (height, width // 2), (2 * height, 2 * width)]
+    whole = (size for size in sizes if not any(side % step for side in size) and max(size) <= largest)
+    return next(whole, sizes[0])
+
+
+def component_kernels(
+    count: ComponentCount, size: tuple[int, int], other_size: tuple[int, int], dtype: str = "float16"
+) -> tuple[tuple[Kernel, ...], ...]:
+    """Kernels of each layer of a component in all its passes.
+
+    Args:
+        count: the component.
+        size: height and width in pixels, at which it was counted.
+        other_size: those of another pass, which shows what grows.
+        dtype: precision of weights and activations.
+    """
+    spec, found = count.spec, [Counter[Kernel]() for _ in count.layers]
+    counted = next(count.traces[0].module.parameters()).dtype is DTYPES[dtype]  # in this precision already
+    module = count.traces[0].module if counted else build(spec, DTYPES[dtype])
+    growth = Fraction(prod(other_size), prod(size))
+    samples = (spec.sample, *spec.again)
+    times = Counter(samples)
+    for sample, known in dict(zip(samples, count.traces, strict=True)).items():
+        trace = known if counted else trace_of(spec, module, sample(*size), flop=False)
+        layers, operators = _launches_of(trace, count.ends), dispatched(trace, count.ends)
+        others = layers
+        if spec.token_pixels:
+            others = _launches_of(trace_of(spec, module, sample(*other_size), flop=False), count.ends)
+        for kernels, launches, other, number in zip(found, layers, others, operators, strict=True):
+            for kernel in grown(launches, other, growth):
+                kernels[kernel] += times[sample]
+            kernels[DISPATCHED] += number * times[sample]
+    return tuple(tuple(_counted(kernels)) for kernels in found)
+
+
+DISPATCHED: Final = Kernel(DISPATCH, 1)
+
+
+def _counted(kernels: Counter[Kernel]) -> Iterator[Kernel]:
+    """Yield each kernel with its count, what the host dispatches last; nothing for a layer without operators."""
+    number = kernels.pop(DISPATCHED)
+    yield from (replace(kernel, count=times) for kernel, times in kernels.items())
+    if number:
+        yield replace(DISPATCHED, count=number)
+
+
+ATTENTION_OPERATORS: Final = 16
+"""Operators that one attention counts for: what torch takes it apart into where no fused kernel serves, 7 that launch
+and 9 views. A fused kernel is one operator, and the host dispatches about as much around it: its choice, the transposes
+of its operands, allocations, and the module that asks for it. Operators of all kinds stand for the same seconds of the
+host, which were read off rows whose operators were counted so."""
+
+
+def dispatched(trace: Trace, ends: Sequence[str]) -> list[int]:
+    """Operators of each layer, views among them, and attention with all that goes with it."""
+    found = [0] * len(ends)
+    for event, layer in trace.by_layer(ends):
+        if isinstance(event, Ran):
+            attends = event.func.overloadpacket is torch.ops.diffusim.attention
+            found[layer] += ATTENTION_OPERATORS if attends else 1
+    return found
+
+
+def _launches_of(trace: Trace, ends: Sequence[str]) -> Layers:
+    """Launches of each layer, one of each: nothing is known of what grows."""
+    found: Layers = [[] for _ in ends]
+    held = {storage(one) for one in (*trace.module.parameters(), *trace.module.buffers())}
+    for event, layer in trace.by_layer(ends):
+        if isinstance(event, Ran) and event.launches:
+            found[layer] += (Launch(str(event.func), kernel) for kernel in _kernels(event, held))
+    return found
+
+
+def _kernels(ran: Ran, held: set[int]) -> Iterator[Kernel]:
+    """Yield the kernels of an operator that is not a view; a convolution's bias is a pass of its own."""
+    operator = ran.func.overloadpacket
+    weight_bytes = tensor_bytes(tensor for tensor in ran.reads if storage(tensor) in held)
+    written = tensor_bytes(ran.writes)
+    if operator not in flop_registry:
+        kind = next((kind for kind, known in KINDS.items() if operator in known), "pointwise")
+        weight_bytes = 0 if operator in LOOKUPS else weight_bytes  # only what a sample asks for is read
+        yield _memory(kind, ran, moved_bytes(ran) - written - weight_bytes, weight_bytes)
+        return
+    kind, shape = _product(ran)
+    flop = int(flop_registry[operator](*ran.args, **ran.kwargs, out_val=ran.result))
+    assert flop == PRODUCTS[kind] * prod(shape), f"{operator} has {flop} FLOP, its kernel is {kind} {shape}"
+    read, biased = tensor_bytes(ran.reads) - weight_bytes, operator is aten.convolution and has_bias(ran)
+    weight_bytes -= tensor_bytes([ran.args[2]]) if biased else 0
+    yield Kernel(kind, 1, *shape, read_bytes=read, written_bytes=written, weight_bytes=weight_bytes)
+    if biased:
+        yield _memory("pointwise", ran, written, 0)
+
+
+def _memory(kind: str, ran: Ran, read_bytes: int, weight_bytes: int) -> Kernel:
+    """A kernel that memory bounds; norms write their statistics too, which are no elements of their output."""
+    most, written = max((tensor.numel() for tensor in ran.writes), default=0), tensor_bytes(ran.writes)
+    sizes = {"read_bytes": read_bytes, "written_bytes": written, "weight_bytes": weight_bytes}
+    return Kernel(kind, 1, heads=1, m=most, **sizes)
+
+
+def _product(ran: Ran) -> tuple[str, tuple[int, int, int, int]]:
+    """Kind, heads, m, n and k of a matrix product, a convolution or attention."""
+    operator, args = ran.func.overloadpacket, ran.args
+    if operator is torch.ops.diffusim.attention:
+        query, key, value = args[:3]
+        width = Fraction(query.shape[-1] + value.shape[-1], 2)
+        assert width.denominator == 1, f"attention has heads of {query.shape[-1]} and {value.shape[-1]}"
+        return "attention", (prod(query.shape[:-2]), query.shape[-2], key.shape[-2], int(width))
+    if operator is aten.convolution:
+        return "conv", _convolution(ran)
+    start = FIRST_OPERAND.get(operator, 0)
+    first, second = args[start : start + 2]
+    return "matmul", (prod(first.shape[:-2]), first.shape[-2], second.shape[-1], first.shape[-1])
+
+
+def _convolution(ran: Ran) -> tuple[int, int, int, int]:
+    """Groups, positions, and the product of one group; of a transposed one every input position makes a window."""
+    image, weight, transposed, groups = ran.args[0], ran.args[1], ran.args[6], ran.args[8]
+    positions = image if transposed else ran.writes[0]
+    m, window = positions.shape[0] * prod(positions.shape[2:]), prod(weight.shape[2:])
+    outer, inner = weight.shape[:2]
+    if transposed:
+        return groups, m, inner * window, outer // groups
+    return groups, m, outer // groups, inner * window
+
+
+def grown(launches: Sequence[Launch], other: Sequence[Launch], growth: Fraction) -> Iterator[Kernel]:
+    """Yield kernels with the parts of their shapes that grow with the pixels.
+
+    Args:
+        launches: of a layer.
+        other: of the same layer with ``growth`` times the pixels. Some classes make tables of positions there that
+            they hold for their own resolution, or cut a large product into several; what has no counterpart is
+            taken to grow by its rows.
+        growth: pixels of the other pass over those of the first.
+    """
+    names, others = ([launch.operator for launch in side] for side in (launches, other))
+    products = {launch.operator for launch in launches if launch.kernel.kind in PRODUCTS}
+    cut = {name for name in products if names.count(name) != others.count(name)}
+    matcher = SequenceMatcher(None, names, others, autojunk=False)
+    pairs = {a + i: b + i for a, b, size in matcher.get_matching_blocks() for i in range(size)}
+    for index, launch in enumerate(launches):
+        kernel = launch.kernel
+        twin = other[pairs[index]].kernel if index in pairs and launch.operator not in cut else None
+        heads, m, n = (_part(kernel, twin, key, growth) for key in ("heads", "m", "n"))
+        yield replace(kernel, image_heads=heads, image_m=m, image_n=n)
+
+
+def _part(kernel: Kernel, twin: Kernel | None, key: str, growth: Fraction) -> int:
+    """Part of a number that grows with the pixels: between none and all of it, for sides may round."""
+    whole = int(getattr(kernel, key))
+    if twin is None:
+        return whole if key == "m" else 0
+    more: Fraction = (int(getattr(twin, key)) - whole) / (growth - 1)
+    return min(max(round(more), 0), whole)

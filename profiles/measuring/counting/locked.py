@@ -1,0 +1,63 @@
+"""What a backbone keeps for its backward where its weights are locked beside adapters: torch says it of a second pass.
+
+A locked linear keeps its weight alone, but its adapter keeps what goes into it; a product with what nothing trains,
+such as a modulation by the time step, keeps the other factor alone.
+"""
+
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+
+from profiles.architectures.kernels import FEW_ROWS
+from profiles.measuring.counting.component import ComponentCount
+from profiles.measuring.counting.trace import Kept, Trace, record, storage
+
+
+class _Beside(torch.autograd.Function):
+    """An adapter that keeps what goes into its linear, and nothing of its own."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, given: Tensor, output: Tensor, trained: Tensor) -> Tensor:
+        ctx.save_for_backward(given)
+        return output
+
+
+def adapted_bytes(count: ComponentCount) -> tuple[int, ...]:
+    """Bytes that each layer of a backbone keeps per sample, but for what goes into adapters' second products."""
+    saved = [0] * len(count.layers)
+    for known in count.traces:
+        module = deepcopy(known.module)
+        _adapt(module)
+        trace = record(module, known.sample, grad=True, flop=False)
+        for layer, size in enumerate(_saved_by_layer(trace, count.ends)):
+            saved[layer] = max(saved[layer], size)
+    return tuple(saved)
+
+
+def _adapt(module: nn.Module) -> None:
+    """Lock all weights, with an adapter beside each trained linear through which tokens pass."""
+    trained = torch.empty(1, device="meta", requires_grad=True)
+    for part in module.modules():
+        if isinstance(part, nn.Linear) and part.weight.requires_grad:
+            part.register_forward_hook(partial(_beside, trained))
+    module.requires_grad_(False)
+
+
+def _beside(trained: Tensor, linear: nn.Linear, given: tuple[Any, ...], output: Tensor) -> Tensor:
+    if given[0].numel() <= FEW_ROWS * linear.in_features:
+        return output
+    result: Tensor = _Beside.apply(given[0], output, trained)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _saved_by_layer(trace: Trace, ends: tuple[str, ...]) -> list[int]:
+    seen, saved = {storage(parameter) for parameter in trace.module.parameters()}, [0] * len(ends)
+    for event, layer in trace.by_layer(ends):
+        if isinstance(event, Kept) and storage(event.tensor) not in seen:
+            seen.add(storage(event.tensor))
+            saved[layer] += event.tensor.untyped_storage().nbytes()
+    return saved

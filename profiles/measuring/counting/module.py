@@ -1,0 +1,68 @@
+"""Counting any ``torch.nn.Module``: parameters, work and bytes of each of its layers, from one forward pass.
+
+from profiles.measuring.counting.module import count
+
+counted = count(module, hidden_states=torch.empty(1, 256, 768))
+counted.total.flop, counted.layers["block0"].moved_bytes
+"""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from profiles.errors import InputError
+from profiles.measuring.counting.dataflow import Flow, Unit, flow_of, parts_of, units_of
+from profiles.measuring.counting.tally import Tally, Work, total
+from profiles.measuring.counting.trace import first_line, record
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCount:
+    """A module, counted: ``layers`` has the work of each of its layers by name, in execution order."""
+
+    layers: Mapping[str, Work]
+
+    @property
+    def total(self) -> Work:
+        """The work of the whole pass; its output is that of the last layer."""
+        return total([*self.layers.values()])
+
+
+def count(module: nn.Module, **sample: Any) -> ModuleCount:  # noqa: ANN401  what the module takes
+    """Count one forward pass of a module, and what its backward pass needs.
+
+    Layers are the blocks that the structure of the module shows, else its children; what runs between two of them
+    falls to the later one. Nothing is computed: a copy of the module without weights runs on torch's meta device.
+    Tensors that hold integers keep their contents, others need none. The module counts in its own precision and mode;
+    where none of its parameters needs a gradient, nothing is saved for a backward pass. ``sample`` holds keyword
+    arguments of its ``forward``, tensors of as many samples as are to be counted.
+
+    Raises:
+        InputError: the module's pass depends on numbers that are not there.
+    """
+    given = tree_map_only(Tensor, lambda t: t.to("meta") if t.is_floating_point() else t, sample)
+    try:
+        twin = _without_weights(module)
+        trace = record(twin, given, grad=any(parameter.requires_grad for parameter in twin.parameters()))
+    except Exception as error:  # whatever the module says to its arguments
+        name = type(module).__name__
+        raise InputError(f"{name} cannot run on the meta device: {first_line(error)}") from error
+    flow = flow_of(trace, units_of(twin) or parts_of(twin))
+    if not flow.units:
+        flow = Flow((Unit("", type(module).__name__),), ("",), (1,), {})
+    work = Tally(trace, flow.ends, flow.streams, {}).work
+    return ModuleCount(dict(zip((unit.name for unit in flow.units), work, strict=True)))
+
+
+def _without_weights(module: nn.Module) -> nn.Module:
+    """A copy of a module on the meta device, whose weights are never copied."""
+    known = dict[int, object]()
+    for one in (*module.parameters(), *module.buffers()):
+        empty = torch.empty_like(one, device="meta", requires_grad=one.requires_grad)
+        known[id(one)] = nn.Parameter(empty, one.requires_grad) if isinstance(one, nn.Parameter) else empty
+    return deepcopy(module, known)

@@ -1,0 +1,228 @@
+"""Networks that neither diffusers nor transformers has: U-ViT, and ControlNet 1.0 on Stable Diffusion 1.5.
+
+U-ViT is a vision transformer on patches, time and class as tokens, with skips from its first half to its second (Bao et
+al., All are Worth Words: a ViT Backbone for Diffusion Models, CVPR 2023, and its published code).
+
+ControlNet is a trained copy of a U-Net's encoder that steers the locked U-Net. The chain that gradients pass through is
+the copy, whose blocks each end with the convolution that makes a residual of their output, and after it the locked
+decoder, which adds the residuals to the locked encoder's skips.
+"""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Final
+
+import torch
+from diffusers.models.controlnets.controlnet import ControlNetModel
+from diffusers.models.embeddings import get_timestep_embedding
+from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
+from torch import Tensor, nn
+from torch.nn.functional import gelu, pixel_shuffle, scaled_dot_product_attention
+
+from profiles.measuring.counting.specs import latent, plain, step, tensor
+
+EXTRA_TOKENS: Final = 2  # time and class
+NUM_CLASSES: Final = 1001  # the last one stands for none
+HEAD_CHANNELS: Final = 64
+
+
+class SkipBlock(nn.Module):
+    """A transformer block, in the second half behind a linear layer that joins the skip."""
+
+    def __init__(self, width: int, num_heads: int, joins_skip: bool) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.join = nn.Linear(2 * width, width) if joins_skip else None
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query_key_value = nn.Linear(width, 3 * width, bias=False)
+        self.projection = nn.Linear(width, width)
+        self.first, self.second = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, tokens: Tensor, skip: Tensor | None = None) -> Tensor:
+        """The tokens after attention and MLP."""
+        if self.join is not None and skip is not None:
+            tokens = self.join(torch.cat([tokens, skip], dim=-1))
+        heads = self.query_key_value(self.norm1(tokens)).unflatten(-1, (3, self.num_heads, -1))
+        query, key, value = heads.transpose(1, 3).unbind(2)
+        attended = scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        tokens = tokens + self.projection(attended)
+        result: Tensor = tokens + self.second(gelu(self.first(self.norm2(tokens))))
+        return result
+
+
+class UVit(nn.Module):
+    """A U-ViT of ``depth`` blocks and one in the middle, with positions for square latents of ``sample_size``."""
+
+    def __init__(
+        self, width: int, depth: int, in_channels: int, sample_size: int = 32, patch_size: int = 2
+    ) -> None:
+        super().__init__()
+        num_heads, num_patches = width // HEAD_CHANNELS, (sample_size // patch_size) ** 2
+        self.patch_size = patch_size
+        self.embedding = nn.Conv2d(in_channels, width, patch_size, stride=patch_size)
+        self.classes = nn.Embedding(NUM_CLASSES, width)
+        self.positions = nn.Parameter(torch.empty(1, EXTRA_TOKENS + num_patches, width))
+        self.blocks = nn.ModuleList(SkipBlock(width, num_heads, i > depth // 2) for i in range(depth + 1))
+        self.norm = nn.LayerNorm(width)
+        self.prediction = nn.Linear(width, patch_size**2 * in_channels)
+        self.conv_out = nn.Conv2d(in_channels, in_channels, 3, padding=1)
+
+    def forward(self, sample: Tensor, timestep: Tensor, label: Tensor) -> Tensor:
+        """The predicted noise."""
+        patches = self.embedding(sample)
+        time = get_timestep_embedding(timestep, patches.shape[1]).to(sample.dtype)
+        tokens = [time.unsqueeze(1), self.classes(label).unsqueeze(1), patches.flatten(2).transpose(1, 2)]
+        hidden = torch.cat(tokens, dim=1)
+        hidden = hidden + self.positions[:, : hidden.shape[1]]
+        skips: list[Tensor] = []
+        for i, block in enumerate(self.blocks):
+            hidden = block(hidden, skips.pop()) if i > len(self.blocks) // 2 else block(hidden)
+            if i < len(self.blocks) // 2:
+                skips.append(hidden)
+        predicted = self.prediction(self.norm(hidden))[:, EXTRA_TOKENS:].transpose(1, 2)
+        grid = predicted.unflatten(-1, patches.shape[2:])
+        image: Tensor = self.conv_out(pixel_shuffle(grid, self.patch_size))
+        return image
+
+
+TEXT: Final = (77, 768)
+"""Tokens of the prompt, and their width."""
+LAST: Final = (*(("attentions.0", "attentions.1", "downsamplers.0"),) * 3, ("resnets.0", "resnets.1"))
+"""Modules that end the blocks of each level of the copy's input half."""
+BLOCKS: Final = ("conv_in", *(f"down_blocks.{level}.{of}" for level, last in enumerate(LAST) for of in last))
+"""The modules that end the blocks of the copy's input half."""
+
+
+class LockedEncoder(nn.Module):
+    """The input half and the middle of the locked U-Net."""
+
+    ends: ClassVar = {"mid_block.resnets.1": "mid_block"}
+    time_proj: nn.Module
+    time_embedding: nn.Module
+    conv_in: nn.Module
+
+    def __init__(self) -> None:
+        super().__init__()
+        _take_over(self, ("time_proj", "time_embedding", "conv_in", "down_blocks", "mid_block"))
+
+    @staticmethod
+    def sample(height: int, width: int) -> dict[str, Any]:
+        """The arguments of one pass."""
+        text = tensor(1, *TEXT)
+        return {"sample": latent(4, height, width), "timestep": step(), "encoder_hidden_states": text}
+
+    def forward(
+        self, sample: Tensor, timestep: Tensor, encoder_hidden_states: Tensor
+    ) -> tuple[list[Tensor], Tensor]:
+        """The skips with the output of the middle as the last, and the time embedding."""
+        time = self.time_embedding(self.time_proj(timestep).to(sample.dtype))
+        return [*encode(self, self.conv_in(sample), time, encoder_hidden_states)], time
+
+
+class LockedDecoder(nn.Module):
+    """The output half of the locked U-Net."""
+
+    up_blocks: Any
+    conv_norm_out: nn.Module
+    conv_out: nn.Module
+
+    def __init__(self) -> None:
+        super().__init__()
+        _take_over(self, ("up_blocks", "conv_norm_out", "conv_out"))
+
+    def forward(self, skips: list[Tensor], residuals: list[Tensor], time: Tensor, text: Tensor) -> Tensor:
+        """The predicted noise; what is added last to ``skips`` and ``residuals`` is used first."""
+        hidden = skips.pop() + residuals.pop()
+        for up in self.up_blocks:
+            for i, resnet in enumerate(up.resnets):
+                joined = torch.cat([hidden, skips.pop() + residuals.pop()], dim=1)
+                hidden = attend(up, i, resnet(joined, time), text)
+            for sampler in up.upsamplers or ():
+                hidden = sampler(hidden)
+        noise: Tensor = self.conv_out(nn.functional.silu(self.conv_norm_out(hidden)))
+        return noise
+
+
+class ControlledUNet(nn.Module):
+    """The trained copy and the locked decoder; the locked encoder between them where it is no component of its own."""
+
+    ends: ClassVar = {
+        **{f"copy.{block}": f"copy.controlnet_down_blocks.{i}" for i, block in enumerate(BLOCKS)},
+        "copy.mid_block.resnets.1": "copy.controlnet_mid_block",
+    }
+    """A block of the copy ends with the convolution that makes a residual of its output."""
+
+    def __init__(self, *, holds_encoder: bool = True) -> None:
+        super().__init__()
+        self.copy = ControlNetModel(**plain("controlnet"))
+        self.encoder = LockedEncoder() if holds_encoder else None
+        self.decoder = LockedDecoder()
+
+    @staticmethod
+    def sample(height: int, width: int) -> dict[str, Any]:
+        """The arguments of one pass."""
+        return LockedEncoder.sample(height, width) | {"hint": tensor(1, 3, height, width)}
+
+    def forward(
+        self,
+        sample: Tensor,
+        timestep: Tensor,
+        encoder_hidden_states: Tensor,
+        hint: Tensor,
+        *,
+        skips: list[Tensor] | None = None,
+        locked_time: Tensor | None = None,
+    ) -> Tensor:
+        """The predicted noise; ``skips`` and ``locked_time`` are what a locked encoder outside hands over."""
+        copy, text = self.copy, encoder_hidden_states
+        time = copy.time_embedding(copy.time_proj(timestep).to(sample.dtype))
+        hidden = copy.conv_in(sample) + copy.controlnet_cond_embedding(hint)
+        convolutions = [*copy.controlnet_down_blocks, copy.controlnet_mid_block]
+        outputs = encode(copy, hidden, time, text)
+        residuals = [convolution(output) for convolution, output in zip(convolutions, outputs, strict=True)]
+        if self.encoder is not None:
+            skips, locked_time = self.encoder(sample, timestep, text)
+        assert skips is not None
+        noise: Tensor = self.decoder([*skips], residuals, locked_time, text)
+        return noise
+
+
+class SteeredUNet(ControlledUNet):
+    """The trained copy and the locked decoder, beside a locked encoder."""
+
+    def __init__(self) -> None:
+        super().__init__(holds_encoder=False)
+
+    @staticmethod
+    def sample(height: int, width: int) -> dict[str, Any]:
+        """The arguments of one pass, with what the locked encoder hands over."""
+        with torch.device("meta"), torch.no_grad():
+            skips, time = LockedEncoder()(**LockedEncoder.sample(height, width))
+        return ControlledUNet.sample(height, width) | {"skips": skips, "locked_time": time}
+
+
+def encode(net: Any, hidden: Tensor, time: Tensor, text: Tensor) -> Iterator[Tensor]:  # noqa: ANN401  any class
+    """Yield the outputs of the blocks of a U-Net's input half, then that of its middle."""
+    yield hidden
+    for down in net.down_blocks:
+        for i, resnet in enumerate(down.resnets):
+            hidden = attend(down, i, resnet(hidden, time), text)
+            yield hidden
+        for sampler in down.downsamplers or ():
+            hidden = sampler(hidden)
+            yield hidden
+    yield net.mid_block(hidden, time, encoder_hidden_states=text)
+
+
+def attend(level: Any, index: int, hidden: Tensor, text: Tensor) -> Tensor:  # noqa: ANN401  a level of any class
+    """What the attention after a ResNet makes of its output, on a level that has attention."""
+    attended: Tensor = hidden
+    if hasattr(level, "attentions"):
+        attended = level.attentions[index](hidden, text, return_dict=False)[0]
+    return attended
+
+
+def _take_over(half: nn.Module, names: tuple[str, ...]) -> None:
+    """Give a half of the locked U-Net its modules."""
+    net = UNet2DConditionModel(**plain("sd15_unet"))
+    for name in names:
+        half.add_module(name, net.get_submodule(name))

@@ -1,0 +1,140 @@
+"""Specifications: how to build each component of a model and call it on one sample."""
+
+import json
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from profiles.architectures.models import TASKS
+
+LATENT_SCALE: Final = 8  # pixels per latent pixel, in each direction
+DTYPES: Final = {"float16": torch.float16, "float32": torch.float32}
+
+HERE: Final = Path(__file__).parent
+CLASSES: Final = tomllib.loads((HERE / "classes.toml").read_text(encoding="utf-8"))
+"""What the classes of the libraries call things."""
+CONFIGS: Final[dict[str, dict[str, Any]]] = json.loads((HERE / "configs.json").read_text(encoding="utf-8"))
+"""Configurations of the shipped models, as a user's own file would hold them."""
+
+Sample = Callable[[int, int], dict[str, Any]]
+"""From (height, width) in pixels to the keyword arguments of one sample's forward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """A layer by the path of the module at whose return it ends; ``tally`` says what it then holds.
+
+    The first ``streams`` tensors that the module returns are the hidden state.
+    """
+
+    name: str
+    block: int
+    end: str
+    streams: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentSpec:
+    """One component of a model.
+
+    ``layers`` are in execution order, by default those that its structure shows. Of image
+    tokens ``token_pixels`` is 0 where the work does not depend on the pixels; text tokens are None where one pass
+    shows them. ``inputs`` are components whose output it needs, ``reads`` the arguments that hold one, where it
+    matters which layers read it; ``carried`` arguments and submodules whose tensors every layer needs, by default what
+    one pass shows; ``self_conditioning`` the probability of the extra pass; ``locked`` submodules of a backbone that
+    are not trained; ``cacheable`` is False of a frozen component whose output depends on the noise or the time step;
+    ``sums`` the regular expression of the submodules whose output tensor parallelism sums up: empty
+    where nobody counted what patches and shards exchange, None for those that the structure shows. ``frames`` are
+    latent ones of a video, each of as many image tokens; ``again`` samples of further passes: their work adds up, of
+    bytes the largest count. ``word`` names a block, ``names`` replace parts of layers' names; ``ends`` are modules at
+    whose return a layer ends, by the path of the unit that the structure shows, where they differ (the last layer then
+    ends as all others do); with ``apart`` each layer is a block of its own.
+    """
+
+    name: str
+    build: Callable[[], nn.Module]
+    sample: Sample
+    layers: tuple[LayerSpec, ...] = ()
+    token_pixels: int = 0
+    text_tokens: int | None = 0
+    trainable: bool = False
+    inputs: tuple[str, ...] = ()
+    carried: tuple[str, ...] | None = None
+    self_conditioning: float = 0.0
+    cacheable: bool = True
+    locked: tuple[str, ...] = ()
+    reads: Mapping[str, str] = field(default_factory=dict)
+    sums: str | None = ""
+    tasks: tuple[str, ...] = TASKS
+    frames: int = 1
+    again: tuple[Sample, ...] = ()
+    word: str = "block"
+    names: Mapping[str, str] = field(default_factory=dict)
+    ends: Mapping[str, str] = field(default_factory=dict)
+    apart: bool = False
+
+    def image_tokens(self, height: int, width: int) -> int:
+        """Image tokens of one sample."""
+        return self.frames * (height * width // self.token_pixels) if self.token_pixels else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A model: its components, and the resolution in pixels and the frames that its tables are counted at.
+
+    Components have inputs first, but those of sampling alone last, so that training counts the same. ``configs`` says
+    where the configurations were published, ``remark`` what else the model file's source should say; both sides must be
+    multiples of ``granularity`` pixels, up to ``largest``; ``dtype`` is of activations: a run's memory recipe
+    has that of weights; ``guidance`` is ``batch`` with classifier-free guidance, ``embedded`` where its scale is an
+    input, else ``none``; ``steps`` are those in which it was distilled to draw. Frames are one more than a multiple of
+    ``frame_step``, its frames per latent frame.
+    """
+
+    title: str
+    configs: str
+    components: tuple[ComponentSpec, ...]
+    height: int
+    width: int
+    granularity: int
+    remark: str = ""
+    dtype: str = "float16"
+    largest: int | None = None
+    guidance: str = "batch"
+    frames: int = 1
+    frame_step: int = 1
+    steps: int | None = None
+
+
+def plain(name: str) -> dict[str, Any]:
+    """A configuration of the shipped models without the name of its class."""
+    return {key: value for key, value in CONFIGS[name].items() if key not in ("_class_name", "architectures")}
+
+
+def tensor(*shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    """A tensor without contents."""
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def prompt(num_tokens: int, height: int = 0, width: int = 0) -> dict[str, Any]:
+    """The token numbers of one prompt."""
+    return {"input_ids": tensor(1, num_tokens, dtype=torch.long)}
+
+
+def placed_prompt(num_tokens: int, height: int = 0, width: int = 0) -> dict[str, Any]:
+    """The token numbers of one prompt and their places, whose contents say that the prompt is one text."""
+    return prompt(num_tokens) | {"position_ids": torch.arange(num_tokens)[None]}
+
+
+def latent(channels: int, height: int, width: int) -> Tensor:
+    """The latent of one image."""
+    return tensor(1, channels, height // LATENT_SCALE, width // LATENT_SCALE)
+
+
+def step() -> Tensor:
+    """The number of one time step."""
+    return tensor(1, dtype=torch.long)

@@ -1,0 +1,127 @@
+"""What ``links`` writes and prints: the cluster file, and measured bandwidths and times beside those of that file.
+
+Its errors are of rounds that the file was not fitted to; of logs, which have no rounds, of what it was fitted to.
+"""
+
+import json
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from rich.table import Table
+
+from profiles.machines.clusters import Cluster, Link, read_cluster
+from profiles.machines.fabrics import OPERATIONS, Curve
+from profiles.measuring.linking.fits import PCIE, LinkFit, errors_of, law_of
+from profiles.measuring.linking.samples import Measurement, by_curve, by_pair
+from profiles.measuring.tables import show, table
+from profiles.measuring.writing import drafts
+from profiles.units import GB, MICROSECOND
+
+CURVE_COLUMNS: Final = (
+    *("operation", "ranks", "nodes", "least us"),
+    *("bus GB/s at most", "median error", "worst", "at bytes"),
+)
+PAIR_COLUMNS: Final = ("ranks", "nodes", "fixed us", "GB/s", "median error of the file")
+
+
+def print_links(measurement: Measurement, cluster: Cluster, notes: Sequence[str]) -> None:
+    """Print one row for each operation and group, then the links, the slowdowns and the notes."""
+    tables = [_curve_table(measurement, cluster)]
+    if by_pair(measurement.idle()):
+        tables.append(pair_table(measurement, cluster))
+    lines = (judged_line(measurement, cluster), *_beside_lines(measurement), *notes)
+    show(120, *tables, *lines)
+
+
+def _curve_table(measurement: Measurement, cluster: Cluster) -> Table:
+    """What was measured idle, and how far the file's cluster is from it."""
+    what = "times held back from the fit" if measurement.held_back else "times"
+    rows = []
+    for (operation, group), samples in by_curve(measurement.judges()).items():
+        errors, at_most = errors_of(cluster, samples), max(sample.bus_gb_per_s for sample in samples)
+        worst = int(abs(errors.relative).argmax())
+        found = [f"{errors.measured.min() / MICROSECOND:.1f}", f"{at_most:.3g}"]
+        found += [f"{100 * errors.median:.1f} %", f"{100 * errors.relative[worst]:+.0f} %"]
+        found.append(f"{samples[worst].size_bytes:.0f}")
+        rows.append([operation, f"{group.size}", f"{group.num_nodes}", *found])
+    return table(f"{what}, and what the cluster file makes of them", CURVE_COLUMNS, rows, left=("operation",))
+
+
+def pair_table(measurement: Measurement, cluster: Cluster) -> Table:
+    """One row for each pair of neighbours: its own fixed time and bandwidth, and the file's error."""
+    judges = by_pair(measurement.judges())
+    rows = []
+    for pair, samples in by_pair(measurement.idle()).items():
+        law, errors = law_of(samples), errors_of(cluster, judges.get(pair, samples))
+        rate = f"{1 / law.s_per_unit / GB:.4g}" if law.s_per_unit > 0 else "does not grow"
+        found = [f"{law.fixed_s / MICROSECOND:.4g}", rate, f"{100 * errors.median:.1f} %"]
+        rows.append(["-".join(map(str, pair)), f"{samples[0].group.num_nodes}", *found])
+    return table("messages between neighbours", PAIR_COLUMNS, rows, left=("ranks",))
+
+
+def judged_line(measurement: Measurement, cluster: Cluster) -> str:
+    """Errors of all times by which the file is judged, and whether it was fitted to them."""
+    errors = errors_of(cluster, measurement.judges())
+    found = f"median error {100 * errors.median:.1f} %, worst {100 * errors.worst:.0f} %, of {len(errors)}"
+    if measurement.held_back:
+        return f"held back (even rounds; the file is fitted to the odd ones): {found} times"
+    return f"nothing was held back: {found} times that the file is fitted to"
+
+
+def _beside_lines(measurement: Measurement) -> Iterator[str]:
+    """How compute and communication slow one another down, a line each; the file holds the former alone."""
+    idle = {(sample.curve, sample.size_bytes): sample.seconds for sample in measurement.idle()}
+    slowdowns = dict(measurement.slowdowns)
+    beside = (sample for sample in measurement.samples if sample.beside_compute)
+    for (operation, group), samples in by_curve(beside).items():
+        alone = [(s, idle[s.curve, s.size_bytes]) for s in samples if (s.curve, s.size_bytes) in idle]
+        if alone:
+            factor = median(sample.seconds / seconds for sample, seconds in alone)
+            compute = f", compute {slowdowns[operation]:.2f} times" if operation in slowdowns else ""
+            yield f"{operation} of {group.size} beside compute: takes {factor:.2f} times as long{compute}"
+
+
+def cluster_text(found: LinkFit, slowdown_measured: bool) -> str:
+    """Text of a cluster file; what has to be said about the fit stands in comments."""
+    cluster = found.cluster
+    words = {"name": cluster.name, "source": cluster.source, "device": cluster.device.name}
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in words.items()]
+    lines += [f"devices_per_node = {cluster.devices_per_node}", f"max_nodes = {cluster.max_nodes}"]
+    slowdown = f"overlap_slowdown = {cluster.overlap_slowdown:.4g}"
+    lines += [slowdown if slowdown_measured else f"{slowdown}          # not measured", ""]
+    lines += ["[intra_node]", *_link_lines(cluster.intra_node)]
+    if cluster.inter_node:
+        lines += ["", "[inter_node]", *_link_lines(cluster.inter_node)]
+    for note in found.notes:
+        lines += ["", *textwrap.wrap(note, 118, initial_indent="# ", subsequent_indent="# ")]
+    lines += ["", "[collectives]", f"call_us = {cluster.collectives.call_s / MICROSECOND:.4g}"]
+    curves = dict(cluster.collectives.efficiency)
+    lines += [f"{operation} = {_curve_text(curves[operation])}" for operation in OPERATIONS]
+    lines.append(f"nodes = {_curve_text(cluster.collectives.nodes)}")
+    return "\n".join(lines) + "\n"
+
+
+def _link_lines(link: Link) -> list[str]:
+    if link.kind == "ideal":
+        return ['kind = "ideal"                  # one device per node: nothing runs inside it']
+    numbers = {"bandwidth_GB_per_s": link.bandwidth_bytes_per_s / GB}
+    numbers |= {"latency_us": link.latency_s / MICROSECOND, "call_us": link.call_s / MICROSECOND}
+    if link.kind == PCIE:
+        numbers |= {"switch_size": link.switch_size}
+        numbers |= {"switch_bandwidth_GB_per_s": link.switch_bandwidth_bytes_per_s / GB}
+        numbers |= {"host_bandwidth_GB_per_s": link.host_bandwidth_bytes_per_s / GB}
+    return [f'kind = "{link.kind}"', *(f"{key} = {number:.4g}" for key, number in numbers.items())]
+
+
+def _curve_text(curve: Curve) -> str:
+    return "{ " + ", ".join(f"{at:.0f} = {value:.4g}" for at, value in curve) + " }"
+
+
+def write_cluster(path: Path, text: str) -> Cluster:
+    """Write a cluster file under its name once it reads back, and read it."""
+    with drafts([path], f"--output {path}") as (partial,):
+        partial.write_text(text, encoding="utf-8")
+        return read_cluster(partial)

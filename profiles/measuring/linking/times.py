@@ -1,0 +1,366 @@
+"""Measuring links: operations on real ranks, ping-pong and collectives, idle and beside compute.
+
+A time is the least of the medians of some short rounds over all sizes, which other programs disturb in bursts; on the
+first rank of its group, by CUDA events or the clock of the process. Odd rounds and even ones give a time each: the
+links are fitted to the former and judged by the latter.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from math import isnan
+from statistics import median
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from profiles.checks import sum_in_order
+from profiles.errors import InputError
+from profiles.machines.collectives import Group
+from profiles.machines.fabrics import OPERATIONS
+from profiles.measuring.launching import Place, unbroken
+from profiles.measuring.linking.samples import PING_PONG, Measurement, Sample
+from profiles.measuring.machine import NOT_KNOWN, OtherPrograms
+from profiles.measuring.timing.clocks import Clock, EventClock
+from profiles.measuring.timing.environment import environment
+
+ELEMENT_BYTES: Final = 4
+WIDTHS: Final = {"cpu": (256, torch.float32), "cuda": (4096, torch.bfloat16)}
+"""Side and type of the matrices: some milliseconds a product on a CPU core, a quarter on an H100."""
+PRODUCTS: Final = 8
+"""Matrix products between two readings of the clock on a GPU; one on a processor."""
+
+Call = Callable[[], object]
+
+
+class Members(NamedTuple):
+    """The ranks of one operation, ascending, on so many nodes; all ranks, and pairs, need no process group."""
+
+    ranks: tuple[int, ...]
+    num_nodes: int
+    handle: dist.ProcessGroup | None = None
+
+    @property
+    def group(self) -> Group:
+        """Their number and spread."""
+        return Group(len(self.ranks), self.num_nodes)
+
+
+def elements_of(size_bytes: int, members: Members) -> int:
+    """Elements nearest to a size that the members can divide, at least one for each."""
+    size = len(members.ranks)
+    return max(1, round(size_bytes / ELEMENT_BYTES / size)) * size
+
+
+def _ping_pong(members: Members, elements: int, device: torch.device) -> Call:
+    first, second = members.ranks
+    buffer = torch.ones(elements, device=device)
+
+    def there_and_back() -> None:
+        if dist.get_rank() == first:
+            dist.send(buffer, second)
+            dist.recv(buffer, second)
+        else:
+            dist.recv(buffer, first)
+            dist.send(buffer, first)
+
+    return there_and_back
+
+
+def _all_reduce(members: Members, elements: int, device: torch.device) -> Call:
+    buffer = torch.zeros(elements, device=device)
+    return lambda: dist.all_reduce(buffer, group=members.handle)
+
+
+def _between(operation: str, mine: str) -> Callable[[Members, int, torch.device], Call]:
+    """Binds an operation that fills one buffer from another; ``mine`` is the one that holds a member's share alone."""
+
+    def bind_buffers(members: Members, elements: int, device: torch.device) -> Call:
+        share = elements // len(members.ranks)
+        sizes = [share if mine == name else elements for name in ("output", "input")]
+        received, sent = (torch.zeros(size, device=device) for size in sizes)
+        return lambda: getattr(dist, operation)(received, sent, group=members.handle)
+
+    return bind_buffers
+
+
+def _send_recv(members: Members, elements: int, device: torch.device) -> Call:
+    """Each member sends to the next of the ring and receives from the one before."""
+    ranks = members.ranks
+    at = ranks.index(dist.get_rank())
+    following, before = ranks[(at + 1) % len(ranks)], ranks[at - 1]
+    sent, received = torch.ones(elements, device=device), torch.ones(elements, device=device)
+
+    def one_round() -> None:
+        there = dist.P2POp(dist.isend, sent, following, members.handle)
+        here = dist.P2POp(dist.irecv, received, before, members.handle)
+        for request in dist.batch_isend_irecv([there, here]):
+            request.wait()
+
+    return one_round
+
+
+BINDERS: Final[dict[str, Callable[[Members, int, torch.device], Call]]] = {
+    PING_PONG: _ping_pong,
+    "all_reduce": _all_reduce,
+    "all_gather": _between("all_gather_single", mine="input"),
+    "reduce_scatter": _between("reduce_scatter_single", mine="output"),
+    "all_to_all": _between("all_to_all_single", mine=""),
+    "send_recv": _send_recv,
+}
+"""Make one call of an operation; the elements are those of ``profiles.machines.collectives.collective_time``."""
+
+
+class Compute:
+    """Matrix products, one after the other in a thread (on a GPU, on a stream) of its own, from ``with`` to its end."""
+
+    def __init__(self, device: torch.device) -> None:
+        width, dtype = WIDTHS[device.type]
+        self._device = device
+        self._threads = torch.get_num_threads()
+        self._matrix = torch.full((width, width), 1 / width, dtype=dtype, device=device)
+        self._stop = threading.Event()
+        self._spans: list[tuple[float, float]] = []
+        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+
+    def __enter__(self) -> "Compute":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        on_gpu = self._device.type == "cuda"
+        torch.set_num_threads(self._threads)  # a thread has a number of its own
+        stream = torch.cuda.Stream(self._device) if on_gpu else None  # type: ignore[no-untyped-call]
+        with torch.no_grad(), torch.cuda.stream(stream) if stream else contextlib.nullcontext():
+            value = self._matrix
+            while not self._stop.is_set():
+                begin = time.perf_counter()
+                for _ in range(PRODUCTS if on_gpu else 1):
+                    value = self._matrix @ value
+                if stream:
+                    stream.synchronize()
+                self._spans.append((begin, time.perf_counter()))
+
+    def mean_s(self, begin: float, end: float) -> float | None:
+        """Seconds of one product between two readings of ``time.perf_counter``, all delays included."""
+        spans = [(first, last) for first, last in list(self._spans) if first >= begin and last <= end]
+        return (spans[-1][1] - spans[0][0]) / len(spans) if spans else None
+
+
+ROUNDS: Final = 8
+"""How often all sizes are measured: odd rounds are fitted to, even ones judge the fit."""
+SMALLEST_BYTES: Final = 1024
+STEP: Final = 4
+WARM_UP: Final = 2
+REPEATS: Final = (3, 9)
+REPEATED_BYTES: Final = 2**23
+"""Bytes after which a size is not repeated further, within the bounds of ``REPEATS``."""
+BESIDE_S: Final = 0.2
+"""Seconds that each operation runs beside compute, and that compute runs alone."""
+BESIDE_SIZES: Final = 3
+"""How many of the largest sizes are measured beside compute."""
+TIMEOUT: Final = timedelta(seconds=120)
+
+T = TypeVar("T")
+
+
+class Session(NamedTuple):
+    """One measurement of this process and the ranks it is joined to."""
+
+    place: Place
+    clock: Clock
+    sizes: tuple[int, ...]
+    everyone: Members
+
+
+def sizes_up_to(max_bytes: int) -> tuple[int, ...]:
+    """Message sizes in steps of four, ``max_bytes`` the largest."""
+    smaller = max_bytes // STEP
+    return (*sizes_up_to(smaller), max_bytes) if smaller >= SMALLEST_BYTES else (max_bytes,)
+
+
+def measure(place: Place, backend: str | None, max_bytes: int) -> Measurement | None:
+    """What was found on the links of all ranks, on rank 0; nothing on the others.
+
+    Raises:
+        DiffusimError: the connection to another rank broke.
+    """
+    backend, device = choose_backend(place, backend)
+    with unbroken(place.rank):
+        own = device if device.type == "cuda" else None
+        dist.init_process_group(backend, timeout=TIMEOUT, device_id=own)
+        return _measure_all(place, backend, device, max_bytes)
+
+
+def choose_backend(place: Place, backend: str | None) -> tuple[str, torch.device]:
+    """Backend and the device of this rank: NCCL where every rank of a node has a GPU, else gloo."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if backend == "nccl" and gpus < place.devices_per_node:
+        needed = f"{place.devices_per_node} ranks per node need as many GPUs"
+        raise InputError(f"--backend nccl: {needed}, found {gpus}")
+    if backend == "gloo" or gpus < place.devices_per_node:
+        return "gloo", torch.device("cpu")
+    device = torch.device("cuda", place.local_rank)
+    torch.cuda.set_device(device)
+    return "nccl", device
+
+
+def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: int) -> Measurement | None:
+    if device.type == "cpu":
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // place.devices_per_node))
+    others = OtherPrograms()
+    everyone = Members(tuple(range(place.num_ranks)), place.num_nodes)
+    clock = EventClock() if device.type == "cuda" else Clock()
+    session = Session(place, clock, sizes_up_to(max_bytes), everyone)
+    found = [_curve(session, PING_PONG, pair) for pair in _pairs(place)]
+    found += [_curve(session, operation, members) for members in _groups(place) for operation in OPERATIONS]
+    beside, slowdowns = _beside(session)
+    gathered = [curves for of_rank in _of_all_ranks(place, found) for curves in of_rank]
+    cores = _other_cores(place, others)
+    dist.barrier()
+    dist.destroy_process_group()
+    if place.rank > 0:
+        return None
+    said = f"sim measure links, {source(place, backend, device)}"
+    fitted, judging = ([sample for curves in gathered for sample in curves[half]] for half in (0, 1))
+    samples = tuple(fitted + beside), tuple(slowdowns), cores, tuple(judging)
+    return Measurement(place.devices_per_node, place.num_nodes, said, *samples)
+
+
+def source(place: Place, backend: str, device: torch.device) -> str:
+    """One sentence for the ``source`` of a cluster file: what ran where and when."""
+    nodes = "one node" if place.num_nodes == 1 else f"{place.num_nodes} nodes"
+    parts = [f"{key} {value}" for key, value in environment(device).items()]
+    if backend == "nccl":
+        parts.append(f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}")  # type: ignore[no-untyped-call]
+    rounds = f"for each size the least of the medians of {ROUNDS // 2} rounds, idle, as many judge"
+    return f"{place.num_ranks} ranks on {nodes}, {backend}, {', '.join(parts)}; {rounds}"
+
+
+def _other_cores(place: Place, others: OtherPrograms) -> float:
+    """Cores that other programs kept busy on the node where they were most; NaN where one is not known."""
+    own_s = _of_all_ranks(place, others.own_s())
+    first = place.rank - place.rank % place.devices_per_node
+    cores = _of_all_ranks(place, others.cores(sum_in_order(own_s[first : first + place.devices_per_node])))
+    return NOT_KNOWN if any(map(isnan, cores)) else max(cores)
+
+
+def _pairs(place: Place) -> list[Members]:
+    """Neighbours: ranks that follow one another."""
+    pairs = [(first, first + 1) for first in range(place.num_ranks - 1)]
+    return [Members(pair, len({rank // place.devices_per_node for rank in pair})) for pair in pairs]
+
+
+def _groups(place: Place) -> list[Members]:
+    """Groups of growing size: 2, 4, 8 ranks and so on of the first node, then of 2, 4 nodes and so on."""
+    inside = [Members(tuple(range(size)), 1) for size in doublings(place.devices_per_node)]
+    ranks = {nodes: tuple(range(nodes * place.devices_per_node)) for nodes in doublings(place.num_nodes)}
+    across = [Members(ranks[nodes], nodes) for nodes in ranks]
+    return [members._replace(handle=dist.new_group(list(members.ranks))) for members in inside + across]
+
+
+def doublings(largest: int) -> list[int]:
+    """2, 4, 8 and so on, and the largest; nothing where that is 1."""
+    smaller = [2**power for power in range(1, largest.bit_length()) if 2**power < largest]
+    return [*smaller, largest] if largest > 1 else []
+
+
+def _curve(session: Session, operation: str, members: Members) -> tuple[list[Sample], list[Sample]]:
+    """Idle samples of odd and of even rounds, on the first rank of the group; all ranks call it."""
+    found: dict[int, list[float]] = {elements_of(size, members): [] for size in session.sizes}
+    for _ in range(ROUNDS):
+        for elements, medians in found.items():
+            if session.place.rank in members.ranks:
+                call = BINDERS[operation](members, elements, session.clock.device)
+                repeats = np.clip(REPEATED_BYTES // (elements * ELEMENT_BYTES), *REPEATS)
+                medians.append(median(times(call, session.clock, int(repeats))))
+            dist.barrier()
+    if session.place.rank != members.ranks[0]:
+        return [], []
+    halves = [{elements: min(of[half::2]) for elements, of in found.items()} for half in (0, 1)]
+    odd, even = ([sample_of(operation, members, *of) for of in half.items()] for half in halves)
+    return odd, even
+
+
+def sample_of(
+    operation: str, members: Members, elements: int, seconds: float, beside: bool = False
+) -> Sample:
+    """Sample of one call; of a round trip only one way counts."""
+    one_way, pair = (0.5, members.ranks) if operation == PING_PONG else (1.0, ())
+    return Sample(operation, members.group, elements * ELEMENT_BYTES, one_way * seconds, beside, pair)
+
+
+def times(call: Call, clock: Clock, repeats: int, warm_up: int = WARM_UP) -> list[float]:
+    """Seconds of each repetition."""
+    for _ in range(warm_up):
+        call()
+    seconds = []
+    for _ in range(repeats):
+        begin = clock.mark()
+        call()
+        end = clock.mark()
+        clock.wait(end)
+        seconds.append(clock.seconds(begin, end))
+    return seconds
+
+
+def _beside(session: Session) -> tuple[list[Sample], list[tuple[str, float]]]:
+    """Samples of operations beside compute, and how collectives of the largest size slow the compute down."""
+    samples, slowdowns = [], []
+    pair = session.everyone._replace(ranks=(0, 1), num_nodes=1 if session.place.devices_per_node > 1 else 2)
+    with Compute(session.clock.device) as compute:
+        dist.barrier()
+        begin = time.perf_counter()
+        time.sleep(2 * BESIDE_S)
+        alone = compute.mean_s(begin + BESIDE_S / 2, time.perf_counter())
+        for operation in (PING_PONG, *OPERATIONS):
+            members = pair if operation == PING_PONG else session.everyone
+            for size in session.sizes[-BESIDE_SIZES:]:
+                elements = elements_of(size, members)
+                seconds, slowed = _run_beside(session, operation, members, elements, compute)
+                if seconds:
+                    samples.append(sample_of(operation, members, elements, median(seconds), beside=True))
+            if operation != PING_PONG:
+                ratios = _of_all_ranks(session.place, slowed / alone if slowed and alone else None)
+                known = [ratio for ratio in ratios if ratio is not None]
+                slowdowns += [(operation, median(known))] if known else []
+    return samples, slowdowns
+
+
+def _run_beside(
+    session: Session, operation: str, members: Members, elements: int, compute: Compute
+) -> tuple[list[float], float | None]:
+    """Repeat an operation for a while, equally often on every member, and time the compute of this rank beside it."""
+    if session.place.rank not in members.ranks:
+        _of_rank_0(0)
+        dist.barrier()
+        return [], None
+    call = BINDERS[operation](members, elements, session.clock.device)
+    first = median(times(call, session.clock, 3, warm_up=1))
+    repeats = _of_rank_0(max(3, round(BESIDE_S / first)))
+    begin = time.perf_counter()
+    seconds = times(call, session.clock, repeats, warm_up=0)
+    slowed = compute.mean_s(begin, time.perf_counter())
+    dist.barrier()
+    return seconds, slowed
+
+
+def _of_rank_0(value: int) -> int:
+    agreed = [value]
+    dist.broadcast_object_list(agreed, src=0)
+    return agreed[0]
+
+
+def _of_all_ranks(place: Place, value: T) -> list[T]:
+    values: list[T] = [value] * place.num_ranks
+    dist.all_gather_object(values, value)
+    return values

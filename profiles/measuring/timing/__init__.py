@@ -1,0 +1,1 @@
+"""Timing: every layer of a model on this machine, in place."""

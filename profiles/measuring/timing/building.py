@@ -1,0 +1,127 @@
+"""Building: a component with weights and inputs of random numbers, never of zeros, and its optimizer.
+
+A GPU draws less power on zeros and clocks higher, so products of zeros are faster than those of a model.
+"""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from profiles.measuring.counting import component
+from profiles.measuring.counting.specs import ComponentSpec
+
+DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+COUNTED_AS: Final = {"float32": "float32", "bfloat16": "float16", "float16": "float16"}
+"""The precision that the counter knows, of as many bytes."""
+RECIPES: Final = {"float32": "fp32", "bfloat16": "mixed", "float16": "mixed"}
+"""The memory recipe whose optimizer runs in each precision."""
+STATE_BYTES: Final = {"float32": 8, "bfloat16": 16, "float16": 16}
+"""Bytes per trained parameter beside weight and gradient: both moments; with masters these and their gradients."""
+SMALL: Final = 0.02
+LARGEST_INTEGER: Final = 1000
+"""Token numbers, classes and time steps are drawn below this, and below the smallest table that a component has."""
+
+
+def build(spec: ComponentSpec, dtype: torch.dtype, generator: torch.Generator) -> nn.Module:
+    """Build a component, as it is counted, on the generator's device."""
+    module = component.build(spec, dtype, generator.device)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            _fill(name, parameter, generator)
+    return module
+
+
+def samples(spec: ComponentSpec, height: int, width: int) -> list[dict[str, Any]]:
+    """Inputs of each pass that one sample takes, on the meta device."""
+    return [make(height, width) for make in (spec.sample, *spec.again)]
+
+
+def inputs(
+    sample: dict[str, Any], batch: int, dtype: torch.dtype, below: int, generator: torch.Generator
+) -> dict[str, Any]:
+    """Inputs of a batch with random contents, integers ``below`` a number, from those of one sample on the meta device.
+
+    A leading dimension of one is the batch. Tensors with contents keep them. A list of one is a list of samples, but
+    for one that holds a batch.
+    """
+
+    def draw(tensor: Tensor) -> Tensor:
+        shape = list(tensor.shape)
+        if tensor.device.type != "meta":
+            return _kept(tensor, batch, dtype, generator.device)
+        if shape and shape[0] == 1:
+            shape[0] = batch
+        if tensor.is_floating_point() or tensor.is_complex():
+            kind = dtype if tensor.is_floating_point() else tensor.dtype
+            return torch.randn(shape, dtype=kind, device=generator.device, generator=generator)
+        return torch.randint(1, below, shape, device=generator.device, generator=generator)
+
+    each = {name: value * batch if _is_samples(value) else value for name, value in sample.items()}
+    drawn: dict[str, Any] = tree_map_only(Tensor, draw, each)
+    return drawn
+
+
+def largest_integer(module: nn.Module) -> int:
+    """Number that every integer input must stay below: the rows of the smallest table that it may look up."""
+    rows = [table.num_embeddings for table in module.modules() if isinstance(table, nn.Embedding)]
+    return max(2, min([LARGEST_INTEGER, *rows]))
+
+
+def draws(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """Tensor of random numbers of the shape and precision of another."""
+    return torch.randn(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=generator)
+
+
+def _kept(tensor: Tensor, batch: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Tensor with contents for a batch: its first of at least two dimensions is that of the samples."""
+    tensor = tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
+    if tensor.ndim > 1 and tensor.shape[0] == 1:
+        return tensor.repeat(batch, *[1] * (tensor.ndim - 1))
+    return tensor
+
+
+def _is_samples(value: object) -> bool:
+    """Whether an argument lists its samples one by one."""
+    if not isinstance(value, list) or len(value) != 1:
+        return False
+    return not (isinstance(value[0], int) or (isinstance(value[0], Tensor) and value[0].shape[0] == 1))
+
+
+def _fill(name: str, parameter: Tensor, generator: torch.Generator) -> None:
+    if parameter.ndim > 1:  # of unit gain, so that nothing grows out of half precision
+        parameter.normal_(0.0, prod(parameter.shape[1:]) ** -0.5, generator=generator)
+    elif name.endswith("weight"):
+        parameter.uniform_(0.5, 1.5, generator=generator)
+    else:
+        parameter.normal_(0.0, SMALL, generator=generator)
+
+
+class MasterAdamW:
+    """AdamW on single-precision masters of half-precision weights, as mixed precision trains."""
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        self._weights = list(weights)
+        self._masters = [weight.detach().float() for weight in weights]
+        self._gradients = [torch.empty_like(master) for master in self._masters]
+        for master, gradient in zip(self._masters, self._gradients, strict=True):
+            master.grad = gradient
+        self._adam = torch.optim.AdamW(self._masters, fused=True)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Take the gradients over, update the masters, copy them to the weights."""
+        given = [weight.grad for weight in self._weights if weight.grad is not None]
+        torch._foreach_copy_(self._gradients, given)
+        self._adam.step()
+        torch._foreach_copy_(self._weights, self._masters)
+
+
+def update_of(weights: Sequence[Tensor]) -> Callable[[], object]:
+    """Optimizer's step of some weights, which must all be of one precision."""
+    if weights[0].dtype == torch.float32:
+        return torch.optim.AdamW(weights, fused=True).step
+    return MasterAdamW(weights).step

@@ -1,0 +1,278 @@
+"""Measuring: every layer of one component in place, during real passes of the whole component.
+
+Each round runs a first backward pass, whose gradients are new, a later one, whose gradients are added to those,
+and a pass without marks, by which the sum of the layers can be checked. Where a GPU waits for the host to launch its
+kernels, all of these take longer than its work, and their sum is right all the same: so the pass is run behind a hold,
+too, during which the host gets ahead.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from profiles.checks import sum_in_order
+from profiles.costs.layers import FloatArray
+from profiles.errors import InputError
+from profiles.measuring.counting.component import ComponentCount
+from profiles.measuring.fitting.layer_times import QUANTILES, QUANTITIES
+from profiles.measuring.timing import building
+from profiles.measuring.timing.building import DTYPES, draws
+from profiles.measuring.timing.clocks import WALL, Boundaries, Clock, Mark
+from profiles.units import GIB
+
+Pass = tuple[FloatArray, FloatArray]
+"""Seconds forward and backward, of each layer or of the whole."""
+Given = Sequence[dict[str, Any]]
+"""Inputs of each pass that a sample takes."""
+
+MEDIAN: Final = QUANTILES.index(0.5)
+WHOLE: Final = ("forward", "backward_later")
+HELD_ROUNDS: Final = 3
+"""Passes behind a hold: enough to tell waiting from none."""
+ROOM: Final = 1.2
+"""Memory wanted over what is counted: for temporary tensors and the workspaces of convolutions, an estimate."""
+SMALLER: Final = "choose smaller --batch-sizes, --height and --width, or other --components"
+
+
+class OutOfMemoryError(InputError):
+    """What is to be measured needs more memory than there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to measure: so many rounds after some that do not count.
+
+    The clock is of a CPU: ``wall``, or ``thread``, which needs torch on one thread.
+    """
+
+    batch_sizes: tuple[int, ...]
+    dtype: str = "float32"
+    warmup: int = 3
+    rounds: int = 10
+    seed: int = 0
+    clock: str = WALL
+
+    def __post_init__(self) -> None:
+        smallest = min(self.batch_sizes, default=0)
+        for flag, number in (("warmup", self.warmup), ("rounds", self.rounds), ("batch-sizes", smallest)):
+            if number < 1:
+                raise InputError(f"--{flag} is {number}, must be at least 1")
+        if len(set(self.batch_sizes)) < len(self.batch_sizes):
+            raise InputError(f"--batch-sizes is {','.join(map(str, self.batch_sizes))}, must name each once")
+
+
+class BatchTimes(NamedTuple):
+    """Times of one component at one batch size, in seconds, by quantity.
+
+    Of the layers, in shape (quantiles, layers), 0 where there is no backward pass; of the whole the median of passes
+    without marks; ``held`` is the same behind a hold, which spares a GPU waiting for the host, empty on a CPU.
+    """
+
+    batch: int
+    layers: dict[str, FloatArray]
+    whole: dict[str, float]
+    held: dict[str, float]
+
+    def median(self, quantity: str) -> list[float]:
+        """Median of each layer."""
+        return [float(seconds) for seconds in self.layers[quantity][MEDIAN]]
+
+    def sum_over_whole(self, quantity: str) -> float:
+        """Sum of the layers' medians over the median of the whole."""
+        return sum_in_order(self.median(quantity)) / self.whole[quantity]
+
+    def waiting(self, quantity: str) -> float | None:
+        """Share of a pass for which the GPU waits for the host, at least; None where none was held.
+
+        The host gets ahead by as many launches as the driver queues, about a thousand, and no more.
+        """
+        if not self.held.get(quantity):
+            return None
+        return max(0.0, 1 - self.held[quantity] / self.whole[quantity])
+
+
+class ComponentTimes(NamedTuple):
+    """Times of one component, by batch size, and the seconds that one update of its weights takes."""
+
+    counted: ComponentCount
+    batches: tuple[BatchTimes, ...]
+    optimizer_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the component."""
+        return self.counted.spec.name
+
+
+class Subject:
+    """A component, as it is counted, on a device, ready to run passes of a size, height and width in pixels."""
+
+    def __init__(
+        self, counted: ComponentCount, size: tuple[int, int], dtype: str, clock: Clock, seed: int = 0
+    ) -> None:
+        self.spec: Final = counted.spec
+        self.clock: Final = clock
+        self._dtype = DTYPES[dtype]
+        self.generator: Final = torch.Generator(clock.device).manual_seed(seed)
+        self.module: Final = building.build(self.spec, self._dtype, self.generator)
+        self._samples = building.samples(self.spec, *size)
+        self._below = building.largest_integer(self.module)
+
+    @property
+    def trained(self) -> list[Tensor]:
+        """Parameters that get a gradient."""
+        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+
+    def inputs(self, batch: int) -> Given:
+        """Inputs of each pass."""
+        made = (batch, self._dtype, self._below, self.generator)
+        return [building.inputs(sample, *made) for sample in self._samples]
+
+    def forward(self, given: dict[str, Any]) -> Tensor:
+        """Output of one pass, of a backbone with its graph."""
+        with torch.set_grad_enabled(self.spec.trainable):
+            output = self.module(**given)
+        tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
+        return next((tensor for tensor in tensors if tensor.requires_grad), tensors[0])
+
+
+def measure(
+    counted: ComponentCount, height: int, width: int, settings: Settings, clock: Clock
+) -> ComponentTimes:
+    """Measure every layer of a component at every batch size; InputError where it does not fit."""
+    check_memory(counted, max(settings.batch_sizes), settings.dtype, clock)
+    with out_of_memory(f"{counted.spec.name} at {height}x{width}"):
+        subject = Subject(counted, (height, width), settings.dtype, clock, settings.seed)
+    batches = []
+    for batch in settings.batch_sizes:
+        where = f"{counted.spec.name} at {height}x{width}, batch {batch}"
+        with out_of_memory(where):
+            batches.append(_measure_batch(subject, batch, settings))
+    if not counted.spec.trainable:
+        return ComponentTimes(counted, tuple(batches))
+    with out_of_memory(f"the optimizer of {counted.spec.name}"):
+        return ComponentTimes(counted, tuple(batches), _measure_optimizer(subject, settings))
+
+
+def trained_parameters(counted: ComponentCount) -> int:
+    """Number of parameters that get a gradient."""
+    return sum(work.trained for work in counted.work)
+
+
+def check_memory(counted: ComponentCount, batch: int, dtype: str, clock: Clock) -> None:
+    """Refuse a component whose weights, gradients, optimizer and activations need more memory than is free."""
+    largest = max(work.output_bytes for work in counted.work)
+    activations = sum(work.saved_bytes for work in counted.work) if counted.spec.trainable else 2 * largest
+    size, trained = DTYPES[dtype].itemsize, trained_parameters(counted)
+    weights = counted.parameters * size + trained * (size + building.STATE_BYTES[dtype])
+    needed, free = weights + ROOM * batch * activations, clock.free_bytes()
+    if needed > free:
+        parts = f"{weights / GIB:.1f} GiB + activations {ROOM * batch * activations / GIB:.1f} GiB"
+        rule = f"{parts} = {needed / GIB:.1f} GiB, but {free / GIB:.1f} GiB are free; {SMALLER}"
+        raise OutOfMemoryError(f"{counted.spec.name} at batch {batch}: weights and their training {rule}")
+
+
+@contextmanager
+def out_of_memory(where: str) -> Iterator[None]:
+    """Turn torch's errors of memory into one line."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+            raise OutOfMemoryError(f"{where}: memory ran out; {SMALLER}") from None
+        raise
+
+
+def _measure_batch(subject: Subject, batch: int, settings: Settings) -> BatchTimes:
+    given = subject.inputs(batch)
+    rounds = []
+    for _ in range(settings.warmup + settings.rounds):
+        subject.module.zero_grad(set_to_none=True)
+        rounds.append((_marked(subject, given), _marked(subject, given), _unmarked(subject, given)))
+    kept = zip(*rounds[settings.warmup :], strict=True)
+    first, later, whole = (list(zip(*passes, strict=True)) for passes in kept)
+    each = (first[0] + later[0], first[1], later[1])
+    layers = {name: np.quantile(of, QUANTILES, axis=0) for name, of in zip(QUANTITIES, each, strict=True)}
+    medians = {name: float(np.median(of)) for name, of in zip(WHOLE, whole, strict=True)}
+    held = _held(subject, given, medians)
+    subject.module.zero_grad(set_to_none=True)
+    return BatchTimes(batch, layers, medians, held)
+
+
+def _held(subject: Subject, given: Given, whole: dict[str, float]) -> dict[str, float]:
+    """Median seconds of passes behind holds as long as the passes; nothing where there is no hold."""
+    if not subject.clock.hold(0.0):
+        return {}
+    holds = (whole["forward"], whole["backward_later"])
+    rounds = [_unmarked(subject, given, holds) for _ in range(HELD_ROUNDS)]
+    return {name: float(np.median(of)) for name, of in zip(WHOLE, zip(*rounds, strict=True), strict=True)}
+
+
+def _measure_optimizer(subject: Subject, settings: Settings) -> float:
+    """Median seconds of one update, with the gradients of one pass."""
+    output = subject.forward(subject.inputs(min(settings.batch_sizes))[0])
+    torch.autograd.backward([output], [draws(output, subject.generator)])
+    (seconds,) = timed(subject.clock, settings, [building.update_of(subject.trained)])
+    return seconds
+
+
+def timed(clock: Clock, settings: Settings, parts: Sequence[Callable[[], object]]) -> list[float]:
+    """Median seconds of parts that run one after another, round by round."""
+    rounds = []
+    for _ in range(settings.warmup + settings.rounds):
+        clock.settle()
+        marks = [clock.mark()]
+        for part in parts:
+            part()
+            marks.append(clock.mark())
+        clock.settle()
+        rounds.append([clock.seconds(a, b) for a, b in pairwise(marks)])
+    return [float(seconds) for seconds in np.median(rounds[settings.warmup :], axis=0)]
+
+
+def _marked(subject: Subject, given: Given) -> Pass:
+    """Run the passes of a sample; forward and backward seconds of each layer, added up."""
+    forward, backward = [], []
+    for sample in given:
+        with Boundaries(subject.module, subject.spec.layers, subject.clock) as boundaries:
+            marks = _run(subject, sample)
+            forward.append(boundaries.forward_s(*marks[:2]))
+            backward.append(boundaries.backward_s(*marks[2:]))
+    return np.sum(forward, axis=0), np.sum(backward, axis=0)
+
+
+def _unmarked(subject: Subject, given: Given, holds: tuple[float, float] | None = None) -> Pass:
+    """Run the passes of a sample; forward and backward seconds of the whole, added up."""
+    marks = [_run(subject, sample, holds) for sample in given]
+    seconds = [[subject.clock.seconds(*of[:2]), subject.clock.seconds(*of[2:])] for of in marks]
+    forward, backward = np.sum(seconds, axis=0)
+    return forward, backward
+
+
+def _run(
+    subject: Subject, given: dict[str, Any], holds: tuple[float, float] | None = None
+) -> tuple[Mark, Mark, Mark, Mark]:
+    """Run one pass; where its forward and its backward part began and ended, each behind a hold if asked to."""
+    clock = subject.clock
+    clock.settle()
+    if holds:
+        clock.hold(holds[0])
+    start = clock.mark()
+    output = subject.forward(given)
+    forward_end = clock.mark()
+    gradient = draws(output, subject.generator) if subject.spec.trainable else None
+    if holds:
+        clock.hold(holds[1])
+    backward_start = clock.mark()
+    if gradient is not None:
+        torch.autograd.backward([output], [gradient])
+    end = clock.mark()
+    clock.settle()
+    return start, forward_end, backward_start, end

@@ -1,0 +1,283 @@
+"""The profiler: measures a model's components, and writes the model folder with their times.
+
+``profiles.measuring.fitting.layer_times`` reads them back.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import isnan
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rich.table import Table
+
+from profiles.architectures.models import read_model
+from profiles.checks import sum_in_order
+from profiles.errors import DiffusimError, InputError
+from profiles.files import path_kind
+from profiles.measuring.counting.component import ModelCount, count_model
+from profiles.measuring.counting.config_files import ConfigFile, ConfigOptions
+from profiles.measuring.counting.configured import count_configured, slug
+from profiles.measuring.counting.folder import folder_texts
+from profiles.measuring.counting.specs import ComponentSpec
+from profiles.measuring.counting.trace import first_line
+from profiles.measuring.counting.zoo import architecture
+from profiles.measuring.fitting.layer_times import QUANTILE_RULES, QUANTITIES, TIME_RULES
+from profiles.measuring.machine import OtherPrograms, disturbance
+from profiles.measuring.tables import show, table
+from profiles.measuring.timing.building import COUNTED_AS, DTYPES, RECIPES
+from profiles.measuring.timing.clocks import WALL, Clock, clock_of
+from profiles.measuring.timing.environment import Value, clocks, device_name, environment
+from profiles.measuring.timing.passes import (
+    WHOLE,
+    BatchTimes,
+    ComponentTimes,
+    Settings,
+    measure,
+    trained_parameters,
+)
+from profiles.measuring.writing import csv_text, toml_text, write_files
+from profiles.units import MILLISECOND
+
+BACKWARD: Final = "backward_ms is a later micro-batch's, whose gradients are added to those already there"
+WAITING: Final = 0.05
+"""Share of a pass that a GPU may wait for the host without a word."""
+COLUMNS: Final = (
+    *("component", "batch", "layers", "forward ms", "sum / whole"),
+    *("backward, first", "later", "sum / whole"),
+)
+
+
+Files = tuple[Sequence[ConfigFile], ConfigOptions]
+"""The user's own files, and what is asked for beside them."""
+
+
+class Profile(NamedTuple):
+    """What was measured of a model on a device, with what, and the cores that other programs kept busy meanwhile."""
+
+    model: str
+    device: str
+    counted: ModelCount
+    components: tuple[ComponentTimes, ...]
+    header: dict[str, Value]
+    other_cores: float
+
+
+def profile(
+    model: str | Files,
+    device: str,
+    settings: Settings,
+    *,
+    height: int | None = None,
+    width: int | None = None,
+    components: Sequence[str] = (),
+    name: str | None = None,
+    output: Path | None = None,
+) -> Profile:
+    """Measure every layer of a model's components, all or some, and write them into a model folder if one is named.
+
+    The model is one of the architectures or of the tiny ones; or the user's own files, a backbone and its frozen
+    encoders or one encoder, with what is asked for beside them (height and width, too). A simulation finds the times by
+    the name of the device: ``cpu`` or the GPU's by default.
+
+    Raises:
+        InputError: an argument breaks a rule, there is no such device, a component does not fit,
+            the folder holds other layers, or the user's class refuses what it is given.
+    """
+    clock = clock_of(device, settings.clock)
+    name = name or device_name(clock.device)
+    if not name.replace("-", "").replace(".", "").isalnum():
+        raise InputError(f"--name is '{name}', must be of letters, digits, '-' and '.'")
+    if isinstance(model, str):
+        counted = counted_for(model, settings.dtype, height=height, width=width, components=components)
+        return _profiled(model, counted, settings, (clock, name), output)
+    counted = _counted_files(model, settings.dtype, components)
+    title = counted.architecture.title
+    try:
+        return _profiled(slug(title), counted, settings, (clock, name), output)
+    except DiffusimError:
+        raise
+    except Exception as error:  # whatever the class says to its arguments
+        where = f"at batch sizes {','.join(map(str, settings.batch_sizes))} in {settings.dtype}"
+        raise InputError(f"{title} cannot run {where}: {first_line(error)}") from error
+
+
+def _counted_files(model: Files, dtype: str, components: Sequence[str]) -> ModelCount:
+    files, asked = model
+    counted = count_configured(files, replace(asked, dtype=_counted_as(dtype)))
+    specs = _chosen([part.spec for part in counted.components], components, counted.architecture.title)
+    chosen = (part for part in counted.components if part.spec.name in specs)
+    return replace(counted, components=tuple(replace(part, spec=specs[part.spec.name]) for part in chosen))
+
+
+def counted_for(
+    model: str,
+    dtype: str,
+    *,
+    height: int | None = None,
+    width: int | None = None,
+    components: Sequence[str] = (),
+) -> ModelCount:
+    """Count of the components of a model that are to be measured, in their precision."""
+    whole, counted_as = architecture(model, tiny=True), _counted_as(dtype)
+    kept = tuple(_chosen(whole.components, components, whole.title).values())
+    return count_model(replace(whole, components=kept, dtype=counted_as), height, width)
+
+
+def _counted_as(dtype: str) -> str:
+    if dtype not in DTYPES:
+        raise InputError(f"--dtype is '{dtype}', must be one of {', '.join(DTYPES)}")
+    return COUNTED_AS[dtype]
+
+
+def _chosen(specs: Sequence[ComponentSpec], names: Sequence[str], title: str) -> dict[str, ComponentSpec]:
+    """Components of some names, or all where none are given; they forget inputs that are not among them."""
+    known = [spec.name for spec in specs]
+    for name in names:
+        if name not in known:
+            raise InputError(f"unknown component '{name}' of {title}; choose from {', '.join(known)}")
+    there, found = names or known, {}
+    for spec in (spec for spec in specs if spec.name in there):
+        inputs = tuple(source for source in spec.inputs if source in there)
+        reads = {key: source for key, source in spec.reads.items() if source in there}
+        found[spec.name] = replace(spec, inputs=inputs, reads=reads)
+    return found
+
+
+def _profiled(
+    model: str, counted: ModelCount, settings: Settings, seat: tuple[Clock, str], output: Path | None
+) -> Profile:
+    if output is not None:
+        _check_folder(output, model, counted)
+    clock, name = seat
+    before, others = clocks(clock.device), OtherPrograms()
+    times = []
+    for component in counted.components:
+        print(f"measure: measuring {component.spec.name} of {model}", file=sys.stderr)
+        times.append(measure(component, counted.height, counted.width, settings, clock))
+    header: dict[str, Value] = {"source": "sim measure profile: medians of layers timed in place"}
+    header |= {"model": model, "height": counted.height, "width": counted.width, "device": clock.device.type}
+    header |= {"dtype": settings.dtype, "clock": settings.clock if clock.device.type == "cpu" else "events"}
+    header |= environment(clock.device) | {"clocks_before": before, "clocks_after": clocks(clock.device)}
+    header |= {key: getattr(settings, key) for key in ("warmup", "rounds", "seed")}
+    cores = others.cores()
+    header["other_programs_cores"] = "not known" if isnan(cores) else round(cores, 3)
+    if output is not None:
+        texts = time_texts(name, times, header)
+        if path_kind(output / "model.toml") == "nothing":
+            texts |= folder_texts(model, counted)
+        write_files(output, texts)
+    return Profile(model, name, counted, tuple(times), header, cores)
+
+
+def _check_folder(folder: Path, name: str, counted: ModelCount) -> None:
+    """Refuse a folder that holds another model, or this one at another size."""
+    kind = path_kind(folder)
+    if kind == "file":
+        raise InputError(f"--output {folder}: is not a folder")
+    if kind == "nothing" or not any(folder.iterdir()):
+        return
+    there = read_model(folder)
+    if (there.height, there.width) != (counted.height, counted.width):
+        sizes = f"{there.height}x{there.width}, not at {counted.height}x{counted.width}"
+        raise InputError(f"--output {folder}: holds {there.name} at {sizes}; name another folder")
+    layers = [(component.name, layer.name) for component in there.components for layer in component.layers]
+    if layers != [(part.spec.name, layer.name) for part in counted.components for layer in part.layers]:
+        asked = f"the components of {name} that were asked for"
+        raise InputError(f"--output {folder}: holds other layers than {asked}; name another folder")
+
+
+def report_profile(found: Profile, output: Path | None) -> None:
+    """Print what was measured; warn of a busy machine."""
+    title = f"{found.model} on {found.device}, {found.counted.height}x{found.counted.width}, {found.header['dtype']}"
+    show(150, times_table(title, found.components))
+    said = disturbance(found.other_cores) if found.header["clock"] == WALL else ""
+    lines = list(waiting_lines(found.components))
+    lines += [f"warning: {said}; --clock thread is not misled by others"] if said else []
+    lines += [f"wrote {output}"] if output is not None else []
+    for line in lines:
+        print(f"measure: {line}", file=sys.stderr)
+
+
+def waiting_lines(components: Sequence[ComponentTimes]) -> Iterator[str]:
+    """One line for each component whose passes a GPU spends waiting for the host to launch kernels.
+
+    The sum of the layers over the whole does not tell: it is one all the same.
+    """
+    for component in components:
+        found = [
+            f"{100 * share:.0f} % of {what} at batch {batch.batch}"
+            for what, quantity in (("forward", "forward"), ("backward", "backward_later"))
+            for batch in component.batches
+            if (share := batch.waiting(quantity) or 0.0) > WAITING
+        ]
+        what = "these are times of launching kernels as much as of their work"
+        if found:
+            yield f"{component.name}: the GPU waited for the host at least {', '.join(found)}: {what}"
+
+
+def times_table(title: str, components: Sequence[ComponentTimes]) -> Table:
+    """One row per component and batch size, in milliseconds."""
+    rows = []
+    for component, batch in _batches(components):
+        first, later = (sum_in_order(batch.median(name)) for name in ("backward_first", "backward_later"))
+        backward = [f"{1e3 * first:.2f}", f"{1e3 * later:.2f}"]
+        backward.append(f"{batch.sum_over_whole('backward_later'):.3f}" if later else "")
+        forward = (
+            f"{1e3 * sum_in_order(batch.median('forward')):.2f}",
+            f"{batch.sum_over_whole('forward'):.3f}",
+        )
+        first_columns = component.name, f"{batch.batch}", f"{len(component.counted.layers)}", *forward
+        rows.append([*first_columns, *(backward if component.counted.spec.trainable else [""] * 3)])
+    return table(title, COLUMNS, rows, left=("component",))
+
+
+def _batches(components: Sequence[ComponentTimes]) -> Iterator[tuple[ComponentTimes, BatchTimes]]:
+    for component in components:
+        for batch in component.batches:
+            yield component, batch
+
+
+def time_texts(
+    name: str, components: Sequence[ComponentTimes], header: Mapping[str, Value]
+) -> dict[Path, str]:
+    """Files of a profile on a device of some name, by their path in the model folder."""
+    rows: list[list[object]] = []
+    quantiles: list[list[object]] = []
+    for component, batch in _batches(components):
+        columns = zip(batch.median("forward"), batch.median("backward_later"), strict=True)
+        rows += ([component.name, n, batch.batch, *map(_ms, times)] for n, times in enumerate(columns))
+        for quantity in QUANTITIES:
+            for index, seconds in enumerate(batch.layers[quantity].T):
+                quantiles.append([component.name, index, batch.batch, quantity, *map(_ms, seconds)])
+    recipe = RECIPES[str(header["dtype"])]
+    updates = [
+        {"component": of.name, "parameters": trained_parameters(of.counted), "recipe": recipe}
+        | {"ms": _ms(of.optimizer_s)}
+        for of in components
+        if of.optimizer_s is not None
+    ]
+    whole = [_whole(component, batch) for component, batch in _batches(components)]
+    said = {**header, "backward": BACKWARD, "rows": len(rows), "whole": whole, "optimizer": updates}
+    return {
+        Path("times") / f"{name}.csv": csv_text(TIME_RULES, rows),
+        Path("times") / f"{name}.toml": toml_text(said),
+        Path("quantiles") / f"{name}.csv": csv_text(QUANTILE_RULES, quantiles),
+    }
+
+
+def _whole(component: ComponentTimes, batch: BatchTimes) -> dict[str, Value]:
+    found: dict[str, Value] = {"component": component.name, "batch_size": batch.batch}
+    parts = list(zip(("forward", "backward"), WHOLE, strict=True))
+    for name, quantity in parts if component.counted.spec.trainable else parts[:1]:
+        found[f"{name}_ms"] = _ms(batch.whole[quantity])
+        found[f"{name}_sum_over_whole"] = round(batch.sum_over_whole(quantity), 4)
+    if component.counted.spec.trainable:
+        found["backward_first_ms"] = _ms(sum_in_order(batch.median("backward_first")))
+    shares = {f"{name}_waiting_for_host": batch.waiting(quantity) for name, quantity in parts}
+    return found | {key: round(share, 4) for key, share in shares.items() if share is not None}
+
+
+def _ms(seconds: float) -> float:
+    return round(float(seconds) / MILLISECOND, 5)

@@ -1,0 +1,160 @@
+"""Asking: the requests, scenarios and strategies that the arguments of ``sim.run`` and its like stand for.
+
+Errors name flags where a value is refused, and parameters in equations. One rule makes one style of them: who calls
+from Python reads parameters (``speaks_of_parameters``), who calls from the command line flags (``in_flags``).
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from os import PathLike, fspath
+from typing import Any, Final, ParamSpec, TypeVar
+
+from profiles.architectures.components import TASKS
+from profiles.architectures.models import Model
+from profiles.errors import DiffusimError, InputError
+from profiles.machines.clusters import Cluster
+from profiles.software.stacks import DEFAULT_STACK, Stack
+from sim.asking.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, fields_of, scenario_of
+from sim.outcomes.runs import parameters_of
+from strategies.parameters import check_parameters, flag_of
+from strategies.registry import make, strategies_of
+from strategies.sampling_scenario import SamplingScenario
+from strategies.scenario import Scenario, Scene
+from strategies.strategy import AnyScenario, AnyStrategy
+
+P = ParamSpec("P")
+R = TypeVar("R")
+E = TypeVar("E", bound=DiffusimError)
+
+SHARED: Final = ("model", "strategy", "cluster", "gpus", "stack")
+"""Arguments of all functions that ask about a strategy, beside options and parameters."""
+ARGUMENTS: Final = (*SHARED, "measured", "measured_run", "runtime")
+"""Arguments of ``run``."""
+NAMED: Final = re.compile(r"(?<![\w.-])([a-z][a-z0-9_]*)(?:\((-?[\w.,]+)\)|(?= (is|are|must) ))")
+"""A name with its value in brackets, as equations have it, or one that something is said of."""
+COUNTED: Final = ("layers", "rows", "columns")
+"""Parameters whose names equations have for other numbers, too."""
+FLAG: Final = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
+
+
+def speaks_of_parameters(function: Callable[P, R]) -> Callable[P, R]:
+    """Let the errors of a function name ``batch_size``, and keep what the command line says: ``--batch-size``."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except DiffusimError as error:
+            speak_of_parameters(error)
+            raise
+
+    return call
+
+
+def in_flags(text: str) -> str:
+    """A refusal as the command line words it: what is a parameter or an option, with its value, is a flag with its.
+
+    So ``gpus(6) is no multiple of group_size(4)`` is ``--gpus 6 is no multiple of --group-size 4``.
+    """
+    known = {
+        "gpus",
+        *OPTION_NAMES,
+        *(name for task in TASKS for name in fields_of(strategies_of(task).values())),
+    }
+
+    def flag(match: re.Match[str]) -> str:
+        name, value, said = match.groups()
+        ours = "_" in name and said == "must"  # other words may stand anywhere, or be keys of a file
+        if name not in known or name in COUNTED or (value is None and match.start() and not ours):
+            return match[0]
+        return flag_of(name) if value is None else f"{flag_of(name)} {value}"
+
+    return NAMED.sub(flag, text)
+
+
+def speak_of_parameters(error: E) -> E:
+    """The error, which names parameters; the command line still says its flags."""
+    error.flags = error.flags or str(error)
+    words = FLAG.sub(lambda match: match[1].replace("-", "_"), error.flags)
+    error.args = (words, *error.args[1:])
+    return error
+
+
+def request_of(
+    model: str | Model | AnyScenario | None,
+    cluster: str | Cluster | None,
+    gpus: int | None,
+    given: dict[str, Any],
+    *,
+    strategies: Sequence[str | AnyStrategy] | None,
+    task: str | None = None,
+    stack: str | Stack | None = None,
+    arguments: Sequence[str] = ARGUMENTS,
+) -> Request:
+    """The request that the arguments make; a whole scenario says all but the parameters.
+
+    Raises:
+        InputError: something given is unknown, or said twice.
+    """
+    _check_asked(model, cluster, strategies, stack)
+    model = fspath(model) if isinstance(model, PathLike) else model
+    cluster = fspath(cluster) if isinstance(cluster, PathLike) else cluster
+    stack = fspath(stack) if isinstance(stack, PathLike) else stack
+    said = None if strategies is None else tuple(strategies)
+    if isinstance(model, Scene):
+        shared = {"cluster": cluster, "gpus": gpus, "stack": stack, "task": task}
+        own = [name for name in OPTION_NAMES if name in given]
+        own += [name for name, value in shared.items() if value is not None]
+        if own:
+            raise InputError(f"{own[0]} is given, but the scenario says it already")
+        request = Request("", "", None, said, given, model.task)
+    else:
+        where = DEFAULT_CLUSTER if cluster is None else cluster
+        request = Request(
+            model or "", where, gpus, said, given, task, DEFAULT_STACK if stack is None else stack
+        )
+    check_known(request, arguments)
+    return request
+
+
+def _check_asked(model: object, cluster: object, strategies: Sequence[object] | None, stack: object) -> None:
+    """Refuse what names neither a model, a cluster, a strategy nor a stack.
+
+    Raises:
+        InputError: one is of another kind.
+    """
+    if not isinstance(model, str | PathLike | Model | Scene | None):
+        raise InputError(f"model is {model!r}, must be a name, a folder, a Model or a Scenario")
+    if not isinstance(cluster, str | PathLike | Cluster | None):
+        raise InputError(f"cluster is {cluster!r}, must be a name, a file or a Cluster")
+    if not isinstance(stack, str | PathLike | Stack | None):
+        raise InputError(f"stack is {stack!r}, must be a name, a file or a Stack")
+    for strategy in () if strategies is None else strategies:
+        if not isinstance(strategy, str) and not hasattr(strategy, "candidates"):
+            raise InputError(f"strategy is {strategy!r}, must be a name or a strategy")
+
+
+def scenario_asked(model: str | Model | AnyScenario | None, request: Request) -> AnyScenario:
+    """The scenario of a request; one that was given whole is it."""
+    return model if isinstance(model, Scenario | SamplingScenario) else scenario_of(request)
+
+
+def strategy_asked(request: Request) -> AnyStrategy:
+    """The only strategy asked about, with its parameters.
+
+    Raises:
+        InputError: a parameter is unknown, given twice, or breaks its rule.
+    """
+    assert request.strategies is not None
+    (strategy,), parameters = request.strategies, request.parameters
+    if isinstance(strategy, str):
+        return make(strategy, parameters)
+    if parameters:
+        raise InputError(f"{next(iter(parameters))} is given, but {strategy.name} has its parameters already")
+    return check_parameters(strategy)
+
+
+def held(request: Request, strategy: AnyStrategy) -> Mapping[str, Any]:
+    """The parameters that were given of a strategy."""
+    return request.parameters or (parameters_of(strategy) if strategy in (request.strategies or ()) else {})

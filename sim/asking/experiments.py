@@ -1,0 +1,135 @@
+"""Experiments: a whole question as a file, the flags of ``sim run`` or ``sim sweep`` as keys.
+
+A file is TOML, or the result of ``sim run --json``, which asks for that result again; ``-`` is standard input.
+"""
+
+import json
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, Final
+
+from profiles.errors import InputError, one_line, shown
+from profiles.files import MAX_BYTES, Table, read_json
+from sim.asking.measured_runs import flags_of
+from strategies.parameters import flag_of
+
+FLAG: Final = "--experiment"
+STDIN: Final = "-"
+
+
+def load_experiment(path: str | PathLike[str]) -> dict[str, Any]:
+    """The flags that a file holds, by names with underscores, as ``sim.run`` and ``sim.sweep`` take them.
+
+    Raises:
+        InputError: it cannot be read, or a key holds what no flag takes.
+    """
+    file, found = fspath(path), _values(fspath(path))
+    if not found:
+        where = "standard input" if file == STDIN else "the file"
+        raise InputError(f"{file}: {where} is empty, must hold flags by name, or the result of a run")
+    flags: dict[str, Any] = {}
+    for key, value in found.items():
+        name = key.replace("-", "_")
+        if "=" in name:  # on the command line its value would begin there
+            raise InputError(f"{file}: {shown(key)} is no flag")
+        if name in flags:
+            raise InputError(f"{file}: {name} is given twice")
+        if not _is_a_value(value):
+            raise InputError(
+                f"{file}: {shown(key)} is {shown(value)}, must be a word, a number or a list of them"
+            )
+        if name == "experiment":
+            raise InputError(f"{file}: {key} is {shown(value)}, but an experiment names no other")
+        if value is not None:
+            flags[name] = value
+    return flags
+
+
+def _values(path: str) -> Mapping[str, Any]:
+    """The flags that a file, or standard input, gives, by their names there; JSON from there begins with a bracket.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    found: Any
+    if path == STDIN:
+        text = sys.stdin.read(MAX_BYTES)
+        try:
+            found = (
+                json.loads(text) if (as_json := text.lstrip().startswith(("{", "["))) else tomllib.loads(text)
+            )
+        except (ValueError, RecursionError) as error:
+            reason = one_line(str(error).lower())
+            raise InputError(f"{path}: standard input is neither JSON nor TOML: {reason}") from None
+    else:
+        as_json = Path(path).suffix == ".json"
+        found = read_json(Path(path)) if as_json else Table.read(Path(path)).values()
+    if not isinstance(found, Mapping):
+        raise InputError(f"{path}: is {shown(found)}, must be flags by name, or the result of a run")
+    return flags_of(found, path) if as_json else found
+
+
+def _is_a_value(value: object) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(item, str | int | float) for item in value)
+    return value is None or isinstance(value, str | int | float)
+
+
+def as_toml(flags: Mapping[str, Any]) -> str:
+    """Flags by name as the TOML of an experiment; those without a value are left out."""
+    given = {name: value for name, value in flags.items() if value is not None and value != ""}
+    return "".join(f"{flag_of(name)[2:]} = {_toml(value)}\n" for name, value in given.items())
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """What a file adds to a command line; without a file nothing.
+
+    Attributes:
+        path: the file.
+        flags: those that it gives, with dashes; the command line gives the others itself.
+        words: of the command line that they amount to.
+    """
+
+    path: str = ""
+    flags: frozenset[str] = field(default_factory=frozenset)
+    words: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, path: str, given: frozenset[str]) -> "Experiment":
+        """The experiment of a file, but for the flags that are given beside it.
+
+        Raises:
+            InputError: as of ``load_experiment``.
+        """
+        found = {flag_of(name): value for name, value in load_experiment(path).items()}
+        own = {flag: value for flag, value in found.items() if flag not in given and value is not False}
+        words = tuple(flag if value is True else f"{flag}={_word(value)}" for flag, value in own.items())
+        return cls(path, frozenset(own), words)
+
+    def gives(self, flag: str) -> bool:
+        """Whether a flag is from the file."""
+        return flag in self.flags
+
+    def blamed(self, error: InputError) -> InputError:
+        """The error, which names the file unless it is about flags that are not from there."""
+        words = error.flags or str(error)
+        said = words.partition("; ")[0]  # after it come flags that might have been meant
+        about = {word.rstrip(",:;?") for word in said.split() if word.startswith("--")}
+        if about and not about & self.flags:
+            return error
+        return InputError(words if words.startswith(self.path) else f"{self.path}: {words}")
+
+
+def _word(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

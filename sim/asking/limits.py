@@ -1,0 +1,114 @@
+"""Limits: orders that would take longer to carry out than anybody waits; they are refused before any work."""
+
+from typing import Final
+
+from profiles.architectures.models import Model
+from profiles.costs.resolutions import in_words
+from profiles.errors import DiffusimWarning, InputError, warn_caller
+from strategies.scenario import Scenario
+from strategies.strategy import AnyScenario, AnyStrategy
+
+MAX_SIMULATED: Final = 2**17
+"""Forwards and backwards of one simulated iteration; as many take 4 s and 350 MB."""
+MAX_ORDERED: Final = 2**19
+"""Forwards and backwards of an order that depends on no model; as many take 5 s."""
+MAX_LISTED: Final = 2**14
+"""Forwards and backwards of an order in waves that depends on no model; list scheduling takes 6 s for as many."""
+MAX_SWEPT_GPUS: Final = 2**15
+"""GPUs of a sweep; every degree that divides them is looked at."""
+MAX_SWEPT_LAYERS: Final = 256
+"""Layers of a backbone of a sweep, which is cut in every way; the largest that is shipped has 80."""
+MAX_SWEPT_SKIPS: Final = 512
+"""Skips of a backbone of a sweep, likewise."""
+MAX_SWEPT_SAMPLES: Final = 1024
+"""Samples per GPU of a training sweep; every number of micro-batches that divides them is looked at."""
+MOST_PIXELS: Final = 256
+"""Pixels over those of a model's reference; its tables say nothing of 16 times its sides."""
+HELD_PIXELS: Final = 64
+"""The most pixels over those of the reference that published numbers reach: PipeFusion's of PixArt at 8,192."""
+
+
+def check_pixels(model: Model, width: int, height: int) -> None:
+    """Refuse, or warn of, resolutions that are far from what a model's tables were counted at.
+
+    Raises:
+        InputError: it has more pixels than anything can be said of.
+    """
+    asked, times = in_words(height, width), width * height / (model.width * model.height)
+    reference = f"{times:,.0f} times the pixels of the {in_words(model.height, model.width)} of {model.name}"
+    if times > MOST_PIXELS:
+        raise InputError(f"--resolution is {asked}, {reference}, must be at most {MOST_PIXELS} times those")
+    if times > HELD_PIXELS:
+        held = f"published numbers were held against estimates up to {HELD_PIXELS} times"
+        words = f"resolution {asked} is {reference}; {held}: the band is of those, and says nothing of this"
+        warn_caller(words, DiffusimWarning)
+
+
+def check_swept(scenario: AnyScenario) -> None:
+    """Refuse more GPUs than can be swept over in seconds, and those that no point can use.
+
+    Raises:
+        InputError: there are more, or one backbone would be trained on a part of a node beside whole ones.
+    """
+    gpus = scenario.workload.num_gpus
+    if gpus > MAX_SWEPT_GPUS:
+        raise InputError(
+            f"--gpus is {gpus}, must be at most {MAX_SWEPT_GPUS} where degrees are looked for; run takes more"
+        )
+    _check_backbones(scenario)
+    if scenario.task == "train" and scenario.workload.batch_size > MAX_SWEPT_SAMPLES * gpus:
+        rule = (
+            f"must be at most {MAX_SWEPT_SAMPLES} for each of gpus({gpus}) where micro-batches are looked for"
+        )
+        raise InputError(f"--batch-size is {scenario.workload.batch_size}, {rule}; run takes more")
+    each = scenario.cluster.devices_per_node
+    if scenario.task == "train" and len(scenario.model.backbones) == 1 and gpus > each and gpus % each:
+        below = gpus // each * each
+        rule = f"must be a multiple of the {each} of a node, such as {below} or {below + each}"
+        raise InputError(f"--gpus is {gpus}, {rule}: no point can use a part of one beside whole ones")
+
+
+def _check_backbones(scenario: AnyScenario) -> None:
+    """Refuse backbones of more layers or skips than can be cut in every way in seconds.
+
+    Raises:
+        InputError: one has more.
+    """
+    model = scenario.model
+    for backbone in (model.components[index] for index in model.backbones):
+        counts = (
+            (len(backbone.layers), MAX_SWEPT_LAYERS, "layers"),
+            (len(backbone.skips), MAX_SWEPT_SKIPS, "skips"),
+        )
+        for there, most, things in counts:
+            if there > most:
+                rule = f"must have at most {most} where strategies are looked for; run takes more"
+                raise InputError(f"{scenario.model_name}: {backbone.name} has {there} {things}, {rule}")
+
+
+def check_passes(strategy: AnyStrategy, scenario: AnyScenario | None = None) -> None:
+    """Refuse an order of more forwards and backwards than can be carried out in seconds.
+
+    Args:
+        strategy: with its parameters.
+        scenario: what it is to run; None where the order depends on no model, and nothing is simulated.
+
+    Raises:
+        InputError: it has more.
+    """
+    degree = getattr(strategy, "pipeline_degree", None) or 1
+    micro_batches = getattr(strategy, "micro_batches", None) or 1
+    stages = degree * getattr(strategy, "chunks", 1)
+    if hasattr(strategy, "waves"):  # each goes down the positions and up again
+        stages *= 2 * strategy.waves
+    passes = 2 * stages * micro_batches
+    words = f"2 * stages({stages}) * micro_batches({micro_batches}) = {passes} forwards and backwards"
+    most = MAX_SIMULATED
+    if scenario is None:
+        most = MAX_LISTED if hasattr(strategy, "waves") else MAX_ORDERED
+    elif isinstance(scenario, Scenario) and not hasattr(strategy, "pipeline_degree"):
+        frozen = sum(len(scenario.model.components[index].layers) for index in scenario.frozen)
+        passes = (2 + frozen) * micro_batches  # frozen layers run with each
+        words = f"(2 + frozen layers({frozen})) * micro_batches({micro_batches}) = {passes} forwards and backwards"
+    if passes > most:
+        raise InputError(f"{words}, must be at most {most}")

@@ -1,0 +1,326 @@
+"""Scenarios made from names and options, and the task that these belong to.
+
+Messages name flags of the command line; ``sim.api`` lets those who call from Python read parameters instead.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from profiles.architectures.components import TASKS
+from profiles.architectures.models import Model, load_model, model_names
+from profiles.costs.resolutions import check_whole_tokens, in_words
+from profiles.errors import DiffusimWarning, InputError, near, warn_caller
+from profiles.machines.clusters import Cluster, cluster_names, load_cluster
+from profiles.machines.whatifs import WHAT_IFS, changed, idle
+from profiles.names import known_name
+from profiles.software.levers import cached_share
+from profiles.software.stacks import DEFAULT_STACK, Stack, load_stack, stack_names
+from sim.asking.limits import check_pixels
+from strategies.parameters import check_integer, flag_of
+from strategies.plans.workloads import (
+    DEFAULT_BATCH_PER_GPU,
+    OWN_OPTIONS,
+    VIDEOS_PER_GPU,
+    SamplingWorkload,
+    TrainingWorkload,
+)
+from strategies.registry import class_of, strategies_of, strategy_named, task_of
+from strategies.sampling_scenario import SamplingScenario
+from strategies.scenario import Scenario
+from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts
+
+OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "train": (
+        "resolution",
+        "frames",
+        "frozen",
+        "ema",
+        "self_conditioning",
+        "self_conditioning_draw",
+        "checkpointing",
+        "memory_recipe",
+        "placement",
+        "trainable",
+        "offload",
+    ),
+    "sample": (
+        "resolution",
+        "frames",
+        "steps",
+        "guidance",
+        "include",
+        "decode_chunks",
+        "text_tokens",
+        "text",
+        *OWN_OPTIONS,
+    ),
+}
+"""Options of the workloads of a task, beside the GPUs and the batch size."""
+OPTION_NAMES: Final = tuple(dict.fromkeys(("batch_size", *WHAT_IFS, *OPTIONS["train"], *OPTIONS["sample"])))
+UNTELLING: Final = ("offload",)
+"""Options of both tasks that say neither."""
+DECODING: Final = ("vae_parallel", "vae_tile", "decode_chunks")
+"""Options of the way in which an included VAE decodes."""
+DEFAULT_CLUSTER: Final = "p4de"
+"""The cluster where none is named."""
+DOES: Final = {"train": "trains", "sample": "draws images"}
+KIND: Final = {"train": "training", "sample": "sampling"}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A question about a model on a cluster, by name or as values of one's own; other names become the names.
+
+    Attributes:
+        model: a name, a folder, or a model.
+        cluster: a name, a file, or a cluster.
+        gpus: GPUs in all; None takes one node, or as many as the samplers named can use.
+        strategies: those named, or made already; None asks about all of the task.
+        given: options of the workload, what-ifs and parameters of strategies, by name.
+        task: ``train`` or ``sample``, where it is said.
+        stack: a name, a file, or a stack.
+    """
+
+    model: str | Model
+    cluster: str | Cluster
+    gpus: int | None
+    strategies: tuple[str | AnyStrategy, ...] | None
+    given: Mapping[str, Any]
+    task: str | None = None
+    stack: str | Stack = DEFAULT_STACK
+
+    def __post_init__(self) -> None:
+        for kind, names in (("model", model_names), ("cluster", cluster_names), ("stack", stack_names)):
+            if isinstance(name := getattr(self, kind), str) and name:
+                object.__setattr__(self, kind, known_name(kind, name, names()) or name)
+        if self.strategies is not None:
+            found = [strategy_named(item) if isinstance(item, str) else item for item in self.strategies]
+            object.__setattr__(self, "strategies", tuple(found))
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of strategies that were given."""
+        return {name: plain(value) for name, value in self.given.items() if name not in OPTION_NAMES}
+
+    @property
+    def names(self) -> list[str] | None:
+        """The names of the strategies asked about; None where that is all of the task."""
+        named = self.strategies
+        return None if named is None else [item if isinstance(item, str) else item.name for item in named]
+
+    @property
+    def classes(self) -> list[type[AnyStrategy]]:
+        """The strategies asked about."""
+        if self.strategies is None:
+            return list(strategies_of(find_task(self)).values())
+        return [class_of(item) if isinstance(item, str) else type(item) for item in self.strategies]
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401
+    """A value as parameters take it: numbers of numpy as Python's, lists as tuples."""
+    if isinstance(value, list | tuple):
+        return tuple(map(plain, value))
+    return value.item() if hasattr(value, "dtype") and hasattr(value, "item") else value
+
+
+def find_task(request: Request) -> str:
+    """The task of a request: of its strategies, or as it says, or as its options imply.
+
+    Raises:
+        InputError: these do not go together.
+    """
+    if request.task is not None and request.task not in TASKS:
+        raise InputError(f"--task is '{request.task}', must be one of {', '.join(TASKS)}")
+    if request.strategies is not None:
+        found, owner = _task_of_strategies(request.strategies, request.task)
+    elif request.task is not None:
+        found, owner = request.task, f"--task is {request.task}"
+    else:
+        why = _sampling_flag(request)
+        found, owner = ("sample", f"{why} of sampling") if why else ("train", "")
+    _check_options(request.given, found, owner)
+    return found
+
+
+def _task_of_strategies(strategies: Sequence[str | AnyStrategy], asked: str | None) -> tuple[str, str]:
+    """The task of all strategies named, and who says so."""
+    if not strategies:
+        raise InputError("--strategy names none; leave it out to ask about all")
+    found = {
+        item if isinstance(item, str) else item.name: task_of(item) if isinstance(item, str) else item.task
+        for item in strategies
+    }
+    first = next(iter(found))
+    for name, other in found.items():
+        if other != found[first]:
+            raise InputError(
+                f"--strategy names {first}, which {DOES[found[first]]}, and {name}, which {DOES[other]}"
+            )
+    if asked not in (None, found[first]):
+        raise InputError(f"--task is {asked}, but {first} {DOES[found[first]]}")
+    return found[first], f"{first} {DOES[found[first]]}"
+
+
+def _sampling_flag(request: Request) -> str | None:
+    """The first option or parameter given that says sampling: a resolution alone does, beside training it does not."""
+    training, sampling = ({*OPTIONS[task], *fields_of(strategies_of(task).values())} for task in TASKS)
+    if any(name in training - sampling for name in request.given):
+        sampling -= training
+    says = sampling - training | sampling.intersection(OPTIONS["sample"]).difference(UNTELLING)
+    return next((flag_of(name) for name in request.given if name in says), None)
+
+
+def fields_of(classes: Iterable[type[AnyStrategy]]) -> set[str]:
+    """The names of the parameters of strategies."""
+    return {item.name for cls in classes for item in fields(cls)}  # type: ignore[arg-type]
+
+
+def _check_options(given: Mapping[str, Any], found: str, owner: str) -> None:
+    """Refuse options of the other task."""
+    for other in TASKS:
+        for name in OPTIONS[other]:
+            if name in given and name not in OPTIONS[found]:
+                raise InputError(f"{flag_of(name)} is of {KIND[other]}, {owner}")
+
+
+def check_known(request: Request, arguments: Sequence[str] = ()) -> None:
+    """Refuse names of neither options nor parameters.
+
+    Args:
+        request: what is asked.
+        arguments: names beside options and parameters.
+
+    Raises:
+        InputError: there is one.
+    """
+    task = find_task(request)
+    every = {name for own in TASKS for name in fields_of(strategies_of(own).values())}
+    own = [item.name for cls in request.classes for item in fields(cls)]  # type: ignore[arg-type]
+    for name in request.parameters:
+        if name not in every and name not in own:
+            known = list(dict.fromkeys([*own, *arguments, "batch_size", *OPTIONS[task], *WHAT_IFS]))
+            raise InputError(f"unknown parameter '{name}'; {near(name, known)}choose from {', '.join(known)}")
+
+
+def scenario_of(request: Request) -> AnyScenario:
+    """The scenario that is asked about.
+
+    Raises:
+        InputError: a name is unknown, or a value breaks its rule.
+    """
+    task = find_task(request)
+    cluster = load_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
+    cluster = changed(cluster, request.given)
+    stack = load_stack(request.stack) if isinstance(request.stack, str) else request.stack
+    model = load_model(request.model) if isinstance(request.model, str) else request.model
+    gpus = _integer("gpus", request.gpus, _most_gpus(request, cluster))
+    model_name, cluster_name, stack_name = (
+        item if isinstance(item, str) else "" for item in (request.model, request.cluster, request.stack)
+    )
+    rest = (model_name, cluster_name, stack, stack_name)
+    given = {name: plain(request.given[name]) for name in OPTIONS[task] if name in request.given}
+    given = {name: value for name, value in given.items() if value is not None}
+    if "frames" in given:
+        given["frames"] = _integer("frames", given["frames"], 1)
+    batch_size = request.given.get("batch_size")
+    scenario: AnyScenario
+    if task == "train":
+        each = DEFAULT_BATCH_PER_GPU if model.frames == 1 else VIDEOS_PER_GPU
+        batch = _integer("batch_size", batch_size, each * gpus)
+        width, height = _sides(given.get("resolution", (model.width, model.height)))
+        given |= {"resolution": in_words(height, width)} if "resolution" in given else {}
+        asked = TrainingWorkload(gpus, batch, **given)
+        check_pixels(model, width, height)
+        scenario = Scenario(model, cluster, asked, *rest)
+    else:
+        drawn = _drawn(model, gpus, _integer("batch_size", batch_size, 1), given)
+        scenario = SamplingScenario(model, cluster, drawn, *rest)
+        _check_included(scenario)
+    _warn_of_times(model.for_task(task), scenario)
+    for words in idle(cluster, gpus):
+        warn_caller(words, DiffusimWarning)
+    return scenario
+
+
+def _integer(name: str, value: Any, default: int) -> int:  # noqa: ANN401
+    value = default if value is None else plain(value)
+    check_integer(name, value)
+    return int(value)
+
+
+def _drawn(model: Model, gpus: int, batch_size: int, given: dict[str, Any]) -> SamplingWorkload:
+    """The workload of a sampler; what is not given is the model's.
+
+    Raises:
+        InputError: a value breaks its rule.
+    """
+    width, height = _sides(given.pop("resolution", (model.width, model.height)))
+    given.setdefault("guidance", model.guidance)
+    if model.steps is not None:
+        given.setdefault("steps", model.steps)
+    if isinstance(include := given.get("include"), str):
+        given["include"] = tuple(part.strip() for part in include.split(",")) if include else ()
+    given |= {
+        name: _integer(name, given[name], 1)
+        for name in ("steps", "decode_chunks", "text_tokens", "vae_tile", "vae_parallel")
+        if name in given
+    }
+    if isinstance(share := given.get("cache_steps"), str):
+        given["cache_steps"] = cached_share(share, model.name)
+    workload = SamplingWorkload(gpus, height, width, batch_size=batch_size, **given)
+    check_pixels(model, width, height)
+    for backbone in model.backbones:
+        check_whole_tokens(model, model.components[backbone], height, width)
+    return workload
+
+
+def _check_included(scenario: SamplingScenario) -> None:
+    """Refuse options of frozen components where none of them runs.
+
+    Raises:
+        InputError: one is given, and would change nothing.
+    """
+    own = {"encoders": scenario.encoders, **dict.fromkeys(DECODING, scenario.decoders)}
+    usual = {item.name: item.default for item in fields(SamplingWorkload)}
+    for name, components in own.items():
+        value = getattr(scenario.workload, name)
+        if value != usual[name] and not scenario.included(components):
+            known = [scenario.model.components[i].name for i in components]
+            needs = f"--include {' or '.join(known)}, or --include all" if known else "a model that has one"
+            raise InputError(f"{flag_of(name)} is {value}, but changes nothing without {needs}")
+
+
+def _sides(resolution: Any) -> tuple[int, int]:  # noqa: ANN401
+    """Width and height in pixels; one number is both, and words are as the command line has them."""
+    sides = resolution
+    if isinstance(resolution, str) and re.fullmatch(r"\d+(x\d+)?", resolution, re.ASCII):
+        sides = tuple(map(int, resolution.split("x")))
+    if isinstance(sides, int):
+        sides = (sides,)
+    if not isinstance(sides, tuple) or len(sides) not in (1, 2) or not all(isinstance(s, int) for s in sides):
+        raise InputError(
+            f"--resolution is {resolution!r}, must be pixels such as 1024, or width and height such as 1280x1920"
+        )
+    return sides[0], sides[-1]
+
+
+def _warn_of_times(model: Model, scenario: AnyScenario) -> None:
+    """Warn of times that were measured, but not on the device that the cluster has, so that its rates give them."""
+    device = scenario.cluster.device.name
+    if others := model.times_elsewhere(device):
+        message = (
+            f"{scenario.model_name} has times measured on {', '.join(others)}, but cluster {scenario.cluster.name} is"
+            f" of device {device}: layers without times on it are estimated by its rates"
+        )
+        warn_caller(message, DiffusimWarning)
+
+
+def _most_gpus(request: Request, cluster: Cluster) -> int:
+    """The most GPUs of one node, or of the nodes that are asked for, that the strategies asked about can use."""
+    there = min(cluster.devices_per_node, 8)
+    if request.given.get("nodes") is not None:
+        there = cluster.max_devices
+    counts = [gpu_counts(cls, there) for cls in request.classes]
+    return max((most for most, *_ in filter(None, counts)), default=there)

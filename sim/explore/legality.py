@@ -1,0 +1,182 @@
+"""Legality: which runtimes run a point."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any, Final
+
+from profiles.errors import InfeasibleError, InputError
+from profiles.software.levers import HALF
+from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
+from sim.asking.scenarios import KIND
+from sim.explore.points import Point
+from sim.outcomes.results import Result
+from sim.outcomes.runs import parameters_of
+from strategies.parameters import flag_of
+from strategies.scenario import Scenario
+from strategies.strategy import AnyScenario, AnyStrategy
+
+NO_RUNTIME: Final = "none known"
+"""In place of the names of runtimes that run a point, where none is known."""
+
+
+def case_of(strategy: AnyStrategy, scenario: AnyScenario) -> Case:
+    """A point as runtimes see it.
+
+    Raises:
+        InfeasibleError: it does not exist.
+    """
+    parameters, gpus = dict(parameters_of(strategy)), scenario.workload.num_gpus
+    if isinstance(scenario, Scenario):
+        return Case(scenario.model.name, strategy.name, parameters, gpus)
+    point: Any = strategy
+    groups = point.guidance_groups(scenario)
+    if parameters.get("pipeline_degree", 0) is None:
+        parameters["pipeline_degree"] = gpus // groups
+    if "guidance_degree" in parameters:  # what the degrees leave are groups with images of their own
+        degrees = [of for name, of in parameters.items() if name.endswith("_degree") and of]
+        parameters["data_degree"] = gpus // prod(
+            degrees if parameters["guidance_degree"] else (groups, *degrees)
+        )
+    return Case(scenario.model.name, strategy.name, parameters, gpus, groups)
+
+
+def runtimes_of(strategy: AnyStrategy | None, scenario: AnyScenario) -> tuple[str, ...]:
+    """The names of the runtimes that run a point; none of one that does not exist."""
+    if strategy is None:
+        return ()
+    try:
+        return runs_in(scenario.task, case_of(strategy, scenario))
+    except InfeasibleError:
+        return ()
+
+
+def first_runtime(result: Result) -> Runtime:
+    """The first runtime that runs a result.
+
+    Raises:
+        InputError: none that is known does; the reason of each that has the strategy.
+    """
+    assert result.source is not None
+    scenario = result.source.scenario
+    case = case_of(result.source.strategy, scenario)
+    if names := runs_in(scenario.task, case):
+        return find_runtime(names[0])
+    of_task = (one for one in all_runtimes().values() if one.task == scenario.task)
+    having = sorted(
+        (one for one in of_task if case.strategy in one.rules), key=lambda one: bool(one.unknown(case.model))
+    )
+    why = (
+        "; ".join([*_nearly(having, case), *(one.refusal(case) for one in having)]) or "none has the strategy"
+    )
+    raise InputError(f"no runtime is known that starts this {case.strategy}: {why}")
+
+
+def _nearly(runtimes: Sequence[Runtime], case: Case) -> Iterator[str]:
+    """With which other parameters beside degrees the first of some runtimes would run a case."""
+    for runtime in runtimes:
+        changes = runtime.rules[case.strategy].kept_to(case.parameters)
+        if changes and not runtime.refusal(replace(case, parameters={**case.parameters, **changes})):
+            flags = " ".join(f"{flag_of(name)} {value}" for name, value in changes.items())
+            yield f"with {flags} {runtime.name} runs it"
+            return
+
+
+def runtime_for(name: str, scenario: AnyScenario) -> Runtime:
+    """The runtime of a name, of the task of a scenario.
+
+    Raises:
+        InputError: there is none, or it is of the other task.
+    """
+    found = find_runtime(name)
+    if found.task != scenario.task:
+        raise InputError(
+            f"--runtime is {name}, which is of {KIND[found.task]}, but this is of {KIND[scenario.task]}"
+        )
+    if unknown := found.unknown(scenario.model.name):
+        raise InputError(f"--runtime is {name}, but {unknown}")
+    return found
+
+
+def check_heeded(strategy: AnyStrategy, scenario: AnyScenario) -> None:
+    """Refuse options of sampling that change nothing of a point; in a sweep they may change others.
+
+    Raises:
+        InputError: there is one.
+        InfeasibleError: the point does not exist.
+    """
+    if isinstance(scenario, Scenario):
+        return
+    grid = getattr(getattr(strategy, "layout", lambda _: None)(scenario), "grid", None)
+    if grid is None:
+        return
+    workload = scenario.workload
+    if workload.heads == "padded" and grid.ulysses * grid.tensor == 1:
+        raise InputError(
+            f"--heads is padded, but {strategy.name} does not divide attention heads on {workload.num_gpus} GPUs"
+        )
+    if workload.all_to_all != HALF and grid.ulysses == 1:
+        asked = f"--all-to-all is {workload.all_to_all}"
+        raise InputError(f"{asked}, but {strategy.name} has no all-to-all on {workload.num_gpus} GPUs")
+
+
+def check_runs(name: str, strategy: AnyStrategy, scenario: AnyScenario) -> Runtime:
+    """The runtime of a name, which runs a point.
+
+    Raises:
+        InputError: it does not run it, or there is none.
+        InfeasibleError: the point does not exist.
+    """
+    runtime = runtime_for(name, scenario)
+    if refusal := runtime.refusal(case_of(strategy, scenario)):
+        raise InputError(f"--runtime is {name}, but {refusal}")
+    return runtime
+
+
+def within(name: str, points: Sequence[Point], scenario: AnyScenario) -> list[Point]:
+    """The points that a runtime runs; of each strategy that has none, one that says why.
+
+    Where only parameters beside degrees break a rule, they are set to what it allows.
+
+    Raises:
+        InputError: there is no such runtime, it is of the other task, or does not know the model.
+    """
+    runtime = runtime_for(name, scenario)
+    kept: dict[object, Point] = {}
+    refused: dict[str, Point] = {}
+    for point in points:
+        own = _kept_to(runtime, point, scenario)
+        if reason := _refusal(runtime, own, scenario):
+            none = Point(None, point.name, reason=reason, kind=f"not in {name}", seamless=point.seamless)
+            refused.setdefault(point.name, none)
+        else:
+            kept.setdefault((own.name, own.num_gpus, own.strategy), own)
+    there = {point.name for point in kept.values()}
+    return [*kept.values(), *(point for name, point in refused.items() if name not in there)]
+
+
+def _kept_to(runtime: Runtime, point: Point, scenario: AnyScenario) -> Point:
+    """A point with the parameters that break the rule of a runtime as it allows them."""
+    rule = runtime.rules.get(point.name)
+    if rule is None or point.strategy is None:
+        return point
+    try:
+        case = case_of(point.strategy, _there(point, scenario))
+    except InfeasibleError:
+        return point  # the sweep says why
+    changes = rule.kept_to(case.parameters)
+    return replace(point, strategy=replace(point.strategy, **changes)) if changes else point  # type: ignore[type-var]
+
+
+def _there(point: Point, scenario: AnyScenario) -> AnyScenario:
+    """The scenario on the GPUs of a point."""
+    return scenario.on(point.num_gpus or scenario.workload.num_gpus)
+
+
+def _refusal(runtime: Runtime, point: Point, scenario: AnyScenario) -> str:
+    if point.strategy is None:
+        return ""
+    try:
+        return runtime.refusal(case_of(point.strategy, _there(point, scenario)))
+    except InfeasibleError:
+        return ""  # which the sweep says itself

@@ -1,0 +1,85 @@
+"""Contents: what a value holds, as a short hash, so that results tell which inputs they are of.
+
+It is taken of what was read, not of the files: those may have changed since.
+"""
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from hashlib import blake2b
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Final
+
+from strategies.strategy import AnyScenario
+
+ENGINE: Final = ("profiles", "strategies", "sim", "sim.asking", "sim.outcomes", "sim.replay")
+"""Packages whose code gives results."""
+
+
+class _Writer(pickle.Pickler):
+    """Writes values so that equal ones give equal bytes: objects by their fields, mappings sorted, nothing twice."""
+
+    def reducer_override(self, value: Any) -> Any:  # noqa: ANN401
+        if is_dataclass(value) and not isinstance(value, type):
+            own = tuple(_ordered(getattr(value, item.name)) for item in fields(value))
+            return tuple, ((type(value).__qualname__, *own),)
+        if isinstance(value, Mapping):
+            return tuple, (_items(value),)
+        return NotImplemented
+
+
+def _ordered(value: Any) -> Any:  # noqa: ANN401
+    """A value whose plain dicts are sorted: pickle asks no pickler about them, nor about lists and tuples."""
+    if type(value) is dict:
+        return _items(value)
+    return type(value)(map(_ordered, value)) if type(value) in (list, tuple) else value
+
+
+def _items(mapping: Mapping[Any, Any]) -> tuple[Any, ...]:
+    return tuple(sorted((key, _ordered(item)) for key, item in mapping.items()))
+
+
+def content_of(value: object) -> str:
+    """Hash of what a value of dataclasses, tuples, mappings, texts and numbers holds."""
+    written = BytesIO()
+    writer = _Writer(written, protocol=4)
+    writer.fast = True  # equal parts are written out each time: whether they are one object is no content
+    writer.dump(_ordered(value))
+    return _hash(written.getvalue())
+
+
+def _hash(content: bytes) -> str:
+    return blake2b(content, digest_size=8).hexdigest()
+
+
+def inputs_of(scenario: AnyScenario) -> dict[str, str]:
+    """Hashes of the model, cluster, device and stack of a scenario, and of the run measured of them, if any."""
+    cluster = scenario.cluster
+    around = tuple(getattr(cluster, item.name) for item in fields(cluster) if item.name != "device")
+    inputs: dict[str, object] = {
+        "model": scenario.model,
+        "cluster": around,
+        "device": cluster.device,
+        "stack": scenario.stack,
+    }
+    if scenario.measured is not None:
+        inputs["measured_run"] = scenario.measured
+    return {name: content_of(value) for name, value in inputs.items()}
+
+
+@cache
+def engine() -> str:
+    """Hash of the code that gives results, and of the tables beside it: stored results of other code are not used."""
+    files: dict[str, bytes] = {}
+    for name in ENGINE:
+        folder = Path(str(import_module(name).__file__)).parent
+        found = (
+            [*folder.glob("*.py"), *folder.glob("*.toml")] if name.startswith("sim") else folder.rglob("*.py")
+        )
+        files |= {f"{name}/{path.relative_to(folder).as_posix()}": path.read_bytes() for path in found}
+    tables = Path(str(import_module("profiles").__file__)).parent.glob("*.toml")
+    files |= {f"profiles/{path.name}": path.read_bytes() for path in tables}
+    return content_of(tuple(sorted(files.items())))

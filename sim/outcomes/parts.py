@@ -1,0 +1,242 @@
+"""Parts: a point replayed part by part, the iterations of training or the phases of a run of the sampler."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, cast
+
+from sim.outcomes.measures import Measures
+from sim.outcomes.results import NamedTrace
+from sim.outcomes.steady import FIRST_STEPS, LEAST_TIMES, LONG_STEPS, continued, repeats, with_all_layers
+from sim.replay.engine import no_collection, simulate
+from strategies.patching.frozen import with_frozen
+from strategies.plans.network import Network, network_of
+from strategies.plans.traces import Trace
+from strategies.sampling_scenario import SamplingScenario
+from strategies.scenario import Scenario
+from strategies.strategy import (
+    AnyScenario,
+    AnyStrategy,
+    Divided,
+    Phase,
+    Refining,
+    Sampler,
+    Strategy,
+)
+from strategies.templates.grid_sampler import GridSampler
+
+
+def replay(strategy: Strategy, scenario: Scenario) -> Trace:
+    """The trace of one iteration; of what a strategy's refinements give, the fastest.
+
+    Raises:
+        InfeasibleError: the point does not exist for the scenario.
+        DeadlockError: the strategy's order can never be carried out.
+    """
+    with no_collection():
+        plan = strategy.plan(scenario)
+        network = network_of(scenario, plan.placement)
+        trace = simulate(plan, network)
+        refined: list[Trace] = []
+        while isinstance(strategy, Refining):
+            plan = strategy.refine(scenario, trace)
+            if plan is trace.plan:
+                break
+            trace = simulate(plan, network)
+            refined.append(trace)
+        return min(refined, key=lambda trace: trace.end_s, default=trace)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Iterations that run, or do not run, the extra forward pass of self-conditioning; or a run of the sampler.
+
+    Attributes:
+        strategy: the strategy of these iterations; a job's own, where several run side by side.
+        scenario: the scenario of these iterations.
+        probability: how often an iteration takes as long as these; where each group draws, the slowest decides.
+        share: the share of the groups that do this work.
+        job: the number of their job.
+    """
+
+    strategy: AnyStrategy
+    scenario: AnyScenario
+    probability: float
+    share: float
+    job: int = 0
+
+
+class Part(NamedTuple):
+    """A part of a point as it was replayed: of training an iteration, of sampling a phase of the run.
+
+    Where the trace is of a shorter run, ``continued`` are the measures of the whole.
+    """
+
+    variant: Variant
+    phase: Phase
+    trace: Trace
+    continued: Measures | None = None
+
+    @property
+    def measures(self) -> Measures:
+        """The measures of one time."""
+        return self.continued or Measures.of(self.trace)
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds of one time."""
+        return self.trace.end_s if self.continued is None else self.continued.duration_s
+
+
+def jobs(strategy: AnyStrategy, scenario: AnyScenario) -> Sequence[tuple[AnyStrategy, AnyScenario]]:
+    """The jobs that run side by side, each with its scenario.
+
+    Raises:
+        InfeasibleError: the GPUs cannot be divided so.
+    """
+    if issubclass(type(strategy), Divided):  # of a class it is known once it was asked, of a value never
+        return cast(Divided, strategy).jobs(scenario)
+    return ((strategy, scenario),)
+
+
+def variants(strategy: AnyStrategy, scenario: AnyScenario) -> list[Variant]:
+    """The iterations that occur, job by job."""
+    numbered = enumerate(jobs(strategy, scenario))
+    return [variant for number, job in numbered for variant in _variants(*job, number)]
+
+
+def _variants(strategy: AnyStrategy, scenario: AnyScenario, job: int) -> list[Variant]:
+    degree: int = getattr(strategy, "pipeline_degree", None) or 1
+    groups = scenario.workload.num_gpus // (getattr(strategy, "group_size", None) or degree)
+    return [
+        Variant(strategy, own, probability, share, job)
+        for own, probability, share in scenario.variants(groups)
+    ]
+
+
+def _replay_parts(variant: Variant) -> Iterator[Part]:
+    """The parts of a variant, each as soon as it is replayed."""
+    strategy, scenario = variant.strategy, variant.scenario
+    if isinstance(scenario, Scenario):
+        assert isinstance(strategy, Strategy)
+        trace = replay(strategy, scenario)
+        yield Part(variant, Phase("iteration", trace.plan, 1), trace)
+        return
+    assert isinstance(strategy, Sampler)
+    yield from _replay_phases(variant, strategy.phases(scenario))
+
+
+def _replay_phases(variant: Variant, phases: tuple[Phase, ...]) -> Iterator[Part]:
+    """The parts of some phases of denoising steps, and of the frozen components around them."""
+    strategy, scenario = variant.strategy, variant.scenario
+    assert isinstance(strategy, Sampler) and isinstance(scenario, SamplingScenario)
+    networks: dict[int, Network] = {}
+    for phase in with_frozen(scenario, phases, strategy.guidance_groups(scenario)):
+        placement = phase.plan.placement
+        network = networks.setdefault(placement.num_positions, Network(placement))
+        yield Part(variant, phase, simulate(phase.plan, network))
+
+
+def _alike_steps(variant: Variant, strategy: GridSampler, scenario: SamplingScenario) -> Iterator[Part]:
+    """The parts of a run whose steps are alike, so that one is replayed; of a large one not all alike layers."""
+    if (short := strategy.shortened(scenario)) is None:
+        return _replay_parts(variant)
+    phase = Phase("steady", short.plan, scenario.workload.computed_steps)
+    parts = list(_replay_phases(variant, (phase,)))
+    main = main_part(parts)
+    measures = with_all_layers(main.trace, short.stretches, Network(short.plan.placement))
+    if measures is None:
+        return _replay_parts(variant)
+    return iter([part._replace(continued=measures) if part is main else part for part in parts])
+
+
+def parts_of(variant: Variant) -> Iterator[Part]:
+    """The parts of a variant as they are measured: of long runs, and of large steps, the first steps or layers."""
+    strategy, scenario = variant.strategy, variant.scenario
+    if not isinstance(scenario, SamplingScenario):
+        return _replay_parts(variant)
+    if isinstance(strategy, GridSampler) and not strategy.steps_overlap(scenario):
+        return _alike_steps(variant, strategy, scenario)
+    if scenario.workload.computed_steps <= LONG_STEPS:
+        return _replay_parts(variant)
+    steps = (getattr(strategy, "warmup_steps", None) or 0) + FIRST_STEPS
+    while LEAST_TIMES * steps <= scenario.workload.computed_steps:
+        shorter, longer = (
+            list(_replay_parts(replace(variant, scenario=scenario.with_steps(asked))))
+            for asked in (steps - 1, steps)
+        )
+        if main_part(longer).phase.steps != steps:  # so too of a sampler without a grid
+            return _replay_parts(variant)
+        if repeats(main_part(shorter).trace, main_part(longer).trace):
+            return _continue(variant, shorter, longer)
+        steps *= 2
+    return _replay_parts(variant)
+
+
+def _continue(variant: Variant, shorter: Sequence[Part], longer: Sequence[Part]) -> Iterator[Part]:
+    """The parts of a variant, from those of two shorter runs of which one has a step more."""
+    whole: int = variant.scenario.workload.computed_steps  # type: ignore[union-attr]  # of sampling
+    for before, part in zip(shorter, longer, strict=True):
+        steps = part.phase.steps
+        measures = continued(before.measures, part.measures, whole - steps) if steps else None
+        phase = part.phase._replace(steps=whole) if steps else part.phase
+        yield Part(variant, phase, part.trace, measures)
+
+
+@no_collection()
+def replay_parts(strategy: AnyStrategy, scenario: AnyScenario) -> list[Part]:
+    """All parts of a point, replayed.
+
+    Raises:
+        InfeasibleError: the point does not exist for the scenario.
+    """
+    return [part for variant in variants(strategy, scenario) for part in _replay_parts(variant)]
+
+
+@no_collection()
+def measured_parts(strategy: AnyStrategy, scenario: AnyScenario) -> list[Part]:
+    """All parts of a point with their measures; of long runs of the sampler the first steps alone are replayed.
+
+    Raises:
+        InfeasibleError: the point does not exist for the scenario.
+    """
+    return [part for variant in variants(strategy, scenario) for part in parts_of(variant)]
+
+
+def traces_of(strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part]) -> list[NamedTrace]:
+    """The traces of a point whose parts were measured; where one was continued, it is replayed whole."""
+    whole = all(part.continued is None for part in parts)
+    return named_traces(parts if whole else replay_parts(strategy, scenario))
+
+
+def parts_by(parts: Iterable[Part], key: Callable[[Variant], Any]) -> list[list[Part]]:
+    """The parts that have something in common, in the order in which they come."""
+    groups: dict[Any, list[Part]] = {}
+    for part in parts:
+        groups.setdefault(key(part.variant), []).append(part)
+    return list(groups.values())
+
+
+def main_part(parts: Sequence[Part]) -> Part:
+    """The part that speaks for its variant: the iteration, or the last phase with denoising steps."""
+    return next(part for part in reversed(parts) if part.phase.steps)
+
+
+def named_traces(parts: Sequence[Part]) -> list[NamedTrace]:
+    """The traces of a point by names that tell them apart: a job's backbone, the extra forward, the phase."""
+    groups = parts_by(parts, id)
+    several_jobs = len({own[0].variant.job for own in groups}) > 1
+    jobs_seen: set[int] = set()
+    found = []
+    for own in groups:
+        variant, main = own[0].variant, main_part(own)
+        words = [_backbone(variant)] if several_jobs else []
+        words += ["extra-forward"] if variant.job in jobs_seen else []
+        jobs_seen.add(variant.job)
+        for part in own:
+            name = "-".join(words if part is main else [*words, part.phase.name])
+            found.append(NamedTrace(name, part.trace, part is main and own is groups[0]))
+    return found
+
+
+def _backbone(variant: Variant) -> str:
+    return variant.scenario.model.components[variant.scenario.backbone_index].name

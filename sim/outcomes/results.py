@@ -1,0 +1,392 @@
+"""Results of simulations."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from profiles.costs.bands import Doubt
+from profiles.errors import InputError
+from profiles.mappings import FrozenMapping
+from profiles.units import GIB
+from sim.outcomes.measures import Measures
+from sim.outcomes.phrases import activity, missing_memory
+from strategies.plans.traces import Trace
+from strategies.strategy import AnyScenario, AnyStrategy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+
+class NamedTrace(NamedTuple):
+    """A trace of a result.
+
+    ``name`` tells it from the others of the result; it is empty for an iteration, or the steady steps of a run, that
+    needs none. ``main`` marks the one that speaks for the result.
+    """
+
+    name: str
+    trace: Trace
+    main: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Origin of a result.
+
+    Attributes:
+        strategy: with its parameters.
+        scenario: what was asked.
+        replay: gives the traces.
+        remarks: what the strategy has to say about the point.
+    """
+
+    strategy: AnyStrategy
+    scenario: AnyScenario
+    replay: Callable[[], Sequence[NamedTrace]]
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Result:
+    """Result of a simulation; of training one iteration, of sampling one run.
+
+    With self-conditioning all quantities are expectations over iterations with and without the extra forward
+    pass, and ratios are ratios of expectations; the peak memory is the larger of the two. Of jobs side by side,
+    an iteration is the time in which they together train each backbone on one batch.
+
+    Attributes:
+        task: ``train`` or ``sample``.
+        asked: what is trained or drawn: the resolution, of training ``frozen``, of sampling steps and guidance.
+        times: the durations under their public keys: ``iteration_s`` and ``first_iteration_s`` of training,
+            ``latency_s`` and ``step_s``, which is a steady denoising step, of sampling.
+        phases: of sampling with frozen components the seconds and the peak memory of each phase, under public keys.
+        departures: what departs from plain training, in words for its title.
+        doubt: what the error of its duration is made of.
+        compute_factor: factor on compute that a measured run gave; 1 where there is none.
+        inputs: hashes of the model, cluster, device and stack that were read; none where another process ran it.
+        source: origin of its traces; None where it came from another process.
+    """
+
+    task: str
+    model: str
+    cluster: str
+    stack: str
+    num_gpus: int
+    strategy: str
+    parameters: Mapping[str, Any]
+    batch_size: int
+    num_backbones: int
+    asked: Mapping[str, Any]
+    options: Mapping[str, Any]
+    times: Mapping[str, float]
+    expected: Measures
+    memory_bytes: float | None
+    provenance: str
+    stages: tuple[Mapping[str, Any], ...]
+    phases: Mapping[str, float] = field(default_factory=FrozenMapping)
+    seamless: bool = True
+    departures: tuple[str, ...] = ()
+    doubt: Doubt = field(default_factory=Doubt)
+    compute_factor: float = 1.0
+    inputs: Mapping[str, str] = field(default_factory=FrozenMapping, compare=False)
+    source: Source | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("parameters", "asked", "options", "times", "phases", "inputs"):
+            object.__setattr__(self, name, FrozenMapping(getattr(self, name)))
+        object.__setattr__(self, "stages", tuple(map(FrozenMapping, self.stages)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel without the traces: what a worker process hands back stays small."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return _made, (values | {"source": None},)
+
+    def __repr__(self) -> str:
+        short = f"; does not fit: {self.missing_memory}" if self.missing_memory else ""
+        return f"<Result {self.title}: {self.expected.duration_s:.4g} s{short}>"
+
+    def _repr_html_(self) -> str:
+        """The result as a table, in a notebook."""
+        from sim.report.pages import html_table
+
+        given = {**self.parameters, "batch size": self.batch_size, **self.asked, **self.times}
+        return html_table(
+            self.title,
+            given
+            | self.bands
+            | {
+                "samples_per_s": self.samples_per_s,
+                "bubble_ratio": self.bubble_ratio,
+                "peak memory in GiB": self.peak_memory_bytes / GIB,
+                "fits the device": self.missing_memory or "yes",
+            },
+        )
+
+    @property
+    def title(self) -> str:
+        """Model, strategy, GPUs, stack and what departs from plain training in words."""
+        gpus = "1 GPU" if self.num_gpus == 1 else f"{self.num_gpus} GPUs"
+        doing = activity(self.task, self.options)
+        where = f"{self.model} by {self.strategy}, {doing} on {gpus} of {self.cluster}, stack {self.stack}"
+        return ", ".join([where, *self.departures])
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+            """A value by its public key, where no property has it: bands, and phases of a run."""
+            row = {} if name.startswith("_") else self.to_json()
+            if name in row:
+                return row[name]
+            raise AttributeError(f"a result of {self.strategy} has no {name}; it has {', '.join(row)}")
+
+    @property
+    def resolution(self) -> str:
+        """Pixels of what is trained on or drawn: 1024, or width x height."""
+        return str(self.asked["resolution"])
+
+    @property
+    def frozen(self) -> str:
+        """Of training, whether frozen components run in the iteration: ``online`` or ``cached``."""
+        return str(self._own("frozen"))
+
+    @property
+    def steps(self) -> int:
+        """Denoising steps of a run of the sampler."""
+        return int(self._own("steps"))
+
+    @property
+    def guidance(self) -> str:
+        """How a run of the sampler is guided."""
+        return str(self._own("guidance"))
+
+    def _own(self, key: str) -> Any:  # noqa: ANN401
+        """A time, or something asked, that results of one task alone have."""
+        if key in self.times:
+            return self.times[key]
+        if key in self.asked:
+            return self.asked[key]
+        raise AttributeError(key)  # ``__getattr__`` says what there is
+
+    @property
+    def exposed_communication_s(self) -> float:
+        """Idle seconds, of the mean device, while something awaited is on the wire."""
+        return self.expected.exposed_communication_s
+
+    @property
+    def collective_s(self) -> float:
+        """Seconds in which a collective runs, exposed or not."""
+        return self.expected.collective_s
+
+    @property
+    def p2p_bytes(self) -> float:
+        """Bytes that all devices together send in messages, in an iteration or per image."""
+        return self.expected.p2p_bytes / self._samples
+
+    @property
+    def collective_bytes(self) -> float:
+        """Bytes that all devices together send in collectives, in an iteration or per image."""
+        return self.expected.collective_bytes / self._samples
+
+    @property
+    def _samples(self) -> int:
+        """Images that bytes are counted by; of training bytes are those of an iteration."""
+        return self.batch_size if self.task == "sample" else 1
+
+    @property
+    def iteration_s(self) -> float:
+        """Seconds of one training iteration."""
+        return float(self._own("iteration_s"))
+
+    @property
+    def first_iteration_s(self) -> float:
+        """Seconds of the first training iteration, which also runs its own frozen work."""
+        return float(self._own("first_iteration_s"))
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds of one run of the sampler."""
+        return float(self._own("latency_s"))
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of one steady denoising step."""
+        return float(self._own("step_s"))
+
+    @property
+    def low_s(self) -> float:
+        """Seconds that nine of ten measured iterations, or runs, exceed."""
+        return self.expected.duration_s * self.doubt.band.low
+
+    @property
+    def high_s(self) -> float:
+        """Seconds that one of ten measured iterations, or runs, exceeds."""
+        return self.expected.duration_s * self.doubt.band.high
+
+    @property
+    def bands(self) -> dict[str, float]:
+        """The band of the duration under its public keys."""
+        key = next(iter(self.times))
+        return {f"{key}_low": self.low_s, f"{key}_high": self.high_s}
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput; a sample counts once for each backbone that it trains (DiffusionPipe, section 6)."""
+        return self.num_backbones * self.batch_size / self.expected.duration_s
+
+    @property
+    def gpu_s_per_sample(self) -> float:
+        """GPU-seconds per sample: what it costs."""
+        return self.num_gpus / self.samples_per_s
+
+    @property
+    def bubble_ratio(self) -> float:
+        """Share of the devices' time in which they are idle."""
+        return self.expected.idle_s / self.expected.duration_s
+
+    @property
+    def peak_memory_bytes(self) -> float:
+        """Bytes of the fullest device at its fullest."""
+        return self.expected.peak_memory_bytes
+
+    @property
+    def fits_memory(self) -> bool:
+        """Whether the devices have the memory."""
+        return self.memory_bytes is None or self.expected.peak_memory_bytes <= self.memory_bytes
+
+    @property
+    def missing_memory(self) -> str | None:
+        """Memory that the devices lack, in words; None where the point fits."""
+        if self.fits_memory or self.memory_bytes is None:
+            return None
+        return missing_memory(self.expected.peak_memory_bytes, self.memory_bytes)
+
+    @property
+    def traces(self) -> dict[str, Trace]:
+        """The traces by name: of iterations that differ, of jobs side by side, or of the phases of a run.
+
+        Raises:
+            InputError: it came from another process, which kept them.
+        """
+        return {item.name: item.trace for item in self._replayed()}
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of the iteration without an extra forward pass, or of the steady steps of a run.
+
+        Raises:
+            InputError: it came from another process, which kept it.
+        """
+        return next(item.trace for item in self._replayed() if item.main)
+
+    def _replayed(self) -> Sequence[NamedTrace]:
+        if self.source is None:
+            raise InputError(f"the result of {self.title} came without its traces; run it again")
+        return self.source.replay()
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The flags of ``sim run`` that give the result again, by name."""
+        where = {"model": self.model, "cluster": self.cluster, "stack": self.stack, "gpus": self.num_gpus}
+        point = {"batch_size": self.batch_size, "strategy": self.strategy, **self.parameters}
+        return {**where, **point, **self.asked, **self.options}
+
+    @property
+    def experiment(self) -> str:
+        """The question that gives the result again, as TOML for ``sim run --experiment``."""
+        from sim.asking.experiments import as_toml
+
+        return as_toml(self.flags)
+
+    def plot_timeline(self, ax: "Axes | None" = None) -> "Figure":
+        """Draw the trace as a Gantt chart, on axes of one's own or on a new figure."""
+        from sim.report.plots import plot_timeline
+
+        return plot_timeline(self.trace, self.title, ax=ax)
+
+    def plot_memory(self, ax: "Axes | None" = None) -> "Figure":
+        """Draw the memory of every device over the trace, on axes of one's own or on a new figure."""
+        from sim.report.plots import plot_memory
+
+        return plot_memory(self.trace, self.title, ax=ax)
+
+    def write_trace(self, path: str | Path) -> None:
+        """Write the trace for Perfetto, https://ui.perfetto.dev.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        from sim.replay.chrome_trace import write_chrome_trace
+
+        write_chrome_trace(self.trace, Path(path))
+
+    def write_report(self, path: str | Path, asked: str = "") -> None:
+        """Write an HTML page with the timeline and the memory over time, which needs no network.
+
+        Args:
+            path: of the file, which ends in .html.
+            asked: the command line that it says to run again; by default that of the result.
+
+        Raises:
+            InputError: the file cannot be written, the result came without traces, or Plotly is not installed.
+        """
+        from sim.report.html.contents import write_run_report
+
+        write_run_report(self, Path(path), asked)
+
+    def ops(self) -> "DataFrame":
+        """The ops of the trace as a frame: device, start and duration in seconds, category and action."""
+        from sim.explore.frames import ops_frame
+
+        return ops_frame(self.trace)
+
+    def bubbles(self) -> "DataFrame":
+        """The bubbles of the trace as a frame: start and duration in seconds, idle devices and their seconds."""
+        from sim.explore.frames import bubbles_frame
+
+        return bubbles_frame(self.trace)
+
+    def frame(self) -> "DataFrame":
+        """The result as a frame of one row, with the columns of a sweep's."""
+        from sim.explore.frames import frame_of
+
+        return frame_of([self.to_json()])
+
+    def to_json(self) -> dict[str, Any]:
+        """The result under its public keys; bytes and seconds, floats as they are; of sampling bytes per image."""
+        sampled = self.task == "sample"
+        return {
+            "task": self.task,
+            "model": self.model,
+            "cluster": self.cluster,
+            "stack": self.stack,
+            "num_gpus": self.num_gpus,
+            "strategy": self.strategy,
+            "parameters": dict(self.parameters),
+            "batch_size": self.batch_size,
+            **self.asked,
+            "options": dict(self.options),
+            **self.times,
+            **self.bands,
+            **self.phases,
+            "samples_per_s": self.samples_per_s,
+            **({"gpu_s_per_sample": self.gpu_s_per_sample} if sampled else {}),
+            "bubble_ratio": self.bubble_ratio,
+            "exposed_communication_s": self.exposed_communication_s,
+            "collective_s": self.collective_s,
+            "p2p_bytes": self.p2p_bytes,
+            "collective_bytes": self.collective_bytes,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "fits_memory": self.fits_memory,
+            "provenance": self.provenance,
+            "compute_factor": self.compute_factor,
+            "stages": [{**stage, "devices": list(stage["devices"])} for stage in self.stages],
+            **({"seamless": self.seamless} if sampled else {}),
+            **({"inputs": dict(self.inputs)} if self.inputs else {}),
+        }
+
+
+def _made(values: dict[str, Any]) -> Result:
+    return Result(**values)

@@ -1,0 +1,261 @@
+"""Runs: one strategy on one scenario, replayed part by part and weighed."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, cast
+
+from profiles.checks import sum_in_order
+from profiles.errors import InfeasibleError
+from sim.outcomes.contents import inputs_of
+from sim.outcomes.doubts import doubt_of
+from sim.outcomes.measures import Measures, expectation, in_turn, side_by_side, together_s
+from sim.outcomes.parts import Part, Variant, jobs, main_part, measured_parts, parts_by, parts_of, variants
+from sim.outcomes.phrases import OUT_OF_MEMORY, missing_memory
+from sim.outcomes.results import NamedTrace, Result, Source
+from sim.replay.engine import no_collection
+from strategies.plans.actions import PatchAction
+from strategies.plans.plan import Plan
+from strategies.strategy import (
+    AnyScenario,
+    AnyStrategy,
+    Holding,
+    MemoryBounded,
+    Remarking,
+    Searching,
+    is_seamless,
+)
+
+
+def run_point(strategy: AnyStrategy, scenario: AnyScenario) -> Result:
+    """The result of one strategy on one scenario.
+
+    Raises:
+        InfeasibleError: the point does not exist for the scenario.
+    """
+    return weigh(strategy, scenario, measured_parts(strategy, scenario))
+
+
+@no_collection()
+def run_within(
+    strategy: AnyStrategy, scenario: AnyScenario, limit_s: float, known_s: list[float] | None = None
+) -> Result | float:
+    """The result, or, as soon as that is clear, seconds from ``limit_s`` on that the point cannot undercut.
+
+    Args:
+        strategy: the strategy with its parameters.
+        scenario: what it is asked about.
+        limit_s: seconds from which on the point does not matter.
+        known_s: gets the seconds that it cannot undercut, in the order in which they become clear.
+
+    Raises:
+        InfeasibleError: the point does not exist for the scenario.
+    """
+    known_s = [] if known_s is None else known_s
+    occurring = variants(strategy, scenario)
+    least_s = [_bound_s(variant) for variant in occurring]
+    known_s.append(_together_s(occurring, least_s))
+    if known_s[-1] < limit_s and any(isinstance(variant.strategy, Searching) for variant in occurring):
+        least_s = [max(bound_s, _ordered_s(of)) for bound_s, of in zip(least_s, occurring, strict=True)]
+        known_s.append(_together_s(occurring, least_s))
+    parts: list[Part] = []
+    for number, variant in enumerate(occurring):
+        if known_s[-1] >= limit_s:
+            return known_s[-1]
+        least_s[number] = 0.0
+        for part in parts_of(variant):
+            parts.append(part)
+            least_s[number] += part.phase.times * part.duration_s
+            known_s.append(_together_s(occurring, least_s))
+            if known_s[-1] >= limit_s:
+                return known_s[-1]
+    return weigh(strategy, scenario, parts)
+
+
+def bound(strategy: AnyStrategy, scenario: AnyScenario) -> float:
+    """Seconds below which the expected iteration, or run, of a point cannot take."""
+    occurring = variants(strategy, scenario)
+    return _together_s(occurring, [_bound_s(variant) for variant in occurring])
+
+
+def _bound_s(variant: Variant) -> float:
+    ask: Callable[[AnyScenario], float] = variant.strategy.bound  # type: ignore[assignment]  # each its own task
+    return ask(variant.scenario)
+
+
+def _ordered_s(variant: Variant) -> float:
+    strategy = variant.strategy
+    return strategy.ordered_s(variant.scenario) if isinstance(strategy, Searching) else 0.0
+
+
+def _together_s(occurring: Sequence[Variant], seconds: Sequence[float]) -> float:
+    """The expected seconds of all jobs together, from what an iteration of each variant takes."""
+    by_job: dict[int, float] = {}
+    for variant, each_s in zip(occurring, seconds, strict=True):
+        by_job[variant.job] = by_job.get(variant.job, 0.0) + variant.probability * each_s
+    return together_s(list(by_job.values()))
+
+
+def least_memory_bytes(strategy: AnyStrategy, scenario: AnyScenario) -> float:
+    """Bytes that the fullest device of a point cannot do without; 0 where its strategy does not know."""
+    least = 0.0
+    for own, there in jobs(strategy, scenario):
+        if issubclass(type(own), MemoryBounded):  # of a class it is known once it was asked, of a value never
+            least = max(least, cast(MemoryBounded, own).least_memory_bytes(there))
+    return least
+
+
+def check_held_memory(strategy: AnyStrategy, scenario: AnyScenario) -> None:
+    """Refuse a point whose order alone says that it lacks memory; it need not be replayed.
+
+    Raises:
+        InfeasibleError: it lacks memory, or does not exist for the scenario.
+    """
+    there = scenario.cluster.device.memory_bytes
+    for own, asked in jobs(strategy, scenario):
+        if there is not None and isinstance(own, Holding):
+            held = own.held_bytes(asked)
+            if held > there:
+                raise InfeasibleError(missing_memory(held, there, at_least=True), OUT_OF_MEMORY)
+
+
+def weigh(
+    strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part], source: Source | None = None
+) -> Result:
+    """The result that the replayed parts of a point amount to."""
+    expected = _expected(parts)
+    times, stages = _times(parts, expected), _stages(parts)
+    return result_of(
+        strategy,
+        scenario,
+        times=times,
+        expected=expected,
+        stages=stages,
+        phases=_phases_of(parts),
+        source=source,
+    )
+
+
+def result_of(
+    strategy: AnyStrategy,
+    scenario: AnyScenario,
+    *,
+    times: Mapping[str, float],
+    expected: Measures,
+    stages: Iterable[Mapping[str, Any]],
+    phases: Mapping[str, float],
+    source: Source | None = None,
+) -> Result:
+    """The result of a point, from what its replay gave; all else follows from what was asked."""
+    workload, parameters = scenario.workload, parameters_of(strategy)
+    return Result(
+        task=scenario.task,
+        model=scenario.model_name,
+        cluster=scenario.cluster_name,
+        stack=scenario.stack_name,
+        num_gpus=workload.num_gpus,
+        strategy=strategy.name,
+        parameters=parameters,
+        batch_size=workload.batch_size,
+        num_backbones=len(scenario.model.backbones),
+        asked=scenario.asked,
+        options=scenario.options,
+        times=times,
+        expected=expected,
+        memory_bytes=scenario.cluster.device.memory_bytes,
+        provenance=scenario.costs.provenance,
+        stages=tuple(stages),
+        phases=phases,
+        seamless=is_seamless(strategy),
+        departures=scenario.departures,
+        doubt=doubt_of(scenario, strategy.name, parameters, expected),
+        compute_factor=scenario.calibration.factor,
+        inputs={} if source is None else inputs_of(scenario),
+        source=source,
+    )
+
+
+def source_of(
+    strategy: AnyStrategy, scenario: AnyScenario, replay: Callable[[], Sequence[NamedTrace]]
+) -> Source:
+    """The source of a result, with the strategy's remarks about the point."""
+    remarks = tuple(strategy.remarks(scenario)) if isinstance(strategy, Remarking) else ()
+    return Source(strategy, scenario, replay, remarks)
+
+
+def parameters_of(strategy: AnyStrategy) -> dict[str, Any]:
+    """The parameters of a strategy by name."""
+    return asdict(strategy)  # type: ignore[call-overload,no-any-return]
+
+
+def _expected(parts: Sequence[Part]) -> Measures:
+    """Expectations: phases in turn, iterations as often as they occur, jobs side by side."""
+    return side_by_side([_of_job(own) for own in parts_by(parts, lambda variant: variant.job)])
+
+
+def _of_job(parts: Sequence[Part]) -> Measures:
+    by_variant = parts_by(parts, id)
+    measured = [
+        in_turn([part.measures for part in own], [part.phase.times for part in own]) for own in by_variant
+    ]
+    occurring = [own[0].variant for own in by_variant]
+    return expectation(measured, [v.probability for v in occurring], [v.share for v in occurring])
+
+
+def _times(parts: Sequence[Part], expected: Measures) -> dict[str, float]:
+    """The durations of a result under their public keys."""
+    if parts[0].variant.scenario.task == "sample":
+        return {"latency_s": expected.duration_s, "step_s": steady_step_s(parts)}
+    return {"iteration_s": expected.duration_s, "first_iteration_s": expected.first_s}
+
+
+def _phases_of(parts: Sequence[Part]) -> dict[str, float]:
+    """Seconds and peak memory of a run's phases under their public keys; none where only denoising steps run."""
+    by_name: dict[str, list[Part]] = {}
+    for part in parts:
+        by_name.setdefault("denoise" if part.phase.steps else part.phase.name, []).append(part)
+    if len(by_name) == 1:
+        return {}
+    found: dict[str, float] = {}
+    for name, own in by_name.items():
+        found[f"{name}_s"] = sum_in_order(part.phase.times * part.duration_s for part in own)
+        found[f"{name}_peak_memory_bytes"] = max(part.measures.peak_memory_bytes for part in own)
+    return found
+
+
+def steady_step_s(parts: Sequence[Part]) -> float:
+    """The seconds of a steady step: of the last phase, or from the end of its last step but one on."""
+    main = main_part(parts)
+    phase, trace = main.phase, main.trace
+    if phase.steps == 1:
+        return main.duration_s
+    ends: dict[int, float] = {}
+    for ops, times in zip(trace.plan.ops, trace.ends, strict=True):
+        for op, end in zip(ops, times, strict=True):
+            if isinstance(op.action, PatchAction):
+                ends[op.action.step] = max(ends.get(op.action.step, 0.0), end)
+    last, before = (ends[step] for step in sorted(ends)[-1:-3:-1])
+    return last - before
+
+
+def _stages(parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
+    """The stages of each job with their devices; its GPUs come after those of the jobs before it."""
+    for own in parts_by(parts, lambda variant: variant.job):
+        variant, phase, *_ = next(part for part in own if part.phase.steps)
+        first_gpu = variant.job * variant.scenario.workload.num_gpus
+        for number, stage in enumerate(phase.plan.stages):
+            yield {
+                "devices": tuple(first_gpu + gpu for gpu in _devices(phase.plan, number)),
+                "first_layer": stage.first_layer,
+                "last_layer": stage.last_layer,
+                "forward_s": stage.forward_s,
+                "backward_s": stage.backward_s,
+                "parameters": stage.parameters,
+            }
+
+
+def _devices(plan: Plan, stage: int) -> Iterable[int]:
+    """The GPUs that hold a stage; where patches pass, those whose ops are of it."""
+    actions = [ops[0].action if ops else None for ops in plan.ops]
+    if not isinstance(actions[0], PatchAction):
+        return plan.placement.devices(plan.stages[stage].position)
+    return [device for device, of in enumerate(actions) if isinstance(of, PatchAction) and of.stage == stage]

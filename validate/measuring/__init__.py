@@ -1,1 +1,0 @@
-"""Times of layers and links, measured on the user's own machines."""

@@ -1,0 +1,1 @@
+"""Steps on one device: predicted, then measured."""
