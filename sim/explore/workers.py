@@ -187,7 +187,8 @@ def end(executor: ProcessPoolExecutor) -> None:
     the rest: the thread is told of the end once nobody can write any more, so our own end for writing is closed.
     """
     with held():
-        processes, answers = _processes(executor), executor._result_queue
+        processes = _processes(executor)
+        answers: Any = executor._result_queue
         executor.shutdown(wait=False, cancel_futures=True)
         for process in processes:
             process.kill()
