@@ -189,9 +189,9 @@ def end(executor: ProcessPoolExecutor) -> None:
     with held():
         processes = _processes(executor)
         answers: Any = executor._result_queue
-        executor.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
+        for process in processes:  # before the shutdown, whose lock the thread may hold until all have ended
             process.kill()
+        executor.shutdown(wait=False, cancel_futures=True)
         if answers is not None:
             answers._writer.close()
 
