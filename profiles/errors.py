@@ -5,8 +5,10 @@ wrong; ``InfeasibleError`` that a point of the design space cannot exist; ``Dead
 plan can never be carried out.
 """
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Final
+from warnings import warn
 
 LONGEST: Final = 80
 """Characters of a value that a message shows; of longer ones beginning and end."""
@@ -28,6 +30,18 @@ class DiffusimWarning(UserWarning):
 
 class DiffusimNote(DiffusimWarning):
     """Something that was taken in another way than it was written, as other names are."""
+
+
+OWN: Final = ("profiles", "strategies", "sim", "validate", "contextlib", "functools")
+"""Packages whose lines a warning is not about: ours, and what our functions are wrapped in."""
+
+
+def warn_caller(words: str, category: type[DiffusimWarning]) -> None:
+    """Warn at the line of the first caller that is not of this project, as a user's script or notebook."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OWN:
+        frame, level = frame.f_back, level + 1
+    warn(words, category, stacklevel=level)
 
 
 class InputError(DiffusimError, ValueError):
@@ -91,9 +105,9 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 def would_divide(number: int) -> str:
-    """The values above 1 that divide a number, in words."""
+    """The values above 1 that divide a number, in words; whether the GPUs can be divided so is not said."""
     *others, last = [str(value) for value in range(2, number + 1) if number % value == 0] or ["1"]
-    return f"{', '.join(others)} or {last} would do" if others else f"{last} would do"
+    return f"{', '.join(others)} and {last} divide {number}" if others else f"only {last} divides {number}"
 
 
 class InfeasibleError(DiffusimError):

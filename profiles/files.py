@@ -36,8 +36,7 @@ def read_text(path: Path) -> str:
         InputError: the file is missing, a folder, unreadable or not text.
     """
     try:
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise InputError(f"{path}: is not a regular file")
+        check_regular(path)
         if path.is_file() and (size := path.stat().st_size) > MAX_BYTES:
             raise InputError(f"{path}: has {size} bytes, must have at most {MAX_BYTES}")
         text = path.read_text(encoding="utf-8-sig")
@@ -50,6 +49,16 @@ def read_text(path: Path) -> str:
     if "\0" in text:
         raise InputError(f"{path}: holds a NUL character, must be a text file")
     return text
+
+
+def check_regular(path: Path) -> None:
+    """Refuse a pipe or a device, which whoever opens it may wait for.
+
+    Raises:
+        InputError: it is one.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise InputError(f"{path}: is not a regular file")
 
 
 def read_json(path: Path, **rules: Any) -> Any:

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Final
-from warnings import warn
 
-from profiles.errors import DiffusimNote, InputError, near, shown
+from profiles.errors import DiffusimNote, InputError, near, shown, warn_caller
 from profiles.files import path_kind
 
 STRATEGY: Final = "strategy"
@@ -41,7 +40,7 @@ def known_name(kind: str, name: str, known: Iterable[str], *, silent: bool = Fal
     if meant not in there or (kind != STRATEGY and path_kind(Path(name)) != "nothing"):
         return None
     if not silent:
-        warn(f"{kind} {name} is {meant}", DiffusimNote, stacklevel=2)
+        warn_caller(f"{kind} {name} is {meant}", DiffusimNote)
     return meant
 
 

@@ -4,12 +4,15 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
-from threading import get_ident
+from tempfile import NamedTemporaryFile
 from typing import Final
 
 from profiles.errors import InputError
 
+_numbers: Final = count()
+"""Of files written by this process, several at a time."""
 _kept_open: Final[list[int]] = []
 """Pipes whose readers would take it for the end if they were closed before they are written to."""
 
@@ -32,10 +35,22 @@ def check_writable(flag: str, path: Path) -> None:
         raise InputError(f"{flag} is '{path}', must be a file in a folder that exists")
     if not os.access(real.parent if kind is None else real, os.W_OK):
         raise InputError(f"{flag} is '{path}', which cannot be written")
-    if kind is not None and stat.S_ISFIFO(kind):
+    if kind is None or stat.S_ISREG(kind):
+        _check_made(flag, path, real.parent)
+    elif stat.S_ISFIFO(kind):
         _check_read(flag, path)
-    elif kind is not None and not stat.S_ISREG(kind) and not _swallows(real):
+    elif not _swallows(real):
         raise InputError(f"{flag} is '{path}', which is a device, must be a file")
+
+
+def _check_made(flag: str, path: Path, folder: Path) -> None:
+    """Refuse a file beside which none can be made, as where a folder is the kernel's: what permissions do not tell."""
+    try:
+        with NamedTemporaryFile(dir=folder, prefix=".sim-"):
+            pass
+    except OSError as error:
+        words = (error.strerror or str(error)).lower()
+        raise InputError(f"{flag} is '{path}', which cannot be written: {words}") from None
 
 
 def _check_read(flag: str, path: Path) -> None:
@@ -58,9 +73,13 @@ def whole_file(path: Path) -> Iterator[Path]:
     if target.exists() and not target.is_file():  # a pipe or a device
         yield path
         return
-    beside = target.with_name(f".sim-{os.getpid()}-{get_ident()}{target.suffix}")
+    beside = target.with_name(f".sim-{os.getpid()}-{next(_numbers)}{target.suffix}")
     try:
         yield beside
         beside.replace(target)
+    except OSError as error:
+        if error.filename != str(beside):
+            raise
+        raise InputError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
     finally:
         beside.unlink(missing_ok=True)

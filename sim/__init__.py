@@ -21,40 +21,40 @@ if TYPE_CHECKING:
     from sim.api import run as run
     from sim.api import schedule as schedule
     from sim.api import sweep as sweep
-    from sim.experiments import load_experiment as load_experiment
+    from sim.asking.experiments import load_experiment as load_experiment
     from sim.explore.sweep import Sweep as Sweep
     from sim.launching.launch import launch as launch
-    from sim.listings import clusters as clusters
-    from sim.listings import devices as devices
-    from sim.listings import models as models
-    from sim.listings import stacks as stacks
-    from sim.listings import strategies as strategies
+    from sim.outcomes.results import Result as Result
     from sim.report import plots as plots
-    from sim.results import Result as Result
+    from sim.report.listings import clusters as clusters
+    from sim.report.listings import devices as devices
+    from sim.report.listings import models as models
+    from sim.report.listings import stacks as stacks
+    from sim.report.listings import strategies as strategies
     from strategies.scenario import Scenario as Scenario
 
 _HOMES = {
     "DeadlockError": "profiles.errors",
     "InfeasibleError": "profiles.errors",
     "InputError": "profiles.errors",
-    "Result": "sim.results",
+    "Result": "sim.outcomes.results",
     "Scenario": "strategies.scenario",
     "Sweep": "sim.explore.sweep",
     "calibrate": "sim.api",
-    "clusters": "sim.listings",
-    "devices": "sim.listings",
+    "clusters": "sim.report.listings",
+    "devices": "sim.report.listings",
     "equal_layers_model": "profiles.architectures.synthetic",
     "launch": "sim.launching.launch",
     "load_cluster": "profiles.machines.clusters",
-    "load_experiment": "sim.experiments",
+    "load_experiment": "sim.asking.experiments",
     "load_model": "profiles.architectures.models",
     "load_stack": "profiles.software.stacks",
-    "models": "sim.listings",
+    "models": "sim.report.listings",
     "plots": "sim.report",
     "run": "sim.api",
     "schedule": "sim.api",
-    "stacks": "sim.listings",
-    "strategies": "sim.listings",
+    "stacks": "sim.report.listings",
+    "strategies": "sim.report.listings",
     "sweep": "sim.api",
 }
 """Modules of the names; each is imported when it is first asked for, so that the command line starts fast."""

@@ -20,21 +20,29 @@ from profiles.costs.calibration import MeasuredRun
 from profiles.errors import InputError
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import Stack
-from sim.asking import ARGUMENTS, held, request_of, scenario_asked, speaks_of_parameters, strategy_asked
-from sim.calibrating import Given, Number, measure, question
+from sim.asking.arguments import (
+    ARGUMENTS,
+    SHARED,
+    held,
+    request_of,
+    scenario_asked,
+    speaks_of_parameters,
+    strategy_asked,
+)
+from sim.asking.calibrating import Given, Number, measure, question
+from sim.asking.limits import check_passes, check_swept
+from sim.asking.measured_runs import RunSource, calibrated
+from sim.asking.scenarios import find_task
+from sim.asking.suggestions import check_exists
+from sim.explore.legality import check_heeded, check_runs, within
 from sim.explore.points import find_points
 from sim.explore.relief import least_recomputed
 from sim.explore.scaling import over_counts
 from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
-from sim.legality import check_heeded, check_runs, within
-from sim.limits import check_passes, check_swept
-from sim.measured_runs import RunSource, calibrated
-from sim.parts import measured_parts, replay_parts, traces_of
-from sim.results import Result
-from sim.runs import source_of, weigh
-from sim.scenarios import find_task
-from sim.schedules import Schedule, format_patches, written
-from sim.suggestions import check_exists
+from sim.outcomes.parts import measured_parts, replay_parts, traces_of
+from sim.outcomes.results import Result
+from sim.outcomes.runs import source_of, weigh
+from sim.outcomes.schedules import Schedule, format_patches, written
 from strategies.plans.workloads import AUTO, RELIEF
 from strategies.scenario import Scene
 from strategies.strategy import (
@@ -140,7 +148,8 @@ def calibrate(
         InputError: as of ``run``, or no factor between 0.1 and 10 does.
         InfeasibleError: the strategy, a degree or the batch does not apply here.
     """
-    request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
+    every = (*SHARED, "measured")
+    request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack, arguments=every)
     scenario, point, number = scenario_asked(model, request), strategy_asked(request), Number.of(measured)
     text = json.dumps({**question(point, scenario), number.name: number.value})
     return measure(point, scenario, number, {"measured_run": text})
@@ -295,7 +304,8 @@ def schedule(
     """
     if format not in ("text", "torch"):
         raise InputError(f"--format is '{format}', must be one of text, torch")
-    request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
+    every = (*SHARED, "format")
+    request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack, arguments=every)
     sampled, point = find_task(request) == "sample", strategy_asked(request)
     if sampled and format == "torch":
         raise InputError(f"--format is 'torch', which has no word for patches, and {point.name} draws images")

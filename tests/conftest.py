@@ -1,6 +1,7 @@
 """What tests share: small clusters, models, scenarios and plans made in code, and the tables of README.md."""
 
 import gc
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -209,5 +210,18 @@ def tell(capsys):
         capsys.readouterr()
         code = main([str(argument) for argument in arguments])
         return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def ask(tell):
+    """A function that runs a command with --json and returns what it prints."""
+
+    def run(*arguments):
+        code, out, err = tell(*arguments, "--json")
+        assert code == 0, err
+        assert out.count("\n") == 1
+        return json.loads(out)
 
     return run

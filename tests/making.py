@@ -1,10 +1,30 @@
-"""Links and clusters made in code."""
+"""Links and clusters made in code, and a device as a file."""
 
 from profiles.machines.clusters import Cluster, Link
 from profiles.machines.devices import Device, Rates
 from profiles.machines.fabrics import OPERATIONS, Collectives
 
 FREE = Link("ideal", float("inf"), 0.0, 0.0)
+DEVICE = """\
+name = "my-gpu"
+source = "a data sheet"
+memory_GiB = 24
+
+[rates]
+conv_TFLOP_per_s = 100
+matmul_TFLOP_per_s = 150
+attention_TFLOP_per_s = 120
+memory_GB_per_s = 800
+kernel_us = 5
+
+[rates.sources]
+conv_TFLOP_per_s = "fitted"
+matmul_TFLOP_per_s = "fitted"
+attention_TFLOP_per_s = "fitted"
+memory_GB_per_s = "fitted"
+kernel_us = "fitted"
+"""
+"""A device file."""
 
 
 def make_link(kind="nvswitch", bandwidth=float("inf"), latency_s=0.0, call_s=0.0, **pcie):

@@ -4,6 +4,7 @@ import json
 import re
 import sqlite3
 from contextlib import closing, suppress
+from math import isfinite
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -93,7 +94,8 @@ def _with_number(random: Random, line: str) -> str:
     match = random.choice(found)
     value = float(match[0])
     other = value + random.choice((-1, 1)) if random.randrange(3) == 0 else value * random.choice(FACTORS)
-    words = str(int(other)) if other == int(other) and random.randrange(8) else repr(other)
+    whole = isfinite(other) and other == int(other)
+    words = str(int(other)) if whole and random.randrange(8) else repr(other)
     return line[: match.start()] + words + line[match.end() :]
 
 

@@ -15,8 +15,8 @@ from profiles.machines.devices import load_device
 from profiles.software.recipes import RECIPES
 from profiles.software.stacks import load_stack
 from sim.cli.main import main
+from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from sim.replay.memory import resident_bytes
-from sim.runs import bound, least_memory_bytes, run_point
 from strategies.registry import make_strategy
 
 RANK = 8

@@ -15,7 +15,7 @@ from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.devices import Device, Rates, load_device
 from profiles.software.stacks import load_stack
-from sim.runs import run_point
+from sim.outcomes.runs import run_point
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario

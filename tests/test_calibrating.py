@@ -13,10 +13,10 @@ from profiles.costs.layers import ModelCosts
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from profiles.software.recipes import RECIPES
-from sim.calibrating import Number, measure, question
+from sim.asking.calibrating import Number, measure, question
+from sim.asking.measured_runs import calibrated
 from sim.cli.main import main
-from sim.measured_runs import calibrated
-from sim.runs import run_point
+from sim.outcomes.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make
 from strategies.scenario import Scenario
@@ -199,7 +199,7 @@ RUN = {"model": "sd21", "strategy": "ddp", "gpus": 8, "batch_size": 128, "step_s
         (RUN | {"strategy": "tardis"}, "unknown strategy 'tardis'"),
         (RUN | {"colour": 3}, "unknown parameter 'colour'"),
         (RUN | {"gpus": 10**6}, "but cluster p4de has at most"),
-        (RUN | {"strategy": "gpipe", "pipeline_degree": 7}, "gpus(8) is no multiple of group_size(7)"),
+        (RUN | {"strategy": "gpipe", "pipeline_degree": 7}, "--gpus 8 is no multiple of --group-size 7"),
     ],
 )
 def test_a_measured_run_that_breaks_a_rule_is_refused_in_one_line(capsys, tmp_path, run, words):

@@ -14,9 +14,9 @@ from profiles.machines.clusters import load_cluster
 from profiles.machines.devices import load_device
 from profiles.software.stacks import load_stack
 from sim import run
-from sim.parts import replay
+from sim.outcomes.parts import replay
+from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from sim.replay.memory import memory_events_by_role, peak_memory_bytes, resident_bytes
-from sim.runs import bound, least_memory_bytes, run_point
 from strategies.pipelining import footprint
 from strategies.pipelining.footprint import saved_bytes
 from strategies.plans.workloads import CHECKPOINTINGS, TrainingWorkload

@@ -17,8 +17,8 @@ import pytest
 from profiles.architectures.models import load_model, model_names
 from profiles.machines.clusters import cluster_names, load_cluster
 from sim.cli.main import main
-from sim.contents import inputs_of
-from sim.runs import run_point
+from sim.outcomes.contents import inputs_of
+from sim.outcomes.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import all_samplers, all_strategies, make_strategy
 from strategies.scenario import Scenario
@@ -66,19 +66,6 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 def sim(tell):
     """A function that runs a command and returns its exit code, stdout and stderr."""
     return tell
-
-
-@pytest.fixture
-def ask(sim):
-    """A function that runs a command with --json and returns what it prints."""
-
-    def run(*arguments):
-        code, out, _ = sim(*arguments, "--json")
-        assert code == 0
-        assert out.count("\n") == 1
-        return json.loads(out)
-
-    return run
 
 
 def shell(*arguments, **options):
@@ -197,7 +184,8 @@ def test_a_point_that_does_not_fit_warns_by_how_much(sim):
     gib = result["peak_memory_bytes"] / 2**30
     assert err == (
         f"sim: warning: ddp does not fit: needs {gib:.1f} GiB, the device has 79.2 GiB:"
-        f" {gib - 79.15:.1f} GiB too much\n"
+        f" {gib - 79.15:.1f} GiB too much; --strategy fsdp --checkpointing block, --batch-size 8"
+        " or --gpus 128 --batch-size 4096 would fit by bound\n"
     )
 
 
@@ -443,15 +431,15 @@ REFUSED = [
     # points that do not exist
     (
         "run --model sd21 --strategy 1f1b --gpus 32 --pipeline-degree 32",
-        "pipeline_degree(32) exceeds the 25 blocks of the backbone",
+        "--pipeline-degree 32 exceeds the 25 blocks of the backbone",
     ),
     (
         "run --model sd21 --strategy 1f1b --pipeline-degree 60000 --micro-batches 60000",
-        "pipeline_degree(60000) exceeds the 25 blocks of the backbone",
+        "--pipeline-degree 60000 exceeds the 25 blocks of the backbone",
     ),
-    ("run --model sd21 --strategy 1f1b --gpus 7", "gpus(7) is no multiple of group_size(2)"),
-    ("run --model sd21 --strategy ddp --gpus 12", "gpus(12) and devices_per_node(8) do not divide one another"),
-    ("run --model sd21 --strategy ddp --gpus 8 --batch-size 9", "1.125 is not whole: batch_size must be a multiple"),
+    ("run --model sd21 --strategy 1f1b --gpus 7", "--gpus 7 is no multiple of --group-size 2"),
+    ("run --model sd21 --strategy ddp --gpus 12", "--gpus 12 and devices_per_node(8) do not divide one another"),
+    ("run --model sd21 --strategy ddp --gpus 8 --batch-size 9", "1.125 is not whole: --batch-size must be a multiple"),
     ("run --model sd21 --strategy 1f1b --skip-route local", "the skip from layer "),
     # files
     ("run --model . --strategy ddp", ".: is not a model folder: it has no model.toml"),
@@ -492,7 +480,7 @@ def test_a_value_of_several_lines_is_refused_in_one(sim):
 
 def test_a_shell_sees_the_refusal_and_no_traceback():
     process = shell("run", "--model", "nope", "--strategy", "ddp")
-    out, err = process.communicate()
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (2, "")
     assert err.startswith("sim: error: unknown model 'nope'")
     assert err.count("\n") == 1
@@ -549,7 +537,7 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(arguments):
     process.stdout.close()  # as `head -1` does, at the latest when the command writes
     assert process.stderr.read() == ""
     process.stderr.close()
-    assert process.wait() in (0, 1)
+    assert process.wait(timeout=60) in (0, 1)
 
 
 def interrupted_after(num_answers, store):
@@ -580,9 +568,12 @@ def test_an_interrupted_sweep_leaves_its_finished_rows(elsewhere):
     reached = elsewhere / "rows-incomplete.csv"
     code, out, err = interrupted_after(4, elsewhere / "kept.sqlite")
     assert (code, out) == (130, "")
-    wrote, stored, interrupted = err.splitlines()
-    assert wrote.startswith("sim: wrote ")
-    assert "points to rows-incomplete.csv; any that is bounded may still be the best" in wrote
+    wrote, may, stored, interrupted = err.splitlines()
+    told = re.fullmatch(r"sim: wrote what is known of (\d+) points to rows-incomplete\.csv: (.*)", wrote)
+    counts = [int(number) for number in re.findall(r"\d+", told[2])]
+    assert sum(counts) == int(told[1])  # simulated, bounded, infeasible, and not looked at: not all is known
+    assert "simulated" in told[2]
+    assert may == "sim: any point that was not simulated may still be the best"
     assert not (elsewhere / "rows.csv").exists()
     assert stored.startswith("sim: "), stored
     assert interrupted == "sim: interrupted"
@@ -618,7 +609,7 @@ def test_sizes_that_do_not_divide_are_refused_by_run_and_counted_by_a_sweep(sim,
         2,
     )
     assert (code, out) == (2, "")
-    assert err == "sim: error: group_size(2) is no multiple of pipeline_degree(4)\n"
+    assert err == "sim: error: --group-size 2 is no multiple of --pipeline-degree 4\n"
     code, out, _ = sim(
         "sweep", "--model", "sd21", "--gpus", 8, "--strategy", "gpipe", "--pipeline-degree", 3,
         "--out", tmp_path / "rows.csv",

@@ -10,11 +10,11 @@ import pytest
 
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
+from sim.asking.scenarios import Request, find_task
 from sim.cli.main import main, make_parser
 from sim.cli.requests import given
-from sim.contents import inputs_of
-from sim.runs import run_point
-from sim.scenarios import Request, find_task
+from sim.outcomes.contents import inputs_of
+from sim.outcomes.runs import run_point
 from strategies.plans.actions import (
     CollectiveAction,
     FrozenAction,
@@ -53,19 +53,6 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 def sim(tell):
     """A function that runs a command and returns its exit code, stdout and stderr."""
     return tell
-
-
-@pytest.fixture
-def ask(sim):
-    """A function that runs a command with --json and returns what it prints."""
-
-    def run(*arguments):
-        code, out, err = sim(*arguments, "--json")
-        assert code == 0, err
-        assert out.count("\n") == 1
-        return json.loads(out)
-
-    return run
 
 
 def text_of(value):
@@ -427,19 +414,19 @@ REFUSED = [
     # points that do not exist
     (
         f"{PIXART} --strategy pipefusion --layers 7,7",
-        "layers(7,7) are 2 stages of 14 layers, not pipeline_degree(8) of 28",
+        "layers(7,7) are 2 stages of 14 layers, not --pipeline-degree 8 of 28",
     ),
-    (f"{PIXART} --strategy ulysses --gpus 3", "16 heads, ulysses 3: 16 % 3 = 1; 2, 4, 8 or 16 would do"),
-    (f"{PIXART} --strategy usp", "ulysses_degree(2) * ring_degree(2) = 4 are not gpus(8)"),
-    (f"{PIXART} --strategy hybrid --pipeline-degree 3", "pipeline_degree(3) = 3 do not divide gpus(8)"),
-    (f"{PIXART} --strategy single --gpus 4", "runs on one GPU, not on gpus(4)"),
-    (f"{PIXART} --strategy pipefusion --patches 65", "patches(65) exceeds rows(64) of transformer at 1024"),
-    (f"{PIXART} --strategy distrifusion --gpus 6", "gpus(6) is not a power of two"),
-    (f"{PIXART} --strategy pipefusion --steps 4 --warmup-steps 5", "warmup_steps(5) exceeds steps(4)"),
-    (f"{PIXART} --strategy distrifusion --steps 4 --warmup-steps 5", "warmup_steps(5) exceeds steps(4)"),
+    (f"{PIXART} --strategy ulysses --gpus 3", "16 heads, ulysses 3: 16 % 3 = 1; 2, 4, 8 and 16 divide 16"),
+    (f"{PIXART} --strategy usp", "--ulysses-degree 2 * --ring-degree 2 = 4 are not --gpus 8"),
+    (f"{PIXART} --strategy hybrid --pipeline-degree 3", "--pipeline-degree 3 = 3 do not divide --gpus 8"),
+    (f"{PIXART} --strategy single --gpus 4", "runs on one GPU, not on --gpus 4"),
+    (f"{PIXART} --strategy pipefusion --patches 65", "--patches 65 exceeds rows(64) of transformer at 1024"),
+    (f"{PIXART} --strategy distrifusion --gpus 6", "--gpus 6 is not a power of two"),
+    (f"{PIXART} --strategy pipefusion --steps 4 --warmup-steps 5", "--warmup-steps 5 exceeds --steps 4"),
+    (f"{PIXART} --strategy distrifusion --steps 4 --warmup-steps 5", "--warmup-steps 5 exceeds --steps 4"),
     ("run --model sd21 --strategy pipefusion", "a pipeline of patches needs a transformer, unet has "),
     ("run --model cdm-lsun --strategy single", "needs one backbone, the model has 2 (unet_64, unet_128)"),
-    (f"{PIXART} --strategy hybrid --gpus 2 --guidance none --guidance-degree 2", "guidance_degree(2) is not 1, "),
+    (f"{PIXART} --strategy hybrid --gpus 2 --guidance none --guidance-degree 2", "--guidance-degree 2 is not 1, "),
     (f"{PIXART} --strategy ring --gpus 16", "--gpus is 16, but cluster a100-nvlink-8 has at most "),
     # schedules
     (

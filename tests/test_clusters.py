@@ -1,6 +1,7 @@
 """Clusters: the shipped ones load, every rule of the file is kept, efficiencies interpolate."""
 
 import pytest
+from making import DEVICE
 
 from profiles.errors import InputError
 from profiles.machines.clusters import cluster_names, load_cluster, read_cluster
@@ -117,31 +118,14 @@ def test_pcie_has_switches_and_a_host(read):
     assert (link.switch_size, link.host_bandwidth_bytes_per_s) == (4, 20e9)
 
 
-OWN_DEVICE = """\
-name = "my-gpu"
-source = "a data sheet"
-memory_GiB = 24
-[rates]
-conv_TFLOP_per_s = 100
-matmul_TFLOP_per_s = 150
-attention_TFLOP_per_s = 120
-memory_GB_per_s = 800
-kernel_us = 5
-[rates.sources]
-conv_TFLOP_per_s = "fitted"
-matmul_TFLOP_per_s = "fitted"
-attention_TFLOP_per_s = "fitted"
-memory_GB_per_s = "fitted"
-kernel_us = "fitted"
-"""
-IN_PLACE = "[device]\n" + OWN_DEVICE.replace("[rates", "[device.rates")
+IN_PLACE = "[device]\n" + DEVICE.replace("[rates", "[device.rates")
 
 
 @pytest.mark.parametrize("named", ["my-gpu.toml", "cards/mine", "./cards/mine", "../{folder}/my-gpu.toml"])
 def test_a_device_is_brought_by_its_path_from_the_cluster_file(read, tmp_path, named):
     (tmp_path / "cards").mkdir()
     for path in ("my-gpu.toml", "cards/mine"):
-        (tmp_path / path).write_text(OWN_DEVICE)
+        (tmp_path / path).write_text(DEVICE)
     named = named.format(folder=tmp_path.name)
     for name in (named, str(tmp_path / "my-gpu.toml")):
         device = read('device = "ideal"', f'device = "{name}"').device
@@ -150,7 +134,7 @@ def test_a_device_is_brought_by_its_path_from_the_cluster_file(read, tmp_path, n
 
 
 def test_a_device_is_described_in_place_as_in_its_file(read, tmp_path):
-    (tmp_path / "my-gpu.toml").write_text(OWN_DEVICE)
+    (tmp_path / "my-gpu.toml").write_text(DEVICE)
     path = tmp_path / "own.toml"
     path.write_text(GOOD.replace('device = "ideal"\n', "") + IN_PLACE)
     in_place = read_cluster(path).device
@@ -160,11 +144,11 @@ def test_a_device_is_described_in_place_as_in_its_file(read, tmp_path):
 @pytest.mark.parametrize(
     ("device", "file", "problem"),
     [
-        ('"my-gpu"', OWN_DEVICE, "small.toml: device is 'my-gpu', must be one of a100-40gb-sxm, "),
-        ('"gone.toml"', OWN_DEVICE, "small.toml: device is 'gone.toml', must be a device file, but "),
+        ('"my-gpu"', DEVICE, "small.toml: device is 'my-gpu', must be one of a100-40gb-sxm, "),
+        ('"gone.toml"', DEVICE, "small.toml: device is 'gone.toml', must be a device file, but "),
         (
             '"my-gpu.toml"',
-            OWN_DEVICE.replace("800", "-1"),
+            DEVICE.replace("800", "-1"),
             "my-gpu.toml: rates.memory_GB_per_s is -1, must not ",
         ),
         ('{ name = "my-gpu" }', "", "small.toml: device.source is missing"),

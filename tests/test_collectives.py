@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from profiles.machines.clusters import Cluster, Link
 from profiles.machines.collectives import Group, bus_volume, collective_time, sent_bytes
 from profiles.machines.devices import Device
-from profiles.machines.fabrics import OPERATIONS, Collectives
+from profiles.machines.fabrics import OPERATIONS, Between, Collectives
 
 INSIDE, BETWEEN = 100e9, 20e9
 """Bytes per second of each device's port and of each node's."""
@@ -67,6 +67,20 @@ def test_over_nodes_the_slower_port_decides():
     assert time.node_port_s == pytest.approx(2 * 15 / 16 * 1e9 / BETWEEN)
     assert time.fixed_s == pytest.approx(50e-6 + 2 * 7 * 5e-6 + 2 * 1 * 20e-6)
     assert time.total_s == pytest.approx(time.node_port_s + time.fixed_s)
+
+
+@pytest.mark.parametrize(("nodes", "crossing"), [(2, 1.0), (4, 2 * 31 / 32)])
+def test_two_nodes_exchange_each_byte_once_over_their_adapters_where_an_all_reduce_is_a_tree(nodes, crossing):
+    """A ring's members pass 1.875 times the bytes between two nodes."""
+    whole = tuple((name, ((1.0, 1.0),)) for name in OPERATIONS)
+    between = Between(whole, tree=((2.0, 1.0),))
+    cluster = replace(
+        CLUSTER,
+        inter_node=replace(CLUSTER.inter_node, rail_bytes_per_s=BETWEEN / 8),
+        collectives=replace(CLUSTER.collectives, between=between),
+    )
+    time = collective_time(cluster, "all_reduce", 1e9, Group(8 * nodes, nodes))
+    assert time.node_port_s == time.flow_s == pytest.approx(crossing * 1e9 / BETWEEN)
 
 
 def test_one_member_per_node_leaves_the_links_inside_alone():

@@ -53,7 +53,7 @@ def test_numbers_on_which_nothing_fits_are_left_out():
     none = sim.sweep("sd21", gpus=[1], batch_size=8, strategy="spp", workers=1)
     assert none.knee is None
     assert (none.verdict, none.fastest, none.chosen) == (None, None, none.sweeps[-1])
-    with pytest.raises(InfeasibleError, match="no point of the sweep is feasible and recommended"):
+    with pytest.raises(InfeasibleError, match="no point of the sweep is feasible: 1 of 1 x "):
         _ = none.best
 
 
@@ -162,3 +162,41 @@ def test_nothing_that_fits_on_any_number_is_said_and_exits_2(capsys, tmp_path, m
 def test_an_experiment_is_printed_for_one_number_alone(capsys):
     assert main(["sweep", "--model", "sd21", "--gpus", "2,4", "--print-experiment"]) == 2
     assert "--print-experiment prints one question: give one number of --gpus" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def costs():
+    return sim.sweep("pixart", "a100-nvlink-8", [1, 2, 4], objective="cost", steps=4, workers=1)
+
+
+def test_by_cost_gpus_that_a_copy_leaves_draw_other_images(costs):
+    assert [(step.gpus, step.copies) for step in costs.steps] == [(1, 1), (2, 2), (4, 4)]
+    alone = costs.steps[0].result
+    for step in costs.steps:
+        assert step.result.strategy == "single"
+        assert step.samples_per_s == pytest.approx(step.gpus * alone.samples_per_s)
+        assert step.efficiency == pytest.approx(1.0)
+        assert step.gpus / step.samples_per_s == pytest.approx(
+            step.result.gpu_s_per_sample
+        )  # all GPUs are paid
+    by_latency = sim.sweep("pixart", "a100-nvlink-8", [1, 2], steps=4, workers=1, strategy="single")
+    assert [step.copies for step in by_latency.steps] == [
+        1,
+        1,
+    ]  # one batch was asked, and the other GPU waits
+    assert by_latency.steps[1].efficiency == pytest.approx(0.5)
+
+
+def test_by_cost_the_runner_up_is_named_at_the_most_gpus_that_pay(costs, capsys):
+    lines = dict(costs.verdict.lines)
+    assert costs.knee.gpus == 4
+    assert lines["copies"].startswith("4 side by side, each on images of its own, draw ")
+    assert "GPU-seconds each" in lines["runner-up"]
+    print_scaling(costs)
+    assert "copies" in capsys.readouterr().out
+
+
+def test_one_number_of_gpus_has_the_verdict_of_its_sweep_and_no_knee():
+    one = sim.sweep("sd21", gpus=[2], batch_size=8, strategy="ddp", workers=1)
+    assert "knee" not in repr(one)
+    assert one.verdict.lines == one.sweeps[0].verdict.lines

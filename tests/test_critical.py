@@ -1,5 +1,6 @@
 """The critical path of a named order: it is what a replay takes on ports that nobody shares, and never more."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,12 +8,12 @@ from hypothesis import strategies as st
 from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
 from strategies.bounds.critical_path import MAX_PASSES, ordered_bound
-from strategies.bounds.pipelines import staged_bound
+from strategies.bounds.pipelines import _paced_s, staged_bound
 from strategies.orders.capacity import most_in_flight
-from strategies.orders.named import interleaved_order, zero_bubble_order
+from strategies.orders.named import interleaved_order, one_forward_one_backward_order, zero_bubble_order
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Cut, Shape
-from strategies.plans.actions import parse_order
+from strategies.plans.actions import FORWARD, parse_order
 from strategies.registry import make_strategy
 
 POINTS = [
@@ -135,3 +136,48 @@ def test_one_position_with_nothing_to_sum_has_a_bound(make, name):
     model = make.model(make.component("unet", [1.0] * 4))
     strategy = make_strategy(name, {"pipeline_degree": 1, "micro_batches": 2})
     assert strategy.bound(make.scenario(model, make.cluster(), 1, 2)) == 2 * 4 * 3.0
+
+
+def one_after_the_other_s(forward_s, backward_s, there_s, back_s, count):
+    """When each position has done its last backward in FIFO-1F1B: every pass as soon as its device and input are."""
+    degree = len(forward_s)
+    there = [[0.0] * count, *([None] * count for _ in range(degree - 1))]
+    back = [*([None] * count for _ in range(degree - 1)), [0.0] * count]
+    rows, now = [[*row] for row in one_forward_one_backward_order(degree, count)], [0.0] * degree
+    while any(rows):
+        for position, row in enumerate(rows):
+            _, kind, number = row[0] if row else (0, FORWARD, 0)
+            ready = (there if kind == FORWARD else back)[position][number]
+            if row and ready is not None:
+                now[position] = (
+                    max(now[position], ready) + (forward_s if kind == FORWARD else backward_s)[position]
+                )
+                if kind == FORWARD and position < degree - 1:
+                    there[position + 1][number] = now[position] + there_s[position]
+                if kind != FORWARD and position:
+                    back[position - 1][number] = now[position] + back_s[position - 1]
+                row.pop(0)
+    return now
+
+
+times = st.floats(0.0, 2.0)
+
+
+@given(data=st.data(), degree=st.integers(1, 6), count=st.integers(1, 14))
+@settings(max_examples=60, deadline=None)
+def test_round_trips_between_any_two_positions_never_take_longer_than_1f1b_does(data, degree, count):
+    each = [data.draw(st.lists(times, min_size=degree, max_size=degree)) for _ in range(4)]
+    each[2][-1] = each[3][-1] = 0.0
+    ends_s = one_after_the_other_s(*each, count)
+    paced_s = _paced_s(*map(np.array, each), count)
+    assert all(bound_s <= end_s * (1 + 1e-9) for bound_s, end_s in zip(paced_s, ends_s, strict=True))
+
+
+def test_one_slow_hop_sets_the_pace_of_1f1b(make):
+    cluster = make.cluster(make.link(), make.link("nic", latency_s=1.0), devices_per_node=4)
+    model = make.model(make.component("unet", [1.0] * 8, output_bytes=1.0))
+    scenario = make.scenario(model, cluster, 8, 64)
+    strategy = make_strategy("spp", {"pipeline_degree": 8, "micro_batches": 64})
+    truth_s = simulate(strategy.plan(scenario)).end_s
+    assert truth_s > (64 + 7) * 3.0 + 60  # each pair of micro-batches waits for the hop there and back
+    assert 0.99 * truth_s < strategy.bound(scenario) <= truth_s * (1 + 1e-12)

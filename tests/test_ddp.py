@@ -6,9 +6,9 @@ import pytest
 
 import sim
 from profiles.errors import InfeasibleError, InputError
-from sim.parts import jobs, replay
+from sim.outcomes.parts import jobs, replay
+from sim.outcomes.runs import bound, least_memory_bytes, run_point, run_within
 from sim.replay.memory import peak_memory_bytes, resident_bytes
-from sim.runs import bound, least_memory_bytes, run_point, run_within
 from strategies.plans.actions import format_order
 from strategies.registry import make_strategy
 

@@ -3,32 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from making import DEVICE
 
 from profiles.costs.lumped_times import rates_of
 from profiles.errors import InputError
 from profiles.machines.devices import RATE_KEYS, Rates, device_names, load_device, read_device
 from profiles.machines.laws import Laws
 from profiles.software.stacks import Shares, load_stack
-
-GOOD = """\
-name = "card"
-source = "a data sheet"
-memory_GiB = 24
-
-[rates]
-conv_TFLOP_per_s = 100
-matmul_TFLOP_per_s = 150
-attention_TFLOP_per_s = 120
-memory_GB_per_s = 800
-kernel_us = 5
-
-[rates.sources]
-conv_TFLOP_per_s = "fitted"
-matmul_TFLOP_per_s = "fitted"
-attention_TFLOP_per_s = "fitted"
-memory_GB_per_s = "fitted"
-kernel_us = "fitted"
-"""
 
 
 @pytest.fixture
@@ -47,9 +28,9 @@ def refused(tmp_path):
 
 def test_rates_are_kept_in_si_units(tmp_path):
     path = tmp_path / "card.toml"
-    path.write_text(GOOD, encoding="utf-8")
+    path.write_text(DEVICE, encoding="utf-8")
     device = read_device(path)
-    assert (device.name, device.memory_bytes) == ("card", 24 * 2**30)
+    assert (device.name, device.memory_bytes) == ("my-gpu", 24 * 2**30)
     assert device.rates.conv_flop_per_s == 100e12
     assert device.rates.matmul_flop_per_s == 150e12
     assert device.rates.attention_flop_per_s == 120e12
@@ -59,7 +40,7 @@ def test_rates_are_kept_in_si_units(tmp_path):
 
 def test_a_kernel_may_cost_nothing(tmp_path):
     path = tmp_path / "card.toml"
-    path.write_text(GOOD.replace("kernel_us = 5", "kernel_us = 0"), encoding="utf-8")
+    path.write_text(DEVICE.replace("kernel_us = 5", "kernel_us = 0"), encoding="utf-8")
     assert read_device(path).rates.kernel_s == 0
 
 
@@ -72,7 +53,7 @@ def test_a_kernel_may_cost_nothing(tmp_path):
         ("memory_GiB = 24", "memory_GB = 24", "unknown key memory_GB"),
         ('source = "a data sheet"\n', "", "source is missing"),
         ('source = "a data sheet"', "source = 1", "source is 1, must be a string"),
-        ('name = "card"', 'nmae = "card"', "name is missing"),
+        ('name = "my-gpu"', 'nmae = "my-gpu"', "name is missing"),
         ("conv_TFLOP_per_s = 100", "conv_TFLOP_per_s = 0", "rates.conv_TFLOP_per_s is 0, must be positive"),
         ("conv_TFLOP_per_s = 100", "conv_TFLOP_per_s = nan", "rates.conv_TFLOP_per_s is nan, must be finite"),
         (
@@ -92,8 +73,8 @@ def test_a_kernel_may_cost_nothing(tmp_path):
     ],
 )
 def test_a_broken_rule_is_refused_by_key_and_value(refused, key, value, rule):
-    assert key in GOOD
-    assert refused(GOOD.replace(key, value)).startswith(rule)
+    assert key in DEVICE
+    assert refused(DEVICE.replace(key, value)).startswith(rule)
 
 
 def test_a_missing_file_is_refused(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from profiles.architectures.models import load_model
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
-from sim.parts import replay
+from sim.outcomes.parts import replay
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
 from strategies.plans.actions import FrozenAction

@@ -14,9 +14,9 @@ from profiles.architectures.models import load_model
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
+from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
-from sim.runs import run_point
 from strategies.patching.patch_parallel import Kind, Patches
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler

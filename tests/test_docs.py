@@ -1,5 +1,6 @@
 """What the documents show is tested: their commands run, their Python runs, their strategies are the tested ones."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -49,7 +50,45 @@ IN_WORDS = sorted(
     }
 )
 CHEAP = ("closed-forms", "sample --")
-"""Beginnings of checks that take seconds; others need GPUs, files of the reader's, or minutes."""
+"""Beginnings of checks that take seconds as they stand."""
+SMALL = {
+    "run": "--gpus 2 --iterations 2",
+    "profile": "--model tiny-sd --device cpu --name cpu --batch-sizes 1 --rounds 1 --components vae_encoder",
+    "count": "",
+    "links": "",
+}
+"""Checks that need GPUs or take longer as they stand, and the flags that make them small: the last of each counts."""
+CONFIGS = {
+    "unet": {
+        "_class_name": "UNet2DConditionModel",
+        **{"sample_size": 8, "in_channels": 4, "out_channels": 4, "layers_per_block": 1},
+        **{"block_out_channels": [32, 64], "cross_attention_dim": 32, "attention_head_dim": 8},
+        "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
+        "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
+    },
+    "text_encoder": {
+        **{"architectures": ["CLIPTextModel"], "model_type": "clip_text_model", "hidden_size": 32},
+        **{"intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 100},
+        "max_position_embeddings": 77,
+    },
+    "vae": {
+        **{"_class_name": "AutoencoderKL", "block_out_channels": [32] * 4, "latent_channels": 4},
+        "down_block_types": ["DownEncoderBlock2D"] * 4,
+        "up_block_types": ["UpDecoderBlock2D"] * 4,
+    },
+}
+"""Files of the reader's that ``count`` reads."""
+LOG = """\
+# nThread 1 nGpus 1 minBytes 1024 maxBytes 67108864 step: 4(factor) warmup iters: 5 iters: 20 agg iters: 1
+#
+# Using devices
+{ranks}
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+{lines}
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 42.1
+"""
 
 
 def test_readme_and_tutorials_hold_commands():
@@ -93,6 +132,44 @@ def test_every_check_of_the_documents_is_a_command_of_validate():
 def test_a_check_that_takes_seconds_holds(command, capsys):
     assert check(shlex.split(command.split("-m validate ")[1])) == 0
     assert capsys.readouterr().out
+
+
+def read_by_checks(folder):
+    """Write the files of a reader's own that checks of the documents read: configurations, and logs of eight GPUs."""
+    for name, config in CONFIGS.items():
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    ranks = "\n".join(
+        f"#  Rank {rank:2} Group  0 Pid  {9000 + rank} on node0 device  {rank} [0x1b] NVIDIA A100"
+        for rank in range(8)
+    )
+    for test, moved in (("all_reduce", 7 / 4), ("alltoall", 7 / 8)):
+        lines = []
+        for size in (4**power for power in range(5, 14)):
+            time_us = 40 + moved * size / 200e3  # 200 GB/s after 40 us
+            numbers = f"{time_us:9.2f} {size / time_us / 1e3:7.2f} {moved * size / time_us / 1e3:7.2f}      0"
+            lines.append(f"{size:12} {size // 4:12}     float     sum      -1 {numbers} {numbers}")
+        text = LOG.format(ranks=ranks, lines="\n".join(lines))
+        (folder / f"{test}.log").write_text(text, encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_checks_that_need_more_than_seconds_run_made_small(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    read_by_checks(tmp_path)
+    asked = [shlex.split(MEASURING.split(command)[-1]) for command in (*CHECKING, *IN_WORDS)]
+    asked = [words for words in asked if words[0] in SMALL and len(words) > 1]
+    asked = [words for words in asked if words[0] != "links" or "--nccl-tests" in words]
+    assert {words[0] for words in asked} == set(SMALL)
+    for words in asked:
+        small = SMALL[words[0]].split()
+        small = small[2:] if "diffusionpipe" in words else small  # as many as its pipeline has positions
+        assert check([*words, *small]) == 0, (words, capsys.readouterr().err)
+        said = capsys.readouterr()
+        assert said.out or "wrote" in said.err
+        if "--output" in words:
+            assert (tmp_path / words[words.index("--output") + 1]).exists()
 
 
 @pytest.mark.slow

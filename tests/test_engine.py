@@ -1,5 +1,7 @@
 """The engine against closed forms, the worklist evaluator and a plain SimPy model of shared ports."""
 
+import gc
+
 import numpy as np
 import pytest
 import simpy
@@ -7,14 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import DeadlockError
-from sim.replay.engine import CHUNK_S, MAX_CHUNKS, simulate
+from sim.replay.engine import no_collection, simulate
 from sim.replay.memory import memory_events
+from sim.replay.ways import CHUNK_S, MAX_CHUNKS
 from strategies.orders.named import gpipe_order, one_forward_one_backward_order
 from strategies.plans.actions import BACKWARD, FORWARD
 from strategies.plans.network import Network
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Op, Plan, Tensor
 from strategies.plans.worklist import evaluate
+from strategies.registry import make_strategy
 
 ORDERS = {"gpipe": gpipe_order, "1f1b": one_forward_one_backward_order}
 SHAPES = [(1, 1), (1, 4), (2, 1), (2, 2), (2, 8), (4, 1), (4, 2), (4, 4), (4, 16), (8, 3)]
@@ -674,3 +678,14 @@ def test_receives_posted_too_late_are_a_deadlock(make):
     ]
     with pytest.raises(DeadlockError, match=r"device 0 waits in 0F1 for b 0\.0"):
         simulate(make.plan(rows, posted_after={("b", 0): 1}))
+
+
+def test_a_replay_leaves_nothing_to_the_garbage_collector(make):
+    cluster = make.cluster(make.link(bandwidth=1e3))
+    model = make.model(make.component("unet", [1.0] * 4, parameters=1000, output_bytes=1.0))
+    plan = make_strategy("1f1b", {"pipeline_degree": 2}).plan(make.scenario(model, cluster, 4, 8))
+    assert plan.collectives
+    gc.collect()
+    with no_collection():
+        simulate(plan)
+        assert gc.collect() < 20  # SimPy's environment holds itself

@@ -3,7 +3,7 @@
 import pytest
 
 from profiles.errors import InfeasibleError
-from sim.parts import replay
+from sim.outcomes.parts import replay
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from strategies.registry import all_strategies, make_strategy

@@ -3,8 +3,8 @@
 import pytest
 
 from profiles.errors import InfeasibleError
-from sim.parts import replay, variants
-from sim.runs import bound, run_point, run_within
+from sim.outcomes.parts import replay, variants
+from sim.outcomes.runs import bound, run_point, run_within
 from strategies.registry import make_strategy
 
 

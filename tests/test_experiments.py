@@ -1,5 +1,6 @@
 """Experiments: a whole question in a file, which names itself where a key is wrong."""
 
+import io
 import json
 import tomllib
 
@@ -7,8 +8,9 @@ import pytest
 
 import sim
 from profiles.errors import InputError
-from sim.experiments import Experiment, as_toml, load_experiment
-from sim.measured_runs import RESULT
+from sim.asking.experiments import Experiment, as_toml, load_experiment
+from sim.asking.measured_runs import RESULT
+from sim.cli.main import main
 
 QUESTION = """\
 model = "sd21"
@@ -212,3 +214,12 @@ def test_a_degree_that_no_group_has_is_a_reason_and_no_traceback(tell, elsewhere
     )
     code, _, err = tell(*asked.split())
     assert (code, err.count("sim: error: no point of the sweep is feasible: ")) == (2, 1)
+
+
+@pytest.mark.parametrize("flag", ["--experiment", "--result"])
+def test_an_empty_standard_input_is_named_and_no_flag_is_asked_for(flag, monkeypatch, capsys):
+    for text in ("", "\n", "{}"):
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        assert main(["launch", flag, "-"]) == 2
+        said = "sim: error: -: standard input is empty, must hold flags by name, or the result of a run\n"
+        assert capsys.readouterr().err == said

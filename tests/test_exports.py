@@ -9,7 +9,7 @@ import pytest
 import sim
 from profiles.errors import InputError
 from sim.cli.main import main
-from sim.parts import replay
+from sim.outcomes.parts import replay
 from sim.replay.chrome_trace import chrome_trace, write_chrome_trace
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes

@@ -5,6 +5,7 @@ import importlib
 import pickle
 import subprocess
 import sys
+from copy import copy
 from pathlib import Path
 
 import matplotlib as mpl
@@ -13,6 +14,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import sim
+from profiles.errors import DiffusimWarning
 from sim.cli.main import main
 from strategies.plans.workloads import TrainingWorkload
 from strategies.training.gpipe import GPipe
@@ -147,9 +149,7 @@ def test_the_ops_and_bubbles_of_a_result_fill_its_iteration(result):
 
 
 def test_a_result_has_no_time_of_the_other_task(result):
-    with pytest.raises(
-        AttributeError, match="of gpipe has iteration_s and first_iteration_s, but no latency_s"
-    ):
+    with pytest.raises(AttributeError, match=r"of gpipe has no latency_s; it has .*iteration_s"):
         _ = result.latency_s
 
 
@@ -377,3 +377,63 @@ def test_strategies_may_be_named_by_a_column_of_a_frame():
 def test_what_names_nothing_is_refused(asked, problem):
     with pytest.raises(sim.InputError, match=problem):
         sim.run(**asked)
+
+
+def test_a_result_has_every_key_of_its_row():
+    trained = sim.run("sd21", "ddp", gpus=2, batch_size=8)
+    drawn = sim.run("pixart", "ulysses", gpus=2, steps=4, batch_size=2, include="all")
+    for result in (trained, drawn):
+        for key, value in result.to_json().items():
+            found = getattr(result, key)
+            if key == "stages":
+                found = [{**stage, "devices": list(stage["devices"])} for stage in found]
+            assert found == value, key
+    assert (trained.resolution, trained.frozen, drawn.resolution, drawn.steps) == ("512", "online", "1024", 4)
+    with pytest.raises(AttributeError, match="a result of ddp has no steps; it has task, model, "):
+        _ = trained.steps
+    assert pickle.loads(pickle.dumps(drawn)) == drawn
+    assert copy(drawn) == drawn
+
+
+def test_a_misspelt_argument_is_refused_with_all_that_there_are():
+    with pytest.raises(sim.InputError, match=r"unknown parameter 'gpu'; did you mean gpus\?") as caught:
+        sim.run("sd21", "ddp", gpu=2)
+    choices = str(caught.value).partition("choose from ")[2].split(", ")
+    assert {"model", "strategy", "cluster", "gpus", "stack", "overlap", "batch_size", "nodes"} <= set(choices)
+
+
+def test_one_style_of_names_for_each_who_reads(capsys):
+    asked = "--model sd21 --strategy gpipe --gpus 8 --pipeline-degree 4 --micro-batches 7"
+    assert main(["run", *asked.split()]) == 2
+    said = capsys.readouterr().err
+    assert "--batch-size 256 * --pipeline-degree 4 / (--gpus 8 * --micro-batches 7)" in said
+    assert "_" not in said
+    with pytest.raises(sim.InfeasibleError) as caught:
+        sim.run("sd21", "gpipe", gpus=8, pipeline_degree=4, micro_batches=7)
+    assert "batch_size(256) * pipeline_degree(4) / (gpus(8) * micro_batches(7))" in str(caught.value)
+    assert "--" not in str(caught.value)
+    with pytest.raises(
+        sim.InputError, match=r"^offload is layers:2, which needs frozen weights: trainable lora"
+    ):
+        sim.run("sd21", "ddp", gpus=2, offload="layers:2")
+
+
+def test_warnings_are_of_the_line_that_asked():
+    asks = (
+        lambda: sim.run("sd2", "ddp", gpus=2, batch_size=8),
+        lambda: sim.sweep("sd2", gpus=[1, 2], strategy="ddp", batch_size=8, workers=1),
+        lambda: sim.load_cluster("a100"),
+        lambda: sim.run("sd21", "single", steps=1, resolution=64 * 65),
+    )
+    for ask in asks:
+        with pytest.warns(DiffusimWarning) as caught:
+            ask()
+        assert {one.filename for one in caught} == {__file__}, caught[0]
+    with pytest.warns(
+        DiffusimWarning, match="66 times the pixels of the 512 of sd21; published numbers .* up to 64"
+    ):
+        asks[-1]()
+    with pytest.raises(
+        sim.InputError, match="resolution is 65536, 4,096 times the pixels of the 1024 of pixart, must"
+    ):
+        sim.run("pixart", "single", resolution=65536)

@@ -12,7 +12,7 @@ from profiles.machines.clusters import CLUSTERS, load_cluster
 from profiles.machines.collectives import Group, collective_law, collective_time
 from profiles.machines.fabrics import OPERATIONS, Between, Collectives
 from validate.__main__ import main
-from validate.fitting.collective_files import FILES, file_text, fitted_cluster, judged
+from validate.fitting.collective_files import BOXES, FILES, file_text, fitted_cluster, judged
 from validate.fitting.collective_laws import (
     bare,
     curves_of,
@@ -79,11 +79,18 @@ def rows_of(cluster, groups, disturbed=0.0):
 def test_a_known_law_inside_a_node_is_found_again():
     rows = rows_of(KNOWN, [Group(size, 1) for size in (2, 4, 8)])
     found = fit_inside(bare(KNOWN, "ring"), rows).collectives
-    assert found.step_s == pytest.approx(1e-6, rel=1e-3)
+    assert found.step_s == pytest.approx(1e-6, rel=0.01)  # what values are taken for draws at them a little
     for key in ("efficiency", "middle", "fixed_s"):
         for operation, curve in getattr(KNOWN.collectives, key):
             there = dict(getattr(found, key))[operation]
-            assert [value for _, value in there] == pytest.approx([value for _, value in curve], rel=1e-3)
+            assert [value for _, value in there] == pytest.approx([value for _, value in curve], rel=0.05)
+
+
+def test_sizes_that_end_early_leave_shares_near_what_others_reach():
+    rows = rows_of(KNOWN, [Group(size, 1) for size in (2, 4, 8)], disturbed=0.1)
+    large = rows["size_bytes"] > 8e6
+    found = fit_inside(bare(KNOWN, "ring"), rows[~large])
+    assert errors_of(found, curves_of(rows[large])).median < 0.15
 
 
 def test_a_known_law_between_nodes_is_found_again():
@@ -145,7 +152,7 @@ def test_a_refit_reproduces_the_shipped_files():
 @MEASURED
 @pytest.mark.slow
 def test_rows_left_out_are_predicted_within_15_percent():
-    """Sizes of all machines and networks, and groups of the NVSwitch machines; each median over one operation.
+    """Sizes of all machines and networks, groups of the NVSwitch machines, nodes of p5; each median over one operation.
 
     Groups of GB200's tray are two and four: one says as much of the other as it can.
     """
@@ -157,9 +164,10 @@ def test_rows_left_out_are_predicted_within_15_percent():
     groups = {key: e for key, e in found.items() if key[1] == "each group size" and key[0] != "gb200"}
     assert len(sizes) >= 25 and len(groups) == 16
     assert max(sizes.values()) < 0.15 and max(groups.values()) < 0.15
-    for nodes in ("32 GPUs", "64 GPUs"):
+    for nodes in ("16 GPUs", "32 GPUs", "64 GPUs"):
         for operation in ("all_reduce", "all_gather", "all_to_all"):
-            assert found["efa-32x100", nodes, operation] < 0.25
+            assert found["efa-32x100", nodes, operation] < 0.15
+    assert all(found[box, "above 64 MB", operation] < 0.17 for box in BOXES for operation in WHAT)
 
 
 @MEASURED

@@ -108,7 +108,7 @@ def flat_rows(sweep):
         for nested in ("stages", "inputs"):
             if nested in flat:
                 flat[nested] = json.dumps(flat[nested])
-        yield flat | {"runs_in": ",".join(flat["runs_in"]) or None}
+        yield flat | {"runs_in": ",".join(flat["runs_in"]) or "none known"}
 
 
 def read_cell(cell, like):

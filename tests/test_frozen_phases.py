@@ -11,8 +11,8 @@ from profiles.architectures.shares import Share
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
-from sim.parts import replay_parts
-from sim.runs import run_point
+from sim.outcomes.parts import replay_parts
+from sim.outcomes.runs import run_point
 from strategies.patching.decoding import decode, seams, tile_shares, whole_layers
 from strategies.patching.frozen import with_frozen
 from strategies.plans.actions import FrozenAction

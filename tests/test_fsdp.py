@@ -15,9 +15,9 @@ from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.collectives import collective_law
 from profiles.software.stacks import load_stack
-from sim.parts import replay
+from sim.outcomes.parts import replay
+from sim.outcomes.runs import least_memory_bytes, run_point
 from sim.replay.memory import peak_memory_bytes, resident_bytes
-from sim.runs import least_memory_bytes, run_point
 from strategies.pipelining import mesh, units
 from strategies.pipelining.mesh import Mesh
 from strategies.plans import network

@@ -8,8 +8,8 @@ import pytest
 
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
+from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
-from sim.runs import run_point
 from strategies.registry import make_sampler
 from strategies.sampling.hybrid import Hybrid
 from strategies.sampling.pipefusion import PipeFusion

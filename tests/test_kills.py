@@ -69,7 +69,7 @@ def kept(store):
 def test_twenty_kills_lose_no_finished_point_leave_no_worker_and_change_no_byte(tmp_path):
     before = time.monotonic()
     whole = start(tmp_path, *SWEEP)
-    expected, err = whole.communicate()
+    expected, err = whole.communicate(timeout=300)
     assert whole.returncode == 0, err
     taken_s, rows = time.monotonic() - before, (tmp_path / "rows.csv").read_bytes()
     draw = random.Random(20)
@@ -90,13 +90,13 @@ def test_twenty_kills_lose_no_finished_point_leave_no_worker_and_change_no_byte(
                     os.killpg(process.pid, own)
             else:
                 process.send_signal(own)
-            _, err = process.communicate()
+            _, err = process.communicate(timeout=300)
             assert nobody_is_left(process), own
             assert process.returncode in ((0, -own) if own is signal.SIGKILL else (0, 130)), (own, err)
             assert there.items() <= kept(store).items()
         there = kept(store)
         process = start(folder, *SWEEP, "--store", store)
-        out, err = process.communicate()
+        out, err = process.communicate(timeout=300)
         assert (process.returncode, out) == (0, expected), err
         assert (folder / "rows.csv").read_bytes() == rows
         assert there.items() <= kept(store).items(), "a finished point was replayed again"
@@ -111,7 +111,7 @@ def test_the_first_quarter_of_a_second_can_be_interrupted(tmp_path, number):
         wait_until_it_listens(process)
         time.sleep(delay)
         process.send_signal(number)
-        out, err = process.communicate()
+        out, err = process.communicate(timeout=300)
         assert (process.returncode, out) == (130, ""), (delay, err)
         assert err.splitlines()[-1] == "sim: interrupted"
         assert "Traceback" not in err
@@ -120,11 +120,11 @@ def test_the_first_quarter_of_a_second_can_be_interrupted(tmp_path, number):
 @pytest.mark.slow
 def test_two_sweeps_at_once_in_one_folder_and_one_store_do_not_harm_one_another(tmp_path):
     alone = start(tmp_path, *SWEEP)
-    expected, _ = alone.communicate()
+    expected, _ = alone.communicate(timeout=300)
     assert alone.returncode == 0
     rows = (tmp_path / "rows.csv").read_bytes()
     both = [start(tmp_path, *SWEEP, "--store", "kept.sqlite") for _ in range(2)]
-    told = [process.communicate() for process in both]
+    told = [process.communicate(timeout=300) for process in both]
     assert [process.returncode for process in both] == [0, 0], told
     assert [out for out, _ in told] == [expected] * 2
     assert (tmp_path / "rows.csv").read_bytes() == rows
@@ -140,7 +140,7 @@ def children(process):
 @pytest.mark.skipif(os.cpu_count() == 1, reason="one core has no workers")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_worker_that_is_killed_costs_a_line_and_nothing_else(tmp_path, number):
-    expected, _ = start(tmp_path, *SWEEP).communicate()
+    expected, _ = start(tmp_path, *SWEEP).communicate(timeout=300)
     process = start(tmp_path, *SWEEP)
     while process.poll() is None and not any(
         started := [pid for pid in children(process) if not handles(pid, "SigCgt", signal.SIGTERM)]
@@ -148,7 +148,7 @@ def test_a_worker_that_is_killed_costs_a_line_and_nothing_else(tmp_path, number)
         time.sleep(0.002)
     assert process.poll() is None
     os.kill(started[0], number)
-    out, err = process.communicate()
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (0, expected)
     warned, wrote = err.splitlines()
     assert warned == "sim: warning: a worker process died (killed, or out of memory): new ones go on"

@@ -11,11 +11,15 @@ from dataclasses import fields, replace
 import pytest
 
 import sim
+from profiles.architectures.models import model_names
 from profiles.errors import InputError
 from profiles.software.runtimes import RUNTIMES, Case, Rule, all_runtimes, find_runtime, read_runtime, runs_in
+from sim.cli.main import main
+from sim.explore.legality import case_of, runtimes_of
+from sim.launching.launch import launch_of
 from sim.launching.samplers import SAMPLERS
 from sim.launching.trainers import TRAINERS
-from sim.legality import case_of, runtimes_of
+from sim.report.tables import account_in, lines_of
 from strategies.registry import class_of, make, strategies_of
 
 FLUX = {"model": "flux-dev", "cluster": "h100-nvlink-8"}
@@ -31,11 +35,10 @@ def test_a_runtime_speaks_of_strategies_and_parameters_that_there_are(name):
     for strategy, rule in runtime.rules.items():
         own = {item.name for item in fields(class_of(strategy, runtime.task))}
         others = {other for other in rule.values.values() if isinstance(other, str)}
-        assert {*rule.values, *others} <= own | {"data_degree"}
+        assert {*rule.values, *rule.least, *others} <= own | {"data_degree"}
         assert all(value in item.metadata["choices"] for item in fields(class_of(strategy)) if item.metadata["choices"]
                    for value in rule.values.get(item.name, ()))  # fmt: skip
-    for names in (runtime.scripts, runtime.guided, runtime.pipelined):
-        assert {*names} <= {*(runtime.models or ())}
+    assert {*(runtime.models or ())} <= {*model_names()}
     assert name in (SAMPLERS if runtime.task == "sample" else TRAINERS)
 
 
@@ -54,6 +57,14 @@ def test_every_writer_has_a_runtime():
         ),
         ("speed = 3", "unknown key speed"),
         ('name = "other"', "name is 'other', must be that of the file"),
+        ('guided = ["sd21"]', "guided names 'sd21', which is none of its models"),
+        (
+            '[models]\nsd21 = "\\u001b"\n[strategies.ddp]',
+            "models.sd21 is .*, must hold no control characters",
+        ),
+        ("[models]\nsd21 = 3\n[strategies.ddp]", "models.sd21 is 3, must be a string"),
+        ('[strategies.ddp]\noverlap = ["\\u001b"]', "overlap is .*, must hold words and numbers alone"),
+        ("[strategies.ddp]\noverlap = [{}]", "overlap is .*, must hold words and numbers alone"),
     ],
 )
 def test_a_broken_profile_is_refused(tmp_path, planted, problem):
@@ -150,7 +161,7 @@ def test_a_strategy_of_a_stranger_runs_nowhere_that_is_known():
     result = sim.run("sd21", "diffusionpipe", gpus=2)
     assert runtimes_of(result.source.strategy, result.source.scenario) == ()
     with pytest.raises(
-        InputError, match=r"^no runtime is known that runs this diffusionpipe: none has the strategy"
+        InputError, match=r"^no runtime is known that starts this diffusionpipe: none has the strategy"
     ):
         sim.launch("sd21", "diffusionpipe", gpus=2)
 
@@ -344,3 +355,31 @@ def test_every_strategy_that_something_runs_is_offered():
     one = replace(find_runtime("xdit"), models=None)
     assert one.unknown("anything") == ""
     assert make("single", {}).name == "single"
+
+
+def test_a_point_that_one_other_parameter_would_start_says_so():
+    asked = {"gpus": 8, "pipeline_degree": 4, "micro_batches": 8, "optimizer": "sharded"}
+    with pytest.raises(
+        InputError, match="no runtime is known that starts this 1f1b: with optimizer replicated torch-"
+    ):
+        sim.launch("sd21", "1f1b", **asked)
+    assert sim.launch("sd21", "1f1b", **(asked | {"optimizer": "replicated"})).runtime == "torch-pipelining"
+    row = sim.run("sd21", "1f1b", **asked)
+    assert ("runs in", "no runtime that is known here") in lines_of(row, account_in(row))
+
+
+def test_what_the_simulation_says_of_a_point_is_no_word_of_the_runtime(capsys):
+    assert (
+        main(["launch", "--model", "sd21", "--gpus", "2", "--strategy", "ddp", "--checkpointing", "auto"])
+        == 0
+    )
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "sim: note: --checkpointing auto took none: it fits without recomputation"
+    assert not any("auto" in line for line in said[1:])
+
+
+def test_a_model_without_a_script_is_refused_by_the_runtime_s_file():
+    result = sim.run("pixart", "single", steps=2)
+    bare = replace(find_runtime("xdit-scripts"), scripts={})
+    with pytest.raises(InputError, match=r"^runtimes/xdit-scripts.toml: scripts names none of pixart$"):
+        launch_of(result, bare)

@@ -77,6 +77,18 @@ def test_coefficients_are_kept_in_si_units(read):
     assert laws.attention.traffic.cache_bytes == 0
     assert (laws.attention.rows, laws.attention.backward_flop_per_s) == (10000, 200e12)
     assert laws.memory.bytes_per_s("group_norm") == 800e9
+    assert laws.attention.wide == 1
+
+
+def test_wide_heads_stay_below_the_peak(read):
+    def wide(factor: float) -> str:
+        return GOOD.replace("backward_rows = 5000", f"backward_rows = 5000\nwide = {factor}")
+
+    assert read(wide(0.9)).laws.attention.wide_flop_per_s == pytest.approx(240e12 * 128 / 148 / 0.9)
+    with pytest.raises(
+        InputError, match=r"attention\.wide is 0\.6, must leave heads of 128 channels below the peak"
+    ):
+        read(wide(0.6))
 
 
 def test_a_convolution_takes_its_factor_of_the_product_that_it_implies(read):

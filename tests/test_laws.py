@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
 from profiles.machines.devices import Rates, device_names, load_device
-from profiles.machines.laws import MEMORY_KINDS, PARTS, Laws, Traffic, padded
+from profiles.machines.laws import MEMORY_KINDS, PARTS, WIDE, Laws, Traffic, padded
 
 RATES = Rates(
     conv_flop_per_s=50e12,
@@ -71,6 +71,21 @@ def test_shapes_broadcast():
     assert LAWS.attention_s(8, m[:, None], m[None, :20], 64).shape == (500, 20)
 
 
+def test_products_and_exponentials_hide_one_another_by_an_exponent():
+    law = replace(LAWS.attention, channels=96.0, overlap=2.0)
+    assert law.wide_flop_per_s == pytest.approx(LAWS.attention.flop_per_s * 128 / 160)
+    assert replace(law, wide=0.8).wide_flop_per_s == pytest.approx(LAWS.attention.flop_per_s)
+
+
+def test_wide_heads_may_have_a_kernel_of_their_own():
+    laws = replace(LAWS, attention=replace(LAWS.attention, wide=0.5))
+    for channels, factor in ((64, 1.0), (80, 1.0), (128, 0.5), (256, 0.5)):
+        own, other = (of.attention_s(1000, 8192, 8192, channels) for of in (laws, LAWS))
+        assert own == pytest.approx(factor * other, rel=1e-2)
+    for of in (laws, LAWS):
+        assert of.attention_backward_s(8, 512, 512, 128) == LAWS.attention_backward_s(8, 512, 512, 128)
+
+
 def test_an_unknown_part_or_kind_is_refused():
     with pytest.raises(InputError, match="laws: part is 'backward', must be one of forward, data, weight"):
         LAWS.matmul_s(1, 1, 1, 1, part="backward")
@@ -90,6 +105,8 @@ def test_a_device_without_laws_of_its_own_has_those_of_its_rates():
 def test_no_kernel_is_quicker_for_being_larger(name, shape, axis, more):
     laws = load_device(name).laws
     larger = [size + more * (number == axis) for number, size in enumerate(shape)]
+    if laws.attention.wide != 1:  # heads of 128 channels have a kernel of their own
+        assume((padded(np.array(shape[3])) >= WIDE) == (padded(np.array(larger[3])) >= WIDE))
     for law in (laws.attention_s, laws.attention_backward_s):
         assert law(*larger) >= law(*shape)
     for part in PARTS:
@@ -105,9 +122,8 @@ def test_large_kernels_reach_their_paces_and_small_ones_a_launch(name):
     assert laws.matmul_s(1, 10**6, 10**6, 10**6) == pytest.approx(flop / laws.matmul.flop_per_s, rel=1e-3)
     assert laws.matmul_s(1, 1, 1, 1) == pytest.approx(laws.matmul.fixed_s, abs=1e-6)
     law, scores = laws.attention, 4 * 1e4 * 1e10
-    channels = (128**law.overlap + law.channels**law.overlap) ** (1 / law.overlap)
     assert laws.attention_s(10**4, 10**5, 10**5, 128) == pytest.approx(
-        scores * channels / law.flop_per_s, rel=0.01
+        scores * 128 / law.wide_flop_per_s, rel=0.01
     )
     for kind in MEMORY_KINDS:
         assert laws.memory_s(kind, 1e13) == pytest.approx(1e13 / laws.memory.bytes_per_s(kind), rel=1e-5)

@@ -9,11 +9,9 @@ from profiles.architectures.component_files import LAYER_COLUMNS
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.whatifs import changed
-from sim import limits
 from sim.api import start_sweep
-from sim.cli.main import main
-from sim.explore.tuning import tune
-from sim.limits import (
+from sim.asking import limits
+from sim.asking.limits import (
     MAX_LISTED,
     MAX_ORDERED,
     MAX_SIMULATED,
@@ -23,7 +21,9 @@ from sim.limits import (
     MAX_SWEPT_SKIPS,
     check_passes,
 )  # fmt: skip
-from sim.scenarios import Request, scenario_of
+from sim.asking.scenarios import Request, scenario_of
+from sim.cli.main import main
+from sim.explore.tuning import tune
 from strategies.registry import make
 
 

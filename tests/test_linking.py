@@ -22,7 +22,7 @@ from profiles.measuring.linking.samples import (
     sample_text,
 )
 from profiles.measuring.linking.times import Members, doublings, elements_of, sample_of, sizes_up_to
-from profiles.measuring.writing import whole_file
+from profiles.outputs import whole_file
 from sim.cli.main import main as sim
 from validate.__main__ import main
 
@@ -284,7 +284,7 @@ def test_a_file_that_fails_leaves_the_old_one_and_nothing_else(tmp_path):
     path.write_text("old", encoding="utf-8")
     with pytest.raises(InputError, match="is not valid TOML"):
         write_cluster(path, "name = ")
-    with pytest.raises(RuntimeError), whole_file(path, "--samples") as partial:
+    with pytest.raises(RuntimeError), whole_file(path) as partial:
         partial.write_text("half", encoding="utf-8")
         raise RuntimeError
     assert [entry.name for entry in tmp_path.iterdir()] == ["old.toml"]

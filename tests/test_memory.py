@@ -169,13 +169,16 @@ def test_saved_activations_follow_the_order_of_the_strategy(make, strategy, held
 RECIPE_BYTES = {"mixed": 18, "mixed-fp16-gradient": 16, "pulse": 14, "fp32": 16}
 
 
+@pytest.mark.parametrize(("ema", "average"), [("none", 0), ("fp32", 4)])
 @pytest.mark.parametrize("recipe", RECIPE_BYTES)
-def test_a_trained_parameter_costs_what_the_recipe_says_and_a_frozen_one_two_bytes(make, recipe):
+def test_a_trained_parameter_costs_what_the_recipe_says_and_a_frozen_one_two_bytes(
+    make, recipe, ema, average
+):
     encoder = make.component("encoder", [1.0], trainable=False, parameters=100)
     unet = make.component("unet", [1.0, 1.0], inputs=["encoder"], parameters=1000, locked=(0,))
-    scenario = make.scenario(make.model(encoder, unet), make.cluster(), 1, 1, memory_recipe=recipe)
+    scenario = make.scenario(make.model(encoder, unet), make.cluster(), 1, 1, memory_recipe=recipe, ema=ema)
     trace = simulate(make_strategy("ddp", {}).plan(scenario))
-    assert resident_bytes(trace).tolist() == [1000 * RECIPE_BYTES[recipe] + 2 * (1000 + 100)]
+    assert resident_bytes(trace).tolist() == [1000 * (RECIPE_BYTES[recipe] + average) + 2 * (1000 + 100)]
 
 
 def test_checkpointing_keeps_the_input_of_a_stage_and_one_layer(make):

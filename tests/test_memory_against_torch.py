@@ -31,7 +31,7 @@ from profiles.measuring.counting.configured import count_configured
 from profiles.measuring.counting.folder import folder_texts, kernel_texts
 from profiles.measuring.counting.networks import attend
 from profiles.software.stacks import load_stack
-from sim.parts import replay
+from sim.outcomes.parts import replay
 from sim.replay.memory import memory_events_by_role
 from strategies.pipelining.data_parallel import whole
 from strategies.pipelining.footprint import resident_buffers, saved_bytes

@@ -15,7 +15,7 @@ from making import make_cluster, make_link
 import sim
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
-from sim.runs import bound, least_memory_bytes
+from sim.outcomes.runs import bound, least_memory_bytes
 from strategies.registry import strategies_of
 
 ANOMALY = 1.1
@@ -248,6 +248,27 @@ def test_a_longer_video_is_never_faster_and_takes_no_less_memory(strategy, asked
     for name in ("duration_s", "peak_memory_bytes"):
         found = [getattr(result.expected, name) for result in results]
         assert found == sorted(found), name
+
+
+@pytest.mark.parametrize(
+    ("model", "grown"),
+    [
+        ("sd21", {"resolution": (512, 768)}),
+        ("ltx-video", {"frames": (17, 49)}),
+        ("pixart", {"batch_size": (4, 8)}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("checkpointing", ["none", "block", "full"])
+def test_training_holds_more_of_more_pixels_frames_and_samples(model, grown, checkpointing):
+    ((key, values),) = grown.items()
+    asked = {"gpus": 2, "batch_size": 4, "memory": "100TiB", "checkpointing": checkpointing}
+    for strategy, how in (("ddp", {}), ("fsdp", {}), ("1f1b", {"pipeline_degree": 2, "micro_batches": 2})):
+        results = [sim.run(model, strategy, **how, **asked | {key: value}) for value in values]
+        held = [result.peak_memory_bytes for result in results]
+        least = [least_memory_bytes(of.source.strategy, of.source.scenario) for of in results]
+        assert held == sorted(set(held)), (strategy, held)
+        assert least == sorted(set(least)), (strategy, least)
 
 
 # Sampling

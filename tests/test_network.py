@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from profiles.machines.clusters import load_cluster
 from profiles.machines.fabrics import OPERATIONS, Collectives
-from sim.replay.engine import CHUNK_S, MAX_CHUNKS, simulate
+from sim.replay.engine import simulate
+from sim.replay.ways import CHUNK_S, MAX_CHUNKS
 from strategies.plans.actions import parse_action
 from strategies.plans.network import Network
 from strategies.plans.placement import Placement

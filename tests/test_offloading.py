@@ -11,8 +11,8 @@ from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.host_links import copied_s
 from profiles.software.recipes import RECIPES
+from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from sim.replay.memory import resident_bytes
-from sim.runs import bound, least_memory_bytes, run_point
 from strategies.plans.actions import OPTIMIZER
 from strategies.registry import make_strategy
 

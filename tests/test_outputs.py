@@ -71,7 +71,7 @@ def test_a_pipe_that_somebody_reads_can_be_written(tmp_path):
     with whole_file(tmp_path / "pipe") as file:
         file.write_text("rows")
     os.close(outputs._kept_open.pop())  # the end is told when the last writer leaves
-    reader.join()
+    reader.join(timeout=60)
     assert told == ["rows"]
 
 
@@ -110,3 +110,43 @@ def test_a_file_of_the_longest_name_can_be_written(tmp_path):
     with whole_file(path) as file:
         file.write_text("rows")
     assert path.read_text() == "rows"
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self").exists(), reason="a folder of the kernel's, in which nobody makes files"
+)
+@pytest.mark.parametrize(
+    "command",
+    ["sweep --model sd21 --out /proc/x.csv", "run --strategy ddp --model sd21 --trace /proc/x.json"],
+)
+def test_a_folder_in_which_no_file_can_be_made_is_refused_before_the_work(command, capsys, monkeypatch):
+    monkeypatch.setattr("sim.api.start_sweep", lambda **_: pytest.fail("it began to work"))
+    monkeypatch.setattr("sim.api.run", lambda **_: pytest.fail("it began to work"))
+    flag, path = command.split()[-2:]
+    assert main(command.split()) == 2
+    assert capsys.readouterr().err.startswith(f"sim: error: {flag} is '{path}', which cannot be written: ")
+
+
+def test_a_file_that_cannot_be_written_after_all_is_named_as_it_was_asked(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    refused = pytest.raises(InputError, match=r"gone/rows\.csv: cannot be written: no such file")
+    with refused, whole_file(gone / "rows.csv") as file:
+        gone.rmdir()
+        file.write_text("", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "compare pipe pipe",
+        "merge new.db pipe",
+        "run --experiment pipe",
+        "launch --result pipe",
+    ],
+)
+def test_a_pipe_is_no_input_and_nobody_waits_for_it(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    assert main(words.split()) == 2
+    assert capsys.readouterr().err == "sim: error: pipe: is not a regular file\n"

@@ -7,9 +7,9 @@ import pytest
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
 from sim.cli.main import main
+from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
-from sim.runs import run_point
 from strategies.patching.footprint import WORKING_SHARE
 from strategies.registry import make_sampler
 from strategies.sampling.paradigms import COUNTS, ParaDiGMS

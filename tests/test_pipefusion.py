@@ -14,9 +14,9 @@ from profiles.architectures.models import load_model
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
+from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
 from sim.replay.metrics import busy_s, idle_s
-from sim.runs import run_point
 from strategies.patching.pacing import paced_layers, stage_layers
 from strategies.plans.workloads import SamplingWorkload
 from strategies.sampling.pipefusion import PipeFusion

@@ -3,8 +3,8 @@
 import pytest
 
 from profiles.errors import InfeasibleError
+from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
-from sim.runs import run_point
 from strategies.orders.named import gpipe_order, one_forward_one_backward_order
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.layout import Layout

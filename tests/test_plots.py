@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InputError
-from sim.parts import replay, replay_parts
+from sim.outcomes.parts import replay, replay_parts
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
 from sim.replay.timelines import Bar

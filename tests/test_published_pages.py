@@ -1,6 +1,7 @@
 """The numbers of README and of the accuracy page: one command writes both, and they say the same."""
 
 import re
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,19 @@ import pytest
 from profiles.errors import InputError
 from validate.published.contests import Contest
 from validate.published.ledger import Ledger
+from validate.published.pages import sampling, todays_models
 from validate.published.records import LATENCY, SAMPLES_PER_S, Published, Record, Standing
-from validate.published.report import DETAIL, MARKERS, SHORT, in_detail, in_short, regions_of, write_between
+from validate.published.report import (
+    DETAIL,
+    MARKERS,
+    SAMPLED,
+    SHORT,
+    TODAY,
+    in_detail,
+    in_short,
+    regions_of,
+    write_between,
+)
 from validate.tables import parts_around
 
 ROOT = Path(__file__).parents[1]
@@ -86,7 +98,7 @@ def region(path, markers):
 
 def test_readme_and_the_accuracy_page_say_the_same_in_short():
     assert region(README, SHORT) == region(ACCURACY, SHORT)
-    assert regions_of(ACCURACY) == [MARKERS, SHORT, DETAIL]
+    assert regions_of(ACCURACY) == [MARKERS, SHORT, DETAIL, TODAY, SAMPLED]
     assert len(region(ACCURACY, DETAIL).splitlines()) > 20
 
 
@@ -98,3 +110,39 @@ def test_the_numbers_in_short_are_those_of_the_tables_beside_them():
     contests = re.search(r"^\| all \| (\d+) \| (\d+) \([\d.]+%\) \| ([\d.]+%) ", tables, re.MULTILINE)
     compared, right, loss = contests.groups()
     assert f"right winner in {right} of {compared}, mean loss by a wrong pick {loss} |" in short
+
+
+def test_the_numbers_of_sampling_are_those_in_short():
+    """Both are of one ledger: a sentence that is typed beside them was not, once."""
+    short, rows = region(README, SHORT), region(ACCURACY, SAMPLED)
+    count, middle = re.search(
+        r"^\| several GPUs, independent \| (\d+) \| ([\d.]+%) ", rows, re.MULTILINE
+    ).groups()
+    assert f"({count} independent latencies) | median {middle} |" in short
+    assert re.search(
+        r"^\| Wan2.1-I2V-14B-480P \| xDiT, .* \| independent \|$", region(ACCURACY, TODAY), re.MULTILINE
+    )
+
+
+def test_models_of_today_stand_with_all_that_was_published_of_them(ledger):
+    about = {"model": "Wan2.2-X", "machine": "H100, NVLink", "steps": "1 (per step of 40)"}
+    wan = number(1.5, DISTRI, gpus=1, method_config="", resolution_px="480", **about)
+    (table,) = todays_models(Ledger((*ledger.records, wan)))
+    assert table.rows == [
+        ["Wan2.2-X", "480, a step", "1 H100", "1 s", "1.5 s", "+50.0%", "eager", "independent"]
+    ]
+
+
+def test_sampling_is_counted_by_what_it_was_run_on():
+    def told(machine, gpus, value, predicted):
+        row = Published("sample", "a", "b", "m", machine, gpus, "x", 1, LATENCY, value)
+        return Record(row, predicted, Standing.INDEPENDENT)
+
+    out = told("A, PCIe", 8, inf, inf)
+    numbers = [told("A, NVLink", 2, 1.0, 1.1), told("A, PCIe", 4, 1.0, 0.7), told("A", 1, 2.0, 2.0), out]
+    (table,) = sampling(Ledger(tuple(numbers)))
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert rows["one GPU, no anchor"] == ["1", "0.0%", "1"]
+    assert rows["several GPUs"] == ["2", "20.0%", "1"]
+    assert rows["several GPUs over NVLink"] == ["1", "10.0%", "1"]
+    assert rows["out of memory"] == ["1", "-", "1 are right"]

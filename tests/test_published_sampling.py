@@ -9,7 +9,7 @@ import pytest
 from profiles.architectures.models import load_model
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
-from sim.runs import run_point
+from sim.outcomes.runs import run_point
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling.distrifusion import DistriFusion

@@ -6,9 +6,9 @@ from profiles.architectures.models import load_model
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from profiles.units import MIB
-from sim.parts import replay
+from sim.outcomes.parts import replay
+from sim.outcomes.runs import run_point, run_within
 from sim.replay.engine import simulate
-from sim.runs import run_point, run_within
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario

@@ -12,11 +12,11 @@ from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
 from sim.explore.points import Point, find_points
 from sim.explore.sweep import Sweep, run_sweep
+from sim.outcomes.runs import run_point
 from sim.report.columns import fitting
 from sim.report.descriptions import how
 from sim.report.rankings import BEST, Shown, chosen_of, columns, command, print_rows_json, print_sweep
 from sim.report.tables import print_result
-from sim.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario
@@ -75,7 +75,7 @@ def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, sweep):
 def test_points_that_look_alike_stand_once(sweep):
     (first, *_) = (point for point in sweep.ranked() if point.status == "simulated")
     other = replace(first, strategy=replace(first.strategy))
-    assert [rank for rank, _ in chosen_of([first, other], [first, other])] == [1]
+    assert [rank for rank, _ in chosen_of([first, other], [first, other], {})] == [1]
 
 
 @pytest.mark.parametrize("width", [80, 140])
@@ -111,7 +111,7 @@ def test_a_sweep_that_finds_nothing_shows_the_reasons(capsys):
     print_sweep(sweep)
     text = " ".join(capsys.readouterr().out.split())
     assert text == (
-        "infeasible: 1 x no pipeline degree (such as spp: no divisor of gpus(1) between 2 and the 25 blocks of"
+        "infeasible: 1 x no pipeline degree (such as spp: no divisor of --gpus 1 between 2 and the 25 blocks of"
         " the backbone) not a point left of spp: no pipeline degree points: 0 simulated, 0 bounded, 1 infeasible,"
         " 0 with the result of another"
     )

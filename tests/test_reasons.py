@@ -54,6 +54,20 @@ def test_the_time_in_which_the_host_is_behind_is_none_of_compute(hurried):
     assert "--stack compiled" in found.reasons[0]
 
 
+def test_the_step_on_the_host_is_the_hosts_and_not_called_compute():
+    asked = {"gpus": 2, "batch_size": 16}
+    plain, offloaded = (sim.run("sd21", "ddp", **asked, offload=of) for of in ("none", "optimizer"))
+    found, without = account(offloaded), account(plain)
+    (step_s,) = {op.duration_s for row in offloaded.trace.plan.ops for op in row if str(op.action) == "0O"}
+    assert found.host - step_s / offloaded.iteration_s == pytest.approx(0, abs=0.02)  # and the host keeps up
+    assert found.compute < without.compute
+    assert found.reasons[0].startswith(
+        f"{step_s / offloaded.iteration_s:.0%} of the time the optimizer steps on "
+    )
+    assert not any("optimizer" in reason for reason in without.reasons)
+    assert found.compute + found.host + found.wire + found.idle == pytest.approx(1)
+
+
 def test_a_host_that_keeps_up_is_not_named():
     large = sim.run("pixart", "single", "a100-nvlink-8", 1, resolution=2048, steps=4)
     found = account(large)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from profiles.architectures.models import load_model
-from profiles.costs.layers import ModelCosts, anchor_factor
+from profiles.architectures.shares import Extent
+from profiles.costs.layers import ComponentCosts, ModelCosts, anchor_factor
 from profiles.costs.resolutions import check_resolution, resized, sides_of
 from profiles.costs.sampling import SamplingCosts
 from profiles.errors import InputError
@@ -17,6 +18,7 @@ from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 
 A100 = load_device("a100-80gb-sxm")
+STACK = load_stack()
 SUMS = ("conv_flop", "matmul_flop", "moved_bytes", "output_bytes", "saved_bytes")
 
 
@@ -125,6 +127,19 @@ def test_a_layer_takes_as_long_in_training_as_in_sampling_at_any_resolution(name
     drawn = SamplingCosts(model, A100, height, width, uncast)
     for index, costs in enumerate(trained.components):
         np.testing.assert_allclose(costs.forward_s(batch), drawn.forward_s(index, batch), rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["sd21", "flux-dev", "wan2.1-1.3b"])
+def test_a_layer_keeps_the_same_whether_its_model_or_its_costs_are_of_a_resolution(name):
+    model = load_model(name)
+    height, width = 2 * model.height, model.width
+    before = [of.saved_bytes for of in ModelCosts(model, A100, STACK).components]
+    costs = [of.saved_bytes for of in ModelCosts(resized(model, height, width, A100), A100, STACK).components]
+    for component, small, large in zip(model.components, before, costs, strict=True):
+        extent = Extent.of(model, component, height, width, half=False)
+        there = ComponentCosts(component, A100, stack=STACK, extent=extent).saved_bytes
+        np.testing.assert_allclose(there, large, rtol=1e-9)
+        assert (large >= small).all()
 
 
 def test_published_latencies_scale_training_as_they_do_sampling():

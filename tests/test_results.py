@@ -9,8 +9,8 @@ import pytest
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
 from sim.explore.points import Point
-from sim.parts import replay
-from sim.runs import run_point
+from sim.outcomes.parts import replay
+from sim.outcomes.runs import run_point
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.sampling.ulysses import Ulysses
 from strategies.sampling_scenario import SamplingScenario

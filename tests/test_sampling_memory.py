@@ -10,9 +10,9 @@ from profiles.architectures.models import load_model
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.machines.clusters import load_cluster
 from profiles.units import GIB
+from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
-from sim.runs import run_point
 from strategies.patching.footprint import NCCL_BYTES, REPLICATED_SHARE, RUNTIME_BYTES, WORKING_SHARE
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler

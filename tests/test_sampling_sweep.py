@@ -18,9 +18,9 @@ from sim.explore.frames import rows, write_rows
 from sim.explore.points import Asked, Point, find_points
 from sim.explore.space import pareto_front
 from sim.explore.sweep import OBJECTIVES, TOP, Sweep, objectives, run_sweep
+from sim.outcomes.runs import run_point, run_within
 from sim.report.descriptions import how
-from sim.report.rankings import front, print_rows_json, print_sweep
-from sim.runs import run_point, run_within
+from sim.report.rankings import columns, front, print_rows_json, print_sweep, shown_points
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import all_samplers, make_sampler
 from strategies.sampling_scenario import SamplingScenario
@@ -433,3 +433,24 @@ def test_the_best_of_each_strategy_on_several_scenarios():
 def test_what_is_asked_of_a_process_is_a_strategy_and_its_gpus():
     (point,) = find_points(pixart(4), ["single"])
     assert Asked(point.strategy, point.num_gpus) == Asked(make_sampler("single", {}), 1)
+
+
+def test_points_of_equal_degrees_are_one_row_of_two_names():
+    found = sweep_of("pixart", "a100-nvlink-8", 4, strategy="hybrid,usp", exhaustive=True, steps=4, workers=1)
+    twins = [row for row in found.rows() if "same_as" in row]
+    assert {row["strategy"] for row in twins} == {"usp"}
+    for row in twins:
+        same = [other for other in found.rows() if other["latency_s"] == row["latency_s"]]
+        assert {(other["strategy"], other["tie"]) for other in same} == {
+            ("usp", row["tie"]),
+            ("hybrid", row["tie"]),
+        }
+        degrees = ("ulysses_degree", "ring_degree")
+        first, second = ([other["parameters"][key] for key in degrees] for other in same)
+        assert first == second
+    shown = shown_points(found)
+    names = next(column for column in columns(found, shown) if column.name == "strategy").cells
+    assert (
+        names.count("usp = hybrid") == 1
+    )  # the best of usp; of hybrid it is the eleventh, and named with it
+    assert not {"usp"} & set(names)

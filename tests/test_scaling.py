@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 import pytest
 from conformance.training_scenes import chained, conditioned, free, node, nodes, with_skips
 
-from sim.parts import replay, variants
+from sim.outcomes.parts import replay, variants
 from strategies.registry import all_strategies
 
 TRAINING = [name for name, cls in all_strategies().items() if cls.task == "train"]

@@ -13,7 +13,7 @@ from profiles.machines.clusters import Cluster, Link, load_cluster
 from profiles.machines.devices import Device, Rates, load_device
 from profiles.machines.laws import Laws, Smaller
 from profiles.software.stacks import Fusion, Shares, Stack
-from sim.runs import bound, run_point
+from sim.outcomes.runs import bound, run_point
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.registry import all_strategies
 from strategies.sampling.pipefusion import PipeFusion

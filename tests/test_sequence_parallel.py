@@ -15,8 +15,8 @@ from profiles.costs.kernel_times import MERGE_CAST_KERNELS, MERGE_KERNELS
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.hosts import CALLS_S
+from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
-from sim.runs import run_point
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.grid import Team
 from strategies.patching.layer_runs import LayerRun, merged_s, run_layers, run_seconds, run_work
@@ -389,7 +389,7 @@ def test_rows_and_columns_cost_the_host_what_ulysses_does_for_each_tensor():
 def test_heads_are_divided_by_ulysses_and_tensor_together(make):
     """Each divides eight heads, but their product has more places than there are heads."""
     with pytest.raises(
-        InfeasibleError, match=r"^8 heads, ulysses 4 \* tensor 4 = 16: 8 % 16 = 8; 2, 4 or 8 would do$"
+        InfeasibleError, match=r"^8 heads, ulysses 4 \* tensor 4 = 16: 8 % 16 = 8; 2, 4 and 8 divide 8$"
     ):
         replayed(make, "hybrid", 16, parameters={"ulysses_degree": 4, "tensor_degree": 4})
 

@@ -5,9 +5,9 @@ from itertools import product
 import pytest
 
 from profiles.errors import InfeasibleError
-from sim.parts import replay
+from sim.outcomes.parts import replay
+from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from sim.replay.memory import peak_memory_bytes, resident_bytes
-from sim.runs import bound, least_memory_bytes, run_point
 from strategies.plans.actions import OPTIMIZER
 from strategies.registry import class_of, make_strategy
 

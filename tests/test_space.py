@@ -11,7 +11,7 @@ from sim.api import sweep
 from sim.explore.points import find_points
 from sim.explore.space import pareto_front, samples_per_s
 from sim.explore.sweep import Sweep, run_sweep
-from sim.runs import run_point
+from sim.outcomes.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 

@@ -6,11 +6,11 @@ import pytest
 
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
-from sim import parts
-from sim.measures import Measures
-from sim.parts import main_part, measured_parts, replay_parts
-from sim.runs import run_point, weigh
-from sim.steady import FIRST_STEPS, LONG_STEPS, with_all_layers, with_all_steps
+from sim.outcomes import parts
+from sim.outcomes.measures import Measures
+from sim.outcomes.parts import main_part, measured_parts, replay_parts
+from sim.outcomes.runs import run_point, weigh
+from sim.outcomes.steady import FIRST_STEPS, LONG_STEPS, with_all_layers, with_all_steps
 from strategies.patching.alike_layers import KEPT
 from strategies.plans.network import Network
 from strategies.plans.workloads import SamplingWorkload

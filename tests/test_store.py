@@ -4,6 +4,8 @@ import json
 import random
 import shutil
 import sqlite3
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import inf
@@ -15,14 +17,14 @@ import sim
 from profiles.architectures.models import MODELS
 from profiles.errors import InfeasibleError, InputError
 from sim.cli.main import main
-from sim.contents import content_of, inputs_of
 from sim.explore import answers as answering
 from sim.explore.answers import Answer, Bounds, answer_of
 from sim.explore.points import Asked, find_points
 from sim.explore.records import read_records
 from sim.explore.store import Store, StoreFile
 from sim.explore.sweep import Sweep, run_sweep
-from sim.runs import run_within
+from sim.outcomes.contents import ENGINE, content_of, inputs_of
+from sim.outcomes.runs import run_within
 
 SMALL = {"gpus": 4, "batch_size": 16, "strategy": ["ddp", "gpipe", "1f1b"]}
 
@@ -176,6 +178,21 @@ def test_a_model_is_found_again_wherever_its_folder_is(tmp_path, replays):
     found = sim.sweep(moved, store=path, workers=1, **SMALL)
     assert replays == []
     assert {row["model"] for row in found.rows()} == {moved}
+
+
+def test_the_hash_of_the_code_covers_every_module_that_a_run_is_made_of():
+    code = "import sys, sim.asking.arguments, sim.outcomes.runs; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(sim.__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    ours = {name for name in done.stdout.split() if name.startswith("sim.")}
+    assert {"sim.asking.scenarios", "sim.outcomes.parts", "sim.replay.engine"} <= ours
+    rooms = {name.rpartition(".")[0] for name in ours - set(ENGINE)}
+    assert rooms <= set(ENGINE)
 
 
 def test_equal_values_have_equal_contents_and_others_do_not(make):

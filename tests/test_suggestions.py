@@ -7,15 +7,17 @@ import pytest
 
 import sim
 from profiles.errors import InfeasibleError, InputError, would_divide
+from sim.asking import suggestions
 from sim.cli.main import main
+from strategies.registry import make
 
 PIXART = {"gpus": 8, "steps": 4}
 
 
 def test_the_values_that_divide_a_number_are_named():
-    assert would_divide(24) == "2, 3, 4, 6, 8, 12 or 24 would do"
-    assert would_divide(5) == "5 would do"
-    assert would_divide(1) == "1 would do"
+    assert would_divide(24) == "2, 3, 4, 6, 8, 12 and 24 divide 24"
+    assert would_divide(5) == "only 5 divides 5"
+    assert would_divide(1) == "only 1 divides 1"
 
 
 @pytest.mark.parametrize("strategy", ["hybrid", "attention2d", "usp"])
@@ -104,3 +106,13 @@ def test_a_question_and_a_result_are_read_from_standard_input(monkeypatch, capsy
         code, _, said = asked("run", "--experiment", "-", given=wrong)
         assert code == 2
         assert words in said
+
+
+def test_a_point_that_takes_no_time_exists(monkeypatch):
+    scenario = sim.run(
+        "sd21", "gpipe", gpus=4, pipeline_degree=4, micro_batches=4, batch_size=16
+    ).source.scenario
+    monkeypatch.setattr(suggestions, "bound", lambda *_: 0.0)
+    assert not list(
+        suggestions._needed(make("gpipe", {"pipeline_degree": 4}), scenario, {})
+    )  # any degree does

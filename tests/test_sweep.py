@@ -10,8 +10,8 @@ from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import load_cluster
 from sim.explore.points import Point, find_points
 from sim.explore.sweep import MAX_MICRO_BATCHES, OBJECTIVES, TOP, Sweep, run_sweep
+from sim.outcomes.runs import bound, run_point
 from sim.report.rankings import print_sweep
-from sim.runs import bound, run_point
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import all_strategies, make_strategy
 from strategies.scenario import Scenario

@@ -7,7 +7,7 @@ from profiles.costs.layers import ModelCosts
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.devices import load_device
-from sim.runs import run_point
+from sim.outcomes.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario

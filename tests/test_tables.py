@@ -8,6 +8,7 @@ import pytest
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
 from sim.api import run
+from sim.outcomes.runs import run_point
 from sim.report.tables import (
     command_of,
     console,
@@ -16,7 +17,6 @@ from sim.report.tables import (
     print_result,
     print_strategies,
 )
-from sim.runs import run_point
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.registry import all_samplers, all_strategies, make_sampler, make_strategy
 from strategies.sampling_scenario import SamplingScenario

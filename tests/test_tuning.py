@@ -9,7 +9,7 @@ from profiles.errors import InfeasibleError
 from sim.cli.main import main
 from sim.explore.pulse_equations import all_reduce_s, peak_memory_bytes, schedule_s
 from sim.explore.tuning import tune
-from sim.runs import run_point
+from sim.outcomes.runs import run_point
 from strategies.training.pulse import Pulse
 
 

@@ -10,13 +10,13 @@ from rich.console import Console
 
 import sim
 from profiles.architectures.models import load_model
+from sim.outcomes.runs import run_point
 from sim.report import rankings
 from sim.report.changes import CONTENDERS, Change, contenders, variations
 from sim.report.descriptions import varied
 from sim.report.panels import bar, show_panel, speed_words, time_words
 from sim.report.rankings import print_markdown, print_rows_json, print_sweep
 from sim.report.reasons import shares
-from sim.runs import run_point
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,10 @@
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
@@ -187,6 +189,45 @@ def _one_dies_and_one_is_deaf(folder, task):
     return CARRY_OUT(task)
 
 
+def test_a_worker_that_dies_half_through_an_answer_is_not_waited_for(alone, monkeypatch, tmp_path):
+    """Neither by the sweep, nor by the thread of the executor, for which Python waits at its exit."""
+    monkeypatch.setattr(working, "_carry_out", partial(_half_an_answer, tmp_path))
+    monkeypatch.setattr(working, "LOOK_S", 0.5)
+    before = set(threading.enumerate())
+    with pytest.warns(DiffusimWarning, match=DIED + "new ones go on$"):
+        assert document(sim.sweep("sd21", workers=2, **SMALL)) == alone
+    for thread in set(threading.enumerate()) - before:
+        thread.join(timeout=20)
+    assert set(threading.enumerate()) <= before
+    assert all_gone()
+
+
+def _half_an_answer(folder, task):
+    with suppress(FileExistsError):
+        (folder / "half").touch(exist_ok=False)
+        frame = sys._getframe()
+        while "result_queue" not in frame.f_locals:
+            frame = frame.f_back
+        queue = frame.f_locals["result_queue"]
+        with queue._wlock:
+            os.write(queue._writer.fileno(), struct.pack("!i", 1000) + b"half")
+            os.kill(os.getpid(), signal.SIGKILL)
+    return CARRY_OUT(task)
+
+
+def test_where_no_process_starts_this_one_goes_on_alone(alone, monkeypatch):
+    def no_process():
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", no_process)
+    monkeypatch.setattr(working, "get_start_method", lambda: "fork")
+    with pytest.warns(
+        DiffusimWarning, match=r"^no worker process starts \(BlockingIOError: .*\): "
+    ) as warned:
+        assert document(sim.sweep("sd21", workers=2, **SMALL)) == alone
+    assert str(warned[-1].message).endswith(": this process goes on without")
+
+
 class Flaky(ThreadPoolExecutor):
     """Fails at some tasks as executors do whose machines fail."""
 
@@ -299,7 +340,7 @@ def test_no_worker_outlives_a_process_that_was_killed(tmp_path):
     )  # fmt: skip
     assert process.stdout.readline().startswith("bounding")
     os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.wait(timeout=60)
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:

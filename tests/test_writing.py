@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import InputError
-from profiles.measuring.writing import whole_file, write_file, write_files
+from profiles.measuring.writing import write_file, write_files
+from profiles.outputs import whole_file
 
 
 def test_a_file_that_cannot_be_written_leaves_no_other(tmp_path):

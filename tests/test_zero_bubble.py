@@ -1,5 +1,6 @@
 """ZB-H1: backwards in two parts, closed forms on replayed plans, and what remains for few micro-batches."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,3 +106,15 @@ def test_with_checkpointing_the_forward_runs_again_before_the_input_part(make):
         op.action.kind: op.duration_s for op in make_strategy("zero-bubble", {}).plan(scenario).ops[0]
     }
     assert (durations["F"], durations["I"], durations["W"]) == (1.0, 2.0, 1.0)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3, 4, 9])
+@pytest.mark.parametrize("checkpointing", ["none", "block", "full"])
+def test_what_blocks_recompute_stays_until_weights_have_their_gradients_and_the_memory_bound_knows(
+    make, micro_batches, checkpointing
+):
+    unet = make.component("unet", [1.0] * 8, saved_bytes=100.0, output_bytes=1.0)
+    scenario = make.scenario(make.model(unet), make.cluster(), 4, micro_batches, checkpointing=checkpointing)
+    strategy = make_strategy("zero-bubble", {"pipeline_degree": 4, "micro_batches": micro_batches})
+    peak_bytes = peak_memory_bytes(simulate(strategy.plan(scenario))).max()
+    assert 0.95 * peak_bytes < strategy.least_memory_bytes(scenario) <= peak_bytes * (1 + 1e-12)

@@ -10,10 +10,10 @@ from profiles.machines.clusters import Cluster, load_cluster
 from profiles.software.stacks import DEFAULT_STACK, Stack, load_stack
 from sim.explore.points import find_points
 from sim.explore.sweep import Sweep, run_sweep
-from sim.parts import replay
+from sim.outcomes.parts import replay
+from sim.outcomes.results import Result
+from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
-from sim.results import Result
-from sim.runs import run_point
 from strategies.plans.traces import Trace
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.registry import all_samplers, make_sampler, make_strategy

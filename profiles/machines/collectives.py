@@ -211,8 +211,10 @@ def _between(cluster: Cluster, operation: str, group: Group, between: Between) -
     crossing = crossing_bytes(operation, 1.0, group.size, members, group.size - members)
     node_s = crossing / at(between.efficiency, operation, nodes) / outer.bandwidth_bytes_per_s
     if operation == "all_reduce" and between.tree and nodes <= between.tree[-1][0]:
-        tree_s = bus_volume(operation, nodes) / interpolate(between.tree, nodes) / outer.bandwidth_bytes_per_s
-        node_s = min(node_s, tree_s)
+        exchanged = bus_volume(operation, nodes)
+        tree_s = exchanged / interpolate(between.tree, nodes) / outer.bandwidth_bytes_per_s
+        if tree_s < node_s:
+            node_s, crossing = tree_s, exchanged
     inner_steps, outer_steps = _steps(operation, members, nodes)
     return CollectiveLaw(
         call_s=collectives.call_s,

@@ -15,6 +15,7 @@ Coefficients = Mapping[str, float]
 MATMUL_KEYS: Final = ("fixed_us", "TFLOP_per_s", "GB_per_s", "chain_us", "ramp", "data", "weight")
 CACHE_KEYS: Final = ("cache_MB", "cache_GB_per_s")
 OVERLAP: Final = "overlap"
+WIDE: Final = "wide"
 CONV_KEYS: Final = ("forward", "data", "weight")
 ATTENTION_KEYS: Final = (
     *("fixed_us", "TFLOP_per_s", "GB_per_s", "rows", "keys", "channels"),
@@ -38,6 +39,10 @@ def read_laws(table: Table) -> Laws:
         attention=_numbers(table.table("attention"), ATTENTION_KEYS, peaks),
         memory=_numbers(table.table("memory"), MEMORY_KEYS, peaks),
     )
+    if laws.attention.wide_flop_per_s > peaks["TFLOP_per_s"] * TFLOP:
+        raise table.fail(
+            f"attention.{WIDE}", laws.attention.wide, "must leave heads of 128 channels below the peak"
+        )
     table.finish()
     return laws
 
@@ -84,6 +89,7 @@ def attention_law(values: Coefficients) -> AttentionLaw:
         backward_flop_per_s=values["backward_TFLOP_per_s"] * TFLOP,
         backward_rows=values["backward_rows"],
         overlap=values.get(OVERLAP, 1.0),
+        wide=values.get(WIDE, 1.0),
     )
 
 
@@ -98,8 +104,8 @@ def _numbers(table: Table, keys: tuple[str, ...], peaks: Coefficients) -> Coeffi
     table.text("source")
     values: dict[str, float] = {}
     cached = CACHE_KEYS if "cache_MB" in table else ()
-    overlap = (OVERLAP,) if OVERLAP in table else ()
-    for key in (*keys, *overlap, *cached):
+    attended = [key for key in (OVERLAP, WIDE) if key in table]
+    for key in (*keys, *attended, *cached):
         if key in MAY_BE_ZERO:
             values[key] = table.number(key)
         elif key == OVERLAP:

@@ -3,7 +3,8 @@
 Shapes are arrays or numbers that broadcast against one another. They are those of a launch, whatever the batch:
 rows of all samples stand in ``m`` where they share the other operand (linear layers, convolutions), samples multiply
 ``heads`` where each has its own (batched products, attention). Backward kernels go by the shape of their forward one.
-Every law grows with every shape, and no faster than its device's peaks allow.
+Every law grows with every shape, but for channels where wide heads have a kernel of their own, and no faster than its
+device's peaks allow.
 """
 
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ ELEMENT_BYTES: Final = 2.0
 """Laws hold for half precision."""
 HEAD_DIMS: Final = np.array([32.0, 64.0, 96.0, 128.0, 192.0, 256.0])
 """Fused attention exists for these head dimensions; others are padded to the next (FlashAttention-2)."""
+WIDE: Final = 128.0
+"""Channels from which a head may have a kernel of its own."""
 BACKWARD_FLOP: Final = 2.5
 """Attention's backward pass makes five products for the forward pass's two (FlashAttention, section 3)."""
 BACKWARD_KERNELS: Final = 3
@@ -119,6 +122,7 @@ class AttentionLaw:
         channels: head channels whose products cost what the exponential of a score costs.
         overlap: exponent by which products and exponentials, which are units of their own, hide one another: 1 adds
             the two, infinity takes the longer.
+        wide: forward work of heads of 128 channels or more over that of the law, where a kernel of their own runs them.
         backward_flop_per_s: pace of the products alone, backward.
         backward_rows: as ``rows``, backward.
     """
@@ -132,6 +136,7 @@ class AttentionLaw:
     backward_flop_per_s: float
     backward_rows: float
     overlap: float = 1.0
+    wide: float = 1.0
 
     def __post_init__(self) -> None:
         if self.overlap < 1:
@@ -140,6 +145,7 @@ class AttentionLaw:
             "law of attention",
             flop_per_s=self.flop_per_s,
             backward_flop_per_s=self.backward_flop_per_s,
+            wide=self.wide,
         )
         check_numbers(
             "law of attention",
@@ -161,6 +167,8 @@ class AttentionLaw:
     def of_scores(self, scores: FloatArray, head_dim: FloatArray, moved_bytes: FloatArray) -> FloatArray:
         """Seconds of a forward kernel that computes so many scores and moves so many bytes."""
         work = 4 * scores * self._channels(head_dim) / self.flop_per_s
+        if self.wide != 1:
+            work = work * np.where(padded(head_dim) >= WIDE, self.wide, 1.0)
         return self.fixed_s + _overlapped(work, self.traffic.seconds(moved_bytes))
 
     def backward_seconds(
@@ -177,6 +185,11 @@ class AttentionLaw:
         """Seconds of backward kernels that compute so many scores and move so many bytes."""
         work = 4 * BACKWARD_FLOP * scores * self._channels(head_dim) / self.backward_flop_per_s
         return BACKWARD_KERNELS * self.fixed_s + _overlapped(work, self.traffic.seconds(moved_bytes))
+
+    @property
+    def wide_flop_per_s(self) -> float:
+        """Pace of large heads of 128 channels, forward."""
+        return float(self.flop_per_s * WIDE / self._channels(np.array(WIDE)) / self.wide)
 
     def _channels(self, head_dim: FloatArray) -> FloatArray:
         """Channels whose products take as long as those of a head and the exponential of its score."""
@@ -220,24 +233,25 @@ class Smaller:
     Attributes:
         factor: seconds in half precision over those in fewer bits.
         rows: least rows.
-        least: outputs and inputs, at least.
-        most: likewise, at most.
+        least_side: outputs and inputs, at least.
+        most_side: likewise, at most.
         cast_bytes: bytes moved per element of the activations that are cast before.
     """
 
     factor: float
     rows: float
-    least: float
-    most: float
+    least_side: float
+    most_side: float
     cast_bytes: float
 
     def __post_init__(self) -> None:
         own = {name: getattr(self, name) for name in self.__slots__}
         check_positive("products in fewer bits", **own)
+        check_positive("products in fewer bits", most=self.most_side, least_side=self.least_side)
 
     def covers(self, heads: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
         """Whether products were measured: one matrix each, no batch of heads."""
-        inside = (np.minimum(n, k) >= self.least) & (np.maximum(n, k) <= self.most)
+        inside = (np.minimum(n, k) >= self.least_side) & (np.maximum(n, k) <= self.most_side)
         return np.asarray((heads == 1) & (m >= self.rows) & inside)
 
 

@@ -2,14 +2,14 @@
 
 import csv
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from io import StringIO
 from pathlib import Path
 from tempfile import mkdtemp
 
 from profiles.errors import InputError
+from profiles.outputs import whole_file
 
 
 def scratch_folder(name: str) -> Path:
@@ -17,16 +17,9 @@ def scratch_folder(name: str) -> Path:
     return Path(mkdtemp()) / name
 
 
-@contextmanager
-def whole_file(path: Path, flag: str = "--output") -> Iterator[Path]:
-    """Yield a draft beside a file, which takes its place if all goes well."""
-    with _drafts([path], f"{flag} {path}") as (draft,):
-        yield draft
-
-
 def write_file(path: Path, text: str, flag: str = "--output") -> None:
     """Write a file."""
-    with whole_file(path, flag) as draft:
+    with drafts([path], f"{flag} {path}") as (draft,):
         draft.write_text(text, encoding="utf-8")
 
 
@@ -35,8 +28,8 @@ def write_files(folder: Path, texts: Mapping[Path, str]) -> None:
     paths = [folder / path for path in texts]
     made: list[Path] = []
     try:
-        with _drafts(paths, f"--output {folder}") as drafts:
-            for draft, text in zip(drafts, texts.values(), strict=True):
+        with drafts(paths, f"--output {folder}") as files:
+            for draft, text in zip(files, texts.values(), strict=True):
                 made += [parent for parent in draft.parents if not parent.exists()][::-1]
                 draft.parent.mkdir(parents=True, exist_ok=True)
                 draft.write_text(text, encoding="utf-8")
@@ -56,19 +49,17 @@ def csv_text(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 @contextmanager
-def _drafts(paths: Sequence[Path], what: str) -> Iterator[list[Path]]:
-    """Yield a draft of each path, all of which take their places if all goes well."""
-    drafts = [path.with_name(f".{path.name}.{os.getpid()}.draft") for path in paths]
+def drafts(paths: Sequence[Path], what: str) -> Iterator[list[Path]]:
+    """Yield a draft of each path, all of which take their places if all goes well.
+
+    Raises:
+        InputError: one cannot be written; ``what`` is the flag and the file or folder.
+    """
     try:
-        yield drafts
-        for draft, path in zip(drafts, paths, strict=True):
-            draft.replace(path)
+        with ExitStack() as written:
+            yield [written.enter_context(whole_file(path)) for path in paths]
     except OSError as error:
         raise InputError(f"{what}: {error.strerror or error}") from error
-    finally:
-        for draft in drafts:
-            if draft.exists():
-                draft.unlink()
 
 
 class Exact(str):

@@ -3,15 +3,16 @@
 They scale what they scale; what they do to the images is not modelled. ``levers.toml`` holds factors and sources.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from profiles.architectures.shares import HALF_BYTES
 from profiles.checks import check_positive
 from profiles.errors import InputError, shown, wrong
-from profiles.files import Table
+from profiles.files import Table, naming_file
 from profiles.machines.devices import Device
 from profiles.machines.laws import Smaller
 
@@ -19,6 +20,8 @@ LEVERS: Final = Path(__file__).parents[1] / "levers.toml"
 HALF: Final = "half"
 FP8: Final = "fp8"
 PRECISIONS: Final = (HALF, FP8)
+MOST_CACHED: Final = 0.99
+"""Share of the steps that a cache skips at most."""
 
 
 class Factor(NamedTuple):
@@ -57,38 +60,73 @@ class Levers(NamedTuple):
     all_to_all: float
     cached: Mapping[str, Cached]
 
+    def smaller(self, factor: float) -> Smaller:
+        """What products in fp8 gain by a factor."""
+        return Smaller(factor, self.least_rows, *self.sides, self.cast_bytes)
+
 
 @cache
 def load_levers() -> Levers:
-    """The levers in ``levers.toml``."""
-    table = Table.read(LEVERS)
-    fp8 = table.table("precision").table(FP8)
-    fp8.text("source")
-    products: dict[str, Factor] = {}
-    for row in fp8.tables("products"):
-        found = Factor(*(row.positive(key) for key in Factor._fields))
-        check_positive(f"{LEVERS}: products", most=found.factor, low=found.low)
-        check_positive(f"{LEVERS}: products", most=found.high, factor=found.factor)
-        if "note" in row:
-            row.text("note")
-        products |= dict.fromkeys(row.texts("devices"), found)
-        row.finish()
-    exchange, cached = table.table("all_to_all").table(FP8), table.table("cache")
-    exchange.text("source")
-    shares: dict[str, Cached] = {}
-    for name in cached.values():
-        row = cached.table(name)
-        row.text("source")
-        shares[name] = Cached(row.number("steps"), row.texts("models"))
-    return Levers(
-        fp8.positive("weight_bytes"),
+    """The levers in ``levers.toml``.
+
+    Raises:
+        InputError: the file breaks a rule.
+    """
+    return _read_levers(LEVERS)
+
+
+@naming_file
+def _read_levers(path: Path) -> Levers:
+    table = Table.read(path)
+    (fp8,) = _tables(table, "precision", FP8)
+    (exchange,) = _tables(table, "all_to_all", FP8)
+    products, cached = _products(fp8), _caches(table.table("cache"))
+    levers = Levers(
+        fp8.positive("weight_bytes", maximum=HALF_BYTES),
         fp8.positive("least_rows"),
         (fp8.positive("least_side"), fp8.positive("most_side")),
         fp8.positive("cast_bytes"),
         products,
-        exchange.positive("bytes"),
-        shares,
+        exchange.positive("bytes", maximum=1.0),
+        cached,
     )
+    for sourced in (fp8, exchange):
+        sourced.text("source")
+        sourced.finish()
+    table.finish()
+    for factor in products.values():
+        levers.smaller(factor.factor)  # which refuses what cannot be
+    return levers
+
+
+def _tables(table: Table, key: str, *names: str) -> Iterator[Table]:
+    """The tables of these names under a key, which holds no others."""
+    outer = table.table(key)
+    yield from map(outer.table, names)
+    outer.finish()
+
+
+def _products(fp8: Table) -> dict[str, Factor]:
+    products: dict[str, Factor] = {}
+    for row in fp8.tables("products"):
+        found = Factor(*(row.positive(key) for key in Factor._fields))
+        check_positive("products", most=found.factor, low=found.low)
+        check_positive("products", most=found.high, factor=found.factor)
+        if "note" in row:
+            row.text("note")
+        products |= dict.fromkeys(row.texts("devices"), found)
+        row.finish()
+    return products
+
+
+def _caches(table: Table) -> dict[str, Cached]:
+    shares: dict[str, Cached] = {}
+    for name in table.values():
+        row = table.table(name)
+        row.text("source")
+        shares[name] = Cached(row.positive("steps", maximum=MOST_CACHED), row.texts("models"))
+        row.finish()
+    return shares
 
 
 def products_in_fp8(device: Device) -> Factor:
@@ -109,10 +147,8 @@ def device_in(device: Device, precision: str, factor: float | None = None) -> De
     laws = device.own_laws
     if precision == HALF or laws is None:
         return device
-    levers = load_levers()
     gained = products_in_fp8(device).factor if factor is None else factor
-    smaller = Smaller(gained, levers.least_rows, *levers.sides, levers.cast_bytes)
-    return replace(device, own_laws=replace(laws, smaller=smaller))
+    return replace(device, own_laws=replace(laws, smaller=load_levers().smaller(gained)))
 
 
 def cached_share(name: str, model: str) -> float:

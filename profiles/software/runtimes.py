@@ -189,8 +189,8 @@ def read_runtime(path: Path) -> Runtime:
         table.text("source"),
         table.choice("task", TASKS),
         {name: _rule(rules.table(name)) for name in rules.values()},
-        {**table.table("models").values()} if "models" in table else None,
-        {**table.table("scripts", {}).values()},
+        _lines(table.table("models")) if "models" in table else None,
+        _lines(table.table("scripts", {})),
         table.texts("guided", ()),
         table.texts("pipelined", ()),
         "powers_of_two" in table and table.flag("powers_of_two"),
@@ -198,7 +198,16 @@ def read_runtime(path: Path) -> Runtime:
     table.finish()
     if found.name != path.stem:
         raise InputError(f"{path}: name is {shown(found.name)}, must be that of the file")
+    for key in ("scripts", "guided", "pipelined"):
+        for name in getattr(found, key):
+            if found.models is None or name not in found.models:
+                raise InputError(f"{path}: {key} names {shown(name)}, which is none of its models")
     return found
+
+
+def _lines(table: Table) -> dict[str, str]:
+    """What stands for each model, by our name of it."""
+    return {name: table.line(name) for name in table.values()}
 
 
 def _rule(table: Table) -> Rule:
@@ -208,6 +217,9 @@ def _rule(table: Table) -> Rule:
     for key, value in values.items():
         if not isinstance(value, str | list):
             raise table.fail(key, value, "must be a list of values, or the name of another parameter")
+        for item in value if isinstance(value, list) else (table.line(key),):
+            if (isinstance(item, str) and not item.isprintable()) or not isinstance(item, str | int | float):
+                raise table.fail(key, value, "must hold words and numbers alone")
     kept = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     return Rule(kept, table.text(BECAUSE) if BECAUSE in table else "", least)
 

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from profiles.errors import InputError
 from sim import api
-from sim.calibrating import setting
+from sim.asking.calibrating import setting
+from sim.asking.limits import check_swept
+from sim.asking.measured_runs import calibrated
+from sim.asking.scenarios import Request, check_known, scenario_of
 from sim.cli.requests import ASIDE, arguments, given, named
-from sim.limits import check_swept
-from sim.measured_runs import calibrated
-from sim.results import Result
-from sim.scenarios import Request, check_known, scenario_of
+from sim.outcomes.results import Result
 from strategies.plans.workloads import AUTO
 from strategies.scenario import Scenario
 
@@ -29,7 +29,7 @@ def run_command(options: argparse.Namespace) -> int:
         return print_experiment(options)
     check_files(options)
     result = api.run(strategy=options.strategy, **arguments(options))
-    _warn_of_memory(result)
+    _warn_of_memory(options, result)
     for remark in result.source.remarks if result.source else ():
         print(f"sim: note: {remark}", file=sys.stderr)
     write_files(options, result)
@@ -52,6 +52,8 @@ def launch_command(options: argparse.Namespace) -> int:
     from sim.launching.launch import launch
 
     found = launch(strategy=options.strategy, **arguments(options))
+    for remark in found.remarks:
+        print(f"sim: note: {remark}", file=sys.stderr)
     for note in found.notes:
         print(f"sim: {found.runtime}: {note}", file=sys.stderr)
     sys.stdout.write(found.text)
@@ -60,7 +62,7 @@ def launch_command(options: argparse.Namespace) -> int:
 
 def print_experiment(options: argparse.Namespace) -> int:
     """Print the question that was asked, with what it leaves to defaults, for --experiment; nothing is computed."""
-    from sim.experiments import as_toml
+    from sim.asking.experiments import as_toml
 
     if isinstance(options.gpus, tuple):
         raise InputError("--print-experiment prints one question: give one number of --gpus")
@@ -86,9 +88,17 @@ def print_experiment(options: argparse.Namespace) -> int:
     return 0
 
 
-def _warn_of_memory(result: Result) -> None:
-    if result.missing_memory:
-        print(f"sim: warning: {result.strategy} does not fit: {result.missing_memory}", file=sys.stderr)
+def _warn_of_memory(options: argparse.Namespace, result: Result) -> None:
+    """Say by how much a point does not fit, and with which flags it would."""
+    if not result.missing_memory or result.source is None:
+        return
+    from sim.explore.ways_out import ways_out
+
+    relief = getattr(options, "checkpointing", None) == AUTO
+    source = result.source
+    ways = ways_out(source.scenario, [result.strategy], relief=relief, point=source.strategy)
+    words = f"{result.strategy} does not fit: {result.missing_memory}{ways and '; '}{ways}"
+    print(f"sim: warning: {words}", file=sys.stderr)
 
 
 def check_files(options: argparse.Namespace) -> None:

@@ -16,14 +16,14 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, TextIO
 
-from profiles.errors import DiffusimNote, DiffusimWarning, InputError, near, one_line, shown
+from profiles.errors import DiffusimError, DiffusimNote, DiffusimWarning, InputError, near, one_line, shown
 from sim.cli.console import MissingFlagError, Parser, flags_of, guarded
 from sim.cli.examples import epilog
 from sim.cli.offers import COMMANDS
 from sim.interrupts import as_one
 
 if TYPE_CHECKING:
-    from sim.experiments import Experiment
+    from sim.asking.experiments import Experiment
 
 
 QUESTIONS: Final = ("--experiment", "--result")
@@ -33,7 +33,17 @@ QUESTIONS: Final = ("--experiment", "--result")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     with as_one():
-        return guarded("sim", _main, list(sys.argv[1:] if arguments is None else arguments))
+        return guarded("sim", _speaks_of_flags, list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _speaks_of_flags(arguments: Sequence[str]) -> int:
+    try:
+        return _main(arguments)
+    except DiffusimError as error:
+        from sim.asking.arguments import in_flags
+
+        error.flags = in_flags(error.flags or str(error))
+        raise
 
 
 def _main(arguments: Sequence[str]) -> int:
@@ -54,7 +64,7 @@ def _experiment(arguments: Sequence[str]) -> "Experiment | None":
     """What the file named by --experiment adds to the command line; None where none is named."""
     if not any(argument.partition("=")[0] in QUESTIONS for argument in arguments):
         return None
-    from sim.experiments import Experiment
+    from sim.asking.experiments import Experiment
 
     early = Parser(add_help=False)
     for flag in QUESTIONS:

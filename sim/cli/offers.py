@@ -156,7 +156,8 @@ def _add_search(sweep: argparse.ArgumentParser) -> None:
         "--objective",
         choices=dict.fromkeys(name for task in TASKS for name in OBJECTIVES[task]),
         help="what is ranked by (default: throughput, of sampling latency); cost is in GPU-seconds per image, or"
-        " video; pareto finds all that nothing beats in both speed and memory",
+        " video, where GPUs that a point leaves work on copies of it; pareto finds all that nothing beats in both"
+        " speed and memory",
     )
     sweep.add_argument("--out", type=Path, metavar="FILE", help="where all rows go, .csv or .parquet")
     sweep.add_argument(

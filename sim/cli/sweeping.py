@@ -3,6 +3,7 @@
 import argparse
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import Any
 
 from profiles.errors import InfeasibleError
 from sim import api
+from sim.asking.scenarios import OPTIONS
 from sim.cli.commands import check_files, print_experiment, write_files
 from sim.cli.requests import arguments, given_parameters, named
-from sim.contents import content_of
 from sim.explore.scaling import Scaling, each_count
 from sim.explore.sweep import Sweep
+from sim.explore.ways_out import why_none
 from sim.interrupts import held
-from sim.scenarios import OPTIONS
+from sim.outcomes.contents import content_of
 
 
 def sweep_command(options: argparse.Namespace) -> int:
@@ -50,7 +52,7 @@ def sweep_command(options: argparse.Namespace) -> int:
         _draw(options, sweeps, chosen)
     _print(options, sweeps)
     if not found:
-        raise InfeasibleError(f"no point of the sweep is feasible: {_why(chosen)}")
+        raise InfeasibleError(why_none(chosen))
     return 0
 
 
@@ -133,16 +135,6 @@ def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
     return f"this is about training; --steps 20, or another flag of sampling, asks about drawing {several}"
 
 
-def _why(sweep: Sweep) -> str:
-    """The reason of most points that are infeasible, with an example."""
-    kind, count = next(iter(sweep.infeasible_by_reason().items()), ("it has none", 0))
-    example = next((point for point in sweep.points if point.kind == kind), None)
-    if example is None or example.reason is None:
-        return kind
-    such = example.name if example.reason == kind else f"{example.name}: {example.reason}"
-    return f"{count} of {len(sweep.points)} x {kind} (such as {such})"
-
-
 def _case(sweeps: Sequence[Sweep]) -> str:
     """The name of a sweep's file: what is asked in words, and its hash, which tells it from all other questions."""
     scenario = sweeps[-1].scenario
@@ -181,8 +173,18 @@ def _write_reached(sweeps: Sequence[Sweep], out: Path) -> None:
     from sim.explore.frames import write_rows
 
     there = sum(len(sweep.points) for sweep in sweeps)
-    known = "any that is bounded may still be the best"
     for sweep in sweeps:
         sweep.points = [point for point in sweep.points if point.reached]
     write_rows(_all(sweeps), out)
-    print(f"sim: wrote {sum(map(len, sweeps))} rows of {there} points to {out}; {known}", file=sys.stderr)
+    statuses = Counter(point.status for sweep in sweeps for point in sweep.points)
+    left = there - statuses.total()
+    counts = {name: statuses[name] for name in ("simulated", "bounded", "infeasible")} | {
+        "not looked at": left
+    }
+    said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    print(
+        f"sim: wrote what is known of {there} points to {out}: {said or 'nothing'}",
+        file=sys.stderr,
+    )
+    if statuses["bounded"] or left:
+        print("sim: any point that was not simulated may still be the best", file=sys.stderr)

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from profiles.errors import InfeasibleError
 from sim.explore.points import Asked, Point
-from sim.results import OUT_OF_MEMORY, Result, missing_memory
-from sim.runs import bound, check_held_memory, least_memory_bytes, run_within
+from sim.outcomes.phrases import OUT_OF_MEMORY, missing_memory
+from sim.outcomes.results import Result
+from sim.outcomes.runs import bound, check_held_memory, least_memory_bytes, run_within
 from strategies.strategy import AnyScenario
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InputError
 from profiles.outputs import check_writable, whole_file
-from sim.contents import inputs_of
+from sim.explore.legality import NO_RUNTIME, runtimes_of
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
-from sim.legality import runtimes_of
+from sim.outcomes.contents import inputs_of
 from sim.replay.metrics import bubbles
 from sim.replay.timelines import compute_bars
 from strategies.plans.traces import Trace
@@ -26,7 +26,12 @@ FORMULAS: Final = ("=", "+", "-", "@")
 
 
 def row(
-    sweep: Sweep, point: Point, *, tie: bool = False, inputs: Mapping[str, str] | None = None
+    sweep: Sweep,
+    point: Point,
+    *,
+    tie: bool = False,
+    twin: Point | None = None,
+    inputs: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """A point under the public keys; a key without a value is left out.
 
@@ -34,6 +39,7 @@ def row(
         sweep: the sweep.
         point: one of its points.
         tie: whether it is the best, or ties with it.
+        twin: a better point of another strategy with the same result.
         inputs: the hashes of what the sweep read, where they are known already.
     """
     head: dict[str, Any] = {"status": point.status}
@@ -45,6 +51,8 @@ def row(
         body["reason"] = point.reason
     if point.status == "simulated":
         body["tie"] = tie
+    if twin is not None:
+        body["same_as"] = twin.name
     if point.checkpointing is not None:
         body["relief"] = point.checkpointing
     if sweep.scenario.task == "sample":
@@ -148,7 +156,7 @@ def _flat(item: dict[str, Any]) -> dict[str, Any]:
         elif key in ("stages", "inputs"):
             flat[key] = json.dumps(value)
         elif key == "runs_in":
-            flat[key] = _cell(value) or None
+            flat[key] = _cell(value) or NO_RUNTIME
         else:
             flat[key] = value
     return flat

@@ -12,9 +12,9 @@ from typing import Any
 from profiles.errors import InfeasibleError
 from sim.explore.answers import Answer, Bounds
 from sim.explore.points import Asked
-from sim.measures import Measures
-from sim.results import Result
-from sim.runs import result_of
+from sim.outcomes.measures import Measures
+from sim.outcomes.results import Result
+from sim.outcomes.runs import result_of
 from strategies.strategy import AnyScenario
 
 

@@ -1,14 +1,14 @@
 """Points of a design space, of training and of sampling, with their bounds and results."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from math import inf
+from math import inf, prod
 from typing import Any, Final, NamedTuple
 
 from profiles.costs.bands import tied
 from profiles.errors import InfeasibleError, InputError
-from sim.results import Result
-from sim.runs import parameters_of
+from sim.outcomes.results import Result
+from sim.outcomes.runs import parameters_of
 from strategies.parameters import check_parameters, flag_of
 from strategies.registry import class_of, strategies_of
 from strategies.scenario import Scenario
@@ -16,6 +16,8 @@ from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts, is_seamles
 
 REFUSED: Final = "parameter value not valid for this strategy"
 
+MAX_MICRO_BATCHES: Final = 1024
+"""More micro-batches than this gain nothing and take long to simulate."""
 
 BLOCKS, OPTIMAL = "blocks", "optimal"
 """Partitions that a sweep tries of strategies that offer both."""
@@ -220,3 +222,19 @@ def _keep(candidates: list[Asked], fixed: Mapping[str, Any]) -> list[Asked]:
                 for c in candidates
             ]
     return candidates
+
+
+def groups(points: Iterable[Point]) -> list[list[Point]]:
+    """The points to be bounded, by what they share; groups of the longest orders first."""
+    groups: dict[tuple[int, int], list[Point]] = {}
+    for point in points:
+        degree = getattr(point.strategy, "pipeline_degree", None) or 1
+        shape = degree, getattr(point.strategy, "micro_batches", 1)
+        if shape[1] > MAX_MICRO_BATCHES:
+            point.reason = (
+                f"micro_batches({shape[1]}) exceeds {MAX_MICRO_BATCHES}, the most that a sweep looks at"
+            )
+            point.kind = "too many micro-batches"
+        elif point.strategy is not None:
+            groups.setdefault(shape, []).append(point)
+    return [groups[shape] for shape in sorted(groups, key=prod, reverse=True)]

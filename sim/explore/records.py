@@ -12,15 +12,15 @@ from typing import Any, Final, NamedTuple
 
 from profiles.architectures.components import TASKS
 from profiles.errors import InfeasibleError, InputError
-from profiles.files import parse_number, read_text
+from profiles.files import check_regular, parse_number, read_text
 from profiles.machines.whatifs import WHAT_IFS
-from sim.contents import content_of
+from sim.asking.scenarios import OPTIONS, fields_of
 from sim.explore.answers import Bounds
 from sim.explore.kept import bounds_from, mapping_in, mapping_of, measures_from, text_in
 from sim.explore.store import StoreFile
-from sim.measures import Measures
-from sim.results import OUT_OF_MEMORY
-from sim.scenarios import OPTIONS, fields_of
+from sim.outcomes.contents import content_of
+from sim.outcomes.measures import Measures
+from sim.outcomes.phrases import OUT_OF_MEMORY
 from strategies.registry import strategies_of
 from strategies.strategy import is_seamless
 
@@ -104,6 +104,7 @@ def read_records(path: Path) -> list[Recorded]:
         InputError: it is none of these, or damaged.
     """
     try:
+        check_regular(path)
         with path.open("rb") as file:
             start = file.read(len(SQLITE))
     except OSError as error:

@@ -1,17 +1,18 @@
 """Relief: what recomputes activations where memory is short, in a sweep and in a single run.
 
-What is recomputed takes time, so nothing that fits needs any. Blocks first: they tell which points fit at all.
-Those that do may be faster with attention kept. Each is bounded before it is simulated, and only what can still matter
-is simulated, in one queue with what fits without: of a model that hardly fits that is little, and takes longest to
-replay. ``full`` is not tried: what it holds, the inputs of stages and one layer, is a bound that no framework reaches.
+What is recomputed takes time, so nothing that fits needs any. Of blocks the bounds tell which points may fit at all.
+Those may be faster with attention kept. Each is bounded before it is simulated, and only what can still matter is
+simulated, in one queue with what fits without: what keeps attention comes first there, and what it beats is not
+replayed. ``full`` is not tried: what it holds, the inputs of stages and one layer, is a bound that no framework
+reaches.
 """
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from sim.explore.points import Point
-from sim.results import OUT_OF_MEMORY, missing_memory
-from sim.runs import least_memory_bytes, run_point
+from sim.outcomes.phrases import OUT_OF_MEMORY, missing_memory
+from sim.outcomes.runs import least_memory_bytes, run_point
 from strategies.plans.workloads import AUTO, RELIEF
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
@@ -24,7 +25,7 @@ LIGHTEST_FIRST: Final = ("none", SELECTIVE, BLOCK)
 """Ways of checkpointing by the time that they take."""
 
 
-def next_reliefs(sweep: "Sweep", tried: Iterable[Point], *, settled: bool = False) -> list[Point]:
+def next_reliefs(sweep: "Sweep", tried: Iterable[Point]) -> list[Point]:
     """Points of a sweep with relief that follow from what is known of others, and were not tried yet.
 
     Where memory is ranked by, the points that fit are tried again, too: what is recomputed need not be kept.
@@ -32,7 +33,6 @@ def next_reliefs(sweep: "Sweep", tried: Iterable[Point], *, settled: bool = Fals
     Args:
         sweep: its points are without relief, and bounded.
         tried: those with relief, bounded.
-        settled: whether all that may matter of these was simulated; then points may be tried with attention kept.
     """
     if not sweep.relief:
         return []
@@ -44,7 +44,7 @@ def next_reliefs(sweep: "Sweep", tried: Iterable[Point], *, settled: bool = Fals
     known = {(of.strategy, of.num_gpus, of.checkpointing): of for of in tried}
     blocks = [of for of in known.values() if of.checkpointing == BLOCK]
     fresh = [_again(of, BLOCK) for of in lack(sweep.points)]
-    if settled and not by_memory and _attends_in_one(sweep.scenario):
+    if not by_memory and _attends_in_one(sweep.scenario):
         fresh += [_again(of, SELECTIVE) for of in blocks if of.kind is None]
     return [of for of in fresh if (of.strategy, of.num_gpus, of.checkpointing) not in known]
 
@@ -61,13 +61,14 @@ def _attends_in_one(scenario: AnyScenario) -> bool:
 def least_recomputed(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[AnyScenario, str]:
     """A scenario with the least recomputation with which a point fits, and a remark on what it is.
 
-    Where none does, nothing is recomputed.
+    Where none does, that in which it lacks least.
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.
     """
     assert isinstance(scenario, Scenario)
-    there, before = scenario.cluster.device.memory_bytes, ""
+    there, before = scenario.cluster.device.memory_bytes, ": it fits without recomputation"
+    lacking: list[tuple[float, str]] = []
     for checkpointing in LIGHTEST_FIRST:
         if checkpointing == SELECTIVE and not _attends_in_one(scenario):
             continue
@@ -76,6 +77,9 @@ def least_recomputed(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[AnyS
         if there is None or held <= there:
             held = run_point(strategy, asked).peak_memory_bytes
         if there is None or held <= there:
-            return asked, f"checkpointing {AUTO} took {checkpointing}{before}"
+            return asked, f"--checkpointing {AUTO} took {checkpointing}{before}"
         before = f": with {checkpointing} it {missing_memory(held, there, at_least=True)}"
-    return scenario, f"checkpointing {AUTO} took none: it does not fit with any"
+        lacking.append((held, checkpointing))
+    _, least = min(lacking)
+    words = f"--checkpointing {AUTO} took {least}, with which it lacks least: no recomputation makes it fit"
+    return scenario.with_checkpointing(least), words

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, overload
 from profiles.errors import DiffusimWarning, InputError
 from sim.explore.counts import counts, counts_in
 from sim.explore.sweep import Sweep
-from sim.results import Result
+from sim.outcomes.results import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,14 +27,25 @@ PAYS: Final = 0.5
 class Step(NamedTuple):
     """The best result on one number of GPUs.
 
-    ``efficiency`` is its speed per GPU over that on the fewest; ``gain`` is what the GPUs added since the step before
-    bring, over what they would bring at that step's speed per GPU; 1 for the first.
+    Attributes:
+        gpus: as many as there are, whether or not the result uses all.
+        result: the best.
+        efficiency: its speed per GPU over that on the fewest.
+        gain: what the GPUs added since the step before bring, over what they would bring at that step's speed per GPU;
+            1 for the first.
+        copies: of it that work side by side, each on images of its own; 1 but where cost is ranked by.
     """
 
     gpus: int
     result: Result
     efficiency: float
     gain: float
+    copies: int = 1
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput of all copies together."""
+        return self.copies * self.result.samples_per_s
 
 
 def steps_of(sweeps: Sequence[Sweep]) -> list[Step]:
@@ -44,12 +55,13 @@ def steps_of(sweeps: Sequence[Sweep]) -> list[Step]:
         best, gpus = sweep.best_point(), sweep.scenario.workload.num_gpus
         if best is None or best.result is None:
             continue
-        speed, efficiency, gain = best.result.samples_per_s, 1.0, 1.0
+        copies, efficiency, gain = sweep.copies(best), 1.0, 1.0
+        speed = copies * best.result.samples_per_s
         if found:
             first, last = found[0], found[-1]
-            efficiency = speed / gpus / (first.result.samples_per_s / first.gpus)
-            gain = (speed / last.result.samples_per_s - 1) / (gpus / last.gpus - 1)
-        found.append(Step(gpus, best.result, efficiency, gain))
+            efficiency = speed / gpus / (first.samples_per_s / first.gpus)
+            gain = (speed / last.samples_per_s - 1) / (gpus / last.gpus - 1)
+        found.append(Step(gpus, best.result, efficiency, gain, copies))
     return found
 
 
@@ -79,8 +91,8 @@ class Scaling:
 
     def __repr__(self) -> str:
         counts = ", ".join(str(sweep.scenario.workload.num_gpus) for sweep in self.sweeps)
-        knee = self.knee
-        return f"<Scaling over {counts} GPUs, knee {knee.gpus if knee else 'none'}>"
+        words = f", knee {self.knee.gpus if self.knee else 'none'}" if len(self) > 1 else ""
+        return f"<Scaling over {counts} GPUs{words}>"
 
     def _repr_html_(self) -> str:
         """The best on each number of GPUs as a table, in a notebook."""
@@ -94,13 +106,16 @@ class Scaling:
 
     @property
     def knee(self) -> Step | None:
-        """The last number of GPUs up to which all that were added bring half of what they might, or more."""
+        """The last number of GPUs up to which all that were added bring half of what they might, or more.
+
+        None where nothing that is recommended fits on any.
+        """
         return knee_of(self.steps)
 
     @property
     def fastest(self) -> Step | None:
         """The step of the most samples per second; None where there is no step."""
-        return max(self.steps, key=lambda step: step.result.samples_per_s, default=None)
+        return max(self.steps, key=lambda step: step.samples_per_s, default=None)
 
     @property
     def chosen(self) -> Sweep:

@@ -17,14 +17,14 @@ from time import monotonic, sleep
 from typing import Any, Final, Self
 
 from profiles.errors import InfeasibleError, InputError, one_line
-from profiles.files import path_kind
+from profiles.files import check_regular, path_kind
 from profiles.outputs import check_writable
-from sim.contents import content_of, engine, inputs_of
 from sim.explore.answers import Answer, Answers, Bounds
 from sim.explore.kept import answer_from, bounds_from, mapping_of, texts_in, written
 from sim.explore.points import Asked
 from sim.interrupts import held
-from sim.runs import parameters_of
+from sim.outcomes.contents import content_of, engine, inputs_of
+from sim.outcomes.runs import parameters_of
 from strategies.strategy import AnyScenario
 
 APPLICATION: Final = 0x64666673
@@ -66,6 +66,7 @@ class StoreFile:
             check_writable("--store", path)
         elif path_kind(path) != "file":
             raise InputError(f"{path}: no such store")
+        check_regular(path)
         where = f"{path.resolve().as_uri()}?mode={'ro' if reads else 'rwc'}"
         with self.explained():
             self.connection = sqlite3.connect(where, timeout=PATIENCE_S, isolation_level=None, uri=True)

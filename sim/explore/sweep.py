@@ -13,22 +13,26 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from html import escape
 from itertools import chain
-from math import inf, prod
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InfeasibleError, InputError
-from sim.contents import content_of, inputs_of
+from sim.asking.arguments import speak_of_parameters
+from sim.asking.scenarios import KIND
 from sim.explore.answers import take_bounds, take_outcome
 from sim.explore.desk import Desk
-from sim.explore.points import Asked, Point, find_points
+from sim.explore.points import MAX_MICRO_BATCHES, Asked, Point, find_points, groups
 from sim.explore.relief import next_reliefs
 from sim.explore.thresholds import Threshold
+from sim.explore.ways_out import nearest, why_none
 from sim.explore.workers import LENT, SERIAL_POINTS, WAVE, Workers
-from sim.parts import named_traces, replay_parts
-from sim.results import Result, activity
-from sim.runs import source_of
-from sim.scenarios import KIND
+from sim.outcomes.contents import content_of, inputs_of
+from sim.outcomes.parts import named_traces, replay_parts
+from sim.outcomes.phrases import activity
+from sim.outcomes.results import Result
+from sim.outcomes.runs import source_of
+from sim.replay.engine import no_collection
 from strategies.parameters import check_integer
 from strategies.registry import class_of
 from strategies.strategy import AnyScenario
@@ -52,8 +56,6 @@ OBJECTIVES: Final[Mapping[str, tuple[str, ...]]] = {
 """Objectives of each task, the default first; cost is in GPU-seconds per image."""
 TOP: Final = 20
 """Number of best points that are exact."""
-MAX_MICRO_BATCHES: Final = 1024
-"""More micro-batches than this gain nothing and take long to simulate."""
 
 Report = Callable[[str, int, int], None]
 
@@ -118,13 +120,29 @@ class Sweep:
     def ties(self) -> list[Point]:
         """The recommended points of which the comparison with the best cannot tell that they are slower, best first.
 
-        None where memory is ranked by, which is counted.
+        Of those with one result under several names the first alone. None where memory is ranked by, which is counted.
         """
         best = self.best_point()
         if best is None or self.objective == "memory":
             return []
-        others = (point for point in self.ranked() if point.recommended and point is not best)
+        twins = self.twins()
+        others = (p for p in self.ranked() if p.recommended and p is not best and id(p) not in twins)
         return [point for point in others if point.tied(best, self.objective)]
+
+    def twins(self) -> dict[int, Point]:
+        """Points by id whose result is that of a better one of another strategy, as of equal degrees, and that one."""
+        first: dict[object, Point] = {}
+        found: dict[int, Point] = {}
+        for point in self.ranked():
+            if point.identity is not None:
+                same = first.setdefault(point.identity[1:], point)
+                found |= {id(point): same} if same is not point else {}
+        return found
+
+    def copies(self, point: Point) -> int:
+        """Copies of a point that work side by side where cost is ranked by: GPUs that one leaves draw other images."""
+        there = self.scenario.workload.num_gpus
+        return there // (point.num_gpus or there) if self.objective == "cost" else 1
 
     @property
     def verdict(self) -> "Verdict | None":
@@ -138,9 +156,12 @@ class Sweep:
         """The result of the best point.
 
         Raises:
-            InfeasibleError: no point that is recommended is feasible.
+            InfeasibleError: no point that is recommended is feasible; the reason of most, and ways out.
         """
-        return self._result(self.best_point(), "no point of the sweep is feasible and recommended")
+        point = self.best_point()
+        if point is None:
+            raise speak_of_parameters(InfeasibleError(why_none(self)))
+        return self.result_of(point)
 
     def best_of(self, strategy: str) -> Result:
         """The result of the best point of a strategy.
@@ -153,12 +174,9 @@ class Sweep:
         own = [point for point in self.ranked() if point.name == strategy]
         reason = own[0].reason if own else "the sweep did not look at it"
         first = next((point for point in own if point.status == "simulated"), None)
-        return self._result(first, f"no point of {strategy} is feasible: {reason}")
-
-    def _result(self, point: Point | None, otherwise: str) -> Result:
-        if point is None:
-            raise InfeasibleError(otherwise)
-        return self.result_of(point)
+        if first is None:
+            raise InfeasibleError(f"no point of {strategy} is feasible: {reason}")
+        return self.result_of(first)
 
     def result_of(self, point: Point) -> Result:
         """The result of a simulated point, whose traces are replayed when they are asked for.
@@ -229,8 +247,11 @@ class Sweep:
         ranked, inputs = self.ranked(), inputs_of(self.scenario)
         best = {point.name: point for point in reversed(ranked)}
         chosen = [point for point in ranked if best[point.name] is point] if best_of_each else ranked
-        ties = set(map(id, (self.best_point(), *self.ties())))
-        return [row(self, point, tie=id(point) in ties, inputs=inputs) for point in chosen]
+        ties, twins = set(map(id, (self.best_point(), *self.ties()))), self.twins()
+        return [
+            row(self, point, tie=id(point) in ties, twin=twins.get(id(point)), inputs=inputs)
+            for point in chosen
+        ]
 
     def frame(self, *, best_of_each: bool = False) -> "DataFrame":
         """All points, or the best of each strategy, best first; each parameter and option has its own column."""
@@ -277,6 +298,7 @@ class Sweep:
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
+@no_collection()
 def run_sweep(
     sweep: Sweep,
     report: Report = lambda stage, done, total: None,
@@ -303,19 +325,16 @@ def run_sweep(
     else:
         count = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
     with Workers(sweep.scenario, count, executor) as staff:
-        desk, again = Desk(staff, store), list[Point]()
+        desk, again, fresh = Desk(staff, store), list[Point](), sweep.points
         try:
-            _bound_points(sweep, sweep.points, desk, report)
-            while fresh := next_reliefs(sweep, again):
-                again += fresh
+            while fresh:
                 _bound_points(sweep, fresh, desk, report)
-            _simulate_points(sweep, [*sweep.points, *again], desk, report)
-            while fresh := next_reliefs(sweep, again, settled=True):
-                again += fresh
-                _bound_points(sweep, fresh, desk, report)
-                _simulate_points(sweep, [*sweep.points, *again], desk, report)
+                again += [point for point in fresh if point.checkpointing is not None]
+                if not (fresh := next_reliefs(sweep, again)):
+                    _simulate_points(sweep, [*sweep.points, *again], desk, report)
+                    fresh = next_reliefs(sweep, again)  # what was found to lack memory only now
         finally:
-            sweep.points += [point for point in again if point.status == "simulated"]
+            sweep.points += [point for point in again if point.status == "simulated"] or nearest(sweep, again)
 
 
 def _leaders_first(points: list[Point]) -> list[Point]:
@@ -326,32 +345,16 @@ def _leaders_first(points: list[Point]) -> list[Point]:
 
 def _bound_points(sweep: Sweep, points: list[Point], desk: Desk, report: Report) -> None:
     """Bound points, together those of one degree and number of micro-batches: they share most of the work."""
-    groups = _groups(points)
+    shared = groups(points)
     alike: dict[Asked, list[Point]] = {}
-    for point in chain.from_iterable(groups):
+    for point in chain.from_iterable(shared):
         alike.setdefault(_asked(sweep, [point])[0], []).append(point)
-    done, total = 0, sum(map(len, groups))
-    for asked, bounds in desk.bounds([dict.fromkeys(_asked(sweep, group)) for group in groups]):
+    done, total = 0, sum(map(len, shared))
+    for asked, bounds in desk.bounds([dict.fromkeys(_asked(sweep, group)) for group in shared]):
         for point in alike[asked]:
             take_bounds(point, bounds, sweep.scenario.cluster.device.memory_bytes)
             done += 1
             report("bounding", done, total)
-
-
-def _groups(points: Iterable[Point]) -> list[list[Point]]:
-    """The points to be bounded, by what they share; groups of the longest orders first."""
-    groups: dict[tuple[int, int], list[Point]] = {}
-    for point in points:
-        degree = getattr(point.strategy, "pipeline_degree", None) or 1
-        shape = degree, getattr(point.strategy, "micro_batches", 1)
-        if shape[1] > MAX_MICRO_BATCHES:
-            point.reason = (
-                f"micro_batches({shape[1]}) exceeds {MAX_MICRO_BATCHES}, the most that a sweep looks at"
-            )
-            point.kind = "too many micro-batches"
-        elif point.strategy is not None:
-            groups.setdefault(shape, []).append(point)
-    return [groups[shape] for shape in sorted(groups, key=prod, reverse=True)]
 
 
 def _asked(sweep: Sweep, points: Iterable[Point]) -> list[Asked]:

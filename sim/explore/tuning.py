@@ -12,8 +12,8 @@ from typing import Any, Final
 from profiles.costs.bands import tied
 from profiles.errors import InfeasibleError
 from sim.explore.pulse_equations import peak_memory_bytes, schedule_s
-from sim.results import Result
-from sim.runs import bound, run_point
+from sim.outcomes.results import Result
+from sim.outcomes.runs import bound, run_point
 from strategies.parameters import MAX_PARAMETER
 from strategies.pipelining.candidates import divisors
 from strategies.scenario import Scenario

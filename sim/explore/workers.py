@@ -16,13 +16,12 @@ from contextlib import contextmanager
 from multiprocessing import connection, get_start_method, parent_process
 from threading import Thread
 from types import ModuleType
-from typing import Final, NamedTuple
-from warnings import warn
+from typing import Any, Final, NamedTuple
 
-from profiles.errors import DiffusimError, DiffusimWarning, InputError
-from sim.contents import engine
+from profiles.errors import DiffusimError, DiffusimWarning, InputError, warn_caller
 from sim.explore.answers import Answers, Task
 from sim.interrupts import check, held
+from sim.outcomes.contents import engine
 from strategies.strategy import AnyScenario
 
 SERIAL_POINTS: Final = 48
@@ -35,8 +34,14 @@ CHUNK: Final = 4
 """Points that a task holds which is sent to somebody's executor."""
 SCENARIOS: Final = 4
 """Scenarios that a worker of somebody's executor remembers."""
+LOOK_S: Final = 5.0
+"""Seconds without any answer after which one looks whether all workers are there."""
 ORPHAN_S: Final = 1.0
 """Seconds between two looks whether the process that started a worker is still there."""
+
+
+class NotStarted(BrokenExecutor):
+    """No process could be started for a task."""
 
 
 class Workers:
@@ -91,14 +96,22 @@ class Workers:
                 self._here.append(task)
         except (BrokenExecutor, RuntimeError) as error:
             self._replace([task], error)
+        except OSError as error:  # of too many processes, or of one that died while it was started
+            self._replace([task], NotStarted(_words(error)))
 
     def finished(self) -> list[tuple[Task, Answers]]:
-        """Tasks that are done, with their answers; waits for one, and gives none where a worker died instead."""
+        """Tasks that are done, with their answers; waits a while for one, and gives none where there is none."""
         check()
         if self._here:
             task = self._here.popleft()
             return [(task, task.answers(self.scenario))]
-        done, _ = wait(self._open, return_when=FIRST_COMPLETED)
+        done, _ = wait(self._open, timeout=LOOK_S, return_when=FIRST_COMPLETED)
+        if (
+            not done
+            and self._own is not None
+            and connection.wait([of.sentinel for of in _processes(self._own)], 0)
+        ):
+            self._replace([], BrokenExecutor("a worker died half through an answer"))
         told: list[tuple[Task, Answers]] = []
         lost: list[Task] = []
         for future in done:
@@ -144,7 +157,8 @@ class Workers:
         count = (self.size, 1, 0)[min(self._deaths, 3) - 1]
         self._own = self._hired(count) if count else None
         others = ("this process goes on without", "a new one goes on", "new ones go on")[min(count, 2)]
-        _say(f"a worker process died (killed, or out of memory): {others}")
+        died = "a worker process died (killed, or out of memory)"
+        _say(f"{f'no worker process starts ({error})' if isinstance(error, NotStarted) else died}: {others}")
         for task in lost:
             self.submit(task)
 
@@ -162,15 +176,33 @@ class Workers:
         for future in self._open:
             future.cancel()
         if self._own is not None:
-            processes = list((self._own._processes or {}).values())  # nothing public tells before Python 3.14
-            self._own.shutdown(wait=False, cancel_futures=True)
-            for process in processes:
-                process.kill()
+            end(self._own)
         self._open.clear()
 
 
+def end(executor: ProcessPoolExecutor) -> None:
+    """Kill the processes of an executor, and let Python wait for nothing of theirs.
+
+    A process that is killed half through an answer leaves the executor's thread, and with it the exit, waiting for
+    the rest: the thread is told of the end once nobody can write any more, so our own end for writing is closed.
+    """
+    with held():
+        processes = _processes(executor)
+        answers: Any = executor._result_queue
+        executor.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.kill()
+        if answers is not None:
+            answers._writer.close()
+
+
+def _processes(executor: ProcessPoolExecutor) -> list[Any]:
+    """The processes of an executor; nothing public tells before Python 3.14."""
+    return list((executor._processes or {}).values())
+
+
 def _say(words: str) -> None:
-    warn(words, DiffusimWarning, stacklevel=3)
+    warn_caller(words, DiffusimWarning)
 
 
 def _words(error: BaseException | None) -> str:
@@ -203,12 +235,17 @@ _scenario_of_worker: list[AnyScenario] = []
 
 
 def _start_worker(scenario: AnyScenario) -> None:
-    """Give a process its scenario once; an interrupt is the parent's to handle, with which the process ends."""
+    """Give a process its scenario once."""
+    follow_parent()
+    gc.disable()  # what points leave behind has no cycles; what they have in common would be walked again and again
+    _scenario_of_worker.append(scenario)
+
+
+def follow_parent() -> None:
+    """Let a process of ours end with its parent, and leave interrupts to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    gc.disable()  # what points leave behind has no cycles; what they have in common would be walked again and again
     Thread(target=_end_with_parent, daemon=True).start()
-    _scenario_of_worker.append(scenario)
 
 
 def _end_with_parent() -> None:

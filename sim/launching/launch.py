@@ -9,15 +9,17 @@ from profiles.architectures.models import Model
 from profiles.machines.clusters import Cluster
 from profiles.software.runtimes import Runtime, find_runtime
 from sim.api import run
+from sim.asking.arguments import speaks_of_parameters
+from sim.explore.legality import first_runtime
 from sim.launching.said import commented
 from sim.launching.samplers import SAMPLERS
 from sim.launching.starts import Launch, Start
 from sim.launching.trainers import TRAINERS
-from sim.legality import first_runtime
-from sim.results import Result
+from sim.outcomes.results import Result
 from strategies.strategy import AnyScenario, AnyStrategy
 
 
+@speaks_of_parameters
 def launch(
     model: str | Model | AnyScenario,
     strategy: str | AnyStrategy,
@@ -51,5 +53,5 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
     start = Start(runtime, result.source.strategy, result)
     text, *notes = commented(start, (SAMPLERS | TRAINERS)[runtime.name](start))
     lacking = [f"{result.strategy} does not fit: {result.missing_memory}"] if result.missing_memory else []
-    said = (f"for {runtime.version}", *notes, *result.source.remarks, *lacking)
-    return Launch(runtime.name, text.rstrip("\n") + "\n", said)
+    remarks = (*result.source.remarks, *lacking)
+    return Launch(runtime.name, text.rstrip("\n") + "\n", (f"for {runtime.version}", *notes), remarks)

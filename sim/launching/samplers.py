@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
+from profiles.errors import InputError
 from profiles.software.levers import HALF
 from sim.launching.said import one_scale
 from sim.launching.starts import PROMPT, Start, Written, command, over_one
@@ -59,7 +60,9 @@ def _xdit_scripts(start: Start) -> Written:
             "--attn_layer_num_for_pp": strategy.layers,
             "--warmup_steps": strategy.warmup_steps,
         }
-    script = f"examples/{start.runtime.scripts[start.scenario.model.name]}"
+    if (name := start.scenario.model.name) not in start.runtime.scripts:
+        raise InputError(f"runtimes/{start.runtime.name}.toml: scripts names none of {name}")
+    script = f"examples/{start.runtime.scripts[name]}"
     flags = {"--model": start.model, **_xdit_degrees(start), **piped, **_xdit_drawn(start)}
     notes: Written = ("run it in xDiT's repository",)
     return command([start.torchrun, script], flags), *notes

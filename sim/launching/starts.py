@@ -7,7 +7,7 @@ from math import ceil, prod
 from typing import Any, Final, NamedTuple
 
 from profiles.software.runtimes import Runtime
-from sim.results import Result
+from sim.outcomes.results import Result
 
 PROMPT: Final = "a photo of an astronaut"
 
@@ -31,11 +31,13 @@ class Launch:
         runtime: the name of what runs it.
         text: flags, a configuration or code.
         notes: what else there is to know, a line each.
+        remarks: what its simulation said of the point, a line each.
     """
 
     runtime: str
     text: str
     notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.text

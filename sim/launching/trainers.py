@@ -8,7 +8,7 @@ from profiles.errors import InputError
 from profiles.software.recipes import RECIPES
 from sim.launching.said import refuse_recomputing
 from sim.launching.starts import Start, Written, command
-from sim.schedules import written
+from sim.outcomes.schedules import written
 
 FSDP2: Final = """\
 import torch

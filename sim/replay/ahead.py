@@ -29,7 +29,6 @@ class Ahead:
         put: puts a delivery on the wire at some time.
         pending: (time, number, device) of all events to come.
         begun: for each device when the op began that it is running; negative where it runs none.
-        wanted: for each slot the device that sleeps until it is sent.
     """
 
     wiring: Wiring
@@ -39,79 +38,72 @@ class Ahead:
     put: Callable[[int, float], object]
     pending: list[tuple[float, int, int]] = field(default_factory=list)
     begun: list[float] = field(default_factory=list)
-    wanted: dict[int, int] = field(default_factory=dict)
-    _events: int = 0
-    _rows: list[list[tuple[float, Slots, Slots]]] = field(default_factory=list)
 
-    def run(self) -> None:
-        """Run ahead as far as no collective can have started."""
+    def run(self) -> None:  # noqa: PLR0912  a call for each op would cost more than the op
+        """Run ahead as far as no collective can have started.
+
+        A device starts its next op once all that it reads was sent; else it sleeps until that is. When an op ends, its
+        device goes on, then those that slept until what it wrote was sent: at once or, where other events are due at
+        this very time, after these. All of it stands in one loop, for a replay is made of it.
+        """
         reach = reaches(self.wiring)
         if reach is None:
             return
-        pending, begun, ends = self.pending, self.begun, self.ends
+        pending, begun, starts, ends = self.pending, self.begun, self.starts, self.ends
+        arrived, put, rows = self.arrived, self.put, self._rows()
         begun += [NEVER] * len(reach)
-        self._rows = [
-            [*zip([op.duration_s for op in ops], waits, sends, strict=True)]
-            for ops, waits, sends in zip(
-                self.wiring.plan.ops, self.wiring.waits, self.wiring.sends, strict=True
-            )
-        ]
-        for device in range(len(reach)):
-            self._start(device, 0.0)
-        while pending:
+        sleeping: dict[int, int] = {}
+        going, now, scheduled = tuple(range(len(reach))), 0.0, 0
+        while True:
+            for device in going:
+                own = ends[device]
+                index = len(own)
+                if index == len(rows[device]):
+                    continue
+                duration_s, waits, _ = rows[device][index]
+                start = own[-1] if index else 0.0
+                for slot in waits:
+                    at = arrived[slot]
+                    if at == inf:
+                        sleeping[slot] = device
+                        break
+                    if at > start:
+                        start = at
+                else:
+                    begun[device] = start
+                    scheduled += 1
+                    heappush(pending, (now + (start - now + duration_s), scheduled, device))
+            if not pending:
+                return
             now, _, device = pending[0]
-            if begun[device] < 0:
-                heappop(pending)
-                self._start(device, now)
-            elif len(ends[device]) < reach[device]:
-                heappop(pending)
-                self._end(device, now)
-            else:
-                return
+            going = (device,)
+            if begun[device] >= 0:
+                index = len(ends[device])
+                if index == reach[device]:
+                    return
+                starts[device].append(begun[device])
+                ends[device].append(now)
+                begun[device] = NEVER
+                for slot in rows[device][index][2]:
+                    put(slot, now)
+                    if slot in sleeping:
+                        going += (sleeping.pop(slot),)
+            heappop(pending)
+            if len(going) > 1:
+                woken, first = going[1:], scheduled + 1
+                scheduled += len(woken)
+                if pending and pending[0][0] == now:
+                    going = (device,)
+                    for number, other in enumerate(woken, first):
+                        heappush(pending, (now, number, other))
 
-    def _start(self, device: int, now: float) -> None:
-        """Start a device's next op once all that it reads was sent; else let it sleep until that is."""
-        ends, row = self.ends[device], self._rows[device]
-        index = len(ends)
-        if index == len(row):
-            return
-        duration_s, waits, _ = row[index]
-        start = ends[-1] if index else 0.0
-        for slot in waits:
-            at = self.arrived[slot]
-            if at == inf:
-                self.wanted[slot] = device
-                return
-            if at > start:
-                start = at
-        self.begun[device] = start
-        self._events += 1
-        heappush(self.pending, (now + (start - now + duration_s), self._events, device))
-
-    def _end(self, device: int, now: float) -> None:
-        """End the op that a device runs, wake who sleeps until what it wrote is sent, and start its next op."""
-        ends, put, wanted = self.ends[device], self.put, self.wanted
-        sends = self._rows[device][len(ends)][2]
-        self.starts[device].append(self.begun[device])
-        ends.append(now)
-        self.begun[device] = NEVER
-        woken = []
-        for slot in sends:
-            put(slot, now)
-            if slot in wanted:
-                woken.append(wanted.pop(slot))
-        if not woken:
-            self._start(device, now)
-            return
-        first = self._events + 1
-        self._events += len(woken)
-        soon = self.pending and self.pending[0][0] == now  # others come first that are due at this very time
-        self._start(device, now)
-        for number, other in enumerate(woken, first):
-            if soon:
-                heappush(self.pending, (now, number, other))
-            else:
-                self._start(other, now)
+    def _rows(self) -> list[list[tuple[float, Slots, Slots]]]:
+        """For each device and op its duration, the slots that it waits for and those that it sends."""
+        wiring = self.wiring
+        return [
+            [*zip([op.duration_s for op in ops], waits, sends, strict=True)]
+            for ops, waits, sends in zip(wiring.plan.ops, wiring.waits, wiring.sends, strict=True)
+        ]
 
 
 def reaches(wiring: Wiring) -> list[int] | None:

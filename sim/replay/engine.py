@@ -8,33 +8,29 @@ counter, so two runs of a plan are identical to the bit.
 import gc
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from heapq import heappush
 from itertools import islice
-from math import ceil, inf, ulp
+from math import inf, ulp
 from typing import Final
 
 import simpy
+from simpy.events import NORMAL
 
 from profiles.checks import sum_in_order
 from profiles.errors import DeadlockError
 from sim.replay.ahead import Ahead
 from sim.replay.streams import Stream, streams_of
-from strategies.plans.network import CollectiveRoute, Network, Ports
+from sim.replay.ways import Leg, ways_of
+from strategies.plans.network import Network
 from strategies.plans.plan import Plan
 from strategies.plans.traces import Span, Trace
 from strategies.plans.wiring import Transfer, Wiring, describe_deadlock, previous_collectives, wire
-
-CHUNK_S: Final = 1e-3
-"""Collectives move in chunks of at most this long, so that point-to-point traffic gets its turn."""
-MAX_CHUNKS: Final = 64
-"""More chunks than this are not worth their events; longer collectives move in larger ones."""
 
 ROUNDING_S: Final = 1e-12
 """Work below this is done: the last digits of a sum of times."""
 
 Process = Generator[simpy.Event, None, None]
 
-Leg = tuple[tuple[tuple[int, float], ...], float]
-"""(port, seconds held) pairs of a delivery, and the seconds it travels."""
 SIGNAL: Final[Leg] = ((), 0.0)
 
 
@@ -69,7 +65,7 @@ class _Replay:
     """State of one replay: the clocks of all ports, and what was sent and has arrived."""
 
     def __init__(self, wiring: Wiring, network: Network) -> None:
-        self.env = simpy.Environment()
+        self.env = _Clock()
         self.wiring = wiring
         self.plan = plan = wiring.plan
         count = len(wiring.transfers)
@@ -84,7 +80,7 @@ class _Replay:
         self.early: list[list[float]] = [[] for _ in plan.ops]
         self.legs = _legs(wiring.transfers, network)
         self.collective_routes = [network.collective(collective) for collective in plan.collectives]
-        self.held = _held(self.collective_routes, self.legs)
+        self.ways = ways_of(self.collective_routes, self.legs)
         self.clocks = [0.0] * network.num_ports
         self.spans: list[Span | None] = [None] * len(plan.collectives)
         self.done = [self.env.event() for _ in plan.collectives]
@@ -252,17 +248,27 @@ class _Replay:
         self.done[number].succeed()
 
 
+class _Clock(simpy.Environment):
+    """An environment in which an event can be scheduled for a moment, where a delay would round."""
+
+    def schedule_at(self, event: simpy.Event, moment: float) -> None:
+        """Let an event happen at a moment."""
+        heappush(self._queue, (moment, NORMAL, next(self._eid), event))
+
+
 class _Due(simpy.Event):
     """A timeout that comes again and again, where a new one each time would cost more than what it calls."""
 
-    def __init__(self, env: simpy.Environment, call: Callable[[simpy.Event], None]) -> None:
+    env: _Clock
+
+    def __init__(self, env: _Clock, call: Callable[[simpy.Event], None]) -> None:
         super().__init__(env)
         self._ok, self._value, self._calls = True, None, [call]
 
-    def after(self, seconds: float) -> None:
-        """Come in some seconds."""
+    def come_at(self, moment: float) -> None:
+        """Come at a moment."""
         self.callbacks = self._calls
-        self.env.schedule(self, delay=seconds)
+        self.env.schedule_at(self, moment)
 
     def stop(self) -> None:
         """Let go of what it calls: whoever holds what holds it is freed at once, without the garbage collector."""
@@ -272,57 +278,69 @@ class _Due(simpy.Event):
 class _Move:
     """One collective under way: chunk by chunk; each ends when what is above its cards has carried it too."""
 
-    __slots__ = (
-        "_chunk", "_chunks", "_clocks", "_due", "_held", "_number", "_replay", "_route", "_start", "_streams",
-    )  # fmt: skip
+    __slots__ = ("_chunk", "_clocks", "_due", "_number", "_replay", "_route", "_start", "_streams", "_way")
 
     def __init__(self, replay: _Replay, number: int, streams: list[Stream]) -> None:
         self._replay, self._number, self._streams = replay, number, streams
         self._clocks, self._due = replay.clocks, _Due(replay.env, self._go_on)
-        self._route = route = replay.collective_routes[number]
-        self._held = replay.held[id(route)]
+        self._route = replay.collective_routes[number]
+        self._way = replay.ways[id(self._route)]
         self._start = replay.env.now
-        self._chunk, self._chunks = 0, min(MAX_CHUNKS, ceil(route.wire_s / CHUNK_S))
+        self._chunk = 0
 
     def begin(self) -> None:
         """Occupy the streams, and go on the wire after what comes before it."""
         route = self._route
         for stream in self._streams:
             stream.begin(self._number, self._start, route.fixed_s + route.wire_s)
-        self._due.after(route.fixed_s)
+        self._due.come_at(self._start + route.fixed_s)
 
     def _go_on(self, _: simpy.Event) -> None:
-        """Move the next chunk, or end."""
-        now = self._due.env.now
-        if self._chunk < self._chunks:
-            self._due.after(self._carry(now) - now)
-            return
+        """Move the next chunks, or end where all have moved."""
+        env = self._due.env
+        if self._chunk < self._way.chunks:
+            self._due.come_at(self._carry(env.now, env.peek()))
+        else:
+            self._end(env.now)
+
+    def _end(self, now: float) -> None:
         self._due.stop()
         for stream in self._streams:
             stream.end(self._number, now)
         self._replay.end_collective(self._number, self._start)
 
-    def _carry(self, now: float) -> float:
-        """Put the next chunk on its ports; the time at which all have carried it."""
-        (ports, shared), clocks, chunks = self._held, self._clocks, self._chunks
-        wire_s, begin = self._route.wire_s, now
-        for port, _ in ports:
-            if clocks[port] > begin:
-                begin = clocks[port]
-        end = begin + wire_s / chunks
-        for port, hold in ports:
-            clocks[port] = begin + hold / chunks
-        for port, hold in shared:
-            free = clocks[port]
-            clocks[port] = free = (free if free > begin else begin) + hold / chunks
-            if free > end:
-                end = free
-        if self._streams:
-            until = begin + wire_s * (chunks - self._chunk) / chunks
-            for stream in self._streams:
-                stream.until[self._number] = until
-        self._chunk += 1
-        return end
+    def _carry(self, now: float, following: float) -> float:
+        """Put the next chunk on its ports, and those after it up to when something else can happen.
+
+        Args:
+            now: the time, in seconds.
+            following: when the next event comes.
+
+        Returns:
+            Seconds at which all ports have carried the last of these chunks.
+        """
+        (chunks, chunk_s, ports, shared), clocks, chunk, begin = self._way, self._clocks, self._chunk, now
+        while True:
+            begin = now
+            for port, _ in ports:
+                if clocks[port] > begin:
+                    begin = clocks[port]
+            end = begin + chunk_s
+            for port, hold in ports:
+                clocks[port] = begin + hold
+            for port, hold in shared:
+                free = clocks[port]
+                clocks[port] = free = (free if free > begin else begin) + hold
+                if free > end:
+                    end = free
+            chunk += 1
+            now += end - now
+            if chunk == chunks or now >= following:
+                break
+        for stream in self._streams:
+            stream.until[self._number] = begin + self._route.wire_s * (chunks - chunk + 1) / chunks
+        self._chunk = chunk
+        return now
 
 
 def _legs(transfers: Sequence[Transfer | None], network: Network) -> list[Leg]:
@@ -339,29 +357,6 @@ def _legs(transfers: Sequence[Transfer | None], network: Network) -> list[Leg]:
             leg = known[key] = _leg(transfer, network)
         legs.append(leg)
     return legs
-
-
-def _held(routes: Sequence[CollectiveRoute], legs: Sequence[Leg]) -> dict[int, tuple[Ports, Ports]]:
-    """The ports and shared ports of each route, by its id, whose clocks tell those of all.
-
-    Ports that the same collectives hold, each as long, and no message, always show the same time: one stands for all.
-    """
-    distinct = {id(route): route for route in routes}
-    uses: dict[int, list[tuple[int, bool, float]]] = {}
-    for key, route in distinct.items():
-        for ports, shared in ((route.ports, False), (route.shared, True)):
-            for port, hold in ports:
-                uses.setdefault(port, []).append((key, shared, hold))
-    alone = {port for leg in set(legs) for port, _ in leg[0]}
-    first: dict[tuple[tuple[int, bool, float], ...], int] = {}
-    kept = {port for port, own in uses.items() if port in alone or first.setdefault(tuple(own), port) == port}
-    return {
-        key: (
-            tuple([pair for pair in route.ports if pair[0] in kept]),
-            tuple([pair for pair in route.shared if pair[0] in kept]),
-        )
-        for key, route in distinct.items()
-    }
 
 
 def _leg(transfer: Transfer, network: Network) -> Leg:

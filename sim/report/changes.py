@@ -10,9 +10,9 @@ from profiles.machines.clusters import Cluster
 from profiles.software.stacks import DEFAULT_STACK, load_stack
 from sim.explore.points import Asked, Point
 from sim.explore.sweep import Sweep
+from sim.outcomes.results import Result
+from sim.outcomes.runs import run_within
 from sim.report.numbers import drawn_words
-from sim.results import Result
-from sim.runs import run_within
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario

@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from sim.explore.points import Point
-from sim.results import Result
+from sim.outcomes.results import Result
 
 LETTERS: Final = {"pipeline_degree": "P", "micro_batches": "M", "group_size": "D"}
 """Parameters that have a letter: P, M and D."""

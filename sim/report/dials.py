@@ -11,12 +11,12 @@ from profiles.checks import sum_in_order
 from profiles.errors import DiffusimError, DiffusimWarning, InputError
 from profiles.units import GIB
 from sim.api import run
+from sim.outcomes.results import Result
 from sim.replay.timelines import COLLECTIVE
 from sim.report.html.replayed import memory_of, timeline_of
 from sim.report.numbers import counted_words, milliseconds
 from sim.report.plots.charts import FRONT, GRID, INK, LIMIT, speed
 from sim.report.plots.timeline import COLOURS
-from sim.results import Result
 from strategies.registry import class_of, strategy_named
 
 NEEDED: Final = ("ipywidgets", "plotly", "anywidget")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import floor, log10
 from typing import Any, Final
 
-from sim.results import Result
+from sim.outcomes.results import Result
 
 WIDE: Final = 1.2
 """Bands whose end is more than so many times their start are told to two figures."""
@@ -53,3 +53,8 @@ def drawn_words(options: Mapping[str, Any]) -> tuple[str, str]:
 def counted_words(task: str, options: Mapping[str, Any]) -> str:
     """What speeds count: samples, images or videos."""
     return "samples" if task == "train" else drawn_words(options)[1]
+
+
+def gpus_words(count: int) -> str:
+    """A number of GPUs in words."""
+    return "1 GPU" if count == 1 else f"{count} GPUs"

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from profiles.costs.trust import Trust, trust_of
 from profiles.units import GIB
+from sim.outcomes.results import Result
 from sim.report.numbers import band, drawn_words, duration
 from sim.report.reasons import Account
-from sim.results import Result
 
 CELLS: Final = 20
 """Characters of a bar."""

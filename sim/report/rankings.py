@@ -2,23 +2,26 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import shorten
 from typing import Any, Final, NamedTuple
 
 from profiles.units import GIB
+from sim.asking.arguments import in_flags
 from sim.explore.frames import rows
+from sim.explore.legality import runtimes_of
 from sim.explore.points import Point
 from sim.explore.scaling import Scaling
 from sim.explore.space import pareto_front
 from sim.explore.sweep import Sweep
+from sim.explore.ways_out import such_as
+from sim.outcomes.results import Result
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import LETTERS, held_fixed, how, tried
 from sim.report.numbers import band, drawn_words, duration
 from sim.report.panels import show_panel
 from sim.report.tables import command_of, console
 from sim.report.verdicts import Verdict, with_note
-from sim.results import Result
 from strategies.registry import baselines
 
 TIE: Final = " tie"
@@ -46,7 +49,7 @@ def print_rows_json(answer: Sweep | Scaling) -> None:
 
 def print_sweep(sweep: Sweep, note: str = "") -> None:
     """Print the verdict and a note, the best points and the best of each strategy, and what is infeasible and why."""
-    screen, shown = console(), _shown_points(sweep)
+    screen, shown = console(), shown_points(sweep)
     verdict = with_note(sweep.verdict, note)
     if verdict is not None:
         show_panel(screen, verdict.title, verdict.lines)
@@ -57,16 +60,16 @@ def print_sweep(sweep: Sweep, note: str = "") -> None:
         screen.print(NO_BEST if verdict is None else f"again: {verdict.again}", soft_wrap=True)
         if verdict is not None and verdict.runnable is not None:
             screen.print(f"a tie that runs: {verdict.runnable.again}", soft_wrap=True)
-    for line in remarks(sweep, verdict):
+    for line in (*not_started(sweep, shown), *remarks(sweep, verdict)):
         screen.print(line)
 
 
 def print_markdown(sweep: Sweep, note: str = "") -> None:
     """Print the verdict with a note, and the table, in Markdown."""
-    shown, verdict = _shown_points(sweep), with_note(sweep.verdict, note)
+    shown, verdict = shown_points(sweep), with_note(sweep.verdict, note)
     parts = [NO_BEST] if verdict is None else [verdict.markdown(), f"```\n{verdict.again}\n```"]
     parts += [markdown_of(shown.title, columns(sweep, shown))] if shown.rows else []
-    print("\n\n".join([*parts, *remarks(sweep, verdict)]))
+    print("\n\n".join([*parts, *not_started(sweep, shown), *remarks(sweep, verdict)]))
 
 
 class Shown(NamedTuple):
@@ -77,11 +80,11 @@ class Shown(NamedTuple):
     title: str
 
 
-def _shown_points(sweep: Sweep) -> Shown:
+def shown_points(sweep: Sweep) -> Shown:
     """The best points, or the whole Pareto front, and the best of each strategy; those not recommended below."""
     simulated = [point for point in sweep.ranked() if point.status == "simulated"]
     best = front(simulated) if sweep.objective == "pareto" else simulated[:BEST]
-    chosen = list(chosen_of(simulated, best))
+    chosen = list(chosen_of(simulated, best, sweep.twins()))
     good = sum(point.recommended for _, point in chosen)
     words = [f"{len(best)} best by {sweep.objective}, and the best of each strategy"]
     if sweep.objective == "pareto":
@@ -100,15 +103,33 @@ def _checkpointing_of_all(points: Sequence[Point]) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def chosen_of(simulated: Sequence[Point], best: Sequence[Point]) -> Iterator[tuple[int, Point]]:
-    """The best points with their ranks, and the best of each strategy that is not among them; what looks alike once."""
-    strategies, chosen = set(), {id(point) for point in best}
+def chosen_of(
+    simulated: Sequence[Point], best: Sequence[Point], twins: Mapping[int, Point]
+) -> Iterator[tuple[int, Point]]:
+    """The best points with their ranks, and the best of each strategy that is not among them; what looks alike once.
+
+    A point with the result of another that is shown is not: the other names its strategy, too.
+    """
+    strategies, chosen, shown = set(), {id(point) for point in best}, set()
     looks = set()
     for rank, point in enumerate(simulated, 1):
-        if (id(point) in chosen and _look(point) not in looks) or point.name not in strategies:
+        if id(twins.get(id(point))) in shown:
+            strategies.add(point.name)
+        elif (id(point) in chosen and _look(point) not in looks) or point.name not in strategies:
             strategies.add(point.name)
             looks.add(_look(point))
+            shown.add(id(point))
             yield rank, point
+
+
+def _named(sweep: Sweep, shown: Shown) -> list[str]:
+    """The strategies of the points of a table, with those of the same result."""
+    names = {point.identity: [point.name] for _, point in shown.rows}
+    alike = {identity and identity[1:]: own for identity, own in names.items()}
+    for point in sweep.points:
+        if (identity := point.identity) is not None and identity not in names:
+            alike.get(identity[1:], []).append(point.name)
+    return [" = ".join(dict.fromkeys(names[point.identity])) for _, point in shown.rows]
 
 
 def _look(point: Point) -> tuple[object, ...]:
@@ -135,9 +156,24 @@ def columns(sweep: Sweep, shown: Shown) -> list[Column]:
     of_task = _of_sampling if sweep.scenario.task == "sample" else _of_training
     return [
         Column("#", heads),
-        Column("strategy", [r.strategy for r in results], words=True, tells=True),
+        Column("strategy", _named(sweep, shown), words=True, tells=True),
         *of_task(sweep, results),
+        *_shares(results),
     ]
+
+
+def not_started(sweep: Sweep, shown: Shown) -> Iterator[str]:
+    """Which rows of a table no runtime is known to start, in words."""
+    ranks = [str(rank) for rank, point in shown.rows if not _starts(sweep, point)]
+    if ranks and len(ranks) == len(shown.rows):
+        yield "no runtime is known that starts any of these"
+    elif ranks:
+        yield f"no runtime is known that starts {'number' if len(ranks) == 1 else 'numbers'} {', '.join(ranks)}"
+
+
+def _starts(sweep: Sweep, point: Point) -> tuple[str, ...]:
+    there = sweep.scenario if point.num_gpus is None else sweep.scenario.on(point.num_gpus)
+    return runtimes_of(point.strategy, there)
 
 
 def _marks(sweep: Sweep, shown: Shown, point: Point) -> str:
@@ -162,7 +198,6 @@ def _of_training(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
         Column("8 of 10\nwithin", [band(r) or "-" for r in results], 3),
         Column("samples\nper s", [f"{r.samples_per_s:,.1f}" for r in results], 8),
         Column(f"speed over\n{' or '.join(baselines('train'))}", speeds, 5),
-        *_shares(results),
     ]
 
 
@@ -182,7 +217,6 @@ def _of_sampling(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
             [f"{r.gpu_s_per_sample:,.2f}" for r in results],
             6,
         ),
-        *_shares(results),
     ]
 
 
@@ -233,11 +267,8 @@ def _times_words(sweep: Sweep, best: Result) -> str:
 
 
 def _infeasible_words(sweep: Sweep) -> Iterator[str]:
-    ranked = sweep.ranked()
     for kind, count in sweep.infeasible_by_reason().items():
-        example = next(p for p in ranked if p.kind == kind)
-        such = example.name if example.reason == kind else f"{example.name}: {example.reason}"
-        yield f"infeasible: {count} x {kind} (such as {such})"
+        yield f"infeasible: {count} x {kind} ({in_flags(such_as(sweep.points, kind))})"
     for kind, names in _not_applicable(sweep.points).items():
         yield f"not a point left of {', '.join(names)}: {kind}"
 

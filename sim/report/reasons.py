@@ -1,10 +1,12 @@
 """Reasons: where the time of a point goes, and why.
 
-The share of the host is what compute gains on a host that dispatches in no time: the point is replayed so, too.
+The share of the host is what compute gains on a host that dispatches in no time, for which the point is replayed so,
+too, and the optimizer's step where that is on the host.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 from typing import Final
 
 from profiles.checks import sum_in_order
@@ -13,18 +15,21 @@ from profiles.machines.collectives import sent_bytes
 from profiles.units import GB
 from sim.explore.points import Asked, Point
 from sim.explore.sweep import Sweep
-from sim.parts import Part, main_part, measured_parts
+from sim.outcomes.parts import Part, main_part, measured_parts
+from sim.outcomes.results import Result
+from sim.outcomes.runs import run_point, weigh
 from sim.replay.waits import MESSAGE, Way, awaited_s, between_nodes, members
 from sim.report.numbers import duration
-from sim.results import Result
-from sim.runs import run_point, weigh
-from strategies.plans.actions import FrozenAction
+from strategies.plans.actions import OPTIMIZER, FrozenAction, StageAction
 from strategies.plans.network import Network
 from strategies.plans.traces import Trace
+from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
 
 COUNTS: Final = 0.1
 """Share of the time from which on it is worth a reason."""
+LEAST_STEP: Final = 0.01
+"""Share of the time from which on the optimizer's step on the host is one."""
 COMPILED: Final = "compiled"
 HELP: Final = ": more work for each GPU hides it"
 """What always helps where the host is behind."""
@@ -38,7 +43,7 @@ class Account:
 
     Attributes:
         compute: in which GPUs compute.
-        host: in which an op lasts because its host has not dispatched the next.
+        host: in which an op lasts because its host has not dispatched the next, or steps the optimizer.
         wire: idle, while something awaited is on the wire.
         idle: all other.
         reasons: in words, the most telling first.
@@ -63,10 +68,13 @@ def shares(result: Result) -> tuple[float, float, float]:
 def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> Account:
     """The account of a point, from its result and two more replays."""
     busy, wire, idle = shares(result)
-    host = min(busy, _host_share(strategy, scenario, result))
     parts = measured_parts(strategy, scenario)
+    stepped = min(busy, step_share(scenario, main_part(parts)))
+    behind = min(busy - stepped, host_share(strategy, scenario, result))
+    host = stepped + behind
     reasons = (
-        *_host_reason(scenario, host),
+        *_step_reason(stepped),
+        *_host_reason(scenario, behind),
         *_wire_reason(main_part(parts), wire),
         *_idle_reason(result, idle, [part for part in parts if part.variant.job == 0]),
         *_encoding_reason(strategy, scenario, main_part(parts)),
@@ -74,7 +82,7 @@ def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> 
     return Account(busy - host, host, wire, idle, reasons)
 
 
-def _host_share(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> float:
+def host_share(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> float:
     """Share of the time in which compute is under way only because the host is behind."""
     stack, whole_s = scenario.stack, result.expected.duration_s
     if not whole_s or not (stack.forward_operator_s or stack.backward_operator_s):
@@ -83,6 +91,26 @@ def _host_share(strategy: AnyStrategy, scenario: AnyScenario, result: Result) ->
     there = replace(scenario, stack=unhurried, asked_stack="")
     alone = weigh(strategy, there, measured_parts(strategy, there))
     return max(0.0, (result.expected.busy_s - alone.expected.busy_s) / whole_s)
+
+
+def step_share(scenario: AnyScenario, part: Part) -> float:
+    """Share of the time in which the optimizer steps on the host; 0 where it steps on the GPUs."""
+    if not isinstance(scenario, Scenario) or scenario.workload.offload != "optimizer" or not part.duration_s:
+        return 0.0
+    plan = part.trace.plan
+    actions = ((op, op.action) for row in plan.ops for op in row)
+    stepped_s = [
+        op.duration_s
+        for op, action in actions
+        if isinstance(action, StageAction) and action.kind == OPTIMIZER
+    ]
+    return fsum(stepped_s) / plan.num_devices / part.duration_s
+
+
+def _step_reason(stepped: float) -> Iterator[str]:
+    if stepped >= LEAST_STEP:
+        words = "a larger --batch-size spreads it over more samples"
+        yield f"{stepped:.0%} of the time the optimizer steps on the host: {words}"
 
 
 def _host_reason(scenario: AnyScenario, host: float) -> Iterator[str]:

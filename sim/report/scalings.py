@@ -8,7 +8,7 @@ from profiles.units import GIB
 from sim.explore.scaling import Scaling, Step
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import Tried, how, tried
-from sim.report.numbers import band, counted_words, milliseconds
+from sim.report.numbers import band, counted_words, gpus_words, milliseconds
 from sim.report.panels import Line, show_panel
 from sim.report.reasons import account_of_best
 from sim.report.tables import console
@@ -18,10 +18,13 @@ NONE: Final = "best: none; nothing that is recommended fits, on any of these num
 
 
 def verdict_of(scaling: Scaling) -> Verdict | None:
-    """The verdict at the knee, after the fastest and the knee; None where nothing recommended fits."""
+    """The verdict at the knee, after the fastest and the knee; None where nothing recommended fits.
+
+    Of one number of GPUs it is that of its sweep: one has no knee.
+    """
     verdict, knee, fastest = scaling.chosen.verdict, scaling.knee, scaling.fastest
-    if verdict is None or knee is None or fastest is None:
-        return None
+    if verdict is None or knee is None or fastest is None or len(scaling) == 1:
+        return verdict
     lead = [knee_line(scaling), *_beyond_lines(scaling, knee)]
     if fastest.gpus != knee.gpus:
         lead.insert(0, _fastest_line(scaling, fastest))
@@ -43,9 +46,13 @@ def _fastest_line(scaling: Scaling, fastest: Step) -> Line:
     """The most samples per second, and what they cost."""
     result = fastest.result
     named = ", ".join(filter(None, (result.strategy, how(result, _values(scaling)))))
-    speed = f"{result.samples_per_s:,.4g} {unit_of(scaling)}/s"
+    speed = f"{fastest.samples_per_s:,.4g} {unit_of(scaling)}/s"
     share = f"at {fastest.efficiency:.0%} of the speed per GPU on {scaling.steps[0].gpus}"
-    return ("fastest", f"{fastest.gpus} GPUs, {speed}, {share}: {named}")
+    return ("fastest", f"{gpus_words(fastest.gpus)}, {speed}, {share}: {named}{_copies(fastest)}")
+
+
+def _copies(step: Step) -> str:
+    return f", {step.copies} copies" if step.copies > 1 else ""
 
 
 def unit_of(scaling: Scaling) -> str:
@@ -91,10 +98,16 @@ def knee_line(scaling: Scaling) -> Line:
     knee, steps = scaling.knee, scaling.steps
     assert knee is not None
     beyond = next((step for step in steps if step.gpus > knee.gpus), None)
-    words = f"{knee.gpus} GPUs, at {knee.efficiency:.0%} of the speed per GPU on {steps[0].gpus}"
+    words = f"{gpus_words(knee.gpus)}, at {knee.efficiency:.0%} of the speed per GPU on {steps[0].gpus}"
     if beyond is None:
         return ("knee", f"none up to {words}")
     return ("knee", f"{words}; those added up to {beyond.gpus} bring {beyond.gain:.0%} of their share")
+
+
+def _copies_column(steps: Sequence[Step]) -> list[Column]:
+    """The column of copies side by side, where there are any."""
+    counts = [step.copies for step in steps]
+    return [Column("copies", list(map(str, counts)), 1)] if max(counts, default=1) > 1 else []
 
 
 def columns(scaling: Scaling, steps: Sequence[Step]) -> list[Column]:
@@ -112,9 +125,10 @@ def columns(scaling: Scaling, steps: Sequence[Step]) -> list[Column]:
         Column("GPUs", [f"{step.gpus}{' knee' if marked and step == knee else ''}" for step in steps]),
         Column("strategy", [r.strategy for r in results], words=True),
         Column("how", [how(r, values) for r in results], 2, words=True, widest=18),
+        *_copies_column(steps),
         Column(f"{'latency' if sampled else 'iteration'}\n{unit}", times, 1),
         Column("8 of 10\nwithin", [band(r, unit) or "-" for r in results], 4),
-        Column(f"{unit_of(scaling)}\nper s", [f"{r.samples_per_s:,.4g}" for r in results]),
+        Column(f"{unit_of(scaling)}\nper s", [f"{step.samples_per_s:,.4g}" for step in steps]),
         Column("efficiency", [f"{step.efficiency:.0%}" for step in steps]),
         Column("gain", [f"{step.gain:.0%}" if place else "-" for place, step in enumerate(steps)], 3),
         Column("memory\nGiB", [f"{r.expected.peak_memory_bytes / GIB:.1f}" for r in results], 5),

@@ -17,14 +17,14 @@ from profiles.machines.clusters import Cluster, Link
 from profiles.machines.devices import Device, Rates
 from profiles.software.stacks import Stack
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
+from sim.explore.legality import runtimes_of
 from sim.explore.tuning import Choice
-from sim.legality import runtimes_of
+from sim.outcomes.results import Result
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.facts import cluster_facts, device_facts, model_facts, sampled_on, stack_facts, strategy_facts
 from sim.report.numbers import banded, drawn_words, milliseconds
 from sim.report.panels import Line, panel_markdown, result_lines, runs_in_words, show_panel, trust_in
 from sim.report.reasons import Account, account_of, shares
-from sim.results import Result
 from strategies.parameters import flag_of
 from strategies.strategy import AnyStrategy
 

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 from profiles.costs.trust import Trust
 from profiles.units import GIB
+from sim.explore.legality import runtimes_of
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
-from sim.legality import runtimes_of
+from sim.outcomes.results import Result
 from sim.report.changes import Change, changes, fastest_of
 from sim.report.descriptions import Tried, fairness, how, tried
-from sim.report.numbers import duration
+from sim.report.numbers import drawn_words, duration
 from sim.report.panels import (
     Line,
     panel_html,
@@ -24,7 +25,6 @@ from sim.report.panels import (
 )
 from sim.report.reasons import Account, account_of_best
 from sim.report.tables import command_of
-from sim.results import Result
 
 
 class Runnable(NamedTuple):
@@ -58,6 +58,8 @@ class Verdict:
         fastest_how: its parameters.
         runs_in: the runtimes that run the best.
         runnable: where none does, the first tie that one runs; None where there is none.
+        copies: of the best that work side by side where cost is ranked by, each on images of its own.
+        same_as: points of other strategies that are the best under another name, in words.
         lead: lines above all others, of a verdict on several numbers of GPUs.
         note: what else is to be said; empty where there is nothing.
     """
@@ -79,6 +81,8 @@ class Verdict:
     fastest_how: str = ""
     runs_in: tuple[str, ...] = ()
     runnable: Runnable | None = None
+    copies: int = 1
+    same_as: tuple[str, ...] = ()
     lead: tuple[Line, ...] = ()
     note: str = ""
 
@@ -94,7 +98,9 @@ class Verdict:
         lines = [
             *self.lead,
             ("at the knee" if len(self.lead) > 1 else "best", named),
+            *(("", f"the same: {words}") for words in self.same_as),
             *result_lines(self.best, self.account),
+            *self._copies_line(),
         ]
         if self.fastest is not None:
             lines.append(("fastest", self._fastest_words(self.fastest)))
@@ -107,6 +113,15 @@ class Verdict:
         lines.append(("trust", "exact: all times are given" if self.trust is None else str(self.trust)))
         notes = filter(None, (self.fair, self.note))
         return [*lines, *(("note", words) for words in notes)]
+
+    def _copies_line(self) -> list[Line]:
+        """What all GPUs draw, where the best leaves some that copies of it work on."""
+        if self.copies == 1:
+            return []
+        more, speed = drawn_words(self.best.options)[1], self.copies * self.best.samples_per_s
+        return [
+            ("copies", f"{self.copies} side by side, each on {more} of its own, draw {speed:,.4g} {more}/s")
+        ]
 
     def _ties_words(self) -> str:
         """The ties that are not named already, those together that recompute the same."""
@@ -139,15 +154,18 @@ class Verdict:
 
     def _runner_up_words(self) -> str:
         if self.runner_up is None:
-            return "none: no other strategy that was asked has a point that fits"
+            where = " on 1 GPU" if self.best.num_gpus == 1 else ""
+            return f"none: no other strategy that was asked has a point that fits{where}"
         named = ", ".join(filter(None, (self.runner_up.strategy, self.runner_up_how)))
         if self.objective == "memory":
             return f"{named}: {self.runner_up.peak_memory_bytes / GIB:.1f} GiB"
         ratio = self.best.samples_per_s / self.runner_up.samples_per_s
-        words = f"{ratio:.2f} x slower"
+        took, words = duration(self.runner_up), f"{ratio:.2f} x slower"
         if self.objective == "cost":
-            words = f"{self.runner_up.gpu_s_per_sample / self.best.gpu_s_per_sample:.2f} x the cost"
-        return f"{named}: {duration(self.runner_up)}, " + ("a tie" if self.runner_up_ties else words)
+            cost = self.runner_up.gpu_s_per_sample
+            took = f"{took}, {cost:,.2f} GPU-seconds each"
+            words = f"{cost / self.best.gpu_s_per_sample:.2f} x the cost"
+        return f"{named}: {took}, " + ("a tie" if self.runner_up_ties else words)
 
     def __str__(self) -> str:
         return panel_text(self.title, self.lines)
@@ -170,11 +188,13 @@ class Verdict:
             "title": self.title,
             "objective": self.objective,
             "best": _short(self.best),
+            **({} if self.copies == 1 else {"copies": self.copies}),
             "memory_bytes": self.best.memory_bytes,
             "time_shares": {name: getattr(account, name) for name in ("compute", "host", "wire", "idle")},
             "reasons": list(account.reasons),
             "runner_up": self.runner_up and {**_short(self.runner_up), "tie": self.runner_up_ties},
             "ties": dict(self.ties),
+            **({"same_as": list(self.same_as)} if self.same_as else {}),
             "changes": [asdict(change) for change in self.changes],
             "trust": self.trust and asdict(self.trust),
             "note": self.fair,
@@ -215,7 +235,9 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
     values = tried(sweep.points)
     fastest = fastest_of(sweep) if sweep.objective == "memory" else None
     ranked = [point for point in sweep.ranked() if point.status == "simulated" and point.recommended]
-    other = next((point for point in ranked if point.name != best.name), None)
+    twins = sweep.twins()
+    same = [point for point in ranked if twins.get(id(point)) is best]
+    other = next((point for point in ranked if point.name != best.name and point not in same), None)
     ties = sweep.ties()
     leaders = {point.name: point for point in reversed(ties)}
     runs_in = _runs_in(sweep, best)
@@ -235,9 +257,17 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
         again=command_of(best.result),
         runs_in=runs_in,
         runnable=None if runs_in else next(_runnable(sweep, ties, values), None),
+        copies=sweep.copies(best),
+        same_as=tuple(_said(point, values) for point in same),
         fastest=fastest,
         fastest_how="" if fastest is None else how(fastest, values),
     )
+
+
+def _said(point: Point, values: Tried) -> str:
+    """A point in words."""
+    assert point.result is not None
+    return ", ".join(filter(None, (point.name, how(point.result, values))))
 
 
 def _runs_in(sweep: Sweep, point: Point) -> tuple[str, ...]:

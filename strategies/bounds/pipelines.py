@@ -26,9 +26,9 @@ def pipeline_bound(
     """Seconds below which no iteration of a linear pipeline can take.
 
     Each position first waits for the forwards before it, then runs its own work, then waits for the backwards
-    after it; FIFO-1F1B besides sends at most P - s micro-batches ahead, so a round trip limits its pace. Each
-    link, and each port that several share, likewise carries all its messages one after the other; a node's port
-    carries the sums of the gradients of all its devices.
+    after it; in FIFO-1F1B round trips limit the pace besides. Each link, and each port that several share,
+    likewise carries all its messages one after the other; a node's port carries the sums of the gradients of all
+    its devices.
 
     Args:
         layout: the stages, one per position.
@@ -55,10 +55,10 @@ def _pipeline_bound(layout: Layout, *, depth_first: bool, frozen_after: bool) ->
     head_s = _before(forward_s + there_s)
     tail_s = _before(backward_s + back_s)
     work_s = count * (forward_s + backward_s)
-    if depth_first:
-        around_s = forward_s + backward_s + (there_s + back_s)
-        work_s = np.maximum(work_s, count // (degree - np.arange(degree)) * np.cumsum(around_s[::-1])[::-1])
     own_s = head_s + (passes - 1) * count * forward_s + work_s
+    if depth_first:
+        extra_s = (passes - 1) * count * float(forward_s.max())
+        own_s = np.maximum(own_s, extra_s + _paced_s(forward_s, backward_s, there_s, back_s, count))
     ends_s = np.maximum.accumulate((own_s + tail_s)[::-1])[::-1] - tail_s
     link_s = (head_s + forward_s)[:-1] + passes * count * wire_s + (tail_s + backward_s)[1:]
     after_s = [frozen_s(layout, p) if frozen_after else 0.0 for p in range(degree)]
@@ -67,6 +67,38 @@ def _pipeline_bound(layout: Layout, *, depth_first: bool, frozen_after: bool) ->
     last_s = max(float(link_s.max(initial=0.0)), port_s) + float(each_s[0])
     summed_s = sums_end_s(layout, ends_s.tolist(), ends_s.tolist())
     return max(float((ends_s + each_s).max()), last_s, summed_s)
+
+
+def _paced_s(
+    forward_s: FloatArray, backward_s: FloatArray, there_s: FloatArray, back_s: FloatArray, count: int
+) -> FloatArray:
+    """For each position the seconds before which FIFO-1F1B cannot have done its last backward, by its round trips.
+
+    Position s sends w = P - s micro-batches ahead: its forward k + w comes after its backward k, which comes after its
+    forward k + w - 1. So of all positions s to t, once the first micro-batch has been through, each trip down from s to
+    t and back moves both on by t - s + 1 micro-batches. What is left then passes a position that is not before s.
+
+    Args:
+        forward_s: of each position, for one micro-batch.
+        backward_s: likewise.
+        there_s: seconds from each position to the next.
+        back_s: seconds back.
+        count: micro-batches.
+    """
+    degree, head_s, tail_s = len(forward_s), _before(forward_s + there_s), _before(backward_s + back_s)
+    pass_s, around_s = forward_s + backward_s, head_s + tail_s
+    begin, end = np.triu_indices(degree)
+    trips, ahead = (count - 1 - degree + begin) // (end - begin + 1), degree - begin
+    begin, end, trips, ahead = (values[trips >= 0] for values in (begin, end, trips, ahead))
+    trip_s = around_s[end] - around_s[begin] + pass_s[end]
+    there_by_s = float(around_s[-1] + pass_s[-1]) - around_s[begin] + trips * trip_s
+    left = count - ahead - trips * (end - begin + 1)
+    own_s = np.zeros(degree)
+    for last in {degree - 1, int(pass_s.argmax())}:
+        before = begin <= last
+        through_s = there_by_s[before] + head_s[last] + left[before] * pass_s[last]
+        own_s[last] = float(through_s.max(initial=0.0))
+    return own_s
 
 
 def _before(values: FloatArray) -> FloatArray:
@@ -168,6 +200,10 @@ def port_bound(layout: Layout, *, frozen_first: bool = True) -> float:
 
 def steps_s(layout: Layout) -> list[float]:
     """For each stage the seconds from its last backward to the end of its optimizer step, on free ports."""
+    return layout.remember("steps", lambda: _steps_s(layout))
+
+
+def _steps_s(layout: Layout) -> list[float]:
     holders: dict[tuple[int, int], list[int]] = {}
     for stage in layout.stages:
         holders.setdefault((stage.component, stage.first_layer), []).append(stage.position)

@@ -1,7 +1,17 @@
 """Named orders: GPipe, FIFO-1F1B, interleaved 1F1B and ZB-H1."""
 
+from itertools import chain, repeat
+
 from profiles.errors import InfeasibleError
-from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Rows, StageAction
+from strategies.plans.actions import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    Rows,
+    StageAction,
+    new_action,
+)
 
 
 def gpipe_order(degree: int, micro_batches: int) -> Rows:
@@ -17,12 +27,12 @@ def one_forward_one_backward_order(degree: int, micro_batches: int) -> Rows:
     rows = []
     for position in range(degree):
         ahead = min(degree - 1 - position, micro_batches)
-        row = [StageAction(position, FORWARD, m) for m in range(ahead)]
-        for m in range(micro_batches):
-            if m + ahead < micro_batches:
-                row.append(StageAction(position, FORWARD, m + ahead))
-            row.append(StageAction(position, BACKWARD, m))
-        rows.append(tuple(row))
+        forwards, backwards = (
+            [*map(new_action, zip(repeat(position), repeat(kind), range(micro_batches)))]
+            for kind in (FORWARD, BACKWARD)
+        )
+        pairs = chain.from_iterable(zip(forwards[ahead:], backwards, strict=False))
+        rows.append((*forwards[:ahead], *pairs, *backwards[micro_batches - ahead :]))
     return tuple(rows)
 
 

@@ -6,9 +6,10 @@ the last backward of a stage.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from profiles.checks import sum_in_order
@@ -26,8 +27,9 @@ from strategies.plans.actions import (
     OPTIMIZER,
     Rows,
     StageAction,
+    new_action,
 )
-from strategies.plans.plan import Collective, Filling, Plan, Tensor, new_op, new_tensor
+from strategies.plans.plan import Collective, Filling, Op, Plan, Tensor, new_op, new_tensor
 
 if TYPE_CHECKING:
     from strategies.pipelining.layout import Layout
@@ -57,22 +59,6 @@ class _Column(NamedTuple):
 
     tensors: range
     written: bool
-
-
-class _Pattern(NamedTuple):
-    """What the passes of one kind through one stage have in common.
-
-    Attributes:
-        duration_s: of each.
-        first: the first micro-batch.
-        reads: what the pass of each micro-batch reads.
-        writes: what it writes.
-    """
-
-    duration_s: float
-    first: int
-    reads: Sequence[tuple[int, ...]]
-    writes: Sequence[tuple[int, ...]]
 
 
 def with_extra_forwards(layout: "Layout", rows: Rows) -> Rows:
@@ -116,7 +102,6 @@ class PipelineBuilder:
         self.rows: list[Drafts] = [Drafts() for _ in range(self.shape.degree)]
         self._known: dict[tuple[str, int], dict[int, int]] = {}
         self._columns: dict[tuple[str, int], range] = {}
-        self._patterns: dict[tuple[int, str], _Pattern] = {}
         in_place = recipe.in_place
         self._handovers = (0.0,) * len(self.stages) if in_place else layout.handovers_bytes
         self._saved = [saved_bytes(layout, stage, in_place=in_place) for stage in self.stages]
@@ -199,23 +184,14 @@ class PipelineBuilder:
         return tensor
 
     def _row(self, actions: Sequence[StageAction], inputs: dict[tuple[int, int], list[int]]) -> Drafts:
-        for stage, kind in dict.fromkeys((action.stage, action.kind) for action in actions):
-            if (stage, kind) not in self._patterns:
-                self._patterns[stage, kind] = self._pattern(stage, kind)
-        patterns, ops = self._patterns, []
-        for action in actions:
-            stage, kind, number = action
-            duration_s, first, reads, writes = patterns[stage, kind]
-            read = reads[number - first]
-            if inputs and kind in (FORWARD, EXTRA_FORWARD):
-                read = (*inputs.get((stage, number), ()), *read)
-            ops.append(new_op((action, duration_s, read, writes[number - first], (), 0.0)))
-        return Drafts(ops)
+        alike = dict.fromkeys(map(itemgetter(0, 1), actions))
+        passes = {(stage, kind): self._passes(stage, kind, inputs) for stage, kind in alike}
+        return Drafts([passes[stage, kind][number] for stage, kind, number in actions])
 
-    def _pattern(self, stage: int, kind: str) -> "_Pattern":
-        """What the passes of a kind through a stage have in common."""
+    def _passes(self, stage: int, kind: str, inputs: dict[tuple[int, int], list[int]]) -> Mapping[int, Op]:
+        """The passes of a kind through a stage, by micro-batch."""
         if kind == OPTIMIZER:
-            return _Pattern(0.0, -1, [()], [()])
+            return {-1: Op(StageAction(stage, OPTIMIZER), 0.0)}
         numbers = self.layout.micro_batches(self.seats[stage].cut)
         if kind in (FORWARD, EXTRA_FORWARD):
             duration_s, columns = self.stages[stage].forward_s, [*self._of_forward(stage, kind)]
@@ -227,7 +203,11 @@ class PipelineBuilder:
             [*zip(*(c.tensors for c in columns if c.written == written), strict=True)] or [()] * len(numbers)
             for written in (False, True)
         )
-        return _Pattern(duration_s, numbers.start, reads, writes)
+        if inputs and kind in (FORWARD, EXTRA_FORWARD):
+            reads = [(*inputs.get((stage, n), ()), *read) for n, read in zip(numbers, reads, strict=True)]
+        actions = map(new_action, zip(repeat(stage), repeat(kind), numbers))
+        ops = map(new_op, zip(actions, repeat(duration_s), reads, writes, repeat(()), repeat(0.0)))
+        return dict(zip(numbers, ops, strict=True))
 
     def _of_forward(self, stage: int, kind: str) -> Iterator["_Column"]:
         """Tensors of a forward, or of the extra one, which saves nothing and whose output is fed back."""

@@ -80,6 +80,11 @@ def _recomputed(pipeline: Pipeline, stage: Stage) -> list[float]:
     The hidden state that a block kept is among what it saves, but where a skip is joined to it first: then what comes
     of that is.
     """
+    alike = ("recomputed", stage.component, stage.first_layer, stage.last_layer, pipeline.share)
+    return pipeline.scenario.remember(alike, lambda: _recomputed_anew(pipeline, stage))
+
+
+def _recomputed_anew(pipeline: Pipeline, stage: Stage) -> list[float]:
     saved, component = _activations(pipeline, stage), pipeline.component(stage)
     if pipeline.scenario.workload.checkpointing == "selective":
         saved = saved - _attended(pipeline, stage)
@@ -115,6 +120,13 @@ def _attended(pipeline: Pipeline, stage: Stage) -> FloatArray:
 
 def _blocks_input_bytes(layout: "Layout", stage: Stage, *, in_place: bool) -> float:
     """Bytes per sample that the blocks of a stage get from outside; a tensor that several of them read counts once."""
+    if layout.component(stage).skips:  # what is kept of them depends on where other stages lie
+        return _blocks_input_bytes_anew(layout, stage, in_place=in_place)
+    alike = ("inputs of blocks", stage.component, stage.first_layer, stage.last_layer, in_place)
+    return layout.scenario.remember(alike, lambda: _blocks_input_bytes_anew(layout, stage, in_place=in_place))
+
+
+def _blocks_input_bytes_anew(layout: "Layout", stage: Stage, *, in_place: bool) -> float:
     model, component = layout.scenario.model, layout.component(stage)
     blocks = blocks_of(component, stage)
     kept = {of.start - 1 for of in blocks if of.start} | set(_skips_kept(layout, stage, in_place=in_place))

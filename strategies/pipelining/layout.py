@@ -12,7 +12,12 @@ from strategies.orders.problem import Chain, Problem
 from strategies.parameters import SKIP_ROUTES, check_choice
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.cutting import cut_chain
-from strategies.pipelining.footprint import resident_buffers, saved_bytes, trained_parameters
+from strategies.pipelining.footprint import (
+    recomputed_bytes,
+    resident_buffers,
+    saved_bytes,
+    trained_parameters,
+)
 from strategies.pipelining.pipeline import Hop, Pipeline
 from strategies.pipelining.stages import Cut, Seat, Shape, seats_of
 from strategies.plans.actions import Rows
@@ -189,12 +194,18 @@ class Layout(Pipeline):
         )
 
     def least_memory_bytes(
-        self, in_flight: Sequence[int], *, frozen_first: bool = False, inputs_first: bool = False
+        self,
+        in_flight: Sequence[int],
+        *,
+        recomputed: Sequence[int] | None = None,
+        frozen_first: bool = False,
+        inputs_first: bool = False,
     ) -> float:
         """Bytes that the fullest device cannot do without.
 
         Args:
             in_flight: for each stage the micro-batches whose activations it holds at once at least.
+            recomputed: how many of these it has recomputed by then; None: what is recomputed is not kept.
             frozen_first: all frozen work runs before the pipeline.
             inputs_first: what stages read of frozen components is there from the start on, of all micro-batches that
                 are still to come.
@@ -205,6 +216,9 @@ class Layout(Pipeline):
         of_stages = [
             k * own + (count - k) * come for k, own, come in zip(in_flight, saved, read, strict=True)
         ]
+        if recomputed is not None:
+            again = (recomputed_bytes(self, stage) for stage in self.stages)
+            of_stages = [own + k * more for own, k, more in zip(of_stages, recomputed, again, strict=True)]
         held = (sum_in_order(of_stages[s] for s in hosted) for hosted in self.hosted)
         fullest = max(state + own for state, own in zip(resident, held, strict=True))
         return max(fullest, max(resident) + self.frozen_first_bytes) if frozen_first else fullest

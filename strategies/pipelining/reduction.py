@@ -51,8 +51,8 @@ def reduce_and_step(builder: "PipelineBuilder") -> None:
 def _last_backward(builder: "PipelineBuilder", stage: int) -> int:
     """The index in its row at which a stage's gradients are complete."""
     actions = builder.rows[builder.stages[stage].position].actions
-    own = [i for i, of in enumerate(actions) if of[0] == stage and of[1] in (BACKWARD, BACKWARD_WEIGHT)]
-    return own[-1]
+    kinds = (BACKWARD, BACKWARD_WEIGHT)
+    return next(i for i in reversed(range(len(actions))) if actions[i][0] == stage and actions[i][1] in kinds)
 
 
 def placed_step(builder: "PipelineBuilder", stage: int) -> Draft:

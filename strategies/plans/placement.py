@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 from profiles.errors import InfeasibleError
@@ -104,10 +105,12 @@ class Placement:
 
     def ranks(self, position: int) -> list[int]:
         """The GPUs of all groups that hold a position."""
-        if self.replicas == 1:
-            first, step = self.rank(0, position, 0), 1 if self.data_inner else self.group_size
-            return list(range(first, first + step * self.num_groups, step))
-        return [self.rank(g, position, i) for g in range(self.num_groups) for i in range(self.replicas)]
+        first, replicas, groups = position * self.replicas, self.replicas, self.num_groups
+        if self.data_inner:
+            slots = range(first * groups, (first + replicas) * groups, groups)
+            return [start + group for group in range(groups) for start in slots]
+        starts = range(first, first + groups * self.group_size, self.group_size)
+        return [*chain.from_iterable(range(start, start + replicas) for start in starts)]
 
     def group(self, *positions: int, subgroup: Subgroup | None = None) -> Group:
         """The group of all GPUs that hold one of some positions, which reduce their gradients together; or a subgroup.
@@ -116,11 +119,14 @@ class Placement:
             InfeasibleError: some of them are not as many in each node that they are in.
         """
         ranks = self.groups((), positions, subgroup)[0]
+        each = self.cluster.devices_per_node
+        if subgroup is None:
+            return Group(len(ranks), len({rank // each for rank in ranks}))
         nodes = Counter(map(self.node, ranks))
-        if subgroup is not None and len(set(nodes.values())) > 1:
+        if len(set(nodes.values())) > 1:
             raise InfeasibleError(
                 f"groups of {subgroup.size} GPUs, {subgroup.stride} apart, lie unevenly on nodes of"
-                f" devices_per_node({self.cluster.devices_per_node})",
+                f" devices_per_node({each})",
                 "groups and nodes do not divide one another",
             )
         return Group(len(ranks), len(nodes))
@@ -137,7 +143,7 @@ class Placement:
         """
         if positions is None:
             return list(zip(*map(self.ranks, devices), strict=True))
-        ranks = tuple(rank for position in positions for rank in self.ranks(position))
+        ranks = tuple(chain.from_iterable(map(self.ranks, positions)))
         if subgroup is None:
             return [ranks]
         size, stride = subgroup

@@ -7,8 +7,11 @@ strategy lists a message.
 """
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from profiles.errors import DeadlockError
 from strategies.plans.actions import FrozenAction
@@ -23,6 +26,8 @@ class Transfer(NamedTuple):
     target: int
     size_bytes: float
 
+
+new_transfer: Callable[[Iterable[Any]], Transfer] = partial(tuple.__new__, Transfer)
 
 Slots = tuple[int, ...]
 
@@ -140,15 +145,23 @@ def _slot(wiring: Wiring, tensor: int, device: int) -> int:
 
 def _waits(wiring: Wiring, given: set[tuple[int, int]], device: int, ops: tuple[Op, ...]) -> list[Slots]:
     """For each op of a device the slots that must have arrived before it starts."""
-    writers, rows = wiring.writers, []
+    writers, slots, transfers, tensors = wiring.writers, wiring.slots, wiring.transfers, wiring.plan.tensors
+    rows = []
     for index, op in enumerate(ops):
         found = NONE
         for tensor in op.reads:
             writer = writers.get(tensor)
-            if writer is None or writer[0] != device or writer[1] >= index:
-                slot = _deliver(wiring, given, device, index, tensor)
-                if slot is not None:
-                    found += (slot,)
+            if writer is None or writer[0] == device:
+                if writer is None or writer[1] >= index:
+                    slot = _deliver(wiring, given, device, index, tensor)
+                    found += () if slot is None else (slot,)
+                continue
+            key = tensor, device
+            slot = slots.get(key)
+            if slot is None:
+                slot = slots[key] = len(transfers)
+                transfers.append(new_transfer((tensor, writer[0], device, tensors[tensor].size_bytes)))
+            found += (slot,)
         rows.append(found)
     return rows
 
@@ -227,7 +240,10 @@ def _wire_sends(wiring: Wiring) -> None:
         elif tensor in writers:
             of_tensor[tensor] = (slot,)
     for ops in wiring.plan.ops:
-        wiring.sends.append([_collect(of_tensor, op.writes) for op in ops])
+        each = map(attrgetter("writes"), ops)
+        wiring.sends.append(
+            [of_tensor.get(w[0], NONE) if len(w) == 1 else _collect(of_tensor, w) for w in each]
+        )
         wiring.early.append(
             {
                 index: [(offset, of_tensor.get(tensor, NONE)) for offset, tensor in op.early]

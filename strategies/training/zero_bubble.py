@@ -7,6 +7,7 @@ from typing import ClassVar
 from strategies import parameters as fields
 from strategies.orders.named import zero_bubble_order
 from strategies.plans.actions import Rows
+from strategies.scenario import Scenario
 from strategies.templates.linear_pipeline import LinearPipeline
 
 
@@ -27,3 +28,9 @@ class ZeroBubble(LinearPipeline):
     def in_flight(self) -> Sequence[int]:
         """For each position the micro-batches whose activations it holds at once when it is fullest."""
         return [min(self.micro_batches, self.pipeline_degree)] * self.pipeline_degree
+
+    def least_memory_bytes(self, scenario: Scenario) -> float:
+        """Bytes that the fullest device cannot do without: what was recomputed stays until weights have gradients."""
+        recomputed = [min(self.micro_batches, position + 1) for position in range(self.pipeline_degree)]
+        layout = self.layout(scenario)
+        return layout.least_memory_bytes(self.in_flight(), recomputed=recomputed, frozen_first=True)

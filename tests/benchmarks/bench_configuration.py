@@ -13,8 +13,8 @@ import simpy
 
 from profiles.architectures.synthetic import equal_layers_model
 from profiles.machines.clusters import load_cluster
+from sim.outcomes.runs import run_point
 from sim.replay.engine import no_collection
-from sim.runs import run_point
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.plans.actions import FORWARD
 from strategies.plans.workloads import TrainingWorkload

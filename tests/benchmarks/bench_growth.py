@@ -16,7 +16,7 @@ from profiles.architectures.synthetic import equal_layers_model
 from profiles.machines.clusters import load_cluster
 from sim.explore.points import find_points
 from sim.explore.sweep import Sweep, run_sweep
-from sim.runs import run_point
+from sim.outcomes.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario

@@ -7,8 +7,8 @@ import pytest
 
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
+from sim.outcomes.runs import run_point
 from sim.replay.engine import no_collection, simulate
-from sim.runs import run_point
 from strategies.plans.network import Network
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler

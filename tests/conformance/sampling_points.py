@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from profiles.errors import InfeasibleError
-from sim.parts import replay_parts
+from sim.outcomes.parts import replay_parts
 from sim.replay.engine import simulate
 from strategies.plans.network import Network
 from strategies.registry import all_samplers

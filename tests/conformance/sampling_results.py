@@ -5,7 +5,7 @@ import json
 import pytest
 from conformance.checks import Checks
 
-from sim.runs import run_point
+from sim.outcomes.runs import run_point
 from strategies.registry import make_sampler
 
 check = Checks()

@@ -4,7 +4,7 @@ import pytest
 from conformance.checks import Checks
 from conformance.sampling_points import ROUNDING, TOLERANCE_S
 
-from sim.measures import Measures, in_turn
+from sim.outcomes.measures import Measures, in_turn
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
 from strategies.plans.worklist import evaluate

@@ -5,8 +5,8 @@ import pytest
 from conformance.checks import Checks
 from conformance.training_points import ROUNDING, is_sharded, keeps_weights, parts_of, shares_step
 
+from sim.outcomes.runs import least_memory_bytes
 from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
-from sim.runs import least_memory_bytes
 from strategies.strategy import Holding
 
 check = Checks()

@@ -5,7 +5,7 @@ from functools import cached_property
 from itertools import chain
 
 from profiles.errors import DeadlockError, InfeasibleError
-from sim.parts import replay, variants
+from sim.outcomes.parts import replay, variants
 from strategies.plans.actions import StageAction
 from strategies.plans.network import Network
 from strategies.registry import all_strategies

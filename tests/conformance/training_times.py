@@ -8,8 +8,8 @@ import pytest
 from conformance.checks import Checks
 from conformance.training_points import ROUNDING, TOLERANCE_S, travel_s, writes
 
-from sim.parts import replay
-from sim.runs import bound
+from sim.outcomes.parts import replay
+from sim.outcomes.runs import bound
 
 check = Checks()
 check_whole = Checks()

@@ -14,9 +14,9 @@ from math import prod
 from typing import Final, NamedTuple
 
 from profiles.architectures.synthetic import equal_blocks_transformer
+from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
 from sim.replay.metrics import busy_s
-from sim.runs import run_point
 from strategies.plans.traces import Trace
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler

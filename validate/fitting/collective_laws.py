@@ -8,8 +8,9 @@ launches its calls back to back.
 Inside a node one step time, one fixed time for each operation, and by operation and group size a middle and a
 share of the port. Between nodes the step time, a fixed time of all-to-all alone, the most of the middle, and by
 operation a middle and one share of the port, whatever the nodes; all-reduces over two nodes may take trees, which
-reach a share of their own: those over 4 and 8 do not come near it. Shares of a node's port are drawn to what
-InfiniBand and EFA reach (``WIRE``): sizes that end early leave them open, and a bound would be no finding.
+reach a share of their own: those over 4 and 8 do not come near it. Shares of ports are drawn to what others reach
+(``REACHED``, ``WIRE``), and middles to what pieces cut at best would take (``PASSED``, ``PASSED_INSIDE``): sizes that
+end early do not tell the one from the other, and a bound would be no finding.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from scipy.optimize import least_squares
 
 from profiles.costs.layers import FloatArray
 from profiles.errors import InputError
+from profiles.files import check_regular
 from profiles.machines.clusters import Cluster
 from profiles.machines.collectives import Group, collective_law
 from profiles.machines.fabrics import OPERATIONS, Between, Collectives, Curves
@@ -54,6 +56,7 @@ def read_measured(folder: Path) -> pd.DataFrame:
         InputError: the file is not there, or lacks a column.
     """
     path = folder / FILE
+    check_regular(path)
     try:
         rows = pd.read_csv(path)
     except (OSError, ValueError) as error:
@@ -106,11 +109,17 @@ SERVED: Final = Belief(50.0, 2.0)
 """Microseconds that all-to-all takes to begin between nodes."""
 SOFT: Final = 0.1
 """Relative residual beyond which rows count less than by their square."""
-STEP_US, FIXED_US, MIDDLE, SHARE = 2.0, 7.0, 1.0, 0.7
-"""Where fits begin."""
+STEP_US, FIXED_US, MIDDLE, SHARE, TREE = 2.0, 7.0, 1.0, 0.7, 0.5
+"""Where fits begin; a tree at a low share, for above what the ports in a node let through none is felt."""
 WIRE: Final = Belief(0.9, 0.2)
 """Share of a node's port that large messages reach: over 2 nodes of 8 x 200 Gbit/s InfiniBand 0.95, of all-gathers over
 2 to 8 nodes of EFA 0.82 at most."""
+REACHED: Final = Belief(0.8, 0.2)
+"""Share of a card's port that large messages reach: on boxes of A100, H100 and H200 0.61 to 0.96, mostly."""
+PASSED: Final = Belief(2.0, 0.7)
+"""Middle of what is passed on between nodes: 2 where pieces are cut at best and take one path."""
+PASSED_INSIDE: Final = Belief(1.0, 0.4)
+"""Middle inside a node, where many paths run side by side: on boxes of A100, H100 and H200 0.6 to 1.6."""
 PIECES: Final = Belief(5.0, 1.0)
 """The most of a middle, in latencies: one network says 3, another 7."""
 LARGE: Final = 64e6
@@ -183,6 +192,8 @@ def fit_inside(cluster: Cluster, rows: pd.DataFrame) -> Cluster:
     start = [STEP_US / 2, *[FIXED_US] * len(operations), *[MIDDLE] * count, *[SHARE] * count]
     most = [np.inf] * (len(start) - count) + [1.0] * count
     beliefs = {0: STEP_INSIDE} if len(sizes) == 1 else {}
+    middles, shares = range(first, first + count), range(first + count, first + 2 * count)
+    beliefs |= dict.fromkeys(middles, PASSED_INSIDE) | dict.fromkeys(shares, REACHED)
     return made(_fitted(made, curves, start, most, beliefs))
 
 
@@ -212,8 +223,10 @@ def fit_between(cluster: Cluster, rows: pd.DataFrame, known: Known = NOTHING) ->
         return replace(cluster, collectives=replace(cluster.collectives, between=between))
 
     count = len(operations)
+    passed = [4 + number for number, operation in enumerate(operations) if operation != "all_to_all"]
     beliefs = {0: STEP, 1: SERVED, 2: PIECES, 3: WIRE} | dict.fromkeys(range(4 + count, 4 + 2 * count), WIRE)
-    start = [*(beliefs[at].value for at in range(4)), *[MIDDLE] * count, *[WIRE.value] * count]
+    beliefs |= dict.fromkeys(passed, PASSED)
+    start = [*(beliefs[at].value for at in range(3)), TREE, *[MIDDLE] * count, *[WIRE.value] * count]
     most = [np.inf, np.inf, np.inf, 1.0, *[np.inf] * count, *[1.0] * count]
     return made(_fitted(made, curves, start, most, beliefs))
 

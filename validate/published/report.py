@@ -16,6 +16,7 @@ from validate.published.bands import write_bands, write_trust
 from validate.published.contests import side_by_side
 from validate.published.figure import plot_published
 from validate.published.ledger import Ledger, all_training, check_path, coverage, training_ledger
+from validate.published.pages import sampling, todays_models
 from validate.published.records import LATENCY, SAMPLES_PER_S, TASKS, UNSAID, Record, Standing
 from validate.published.sampling.runs import all_runs
 from validate.published.sampling.tables import sampling_ledger, sections
@@ -26,6 +27,8 @@ MARKERS: Final = "<!-- python -m validate published --readme -->", END
 """What stands before and after the tables of the summary in a text."""
 SHORT: Final = "<!-- python -m validate published --readme: in short -->", END
 DETAIL: Final = "<!-- python -m validate published --readme: training in detail -->", END
+TODAY: Final = "<!-- python -m validate published --readme: today's models -->", END
+SAMPLED: Final = "<!-- python -m validate published --readme: sampling -->", END
 UNTOLD: Final = ("Fig. 4", "Table III", "Table 5")
 """Items of training whose numbers are too many to be told, or of another machine's solver."""
 CLUSTERS: Final = ("MosaicML", "MLPerf")
@@ -169,5 +172,7 @@ TABLES: Final[Mapping[Region, Callable[[Ledger], list[Section]]]] = {
     MARKERS: summary,
     SHORT: in_short,
     DETAIL: in_detail,
+    TODAY: todays_models,
+    SAMPLED: sampling,
 }
 """The tables of each region."""

@@ -23,8 +23,8 @@ from profiles.measuring.timing.building import RECIPES, draws, update_of
 from profiles.measuring.timing.clocks import Clock
 from profiles.measuring.timing.passes import Given, Settings, Subject, check_memory, out_of_memory, timed
 from profiles.software.stacks import load_stack
-from sim.parts import replay, replay_parts
-from sim.runs import steady_step_s
+from sim.outcomes.parts import replay, replay_parts
+from sim.outcomes.runs import steady_step_s
 from strategies.plans.workloads import ONE_PREDICTION, SamplingWorkload, TrainingWorkload
 from strategies.sampling.single import Single
 from strategies.sampling_scenario import SamplingScenario

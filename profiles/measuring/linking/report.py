@@ -17,7 +17,7 @@ from profiles.machines.fabrics import OPERATIONS, Curve
 from profiles.measuring.linking.fits import PCIE, LinkFit, errors_of, law_of
 from profiles.measuring.linking.samples import Measurement, by_curve, by_pair
 from profiles.measuring.tables import show, table
-from profiles.measuring.writing import whole_file
+from profiles.measuring.writing import drafts
 from profiles.units import GB, MICROSECOND
 
 CURVE_COLUMNS: Final = (
@@ -122,6 +122,6 @@ def _curve_text(curve: Curve) -> str:
 
 def write_cluster(path: Path, text: str) -> Cluster:
     """Write a cluster file under its name once it reads back, and read it."""
-    with whole_file(path) as partial:
+    with drafts([path], f"--output {path}") as (partial,):
         partial.write_text(text, encoding="utf-8")
         return read_cluster(partial)

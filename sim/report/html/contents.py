@@ -7,11 +7,12 @@ from platform import python_version
 from typing import Any, Final
 
 from profiles.units import GIB
-from sim.contents import inputs_of
 from sim.explore.points import Point
 from sim.explore.scaling import Scaling
 from sim.explore.space import pareto_front
 from sim.explore.sweep import Sweep
+from sim.outcomes.contents import inputs_of
+from sim.outcomes.results import Result
 from sim.report.descriptions import LETTERS, Tried, held_fixed, tried, varied
 from sim.report.html.document import write_document
 from sim.report.html.replayed import memory_of, timeline_of
@@ -21,7 +22,6 @@ from sim.report.reasons import Account
 from sim.report.scalings import unit_of
 from sim.report.tables import account_in, command_of, lines_of
 from sim.report.verdicts import with_note
-from sim.results import Result
 from strategies.strategy import AnyScenario
 
 SYMBOLS: Final = dict(
@@ -218,13 +218,9 @@ def _scaling(scaling: Scaling) -> dict[str, Any]:
     steps, knee = scaling.steps, scaling.knee
     return {
         "gpus": [step.gpus for step in steps],
-        "speed": [step.result.samples_per_s for step in steps],
-        "low": [
-            step.result.samples_per_s * step.result.expected.duration_s / step.result.high_s for step in steps
-        ],
-        "high": [
-            step.result.samples_per_s * step.result.expected.duration_s / step.result.low_s for step in steps
-        ],
+        "speed": [step.samples_per_s for step in steps],
+        "low": [step.samples_per_s * step.result.expected.duration_s / step.result.high_s for step in steps],
+        "high": [step.samples_per_s * step.result.expected.duration_s / step.result.low_s for step in steps],
         "efficiency": [100 * step.efficiency for step in steps],
         "strategy": [step.result.strategy for step in steps],
         "knee": None if knee is None else knee.gpus,

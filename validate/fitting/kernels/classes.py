@@ -19,11 +19,18 @@ from profiles.errors import InputError
 from profiles.files import Table
 from profiles.machines.law_tables import CACHE_KEYS, OVERLAP, Coefficients, attention_law, product_law
 from profiles.machines.laws import ELEMENT_BYTES, PARTS, FloatArray, padded
+from profiles.units import TFLOP
 from validate.fitting.kernels import rows
 from validate.fitting.kernels.fits import Fit, Predict, Unknown, fit
 from validate.fitting.kernels.rows import Samples
 
 TARGETS: Final = Path(__file__).parent / "targets.toml"
+NUMBERS: Final = {
+    "device_peak": "device_GB_per_s",
+    "seen": "seen_TFLOP_per_s",
+    "overlap": "overlap",
+    "wide": "wide_TFLOP_per_s",
+}
 WORDS: Final = ("like", "gradients", "backward", "priors", "device", "stream", "launch", "note")
 
 
@@ -45,6 +52,7 @@ class Origin:
     seen: float = 0.0
     overlap: float = 1.0
     backward_tile: float | None = None
+    wide: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -94,8 +102,7 @@ def _target(name: str, table: Table) -> Target:
 
 def _origin(table: Table) -> Origin:
     words: dict[str, Any] = {word: table.text(word) for word in WORDS if word in table}
-    paces = {"device_peak": "device_GB_per_s", "seen": "seen_TFLOP_per_s", "overlap": "overlap"}
-    numbers: dict[str, Any] = {name: table.positive(key) for name, key in paces.items() if key in table}
+    numbers: dict[str, Any] = {name: table.positive(key) for name, key in NUMBERS.items() if key in table}
     cached = table.flag("cached") if "cached" in table else False
     tile = table.number("backward_tile") if "backward_tile" in table else None
     origin = Origin(table.texts("rows", ()), cached=cached, backward_tile=tile, **words, **numbers)
@@ -221,6 +228,11 @@ def fit_forward(
 def pace_of(seen: float, values: Coefficients) -> float:
     """TFLOP/s of the law at which 72 channels, padded, are seen to run at some TFLOP/s."""
     return seen * (float(padded(np.array(SEEN_CHANNELS))) + values["channels"]) / SEEN_CHANNELS
+
+
+def wide_factor(seen: float, values: Coefficients) -> float:
+    """Seconds of large heads of 128 channels that are seen to run at some TFLOP/s, over those of the law."""
+    return attention_law(FORWARD | dict(values)).wide_flop_per_s / (seen * TFLOP)
 
 
 def backward_seconds(values: Coefficients, samples: Samples) -> FloatArray:

@@ -17,9 +17,8 @@ from strategies.plans.workloads import ONE_PREDICTION
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.points import candidates, sampler
-from validate.published.clusters import NEWEST as NEWEST_ATTENTION
 from validate.published.clusters import changed_stack
-from validate.published.sampling.rows import COMPILED, NEWEST, READINGS, SamplingRow, Uncovered
+from validate.published.sampling.rows import READINGS, SamplingRow, Uncovered
 
 IN_GRAPHS: Final = replace(
     load_stack(), name="eager in CUDA graphs", forward_operator_s=0.0, backward_operator_s=0.0
@@ -62,9 +61,10 @@ def samplers(row: SamplingRow, scenario: SamplingScenario) -> list[Sampler]:
 
 def stack_of(row: SamplingRow) -> Stack:
     """The software stack that a row was run by."""
-    if row.stack == NEWEST:
-        return changed_stack(COMPILED, NEWEST_ATTENTION)
-    return IN_GRAPHS if row["source"].startswith("DistriFusion") else load_stack(row.stack)
+    name, _, changes = row.stack.partition(" ")
+    if changes:
+        return changed_stack(name, changes)
+    return IN_GRAPHS if row["source"].startswith("DistriFusion") else load_stack(name)
 
 
 def guidance(row: SamplingRow, model_guidance: str) -> str:

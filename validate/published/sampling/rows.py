@@ -13,6 +13,7 @@ from typing import Final
 
 from profiles.files import parse_number, read_text
 from profiles.software.stacks import DEFAULT_STACK
+from validate.published.clusters import NEWEST
 from validate.published.records import LATENCY, MEMORY, TASKS, Published
 
 COLUMNS: Final = (
@@ -23,8 +24,6 @@ OUT_OF_MEMORY: Final = "OOM"
 INFERENCE: Final = Path(__file__).parents[1] / "inference.csv"
 DEV: Final = "FLUX.1-dev 12B"
 DISTILLED: Final = "FLUX.1-schnell"
-NEWEST: Final = "newest"
-"""The stack of engines with fused kernels: compiled, with the attention that the laws were measured of."""
 ENGINES: Final = INFERENCE.with_name("engines.csv")
 """Rows of today's engines; all but these are in ``INFERENCE``."""
 ALONE: Final = "collective only"
@@ -99,12 +98,14 @@ class SamplingRow:
 
     @property
     def stack(self) -> str:
-        """The software stack that ran."""
+        """The software stack that ran, and what it changed of it."""
         if self["source"].startswith(EARLY["source"]):
             return str(EARLY["stack"])
         fused = READINGS["fused"]
         if self["method_config"] in fused["methods"] or self["source"].startswith(tuple(fused["sources"])):
-            return NEWEST
+            return f"{COMPILED} {NEWEST}"
+        if self["method_config"] in READINGS["attending"]["methods"]:
+            return f"{DEFAULT_STACK} {NEWEST}"
         return COMPILED if "compile" in self["method_config"] else DEFAULT_STACK
 
     @property

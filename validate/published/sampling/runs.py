@@ -14,8 +14,8 @@ from profiles.machines.devices import Device
 from profiles.machines.fabrics import Collectives
 from profiles.software.stacks import Stack, load_stack
 from profiles.units import GIB
-from sim.results import Result
-from sim.runs import run_point
+from sim.outcomes.results import Result
+from sim.outcomes.runs import run_point
 from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler

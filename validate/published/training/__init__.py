@@ -5,6 +5,7 @@ from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from typing import Final
 
+from sim.explore.workers import end, follow_parent
 from validate.published.training.experiment import Findings, texts
 
 EXPERIMENTS: Final[tuple[Callable[[], Findings], ...]] = tuple(
@@ -15,8 +16,11 @@ WORKERS: Final = 2
 
 
 def made(experiments: Sequence[Callable[[], Findings]] | None = None) -> Iterator[Findings]:
-    """The experiments in their order, made side by side."""
-    with ProcessPoolExecutor(WORKERS) as executor:
+    """The experiments in their order, made side by side; whoever stops before the last waits for no other."""
+    executor = ProcessPoolExecutor(WORKERS, initializer=follow_parent)
+    try:
         asked = EXPERIMENTS if experiments is None else experiments
         for future in [executor.submit(one) for one in asked]:
             yield future.result()
+    finally:
+        end(executor)

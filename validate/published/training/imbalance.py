@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from profiles.checks import sum_in_order
 from sim.explore.pulse_equations import schedule_s
-from sim.results import Result
+from sim.outcomes.results import Result
 from strategies.training.pulse import Pulse
 from validate.points import scenario, trained
 from validate.published.records import Record, the_published

@@ -10,8 +10,8 @@ from typing import Final
 from profiles.architectures.models import Model
 from profiles.architectures.synthetic import equal_blocks_transformer, equal_layers_model
 from profiles.checks import sum_in_order
+from sim.outcomes.runs import run_point
 from sim.replay.metrics import idle_s
-from sim.runs import run_point
 from validate.points import drawing, replayed, sampler, scenario, trained
 from validate.published.records import Record, published, the_published
 from validate.published.training.experiment import Found, experiment

@@ -10,8 +10,8 @@ from time import perf_counter
 from typing import Final
 
 from sim.explore.points import find_points
+from sim.outcomes.runs import bound
 from sim.replay.engine import simulate
-from sim.runs import bound
 from strategies.orders.problem import wave_problem
 from strategies.orders.synthesis import synthesize
 from strategies.plans.network import network_of

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from profiles.architectures.models import Model
-from sim.results import Result
+from sim.outcomes.results import Result
 from strategies.scenario import Scenario
 from validate.points import best, fastest
 from validate.published.records import Record, published, the_published

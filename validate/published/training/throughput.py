@@ -19,7 +19,7 @@ from profiles.errors import InfeasibleError
 from profiles.measuring.tables import grouped
 from profiles.units import GIB, MIB
 from sim.explore.pulse_equations import peak_memory_bytes
-from sim.results import Result
+from sim.outcomes.results import Result
 from strategies.scenario import Scenario
 from strategies.training.pulse import Pulse
 from validate.points import model_of, scenario, trained

@@ -25,14 +25,14 @@ from profiles.architectures.models import Model
 from profiles.architectures.shares import ELEMENT_BYTES
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import DiffusimError, InputError
-from profiles.measuring.launching import launch, launched_place, unbroken
+from profiles.measuring.launching import launch
 from strategies.pipelining.mesh import CONTEXT, REPLICAS, SHARDS, TENSOR
 from strategies.plans.plan import Plan
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 from strategies.training.fsdp import FSDP
 from validate.running.links import emulated_cluster
-from validate.running.rank import join
+from validate.running.rank import joined
 from validate.running.training.attention import WAYS
 from validate.running.training.widening import (
     BLOCKS,
@@ -146,14 +146,8 @@ def planned_calls(asked: ShardedTraining) -> dict[int, Calls]:
 
 def carry_out(asked: Sequence[ShardedTraining]) -> list[Found]:
     """Train for an iteration of each as one of the ranks, under ``fully_shard``."""
-    place = launched_place()
-    assert place is not None
-    join(place)
-    with unbroken(place.rank):
-        found = [_carry_out(own) for own in asked]
-        dist.barrier()
-    dist.destroy_process_group()
-    return found
+    with joined():
+        return [_carry_out(own) for own in asked]
 
 
 def _carry_out(asked: ShardedTraining) -> Found:

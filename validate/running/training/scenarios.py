@@ -8,7 +8,7 @@ from profiles.architectures.models import Component, MeasuredTime, Model
 from profiles.costs.layers import ComponentCosts, ModelCosts
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
-from sim.parts import jobs, replay
+from sim.outcomes.parts import jobs, replay
 from strategies.plans.plan import Plan
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, NamedTuple, cast
 
-from sim.measures import Measures
+from sim.outcomes.measures import Measures
+from sim.outcomes.results import NamedTrace
+from sim.outcomes.steady import FIRST_STEPS, LEAST_TIMES, LONG_STEPS, SETTLED, with_all_layers, with_all_steps
 from sim.replay.engine import no_collection, simulate
-from sim.results import NamedTrace
-from sim.steady import FIRST_STEPS, LEAST_TIMES, LONG_STEPS, SETTLED, with_all_layers, with_all_steps
 from strategies.patching.frozen import with_frozen
 from strategies.plans.network import Network, network_of
 from strategies.plans.traces import Trace

@@ -16,8 +16,8 @@ from profiles.costs.calibration import MeasuredRun, check_same
 from profiles.errors import DiffusimError, InputError, shown
 from profiles.files import read_text
 from profiles.software.stacks import DEFAULT_STACK
-from sim.calibrating import NAMES, Given, Number, measure
-from sim.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, scenario_of
+from sim.asking.calibrating import NAMES, Given, Number, measure
+from sim.asking.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, scenario_of
 from strategies.registry import make, strategy_named
 from strategies.strategy import AnyScenario
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from profiles.errors import InputError, one_line, shown
 from profiles.files import MAX_BYTES, Table, read_json
-from sim.measured_runs import flags_of
+from sim.asking.measured_runs import flags_of
 from strategies.parameters import flag_of
 
 FLAG: Final = "--experiment"
@@ -28,6 +28,9 @@ def load_experiment(path: str | PathLike[str]) -> dict[str, Any]:
         InputError: it cannot be read, or a key holds what no flag takes.
     """
     file, found = fspath(path), _values(fspath(path))
+    if not found:
+        where = "standard input" if file == STDIN else "the file"
+        raise InputError(f"{file}: {where} is empty, must hold flags by name, or the result of a run")
     flags: dict[str, Any] = {}
     for key, value in found.items():
         name = key.replace("-", "_")

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from strategies.strategy import AnyScenario
 
-ENGINE: Final = ("profiles", "strategies", "sim", "sim.replay")
+ENGINE: Final = ("profiles", "strategies", "sim", "sim.asking", "sim.outcomes", "sim.replay")
 """Packages whose code gives results."""
 
 

@@ -3,24 +3,21 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from profiles.costs.bands import Doubt
 from profiles.errors import InputError
 from profiles.mappings import FrozenMapping
 from profiles.units import GIB
-from sim.measures import Measures
+from sim.outcomes.measures import Measures
+from sim.outcomes.phrases import activity, missing_memory
 from strategies.plans.traces import Trace
-from strategies.plans.workloads import ALL
 from strategies.strategy import AnyScenario, AnyStrategy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from pandas import DataFrame
-
-OUT_OF_MEMORY: Final = "out of memory"
-"""The reason of points that do not fit, without its numbers."""
 
 
 class NamedTrace(NamedTuple):
@@ -136,30 +133,87 @@ class Result:
         where = f"{self.model} by {self.strategy}, {doing} on {gpus} of {self.cluster}, stack {self.stack}"
         return ", ".join([where, *self.departures])
 
-    def _time(self, key: str) -> float:
-        if key not in self.times:
-            raise AttributeError(f"a result of {self.strategy} has {' and '.join(self.times)}, but no {key}")
-        return self.times[key]
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+            """A value by its public key, where no property has it: bands, and phases of a run."""
+            row = {} if name.startswith("_") else self.to_json()
+            if name in row:
+                return row[name]
+            raise AttributeError(f"a result of {self.strategy} has no {name}; it has {', '.join(row)}")
+
+    @property
+    def resolution(self) -> str:
+        """Pixels of what is trained on or drawn: 1024, or width x height."""
+        return str(self.asked["resolution"])
+
+    @property
+    def frozen(self) -> str:
+        """Of training, whether frozen components run in the iteration: ``online`` or ``cached``."""
+        return str(self._own("frozen"))
+
+    @property
+    def steps(self) -> int:
+        """Denoising steps of a run of the sampler."""
+        return int(self._own("steps"))
+
+    @property
+    def guidance(self) -> str:
+        """How a run of the sampler is guided."""
+        return str(self._own("guidance"))
+
+    def _own(self, key: str) -> Any:  # noqa: ANN401
+        """A time, or something asked, that results of one task alone have."""
+        if key in self.times:
+            return self.times[key]
+        if key in self.asked:
+            return self.asked[key]
+        raise AttributeError(key)  # ``__getattr__`` says what there is
+
+    @property
+    def exposed_communication_s(self) -> float:
+        """Idle seconds, of the mean device, while something awaited is on the wire."""
+        return self.expected.exposed_communication_s
+
+    @property
+    def collective_s(self) -> float:
+        """Seconds in which a collective runs, exposed or not."""
+        return self.expected.collective_s
+
+    @property
+    def p2p_bytes(self) -> float:
+        """Bytes that all devices together send in messages, in an iteration or per image."""
+        return self.expected.p2p_bytes / self._samples
+
+    @property
+    def collective_bytes(self) -> float:
+        """Bytes that all devices together send in collectives, in an iteration or per image."""
+        return self.expected.collective_bytes / self._samples
+
+    @property
+    def _samples(self) -> int:
+        """Images that bytes are counted by; of training bytes are those of an iteration."""
+        return self.batch_size if self.task == "sample" else 1
 
     @property
     def iteration_s(self) -> float:
         """Seconds of one training iteration."""
-        return self._time("iteration_s")
+        return float(self._own("iteration_s"))
 
     @property
     def first_iteration_s(self) -> float:
         """Seconds of the first training iteration, which also runs its own frozen work."""
-        return self._time("first_iteration_s")
+        return float(self._own("first_iteration_s"))
 
     @property
     def latency_s(self) -> float:
         """Seconds of one run of the sampler."""
-        return self._time("latency_s")
+        return float(self._own("latency_s"))
 
     @property
     def step_s(self) -> float:
         """Seconds of one steady denoising step."""
-        return self._time("step_s")
+        return float(self._own("step_s"))
 
     @property
     def low_s(self) -> float:
@@ -242,7 +296,7 @@ class Result:
     @property
     def experiment(self) -> str:
         """The question that gives the result again, as TOML for ``sim run --experiment``."""
-        from sim.experiments import as_toml
+        from sim.asking.experiments import as_toml
 
         return as_toml(self.flags)
 
@@ -302,8 +356,7 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """The result under its public keys; bytes and seconds, floats as they are; of sampling bytes per image."""
-        expected, sampled = self.expected, self.task == "sample"
-        samples = self.batch_size if sampled else 1
+        sampled = self.task == "sample"
         return {
             "task": self.task,
             "model": self.model,
@@ -321,11 +374,11 @@ class Result:
             "samples_per_s": self.samples_per_s,
             **({"gpu_s_per_sample": self.gpu_s_per_sample} if sampled else {}),
             "bubble_ratio": self.bubble_ratio,
-            "exposed_communication_s": expected.exposed_communication_s,
-            "collective_s": expected.collective_s,
-            "p2p_bytes": expected.p2p_bytes / samples,
-            "collective_bytes": expected.collective_bytes / samples,
-            "peak_memory_bytes": expected.peak_memory_bytes,
+            "exposed_communication_s": self.exposed_communication_s,
+            "collective_s": self.collective_s,
+            "p2p_bytes": self.p2p_bytes,
+            "collective_bytes": self.collective_bytes,
+            "peak_memory_bytes": self.peak_memory_bytes,
             "fits_memory": self.fits_memory,
             "provenance": self.provenance,
             "compute_factor": self.compute_factor,
@@ -337,24 +390,3 @@ class Result:
 
 def _made(values: dict[str, Any]) -> Result:
     return Result(**values)
-
-
-def activity(task: str, options: Mapping[str, Any]) -> str:
-    """What is simulated, in words for titles: sampling is of the denoising steps, and what is included beside them."""
-    if task == "train":
-        return "training"
-    if options["include"] == ALL:
-        return "end to end"
-    return (
-        f"denoising with {options['include'].replace(',', ', ')}" if options["include"] else "denoising only"
-    )
-
-
-def missing_memory(needed_bytes: float, there_bytes: float, *, at_least: bool = False) -> str:
-    """Memory needed, memory there and the difference, in words."""
-    needed, there = needed_bytes / GIB, there_bytes / GIB
-    words, digits = "needs at least" if at_least else "needs", 1 if needed - there >= 0.05 else 3
-    return (
-        f"{words} {needed:.{digits}f} GiB, the device has {there:.{digits}f} GiB:"
-        f" {needed - there:.{digits}f} GiB too much"
-    )

@@ -6,12 +6,13 @@ from typing import Any, cast
 
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
-from sim.contents import inputs_of
-from sim.doubts import doubt_of
-from sim.measures import Measures, expectation, in_turn, side_by_side, together_s
-from sim.parts import Part, Variant, jobs, main_part, measured_parts, parts_by, parts_of, variants
+from sim.outcomes.contents import inputs_of
+from sim.outcomes.doubts import doubt_of
+from sim.outcomes.measures import Measures, expectation, in_turn, side_by_side, together_s
+from sim.outcomes.parts import Part, Variant, jobs, main_part, measured_parts, parts_by, parts_of, variants
+from sim.outcomes.phrases import OUT_OF_MEMORY, missing_memory
+from sim.outcomes.results import NamedTrace, Result, Source
 from sim.replay.engine import no_collection
-from sim.results import OUT_OF_MEMORY, NamedTrace, Result, Source, missing_memory
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Plan
 from strategies.strategy import (

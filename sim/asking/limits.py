@@ -2,7 +2,9 @@
 
 from typing import Final
 
-from profiles.errors import InputError
+from profiles.architectures.models import Model
+from profiles.costs.resolutions import in_words
+from profiles.errors import DiffusimWarning, InputError, warn_caller
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
 
@@ -20,6 +22,26 @@ MAX_SWEPT_SKIPS: Final = 512
 """Skips of a backbone of a sweep, likewise."""
 MAX_SWEPT_SAMPLES: Final = 1024
 """Samples per GPU of a training sweep; every number of micro-batches that divides them is looked at."""
+MOST_PIXELS: Final = 256
+"""Pixels over those of a model's reference; its tables say nothing of 16 times its sides."""
+HELD_PIXELS: Final = 64
+"""The most pixels over those of the reference that published numbers reach: PipeFusion's of PixArt at 8,192."""
+
+
+def check_pixels(model: Model, width: int, height: int) -> None:
+    """Refuse, or warn of, resolutions that are far from what a model's tables were counted at.
+
+    Raises:
+        InputError: it has more pixels than anything can be said of.
+    """
+    asked, times = in_words(height, width), width * height / (model.width * model.height)
+    reference = f"{times:,.0f} times the pixels of the {in_words(model.height, model.width)} of {model.name}"
+    if times > MOST_PIXELS:
+        raise InputError(f"--resolution is {asked}, {reference}, must be at most {MOST_PIXELS} times those")
+    if times > HELD_PIXELS:
+        held = f"published numbers were held against estimates up to {HELD_PIXELS} times"
+        words = f"resolution {asked} is {reference}; {held}: the band is of those, and says nothing of this"
+        warn_caller(words, DiffusimWarning)
 
 
 def check_swept(scenario: AnyScenario) -> None:

@@ -7,17 +7,17 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
-from warnings import warn
 
 from profiles.architectures.components import TASKS
 from profiles.architectures.models import Model, load_model, model_names
 from profiles.costs.resolutions import check_whole_tokens, in_words
-from profiles.errors import DiffusimWarning, InputError, near
+from profiles.errors import DiffusimWarning, InputError, near, warn_caller
 from profiles.machines.clusters import Cluster, cluster_names, load_cluster
 from profiles.machines.whatifs import WHAT_IFS, changed, idle
 from profiles.names import known_name
 from profiles.software.levers import cached_share
 from profiles.software.stacks import DEFAULT_STACK, Stack, load_stack, stack_names
+from sim.asking.limits import check_pixels
 from strategies.parameters import check_integer, flag_of
 from strategies.plans.workloads import (
     DEFAULT_BATCH_PER_GPU,
@@ -190,7 +190,7 @@ def check_known(request: Request, arguments: Sequence[str] = ()) -> None:
 
     Args:
         request: what is asked.
-        arguments: other names that might have been meant.
+        arguments: names beside options and parameters.
 
     Raises:
         InputError: there is one.
@@ -200,10 +200,8 @@ def check_known(request: Request, arguments: Sequence[str] = ()) -> None:
     own = [item.name for cls in request.classes for item in fields(cls)]  # type: ignore[arg-type]
     for name in request.parameters:
         if name not in every and name not in own:
-            known = list(dict.fromkeys([*own, "batch_size", *OPTIONS[task], *WHAT_IFS]))
-            raise InputError(
-                f"unknown parameter '{name}'; {near(name, [*known, *arguments])}choose from {', '.join(known)}"
-            )
+            known = list(dict.fromkeys([*own, *arguments, "batch_size", *OPTIONS[task], *WHAT_IFS]))
+            raise InputError(f"unknown parameter '{name}'; {near(name, known)}choose from {', '.join(known)}")
 
 
 def scenario_of(request: Request) -> AnyScenario:
@@ -231,17 +229,18 @@ def scenario_of(request: Request) -> AnyScenario:
     if task == "train":
         each = DEFAULT_BATCH_PER_GPU if model.frames == 1 else VIDEOS_PER_GPU
         batch = _integer("batch_size", batch_size, each * gpus)
-        if "resolution" in given:
-            width, height = _sides(given["resolution"])
-            given["resolution"] = in_words(height, width)
-        scenario = Scenario(model, cluster, TrainingWorkload(gpus, batch, **given), *rest)
+        width, height = _sides(given.get("resolution", (model.width, model.height)))
+        given |= {"resolution": in_words(height, width)} if "resolution" in given else {}
+        asked = TrainingWorkload(gpus, batch, **given)
+        check_pixels(model, width, height)
+        scenario = Scenario(model, cluster, asked, *rest)
     else:
         drawn = _drawn(model, gpus, _integer("batch_size", batch_size, 1), given)
         scenario = SamplingScenario(model, cluster, drawn, *rest)
         _check_included(scenario)
     _warn_of_times(model.for_task(task), scenario)
     for words in idle(cluster, gpus):
-        warn(words, DiffusimWarning, stacklevel=2)
+        warn_caller(words, DiffusimWarning)
     return scenario
 
 
@@ -271,6 +270,7 @@ def _drawn(model: Model, gpus: int, batch_size: int, given: dict[str, Any]) -> S
     if isinstance(share := given.get("cache_steps"), str):
         given["cache_steps"] = cached_share(share, model.name)
     workload = SamplingWorkload(gpus, height, width, batch_size=batch_size, **given)
+    check_pixels(model, width, height)
     for backbone in model.backbones:
         check_whole_tokens(model, model.components[backbone], height, width)
     return workload
@@ -314,7 +314,7 @@ def _warn_of_times(model: Model, scenario: AnyScenario) -> None:
             f"{scenario.model_name} has times measured on {', '.join(others)}, but cluster {scenario.cluster.name} is"
             f" of device {device}: layers without times on it are estimated by its rates"
         )
-        warn(message, DiffusimWarning, stacklevel=2)
+        warn_caller(message, DiffusimWarning)
 
 
 def _most_gpus(request: Request, cluster: Cluster) -> int:

@@ -1,19 +1,23 @@
 """Legality: which runtimes run a point."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 from profiles.errors import InfeasibleError, InputError
 from profiles.software.levers import HALF
 from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
+from sim.asking.scenarios import KIND
 from sim.explore.points import Point
-from sim.results import Result
-from sim.runs import parameters_of
-from sim.scenarios import KIND
+from sim.outcomes.results import Result
+from sim.outcomes.runs import parameters_of
+from strategies.parameters import flag_of
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
+
+NO_RUNTIME: Final = "none known"
+"""In place of the names of runtimes that run a point, where none is known."""
 
 
 def case_of(strategy: AnyStrategy, scenario: AnyScenario) -> Case:
@@ -58,14 +62,27 @@ def first_runtime(result: Result) -> Runtime:
     case = case_of(result.source.strategy, scenario)
     if names := runs_in(scenario.task, case):
         return find_runtime(names[0])
-    having = [
-        one for one in all_runtimes().values() if one.task == scenario.task and case.strategy in one.rules
-    ]
-    why = "; ".join(one.refusal(case) for one in having) or "none has the strategy"
-    raise InputError(f"no runtime is known that runs this {case.strategy}: {why}")
+    of_task = (one for one in all_runtimes().values() if one.task == scenario.task)
+    having = sorted(
+        (one for one in of_task if case.strategy in one.rules), key=lambda one: bool(one.unknown(case.model))
+    )
+    why = (
+        "; ".join([*_nearly(having, case), *(one.refusal(case) for one in having)]) or "none has the strategy"
+    )
+    raise InputError(f"no runtime is known that starts this {case.strategy}: {why}")
 
 
-def _runtime_for(name: str, scenario: AnyScenario) -> Runtime:
+def _nearly(runtimes: Sequence[Runtime], case: Case) -> Iterator[str]:
+    """With which other parameters beside degrees the first of some runtimes would run a case."""
+    for runtime in runtimes:
+        changes = runtime.rules[case.strategy].kept_to(case.parameters)
+        if changes and not runtime.refusal(replace(case, parameters={**case.parameters, **changes})):
+            flags = " ".join(f"{flag_of(name)} {value}" for name, value in changes.items())
+            yield f"with {flags} {runtime.name} runs it"
+            return
+
+
+def runtime_for(name: str, scenario: AnyScenario) -> Runtime:
     """The runtime of a name, of the task of a scenario.
 
     Raises:
@@ -110,7 +127,7 @@ def check_runs(name: str, strategy: AnyStrategy, scenario: AnyScenario) -> Runti
         InputError: it does not run it, or there is none.
         InfeasibleError: the point does not exist.
     """
-    runtime = _runtime_for(name, scenario)
+    runtime = runtime_for(name, scenario)
     if refusal := runtime.refusal(case_of(strategy, scenario)):
         raise InputError(f"--runtime is {name}, but {refusal}")
     return runtime
@@ -124,7 +141,7 @@ def within(name: str, points: Sequence[Point], scenario: AnyScenario) -> list[Po
     Raises:
         InputError: there is no such runtime, it is of the other task, or does not know the model.
     """
-    runtime = _runtime_for(name, scenario)
+    runtime = runtime_for(name, scenario)
     kept: dict[object, Point] = {}
     refused: dict[str, Point] = {}
     for point in points:

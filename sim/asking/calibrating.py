@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from profiles.costs.calibration import OWN, Calibration, MeasuredRun
 from profiles.errors import InputError
-from sim.results import Result
-from sim.runs import parameters_of, run_point
+from sim.outcomes.results import Result
+from sim.outcomes.runs import parameters_of, run_point
 from strategies.strategy import AnyScenario, AnyStrategy
 
 QUANTITIES: Final[Mapping[str, Mapping[str, str]]] = {

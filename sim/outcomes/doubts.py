@@ -15,7 +15,7 @@ from profiles.costs.bands import (
     load_bands,
 )
 from profiles.software.stacks import DEFAULT_STACK
-from sim.measures import Measures
+from sim.outcomes.measures import Measures
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import AnyScenario
 

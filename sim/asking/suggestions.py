@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any, Final
 
 from profiles.errors import InfeasibleError
-from sim.runs import bound
+from sim.outcomes.runs import bound
 from strategies.parameters import flag_of
 from strategies.strategy import AnyScenario, AnyStrategy
 
@@ -58,7 +58,7 @@ def _needed(strategy: Any, scenario: AnyScenario, held: Mapping[str, Any]) -> It
         if item.name in held or value == item.default:
             continue
         plain = replace(strategy, **{item.name: item.default})
-        if any(_bound_s(plain, scenario)):
+        if list(_bound_s(plain, scenario)):  # a bound of 0 is one, too
             strategy = plain
         else:
             yield f"{flag_of(item.name)} {','.join(map(str, value)) if isinstance(value, tuple) else value}"

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Final
 
 from profiles.checks import sum_in_order
-from sim.measures import Measures
+from sim.outcomes.measures import Measures
 from sim.replay.metrics import waited_s, wire_spans
 from strategies.patching.alike_layers import KeptLayers, Stretch
 from strategies.plans.network import Network

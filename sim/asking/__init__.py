@@ -1,0 +1,1 @@
+"""Asking: the scenario, strategies and limits that arguments, flags and files stand for."""

@@ -1,0 +1,52 @@
+"""Ways: what the collectives and messages of a replay hold of its ports, each for how long."""
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Final, NamedTuple
+
+from strategies.plans.network import CollectiveRoute, Ports
+
+CHUNK_S: Final = 1e-3
+"""Collectives move in chunks of at most this long, so that point-to-point traffic gets its turn."""
+MAX_CHUNKS: Final = 64
+"""More chunks than this are not worth their events; longer collectives move in larger ones."""
+
+Leg = tuple[tuple[tuple[int, float], ...], float]
+"""(port, seconds held) pairs of a delivery, and the seconds it travels."""
+
+
+class InChunks(NamedTuple):
+    """The way of a collective: its chunks, the seconds of each, and for how long each holds ports and shared ports."""
+
+    chunks: int
+    chunk_s: float
+    ports: Ports
+    shared: Ports
+
+
+def ways_of(routes: Sequence[CollectiveRoute], legs: Sequence[Leg]) -> dict[int, InChunks]:
+    """The way of each route, by its id, over the ports whose clocks tell those of all.
+
+    Ports that the same collectives hold, each as long, and no message, always show the same time: one stands for all.
+    """
+    distinct = {id(route): route for route in routes}
+    uses: dict[int, list[tuple[int, bool, float]]] = {}
+    for key, route in distinct.items():
+        for ports, shared in ((route.ports, False), (route.shared, True)):
+            for port, hold in ports:
+                uses.setdefault(port, []).append((key, shared, hold))
+    alone = {port for leg in set(legs) for port, _ in leg[0]}
+    first: dict[tuple[tuple[int, bool, float], ...], int] = {}
+    kept = {port for port, own in uses.items() if port in alone or first.setdefault(tuple(own), port) == port}
+    return {key: _way(route, kept) for key, route in distinct.items()}
+
+
+def _way(route: CollectiveRoute, kept: set[int]) -> InChunks:
+    """The way of a route in chunks, over the ports of some set."""
+    chunks = min(MAX_CHUNKS, ceil(route.wire_s / CHUNK_S))
+    each = max(chunks, 1)
+    ports, shared = (
+        tuple([(port, hold / each) for port, hold in of if port in kept])
+        for of in (route.ports, route.shared)
+    )
+    return InChunks(chunks, route.wire_s / each, ports, shared)
