@@ -7,9 +7,10 @@ import pytest
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
 from sim.outcomes import parts
+from sim.outcomes.measures import Measures
 from sim.outcomes.parts import main_part, measured_parts, replay_parts
 from sim.outcomes.runs import run_point, weigh
-from sim.outcomes.steady import LONG_STEPS, repeats, with_all_layers
+from sim.outcomes.steady import FIRST_STEPS, LONG_STEPS, with_all_layers, with_all_steps
 from strategies.patching.alike_layers import KEPT
 from strategies.plans.network import Network
 from strategies.plans.workloads import SamplingWorkload
@@ -73,15 +74,42 @@ def test_the_bound_of_a_long_run_stays_below_it():
 def test_a_step_that_takes_longer_is_no_repetition(monkeypatch):
     """A thousandth of a second within the steps compared, or a host that falls behind, is enough."""
     sampler, scenario = point("a pipeline")
-    shorter, longer = (
-        main_part(replay_parts(sampler, scenario.with_steps(steps))).trace for steps in (71, 72)
-    )
-    assert repeats(shorter, longer)
-    starts = [list(row) for row in longer.starts]
+    shorter, trace = sampler.plan(scenario.with_steps(71)), run_of(sampler, scenario, 72)
+    network = Network(shorter.placement)
+    assert with_all_steps(shorter, trace, 1, network) is not None
+    starts = [list(row) for row in trace.starts]
     starts[3][-30] += 1e-3
-    assert not repeats(shorter, replace(longer, starts=starts))
-    monkeypatch.setattr(parts, "repeats", lambda *traces: False)
+    assert with_all_steps(shorter, replace(trace, starts=starts), 1, network) is None
+    busy = replace(
+        trace.plan, ops=tuple(tuple(op._replace(host_s=1.0) for op in row) for row in trace.plan.ops)
+    )
+    behind = replace(trace, wiring=replace(trace.wiring, plan=busy))
+    assert with_all_steps(shorter, behind, 1, network) is None
+    monkeypatch.setattr(parts, "with_all_steps", lambda *asked: None)
     assert main_part(measured_parts(sampler, scenario)).continued is None
+
+
+def run_of(sampler, scenario, steps):
+    return main_part(replay_parts(sampler, scenario.with_steps(steps))).trace
+
+
+def test_a_run_with_one_more_step_measures_as_its_replay():
+    sampler, scenario = point("a ring")
+    shorter, trace = sampler.plan(scenario.with_steps(23)), run_of(sampler, scenario, 24)
+    found = with_all_steps(shorter, trace, 3, Network(shorter.placement))
+    whole = Measures.of(run_of(sampler, scenario, 27))
+    for of in fields(whole):
+        assert getattr(found, of.name) == pytest.approx(getattr(whole, of.name), rel=1e-9)
+
+
+def test_what_bounds_a_run_tells_how_many_steps_are_replayed_first(monkeypatch):
+    asked, simulate = [], parts.simulate
+    monkeypatch.setattr(parts, "simulate", lambda plan, *rest: asked.append(plan) or simulate(plan, *rest))
+    sampler, scenario = point("a pipeline", 1000)
+    assert measured_parts(sampler, scenario)
+    assert sampler.settled_steps(scenario) > FIRST_STEPS
+    assert len(asked) <= 2
+    assert make_sampler("distrifusion", {}).settled_steps(scenario) == 0
 
 
 LARGE = {

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any, NamedTuple, cast
 
 from sim.outcomes.measures import Measures
 from sim.outcomes.results import NamedTrace
-from sim.outcomes.steady import FIRST_STEPS, LEAST_TIMES, LONG_STEPS, continued, repeats, with_all_layers
+from sim.outcomes.steady import FIRST_STEPS, LEAST_TIMES, LONG_STEPS, SETTLED, with_all_layers, with_all_steps
 from sim.replay.engine import no_collection, simulate
 from strategies.patching.frozen import with_frozen
 from strategies.plans.network import Network, network_of
@@ -158,28 +159,35 @@ def parts_of(variant: Variant) -> Iterator[Part]:
         return _alike_steps(variant, strategy, scenario)
     if scenario.workload.computed_steps <= LONG_STEPS:
         return _replay_parts(variant)
-    steps = (getattr(strategy, "warmup_steps", None) or 0) + FIRST_STEPS
-    while LEAST_TIMES * steps <= scenario.workload.computed_steps:
-        shorter, longer = (
-            list(_replay_parts(replace(variant, scenario=scenario.with_steps(asked))))
-            for asked in (steps - 1, steps)
-        )
-        if main_part(longer).phase.steps != steps:  # so too of a sampler without a grid
-            return _replay_parts(variant)
-        if repeats(main_part(shorter).trace, main_part(longer).trace):
-            return _continue(variant, shorter, longer)
+    assert isinstance(strategy, Sampler)
+    return _first_steps(variant, strategy, scenario)
+
+
+def _first_steps(variant: Variant, strategy: Sampler, scenario: SamplingScenario) -> Iterator[Part]:
+    """The parts of a long run of which the first steps are replayed, where they come to repeat one another."""
+    whole, steps = scenario.workload.computed_steps, _first(strategy, scenario)
+    while LEAST_TIMES * steps <= whole:
+        parts = list(_replay_parts(replace(variant, scenario=scenario.with_steps(steps))))
+        main = main_part(parts)
+        if main.phase.steps != steps:  # so too of a sampler without a grid
+            break
+        shorter = strategy.phases(scenario.with_steps(steps - 1))[-1].plan
+        measures = with_all_steps(shorter, main.trace, whole - steps, Network(shorter.placement))
+        if measures is not None:
+            phase = main.phase._replace(steps=whole)
+            whole_run = main._replace(phase=phase, continued=measures)
+            return iter([whole_run if part is main else part for part in parts])
         steps *= 2
     return _replay_parts(variant)
 
 
-def _continue(variant: Variant, shorter: Sequence[Part], longer: Sequence[Part]) -> Iterator[Part]:
-    """The parts of a variant, from those of two shorter runs of which one has a step more."""
-    whole: int = variant.scenario.workload.computed_steps  # type: ignore[union-attr]  # of sampling
-    for before, part in zip(shorter, longer, strict=True):
-        steps = part.phase.steps
-        measures = continued(before.measures, part.measures, whole - steps) if steps else None
-        phase = part.phase._replace(steps=whole) if steps else part.phase
-        yield Part(variant, phase, part.trace, measures)
+def _first(strategy: Sampler, scenario: SamplingScenario) -> int:
+    """Steps that are replayed first: some beyond the warm-up, or beyond those after which a run likely is steady."""
+    settled = strategy.settled_steps(scenario) if isinstance(strategy, GridSampler) else 0
+    likely = ceil(SETTLED * settled) + FIRST_STEPS
+    if settled and LEAST_TIMES * likely <= scenario.workload.computed_steps:
+        return likely
+    return (getattr(strategy, "warmup_steps", None) or 0) + FIRST_STEPS
 
 
 @no_collection()

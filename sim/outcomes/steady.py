@@ -7,8 +7,9 @@ counterpart in the step before, and no host falls behind, all later steps repeat
 the same seconds and the same bytes to the run.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
+from itertools import chain
 from typing import Final
 
 from profiles.checks import sum_in_order
@@ -16,14 +17,17 @@ from sim.outcomes.measures import Measures
 from sim.replay.metrics import waited_s, wire_spans
 from strategies.patching.alike_layers import KeptLayers, Stretch
 from strategies.plans.network import Network
+from strategies.plans.plan import Plan
 from strategies.plans.traces import Span, Trace
 
 LONG_STEPS: Final = 40
 """Runs of no more steps than this are replayed whole."""
 FIRST_STEPS: Final = 8
 """Steps beyond the warm-up that are replayed first; twice as many where these do not come to repeat one another."""
-LEAST_TIMES: Final = 4
-"""A run is at least so many times as long as what is replayed of it, twice and a step apart; else all of it is."""
+SETTLED: Final = 9 / 8
+"""Steps that a run takes to become steady over those that what bounds it takes: messages share ports."""
+LEAST_TIMES: Final = 3
+"""A run is at least so many times as long as what is replayed of it; else all of it is."""
 ALIKE: Final = 3
 """Successive steps that have to repeat the one before."""
 LAST: Final = 2
@@ -35,30 +39,44 @@ HOST_LEAD: Final = 1e-3
 """Share of the time of a layer by which its host has to be done sooner, so that it never holds up the device."""
 
 
-def continued(shorter: Measures, longer: Measures, steps: int) -> Measures:
-    """Measures of a run of more steps, from those of two runs of which one is a step longer.
+def with_all_steps(shorter: Plan, trace: Trace, steps: int, network: Network) -> Measures | None:
+    """Measures of a run with some more steps than a trace has; None where its last ones do not repeat one another.
 
     Args:
-        shorter: of the one.
-        longer: of the other.
-        steps: how many more than the longer.
+        shorter: the plan of a run of one step less, which tells them apart.
+        trace: of the run.
+        steps: how many more.
+        network: its routes.
     """
-    grown = {
-        of.name: (last := getattr(longer, of.name)) + steps * (last - getattr(shorter, of.name))
-        for of in fields(Measures)
-    }
-    return Measures(**grown | {"peak_memory_bytes": longer.peak_memory_bytes})
+    period_s = _step_s(shorter, trace)
+    if period_s is None:
+        return None
+    return _grown(Measures.of(trace), steps, period_s, _step(shorter, trace, network))
 
 
-def repeats(shorter: Trace, longer: Trace) -> bool:
-    """Whether the last steps of a run repeat one another, as a run of one step less tells them apart."""
-    period_s, late_s = longer.end_s - shorter.end_s, TOLERANCE * longer.end_s
-    hosts_s = max(_hosts_s(shorter, longer), default=0.0)
-    lags_s = [*_lags_s(shorter, longer)]
-    return (
-        bool(lags_s)
-        and hosts_s <= period_s + late_s
-        and all(abs(lag_s - period_s) <= late_s for lag_s in lags_s)
+def _step_s(shorter: Plan, trace: Trace) -> float | None:
+    """Seconds from the ops, messages and collectives of a step to those of the next; None where they differ.
+
+    Nor may hosts take longer than that for what they dispatch in a step.
+    """
+    lags_s = [*_lags_s(shorter, trace)]
+    if not lags_s or not all(_same(trace, lag_s, lags_s[0]) for lag_s in lags_s):
+        return None
+    hosts_s = max(_hosts_s(shorter, trace.plan), default=0.0)
+    return lags_s[0] if hosts_s <= lags_s[0] + TOLERANCE * trace.end_s else None
+
+
+def _step(shorter: Plan, trace: Trace, network: Network) -> Measures:
+    """Measures of one step, the last that was looked at; of its seconds those with compute alone."""
+    ops, collectives, tensors = (
+        [_last(*counts) for counts in zip(map(len, shorter.ops), map(len, trace.plan.ops), strict=True)],
+        _last(len(shorter.collectives), len(trace.plan.collectives)),
+        _last(len(shorter.tensors), len(trace.plan.tensors)),
+    )
+    sent = (of.size_bytes for of in trace.wiring.transfers if of is not None and of.tensor in tensors)
+    p2p_bytes = sum_in_order(sent) * trace.plan.placement.copies
+    return replace(
+        _piece(trace, wire_spans(trace), enumerate(ops), collectives, network), p2p_bytes=p2p_bytes
     )
 
 
@@ -69,36 +87,41 @@ def _window(shorter: int, longer: int) -> tuple[int, range]:
     return each, range(max(0, end - ALIKE * each), end)
 
 
-def _lags_s(shorter: Trace, longer: Trace) -> Iterator[float]:
+def _last(shorter: int, longer: int) -> range:
+    """The items of the last step of those that are compared."""
+    each, window = _window(shorter, longer)
+    return window[len(window) - each :]
+
+
+def _lags_s(shorter: Plan, trace: Trace) -> Iterator[float]:
     """Seconds from ops, messages and collectives to their likes in the next step; infinite where they have none."""
-    for device, (before, ops) in enumerate(zip(shorter.plan.ops, longer.plan.ops, strict=True)):
+    for device, (before, ops) in enumerate(zip(shorter.ops, trace.plan.ops, strict=True)):
         each, window = _window(len(before), len(ops))
-        for times in (longer.starts[device], longer.ends[device]):
+        for times in (trace.starts[device], trace.ends[device]):
             yield from (times[index + each] - times[index] for index in window)
         if any(ops[index][1:2] != ops[index + each][1:2] for index in window):
             yield float("inf")
-    each, window = _window(len(shorter.collectives), len(longer.collectives))
+    each, window = _window(len(shorter.collectives), len(trace.plan.collectives))
     for index in window:
         yield from (
-            b - a for a, b in zip(longer.collectives[index], longer.collectives[index + each], strict=True)
+            b - a for a, b in zip(trace.collectives[index], trace.collectives[index + each], strict=True)
         )
-    each, window = _window(len(shorter.plan.tensors), len(longer.plan.tensors))
-    slots = longer.wiring.slots
+    each, window = _window(len(shorter.tensors), len(trace.plan.tensors))
+    slots = trace.wiring.slots
     for (tensor, device), slot in slots.items():
         if tensor in window:
             like = slots.get((tensor + each, device))
             if like is None:
                 yield float("inf")
             else:
-                yield longer.sent[like] - longer.sent[slot]
-                yield longer.arrived[like] - longer.arrived[slot]
+                yield trace.sent[like] - trace.sent[slot]
+                yield trace.arrived[like] - trace.arrived[slot]
 
 
-def _hosts_s(shorter: Trace, longer: Trace) -> Iterator[float]:
+def _hosts_s(shorter: Plan, plan: Plan) -> Iterator[float]:
     """Seconds in which the host of each device dispatches a step."""
-    for before, ops in zip(shorter.plan.ops, longer.plan.ops, strict=True):
-        each, window = _window(len(before), len(ops))
-        yield sum_in_order(ops[index].host_s for index in window[-each:]) if each else 0.0
+    for before, ops in zip(shorter.ops, plan.ops, strict=True):
+        yield sum_in_order(ops[index].host_s for index in _last(len(before), len(ops)))
 
 
 def with_all_layers(trace: Trace, stretches: Sequence[Stretch], network: Network) -> Measures | None:
@@ -146,25 +169,35 @@ def _layer_s(trace: Trace, window: KeptLayers) -> float | None:
 
 def _layer(trace: Trace, wire: Sequence[Span], windows: Sequence[KeptLayers], network: Network) -> Measures:
     """Measures of one layer, the last but one that was kept; of its seconds those with compute alone."""
+    ops = [(device, range(*window.ops[-3:-1])) for window in windows for device in window.devices]
+    return _piece(trace, wire, ops, chain.from_iterable(of.collectives for of in windows), network)
+
+
+def _piece(
+    trace: Trace,
+    wire: Sequence[Span],
+    ops: Iterable[tuple[int, range]],
+    collectives: Iterable[int],
+    network: Network,
+) -> Measures:
+    """Measures of some ops of devices, and of some collectives; of its seconds those with compute alone."""
     busy_s = exposed_s = collective_s = sent_bytes = 0.0
-    for window in windows:
-        ops = range(*window.ops[-3:-1])
-        for device in window.devices:
-            busy_s += sum_in_order(trace.ends[device][i] - trace.starts[device][i] for i in ops)
-            exposed_s += sum_in_order(waited_s(trace, wire, device, ops))
-        for number in window.collectives:
-            collective, (start, end) = trace.plan.collectives[number], trace.collectives[number]
-            collective_s += (end - start) * len(collective.devices)
-            sent_bytes += network.collective(collective).sent_bytes
+    for device, own in ops:
+        busy_s += sum_in_order(trace.ends[device][i] - trace.starts[device][i] for i in own)
+        exposed_s += sum_in_order(waited_s(trace, wire, device, own))
+    for number in collectives:
+        collective, (start, end) = trace.plan.collectives[number], trace.collectives[number]
+        collective_s += (end - start) * len(collective.devices)
+        sent_bytes += network.collective(collective).sent_bytes
     devices = trace.plan.num_devices
     return Measures(
         0.0, 0.0, -busy_s / devices, exposed_s / devices, collective_s / devices, 0.0, sent_bytes, 0.0
     )
 
 
-def _grown(found: Measures, layers: int, period_s: float, layer: Measures) -> Measures:
-    """Measures with some more layers, each of which takes as long."""
-    added = replace(layer, duration_s=period_s, first_s=period_s, idle_s=period_s + layer.idle_s)
+def _grown(found: Measures, times: int, period_s: float, piece: Measures) -> Measures:
+    """Measures with some more layers or steps, each of which takes as long."""
+    added = replace(piece, duration_s=period_s, first_s=period_s, idle_s=period_s + piece.idle_s)
     return Measures(
-        **{of.name: getattr(found, of.name) + layers * getattr(added, of.name) for of in fields(Measures)}
+        **{of.name: getattr(found, of.name) + times * getattr(added, of.name) for of in fields(Measures)}
     )

@@ -86,19 +86,43 @@ def least_seconds(
         rounds: rounds of the patches after them.
         ahead_s: seconds of dispatching that a stage's host may be ahead of it.
     """
+    stages, at = _after_whole(whole, whole_rounds, ahead_s)
+    left = rounds
+    for period_s in _rounds(patches, rounds, stages, at):
+        left -= 1
+        if rounds > LONG_ROUNDS and period_s:
+            return max(stage.free_s for stage in stages) + left * period_s
+    return max(stage.free_s for stage in stages)
+
+
+def settled_steps(pipeline: PatchPipeline) -> int:
+    """Steps of a run after which each repeats the one before, on ports of their own; 0 where none does."""
+    steps, warmup = pipeline.num_steps, pipeline.warmup_steps or 0
+    way, *patches = _Ways(pipeline, Courses(pipeline.network, shared=False)).all(displaced=True)
+    stages, at = _after_whole(way, warmup, pipeline.scenario.calls.ahead_s)
+    periods_s = _rounds(patches, steps - warmup, stages, at)
+    return next((step for step, period_s in enumerate(periods_s, warmup + 1) if period_s), 0)
+
+
+def _after_whole(whole: PatchRow, rounds: int, ahead_s: float) -> tuple[list["_Stage"], float]:
+    """The stages after rounds of the whole image, and when it is back."""
     stages, at = [_Stage(ahead_s) for _ in whole], 0.0
-    for _ in range(whole_rounds):
+    for _ in range(rounds):
         at = _go_round(whole, stages, at)
+    return stages, at
+
+
+def _rounds(
+    patches: Sequence[PatchRow], rounds: int, stages: Sequence["_Stage"], at: float
+) -> Iterator[float]:
+    """For each round of the patches the seconds that every further one takes; 0 while they do not repeat."""
     there = [at] * len(patches)
-    left, period_s, state = rounds, 0.0, _state(stages, there)
-    while left:
+    state = _state(stages, there)
+    for _ in range(rounds):
         for number, row in enumerate(patches):
             there[number] = _go_round(row, stages, there[number])
-        left, before, state = left - 1, state, _state(stages, there)
-        if rounds > LONG_ROUNDS and (found := _period_s(before, state)):
-            period_s = found
-            break
-    return max(stage.free_s for stage in stages) + left * period_s
+        before, state = state, _state(stages, there)
+        yield _period_s(before, state)
 
 
 def _state(stages: Sequence["_Stage"], there: Sequence[float]) -> tuple[list[float], list[float]]:

@@ -70,8 +70,8 @@ class Courses:
             for port, hold_s in held:
                 loads_s[port] = loads_s.get(port, 0.0) + hold_s
         common = (port for port, count in users.items() if count > 1)
-        port = max(common, key=lambda port: loads_s[port], default=None)
-        return Course(next(iter(times)), len(times) == 1, port, 0.0 if port is None else loads_s[port])
+        load_s, busiest = max(((loads_s[port], port) for port in common), default=(0.0, None))
+        return Course(next(iter(times)), len(times) == 1, busiest, load_s)
 
 
 def _collectives(what: Exchange, group: Group) -> list[Collective]:

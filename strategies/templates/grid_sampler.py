@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from strategies.bounds.patch_rounds import least_run_seconds
+from strategies.bounds.patch_rounds import least_run_seconds, settled_steps
 from strategies.patching.alike_layers import Shortened, shortened
 from strategies.patching.layout import GridLayout
 from strategies.patching.patch_pipeline import PatchPipeline
@@ -60,6 +60,11 @@ class GridSampler(ABC):
     def bound(self, scenario: SamplingScenario) -> float:
         """Seconds that no run can undercut."""
         return scenario.remember(("least", self), lambda: least_run_seconds(self._made(scenario)))
+
+    def settled_steps(self, scenario: SamplingScenario) -> int:
+        """Steps after which each repeats the one before, judged by what bounds them; 0 where that cannot tell."""
+        layout = self._made(scenario)
+        return settled_steps(layout) if isinstance(layout, PatchPipeline) else 0
 
     def least_memory_bytes(self, scenario: SamplingScenario) -> float:
         """Bytes that the fullest device cannot do without."""
