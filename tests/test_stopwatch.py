@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sim.replay.engine import simulate
 from strategies.bounds.stopwatch import Courses, Stopwatch
-from strategies.patching.builder import Exchange, SamplingBuilder
+from strategies.patching.builder import GroupCollectives, SamplingBuilder
 from strategies.patching.grid import Team
 from strategies.plans.actions import PatchAction
 from strategies.plans.network import Network
@@ -16,7 +16,7 @@ from strategies.plans.placement import Placement
 
 WORK = PatchAction(0, 0, 0)
 ALL = (0, 1, 2, 3)
-GATHER = Exchange("all_gather", (ALL,), (4.0,))
+GATHER = GroupCollectives("all_gather", (ALL,), (4.0,))
 PAIRS = ((0, 2), (1, 3))
 
 
@@ -88,29 +88,29 @@ def test_compute_beside_a_collective_is_slowed_down(watch, slowdown, work_s, fre
 def test_of_groups_that_share_a_card_one_is_late_and_once_all_have_exchanged_everybody(two_nodes):
     clock, alone = two_nodes(), two_nodes(shared=False)
     for each in (clock, alone):
-        each.exchange(Exchange("all_gather", PAIRS, (4.0,)), WORK)
+        each.exchange(GroupCollectives("all_gather", PAIRS, (4.0,)), WORK)
         each.compute_together(ALL, WORK, 1.0)
     assert clock.free_s == alone.free_s == 2.0 + 1.0  # half of four bytes each way; nobody knows who is late
     for each in (clock, alone):
-        each.exchange(Exchange("all_gather", ((0, 1), (2, 3)), (4.0,)), WORK)
+        each.exchange(GroupCollectives("all_gather", ((0, 1), (2, 3)), (4.0,)), WORK)
     inside_s = alone.free_s - 3.0
     assert clock.free_s == 4.0 + 1.0 + inside_s
 
 
 def test_compute_of_who_is_late_is_slowed_down_no_more_than_that_of_others(two_nodes):
     clock = two_nodes(slowdown=2.0)
-    late = clock.exchange(Exchange("all_gather", PAIRS, (4.0,), wait=False), WORK)
+    late = clock.exchange(GroupCollectives("all_gather", PAIRS, (4.0,), wait=False), WORK)
     clock.compute_together(ALL, WORK, 3.0)
     clock.expect_each(PAIRS, late)
-    clock.exchange(Exchange("all_gather", (ALL,), (0.0,)), WORK)
+    clock.exchange(GroupCollectives("all_gather", (ALL,), (0.0,)), WORK)
     assert clock.free_s == 3.0 + 2.0 / 2  # the late may have begun after two of their three seconds
 
 
 def test_groups_that_take_longer_than_others_are_noticed(two_nodes):
     clock = two_nodes()
-    clock.exchange(Exchange("all_gather", ((0, 1), (2, 3)), (4.0,)), WORK)
+    clock.exchange(GroupCollectives("all_gather", ((0, 1), (2, 3)), (4.0,)), WORK)
     assert clock.even
-    clock.exchange(Exchange("all_gather", ((0, 1, 2), (3,)), (4.0,)), WORK)
+    clock.exchange(GroupCollectives("all_gather", ((0, 1, 2), (3,)), (4.0,)), WORK)
     assert not clock.even
 
 
@@ -158,7 +158,9 @@ def test_no_replay_of_what_both_are_told_lets_a_device_go_on_sooner(make, name, 
         for family, operation, sizes, wait, work_s in told:
             groups = tuple(getattr(team, f"{family}_groups")())
             if len(groups[0]) > 1:
-                results = recorder.exchange(Exchange(operation, groups, tuple(sizes), wait=wait), WORK)
+                results = recorder.exchange(
+                    GroupCollectives(operation, groups, tuple(sizes), wait=wait), WORK
+                )
                 recorder.compute_together(team.devices, WORK, work_s)
                 if not wait:
                     recorder.expect_each(groups, results)

@@ -15,12 +15,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from profiles.machines.hosts import NO_CALLS, Calls
-from strategies.patching.builder import Exchange
+from strategies.patching.builder import GroupCollectives
 from strategies.plans.actions import Action, PatchAction
 from strategies.plans.network import Network
 from strategies.plans.plan import Collective
 
-Group = tuple[int, ...]
+Members = tuple[int, ...]
 Late = frozenset[frozenset[int]]
 """The sets of devices of which one is late."""
 
@@ -51,14 +51,14 @@ class Courses:
 
     def __init__(self, network: Network, *, shared: bool = True) -> None:
         self.network, self.shared = network, shared
-        self._known: dict[Exchange, Course] = {}
+        self._known: dict[GroupCollectives, Course] = {}
 
-    def __getitem__(self, what: Exchange) -> Course:
+    def __getitem__(self, what: GroupCollectives) -> Course:
         if (known := self._known.get(what)) is None:
             known = self._known[what] = self._course(what)
         return known
 
-    def _course(self, what: Exchange) -> Course:
+    def _course(self, what: GroupCollectives) -> Course:
         times: dict[tuple[tuple[float, float], ...], None] = {}
         users: Counter[int] = Counter()
         loads_s: dict[int, float] = {}
@@ -74,7 +74,7 @@ class Courses:
         return Course(next(iter(times)), len(times) == 1, busiest, load_s)
 
 
-def _collectives(what: Exchange, group: Group) -> list[Collective]:
+def _collectives(what: GroupCollectives, group: Members) -> list[Collective]:
     return [Collective(what.operation, group, size, None, (), (), what.calls) for size in what.sizes_bytes]
 
 
@@ -157,7 +157,7 @@ class Stopwatch:
             self._last.compute(duration_s, 1.0)
             self._last.ended_s = self._last.free_s = max(self._last.ended_s, self._all.ended_s)
 
-    def exchange(self, what: Exchange, action: PatchAction) -> Sequence[int]:
+    def exchange(self, what: GroupCollectives, action: PatchAction) -> Sequence[int]:
         """Run an exchange; its number, once for each group."""
         course = self.courses[what]
         self.even = self.even and course.even
@@ -173,7 +173,7 @@ class Stopwatch:
         self._told += 1
         return [self._told - 1] * len(what.groups)
 
-    def _hold(self, course: Course, begin_s: float, groups: Sequence[Group]) -> None:
+    def _hold(self, course: Course, begin_s: float, groups: Sequence[Members]) -> None:
         """Hold the port that groups share; where that takes longest, one of them is late."""
         if course.port is None:
             return
@@ -182,21 +182,21 @@ class Stopwatch:
         if through_s > max(clocks.stream_s for clocks in self._clocks):
             self._last, self._late = self._all.late(through_s), frozenset(map(frozenset, groups))
 
-    def _spread(self, groups: Sequence[Group]) -> None:
+    def _spread(self, groups: Sequence[Members]) -> None:
         """Let those be late too who exchange with somebody late; where that is everybody, it goes without saying."""
         if self._late:
             self._late = _spread(self._late, tuple(groups))
             if all(self.devices <= late for late in self._late):
                 self._all.stream_s, self._late = max(self._all.stream_s, self._last.stream_s), frozenset()
 
-    def expect_each(self, groups: Sequence[Group], results: Sequence[int]) -> None:
+    def expect_each(self, groups: Sequence[Members], results: Sequence[int]) -> None:
         """Let the next op of each device wait for an exchange."""
         for clocks in self._clocks:
             clocks.free_s = max(clocks.free_s, clocks.done_s[results[0]])
 
 
 @lru_cache(maxsize=4096)
-def _spread(late: Late, groups: tuple[Group, ...]) -> Late:
+def _spread(late: Late, groups: tuple[Members, ...]) -> Late:
     """Who is late after an exchange, for each set of those who may be before."""
     return frozenset(
         devices.union(*(group for group in groups if not devices.isdisjoint(group))) for devices in late

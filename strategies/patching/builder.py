@@ -26,7 +26,7 @@ class _Draft:
         return Op(self.action, self.duration_s, self.reads, tuple(self.writes), (), self.host_s)
 
 
-class Exchange(NamedTuple):
+class GroupCollectives(NamedTuple):
     """The same collectives of several groups, each of which runs its own one after the other.
 
     Attributes:
@@ -57,7 +57,7 @@ class RunRecorder(Protocol):
         """Take down the same op on several devices: seconds of the GPU, and of the host that dispatches it."""
         ...
 
-    def exchange(self, what: Exchange, action: PatchAction) -> Sequence[int]:
+    def exchange(self, what: GroupCollectives, action: PatchAction) -> Sequence[int]:
         """Take down an exchange around an op; for each group its last result."""
         ...
 
@@ -197,7 +197,7 @@ class SamplingBuilder:
                 self.expect(device, result)
         return result
 
-    def exchange(self, what: Exchange, action: PatchAction) -> Sequence[int]:
+    def exchange(self, what: GroupCollectives, action: PatchAction) -> Sequence[int]:
         """Start the collectives of an exchange, group by group; for each group its last result."""
         results = []
         for group in what.groups:

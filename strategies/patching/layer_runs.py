@@ -23,7 +23,7 @@ from profiles.checks import sum_in_order
 from profiles.costs.kernel_times import MERGE_CAST_KERNELS, MERGE_CASTS, MERGE_KERNELS, MERGED_BYTES
 from profiles.costs.layers import HALF_BYTES, FloatArray
 from profiles.machines.hosts import CACHE_OPERATORS, PATCH_OPERATORS
-from strategies.patching.builder import Exchange, RunRecorder
+from strategies.patching.builder import GroupCollectives, RunRecorder
 from strategies.patching.grid import Team
 from strategies.patching.offloading import waits_s
 from strategies.plans.actions import PatchAction
@@ -186,7 +186,7 @@ class _Runner:
     ) -> Sequence[int]:
         """Tell the recorder of an exchange, whose result is held on each of its devices until it is used, or is not."""
         parts = max(1, self.exchanged.attentions) if held else 0
-        what = Exchange(operation, tuple(groups), sizes_bytes, calls, parts, wait, dispatched_as)
+        what = GroupCollectives(operation, tuple(groups), sizes_bytes, calls, parts, wait, dispatched_as)
         return self.recorder.exchange(what, self.action)
 
     def _attend(self) -> None:
