@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from strategies.bounds.stopwatch import Courses, Stopwatch
-from strategies.patching.builder import Exchange
+from strategies.patching.builder import GroupCollectives
 from strategies.patching.grid import Team
 from strategies.patching.layer_runs import run_layers
 from strategies.patching.layout import GridLayout
@@ -198,7 +198,7 @@ class _Ways:
             run_layers(watch, team, work, action)
         if stage == last:
             for size_bytes, groups in _gathers(pipeline, team, patch):
-                watch.exchange(Exchange("all_gather", groups, (size_bytes,)), action)
+                watch.exchange(GroupCollectives("all_gather", groups, (size_bytes,)), action)
         self.even = self.even and watch.even
         target = 0 if stage == last else stage + 1
         size_bytes = pipeline.latents_bytes(patch) if stage == last else pipeline.hidden_bytes(stage, patch)
