@@ -119,6 +119,23 @@ def test_no_bound_exceeds_what_the_simulation_takes(scenario, everything):
 
 
 @pytest.mark.parametrize(
+    ("model", "cluster", "resolution"),
+    [("pixart", "l40-pcie-8", 2048), ("sd3-medium", "l20-pcie-8", 2048), ("flux-dev", "t4-pcie-8", 1024)],
+)
+@pytest.mark.parametrize("degrees", [(1, 2, 4), (2, 2, 2), (1, 4, 2)])
+def test_no_bound_of_a_hybrid_exceeds_its_simulation_where_switches_are_shared(
+    model, cluster, resolution, degrees
+):
+    loaded = load_model(model)
+    guidance = "none" if loaded.guidance != "embedded" else "embedded"
+    workload = SamplingWorkload(8, resolution, resolution, 2, guidance)
+    scenario = SamplingScenario(loaded, load_cluster(cluster), workload)
+    names = ("ulysses_degree", "ring_degree", "tensor_degree")
+    sampler = make_sampler("hybrid", {**dict(zip(names, degrees, strict=True)), "warmup_steps": 2})
+    assert sampler.bound(scenario) <= run_point(sampler, scenario).latency_s
+
+
+@pytest.mark.parametrize(
     "cluster", ["a100-nvlink-8", "p4de"]
 )  # the other slows compute beside collectives down
 def test_the_bound_of_a_pipeline_of_patches_is_its_time_where_no_port_is_shared_and_no_host_pays(cluster):

@@ -49,15 +49,22 @@ def least_run_seconds(layout: GridLayout) -> float:
     if not isinstance(layout, PatchPipeline):
         return steps * max(layout.stage_s(stage) for stage in range(layout.grid.pipeline))
     whole = steps if layout.warmup_steps is None else layout.warmup_steps
-    way, *patches = _together(layout, displaced=whole < steps) or _alone(layout, displaced=whole < steps)
+    found = (ways(layout, displaced=whole < steps) for ways in (_alone, _together))
     ahead_s = layout.scenario.calls.ahead_s
-    return (1 - ROUNDING) * least_seconds(way, patches, whole, steps - whole, ahead_s)
+    return (1 - ROUNDING) * max(
+        least_seconds(way, patches, whole, steps - whole, ahead_s) for way, *patches in filter(None, found)
+    )
+
+
+def _alone(pipeline: PatchPipeline, *, displaced: bool) -> list[PatchRow]:
+    """The ways of the whole image and of each patch, for the first device of each team, on ports of its own."""
+    return _Ways(pipeline, Courses(pipeline.network, shared=False)).all(displaced=displaced)
 
 
 def _together(pipeline: PatchPipeline, *, displaced: bool) -> list[PatchRow] | None:
-    """The ways of the whole image and of each patch, where groups of a team share ports.
+    """The same for every device, where groups of a team share ports, and nothing slows compute down.
 
-    None where these do not fare alike: how soon the first device is done is then no bound for the others.
+    None where the groups do not fare alike: how soon the first device is done is then no bound for the others.
     """
     if not _even_hops(pipeline):
         return None
@@ -67,11 +74,6 @@ def _together(pipeline: PatchPipeline, *, displaced: bool) -> list[PatchRow] | N
     ways = _Ways(pipeline, courses)
     found = ways.all(displaced=displaced)
     return found if ways.even else None
-
-
-def _alone(pipeline: PatchPipeline, *, displaced: bool) -> list[PatchRow]:
-    """The same for the first device of each team."""
-    return _Ways(pipeline, Courses(pipeline.network, shared=False)).all(displaced=displaced)
 
 
 def least_seconds(
@@ -154,7 +156,7 @@ class _Stage:
 
 
 def _go_round(row: PatchRow, stages: Sequence[_Stage], at: float) -> float:
-    """Send a patch round; return when it is back, and note when each stage is free: no sooner than its host."""
+    """Seconds until a patch that sets out at ``at`` is back; stages note when they are free, after their hosts."""
     for stage, (held_s, sent_s, host_s) in zip(stages, row, strict=True):
         start = max(stage.free_s, at)
         stage.host_s = max(stage.host_s, start - stage.ahead_s) + host_s

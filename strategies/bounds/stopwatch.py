@@ -1,11 +1,16 @@
-"""The stopwatch: how long what a sampler's builder would write takes a team of devices at least.
+"""The stopwatch: least seconds that a team of devices takes for what a sampler's builder would write.
 
-It is told what a builder is told, and keeps the clocks that every device of the team is behind: of its compute stream,
-and of its communication stream, which runs one collective after the other. Whatever else goes on only delays.
+It is told what a builder is told, and keeps two clocks: of the compute stream, and of the communication stream, which
+runs one collective after the other. Once its collectives are awaited, no device is done sooner. One of two things is
+counted, each of which only delays:
 
-Groups that exchange at once may share ports, those of a node's card or of a switch. A port is not through before the
-first of them can have begun and it has carried what all of them put on it; so one group is as late as that, though
-nobody knows which. It has clocks of its own, until everybody has exchanged with everybody who may be late.
+- that collectives slow down the compute beside them, on ports of their own; or
+- that groups which exchange at once share ports, those of a node's card or of a switch. When such a port is through, it
+  has carried what all of them put on it, and some group is not done before: which one is not known, so until every
+  device has exchanged with it, directly or through others, the late have clocks of their own.
+
+Not both: a collective that begins late slows down nothing until then, so what is computed beside it may end sooner
+than beside one that begins at once. Without slowdown, whatever begins later also ends later.
 """
 
 from collections import Counter
@@ -46,7 +51,7 @@ class Courses:
 
     Attributes:
         network: the network.
-        shared: whether what groups share is looked for; else only the first group is looked at.
+        shared: whether ports are that groups share; else only the first group is looked at, and the slowdown counts.
     """
 
     def __init__(self, network: Network, *, shared: bool = True) -> None:
@@ -127,7 +132,7 @@ class Stopwatch:
     def __init__(self, courses: Courses, devices: Sequence[int], calls: Calls = NO_CALLS) -> None:
         self.courses, self.devices, self.calls = courses, frozenset(devices), calls
         self.host_s, self.even = 0.0, True
-        self._slowdown = courses.network.placement.cluster.overlap_slowdown
+        self._slowdown = 1.0 if courses.shared else courses.network.placement.cluster.overlap_slowdown
         self._all, self._last = _Clocks(), _Clocks()
         self._late: Late = frozenset()
         self._through_s: dict[int, float] = {}
@@ -152,10 +157,8 @@ class Stopwatch:
     ) -> None:
         """Run an op on all devices."""
         self.host_s += host_s
-        self._all.compute(duration_s, self._slowdown)
-        if self._late:  # its collective may have begun late, and slow down nothing before
-            self._last.compute(duration_s, 1.0)
-            self._last.ended_s = self._last.free_s = max(self._last.ended_s, self._all.ended_s)
+        for clocks in self._clocks:
+            clocks.compute(duration_s, self._slowdown)
 
     def exchange(self, what: GroupCollectives, action: PatchAction) -> Sequence[int]:
         """Run an exchange; its number, once for each group."""
@@ -183,11 +186,14 @@ class Stopwatch:
             self._last, self._late = self._all.late(through_s), frozenset(map(frozenset, groups))
 
     def _spread(self, groups: Sequence[Members]) -> None:
-        """Let those be late too who exchange with somebody late; where that is everybody, it goes without saying."""
-        if self._late:
-            self._late = _spread(self._late, tuple(groups))
-            if all(self.devices <= late for late in self._late):
-                self._all.stream_s, self._late = max(self._all.stream_s, self._last.stream_s), frozenset()
+        """Let those be late too who exchange with somebody late: their collective is, and not what they computed."""
+        if not self._late:
+            return
+        before, self._late = self._late, _spread(self._late, tuple(groups))
+        if all(self.devices <= late for late in self._late):
+            self._all.stream_s, self._late = max(self._all.stream_s, self._last.stream_s), frozenset()
+        elif self._late != before:
+            self._last = self._all.late(self._last.stream_s)
 
     def expect_each(self, groups: Sequence[Members], results: Sequence[int]) -> None:
         """Let the next op of each device wait for an exchange."""

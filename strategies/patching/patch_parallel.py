@@ -160,7 +160,7 @@ class Patches(GridLayout):
         return gathered
 
     def _step(self, builder: SamplingBuilder, step: int, gathered: list[list[int]]) -> list[list[int]]:
-        """Append a step; return for each guidance group what it gathers for the next one."""
+        """The tensors that each guidance group gathers for the next step, after a step is appended."""
         kind = self.kind_of(step)
         pieces = list(self._pieces(kind))
         dispatching = self._host_s / sum_in_order(seconds for seconds, _ in pieces)
