@@ -174,10 +174,11 @@ class Workers:
 
         Nobody could leave while a process of ours goes on: Python waits for it at its exit.
         """
-        for future in self._open:
-            future.cancel()
         if self._own is not None:
-            end(self._own)
+            end(self._own)  # its thread fails on what somebody else has cancelled
+        else:
+            for future in self._open:
+                future.cancel()
         self._open.clear()
 
 
