@@ -269,7 +269,8 @@ def start_sweep(
     check_swept(scenario)
     chosen = objectives(scenario)[0] if objective is None else objective
     relief = RELIEF if auto and scenario.task == "train" else ()
-    found = Sweep(scenario, chosen, top=top, exhaustive=exhaustive, relief=relief)
+    wanted: dict[str, Any] = {"top": top, "exhaustive": exhaustive, "relief": relief, "runtime": runtime}
+    found = Sweep(scenario, chosen, held=request.parameters, **wanted)
     found.points = find_points(scenario, request.names, request.parameters)
     if runtime is not None:
         found.points = within(runtime, found.points, scenario)

@@ -184,8 +184,8 @@ def test_a_point_that_does_not_fit_warns_by_how_much(sim):
     gib = result["peak_memory_bytes"] / 2**30
     assert err == (
         f"sim: warning: ddp does not fit: needs {gib:.1f} GiB, the device has 79.2 GiB:"
-        f" {gib - 79.15:.1f} GiB too much; --strategy fsdp --checkpointing block, --batch-size 8"
-        " or --gpus 128 --batch-size 4096 would fit by bound\n"
+        f" {gib - 79.15:.1f} GiB too much; --micro-batches 16, --batch-size 8"
+        " or --gpus 128 --batch-size 4096 fits\n"
     )
 
 
@@ -272,6 +272,7 @@ def test_a_question_that_names_no_task_is_told_to_be_of_training(sim):
     assert note in flat(sim(*plain)[1])
     for said in (("--task", "train"), ("--frozen", "cached"), ("--strategy", "ddp"), ("--micro-batches", 2)):
         assert note not in flat(sim(*plain, *said)[1])
+    assert note in sim(*plain, "--memory", "1GiB")[2]  # where nothing fits, the refusal says so
 
 
 def test_a_complete_sweep_takes_away_what_an_interrupted_one_left(sim, elsewhere):
@@ -313,8 +314,9 @@ def test_a_sweep_that_finds_nothing_draws_nothing(sim, elsewhere):
     code, _, err = sim("sweep", "--model", "sd21", *NOTHING, "--plot", "front.svg")
     assert code == 2
     assert not (elsewhere / "front.svg").exists()
-    wrote, why = err.splitlines()
+    wrote, undrawn, why = err.splitlines()
     assert wrote.startswith("sim: wrote ")
+    assert undrawn == "sim: did not write front.svg: nothing fits, so there is nothing to draw"
     assert re.fullmatch(
         r"sim: error: no point of the sweep is feasible: \d+ of \d+ x positions do not divide the group"
         r" \(such as \w+: .*\)",

@@ -1,4 +1,4 @@
-"""Ways out: a question that nothing fits ends with one example, the same everywhere, and what would fit by bound."""
+"""Ways out: a question that nothing fits ends with one example, the same everywhere, and what fits."""
 
 import re
 
@@ -6,6 +6,7 @@ import pytest
 
 import sim
 from sim.cli.main import main
+from sim.explore.questions import Question
 from sim.explore.ways_out import example_of, needed_bytes, ways_out
 
 TIGHT = {"gpus": 2, "batch_size": 2, "memory": "9GiB"}
@@ -41,7 +42,7 @@ def test_the_example_lacks_least_of_all_that_was_tried(nothing):
 def test_a_way_out_fits_as_it_is_told(nothing):
     with pytest.raises(sim.InfeasibleError) as caught:
         _ = nothing.best
-    ways = re.search(r"; (.*) would fit by bound", str(caught.value))
+    ways = re.search(r"; (.*) fits", str(caught.value))
     asked = [dict([words.split()]) for words in re.split(r", | or ", ways[1])]
     assert "strategy" in asked[0]
     for given in asked:
@@ -52,14 +53,68 @@ def test_a_way_out_fits_as_it_is_told(nothing):
 def test_nothing_is_told_where_nothing_would_do():
     scenario = sim.run("sd21", "ddp", gpus=1, batch_size=1).source.scenario
     short = sim.run("sd21", "ddp", gpus=1, batch_size=1, memory="1GiB").source.scenario
-    assert ways_out(short, ["ddp"], relief=True) == ""
-    assert "would fit by bound" in ways_out(scenario, ["ddp"])  # of one that fits anything does
+    assert ways_out(Question(short, ["ddp"], relief=True)) == ""
+    assert " fits" in ways_out(Question(scenario, ["ddp"]))  # of one that fits anything does
 
 
 def test_a_run_that_does_not_fit_says_what_would(capsys):
     flags = "--model sd21 --gpus 2 --batch-size 2 --memory 12GiB --strategy ddp"
     assert main(["run", *flags.split()]) == 0  # it is an answer: fits_memory is false
-    assert re.search(r"warning: ddp does not fit: .*; --.* would fit by bound", capsys.readouterr().err)
+    assert re.search(r"warning: ddp does not fit: .*; --.* fits", capsys.readouterr().err)
+
+
+def ways_told(said):
+    """The flags of each way that an error or a warning tells, and those that it tells to leave out."""
+    ways = re.search(r"too much\)?; (.*?) fits", said)[1]
+    told = []
+    for way in re.split(r", | or ", ways):
+        flags, _, dropped = way.removeprefix("the same").partition("without ")
+        told.append((flags.split(), dropped.split(" and ") if dropped else []))
+    return told
+
+
+def with_way(command, flags, dropped):
+    """A command with flags after it, without those to leave out."""
+    kept = list(command)
+    for flag in dropped:
+        at = kept.index(flag)
+        del kept[at : at + 2]
+    return [*kept, *flags]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (
+            "run --model flux-dev --gpus 1 --strategy ddp --offload optimizer --checkpointing block",
+            "--micro-batches",
+        ),
+        ("run --model wan2.1-14b --strategy fsdp --shard-size 1", "--shard-size 8 --checkpointing block"),
+        (
+            "sweep --model wan2.1-14b --strategy fsdp --shard-size 1 --context-degree 1 --tensor-degree 1",
+            "--shard-size 8",
+        ),
+        (
+            "sweep --model sd21 --gpus 2 --batch-size 2 --memory 9GiB --strategy gpipe --micro-batches 1",
+            "--strategy",
+        ),
+    ],
+)
+def test_each_way_fits_when_it_is_added_to_the_very_command(asked, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    command = [*asked.split(), *(["--gpus", "8"] if "--gpus" not in asked else [])]
+    main(command)
+    said = capsys.readouterr().err
+    assert told in said
+    for flags, dropped in ways_told(said):
+        assert main(with_way(command, flags, dropped)) == 0
+        assert "does not fit" not in capsys.readouterr().err
+
+
+def test_a_report_of_what_nothing_fits_is_refused_with_the_reason(nothing, tmp_path):
+    with pytest.raises(sim.InfeasibleError, match="nothing to draw: no point of the sweep is feasible"):
+        nothing.write_report(tmp_path / "r.html")
+    assert not list(tmp_path.iterdir())
 
 
 def test_auto_shows_the_least_need_where_no_recomputation_makes_a_point_fit():

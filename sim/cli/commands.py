@@ -15,7 +15,7 @@ from sim.asking.calibrating import setting
 from sim.asking.limits import check_swept
 from sim.asking.measured_runs import calibrated
 from sim.asking.scenarios import Request, check_known, scenario_of
-from sim.cli.requests import ASIDE, arguments, given, named
+from sim.cli.requests import ASIDE, arguments, given, given_parameters, named
 from sim.outcomes.results import Result
 from strategies.plans.workloads import AUTO
 from strategies.scenario import Scenario
@@ -92,11 +92,12 @@ def _warn_of_memory(options: argparse.Namespace, result: Result) -> None:
     """Say by how much a point does not fit, and with which flags it would."""
     if not result.missing_memory or result.source is None:
         return
+    from sim.explore.questions import Question
     from sim.explore.ways_out import ways_out
 
-    relief = getattr(options, "checkpointing", None) == AUTO
-    source = result.source
-    ways = ways_out(source.scenario, [result.strategy], relief=relief, point=source.strategy)
+    relief, own = getattr(options, "checkpointing", None) == AUTO, given_parameters(options)
+    scenario, runtime = result.source.scenario, getattr(options, "runtime", None)
+    ways = ways_out(Question(scenario, [result.strategy], own, relief, single=True, runtime=runtime))
     words = f"{result.strategy} does not fit: {result.missing_memory}{ways and '; '}{ways}"
     print(f"sim: warning: {words}", file=sys.stderr)
 

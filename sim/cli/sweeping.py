@@ -52,8 +52,19 @@ def sweep_command(options: argparse.Namespace) -> int:
         _draw(options, sweeps, chosen)
     _print(options, sweeps)
     if not found:
-        raise InfeasibleError(why_none(chosen))
+        _tell_undrawn(options)
+        raise InfeasibleError("; ".join(filter(None, (why_none(chosen), _task_words(options, sweeps[0])))))
     return 0
+
+
+def _tell_undrawn(options: argparse.Namespace) -> None:
+    """Say which files that were asked for are not written, where nothing fits."""
+    asked = [
+        path for path in (options.report, options.plot, options.trace, options.gantt) if path is not None
+    ]
+    if asked:
+        names = ", ".join(map(str, asked))
+        print(f"sim: did not write {names}: nothing fits, so there is nothing to draw", file=sys.stderr)
 
 
 def _incomplete(out: Path) -> Path:

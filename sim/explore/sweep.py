@@ -76,6 +76,8 @@ class Sweep:
         top: so many of the best points are exact.
         exhaustive: whether every point that may fit is simulated, also those that can no longer be the best.
         relief: ways of checkpointing with which points that lack memory are tried again; empty: with none.
+        held: parameters that all points keep to.
+        runtime: the name of one that runs all points; None where none must.
     """
 
     scenario: AnyScenario
@@ -84,6 +86,8 @@ class Sweep:
     top: int = TOP
     exhaustive: bool = False
     relief: tuple[str, ...] = ()
+    held: Mapping[str, Any] = field(default_factory=dict)
+    runtime: str | None = None
 
     def __post_init__(self) -> None:
         if self.objective not in (offered := objectives(self.scenario)):
@@ -227,15 +231,8 @@ class Sweep:
     def _repr_html_(self) -> str:
         """The best of each strategy as a table, in a notebook."""
         names = [
-            "status",
-            "strategy",
-            "num_gpus",
-            "samples_per_s",
-            "tie",
-            "bubble_ratio",
-            "peak_memory_bytes",
-            "reason",
-        ]
+            "status", "strategy", "num_gpus", "samples_per_s", "tie", "bubble_ratio", "peak_memory_bytes", "reason",
+        ]  # fmt: skip
         frame = self.frame(best_of_each=True)
         shown = frame[[name for name in names if name in frame]]
         return f"<b>{escape(self.title)}</b>{shown.to_html(index=False)}"
@@ -284,6 +281,7 @@ class Sweep:
 
         Raises:
             InputError: the file cannot be written, or Plotly is not installed.
+            InfeasibleError: nothing that was asked fits, so that there is nothing to draw.
         """
         from sim.report.html.contents import write_sweep_report
 

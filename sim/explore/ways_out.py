@@ -1,28 +1,31 @@
-"""Ways out: flags with which a question would fit the devices, by bound, where nothing that was asked does."""
+"""Ways out: what would have to be asked otherwise, so that something fits, where nothing that was asked does."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations
-from math import inf
+from itertools import chain, combinations
+from math import inf, log
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from profiles.errors import InfeasibleError, InputError
-from sim.explore.points import Point
+from sim.explore.points import MAX_MICRO_BATCHES, Point
+from sim.explore.questions import Question, fits, least_bytes, parameters_known
 from sim.outcomes.phrases import OUT_OF_MEMORY
-from sim.outcomes.runs import least_memory_bytes
+from strategies.parameters import flag_of
 from strategies.plans.workloads import ALL, RELIEF
-from strategies.registry import class_of, strategies_of
+from strategies.registry import class_of, make, strategies_of
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
-from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts, is_seamless
+from strategies.strategy import AnyScenario, is_seamless
 
 if TYPE_CHECKING:
     from sim.explore.sweep import Sweep
 
-MOST: Final = 48
-"""Points of a strategy that are looked at for each way."""
 TOLD: Final = 3
 """Ways that are told."""
+OTHERS: Final = 2
+"""Strategies that were not asked and are tried: those that need least memory."""
+VALUES: Final = 8
+"""Values of a parameter that are tried: those nearest to what was asked."""
 RANK: Final = 16
 """Rank of the adapters that are tried."""
 MOST_TIMES: Final = 16
@@ -36,71 +39,150 @@ class WayOut(NamedTuple):
         kind: what it concerns.
         flags: of the command line.
         change: fields of the workload and their values.
-        strategy: one that was not asked; None where those that were are kept.
+        strategy: the one that it is of; None where those that were asked are kept.
+        held: parameters and their values.
+        dropped: parameters that are left out.
+        told_once: whether only the first of its kind that does is told.
     """
 
     kind: str
     flags: str
-    change: tuple[tuple[str, Any], ...]
+    change: tuple[tuple[str, Any], ...] = ()
     strategy: str | None = None
+    held: tuple[tuple[str, Any], ...] = ()
+    dropped: tuple[str, ...] = ()
+    told_once: bool = False
 
     @property
     def told_as(self) -> str:
-        """What is told once: of several numbers of GPUs only the smallest is."""
-        return "gpus" if "num_gpus" in dict(self.change) else self.flags
+        """What is told once: of several numbers of GPUs, of values of a parameter or of strategies the first is."""
+        if "num_gpus" in dict(self.change):
+            return "gpus"
+        return self.kind if self.told_once else f"{self.flags} {self.dropped}"
 
 
-def ways_out(
-    scenario: AnyScenario, names: Sequence[str], *, relief: bool = False, point: AnyStrategy | None = None
-) -> str:
+def ways_out(question: Question) -> str:
     """The ways out in words, the smallest changes first, pairs where one change does not do; empty where none is known.
 
-    Args:
-        scenario: what nothing of these strategies fits.
-        names: the strategies that were asked, the one that lacks least first.
-        relief: whether recomputation was tried without being asked.
-        point: the only one that was asked, with its parameters; None where all of a strategy are.
+    Parameters come first, then strategies, then what else is asked. Each was simulated with all that was asked
+    besides.
     """
-    if scenario.cluster.device.memory_bytes is None:
+    if question.scenario.cluster.device.memory_bytes is None:
         return ""
-    looked = names[:1] if scenario.task == "train" else names  # those of training are many, and differ little
-    ways = [*_other(scenario, names, relief=relief), *_ways(scenario, relief=relief)]
-    singly = [(way,) for way in ways]
-    pairs = [pair for pair in combinations(ways, 2) if pair[0].kind != pair[1].kind]
+    parameters, others = list(_of_parameters(question)), list(_of_strategies(question))
+    ways = list(_ways(question.scenario, relief=question.relief))
+    dropping = [way for way in parameters if way.dropped]
+    singly = [(way,) for way in chain(parameters, others, ways)]
+    pairs = [pair for pair in combinations([*dropping, *others, *ways], 2) if _go_together(*pair)]
     for tried in (singly, pairs):
         found: dict[object, str] = {}
         for told in tried:
             told_as = tuple(way.told_as for way in told)
-            if told_as not in found and _fits(scenario, looked, told, relief=relief, point=point):
-                found[told_as] = " ".join(way.flags for way in told)
+            if told_as not in found and (asked := _otherwise(question, told)) and fits(asked):
+                found[told_as] = _words(told)
             if len(found) == TOLD:
                 break
         if found:
-            return f"{_either(list(found.values()))} would fit by bound"
+            return f"{_listed(list(found.values()), 'or')} fits"
     return ""
 
 
-def _either(words: Sequence[str]) -> str:
-    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+def _go_together(one: WayOut, other: WayOut) -> bool:
+    if one.kind == other.kind or (one.strategy and other.strategy):
+        return False
+    return not dict(one.change).keys() & dict(other.change).keys()
 
 
-def _other(scenario: AnyScenario, names: Sequence[str], *, relief: bool) -> Iterator[WayOut]:
-    """The strategy that was not asked and takes least memory, in training with recomputation."""
-    classes = strategies_of(scenario.task).items()
-    others = [name for name, cls in classes if name not in names and is_seamless(cls)]
-    needs = {name: _least_bytes(scenario, name, relief=True) for name in others}
-    least = min(needs, key=lambda name: needs[name], default=None)
-    if least is None:
-        return
-    recomputes = isinstance(scenario, Scenario) and scenario.workload.checkpointing == "none" and not relief
-    change = {"checkpointing": RELIEF[0]} if recomputes else {}
-    flags = "".join(f" --{name} {value}" for name, value in change.items())
-    yield WayOut(
-        "checkpointing" if recomputes else "strategy",
-        f"--strategy {least}{flags}",
-        tuple(change.items()),
-        least,
+def _words(ways: Sequence[WayOut]) -> str:
+    """The flags of some ways, and those to leave out."""
+    flags = " ".join(way.flags for way in ways if way.flags)
+    dropped = list(dict.fromkeys(flag_of(name) for way in ways for name in way.dropped))
+    return f"{flags or 'the same'} without {_listed(dropped, 'and')}" if dropped else flags
+
+
+def _listed(words: Sequence[str], last: str) -> str:
+    return f" {last} ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _otherwise(question: Question, ways: Sequence[WayOut]) -> Question | None:
+    """The question with some things asked otherwise; None where that cannot be."""
+    scenario = question.scenario
+    dropped = {name for way in ways for name in way.dropped}
+    held = dict(question.parameters) | dict(item for way in ways for item in way.held)
+    first = question.names[:1] if scenario.task == "train" else question.names  # many that differ little
+    try:
+        workload: Any = replace(scenario.workload, **dict(item for way in ways for item in way.change))
+        changed: AnyScenario = replace(scenario, workload=workload)
+    except InputError:  # no such thing here: nobody knows the host's link, or the two do not go together
+        return None
+    return question._replace(
+        scenario=changed,
+        names=[way.strategy for way in ways if way.strategy][:1] or first,
+        parameters={name: value for name, value in held.items() if name not in dropped},
     )
+
+
+def _of_parameters(question: Question) -> Iterator[WayOut]:
+    """Other values of the parameters that were given, and none; of one point more micro-batches, too."""
+    ways: list[WayOut] = []
+    given = list(question.parameters)
+    for name in dict.fromkeys([*given, *(["micro_batches"] if question.single else [])]):
+        owner = next((own for own in question.names if name in parameters_known(own)), None)
+        for value in () if owner is None else _values(question, owner, name):
+            flags = f"{flag_of(name)} {value}"
+            ways.append(WayOut(name, flags, (), owner, ((name, value),), told_once=True))
+    yield from _recomputing_too(question, ways)
+    for dropped in dict.fromkeys([*((name,) for name in given), tuple(given)] if given else []):
+        owner = next((own for own in question.names if parameters_known(own) & set(dropped)), None)
+        if owner is not None:
+            yield from _recomputing_too(
+                question, [WayOut("left out", "", (), owner, (), dropped, told_once=True)]
+            )
+
+
+def _values(question: Question, owner: str, name: str) -> list[Any]:
+    """Values of a strategy's parameter that are worth a try, the nearest to what was asked first."""
+    if name == "micro_batches":
+        held = {key: value for key, value in question.parameters.items() if key in parameters_known(owner)}
+        now = getattr(make(owner, held), name) or 1
+        most = min(MAX_MICRO_BATCHES, question.scenario.workload.batch_size)
+        return [now * 2**k for k in range(1, VALUES + 3) if now * 2**k <= most]
+    now, cls, gpus = question.parameters[name], class_of(owner), question.scenario.workload.num_gpus
+    try:
+        offered = {getattr(point, name) for point in cls.candidates(question.scenario)}  # type: ignore[arg-type]
+    except InfeasibleError:
+        return []
+    if type(now) is str:
+        return sorted(value for value in offered - {now} if type(value) is str)[:VALUES]
+    if type(now) is not int:
+        return []
+    degrees = {2**k for k in range(gpus.bit_length())} | {gpus}  # that of all GPUs has often no number there
+    values = {value for value in offered | degrees if type(value) is int} - {now}
+    return sorted(values, key=lambda value: (abs(log(value or 0.5) - log(now or 0.5)), value))[:VALUES]
+
+
+def _of_strategies(question: Question) -> Iterator[WayOut]:
+    """The strategies that were not asked and need least memory, without the parameters that they do not have."""
+    scenario = question.scenario
+    others: list[tuple[float, WayOut]] = []
+    for name, cls in strategies_of(scenario.task).items():
+        if name in question.names or not is_seamless(cls):
+            continue
+        known = parameters_known(name)
+        dropped = tuple(given for given in question.parameters if given not in known)
+        way = WayOut("strategy", f"--strategy {name}", (), name, (), dropped, told_once=True)
+        asked = _otherwise(question, [way])
+        if asked is not None and (need := least_bytes(asked._replace(relief=True))) < inf:
+            others.append((need, way))
+    yield from _recomputing_too(question, [way for _, way in sorted(others)[:OTHERS]])
+
+
+def _recomputing_too(question: Question, ways: Sequence[WayOut]) -> Iterator[WayOut]:
+    """Some ways, then the same with recomputation, where that was not asked."""
+    yield from ways
+    for way in () if question.recomputes else ways:
+        flags = f"{way.flags} --checkpointing {RELIEF[0]}".strip()
+        yield way._replace(flags=flags, change=(("checkpointing", RELIEF[0]),))
 
 
 def _ways(scenario: AnyScenario, *, relief: bool) -> Iterator[WayOut]:
@@ -145,64 +227,6 @@ def _of_sampling(scenario: SamplingScenario) -> Iterator[WayOut]:
         yield WayOut("weights", f"--offload layers:{blocks}", (("offload", f"layers:{blocks}"),))
 
 
-def _fits(
-    scenario: AnyScenario,
-    names: Sequence[str],
-    ways: Sequence[WayOut],
-    *,
-    relief: bool,
-    point: AnyStrategy | None,
-) -> bool:
-    """Whether one of some strategies has a point that fits by bound, once some things are asked otherwise."""
-    change = dict(item for way in ways for item in way.change)
-    names = [way.strategy for way in ways if way.strategy] or names
-    there = scenario.cluster.device.memory_bytes
-    try:
-        workload: Any = replace(scenario.workload, **change)
-        changed: AnyScenario = replace(scenario, workload=workload)
-    except InputError:  # no such thing here: nobody knows the host's link, or the two do not go together
-        return False
-    if there is None:
-        return False
-    if point is not None and point.name in names:
-        return _needs(point, _relieved(changed, relief)) <= there
-    return any(_least_bytes(changed, name, relief=relief) <= there for name in names)
-
-
-def _least_bytes(scenario: AnyScenario, name: str, *, relief: bool) -> float:
-    """Bytes without which no point of a strategy does, of those that are looked at; infinite where it has none."""
-    scenario, cls = _relieved(scenario, relief), class_of(name)
-    least = inf
-    for count in gpu_counts(cls, scenario.workload.num_gpus):
-        there = scenario.on(count)
-        least = min([least, *(_needs(strategy, there) for strategy in _offered(cls, there))])
-    return least
-
-
-def _relieved(scenario: AnyScenario, relief: bool) -> AnyScenario:
-    """A scenario that recomputes where memory lacks, if that is not asked otherwise."""
-    if not relief or not isinstance(scenario, Scenario) or scenario.workload.checkpointing != "none":
-        return scenario
-    return scenario.with_checkpointing(RELIEF[0])
-
-
-def _needs(strategy: AnyStrategy, scenario: AnyScenario) -> float:
-    """Bytes that a point cannot do without; infinite where it does not exist, or does not know."""
-    try:
-        return least_memory_bytes(strategy, scenario) or inf
-    except InfeasibleError:
-        return inf
-
-
-def _offered(cls: Any, scenario: AnyScenario) -> Sequence[AnyStrategy]:  # noqa: ANN401
-    """Candidates of a strategy, spread over all of them."""
-    try:
-        every = list(cls.candidates(scenario))
-    except InfeasibleError:
-        return ()
-    return every[:: max(1, len(every) // MOST)]
-
-
 def needed_bytes(point: Point) -> float:
     """Bytes that a point is known to need."""
     simulated = 0.0 if point.result is None else point.result.expected.peak_memory_bytes
@@ -234,10 +258,9 @@ def why_none(sweep: "Sweep") -> str:
     words = f"{counts[kind]} of {len(sweep.points)} x {kind} ({such_as(sweep.points, kind)})"
     if kind == OUT_OF_MEMORY:
         first = example_of(sweep.points, kind).name
-        names = dict.fromkeys([first, *(point.name for point in sweep.points)])
-        words += (
-            f"; {ways}" if (ways := ways_out(sweep.scenario, list(names), relief=bool(sweep.relief))) else ""
-        )
+        names = list(dict.fromkeys([first, *(point.name for point in sweep.points)]))
+        asked = Question(sweep.scenario, names, sweep.held, relief=bool(sweep.relief), runtime=sweep.runtime)
+        words += f"; {ways}" if (ways := ways_out(asked)) else ""
     return f"no point of the sweep is feasible: {words}"
 
 

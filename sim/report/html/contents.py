@@ -6,11 +6,14 @@ from pathlib import Path
 from platform import python_version
 from typing import Any, Final
 
+from profiles.errors import InfeasibleError
 from profiles.units import GIB
+from sim.asking.arguments import speak_of_parameters
 from sim.explore.points import Point
 from sim.explore.scaling import Scaling
 from sim.explore.space import pareto_front
 from sim.explore.sweep import Sweep
+from sim.explore.ways_out import why_none
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.results import Result
 from sim.report.descriptions import LETTERS, Tried, held_fixed, tried, varied
@@ -43,7 +46,14 @@ WHISKERS: Final = 60
 
 
 def write_sweep_report(sweeps: Sequence[Sweep], path: Path, asked: str = "", note: str = "") -> None:
-    """Write the report of a sweep, or of sweeps over several numbers of GPUs."""
+    """Write the report of a sweep, or of sweeps over several numbers of GPUs.
+
+    Raises:
+        InfeasibleError: nothing that was asked fits, so that there is nothing to draw.
+    """
+    if not any(point.status == "simulated" for sweep in sweeps for point in sweep.points):
+        reason = f"{path} is not written, there is nothing to draw: {why_none(sweeps[-1])}"
+        raise speak_of_parameters(InfeasibleError(reason))
     write_document(path, sweep_contents(sweeps, asked, note))
 
 
