@@ -18,10 +18,12 @@ from strategies.strategy import AnyScenario, AnyStrategy
 
 NO_RUNTIME: Final = "none known"
 """In place of the names of runtimes that run a point, where none is known."""
+OF_PIPELINES: Final = ("patches", "warmup_steps", "receive", "layers")
+"""Parameters of samplers that change nothing of the whole image on one stage."""
 
 
 def case_of(strategy: AnyStrategy, scenario: AnyScenario) -> Case:
-    """A point as runtimes see it.
+    """A point as runtimes see it, without parameters that change nothing of it.
 
     Raises:
         InfeasibleError: it does not exist.
@@ -33,6 +35,8 @@ def case_of(strategy: AnyStrategy, scenario: AnyScenario) -> Case:
     groups = point.guidance_groups(scenario)
     if parameters.get("pipeline_degree", 0) is None:
         parameters["pipeline_degree"] = gpus // groups
+    if parameters.get("pipeline_degree") == 1 and parameters.get("patches") in (None, 1):
+        parameters = {name: of for name, of in parameters.items() if name not in OF_PIPELINES}
     if "guidance_degree" in parameters:  # what the degrees leave are groups with images of their own
         degrees = [of for name, of in parameters.items() if name.endswith("_degree") and of]
         parameters["data_degree"] = gpus // prod(
