@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import sim
@@ -174,7 +175,7 @@ def test_json_says_all_of_it(folder, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found.keys() == {"compared", "only_before", "only_after"}
     (one,) = found["compared"]
-    assert one.keys() == {"question", "differing", "winners", "same", "turned", "moved"}
+    assert one.keys() == {"question", "differing", "winners", "same", "turned", "unlisted", "moved"}
     assert one["differing"].keys() == {"content of cluster"}
     assert one["moved"][0].keys() == {"strategy", "num_gpus", "parameters", "before_s", "after_s", "ranks"}
 
@@ -239,3 +240,20 @@ def test_a_merge_that_cannot_be_is_refused_and_makes_nothing(folder, tmp_path, c
     assert main(["merge", str(out), *others]) == 2
     assert problem in capsys.readouterr().err
     assert out.exists() == (stores[0] == "there.sqlite")
+
+
+def test_a_store_and_the_rows_of_its_sweep_differ_in_points_of_one_result_alone(folder):
+    (comparison,), *_ = compare(folder / "before.sqlite", folder / "before.csv")
+    assert comparison.turned == {}
+    store, rows = comparison.before.points, comparison.after.points
+    assert comparison.unlisted == len(store) - len(rows) > 0
+    (back,), *_ = compare(folder / "before.csv", folder / "before.sqlite")
+    assert (back.turned, back.unlisted) == ({}, comparison.unlisted)
+
+
+def test_integers_that_pandas_wrote_as_floats_are_read_as_integers(folder, tmp_path):
+    frame = pd.read_csv(folder / "before.csv")
+    assert (frame.dtypes == float).any()
+    frame.to_csv(tmp_path / "again.csv", index=False)
+    (comparison,), *_ = compare(folder / "before.csv", tmp_path / "again.csv")
+    assert (comparison.turned, comparison.differing) == ({}, {})

@@ -45,6 +45,9 @@ def _print(one: Comparison) -> None:
     screen.print(
         f"  points simulated in both: {one.same} as they were, {len(moved)} moved{turned}", soft_wrap=True
     )
+    if one.unlisted:
+        said = "of the store have no row, such as those with the result of another"
+        screen.print(f"  points: {one.unlisted} {said}", soft_wrap=True)
     if moved:
         table = Table(
             "point", "before", "after", "change", "rank", title=f"largest {min(SHOWN, len(moved))} changes"

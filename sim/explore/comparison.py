@@ -74,11 +74,25 @@ class Comparison:
 
     @property
     def turned(self) -> dict[str, int]:
-        """Counts of points whose status is another one, or which one of the two does not know."""
-        keys = list(dict.fromkeys([*self.before.points, *self.after.points]))
+        """Counts of points whose status is another one, or which one of the two does not know; unlisted ones apart."""
+        left_out = self._unlisted
+        keys = [key for key in dict.fromkeys([*self.before.points, *self.after.points]) if key not in left_out]
         pairs = [(_status(self.before, key), _status(self.after, key)) for key in keys]
         counts = Counter(f"{before} -> {after}" for before, after in pairs if before != after)
         return dict(sorted(counts.items()))
+
+    @property
+    def unlisted(self) -> int:
+        """Points of a store that the rows beside it do not list, as those with the result of another."""
+        return len(self._unlisted)
+
+    @property
+    def _unlisted(self) -> set[Key]:
+        one, other = self.before, self.after
+        if one.stored == other.stored:
+            return set()
+        store, listed = (one, other) if one.stored else (other, one)
+        return store.points.keys() - listed.points.keys()
 
     def to_json(self) -> dict[str, Any]:
         """The comparison under public keys."""
@@ -88,6 +102,7 @@ class Comparison:
             "winners": [_winner_json(record) for record in (self.before, self.after)],
             "same": self.same,
             "turned": self.turned,
+            "unlisted": self.unlisted,
             "moved": [
                 {**_key_json(m.key), "before_s": m.before_s, "after_s": m.after_s, "ranks": list(m.ranks)}
                 for m in self.moved

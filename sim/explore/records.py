@@ -5,6 +5,7 @@ Questions are told apart by all that was asked, and by the content of what was r
 
 import csv
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,7 @@ CODE: Final = "code"
 RELIEF: Final = "relief"
 """Of a point that was tried again for want of memory: what is recomputed in it."""
 SQLITE: Final = b"SQLite format 3\0"
+WHOLE: Final = re.compile(r"-?\d+\.0", re.ASCII)
 
 
 class Key(NamedTuple):
@@ -87,6 +89,11 @@ class Recorded:
     def key(self) -> str:
         """What tells the question from all others, by content."""
         return content_of((self.asked, self.inputs))[:8]
+
+    @property
+    def stored(self) -> bool:
+        """Whether it is of a store, which holds points with the result of another, and all that was tried."""
+        return CODE in self.inputs
 
     @property
     def winner(self) -> Key | None:
@@ -152,8 +159,9 @@ class FileRow:
 
 
 def cell(value: object) -> str:
-    """A value as a file of rows holds it."""
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    """A value as a file of rows holds it; a column with gaps gives integers back as floats."""
+    said = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return said.removesuffix(".0") if WHOLE.fullmatch(said) else said
 
 
 def _csv_rows(path: Path) -> Iterator[FileRow]:
