@@ -569,7 +569,9 @@ def test_an_interrupted_sweep_leaves_its_finished_rows(elsewhere):
     code, out, err = interrupted_after(4, elsewhere / "kept.sqlite")
     assert (code, out) == (130, "")
     wrote, may, stored, interrupted = err.splitlines()
-    told = re.fullmatch(r"sim: wrote what is known of (\d+) points to rows-incomplete\.csv: (.*)", wrote)
+    told = re.fullmatch(
+        r"sim: wrote what is known of (\d+) points so far to rows-incomplete\.csv: (.*)", wrote
+    )
     counts = [int(number) for number in re.findall(r"\d+", told[2])]
     assert sum(counts) == int(told[1])  # simulated, bounded, infeasible, and not looked at: not all is known
     assert "simulated" in told[2]

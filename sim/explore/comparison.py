@@ -76,7 +76,9 @@ class Comparison:
     def turned(self) -> dict[str, int]:
         """Counts of points whose status is another one, or which one of the two does not know; unlisted ones apart."""
         left_out = self._unlisted
-        keys = [key for key in dict.fromkeys([*self.before.points, *self.after.points]) if key not in left_out]
+        keys = [
+            key for key in dict.fromkeys([*self.before.points, *self.after.points]) if key not in left_out
+        ]
         pairs = [(_status(self.before, key), _status(self.after, key)) for key in keys]
         counts = Counter(f"{before} -> {after}" for before, after in pairs if before != after)
         return dict(sorted(counts.items()))

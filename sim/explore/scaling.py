@@ -91,7 +91,7 @@ class Scaling:
 
     def __repr__(self) -> str:
         counts = ", ".join(str(sweep.scenario.workload.num_gpus) for sweep in self.sweeps)
-        words = f", knee {self.knee.gpus if self.knee else 'none'}" if len(self) > 1 else ""
+        words = f", knee {self.knee.gpus if self.knee and self.bends else 'none'}" if len(self) > 1 else ""
         return f"<Scaling over {counts} GPUs{words}>"
 
     def _repr_html_(self) -> str:
@@ -111,6 +111,11 @@ class Scaling:
         None where nothing that is recommended fits on any.
         """
         return knee_of(self.steps)
+
+    @property
+    def bends(self) -> bool:
+        """Whether there are GPUs beyond the knee, which do not pay."""
+        return self.knee is not None and self.knee.gpus < self.steps[-1].gpus
 
     @property
     def fastest(self) -> Step | None:

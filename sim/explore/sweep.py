@@ -88,7 +88,10 @@ class Sweep:
     def __post_init__(self) -> None:
         if self.objective not in (offered := objectives(self.scenario)):
             rule = f"must be one of {', '.join(offered)} in a sweep of {KIND[self.scenario.task]}"
-            raise InputError(f"--objective is '{self.objective}', {rule}")
+            of_sampling = (
+                "; cost is of sampling: --steps or --task sample" if self.objective == "cost" else ""
+            )
+            raise InputError(f"--objective is '{self.objective}', {rule}{of_sampling}")
         check_integer("top", self.top)
 
     def ranked(self) -> list[Point]:
