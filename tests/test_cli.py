@@ -368,9 +368,10 @@ REFUSED = [
     ("run --model sd21 --strategy ddp more", "unexpected argument 'more'"),
     (
         "run --model sd21 --strategy ddp --gpu 8",
-        "unknown flag --gpu; did you mean --gpus? choose from --help, --model, --cluster, --stack",
+        "unknown flag --gpu; did you mean --gpus?\n",
     ),
     ("run --model sd21 --strategy ddp --json=yes", "--json is 'yes', but takes no value"),
+    ("sweep --model sd21 --out=", "--out is empty, must name a file"),
     ("run --model sd21 --strategy ddp --gpus", "--gpus needs a value"),
     ("run --model sd21 --strategy", "--strategy needs a value"),
     # names
