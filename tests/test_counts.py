@@ -208,3 +208,12 @@ def test_the_last_number_of_gpus_is_no_knee():
     assert repr(scaling).endswith("knee none>")
     said = "none: up to 2 GPUs each added GPU pays; the speed per GPU there is 100% of that on 1"
     assert knee_line(scaling) == ("knee", said)
+
+
+def test_one_gpu_is_no_gpus():
+    sweep = sim.sweep("flux-dev", gpus=1, steps=4, strategy="single", workers=1)
+    assert "on 1 GPU of p4de" in sweep.title
+    assert (
+        "on 1 to 2 GPUs of p4de"
+        in sim.sweep("flux-dev", gpus=[1, 2], steps=4, strategy="single", workers=1).title
+    )

@@ -10,6 +10,7 @@ from profiles.software.levers import HALF
 from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
 from sim.asking.scenarios import KIND
 from sim.explore.points import Point
+from sim.outcomes.phrases import gpus_words
 from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of
 from strategies.parameters import flag_of
@@ -117,11 +118,11 @@ def check_heeded(strategy: AnyStrategy, scenario: AnyScenario) -> None:
     workload = scenario.workload
     if workload.heads == "padded" and grid.ulysses * grid.tensor == 1:
         raise InputError(
-            f"--heads is padded, but {strategy.name} does not divide attention heads on {workload.num_gpus} GPUs"
+            f"--heads is padded, but {strategy.name} does not divide attention heads on {gpus_words(workload.num_gpus)}"
         )
     if workload.all_to_all != HALF and grid.ulysses == 1:
         asked = f"--all-to-all is {workload.all_to_all}"
-        raise InputError(f"{asked}, but {strategy.name} has no all-to-all on {workload.num_gpus} GPUs")
+        raise InputError(f"{asked}, but {strategy.name} has no all-to-all on {gpus_words(workload.num_gpus)}")
 
 
 def check_runs(name: str, strategy: AnyStrategy, scenario: AnyScenario) -> Runtime:

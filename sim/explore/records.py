@@ -21,7 +21,7 @@ from sim.explore.kept import bounds_from, mapping_in, mapping_of, measures_from,
 from sim.explore.store import StoreFile
 from sim.outcomes.contents import content_of
 from sim.outcomes.measures import Measures
-from sim.outcomes.phrases import OUT_OF_MEMORY
+from sim.outcomes.phrases import OUT_OF_MEMORY, gpus_words
 from strategies.registry import strategies_of
 from strategies.strategy import is_seamless
 
@@ -50,7 +50,7 @@ class Key(NamedTuple):
 
     def __str__(self) -> str:
         given = " ".join(f"{name.replace('_', '-')} {value}" for name, value in self.parameters)
-        return f"{self.strategy} on {self.num_gpus} GPUs{': ' if given else ''}{given}"
+        return f"{self.strategy} on {gpus_words(self.num_gpus)}{': ' if given else ''}{given}"
 
 
 @dataclass(frozen=True, slots=True)

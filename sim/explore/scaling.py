@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, overload
 from profiles.errors import DiffusimWarning, InputError
 from sim.explore.counts import counts, counts_in
 from sim.explore.sweep import Sweep
+from sim.outcomes.phrases import gpus_words
 from sim.outcomes.results import Result
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ class Scaling:
         """The question in words."""
         counts = [sweep.scenario.workload.num_gpus for sweep in self.sweeps]
         workload = self.chosen.scenario.workload
-        here, there = f" on {workload.num_gpus} GPUs of ", f" on {counts[0]} to {counts[-1]} GPUs of "
+        here, there = f" on {gpus_words(workload.num_gpus)} of ", f" on {counts[0]} to {counts[-1]} GPUs of "
         title = self.chosen.title.replace(here, there, 1)
         return title.replace(f", batch {workload.batch_size}", f", {self.batch}", 1)
 

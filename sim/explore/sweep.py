@@ -29,7 +29,7 @@ from sim.explore.ways_out import nearest, why_none
 from sim.explore.workers import LENT, SERIAL_POINTS, WAVE, Workers
 from sim.outcomes.contents import content_of, inputs_of
 from sim.outcomes.parts import named_traces, replay_parts
-from sim.outcomes.phrases import activity
+from sim.outcomes.phrases import activity, gpus_words
 from sim.outcomes.results import Result
 from sim.outcomes.runs import source_of
 from sim.replay.engine import no_collection
@@ -88,10 +88,8 @@ class Sweep:
     def __post_init__(self) -> None:
         if self.objective not in (offered := objectives(self.scenario)):
             rule = f"must be one of {', '.join(offered)} in a sweep of {KIND[self.scenario.task]}"
-            of_sampling = (
-                "; cost is of sampling: --steps or --task sample" if self.objective == "cost" else ""
-            )
-            raise InputError(f"--objective is '{self.objective}', {rule}{of_sampling}")
+            hint = "; cost is of sampling: --steps or --task sample" if self.objective == "cost" else ""
+            raise InputError(f"--objective is '{self.objective}', {rule}{hint}")
         check_integer("top", self.top)
 
     def ranked(self) -> list[Point]:
@@ -217,7 +215,7 @@ class Sweep:
         scenario, workload = self.scenario, self.scenario.workload
         where = f"{scenario.cluster.name}, stack {scenario.stack.name}"
         doing = activity(scenario.task, scenario.options)
-        title = f"{scenario.model.title}, {doing} on {workload.num_gpus} GPUs of {where}"
+        title = f"{scenario.model.title}, {doing} on {gpus_words(workload.num_gpus)} of {where}"
         asked = scenario.asked
         drawn = f", {asked['resolution']} pixels, {asked['steps']} steps" if scenario.task == "sample" else ""
         return ", ".join([f"{title}, batch {workload.batch_size}{drawn}", *scenario.departures])

@@ -6,9 +6,10 @@ from typing import Final
 
 from profiles.units import GIB
 from sim.explore.scaling import Scaling, Step
+from sim.outcomes.phrases import gpus_words
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import Tried, how, tried
-from sim.report.numbers import band, counted_words, gpus_words, milliseconds
+from sim.report.numbers import band, counted_words, milliseconds
 from sim.report.panels import Line, show_panel
 from sim.report.reasons import account_of_best
 from sim.report.tables import console
