@@ -257,3 +257,11 @@ def test_integers_that_pandas_wrote_as_floats_are_read_as_integers(folder, tmp_p
     frame.to_csv(tmp_path / "again.csv", index=False)
     (comparison,), *_ = compare(folder / "before.csv", tmp_path / "again.csv")
     assert (comparison.turned, comparison.differing) == ({}, {})
+
+
+def test_a_file_of_another_kind_is_refused_with_those_that_are_read(tmp_path):
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1\x00\xff")
+    with pytest.raises(
+        InputError, match=r"rows\.parquet: is Parquet, must be a store, rows .* \.csv or results as \.json"
+    ):
+        read_records(tmp_path / "rows.parquet")

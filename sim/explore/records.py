@@ -38,6 +38,7 @@ CODE: Final = "code"
 RELIEF: Final = "relief"
 """Of a point that was tried again for want of memory: what is recomputed in it."""
 SQLITE: Final = b"SQLite format 3\0"
+PARQUET: Final = b"PAR1"
 WHOLE: Final = re.compile(r"-?\d+\.0", re.ASCII)
 
 
@@ -118,6 +119,8 @@ def read_records(path: Path) -> list[Recorded]:
         raise InputError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
     if start == SQLITE:
         records = list(_of_store(path))
+    elif start.startswith(PARQUET):
+        raise InputError(f"{path}: is Parquet, must be a store, rows of a sweep as .csv or results as .json")
     else:
         records = _of_rows(_csv_rows(path) if path.suffix == ".csv" else _json_rows(path))
     if not records:

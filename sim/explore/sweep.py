@@ -88,7 +88,7 @@ class Sweep:
     def __post_init__(self) -> None:
         if self.objective not in (offered := objectives(self.scenario)):
             rule = f"must be one of {', '.join(offered)} in a sweep of {KIND[self.scenario.task]}"
-            hint = "; cost is of sampling: --steps or --task sample" if self.objective == "cost" else ""
+            hint = "; cost is of sampling: --steps or --task sample" * (self.objective == "cost")
             raise InputError(f"--objective is '{self.objective}', {rule}{hint}")
         check_integer("top", self.top)
 
@@ -237,8 +237,7 @@ class Sweep:
             "peak_memory_bytes",
             "reason",
         ]
-        frame = self.frame(best_of_each=True)
-        shown = frame[[name for name in names if name in frame]]
+        shown = self.frame(best_of_each=True).filter(items=names)
         return f"<b>{escape(self.title)}</b>{shown.to_html(index=False)}"
 
     def rows(self, *, best_of_each: bool = False) -> list[dict[str, Any]]:
