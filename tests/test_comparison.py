@@ -265,3 +265,19 @@ def test_a_file_of_another_kind_is_refused_with_those_that_are_read(tmp_path):
         InputError, match=r"rows\.parquet: is Parquet, must be a store, rows .* \.csv or results as \.json"
     ):
         read_records(tmp_path / "rows.parquet")
+
+
+def test_other_gpus_and_strategies_are_among_what_is_asked_otherwise(folder, tmp_path):
+    swept(tmp_path, "two", gpus=2, strategy=["ddp"])
+    for ending in ("csv", "json", "sqlite"):
+        (comparison,), *_ = compare(tmp_path / f"two.{ending}", folder / f"batch.{ending}")
+        assert comparison.differing["gpus"] == ("2", "4")
+        assert comparison.differing["strategies"] == ("ddp", "1f1b, ddp, gpipe")
+
+
+def test_that_two_models_are_compared_is_said_first(folder, tmp_path, capsys):
+    write_rows(sim.sweep("uvit-h", **ASKED), tmp_path / "other.csv")
+    assert main(["compare", str(folder / "batch.csv"), str(tmp_path / "other.csv")]) == 0
+    _, first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first == "  two models are compared:"
+    assert second == "  model: sd21 -> uvit-h"

@@ -63,6 +63,8 @@ def _reasons(one: Comparison) -> Sequence[str]:
     """What differs between the two, in words."""
     differing = one.differing
     lines = [f"{key}: {before or 'none'} -> {after or 'none'}" for key, (before, after) in differing.items()]
+    if "model" in differing:
+        return ["two models are compared:", *lines]
     if lines:
         return lines
     hashed = (one.before.inputs.keys() & one.after.inputs.keys()) - {CODE}

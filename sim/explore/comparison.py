@@ -39,7 +39,7 @@ class Comparison:
 
     @property
     def differing(self) -> dict[str, tuple[str | None, str | None]]:
-        """What is asked in another way, and the inputs whose content differs: by key, before and after.
+        """What is asked in another way, and the inputs whose content differs: by key, before and after; a model first.
 
         Of a model at another resolution, or for another task, the content differs with what is asked.
         """
@@ -52,7 +52,21 @@ class Comparison:
                     found[where] = before.get(key), after.get(key)
         if found.keys() & {"task", "resolution"}:
             found.pop("content of model", None)
-        return dict(sorted(found.items()))
+        if self.before.stored == self.after.stored:  # rows list strategies without a point, too
+            found |= self._tried
+        return dict(sorted(found.items(), key=lambda item: (item[0] != "model", item[0])))
+
+    @property
+    def _tried(self) -> dict[str, tuple[str | None, str | None]]:
+        """The numbers of GPUs and the strategies that the points of the two are of, where they differ."""
+        found: dict[str, tuple[str | None, str | None]] = {}
+        for name, key in (("gpus", "num_gpus"), ("strategies", "strategy")):
+            before, after = (
+                sorted({getattr(of, key) for of in one.points}) for one in (self.before, self.after)
+            )
+            if before != after:
+                found[name] = ", ".join(map(str, before)), ", ".join(map(str, after))
+        return found
 
     @property
     def moved(self) -> list[Moved]:
