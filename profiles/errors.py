@@ -105,7 +105,7 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 def would_divide(number: int) -> str:
-    """The values above 1 that divide a number, in words; whether the GPUs can be divided so is not said."""
+    """The values above 1 that divide a number, in words; the number of GPUs may rule some out."""
     *others, last = [str(value) for value in range(2, number + 1) if number % value == 0] or ["1"]
     return f"{', '.join(others)} and {last} divide {number}" if others else f"only {last} divides {number}"
 

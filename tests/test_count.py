@@ -383,4 +383,4 @@ def test_a_folder_that_cannot_be_written_is_refused_in_one_line(tmp_path, capsys
     blocked = tmp_path / "file"
     blocked.touch()
     assert main(["count", "--model", "uvit-h", "--output", str(blocked)]) == 2
-    assert capsys.readouterr().err == f"validate: error: --output {blocked}: File exists\n"
+    assert capsys.readouterr().err == f"validate: error: --output {blocked}: Not a directory\n"

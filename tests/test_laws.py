@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from profiles.errors import InputError
 from profiles.machines.devices import Rates, device_names, load_device
-from profiles.machines.laws import MEMORY_KINDS, PARTS, WIDE, Laws, Traffic, padded
+from profiles.machines.laws import MEMORY_KINDS, PARTS, WIDE_CHANNELS, Laws, Traffic, padded
 
 RATES = Rates(
     conv_flop_per_s=50e12,
@@ -106,7 +106,9 @@ def test_no_kernel_is_quicker_for_being_larger(name, shape, axis, more):
     laws = load_device(name).laws
     larger = [size + more * (number == axis) for number, size in enumerate(shape)]
     if laws.attention.wide != 1:  # heads of 128 channels have a kernel of their own
-        assume((padded(np.array(shape[3])) >= WIDE) == (padded(np.array(larger[3])) >= WIDE))
+        assume(
+            (padded(np.array(shape[3])) >= WIDE_CHANNELS) == (padded(np.array(larger[3])) >= WIDE_CHANNELS)
+        )
     for law in (laws.attention_s, laws.attention_backward_s):
         assert law(*larger) >= law(*shape)
     for part in PARTS:

@@ -132,7 +132,7 @@ def test_what_cannot_be_is_refused_with_its_numbers(make, parameters, workload, 
     [
         ("0.1", 0, ""),
         ("x", 2, "--tolerance is 'x', must be a number"),
-        ("0.2", 2, "tolerance(0.2) is not 0.1,"),
+        ("0.2", 2, "--tolerance 0.2 is not 0.1,"),
     ],
 )
 def test_the_tolerance_is_a_flag(capsys, tolerance, code, message):

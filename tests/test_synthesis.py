@@ -400,7 +400,7 @@ def test_layout_durations_and_lag_are_as_given(sim):
         ("--waves x", "--waves is 'x', must be an integer"),
         ("--stages 3", "--stages needs --positions: on which device is each stage?"),
         ("--stages 3 --positions 0,1", "--positions has 2 entries, but --stages is 3"),
-        ("--positions 0,1,2", "--positions has 2, must be from 0 to pipeline_degree(2) - 1"),
+        ("--positions 0,1,2", "--positions has 2, must be at least 0 and less than --pipeline-degree 2"),
         ("--positions 0,0", "--positions leaves device 1 of 2 without a stage"),
         ("--positions 0,,1", "--positions is '', must be an integer"),
         ("--positions 0,1 --waves 2", "--waves and --positions both say where stages are: give one of them"),
@@ -415,7 +415,7 @@ def test_layout_durations_and_lag_are_as_given(sim):
         ("--extend-to 4,4 --forward 1,1,1,2", "--extend-to needs one --forward for all stages"),
         ("--extend-to 4,4 --positions 0,0,1,1", "--extend-to needs stages that pass over all devices in line, as"
          " 0,1,1,0 do; --positions is 0,0,1,1"),
-        ("--waves 60000", "2 * stages(240000) * micro_batches(2) = 960000 passes, at most 131072"),
+        ("--waves 60000", "2 * stages(240000) * --micro-batches 2 = 960000 passes, at most 131072"),
         ("--extend-to 8000,8000", "--extend-to is 8000, must be at most 1024"),
         ("--json --format torch", "--json and --format torch both want stdout: give one of them"),
     ],

@@ -215,15 +215,17 @@ def _half_an_answer(folder, task):
     return CARRY_OUT(task)
 
 
-def test_where_no_process_starts_this_one_goes_on_alone(alone, monkeypatch):
+@pytest.mark.parametrize(
+    "error", [BlockingIOError(11, "Resource temporarily unavailable"), RuntimeError("can't start new thread")]
+)
+def test_where_no_process_starts_this_one_goes_on_alone(alone, monkeypatch, error):
     def no_process():
-        raise BlockingIOError(11, "Resource temporarily unavailable")
+        raise error
 
     monkeypatch.setattr(os, "fork", no_process)
     monkeypatch.setattr(working, "get_start_method", lambda: "fork")
-    with pytest.warns(
-        DiffusimWarning, match=r"^no worker process starts \(BlockingIOError: .*\): "
-    ) as warned:
+    words = rf"^no worker process starts \({type(error).__name__}: .*\): "
+    with pytest.warns(DiffusimWarning, match=words) as warned:
         assert document(sim.sweep("sd21", workers=2, **SMALL)) == alone
     assert str(warned[-1].message).endswith(": this process goes on without")
 

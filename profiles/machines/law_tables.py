@@ -15,7 +15,7 @@ Coefficients = Mapping[str, float]
 MATMUL_KEYS: Final = ("fixed_us", "TFLOP_per_s", "GB_per_s", "chain_us", "ramp", "data", "weight")
 CACHE_KEYS: Final = ("cache_MB", "cache_GB_per_s")
 OVERLAP: Final = "overlap"
-WIDE: Final = "wide"
+WIDE_KEY: Final = "wide"
 CONV_KEYS: Final = ("forward", "data", "weight")
 ATTENTION_KEYS: Final = (
     *("fixed_us", "TFLOP_per_s", "GB_per_s", "rows", "keys", "channels"),
@@ -41,7 +41,7 @@ def read_laws(table: Table) -> Laws:
     )
     if laws.attention.wide_flop_per_s > peaks["TFLOP_per_s"] * TFLOP:
         raise table.fail(
-            f"attention.{WIDE}", laws.attention.wide, "must leave heads of 128 channels below the peak"
+            f"attention.{WIDE_KEY}", laws.attention.wide, "must leave heads of 128 channels below the peak"
         )
     table.finish()
     return laws
@@ -89,7 +89,7 @@ def attention_law(values: Coefficients) -> AttentionLaw:
         backward_flop_per_s=values["backward_TFLOP_per_s"] * TFLOP,
         backward_rows=values["backward_rows"],
         overlap=values.get(OVERLAP, 1.0),
-        wide=values.get(WIDE, 1.0),
+        wide=values.get(WIDE_KEY, 1.0),
     )
 
 
@@ -104,7 +104,7 @@ def _numbers(table: Table, keys: tuple[str, ...], peaks: Coefficients) -> Coeffi
     table.text("source")
     values: dict[str, float] = {}
     cached = CACHE_KEYS if "cache_MB" in table else ()
-    attended = [key for key in (OVERLAP, WIDE) if key in table]
+    attended = [key for key in (OVERLAP, WIDE_KEY) if key in table]
     for key in (*keys, *attended, *cached):
         if key in MAY_BE_ZERO:
             values[key] = table.number(key)

@@ -3,8 +3,8 @@
 Shapes are arrays or numbers that broadcast against one another. They are those of a launch, whatever the batch:
 rows of all samples stand in ``m`` where they share the other operand (linear layers, convolutions), samples multiply
 ``heads`` where each has its own (batched products, attention). Backward kernels go by the shape of their forward one.
-Every law grows with every shape, but for channels where wide heads have a kernel of their own, and no faster than its
-device's peaks allow.
+Every law grows with every shape, and none is faster than its device's peaks allow. One exception: where wide heads have
+a kernel of their own, a head of 128 channels may take less than one of 96.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ ELEMENT_BYTES: Final = 2.0
 """Laws hold for half precision."""
 HEAD_DIMS: Final = np.array([32.0, 64.0, 96.0, 128.0, 192.0, 256.0])
 """Fused attention exists for these head dimensions; others are padded to the next (FlashAttention-2)."""
-WIDE: Final = 128.0
+WIDE_CHANNELS: Final = 128.0
 """Channels from which a head may have a kernel of its own."""
 BACKWARD_FLOP: Final = 2.5
 """Attention's backward pass makes five products for the forward pass's two (FlashAttention, section 3)."""
@@ -168,7 +168,7 @@ class AttentionLaw:
         """Seconds of a forward kernel that computes so many scores and moves so many bytes."""
         work = 4 * scores * self._channels(head_dim) / self.flop_per_s
         if self.wide != 1:
-            work = work * np.where(padded(head_dim) >= WIDE, self.wide, 1.0)
+            work = work * np.where(padded(head_dim) >= WIDE_CHANNELS, self.wide, 1.0)
         return self.fixed_s + _overlapped(work, self.traffic.seconds(moved_bytes))
 
     def backward_seconds(
@@ -189,7 +189,7 @@ class AttentionLaw:
     @property
     def wide_flop_per_s(self) -> float:
         """Pace of large heads of 128 channels, forward."""
-        return float(self.flop_per_s * WIDE / self._channels(np.array(WIDE)) / self.wide)
+        return float(self.flop_per_s * WIDE_CHANNELS / self._channels(np.array(WIDE_CHANNELS)) / self.wide)
 
     def _channels(self, head_dim: FloatArray) -> FloatArray:
         """Channels whose products take as long as those of a head and the exponential of its score."""

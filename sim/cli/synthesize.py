@@ -193,7 +193,9 @@ def _positions(options: argparse.Namespace) -> tuple[int, ...]:
         raise InputError(f"--positions has {len(positions)} entries, but --stages is {options.stages}")
     for position in positions:
         if not 0 <= position < degree:
-            raise InputError(f"--positions has {position}, must be from 0 to pipeline_degree({degree}) - 1")
+            raise InputError(
+                f"--positions has {position}, must be at least 0 and less than pipeline_degree({degree})"
+            )
     for device in range(degree):
         if device not in positions:
             raise InputError(f"--positions leaves device {device} of {degree} without a stage")

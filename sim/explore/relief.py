@@ -61,25 +61,25 @@ def _attends_in_one(scenario: AnyScenario) -> bool:
 def least_recomputed(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[AnyScenario, str]:
     """A scenario with the least recomputation with which a point fits, and a remark on what it is.
 
-    Where none does, that in which it lacks least.
+    Where none does, that in which it lacks least by bound.
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.
     """
     assert isinstance(scenario, Scenario)
     there, before = scenario.cluster.device.memory_bytes, ": it fits without recomputation"
-    lacking: list[tuple[float, str]] = []
-    for checkpointing in LIGHTEST_FIRST:
+    lacking: list[tuple[float, int]] = []
+    for order, checkpointing in enumerate(LIGHTEST_FIRST):
         if checkpointing == SELECTIVE and not _attends_in_one(scenario):
             continue
         asked = scenario.with_checkpointing(checkpointing)
-        held = least_memory_bytes(strategy, asked)
+        held = bound = least_memory_bytes(strategy, asked)
         if there is None or held <= there:
             held = run_point(strategy, asked).peak_memory_bytes
         if there is None or held <= there:
             return asked, f"--checkpointing {AUTO} took {checkpointing}{before}"
         before = f": with {checkpointing} it {missing_memory(held, there, at_least=True)}"
-        lacking.append((held, checkpointing))
-    _, least = min(lacking)
+        lacking.append((bound, order))
+    least = LIGHTEST_FIRST[min(lacking)[1]]
     words = f"--checkpointing {AUTO} took {least}, with which it lacks least: no recomputation makes it fit"
     return scenario.with_checkpointing(least), words

@@ -30,12 +30,24 @@ MOST_TIMES: Final = 16
 
 
 class WayOut(NamedTuple):
-    """Something asked otherwise, and the flags that ask it; no two of a kind go together."""
+    """Something asked otherwise, and the flags that ask it; no two of a kind go together.
+
+    Attributes:
+        kind: what it concerns.
+        flags: of the command line.
+        change: fields of the workload and their values.
+        strategy: one that was not asked; None where those that were are kept.
+    """
 
     kind: str
     flags: str
-    change: dict[str, Any]
+    change: tuple[tuple[str, Any], ...]
     strategy: str | None = None
+
+    @property
+    def told_as(self) -> str:
+        """What is told once: of several numbers of GPUs only the smallest is."""
+        return "gpus" if "num_gpus" in dict(self.change) else self.flags
 
 
 def ways_out(
@@ -58,9 +70,9 @@ def ways_out(
     for tried in (singly, pairs):
         found: dict[object, str] = {}
         for told in tried:
-            kinds = tuple(way.kind if way.kind == "gpus" else way.flags for way in told)  # no more than do
-            if kinds not in found and _fits(scenario, looked, told, relief=relief, point=point):
-                found[kinds] = " ".join(way.flags for way in told)
+            told_as = tuple(way.told_as for way in told)
+            if told_as not in found and _fits(scenario, looked, told, relief=relief, point=point):
+                found[told_as] = " ".join(way.flags for way in told)
             if len(found) == TOLD:
                 break
         if found:
@@ -83,7 +95,12 @@ def _other(scenario: AnyScenario, names: Sequence[str], *, relief: bool) -> Iter
     recomputes = isinstance(scenario, Scenario) and scenario.workload.checkpointing == "none" and not relief
     change = {"checkpointing": RELIEF[0]} if recomputes else {}
     flags = "".join(f" --{name} {value}" for name, value in change.items())
-    yield WayOut("checkpointing" if recomputes else "strategy", f"--strategy {least}{flags}", change, least)
+    yield WayOut(
+        "checkpointing" if recomputes else "strategy",
+        f"--strategy {least}{flags}",
+        tuple(change.items()),
+        least,
+    )
 
 
 def _ways(scenario: AnyScenario, *, relief: bool) -> Iterator[WayOut]:
@@ -95,36 +112,37 @@ def _ways(scenario: AnyScenario, *, relief: bool) -> Iterator[WayOut]:
         yield from _of_sampling(scenario)
     fewest = gpus if scenario.task == "train" else 1
     if workload.batch_size > fewest:
-        yield WayOut("batch", f"--batch-size {fewest}", {"batch_size": fewest})
+        yield WayOut("samples", f"--batch-size {fewest}", (("batch_size", fewest),))
     more = gpus * 2
     while more <= min(scenario.cluster.max_devices, gpus * MOST_TIMES):
-        yield WayOut("gpus", f"--gpus {more} --batch-size {workload.batch_size}", {"num_gpus": more})
+        flags = f"--gpus {more} --batch-size {workload.batch_size}"
+        yield WayOut("samples", flags, (("num_gpus", more),))
         more *= 2
 
 
 def _of_training(scenario: Scenario, *, relief: bool) -> Iterator[WayOut]:
     workload = scenario.workload
     if workload.checkpointing == "none" and not relief:
-        yield WayOut("checkpointing", f"--checkpointing {RELIEF[0]}", {"checkpointing": RELIEF[0]})
+        yield WayOut("checkpointing", f"--checkpointing {RELIEF[0]}", (("checkpointing", RELIEF[0]),))
     if workload.memory_recipe == "mixed" and workload.offload == "none":
-        yield WayOut("optimizer", "--memory-recipe adam8bit", {"memory_recipe": "adam8bit"})
+        yield WayOut("optimizer", "--memory-recipe adam8bit", (("memory_recipe", "adam8bit"),))
     if workload.offload == "none":
-        yield WayOut("optimizer", "--offload optimizer", {"offload": "optimizer"})
+        yield WayOut("optimizer", "--offload optimizer", (("offload", "optimizer"),))
     if not workload.rank:
-        yield WayOut("weights", f"--trainable lora:{RANK}", {"trainable": f"lora:{RANK}"})
+        yield WayOut("weights", f"--trainable lora:{RANK}", (("trainable", f"lora:{RANK}"),))
 
 
 def _of_sampling(scenario: SamplingScenario) -> Iterator[WayOut]:
     workload = scenario.workload
     if workload.encoders == "resident" and scenario.encoders:
         run = (
-            {} if scenario.included(scenario.encoders) else {"include": (ALL,)}
+            () if scenario.included(scenario.encoders) else (("include", (ALL,)),)
         )  # else they never come and go
         flags = f"{f'--include {ALL} ' if run else ''}--encoders offloaded"
-        yield WayOut("encoders", flags, {"encoders": "offloaded", **run})
+        yield WayOut("encoders", flags, (("encoders", "offloaded"), *run))
     if not workload.swapped:
         blocks = len({layer.block for layer in scenario.backbone.layers})
-        yield WayOut("weights", f"--offload layers:{blocks}", {"offload": f"layers:{blocks}"})
+        yield WayOut("weights", f"--offload layers:{blocks}", (("offload", f"layers:{blocks}"),))
 
 
 def _fits(
@@ -136,7 +154,7 @@ def _fits(
     point: AnyStrategy | None,
 ) -> bool:
     """Whether one of some strategies has a point that fits by bound, once some things are asked otherwise."""
-    change = {key: value for way in ways for key, value in way.change.items()}
+    change = dict(item for way in ways for item in way.change)
     names = [way.strategy for way in ways if way.strategy] or names
     there = scenario.cluster.device.memory_bytes
     try:

@@ -94,10 +94,11 @@ class Workers:
                 self._open[self._lent.submit(_carry_out_elsewhere, self._question, task)] = task
             else:
                 self._here.append(task)
-        except (BrokenExecutor, RuntimeError) as error:
-            self._replace([task], error)
-        except OSError as error:  # of too many processes, or of one that died while it was started
-            self._replace([task], NotStarted(_words(error)))
+        except (BrokenExecutor, RuntimeError, OSError) as error:
+            ours = self._own is not None and not isinstance(
+                error, BrokenExecutor
+            )  # too many processes, or threads
+            self._replace([task], NotStarted(_words(error)) if ours else error)
 
     def finished(self) -> list[tuple[Task, Answers]]:
         """Tasks that are done, with their answers; waits a while for one, and gives none where there is none."""
@@ -173,10 +174,11 @@ class Workers:
 
         Nobody could leave while a process of ours goes on: Python waits for it at its exit.
         """
-        for future in self._open:
-            future.cancel()
         if self._own is not None:
-            end(self._own)
+            end(self._own)  # its thread fails on what somebody else has cancelled
+        else:
+            for future in self._open:
+                future.cancel()
         self._open.clear()
 
 
@@ -237,7 +239,7 @@ _scenario_of_worker: list[AnyScenario] = []
 def _start_worker(scenario: AnyScenario) -> None:
     """Give a process its scenario once."""
     follow_parent()
-    gc.disable()  # what points leave behind has no cycles; what they have in common would be walked again and again
+    gc.disable()  # points leave few cycles behind; what they have in common would be walked again and again
     _scenario_of_worker.append(scenario)
 
 

@@ -79,7 +79,8 @@ def engine() -> str:
         found = (
             [*folder.glob("*.py"), *folder.glob("*.toml")] if name.startswith("sim") else folder.rglob("*.py")
         )
-        files |= {f"{name}/{path.relative_to(folder).as_posix()}": path.read_bytes() for path in found}
+        own = [path for path in found if "measuring" not in path.parts]  # which gives data, and no results
+        files |= {f"{name}/{path.relative_to(folder).as_posix()}": path.read_bytes() for path in own}
     tables = Path(str(import_module("profiles").__file__)).parent.glob("*.toml")
     files |= {f"profiles/{path.name}": path.read_bytes() for path in tables}
     return content_of(tuple(sorted(files.items())))

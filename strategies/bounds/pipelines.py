@@ -6,7 +6,7 @@ carries the messages of many hops, and of all replicas: no pipeline is faster th
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from profiles.costs.layers import FloatArray
 from strategies.bounds.gradient_sums import sums_end_s
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.pipeline import Pipeline
+
+ROUNDING: Final = 1e-12
+"""Share that trips added up by multiplication stay below the same added one by one."""
 
 PortTraffic = tuple[int, int, float]
 """The position that sends, the one that receives, and bytes of all messages of one iteration."""
@@ -97,7 +100,7 @@ def _paced_s(
     for last in {degree - 1, int(pass_s.argmax())}:
         before = begin <= last
         through_s = there_by_s[before] + head_s[last] + left[before] * pass_s[last]
-        own_s[last] = float(through_s.max(initial=0.0))
+        own_s[last] = (1 - ROUNDING) * float(through_s.max(initial=0.0))
     return own_s
 
 

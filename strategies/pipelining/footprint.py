@@ -74,7 +74,7 @@ def recomputed_bytes(pipeline: Pipeline, stage: Stage) -> float:
     return sum_in_order(_recomputed(pipeline, stage)) * pipeline.held_batch
 
 
-def _recomputed(pipeline: Pipeline, stage: Stage) -> list[float]:
+def _recomputed(pipeline: Pipeline, stage: Stage) -> tuple[float, ...]:
     """Bytes per sample that the activations of each block of a stage take beyond what it kept of them.
 
     The hidden state that a block kept is among what it saves, but where a skip is joined to it first: then what comes
@@ -84,7 +84,7 @@ def _recomputed(pipeline: Pipeline, stage: Stage) -> list[float]:
     return pipeline.scenario.remember(alike, lambda: _recomputed_anew(pipeline, stage))
 
 
-def _recomputed_anew(pipeline: Pipeline, stage: Stage) -> list[float]:
+def _recomputed_anew(pipeline: Pipeline, stage: Stage) -> tuple[float, ...]:
     saved, component = _activations(pipeline, stage), pipeline.component(stage)
     if pipeline.scenario.workload.checkpointing == "selective":
         saved = saved - _attended(pipeline, stage)
@@ -94,7 +94,7 @@ def _recomputed_anew(pipeline: Pipeline, stage: Stage) -> list[float]:
         own = float(saved[of.start - first : of.stop - first].sum())
         alone = of.start and of.start not in joined
         found.append(max(0.0, own - (component.layers[of.start - 1].output_bytes if alone else 0.0)))
-    return found
+    return tuple(found)
 
 
 def blocks_of(component: Component, stage: Stage) -> list[range]:

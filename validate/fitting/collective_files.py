@@ -217,7 +217,9 @@ class Judged(NamedTuple):
 def report_collectives(options: Namespace) -> None:
     """Print what the law is worth on rows that were left out; write the cluster files if asked to."""
     rows = read_measured(options.data)
-    title = "collectives: errors of rows that the fit has not seen"
+    title = (
+        "collectives: errors of rows left out of the fit (where it begins was chosen with all boxes known)"
+    )
     show(120, table(title, COLUMNS, (of.cells for of in judged(rows)), left=COLUMNS[:3]))
     if options.write:
         _write_clusters({name: file_text(name, fitted_cluster(rows, name)) for name in FILES})

@@ -151,7 +151,10 @@ NOTHING: Final = Known()
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Errors of rows that a fit has not seen; ``scheme`` says what was left out, at most one of it at a time."""
+    """Errors of rows left out of a fit; ``scheme`` says which, at most one of it at a time.
+
+    What fits begin with (``Belief``) was chosen with all boxes known, those left out among them.
+    """
 
     scheme: str
     operation: str

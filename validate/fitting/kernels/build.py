@@ -5,7 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from profiles.machines.law_tables import ATTENTION_KEYS, CACHE_KEYS, MATMUL_KEYS, MEMORY_KEYS, OVERLAP, WIDE
+from profiles.machines.law_tables import (
+    ATTENTION_KEYS,
+    CACHE_KEYS,
+    MATMUL_KEYS,
+    MEMORY_KEYS,
+    OVERLAP,
+    WIDE_KEY,
+)
 from profiles.measuring.writing import toml_text
 from validate.fitting.kernels import classes, rows
 from validate.fitting.kernels.classes import Origin, Target, target
@@ -107,7 +114,7 @@ class Builder:
             words += f"; all causal: keys and channels as {origin.priors}"
         values = {"causal_us": 0.0, "tile": 0.0, **found.given, **found.values}
         if origin.wide:
-            values[WIDE] = classes.wide_factor(origin.wide, values)
+            values[WIDE_KEY] = classes.wide_factor(origin.wide, values)
             words += f"; wide: {origin.note}"
         return Coefficients(values | ({"fixed_us": values["causal_us"]} if causal else {}), words, found)
 
@@ -164,7 +171,7 @@ def law_text(name: str, builder: Builder) -> str:
     keys = {
         "matmul": (*MATMUL_KEYS, *CACHE_KEYS),
         "conv": ("forward", "data", "weight"),
-        "attention": (*ATTENTION_KEYS, OVERLAP, WIDE, *CACHE_KEYS),
+        "attention": (*ATTENTION_KEYS, OVERLAP, WIDE_KEY, *CACHE_KEYS),
         "memory": MEMORY_KEYS,
     }
     peaks = {"peaks": to.peaks, "peak_TFLOP_per_s": to.flop_peak, "peak_GB_per_s": to.bytes_peak}
