@@ -370,9 +370,10 @@ REFUSED = [
     ("run --model sd21 --strategy ddp more", "unexpected argument 'more'"),
     (
         "run --model sd21 --strategy ddp --gpu 8",
-        "unknown flag --gpu; did you mean --gpus? choose from --help, --model, --cluster, --stack",
+        "unknown flag --gpu; did you mean --gpus?\n",
     ),
     ("run --model sd21 --strategy ddp --json=yes", "--json is 'yes', but takes no value"),
+    ("sweep --model sd21 --out=", "--out is empty, must name a file"),
     ("run --model sd21 --strategy ddp --gpus", "--gpus needs a value"),
     ("run --model sd21 --strategy", "--strategy needs a value"),
     # names
@@ -571,7 +572,9 @@ def test_an_interrupted_sweep_leaves_its_finished_rows(elsewhere):
     code, out, err = interrupted_after(4, elsewhere / "kept.sqlite")
     assert (code, out) == (130, "")
     wrote, may, stored, interrupted = err.splitlines()
-    told = re.fullmatch(r"sim: wrote what is known of (\d+) points to rows-incomplete\.csv: (.*)", wrote)
+    told = re.fullmatch(
+        r"sim: wrote what is known of (\d+) points so far to rows-incomplete\.csv: (.*)", wrote
+    )
     counts = [int(number) for number in re.findall(r"\d+", told[2])]
     assert sum(counts) == int(told[1])  # simulated, bounded, infeasible, and not looked at: not all is known
     assert "simulated" in told[2]

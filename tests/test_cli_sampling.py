@@ -373,7 +373,8 @@ REFUSED = [
     ("sweep --model pixart --patches 4 --micro-batches 4", "no strategy of this sweep has the parameter --micro-"),
     (
         "sweep --model pixart --objective cost",
-        "--objective is 'cost', must be one of throughput, latency, memory, pareto in a sweep of training",
+        "--objective is 'cost', must be one of throughput, latency, memory, pareto in a sweep of training; "
+        "cost is of sampling: --steps or --task sample",
     ),
     ("tune --model pixart --steps 5", "unknown flag --steps; choose from "),
     # another strategy's parameters

@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import sim
@@ -174,7 +175,7 @@ def test_json_says_all_of_it(folder, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found.keys() == {"compared", "only_before", "only_after"}
     (one,) = found["compared"]
-    assert one.keys() == {"question", "differing", "winners", "same", "turned", "moved"}
+    assert one.keys() == {"question", "differing", "winners", "same", "turned", "unlisted", "moved"}
     assert one["differing"].keys() == {"content of cluster"}
     assert one["moved"][0].keys() == {"strategy", "num_gpus", "parameters", "before_s", "after_s", "ranks"}
 
@@ -239,3 +240,44 @@ def test_a_merge_that_cannot_be_is_refused_and_makes_nothing(folder, tmp_path, c
     assert main(["merge", str(out), *others]) == 2
     assert problem in capsys.readouterr().err
     assert out.exists() == (stores[0] == "there.sqlite")
+
+
+def test_a_store_and_the_rows_of_its_sweep_differ_in_points_of_one_result_alone(folder):
+    (comparison,), *_ = compare(folder / "before.sqlite", folder / "before.csv")
+    assert comparison.turned == {}
+    store, rows = comparison.before.points, comparison.after.points
+    assert comparison.unlisted == len(store) - len(rows) > 0
+    (back,), *_ = compare(folder / "before.csv", folder / "before.sqlite")
+    assert (back.turned, back.unlisted) == ({}, comparison.unlisted)
+
+
+def test_integers_that_pandas_wrote_as_floats_are_read_as_integers(folder, tmp_path):
+    frame = pd.read_csv(folder / "before.csv")
+    assert any(kind.kind == "f" for kind in frame.dtypes)
+    frame.to_csv(tmp_path / "again.csv", index=False)
+    (comparison,), *_ = compare(folder / "before.csv", tmp_path / "again.csv")
+    assert (comparison.turned, comparison.differing) == ({}, {})
+
+
+def test_a_file_of_another_kind_is_refused_with_those_that_are_read(tmp_path):
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1\x00\xff")
+    with pytest.raises(
+        InputError, match=r"rows\.parquet: is Parquet, must be a store, rows .* \.csv or results as \.json"
+    ):
+        read_records(tmp_path / "rows.parquet")
+
+
+def test_other_gpus_and_strategies_are_among_what_is_asked_otherwise(folder, tmp_path):
+    swept(tmp_path, "two", gpus=2, strategy=["ddp"])
+    for ending in ("csv", "json", "sqlite"):
+        (comparison,), *_ = compare(tmp_path / f"two.{ending}", folder / f"batch.{ending}")
+        assert comparison.differing["gpus"] == ("2", "4")
+        assert comparison.differing["strategies"] == ("ddp", "1f1b, ddp, gpipe")
+
+
+def test_that_two_models_are_compared_is_said_first(folder, tmp_path, capsys):
+    write_rows(sim.sweep("uvit-h", **ASKED), tmp_path / "other.csv")
+    assert main(["compare", str(folder / "batch.csv"), str(tmp_path / "other.csv")]) == 0
+    _, first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first == "  two models are compared:"
+    assert second == "  model: sd21 -> uvit-h"

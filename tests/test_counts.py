@@ -58,7 +58,7 @@ def test_numbers_on_which_nothing_fits_are_left_out():
 
 
 def test_the_verdict_names_the_fastest_beside_the_knee(scaling, monkeypatch):
-    assert dict(scaling.verdict.lines)["knee"].startswith("none up to 8 GPUs")
+    assert dict(scaling.verdict.lines)["knee"].startswith("none: up to 8 GPUs each")
     monkeypatch.setattr(explored, "PAYS", 0.99)  # nothing added pays
     assert (scaling.knee.gpus, scaling.fastest.gpus) == (2, 8)
     verdict = scaling.verdict
@@ -132,7 +132,7 @@ def test_the_terminal_shows_the_knee_and_the_best_on_each_number(scaling, monkey
         assert any(line.startswith("│ knee") for line in lines)
         assert any(line.startswith("again: sim run --model sd21") for line in lines)
     assert "batch 64" in scalings.title_of(scaling)
-    assert knee_line(scaling)[1].startswith(("none up to 8 GPUs", "2 GPUs", "4 GPUs"))
+    assert knee_line(scaling)[1].startswith(("none: up to 8 GPUs", "2 GPUs", "4 GPUs"))
 
 
 def test_markdown_shows_the_same(scaling, capsys):
@@ -200,3 +200,20 @@ def test_one_number_of_gpus_has_the_verdict_of_its_sweep_and_no_knee():
     one = sim.sweep("sd21", gpus=[2], batch_size=8, strategy="ddp", workers=1)
     assert "knee" not in repr(one)
     assert one.verdict.lines == one.sweeps[0].verdict.lines
+
+
+def test_the_last_number_of_gpus_is_no_knee():
+    scaling = sim.sweep("flux-dev", gpus=[1, 2], steps=4, objective="cost", strategy="single", workers=1)
+    assert not scaling.bends
+    assert repr(scaling).endswith("knee none>")
+    said = "none: up to 2 GPUs each added GPU pays; the speed per GPU there is 100% of that on 1"
+    assert knee_line(scaling) == ("knee", said)
+
+
+def test_one_gpu_is_no_gpus():
+    sweep = sim.sweep("flux-dev", gpus=1, steps=4, strategy="single", workers=1)
+    assert "on 1 GPU of p4de" in sweep.title
+    assert (
+        "on 1 to 2 GPUs of p4de"
+        in sim.sweep("flux-dev", gpus=[1, 2], steps=4, strategy="single", workers=1).title
+    )

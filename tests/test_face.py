@@ -263,11 +263,11 @@ def test_an_error_names_the_parameter_in_python_and_the_flag_on_the_command_line
 
 
 @pytest.mark.parametrize("ask", [sim.run, sim.sweep, sim.schedule])
-def test_a_misspelt_parameter_is_refused_with_those_there_are(ask):
+def test_a_misspelt_parameter_is_refused_with_the_one_that_it_is_like(ask):
     given = {"model": "sd21", "strategy": "gpipe", "micro_batchs": 8}
     with pytest.raises(
         sim.InputError,
-        match=r"^unknown parameter 'micro_batchs'; did you mean micro_batches\? choose from pipe",
+        match=r"^unknown parameter 'micro_batchs'; did you mean micro_batches\?$",
     ):
         ask(**given)
 
@@ -396,8 +396,8 @@ def test_a_result_has_every_key_of_its_row():
 
 
 def test_a_misspelt_argument_is_refused_with_all_that_there_are():
-    with pytest.raises(sim.InputError, match=r"unknown parameter 'gpu'; did you mean gpus\?") as caught:
-        sim.run("sd21", "ddp", gpu=2)
+    with pytest.raises(sim.InputError, match="unknown parameter 'colour'; choose from ") as caught:
+        sim.run("sd21", "ddp", colour=2)
     choices = str(caught.value).partition("choose from ")[2].split(", ")
     assert {"model", "strategy", "cluster", "gpus", "stack", "overlap", "batch_size", "nodes"} <= set(choices)
 

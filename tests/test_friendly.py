@@ -95,7 +95,7 @@ def test_flags_and_choices_that_were_almost_right_are_told(tell):
     for arguments, words in (
         (
             "run --model sd21 --strategy diffusionpipe --fil full",
-            "unknown flag --fil; did you mean --fill? choose",
+            "unknown flag --fil; did you mean --fill?\n",
         ),
         ("run --model sd21 --strategy 1f1b --pipelin-degree 2", "did you mean --pipeline-degree?"),
         (

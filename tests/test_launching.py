@@ -383,3 +383,11 @@ def test_a_model_without_a_script_is_refused_by_the_runtime_s_file():
     bare = replace(find_runtime("xdit-scripts"), scripts={})
     with pytest.raises(InputError, match=r"^runtimes/xdit-scripts.toml: scripts names none of pixart$"):
         launch_of(result, bare)
+
+
+def test_a_parameter_of_pipelines_decides_nothing_without_a_pipeline():
+    asked = {**FLUX, "strategy": "hybrid", "gpus": 8, "batch_size": 8, "steps": 28}
+    assert sim.launch(**asked, patches=1, warmup_steps=2).runtime == "xdit"
+    assert sim.launch(**asked, ulysses_degree=2, receive="before").runtime == "xdit"
+    with pytest.raises(InputError, match="with warmup_steps 1 xdit"):
+        sim.launch(**asked, pipeline_degree=2)

@@ -197,7 +197,7 @@ def test_nodes_get_their_rank_the_address_and_hosts():
     asked = {"model": "sd21", "gpus": 16, "micro_batches": 2}
     found = sim.launch(**asked, strategy="fsdp", runtime="accelerate")
     assert "machine_rank" not in found.text
-    assert "# 2 x 16 samples between two steps" in found.text
+    assert "# 2 x 16 samples per GPU between two steps" in found.text
     assert "GradientAccumulationPlugin(num_steps=2, sync_each_batch=True)" in found.text
     assert "reduce_dtype=torch.float32" in found.text
     assert "--machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR" in " ".join(found.notes)

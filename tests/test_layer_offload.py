@@ -72,8 +72,8 @@ def test_stages_of_patches_do_not_fetch_blocks():
 @pytest.mark.parametrize(
     ("offload", "words"),
     [
-        ("optimizer", "offload is 'optimizer', must be none or layers:N"),
-        ("layers:0", "offload is 'layers:0', must be none or layers:N"),
+        ("optimizer", "offload is 'optimizer', must be none or layers:N in sampling"),
+        ("layers:0", "offload is 'layers:0', must be none or layers:N in sampling"),
         ("layers:58", "offload is layers:58, but transformer has 57 blocks"),
     ],
 )

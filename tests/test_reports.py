@@ -376,3 +376,11 @@ def test_a_sweep_of_the_command_line_writes_its_report(tmp_path, monkeypatch, ca
     assert main([*asked[:-1], "r.txt"]) == 2
     assert "--report is 'r.txt', must end in .html" in capsys.readouterr().err
     assert load_cluster("p4de").name in text
+
+
+@pytest.mark.parametrize("name", ["page.pdf", "page"])
+def test_a_report_that_is_no_page_is_refused_in_python_too(name, tmp_path):
+    result = sim.run("sd21", "ddp", gpus=2)
+    with pytest.raises(sim.InputError, match=r"^path is .*, must end in \.html$"):
+        result.write_report(tmp_path / name)
+    assert not (tmp_path / name).exists()

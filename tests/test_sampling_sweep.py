@@ -199,7 +199,7 @@ def test_samplers_are_looked_at_on_smaller_powers_of_two_and_single_on_one(num_g
 def test_on_one_gpu_there_is_single_alone():
     points = find_points(pixart(1))
     assert [point.name for point in points if point.strategy is not None] == ["single"]
-    assert {p.kind for p in points if p.strategy is None} == {"no degrees for so few GPUs"}
+    assert {p.kind for p in points if p.strategy is None} == {"no degrees for these GPUs and this batch"}
 
 
 def test_a_result_says_on_how_many_gpus_it_runs_and_what_an_image_costs(sweep):

@@ -77,7 +77,7 @@ def test_an_unknown_keyword_is_compared_with_arguments_and_options_too(name, mea
         lambda **given: sim.run("pixart", "ulysses", **given),
         lambda **given: sim.sweep("pixart", **given),
     ):
-        with pytest.raises(InputError, match=f"unknown parameter '{name}'; did you mean {meant}\\? "):
+        with pytest.raises(InputError, match=f"unknown parameter '{name}'; did you mean {meant}\\?"):
             ask(steps=2, **{name: 8})
     with pytest.raises(InputError, match=r"did you mean objective\?"):
         sim.sweep("sd21", objectives="memory")

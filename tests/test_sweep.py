@@ -5,6 +5,7 @@ from math import inf
 
 import pytest
 
+import sim
 from profiles.architectures.models import load_model, model_names
 from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import load_cluster
@@ -355,3 +356,8 @@ def test_a_value_that_not_all_strategies_know_leaves_the_others_out(scenario, va
 def test_a_value_that_no_strategy_knows_is_refused_although_others_lack_the_parameter(scenario):
     with pytest.raises(InputError, match="partition is 'thirds', must be one of blocks, optimal"):
         find_points(scenario, ["1f1b", "pulse", "ddp"], {"partition": "thirds"})
+
+
+def test_where_no_degrees_exist_both_the_gpus_and_the_batch_are_named():
+    (point,) = sim.sweep("sd21", gpus=64, batch_size=100, strategy="interleaved", workers=1).points
+    assert point.reason == "no degrees of parallelism for gpus(64) and batch_size(100)"

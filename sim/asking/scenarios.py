@@ -201,7 +201,8 @@ def check_known(request: Request, arguments: Sequence[str] = ()) -> None:
     for name in request.parameters:
         if name not in every and name not in own:
             known = list(dict.fromkeys([*own, *arguments, "batch_size", *OPTIONS[task], *WHAT_IFS]))
-            raise InputError(f"unknown parameter '{name}'; {near(name, known)}choose from {', '.join(known)}")
+            meant = near(name, known).rstrip() or f"choose from {', '.join(known)}"
+            raise InputError(f"unknown parameter '{name}'; {meant}")
 
 
 def scenario_of(request: Request) -> AnyScenario:

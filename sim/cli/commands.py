@@ -121,10 +121,9 @@ def check_files(options: argparse.Namespace) -> None:
 
 
 def _check_report(path: Path) -> None:
-    from sim.report.html.document import check_plotly
+    from sim.report.html.document import check_ending, check_plotly
 
-    if path.suffix.lower() != ".html":
-        raise InputError(f"--report is '{path}', must end in .html")
+    check_ending("--report", path)
     check_plotly()
 
 

@@ -50,6 +50,13 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"is {shown(value)}, {rule}")
 
 
+def file_flag(text: str) -> Path:
+    """A file to write; an empty name is refused."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty, must name a file")
+    return Path(text)
+
+
 def flags_of(parser: argparse.ArgumentParser) -> list[str]:
     """The flags of a command that its help shows."""
     visible = [action for action in parser._actions if action.help is not argparse.SUPPRESS]

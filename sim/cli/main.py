@@ -166,7 +166,8 @@ def _describe_unknown(argument: str, options: argparse.Namespace) -> str:
         meant = near(argument, own)
         return f"{', '.join(names)} has no parameter {argument}; {meant}it has {', '.join(own) or 'none'}"
     meant = near(argument, [*options.flags, *own])
-    return f"unknown flag {one_line(argument, 80)}; {meant}choose from {', '.join(options.flags)}"
+    known = meant.rstrip() or f"choose from {', '.join(options.flags)}"
+    return f"unknown flag {one_line(argument, 80)}; {known}"
 
 
 def make_parser(arguments: Sequence[str], *, whole: bool = False) -> argparse.ArgumentParser:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from sim.cli.console import Parser
+from sim.cli.console import Parser, file_flag
 
 
 def _add_list(parser: argparse.ArgumentParser, name: str, _: Sequence[str]) -> None:
@@ -101,8 +101,8 @@ def _add_launch(launch: argparse.ArgumentParser, _: str, arguments: Sequence[str
 def _add_pictures(parser: argparse.ArgumentParser, what: str, trace: str, gantt: str) -> None:
     """Offer what an answer is printed as, its trace, its pictures, and its question as a file."""
     parser.add_argument("--json", action="store_true", help=f"print {what}")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help=f"write {trace}")
-    parser.add_argument("--gantt", type=Path, metavar="FILE", help=f"draw {gantt} (.png, .svg, .pdf)")
+    parser.add_argument("--trace", type=file_flag, metavar="FILE", help=f"write {trace}")
+    parser.add_argument("--gantt", type=file_flag, metavar="FILE", help=f"draw {gantt} (.png, .svg, .pdf)")
     _add_report(parser)
     _add_print_experiment(parser)
 
@@ -112,7 +112,10 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
         "--format", choices=("text", "markdown"), default="text", help="how to print (default: text)"
     )
     parser.add_argument(
-        "--report", type=Path, metavar="FILE.html", help="write a page with pictures that needs no network"
+        "--report",
+        type=file_flag,
+        metavar="FILE.html",
+        help="write a page with pictures that needs no network",
     )
 
 
@@ -130,7 +133,7 @@ def _add_sweep(sweep: argparse.ArgumentParser, _: str, arguments: Sequence[str])
     def outputs(parser: argparse.ArgumentParser) -> None:
         _add_search(parser)
         parser.add_argument(
-            "--plot", type=Path, metavar="FILE", help="draw speed against memory (.png, .svg, .pdf)"
+            "--plot", type=file_flag, metavar="FILE", help="draw speed against memory (.png, .svg, .pdf)"
         )
         best = "a Chrome trace of the best point", "the schedule of the best point"
         _add_pictures(parser, "all rows as JSON", *best)
@@ -159,10 +162,10 @@ def _add_search(sweep: argparse.ArgumentParser) -> None:
         " video, where GPUs that a point leaves work on copies of it; pareto finds all that nothing beats in both"
         " speed and memory",
     )
-    sweep.add_argument("--out", type=Path, metavar="FILE", help="where all rows go, .csv or .parquet")
+    sweep.add_argument("--out", type=file_flag, metavar="FILE", help="where all rows go, .csv or .parquet")
     sweep.add_argument(
         "--store",
-        type=Path,
+        type=file_flag,
         metavar="FILE",
         help="keep what is done in an SQLite file: a sweep that was stopped goes on from there",
     )

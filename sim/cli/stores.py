@@ -45,6 +45,9 @@ def _print(one: Comparison) -> None:
     screen.print(
         f"  points simulated in both: {one.same} as they were, {len(moved)} moved{turned}", soft_wrap=True
     )
+    if one.unlisted:
+        said = "of the store have no row, such as those with the result of another"
+        screen.print(f"  points: {one.unlisted} {said}", soft_wrap=True)
     if moved:
         table = Table(
             "point", "before", "after", "change", "rank", title=f"largest {min(SHOWN, len(moved))} changes"
@@ -60,6 +63,8 @@ def _reasons(one: Comparison) -> Sequence[str]:
     """What differs between the two, in words."""
     differing = one.differing
     lines = [f"{key}: {before or 'none'} -> {after or 'none'}" for key, (before, after) in differing.items()]
+    if "model" in differing:
+        return ["two models are compared:", *lines]
     if lines:
         return lines
     hashed = (one.before.inputs.keys() & one.after.inputs.keys()) - {CODE}

@@ -194,7 +194,7 @@ def _write_reached(sweeps: Sequence[Sweep], out: Path) -> None:
     }
     said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     print(
-        f"sim: wrote what is known of {there} points to {out}: {said or 'nothing'}",
+        f"sim: wrote what is known of {there} points so far to {out}: {said or 'nothing'}",
         file=sys.stderr,
     )
     if statuses["bounded"] or left:

@@ -39,7 +39,7 @@ class Comparison:
 
     @property
     def differing(self) -> dict[str, tuple[str | None, str | None]]:
-        """What is asked in another way, and the inputs whose content differs: by key, before and after.
+        """What is asked in another way, and the inputs whose content differs: by key, before and after; a model first.
 
         Of a model at another resolution, or for another task, the content differs with what is asked.
         """
@@ -52,7 +52,21 @@ class Comparison:
                     found[where] = before.get(key), after.get(key)
         if found.keys() & {"task", "resolution"}:
             found.pop("content of model", None)
-        return dict(sorted(found.items()))
+        if self.before.stored == self.after.stored:  # rows list strategies without a point, too
+            found |= self._tried
+        return dict(sorted(found.items(), key=lambda item: (item[0] != "model", item[0])))
+
+    @property
+    def _tried(self) -> dict[str, tuple[str | None, str | None]]:
+        """The numbers of GPUs and the strategies that the points of the two are of, where they differ."""
+        found: dict[str, tuple[str | None, str | None]] = {}
+        for name, key in (("gpus", "num_gpus"), ("strategies", "strategy")):
+            before, after = (
+                sorted({getattr(of, key) for of in one.points}) for one in (self.before, self.after)
+            )
+            if before != after:
+                found[name] = ", ".join(map(str, before)), ", ".join(map(str, after))
+        return found
 
     @property
     def moved(self) -> list[Moved]:
@@ -74,11 +88,27 @@ class Comparison:
 
     @property
     def turned(self) -> dict[str, int]:
-        """Counts of points whose status is another one, or which one of the two does not know."""
-        keys = list(dict.fromkeys([*self.before.points, *self.after.points]))
+        """Counts of points whose status is another one, or which one of the two does not know; unlisted ones apart."""
+        left_out = self._unlisted
+        keys = [
+            key for key in dict.fromkeys([*self.before.points, *self.after.points]) if key not in left_out
+        ]
         pairs = [(_status(self.before, key), _status(self.after, key)) for key in keys]
         counts = Counter(f"{before} -> {after}" for before, after in pairs if before != after)
         return dict(sorted(counts.items()))
+
+    @property
+    def unlisted(self) -> int:
+        """Points of a store that the rows beside it do not list, as those with the result of another."""
+        return len(self._unlisted)
+
+    @property
+    def _unlisted(self) -> set[Key]:
+        one, other = self.before, self.after
+        if one.stored == other.stored:
+            return set()
+        store, listed = (one, other) if one.stored else (other, one)
+        return store.points.keys() - listed.points.keys()
 
     def to_json(self) -> dict[str, Any]:
         """The comparison under public keys."""
@@ -88,6 +118,7 @@ class Comparison:
             "winners": [_winner_json(record) for record in (self.before, self.after)],
             "same": self.same,
             "turned": self.turned,
+            "unlisted": self.unlisted,
             "moved": [
                 {**_key_json(m.key), "before_s": m.before_s, "after_s": m.after_s, "ranks": list(m.ranks)}
                 for m in self.moved

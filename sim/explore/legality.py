@@ -10,6 +10,7 @@ from profiles.software.levers import HALF
 from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
 from sim.asking.scenarios import KIND
 from sim.explore.points import Point
+from sim.outcomes.phrases import gpus_words
 from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of
 from strategies.parameters import flag_of
@@ -18,10 +19,12 @@ from strategies.strategy import AnyScenario, AnyStrategy
 
 NO_RUNTIME: Final = "none known"
 """In place of the names of runtimes that run a point, where none is known."""
+OF_PIPELINES: Final = ("patches", "warmup_steps", "receive", "layers")
+"""Parameters of samplers that change nothing of the whole image on one stage."""
 
 
 def case_of(strategy: AnyStrategy, scenario: AnyScenario) -> Case:
-    """A point as runtimes see it.
+    """A point as runtimes see it, without parameters that change nothing of it.
 
     Raises:
         InfeasibleError: it does not exist.
@@ -33,6 +36,8 @@ def case_of(strategy: AnyStrategy, scenario: AnyScenario) -> Case:
     groups = point.guidance_groups(scenario)
     if parameters.get("pipeline_degree", 0) is None:
         parameters["pipeline_degree"] = gpus // groups
+    if parameters.get("pipeline_degree") == 1 and parameters.get("patches") in (None, 1):
+        parameters = {name: of for name, of in parameters.items() if name not in OF_PIPELINES}
     if "guidance_degree" in parameters:  # what the degrees leave are groups with images of their own
         degrees = [of for name, of in parameters.items() if name.endswith("_degree") and of]
         parameters["data_degree"] = gpus // prod(
@@ -113,11 +118,11 @@ def check_heeded(strategy: AnyStrategy, scenario: AnyScenario) -> None:
     workload = scenario.workload
     if workload.heads == "padded" and grid.ulysses * grid.tensor == 1:
         raise InputError(
-            f"--heads is padded, but {strategy.name} does not divide attention heads on {workload.num_gpus} GPUs"
+            f"--heads is padded, but {strategy.name} does not divide attention heads on {gpus_words(workload.num_gpus)}"
         )
     if workload.all_to_all != HALF and grid.ulysses == 1:
         asked = f"--all-to-all is {workload.all_to_all}"
-        raise InputError(f"{asked}, but {strategy.name} has no all-to-all on {workload.num_gpus} GPUs")
+        raise InputError(f"{asked}, but {strategy.name} has no all-to-all on {gpus_words(workload.num_gpus)}")
 
 
 def check_runs(name: str, strategy: AnyStrategy, scenario: AnyScenario) -> Runtime:

@@ -193,7 +193,10 @@ def _candidates(cls: Any, scenario: AnyScenario) -> list[Asked]:  # noqa: ANN401
         except InfeasibleError as error:
             errors.append(error)
     if not found:
-        none = InfeasibleError(f"no degrees of parallelism for gpus({gpus})", "no degrees for so few GPUs")
+        asked = f"gpus({gpus}) and batch_size({scenario.workload.batch_size})"
+        none = InfeasibleError(
+            f"no degrees of parallelism for {asked}", "no degrees for these GPUs and this batch"
+        )
         raise next(iter(errors), none)
     return found
 

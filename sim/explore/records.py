@@ -5,6 +5,7 @@ Questions are told apart by all that was asked, and by the content of what was r
 
 import csv
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from sim.explore.kept import bounds_from, mapping_in, mapping_of, measures_from,
 from sim.explore.store import StoreFile
 from sim.outcomes.contents import content_of
 from sim.outcomes.measures import Measures
-from sim.outcomes.phrases import OUT_OF_MEMORY
+from sim.outcomes.phrases import OUT_OF_MEMORY, gpus_words
 from strategies.registry import strategies_of
 from strategies.strategy import is_seamless
 
@@ -37,6 +38,8 @@ CODE: Final = "code"
 RELIEF: Final = "relief"
 """Of a point that was tried again for want of memory: what is recomputed in it."""
 SQLITE: Final = b"SQLite format 3\0"
+PARQUET: Final = b"PAR1"
+WHOLE: Final = re.compile(r"-?\d+\.0", re.ASCII)
 
 
 class Key(NamedTuple):
@@ -48,7 +51,7 @@ class Key(NamedTuple):
 
     def __str__(self) -> str:
         given = " ".join(f"{name.replace('_', '-')} {value}" for name, value in self.parameters)
-        return f"{self.strategy} on {self.num_gpus} GPUs{': ' if given else ''}{given}"
+        return f"{self.strategy} on {gpus_words(self.num_gpus)}{': ' if given else ''}{given}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,11 @@ class Recorded:
         return content_of((self.asked, self.inputs))[:8]
 
     @property
+    def stored(self) -> bool:
+        """Whether it is of a store, which holds points with the result of another, and all that was tried."""
+        return CODE in self.inputs
+
+    @property
     def winner(self) -> Key | None:
         """The best recommended point; None where none was simulated."""
         ranked = (
@@ -111,6 +119,8 @@ def read_records(path: Path) -> list[Recorded]:
         raise InputError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
     if start == SQLITE:
         records = list(_of_store(path))
+    elif start.startswith(PARQUET):
+        raise InputError(f"{path}: is Parquet, must be a store, rows of a sweep as .csv or results as .json")
     else:
         records = _of_rows(_csv_rows(path) if path.suffix == ".csv" else _json_rows(path))
     if not records:
@@ -152,8 +162,9 @@ class FileRow:
 
 
 def cell(value: object) -> str:
-    """A value as a file of rows holds it."""
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    """A value as a file of rows holds it; a column with gaps gives integers back as floats."""
+    said = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return said.removesuffix(".0") if WHOLE.fullmatch(said) else said
 
 
 def _csv_rows(path: Path) -> Iterator[FileRow]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, overload
 from profiles.errors import DiffusimWarning, InputError
 from sim.explore.counts import counts, counts_in
 from sim.explore.sweep import Sweep
+from sim.outcomes.phrases import gpus_words
 from sim.outcomes.results import Result
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Scaling:
 
     def __repr__(self) -> str:
         counts = ", ".join(str(sweep.scenario.workload.num_gpus) for sweep in self.sweeps)
-        words = f", knee {self.knee.gpus if self.knee else 'none'}" if len(self) > 1 else ""
+        words = f", knee {self.knee.gpus if self.knee and self.bends else 'none'}" if len(self) > 1 else ""
         return f"<Scaling over {counts} GPUs{words}>"
 
     def _repr_html_(self) -> str:
@@ -111,6 +112,11 @@ class Scaling:
         None where nothing that is recommended fits on any.
         """
         return knee_of(self.steps)
+
+    @property
+    def bends(self) -> bool:
+        """Whether there are GPUs beyond the knee, which do not pay."""
+        return self.knee is not None and self.knee.gpus < self.steps[-1].gpus
 
     @property
     def fastest(self) -> Step | None:
@@ -156,7 +162,7 @@ class Scaling:
         """The question in words."""
         counts = [sweep.scenario.workload.num_gpus for sweep in self.sweeps]
         workload = self.chosen.scenario.workload
-        here, there = f" on {workload.num_gpus} GPUs of ", f" on {counts[0]} to {counts[-1]} GPUs of "
+        here, there = f" on {gpus_words(workload.num_gpus)} of ", f" on {counts[0]} to {counts[-1]} GPUs of "
         title = self.chosen.title.replace(here, there, 1)
         return title.replace(f", batch {workload.batch_size}", f", {self.batch}", 1)
 

@@ -29,7 +29,7 @@ from sim.explore.ways_out import nearest, why_none
 from sim.explore.workers import LENT, SERIAL_POINTS, WAVE, Workers
 from sim.outcomes.contents import content_of, inputs_of
 from sim.outcomes.parts import named_traces, replay_parts
-from sim.outcomes.phrases import activity
+from sim.outcomes.phrases import activity, gpus_words
 from sim.outcomes.results import Result
 from sim.outcomes.runs import source_of
 from sim.replay.engine import no_collection
@@ -92,7 +92,8 @@ class Sweep:
     def __post_init__(self) -> None:
         if self.objective not in (offered := objectives(self.scenario)):
             rule = f"must be one of {', '.join(offered)} in a sweep of {KIND[self.scenario.task]}"
-            raise InputError(f"--objective is '{self.objective}', {rule}")
+            hint = "; cost is of sampling: --steps or --task sample" * (self.objective == "cost")
+            raise InputError(f"--objective is '{self.objective}', {rule}{hint}")
         check_integer("top", self.top)
 
     def ranked(self) -> list[Point]:
@@ -218,7 +219,7 @@ class Sweep:
         scenario, workload = self.scenario, self.scenario.workload
         where = f"{scenario.cluster.name}, stack {scenario.stack.name}"
         doing = activity(scenario.task, scenario.options)
-        title = f"{scenario.model.title}, {doing} on {workload.num_gpus} GPUs of {where}"
+        title = f"{scenario.model.title}, {doing} on {gpus_words(workload.num_gpus)} of {where}"
         asked = scenario.asked
         drawn = f", {asked['resolution']} pixels, {asked['steps']} steps" if scenario.task == "sample" else ""
         return ", ".join([f"{title}, batch {workload.batch_size}{drawn}", *scenario.departures])
@@ -233,8 +234,7 @@ class Sweep:
         names = [
             "status", "strategy", "num_gpus", "samples_per_s", "tie", "bubble_ratio", "peak_memory_bytes", "reason",
         ]  # fmt: skip
-        frame = self.frame(best_of_each=True)
-        shown = frame[[name for name in names if name in frame]]
+        shown = self.frame(best_of_each=True).filter(items=names)
         return f"<b>{escape(self.title)}</b>{shown.to_html(index=False)}"
 
     def rows(self, *, best_of_each: bool = False) -> list[dict[str, Any]]:

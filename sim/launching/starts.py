@@ -123,10 +123,12 @@ class Start:
     def each(self) -> int:
         """Samples of one micro-batch, on each GPU, or on the GPUs that share them."""
         batch, count = self.scenario.workload.batch_size, self.strategy.micro_batches
-        sharing = prod(
-            getattr(self.strategy, f"{axis}_degree", 1) for axis in ("pipeline", "context", "tensor")
-        )
-        return int(batch * sharing // (self.gpus * count))
+        return int(batch * self.sharing // (self.gpus * count))
+
+    @property
+    def sharing(self) -> int:
+        """GPUs that share the samples of a micro-batch."""
+        return prod(getattr(self.strategy, f"{axis}_degree", 1) for axis in ("pipeline", "context", "tensor"))
 
 
 Written = tuple[str, ...]

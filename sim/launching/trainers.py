@@ -64,7 +64,8 @@ def _reduced(start: Start) -> str:
 
 def _steps_words(start: Start) -> str:
     """The micro-batches of a step in words."""
-    return f"{start.strategy.micro_batches} x {start.each} samples between two steps of the optimizer"
+    whose = "GPU" if start.sharing == 1 else f"{start.sharing} GPUs that share them"
+    return f"{start.strategy.micro_batches} x {start.each} samples per {whose} between two steps of the optimizer"
 
 
 def _recomputing(start: Start) -> str:

@@ -10,7 +10,7 @@ from profiles.errors import InputError
 from profiles.mappings import FrozenMapping
 from profiles.units import GIB
 from sim.outcomes.measures import Measures
-from sim.outcomes.phrases import activity, missing_memory
+from sim.outcomes.phrases import activity, gpus_words, missing_memory
 from strategies.plans.traces import Trace
 from strategies.strategy import AnyScenario, AnyStrategy
 
@@ -128,7 +128,7 @@ class Result:
     @property
     def title(self) -> str:
         """Model, strategy, GPUs, stack and what departs from plain training in words."""
-        gpus = "1 GPU" if self.num_gpus == 1 else f"{self.num_gpus} GPUs"
+        gpus = gpus_words(self.num_gpus)
         doing = activity(self.task, self.options)
         where = f"{self.model} by {self.strategy}, {doing} on {gpus} of {self.cluster}, stack {self.stack}"
         return ", ".join([where, *self.departures])

@@ -53,8 +53,3 @@ def drawn_words(options: Mapping[str, Any]) -> tuple[str, str]:
 def counted_words(task: str, options: Mapping[str, Any]) -> str:
     """What speeds count: samples, images or videos."""
     return "samples" if task == "train" else drawn_words(options)[1]
-
-
-def gpus_words(count: int) -> str:
-    """A number of GPUs in words."""
-    return "1 GPU" if count == 1 else f"{count} GPUs"

@@ -6,9 +6,10 @@ from typing import Final
 
 from profiles.units import GIB
 from sim.explore.scaling import Scaling, Step
+from sim.outcomes.phrases import gpus_words
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import Tried, how, tried
-from sim.report.numbers import band, counted_words, gpus_words, milliseconds
+from sim.report.numbers import band, counted_words, milliseconds
 from sim.report.panels import Line, show_panel
 from sim.report.reasons import account_of_best
 from sim.report.tables import console
@@ -98,9 +99,11 @@ def knee_line(scaling: Scaling) -> Line:
     knee, steps = scaling.knee, scaling.steps
     assert knee is not None
     beyond = next((step for step in steps if step.gpus > knee.gpus), None)
-    words = f"{gpus_words(knee.gpus)}, at {knee.efficiency:.0%} of the speed per GPU on {steps[0].gpus}"
+    share, first = f"{knee.efficiency:.0%}", steps[0].gpus
     if beyond is None:
-        return ("knee", f"none up to {words}")
+        pays = f"none: up to {gpus_words(knee.gpus)} each added GPU pays"
+        return ("knee", f"{pays}; the speed per GPU there is {share} of that on {first}")
+    words = f"{gpus_words(knee.gpus)}, at {share} of the speed per GPU on {first}"
     return ("knee", f"{words}; those added up to {beyond.gpus} bring {beyond.gain:.0%} of their share")
 
 
@@ -120,9 +123,8 @@ def columns(scaling: Scaling, steps: Sequence[Step]) -> list[Column]:
         f"{r.latency_s:.3f}" if sampled else milliseconds(r.iteration_s).removesuffix(" ms") for r in results
     ]
     knee = scaling.knee
-    marked = knee is not None and knee != steps[-1]
     return [
-        Column("GPUs", [f"{step.gpus}{' knee' if marked and step == knee else ''}" for step in steps]),
+        Column("GPUs", [f"{step.gpus}{' knee' if scaling.bends and step == knee else ''}" for step in steps]),
         Column("strategy", [r.strategy for r in results], words=True),
         Column("how", [how(r, values) for r in results], 2, words=True, widest=18),
         *_copies_column(steps),

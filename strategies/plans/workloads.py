@@ -60,7 +60,7 @@ MAX_RANK: Final = 4096
 """More than this is no thin product beside any linear of today."""
 
 
-def _swapped(offload: str, others: str) -> int:
+def _swapped(offload: str, task: str, others: str) -> int:
     """Blocks whose weights lie in the host's memory.
 
     Raises:
@@ -70,7 +70,7 @@ def _swapped(offload: str, others: str) -> int:
         return 0
     found = LAYERS.fullmatch(offload) if isinstance(offload, str) else None
     if found is None or not int(found[1]):
-        raise wrong("offload", f"is {offload!r}, must be {others} or layers:N, N from 1")
+        raise wrong("offload", f"is {offload!r}, must be {others} or layers:N in {task}, N from 1")
     return int(found[1])
 
 
@@ -146,7 +146,7 @@ class TrainingWorkload:
         Raises:
             InputError: ``offload`` is none of its values.
         """
-        return 0 if self.offload == "optimizer" else _swapped(self.offload, "none, optimizer")
+        return 0 if self.offload == "optimizer" else _swapped(self.offload, "training", "none, optimizer")
 
     @property
     def rank(self) -> int:
@@ -274,7 +274,7 @@ class SamplingWorkload:
         Raises:
             InputError: ``offload`` is none of its values.
         """
-        return _swapped(self.offload, "none")
+        return _swapped(self.offload, "sampling", "none")
 
     @property
     def computed_steps(self) -> int:

@@ -33,6 +33,16 @@ def check_plotly(flag: str = "--report") -> None:
         raise InputError(f"{flag} needs plotly: pip install 'diffusim[report]'")
 
 
+def check_ending(flag: str, path: Path) -> None:
+    """Refuse a report that no browser would take for a page.
+
+    Raises:
+        InputError: the ending is not .html.
+    """
+    if path.suffix.lower() != ".html":
+        raise InputError(f"{flag} is '{path}', must end in .html")
+
+
 def document(values: Mapping[str, Any]) -> str:
     """The text of the page that draws some values; ``title`` is the one that it must have."""
     check_plotly()
@@ -68,8 +78,9 @@ def write_document(path: Path, values: Mapping[str, Any]) -> None:
     """Write the page.
 
     Raises:
-        InputError: the file cannot be written, or Plotly is not installed.
+        InputError: its ending is another, it cannot be written, or Plotly is not installed.
     """
+    check_ending("path", path)
     text = document(values)
     draft = path.with_name(f".{path.name}.draft")
     try:
