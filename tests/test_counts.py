@@ -192,6 +192,9 @@ def test_by_cost_the_runner_up_is_named_at_the_most_gpus_that_pay(costs, capsys)
     assert costs.knee.gpus == 4
     assert lines["copies"].startswith("4 side by side, each on images of its own, draw ")
     assert "GPU-seconds each" in lines["runner-up"]
+    names = costs.verdict.best, costs.verdict.runner_up
+    for word, result in zip(("best", "runner-up"), names, strict=True):
+        assert f"on {result.num_gpus} GPU" in lines[word]
     print_scaling(costs)
     assert "copies" in capsys.readouterr().out
 

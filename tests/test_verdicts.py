@@ -14,7 +14,7 @@ from sim.outcomes.runs import run_point
 from sim.report import rankings
 from sim.report.changes import CONTENDERS, Change, contenders, variations
 from sim.report.descriptions import varied
-from sim.report.panels import bar, show_panel, speed_words, time_words
+from sim.report.panels import bar, result_lines, show_panel, speed_words, time_words
 from sim.report.rankings import print_markdown, print_rows_json, print_sweep
 from sim.report.reasons import shares
 
@@ -40,6 +40,16 @@ def test_the_verdict_is_of_the_best_point_and_the_best_of_another_strategy(train
     assert verdict.runner_up is others[0].result
     assert verdict.runner_up_ties == any(point is others[0] for point in trained.ties())
     assert sum(verdict.ties.values()) == len(trained.ties())
+
+
+@pytest.mark.parametrize(
+    ("memory", "remark"), [(24.0, ": does not fit"), (24.5, ": nearly full"), (25.0, "")]
+)
+def test_memory_that_is_nearly_full_is_said_to_be(verdict, memory, remark):
+    """The run takes 24.06 GiB."""
+    result = sim.run("sd21", "ddp", gpus=8, batch_size=64, memory=f"{memory}GiB")
+    words = dict(result_lines(result, verdict.account))["memory"]
+    assert words.endswith(f"{result.peak_memory_bytes / 2**30:.1f} of {memory} GiB{remark}")
 
 
 def test_the_verdict_prints_what_it_holds(trained, verdict):

@@ -29,6 +29,9 @@ FULL, HOST, PART, NONE = "█", "▓", "▒", "░"
 LEAST_SHARE: Final = 0.005
 """Shares of the time that the host takes and that are below this count as compute."""
 
+NEARLY: Final = 0.97
+"""Share of a device's memory beyond which estimates, which torch's own bytes hold within 3 %, may be too low to fit."""
+
 Line = tuple[str, str]
 """A word, and what it says; a line without a word goes on with the one above."""
 
@@ -66,8 +69,12 @@ def _memory_words(result: Result) -> str:
     peak = result.expected.peak_memory_bytes
     if result.memory_bytes is None:
         return f"{peak / GIB:.1f} GiB"
-    short = "" if result.fits_memory else ": does not fit"
-    return f"{bar(peak / result.memory_bytes)} {peak / GIB:.1f} of {result.memory_bytes / GIB:.1f} GiB{short}"
+    share, remark = peak / result.memory_bytes, ""
+    if not result.fits_memory:
+        remark = ": does not fit"
+    elif share > NEARLY:
+        remark = ": nearly full"
+    return f"{bar(share)} {peak / GIB:.1f} of {result.memory_bytes / GIB:.1f} GiB{remark}"
 
 
 def time_words(account: Account) -> str:

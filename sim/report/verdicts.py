@@ -10,6 +10,7 @@ from profiles.units import GIB
 from sim.explore.legality import runtimes_of
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
+from sim.outcomes.phrases import gpus_words
 from sim.outcomes.results import Result
 from sim.report.changes import Change, changes, fastest_of
 from sim.report.descriptions import Tried, fairness, how, tried
@@ -94,7 +95,7 @@ class Verdict:
     @property
     def lines(self) -> list[Line]:
         """The verdict line by line: a word, and what it says."""
-        named = ", ".join(filter(None, (self.best.strategy, self.how)))
+        named = self._named(self.best, self.how)
         lines = [
             *self.lead,
             ("at the knee" if len(self.lead) > 1 else "best", named),
@@ -113,6 +114,12 @@ class Verdict:
         lines.append(("trust", "exact: all times are given" if self.trust is None else str(self.trust)))
         notes = filter(None, (self.fair, self.note))
         return [*lines, *(("note", words) for words in notes)]
+
+    def _named(self, result: Result, parameters: str) -> str:
+        """A point by its strategy and parameters, with its GPUs where best and runner-up do not take all alike."""
+        alike = self.copies == 1 and (self.runner_up is None or self.runner_up.num_gpus == self.best.num_gpus)
+        where = "" if alike else f"on {gpus_words(result.num_gpus)}"
+        return ", ".join(filter(None, (result.strategy, parameters, where)))
 
     def _copies_line(self) -> list[Line]:
         """What all GPUs draw, where the best leaves some that copies of it work on."""
@@ -156,7 +163,7 @@ class Verdict:
         if self.runner_up is None:
             where = " on 1 GPU" if self.best.num_gpus == 1 else ""
             return f"none: no other strategy that was asked has a point that fits{where}"
-        named = ", ".join(filter(None, (self.runner_up.strategy, self.runner_up_how)))
+        named = self._named(self.runner_up, self.runner_up_how)
         if self.objective == "memory":
             return f"{named}: {self.runner_up.peak_memory_bytes / GIB:.1f} GiB"
         ratio = self.best.samples_per_s / self.runner_up.samples_per_s
