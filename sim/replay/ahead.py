@@ -8,13 +8,20 @@ itself, to the last bit.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from math import inf
 from typing import Final
 
-from strategies.plans.wiring import Slots, Wiring
+from strategies.plans.wiring import NONE, Slots, Wiring
 
-NEVER: Final = -1
+NEVER: Final = -1.0
+"""Start of the op of an event at which none ends."""
+
+Event = tuple[float, int, int, float, Slots | None]
+"""Its time and its number, its device, when the op began that ends then, and what that sends.
+
+None where a collective may start then, which is the engine's; where a device only wakes, no op ends.
+"""
 
 
 @dataclass(slots=True)
@@ -27,8 +34,7 @@ class Ahead:
         ends: for each device the end of each of these.
         arrived: for each slot when it arrives; infinite while it was not sent.
         put: puts a delivery on the wire at some time.
-        pending: (time, number, device) of all events to come.
-        begun: for each device when the op began that it is running; negative where it runs none.
+        pending: all events to come.
     """
 
     wiring: Wiring
@@ -36,32 +42,28 @@ class Ahead:
     ends: list[list[float]]
     arrived: list[float]
     put: Callable[[int, float], object]
-    pending: list[tuple[float, int, int]] = field(default_factory=list)
-    begun: list[float] = field(default_factory=list)
+    pending: list[Event] = field(default_factory=list)
 
     def run(self) -> None:  # noqa: PLR0912  a call for each op would cost more than the op
         """Run ahead as far as no collective can have started.
 
         A device starts its next op once all that it reads was sent; else it sleeps until that is. When an op ends, its
         device goes on, then those that slept until what it wrote was sent: at once or, where other events are due at
-        this very time, after these. All of it stands in one loop, for a replay is made of it.
+        this very time, after these. All of it stands in one loop, for a replay is made of it. An event leaves once its
+        device has its next, which then takes its place.
         """
         reach = reaches(self.wiring)
         if reach is None:
             return
-        pending, begun, starts, ends = self.pending, self.begun, self.starts, self.ends
-        arrived, put, rows = self.arrived, self.put, self._rows()
-        begun += [NEVER] * len(reach)
-        sleeping: dict[int, int] = {}
-        going, now, scheduled = tuple(range(len(reach))), 0.0, 0
+        pending, starts, ends, arrived, put = self.pending, self.starts, self.ends, self.arrived, self.put
+        rows, free_s, sleeping = self._rows(reach), [0.0] * len(reach), dict[int, int]()
+        going, now, scheduled, taken = tuple(range(len(rows))), 0.0, 0, False
         while True:
             for device in going:
-                own = ends[device]
-                index = len(own)
-                if index == len(rows[device]):
+                if not (row := rows[device]):
                     continue
-                duration_s, waits, _ = rows[device][index]
-                start = own[-1] if index else 0.0
+                duration_s, waits, sends = row[-1]
+                start = free_s[device]
                 for slot in waits:
                     at = arrived[slot]
                     if at == inf:
@@ -70,40 +72,51 @@ class Ahead:
                     if at > start:
                         start = at
                 else:
-                    begun[device] = start
+                    row.pop()
                     scheduled += 1
-                    heappush(pending, (now + (start - now + duration_s), scheduled, device))
+                    event = (now + (start - now + duration_s), scheduled, device, start, sends)
+                    if taken:
+                        heapreplace(pending, event)
+                        taken = False
+                    else:
+                        heappush(pending, event)
+            if taken:
+                heappop(pending)
             if not pending:
                 return
-            now, _, device = pending[0]
-            going = (device,)
-            if begun[device] >= 0:
-                index = len(ends[device])
-                if index == reach[device]:
+            now, _, device, start, sends = pending[0]
+            going, taken = (device,), True
+            if start != NEVER:
+                if sends is None:
                     return
-                starts[device].append(begun[device])
+                starts[device].append(start)
                 ends[device].append(now)
-                begun[device] = NEVER
-                for slot in rows[device][index][2]:
+                free_s[device] = now
+                for slot in sends:
                     put(slot, now)
                     if slot in sleeping:
                         going += (sleeping.pop(slot),)
-            heappop(pending)
-            if len(going) > 1:
-                woken, first = going[1:], scheduled + 1
-                scheduled += len(woken)
-                if pending and pending[0][0] == now:
-                    going = (device,)
-                    for number, other in enumerate(woken, first):
-                        heappush(pending, (now, number, other))
+                if len(going) > 1:
+                    heappop(pending)
+                    taken, first = False, scheduled + 1
+                    scheduled += len(going) - 1
+                    if pending and pending[0][0] == now:
+                        for number, other in enumerate(going[1:], first):
+                            heappush(pending, (now, number, other, NEVER, NONE))
+                        going = (device,)
 
-    def _rows(self) -> list[list[tuple[float, Slots, Slots]]]:
-        """For each device and op its duration, the slots that it waits for and those that it sends."""
-        wiring = self.wiring
-        return [
-            [*zip([op.duration_s for op in ops], waits, sends, strict=True)]
-            for ops, waits, sends in zip(wiring.plan.ops, wiring.waits, wiring.sends, strict=True)
-        ]
+    def _rows(self, reach: list[int]) -> list[list[tuple[float, Slots, Slots | None]]]:
+        """For each device, the last op first, its duration, the slots that it waits for and those that it sends.
+
+        Args:
+            reach: for each device the ops that may end; the next sends what a collective may start with.
+        """
+        rows = []
+        of = zip(self.wiring.plan.ops, self.wiring.waits, self.wiring.sends, reach, strict=True)
+        for ops, waits, sends, count in of:
+            own = zip([op.duration_s for op in ops], waits, [*sends[:count], None], strict=False)
+            rows.append([*own][::-1])
+        return rows
 
 
 def reaches(wiring: Wiring) -> list[int] | None:

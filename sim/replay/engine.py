@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from heapq import heappush
 from itertools import islice
 from math import inf, ulp
+from operator import itemgetter
 from typing import Final
 
 import simpy
@@ -18,7 +19,7 @@ from simpy.events import NORMAL
 
 from profiles.checks import sum_in_order
 from profiles.errors import DeadlockError
-from sim.replay.ahead import Ahead
+from sim.replay.ahead import NEVER, Ahead
 from sim.replay.streams import Stream, streams_of
 from sim.replay.ways import Leg, ways_of
 from strategies.plans.network import Network
@@ -101,9 +102,10 @@ class _Replay:
         """Let the devices run ahead, then start a process for each that is not done, where it has come to."""
         ahead = Ahead(self.wiring, self.starts, self.ends, self.arrived, self._send)
         ahead.run()
-        for due_s, _, device in sorted(ahead.pending):
-            self.env.process(self._device(device, due_s, runs=ahead.begun[device] >= 0))
-        due = {device for _, _, device in ahead.pending}
+        pending = sorted(ahead.pending, key=itemgetter(0, 1))
+        for due_s, _, device, start, _ in pending:
+            self.env.process(self._device(device, due_s, runs=start != NEVER))
+        due = {device for _, _, device, _, _ in pending}
         for device, (ends, ops) in enumerate(zip(self.ends, self.plan.ops, strict=True)):
             if device not in due and len(ends) < len(ops):
                 self.env.process(self._device(device))
