@@ -6,7 +6,7 @@ the last backward of a stage.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from operator import itemgetter
@@ -27,7 +27,6 @@ from strategies.plans.actions import (
     OPTIMIZER,
     Rows,
     StageAction,
-    new_action,
 )
 from strategies.plans.plan import Collective, Filling, Op, Plan, Tensor, new_op, new_tensor
 
@@ -57,8 +56,17 @@ class Recipe:
 class _Column(NamedTuple):
     """The tensors of one role and stage, one of each micro-batch, and whether a pass writes them, or reads them."""
 
-    tensors: range
+    tensors: list[int]
     written: bool
+
+
+class _Passes(NamedTuple):
+    """The passes of a kind through a stage: from its first micro-batch on what each reads and writes."""
+
+    first: int
+    duration_s: float
+    reads: list[tuple[int, ...]]
+    writes: list[tuple[int, ...]]
 
 
 def with_extra_forwards(layout: "Layout", rows: Rows) -> Rows:
@@ -101,7 +109,7 @@ class PipelineBuilder:
         self.kept: list[tuple[int, int]] = []
         self.rows: list[Drafts] = [Drafts() for _ in range(self.shape.degree)]
         self._known: dict[tuple[str, int], dict[int, int]] = {}
-        self._columns: dict[tuple[str, int], range] = {}
+        self._columns: dict[tuple[str, int], list[int]] = {}
         in_place = recipe.in_place
         self._handovers = (0.0,) * len(self.stages) if in_place else layout.handovers_bytes
         self._saved = [saved_bytes(layout, stage, in_place=in_place) for stage in self.stages]
@@ -186,12 +194,18 @@ class PipelineBuilder:
     def _row(self, actions: Sequence[StageAction], inputs: dict[tuple[int, int], list[int]]) -> Drafts:
         alike = dict.fromkeys(map(itemgetter(0, 1), actions))
         passes = {(stage, kind): self._passes(stage, kind, inputs) for stage, kind in alike}
-        return Drafts([passes[stage, kind][number] for stage, kind, number in actions])
+        ops: list[Op | Draft] = []
+        for action in actions:
+            stage, kind, number = action
+            first, duration_s, reads, writes = passes[stage, kind]
+            at = number - first
+            ops.append(new_op((action, duration_s, reads[at], writes[at], (), 0.0)))
+        return Drafts(ops)
 
-    def _passes(self, stage: int, kind: str, inputs: dict[tuple[int, int], list[int]]) -> Mapping[int, Op]:
-        """The passes of a kind through a stage, by micro-batch."""
+    def _passes(self, stage: int, kind: str, inputs: dict[tuple[int, int], list[int]]) -> "_Passes":
+        """The passes of a kind through a stage."""
         if kind == OPTIMIZER:
-            return {-1: Op(StageAction(stage, OPTIMIZER), 0.0)}
+            return _Passes(-1, 0.0, [()], [()])
         numbers = self.layout.micro_batches(self.seats[stage].cut)
         if kind in (FORWARD, EXTRA_FORWARD):
             duration_s, columns = self.stages[stage].forward_s, [*self._of_forward(stage, kind)]
@@ -200,14 +214,12 @@ class PipelineBuilder:
             duration_s = weight_s if kind == BACKWARD_WEIGHT else self.stages[stage].backward_s - weight_s
             columns = [*self._of_backward(stage, kind)]
         reads, writes = (
-            [*zip(*(c.tensors for c in columns if c.written == written), strict=True)] or [()] * len(numbers)
+            [*zip(*[c.tensors for c in columns if c.written == written], strict=True)] or [()] * len(numbers)
             for written in (False, True)
         )
         if inputs and kind in (FORWARD, EXTRA_FORWARD):
             reads = [(*inputs.get((stage, n), ()), *read) for n, read in zip(numbers, reads, strict=True)]
-        actions = map(new_action, zip(repeat(stage), repeat(kind), numbers))
-        ops = map(new_op, zip(actions, repeat(duration_s), reads, writes, repeat(()), repeat(0.0)))
-        return dict(zip(numbers, ops, strict=True))
+        return _Passes(numbers.start, duration_s, reads, writes)
 
     def _of_forward(self, stage: int, kind: str) -> Iterator["_Column"]:
         """Tensors of a forward, or of the extra one, which saves nothing and whose output is fed back."""
@@ -253,7 +265,7 @@ class PipelineBuilder:
             known, numbers = len(self.tensors), self.layout.micro_batches(self.seats[stage].cut)
             each = zip(repeat(role), repeat(stage), numbers, repeat(size_bytes))
             self.tensors += map(new_tensor, each)
-            tensors = self._columns[role, stage] = range(known, len(self.tensors))
+            tensors = self._columns[role, stage] = [*range(known, len(self.tensors))]
         return _Column(tensors, written)
 
     def _hidden(self, prefix: str, stage: int, *, written: bool) -> "_Column":
