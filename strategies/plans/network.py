@@ -77,17 +77,12 @@ class Network:
     def _find_route(self, source: int, target: int) -> Route:
         placement = self.placement
         pairs = list(zip(placement.ranks(source), placement.ranks(target), strict=True))
-        first, near = pairs[0], {placement.node(rank) for rank in pairs[0]}
-        each = placement.cluster.devices_per_node
+        near, each = set(map(placement.node, pairs[0])), placement.cluster.devices_per_node
         sharing = [pair for pair in pairs if pair[0] // each in near or pair[1] // each in near]
-        path = list(placement.path(*first))
-        load = dict.fromkeys((port for port, _ in path), 0)
-        for pair in sharing:
-            for port, _ in placement.path(*pair):
-                if port in load:
-                    load[port] += 1
-        ports = tuple([(self._port(port), load[port] / bandwidth) for port, bandwidth in path])
-        return Route(ports, max((hold for _, hold in ports), default=0.0), placement.delay_s(*first))
+        paths = [[*placement.path(*pair)] for pair in sharing]
+        load = Counter([port for path in paths for port, _ in path])
+        ports = tuple([(self._port(port), load[port] / bandwidth) for port, bandwidth in paths[0]])
+        return Route(ports, max([hold for _, hold in ports], default=0.0), placement.delay_s(*pairs[0]))
 
     def _port(self, key: Hashable) -> int:
         return self._ports.setdefault(key, len(self._ports))
