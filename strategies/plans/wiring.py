@@ -7,11 +7,9 @@ strategy lists a message.
 """
 
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from profiles.errors import DeadlockError
 from strategies.plans.actions import FrozenAction
@@ -26,8 +24,6 @@ class Transfer(NamedTuple):
     target: int
     size_bytes: float
 
-
-new_transfer: Callable[[Iterable[Any]], Transfer] = partial(tuple.__new__, Transfer)
 
 Slots = tuple[int, ...]
 
@@ -146,13 +142,13 @@ def _slot(wiring: Wiring, tensor: int, device: int) -> int:
 def _waits(wiring: Wiring, given: set[tuple[int, int]], device: int, ops: tuple[Op, ...]) -> list[Slots]:
     """For each op of a device the slots that must have arrived before it starts."""
     writers, slots, transfers, tensors = wiring.writers, wiring.slots, wiring.transfers, wiring.plan.tensors
-    rows = []
+    rows, new, nobody = [], tuple.__new__, (device, len(ops))
     for index, op in enumerate(ops):
         found = NONE
         for tensor in op.reads:
-            writer = writers.get(tensor)
-            if writer is None or writer[0] == device:
-                if writer is None or writer[1] >= index:
+            source, at = writers.get(tensor, nobody)
+            if source == device:
+                if at >= index:
                     slot = _deliver(wiring, given, device, index, tensor)
                     found += () if slot is None else (slot,)
                 continue
@@ -160,7 +156,7 @@ def _waits(wiring: Wiring, given: set[tuple[int, int]], device: int, ops: tuple[
             slot = slots.get(key)
             if slot is None:
                 slot = slots[key] = len(transfers)
-                transfers.append(new_transfer((tensor, writer[0], device, tensors[tensor].size_bytes)))
+                transfers.append(new(Transfer, (tensor, source, device, tensors[tensor].size_bytes)))
             found += (slot,)
         rows.append(found)
     return rows
