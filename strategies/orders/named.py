@@ -10,7 +10,6 @@ from strategies.plans.actions import (
     FORWARD,
     Rows,
     StageAction,
-    new_action,
 )
 
 
@@ -28,7 +27,13 @@ def one_forward_one_backward_order(degree: int, micro_batches: int) -> Rows:
     for position in range(degree):
         ahead = min(degree - 1 - position, micro_batches)
         forwards, backwards = (
-            [*map(new_action, zip(repeat(position), repeat(kind), range(micro_batches)))]
+            [
+                *map(
+                    tuple.__new__,
+                    repeat(StageAction),
+                    zip(repeat(position), repeat(kind), range(micro_batches)),
+                )
+            ]
             for kind in (FORWARD, BACKWARD)
         )
         pairs = chain.from_iterable(zip(forwards[ahead:], backwards, strict=False))

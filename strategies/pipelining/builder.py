@@ -28,7 +28,7 @@ from strategies.plans.actions import (
     Rows,
     StageAction,
 )
-from strategies.plans.plan import Collective, Filling, Op, Plan, Tensor, new_op, new_tensor
+from strategies.plans.plan import Collective, Filling, Op, Plan, Tensor
 
 if TYPE_CHECKING:
     from strategies.pipelining.layout import Layout
@@ -60,13 +60,8 @@ class _Column(NamedTuple):
     written: bool
 
 
-class _Passes(NamedTuple):
-    """The passes of a kind through a stage: from its first micro-batch on what each reads and writes."""
-
-    first: int
-    duration_s: float
-    reads: list[tuple[int, ...]]
-    writes: list[tuple[int, ...]]
+_Passes = tuple[int, float, list[tuple[int, ...]], list[tuple[int, ...]]]
+"""The passes of a kind through a stage: the first micro-batch, seconds, and what each reads and writes."""
 
 
 def with_extra_forwards(layout: "Layout", rows: Rows) -> Rows:
@@ -108,6 +103,8 @@ class PipelineBuilder:
         self.given: list[tuple[int, int]] = []
         self.kept: list[tuple[int, int]] = []
         self.rows: list[Drafts] = [Drafts() for _ in range(self.shape.degree)]
+        self.stepping: set[int] = set()
+        """Stages whose optimizer step is in its row."""
         self._known: dict[tuple[str, int], dict[int, int]] = {}
         self._columns: dict[tuple[str, int], list[int]] = {}
         in_place = recipe.in_place
@@ -199,13 +196,15 @@ class PipelineBuilder:
             stage, kind, number = action
             first, duration_s, reads, writes = passes[stage, kind]
             at = number - first
-            ops.append(new_op((action, duration_s, reads[at], writes[at], (), 0.0)))
+            # as _make, without a Python call for each of the many that a plan has
+            ops.append(tuple.__new__(Op, (action, duration_s, reads[at], writes[at], (), 0.0)))
         return Drafts(ops)
 
-    def _passes(self, stage: int, kind: str, inputs: dict[tuple[int, int], list[int]]) -> "_Passes":
+    def _passes(self, stage: int, kind: str, inputs: dict[tuple[int, int], list[int]]) -> _Passes:
         """The passes of a kind through a stage."""
         if kind == OPTIMIZER:
-            return _Passes(-1, 0.0, [()], [()])
+            self.stepping.add(stage)
+            return -1, 0.0, [()], [()]
         numbers = self.layout.micro_batches(self.seats[stage].cut)
         if kind in (FORWARD, EXTRA_FORWARD):
             duration_s, columns = self.stages[stage].forward_s, [*self._of_forward(stage, kind)]
@@ -219,7 +218,7 @@ class PipelineBuilder:
         )
         if inputs and kind in (FORWARD, EXTRA_FORWARD):
             reads = [(*inputs.get((stage, n), ()), *read) for n, read in zip(numbers, reads, strict=True)]
-        return _Passes(numbers.start, duration_s, reads, writes)
+        return numbers.start, duration_s, reads, writes
 
     def _of_forward(self, stage: int, kind: str) -> Iterator["_Column"]:
         """Tensors of a forward, or of the extra one, which saves nothing and whose output is fed back."""
@@ -264,7 +263,7 @@ class PipelineBuilder:
         if tensors is None:
             known, numbers = len(self.tensors), self.layout.micro_batches(self.seats[stage].cut)
             each = zip(repeat(role), repeat(stage), numbers, repeat(size_bytes))
-            self.tensors += map(new_tensor, each)
+            self.tensors += map(tuple.__new__, repeat(Tensor), each)
             tensors = self._columns[role, stage] = [*range(known, len(self.tensors))]
         return _Column(tensors, written)
 

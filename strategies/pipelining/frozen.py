@@ -60,6 +60,10 @@ class Drafts:
         """What each op does."""
         return [item.action for item in self._items]
 
+    def action(self, index: int) -> Action:
+        """What one op does."""
+        return self._items[index].action
+
     def append(self, draft: Draft) -> None:
         """Add an op at the end."""
         self._items.append(draft)

@@ -50,19 +50,19 @@ def reduce_and_step(builder: "PipelineBuilder") -> None:
 
 def _last_backward(builder: "PipelineBuilder", stage: int) -> int:
     """The index in its row at which a stage's gradients are complete."""
-    actions = builder.rows[builder.stages[stage].position].actions
-    kinds = (BACKWARD, BACKWARD_WEIGHT)
-    return next(i for i in reversed(range(len(actions))) if actions[i][0] == stage and actions[i][1] in kinds)
+    row, kinds = builder.rows[builder.stages[stage].position], (BACKWARD, BACKWARD_WEIGHT)
+    return next(
+        i for i in reversed(range(len(row))) if row.action(i)[0] == stage and row.action(i)[1] in kinds
+    )
 
 
 def placed_step(builder: "PipelineBuilder", stage: int) -> Draft:
     """The optimizer step of a stage: where its row places it, else a new one at the end."""
-    row = builder.rows[builder.stages[stage].position]
-    action = StageAction(stage, OPTIMIZER)
-    actions = row.actions
-    if action not in actions:
+    row, action = builder.rows[builder.stages[stage].position], StageAction(stage, OPTIMIZER)
+    if stage not in builder.stepping:
+        builder.stepping.add(stage)
         row.append(Draft(action, 0.0))
-    draft = row[actions.index(action) if action in actions else -1]
+    draft = row[-1 if row.action(-1) == action else row.actions.index(action)]
     draft.duration_s = builder.layout.step_s(builder.layout.trained_parameters[stage])
     return draft
 

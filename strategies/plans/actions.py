@@ -9,9 +9,8 @@ step 7 on stage 2. Where exchanges cut a pass into pieces, ``2P1@7.3`` and ``0F0
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 from profiles.errors import InputError
 from profiles.machines.fabrics import OPERATIONS
@@ -46,10 +45,6 @@ class StageAction(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.stage}{self.kind}{'' if self.micro_batch < 0 else self.micro_batch}"
-
-
-new_action: Callable[[Iterable[Any]], StageAction] = partial(tuple.__new__, StageAction)
-"""Its ``_make``, without a Python call for each of the many that an order has."""
 
 
 class FrozenAction(NamedTuple):

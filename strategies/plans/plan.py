@@ -4,10 +4,9 @@ A plan says nothing about time beyond the duration of each op. Transfers, memory
 ``strategies.plans.wiring`` derives the transfers, the engine the times, ``sim.replay.memory`` the bytes.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from strategies.plans.actions import Action, CollectiveAction, Entry, Listing, Order, number_pieces
 from strategies.plans.bubbles import Bubble
@@ -69,11 +68,6 @@ class Op(NamedTuple):
     writes: tuple[int, ...] = ()
     early: tuple[tuple[float, int], ...] = ()
     host_s: float = 0.0
-
-
-new_tensor: Callable[[Iterable[Any]], Tensor] = partial(tuple.__new__, Tensor)
-new_op: Callable[[Iterable[Any]], Op] = partial(tuple.__new__, Op)
-"""The ``_make`` of both, without a Python call for each of the many that a plan has."""
 
 
 @dataclass(frozen=True, slots=True)
