@@ -9,7 +9,7 @@ another is born, both count; only a collective finds free what was freed when it
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,7 +89,7 @@ def residencies(wiring: Wiring) -> Residencies:
     tensors, devices, births = _joined([written, others])
     stays = _Stays.of(written, others, len(plan.tensors))
     sizes = np.fromiter(map(attrgetter("size_bytes"), plan.tensors), np.float64, len(plan.tensors))[tensors]
-    needed, needs = stays.of_events(_joined(_uses(wiring, clock, sent)))
+    needed, needs = stays.of_events(_joined(_uses(wiring, clock, stays.homes, sent)))
     if plan.kept:  # nothing but the end counts
         kept, ends = stays.of_events(_table((*key, clock.zero + 1) for key in plan.kept))
         others_needed = ~np.isin(needed, kept)
@@ -158,14 +158,12 @@ def _table(rows: Iterable[Sequence[int]]) -> Events:
     return table[:, 0], table[:, 1], table[:, 2]
 
 
-def _sent(wiring: Wiring) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Tensor, source, target and slot of all transfers."""
-    slots = [slot for slot, transfer in enumerate(wiring.transfers) if transfer is not None]
-    messages = [transfer for transfer in wiring.transfers if transfer is not None]
-    tensors, sources, targets = (
-        np.fromiter(map(itemgetter(of), messages), np.int64, len(messages)) for of in range(3)
-    )
-    return tensors, sources, targets, np.array(slots, np.int64)
+def _sent(wiring: Wiring) -> Events:
+    """Tensor, target and slot of all transfers."""
+    count = len(wiring.slots)
+    table = np.fromiter(chain.from_iterable(wiring.slots), np.int64, 2 * count).reshape(-1, 2)
+    slots = np.flatnonzero([transfer is not None for transfer in wiring.transfers])
+    return table[slots, 0], table[slots, 1], slots
 
 
 def _written(wiring: Wiring, clock: _Clock) -> Events:
@@ -181,9 +179,9 @@ def _written(wiring: Wiring, clock: _Clock) -> Events:
     return tensors, writers[:, 0], births
 
 
-def _births_elsewhere(wiring: Wiring, clock: _Clock, sent: tuple[IntArray, ...]) -> list[Events]:
+def _births_elsewhere(wiring: Wiring, clock: _Clock, sent: Events) -> list[Events]:
     """The births of tensors that are given, arrive, or are a collective's."""
-    plan, (tensors, _, targets, slots) = wiring.plan, sent
+    plan, (tensors, targets, slots) = wiring.plan, sent
     return [
         _table((*key, clock.zero) for key in plan.given),
         (tensors, targets, slots + clock.arrivals),
@@ -196,9 +194,9 @@ def _births_elsewhere(wiring: Wiring, clock: _Clock, sent: tuple[IntArray, ...])
     ]
 
 
-def _uses(wiring: Wiring, clock: _Clock, sent: tuple[IntArray, ...]) -> list[Events]:
+def _uses(wiring: Wiring, clock: _Clock, homes: IntArray, sent: Events) -> list[Events]:
     """What needs a tensor where it lies: ops that read it, messages on their way, collectives."""
-    plan, (tensors, sources, _, slots) = wiring.plan, sent
+    plan, (tensors, _, slots) = wiring.plan, sent
     ops = [op for row in plan.ops for op in row]
     read = [*map(attrgetter("reads"), ops)]
     reads = np.fromiter(map(len, read), np.int64, len(ops))
@@ -209,7 +207,7 @@ def _uses(wiring: Wiring, clock: _Clock, sent: tuple[IntArray, ...]) -> list[Eve
             np.repeat(devices, reads),
             np.repeat(np.arange(len(ops)), reads),
         ),
-        (tensors, sources, slots + clock.arrivals),
+        (tensors, homes[tensors], slots + clock.arrivals),
         _table(
             (tensor, device, number)
             for number, collective in enumerate(plan.collectives, clock.collectives)
@@ -248,8 +246,9 @@ def _dated(trace: Trace, stays: Residencies) -> tuple[IntArray, FloatArray, Floa
     moments = np.concatenate([born, dead])
     changes = np.concatenate([stays.sizes, -stays.sizes])
     late = (stays.births >= stays.clock.starts) & (stays.births < stays.clock.early)
-    turns = np.concatenate([np.where(late, 2, 0), np.where(dead > born, 1, 3)])
-    order = np.lexsort((turns, moments, devices))
+    turns = np.concatenate([np.where(late, 2, 0), np.where(dead > born, 1, 3)]).astype(np.int8)
+    few = np.min_scalar_type(trace.plan.num_devices)  # small integers are sorted by digits
+    order = np.lexsort((turns, moments, devices.astype(few)))
     return devices[order], moments[order], changes[order], order
 
 

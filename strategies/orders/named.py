@@ -26,16 +26,8 @@ def one_forward_one_backward_order(degree: int, micro_batches: int) -> Rows:
     rows = []
     for position in range(degree):
         ahead = min(degree - 1 - position, micro_batches)
-        forwards, backwards = (
-            [
-                *map(
-                    tuple.__new__,
-                    repeat(StageAction),
-                    zip(repeat(position), repeat(kind), range(micro_batches)),
-                )
-            ]
-            for kind in (FORWARD, BACKWARD)
-        )
+        each = (zip(repeat(position), repeat(kind), range(micro_batches)) for kind in (FORWARD, BACKWARD))
+        forwards, backwards = ([*map(tuple.__new__, repeat(StageAction), own)] for own in each)
         pairs = chain.from_iterable(zip(forwards[ahead:], backwards, strict=False))
         rows.append((*forwards[:ahead], *pairs, *backwards[micro_batches - ahead :]))
     return tuple(rows)
