@@ -270,9 +270,8 @@ class Scenario(Scene[TrainingWorkload]):
     def variants(self, num_groups: int) -> list[tuple["Scenario", float, float]]:
         """The iterations that occur, each with its probability and the share of the groups that do this work."""
         probability, share = self.extra_forward_probability(num_groups), self.self_conditioning
-        without, extra = self.with_extra_forward(False), self.with_extra_forward(True)
-        both = (without, 1 - probability, 1 - share), (extra, probability, share)
-        return [variant for variant in both if variant[-1] > 0]
+        both = (False, 1 - probability, 1 - share), (True, probability, share)
+        return [(self.with_extra_forward(extra), often, of) for extra, often, of in both if of > 0]
 
     def only(self, backbone: int, num_gpus: int) -> "Scenario":
         """The scenario that trains one backbone alone on some of the GPUs, with the same batch."""

@@ -38,8 +38,8 @@ def replay(strategy: Strategy, scenario: Scenario) -> Trace:
         network = network_of(scenario, plan.placement)
         trace = simulate(plan, network)
         refined: list[Trace] = []
-        while isinstance(strategy, Refining):
-            plan = strategy.refine(scenario, trace)
+        while issubclass(type(strategy), Refining):  # asked of a class, as in ``jobs``
+            plan = cast(Refining, strategy).refine(scenario, trace)
             if plan is trace.plan:
                 break
             trace = simulate(plan, network)
@@ -118,8 +118,7 @@ def _replay_parts(variant: Variant) -> Iterator[Part]:
     """The parts of a variant, each as soon as it is replayed."""
     strategy, scenario = variant.strategy, variant.scenario
     if isinstance(scenario, Scenario):
-        assert isinstance(strategy, Strategy)
-        trace = replay(strategy, scenario)
+        trace = replay(cast(Strategy, strategy), scenario)
         yield Part(variant, Phase("iteration", trace.plan, 1), trace)
         return
     assert isinstance(strategy, Sampler)

@@ -242,9 +242,9 @@ def _stages(parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
     for own in parts_by(parts, lambda variant: variant.job):
         variant, phase, *_ = next(part for part in own if part.phase.steps)
         first_gpu = variant.job * variant.scenario.workload.num_gpus
-        for number, stage in enumerate(phase.plan.stages):
+        for stage, devices in zip(phase.plan.stages, _devices(phase.plan), strict=True):
             yield {
-                "devices": tuple(first_gpu + gpu for gpu in _devices(phase.plan, number)),
+                "devices": tuple(first_gpu + gpu for gpu in devices),
                 "first_layer": stage.first_layer,
                 "last_layer": stage.last_layer,
                 "forward_s": stage.forward_s,
@@ -253,9 +253,12 @@ def _stages(parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _devices(plan: Plan, stage: int) -> Iterable[int]:
-    """The GPUs that hold a stage; where patches pass, those whose ops are of it."""
+def _devices(plan: Plan) -> list[list[int]]:
+    """For each stage the GPUs that hold it; where patches pass, those whose ops are of it."""
+    if not (plan.ops[0] and isinstance(plan.ops[0][0].action, PatchAction)):
+        return [plan.placement.devices(stage.position) for stage in plan.stages]
     actions = [ops[0].action if ops else None for ops in plan.ops]
-    if not isinstance(actions[0], PatchAction):
-        return plan.placement.devices(plan.stages[stage].position)
-    return [device for device, of in enumerate(actions) if isinstance(of, PatchAction) and of.stage == stage]
+    return [
+        [device for device, of in enumerate(actions) if isinstance(of, PatchAction) and of.stage == number]
+        for number in range(len(plan.stages))
+    ]

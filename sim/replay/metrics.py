@@ -59,7 +59,9 @@ def waited_s(trace: Trace, wire: Sequence[Span], device: int, ops: range) -> Ite
         if start > before and own:
             if len(own) == 1:  # most often
                 sent, arrived = wire[own[0]]
-                yield max(0.0, (arrived if arrived < start else start) - (sent if sent > before else before))
+                awaited_s = (arrived if arrived < start else start) - (sent if sent > before else before)
+                if awaited_s > 0:
+                    yield awaited_s
             else:
                 yield _union_s((max(wire[s][0], before), min(wire[s][1], start)) for s in own)
         before = end
