@@ -6,12 +6,12 @@ scheduled, and every time is computed by the same operations: the engine goes on
 itself, to the last bit.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
 from math import inf
 from typing import Final
 
+from sim.replay.ways import Leg
 from strategies.plans.wiring import NONE, Slots, Wiring
 
 NEVER: Final = -1.0
@@ -32,31 +32,36 @@ class Ahead:
         wiring: of the plan.
         starts: for each device the start of each op that has ended.
         ends: for each device the end of each of these.
+        sent: for each slot when it goes on the wire.
         arrived: for each slot when it arrives; infinite while it was not sent.
-        put: puts a delivery on the wire at some time.
+        legs: for each slot its ports and the seconds it travels.
+        clocks: for each port until when it is held.
         pending: all events to come.
     """
 
     wiring: Wiring
     starts: list[list[float]]
     ends: list[list[float]]
+    sent: list[float]
     arrived: list[float]
-    put: Callable[[int, float], object]
+    legs: list[Leg]
+    clocks: list[float]
     pending: list[Event] = field(default_factory=list)
 
-    def run(self) -> None:  # noqa: PLR0912  a call for each op would cost more than the op
+    def run(self) -> None:  # noqa: PLR0912  calls for each op would cost more than the op
         """Run ahead as far as no collective can have started.
 
         A device starts its next op once all that it reads was sent; else it sleeps until that is. When an op ends, its
         device goes on, then those that slept until what it wrote was sent: at once or, where other events are due at
-        this very time, after these. All of it stands in one loop, for a replay is made of it. An event leaves once its
-        device has its next, which then takes its place.
+        this very time, after these. Messages hold their ports as in the engine. All of it stands in one loop, for a
+        replay is made of it. An event leaves once its device has its next, which then takes its place.
         """
         reach = reaches(self.wiring)
         if reach is None:
             return
-        pending, starts, ends, arrived, put = self.pending, self.starts, self.ends, self.arrived, self.put
+        pending, starts, ends, sent, arrived = self.pending, self.starts, self.ends, self.sent, self.arrived
         rows, free_s, sleeping = self._rows(reach), [0.0] * len(reach), dict[int, int]()
+        legs, clocks = self.legs, self.clocks
         going, now, scheduled, taken = tuple(range(len(rows))), 0.0, 0, False
         while True:
             for device in going:
@@ -93,7 +98,15 @@ class Ahead:
                 ends[device].append(now)
                 free_s[device] = now
                 for slot in sends:
-                    put(slot, now)
+                    ports, travel_s = legs[slot]
+                    begin = now
+                    for port, _ in ports:
+                        if clocks[port] > begin:
+                            begin = clocks[port]
+                    for port, hold_s in ports:
+                        clocks[port] = begin + hold_s
+                    sent[slot] = begin
+                    arrived[slot] = begin + travel_s
                     if slot in sleeping:
                         going += (sleeping.pop(slot),)
                 if len(going) > 1:

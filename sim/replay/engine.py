@@ -100,7 +100,8 @@ class _Replay:
 
     def _start_devices(self) -> None:
         """Let the devices run ahead, then start a process for each that is not done, where it has come to."""
-        ahead = Ahead(self.wiring, self.starts, self.ends, self.arrived, self._send)
+        times = self.starts, self.ends, self.sent, self.arrived
+        ahead = Ahead(self.wiring, *times, self.legs, self.clocks)
         ahead.run()
         pending = sorted(ahead.pending, key=itemgetter(0, 1))
         for due_s, _, device, start, _ in pending:
