@@ -48,7 +48,7 @@ class Ahead:
     clocks: list[float]
     pending: list[Event] = field(default_factory=list)
 
-    def run(self) -> None:  # noqa: PLR0912  calls for each op would cost more than the op
+    def run(self) -> None:  # noqa: PLR0912, PLR0915  calls for each op cost more than the op
         """Run ahead as far as no collective can have started.
 
         A device starts its next op once all that it reads was sent; else it sleeps until that is. When an op ends, its
