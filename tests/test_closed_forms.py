@@ -149,7 +149,7 @@ def test_an_engine_that_loses_a_message_is_caught_by_every_volume(again, monkeyp
         wiring = wire(plan)
         for slot, transfer in enumerate(wiring.transfers):
             if transfer is not None and "gradient" not in plan.tensors[transfer.tensor].role:
-                wiring.transfers[slot] = None
+                wiring.sources[slot] = None
                 break
         return wiring
 

@@ -69,7 +69,7 @@ class _Replay:
         self.env = _Clock()
         self.wiring = wiring
         self.plan = plan = wiring.plan
-        count = len(wiring.transfers)
+        count = len(wiring.sources)
         self.sent = [inf] * count
         self.arrived = [inf] * count
         self.written = [False] * count
@@ -79,7 +79,8 @@ class _Replay:
         self.starts: list[list[float]] = [[] for _ in plan.ops]
         self.ends: list[list[float]] = [[] for _ in plan.ops]
         self.early: list[list[float]] = [[] for _ in plan.ops]
-        self.legs = _legs(wiring.transfers, network)
+        self.sizes_bytes = [plan.tensors[tensor].size_bytes for tensor, _ in wiring.slots]
+        self.legs = _legs(wiring, self.sizes_bytes, network)
         self.collective_routes = [network.collective(collective) for collective in plan.collectives]
         self.ways = ways_of(self.collective_routes, self.legs)
         self.clocks = [0.0] * network.num_ports
@@ -115,7 +116,8 @@ class _Replay:
         spans = [span for span in self.spans if span is not None]
         kept = [self.arrived[self.wiring.slots[key]] for key in self.plan.kept if key in self.wiring.slots]
         last = [ends[-1] for ends in self.ends if ends] + [end for _, end in spans] + kept
-        sent = sum_in_order(transfer.size_bytes for transfer in self.wiring.transfers if transfer is not None)
+        sizes = zip(self.wiring.sources, self.sizes_bytes, strict=True)
+        sent = sum_in_order([size for source, size in sizes if source is not None])
         ended_s, copies = max(last, default=0.0), self.plan.placement.copies
         collected = sum_in_order(route.sent_bytes for route in self.collective_routes)
         ops = self.starts, self.ends, self.early
@@ -346,18 +348,18 @@ class _Move:
         return now
 
 
-def _legs(transfers: Sequence[Transfer | None], network: Network) -> list[Leg]:
+def _legs(wiring: Wiring, sizes_bytes: Sequence[float], network: Network) -> list[Leg]:
     """For each delivery the (port, seconds held) pairs and the seconds it travels; a signal takes none."""
     known: dict[tuple[int, int, float], Leg] = {}
     legs = []
-    for transfer in transfers:
-        if transfer is None:
+    for (tensor, target), source, size in zip(wiring.slots, wiring.sources, sizes_bytes, strict=True):
+        if source is None:
             legs.append(SIGNAL)
             continue
-        key = transfer[1:]
+        key = source, target, size
         leg = known.get(key)
         if leg is None:
-            leg = known[key] = _leg(transfer, network)
+            leg = known[key] = _leg(Transfer(tensor, *key), network)
         legs.append(leg)
     return legs
 

@@ -42,7 +42,7 @@ class _Clock:
         for ops in wiring.plan.ops:
             ends.append(ends[-1] + len(ops))
         count = len(wiring.plan.collectives)
-        collectives = ends[-1] + len(wiring.transfers)
+        collectives = ends[-1] + len(wiring.sources)
         zero = collectives + count
         return cls(ends, ends[-1], collectives, zero, zero + 2, zero + 2 + count)
 
@@ -162,7 +162,7 @@ def _sent(wiring: Wiring) -> Events:
     """Tensor, target and slot of all transfers."""
     count = len(wiring.slots)
     table = np.fromiter(chain.from_iterable(wiring.slots), np.int64, 2 * count).reshape(-1, 2)
-    slots = np.flatnonzero([transfer is not None for transfer in wiring.transfers])
+    slots = np.flatnonzero([source is not None for source in wiring.sources])
     return table[slots, 0], table[slots, 1], slots
 
 

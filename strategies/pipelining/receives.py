@@ -22,7 +22,7 @@ def posted_in_time(plan: Plan) -> dict[tuple[int, int], int]:
     trace = evaluate(plan, Network(plan.placement))
     wiring, posted = trace.wiring, {}
     for (tensor, device), slot in wiring.slots.items():
-        if wiring.transfers[slot] is not None:
+        if wiring.sources[slot] is not None:
             source, index = wiring.writers[tensor]
             posted[tensor, device] = bisect_left(trace.starts[device], trace.ends[source][index]) - 1
     return posted

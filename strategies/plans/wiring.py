@@ -37,7 +37,8 @@ class Wiring:
 
     Attributes:
         plan: the plan.
-        transfers: for each slot the message, or None: a signal or a collective's result, which takes no time.
+        sources: for each slot the device that sends a message, or None: a signal or a collective's result, which takes
+            no time.
         waits: for each device and op the slots that must have arrived before it starts.
         sends: for each device and op the slots that start when it ends.
         early: for each device and op (offset_s, slots) that start before it ends.
@@ -50,7 +51,7 @@ class Wiring:
     """
 
     plan: Plan
-    transfers: list[Transfer | None] = field(default_factory=list)
+    sources: list[int | None] = field(default_factory=list)
     waits: list[list[Slots]] = field(default_factory=list)
     sends: list[list[Slots]] = field(default_factory=list)
     early: list[dict[int, list[tuple[float, Slots]]]] = field(default_factory=list)
@@ -60,6 +61,15 @@ class Wiring:
     collective_sends: list[Slots] = field(default_factory=list)
     writers: dict[int, tuple[int, int]] = field(default_factory=dict)
     slots: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    @property
+    def transfers(self) -> list[Transfer | None]:
+        """For each slot the message, or None."""
+        tensors = self.plan.tensors
+        return [
+            None if source is None else Transfer(tensor, source, target, tensors[tensor].size_bytes)
+            for (tensor, target), source in zip(self.slots, self.sources, strict=True)
+        ]
 
 
 _TO_COLLECTIVES = -1
@@ -134,15 +144,15 @@ def _slot(wiring: Wiring, tensor: int, device: int) -> int:
     key = tensor, device
     slot = wiring.slots.get(key)
     if slot is None:
-        slot = wiring.slots[key] = len(wiring.transfers)
-        wiring.transfers.append(None)
+        slot = wiring.slots[key] = len(wiring.sources)
+        wiring.sources.append(None)
     return slot
 
 
 def _waits(wiring: Wiring, given: set[tuple[int, int]], device: int, ops: tuple[Op, ...]) -> list[Slots]:
     """For each op of a device the slots that must have arrived before it starts."""
-    writers, slots, transfers, tensors = wiring.writers, wiring.slots, wiring.transfers, wiring.plan.tensors
-    rows, new, nobody = [], tuple.__new__, (device, len(ops))
+    writers, slots, sources = wiring.writers, wiring.slots, wiring.sources
+    rows, nobody = [], (device, len(ops))
     for index, op in enumerate(ops):
         found = NONE
         for tensor in op.reads:
@@ -155,8 +165,8 @@ def _waits(wiring: Wiring, given: set[tuple[int, int]], device: int, ops: tuple[
             key = tensor, device
             slot = slots.get(key)
             if slot is None:
-                slot = slots[key] = len(transfers)
-                transfers.append(new(Transfer, (tensor, source, device, tensors[tensor].size_bytes)))
+                slot = slots[key] = len(sources)
+                sources.append(source)
             found += (slot,)
         rows.append(found)
     return rows
@@ -177,8 +187,8 @@ def _deliver(wiring: Wiring, given: set[tuple[int, int]], device: int, index: in
         )
     source, at = writer
     if source != device:
-        slot = wiring.slots[key] = len(wiring.transfers)
-        wiring.transfers.append(Transfer(tensor, source, device, wiring.plan.tensors[tensor].size_bytes))
+        slot = wiring.slots[key] = len(wiring.sources)
+        wiring.sources.append(source)
         return slot
     if at >= index:
         ops = wiring.plan.ops[device]
@@ -195,9 +205,9 @@ def _block(wiring: Wiring) -> None:
     Frozen work in between waits for none of it, or two devices that fill the same bubble would wait for each other.
     """
     outgoing: dict[tuple[int, int], list[int]] = {}
-    for slot, transfer in enumerate(wiring.transfers):
-        if transfer is not None:
-            outgoing.setdefault(wiring.writers[transfer.tensor], []).append(slot)
+    for ((tensor, _), slot), source in zip(wiring.slots.items(), wiring.sources, strict=True):
+        if source is not None:
+            outgoing.setdefault(wiring.writers[tensor], []).append(slot)
     for device, ops in enumerate(wiring.plan.ops):
         sent: list[int] = []
         for index, op in enumerate(ops):
@@ -209,7 +219,7 @@ def _block(wiring: Wiring) -> None:
 
 def _wire_receives(wiring: Wiring) -> None:
     plan = wiring.plan
-    wiring.posted = [False] * len(wiring.transfers)
+    wiring.posted = [False] * len(wiring.sources)
     wiring.receives = [{} for _ in plan.ops]
     conditions = dict(plan.posted_after)
     if plan.blocking:
@@ -222,7 +232,7 @@ def _wire_receives(wiring: Wiring) -> None:
                     before = index
     for (tensor, device), index in conditions.items():
         slot = wiring.slots.get((tensor, device))
-        if slot is not None and wiring.transfers[slot] is not None and index >= 0:
+        if slot is not None and wiring.sources[slot] is not None and index >= 0:
             wiring.posted[slot] = True
             wiring.receives[device].setdefault(index, []).append(slot)
 

@@ -14,12 +14,12 @@ from strategies.plans.wiring import UNKNOWN, Wiring, describe_deadlock, previous
 class _Worklist:
     def __init__(self, wiring: Wiring, network: Network) -> None:
         self.wiring = wiring
-        self.plan = wiring.plan
+        self.plan, self.transfers = wiring.plan, wiring.transfers
         self.network = network
-        self.written = [UNKNOWN] * len(wiring.transfers)
+        self.written = [UNKNOWN] * len(wiring.sources)
         self.posted = [UNKNOWN if waits else 0.0 for waits in wiring.posted]
-        self.sent = [UNKNOWN] * len(wiring.transfers)
-        self.arrived = [UNKNOWN] * len(wiring.transfers)
+        self.sent = [UNKNOWN] * len(wiring.sources)
+        self.arrived = [UNKNOWN] * len(wiring.sources)
         self.starts: list[list[float]] = [[] for _ in self.plan.ops]
         self.ends: list[list[float]] = [[] for _ in self.plan.ops]
         self.early: list[list[float]] = [[] for _ in self.plan.ops]
@@ -71,7 +71,7 @@ class _Worklist:
         at = max(self.written[slot], self.posted[slot])
         if at == UNKNOWN:
             return
-        transfer = self.wiring.transfers[slot]
+        transfer = self.transfers[slot]
         self.sent[slot] = self.arrived[slot] = at
         if transfer is not None:
             route = self.network.route(transfer.source, transfer.target)
