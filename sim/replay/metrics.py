@@ -43,10 +43,11 @@ def exposed_communication_s(trace: Trace) -> float:
     for device, ends in enumerate(trace.ends):
         for seconds in waited_s(trace, wire, device, range(len(ends))):
             total += seconds
-        before = ends[-1] if ends else 0.0
-        kept = (trace.wiring.slots.get(key) for key in trace.plan.kept if key[1] == device)
-        spans = (wire[slot] for slot in kept if slot is not None)
-        total += _union_s((max(a, before), b) for a, b in spans)
+        if trace.plan.kept:
+            before = ends[-1] if ends else 0.0
+            kept = (trace.wiring.slots.get(key) for key in trace.plan.kept if key[1] == device)
+            spans = (wire[slot] for slot in kept if slot is not None)
+            total += _union_s((max(a, before), b) for a, b in spans)
     return total / trace.plan.num_devices
 
 

@@ -29,6 +29,8 @@ def ways_of(routes: Sequence[CollectiveRoute], legs: Sequence[Leg]) -> dict[int,
 
     Ports that the same collectives hold, each as long, and no message, always show the same time: one stands for all.
     """
+    if not routes:
+        return {}
     distinct = {id(route): route for route in routes}
     uses: dict[int, list[tuple[int, bool, float]]] = {}
     for key, route in distinct.items():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from profiles.checks import sum_in_order
 from strategies.pipelining.footprint import recomputed_bytes, resident_buffers, saved_bytes
@@ -53,11 +53,8 @@ class Recipe:
     in_turn: bool = False
 
 
-class _Column(NamedTuple):
-    """The tensors of one role and stage, one of each micro-batch, and whether a pass writes them, or reads them."""
-
-    tensors: list[int]
-    written: bool
+_Column = tuple[list[int], bool]
+"""The tensors of one role and stage, one of each micro-batch, and whether a pass writes them, or reads them."""
 
 
 _Passes = tuple[int, float, list[tuple[int, ...]], list[tuple[int, ...]]]
@@ -213,14 +210,14 @@ class PipelineBuilder:
             duration_s = weight_s if kind == BACKWARD_WEIGHT else self.stages[stage].backward_s - weight_s
             columns = [*self._of_backward(stage, kind)]
         reads, writes = (
-            [*zip(*[c.tensors for c in columns if c.written == written], strict=True)] or [()] * len(numbers)
-            for written in (False, True)
+            [*zip(*[own for own, written in columns if written == out], strict=True)] or [()] * len(numbers)
+            for out in (False, True)
         )
         if inputs and kind in (FORWARD, EXTRA_FORWARD):
             reads = [(*inputs.get((stage, n), ()), *read) for n, read in zip(numbers, reads, strict=True)]
         return numbers.start, duration_s, reads, writes
 
-    def _of_forward(self, stage: int, kind: str) -> Iterator["_Column"]:
+    def _of_forward(self, stage: int, kind: str) -> Iterator[_Column]:
         """Tensors of a forward, or of the extra one, which saves nothing and whose output is fed back."""
         extra = kind == EXTRA_FORWARD
         prefix = "extra " if extra else ""
@@ -239,7 +236,7 @@ class PipelineBuilder:
             if stage in (source, target):
                 yield self._column(f"{prefix}skip to {target}", source, size, written=stage == source)
 
-    def _of_backward(self, stage: int, kind: str) -> Iterator["_Column"]:
+    def _of_backward(self, stage: int, kind: str) -> Iterator[_Column]:
         """Tensors of a backward, or of the part of it that gradients of inputs or of weights take."""
         yield self._column("saved", stage, self._saved[stage], written=False)
         if kind != BACKWARD and self._recomputed[stage]:  # gradients of weights need it too, and come later
@@ -258,24 +255,24 @@ class PipelineBuilder:
             if stage in (source, target):
                 yield self._column(f"skip gradient to {source}", target, size, written=stage == target)
 
-    def _column(self, role: str, stage: int, size_bytes: float, *, written: bool) -> "_Column":
+    def _column(self, role: str, stage: int, size_bytes: float, *, written: bool) -> _Column:
         tensors = self._columns.get((role, stage))
         if tensors is None:
             known, numbers = len(self.tensors), self.layout.micro_batches(self.seats[stage].cut)
             each = zip(repeat(role), repeat(stage), numbers, repeat(size_bytes))
             self.tensors += map(tuple.__new__, repeat(Tensor), each)
             tensors = self._columns[role, stage] = [*range(known, len(self.tensors))]
-        return _Column(tensors, written)
+        return tensors, written
 
-    def _hidden(self, prefix: str, stage: int, *, written: bool) -> "_Column":
+    def _hidden(self, prefix: str, stage: int, *, written: bool) -> _Column:
         carried = self.layout.component(self.stages[stage]).carried_bytes * self.batch
         size = 0.0 if self.recipe.in_place else self._handovers[stage] + carried
         return self._column(prefix + "hidden", stage, size, written=written)
 
-    def _gradient(self, stage: int, *, written: bool) -> "_Column":
+    def _gradient(self, stage: int, *, written: bool) -> _Column:
         return self._column("gradient", stage, self._handovers[stage - 1], written=written)
 
-    def _feedback(self, seat: Seat, *, written: bool) -> "_Column":
+    def _feedback(self, seat: Seat, *, written: bool) -> _Column:
         last = self.stages[seat.last]
         output_bytes = self.layout.component(last).layers[last.last_layer].output_bytes
         return self._column("feedback", seat.last, output_bytes * self.batch, written=written)

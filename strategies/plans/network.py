@@ -80,8 +80,8 @@ class Network:
         near, each = set(map(placement.node, pairs[0])), placement.cluster.devices_per_node
         sharing = [pair for pair in pairs if pair[0] // each in near or pair[1] // each in near]
         paths = [[*placement.path(*pair)] for pair in sharing]
-        load = Counter([port for path in paths for port, _ in path])
-        ports = tuple([(self._port(port), load[port] / bandwidth) for port, bandwidth in paths[0]])
+        held = [port for path in paths for port, _ in path]
+        ports = tuple([(self._port(port), held.count(port) / bandwidth) for port, bandwidth in paths[0]])
         return Route(ports, max([hold for _, hold in ports], default=0.0), placement.delay_s(*pairs[0]))
 
     def _port(self, key: Hashable) -> int:
