@@ -85,9 +85,8 @@ Events = tuple[IntArray, IntArray, IntArray]
 def residencies(wiring: Wiring) -> Residencies:
     """The stays of all tensors of a plan; they depend on its order alone, not on its times."""
     plan, clock, sent = wiring.plan, _Clock.of(wiring), _sent(wiring)
-    written, others = _written(wiring, clock), _joined(_births_elsewhere(wiring, clock, sent))
-    tensors, devices, births = _joined([written, others])
-    stays = _Stays.of(written, others, len(plan.tensors))
+    tensors, devices, births = _joined([_written(wiring, clock), *_births_elsewhere(wiring, clock, sent)])
+    stays = _Stays.of(tensors, devices, len(wiring.writers), len(plan.tensors))
     sizes = np.fromiter(map(attrgetter("size_bytes"), plan.tensors), np.float64, len(plan.tensors))[tensors]
     needed, needs = stays.of_events(_joined(_uses(wiring, clock, stays.homes, sent)))
     if plan.kept:  # nothing but the end counts
@@ -126,13 +125,13 @@ class _Stays:
     numbers: IntArray
 
     @classmethod
-    def of(cls, written: Events, others: Events, num_tensors: int) -> "_Stays":
+    def of(cls, tensors: IntArray, devices: IntArray, written: int, num_tensors: int) -> "_Stays":
         homes, first = np.full((2, num_tensors), -1)
-        homes[written[0]] = written[1]
-        first[written[0]] = np.arange(len(written[0]))
-        keys = others[1] * num_tensors + others[0]
+        homes[tensors[:written]] = devices[:written]
+        first[tensors[:written]] = np.arange(written)
+        keys = devices[written:] * num_tensors + tensors[written:]
         order = np.argsort(keys)
-        return cls(homes, first, keys[order], order + len(written[0]))
+        return cls(homes, first, keys[order], order + written)
 
     def of_events(self, events: Events) -> tuple[IntArray, IntArray]:
         """For each event of a known stay the number of the stay, and the moment."""
@@ -246,7 +245,7 @@ def _dated(trace: Trace, stays: Residencies) -> tuple[IntArray, FloatArray, Floa
     moments = np.concatenate([born, dead])
     changes = np.concatenate([stays.sizes, -stays.sizes])
     late = (stays.births >= stays.clock.starts) & (stays.births < stays.clock.early)
-    turns = np.concatenate([np.where(late, 2, 0), np.where(dead > born, 1, 3)]).astype(np.int8)
+    turns = np.concatenate([late.view(np.int8) * 2, 3 - (dead > born).view(np.int8) * 2])
     few = np.min_scalar_type(trace.plan.num_devices)  # small integers are sorted by digits
     order = np.lexsort((turns, moments, devices.astype(few)))
     return devices[order], moments[order], changes[order], order
