@@ -6,9 +6,11 @@ scheduled, and every time is computed by the same operations: the engine goes on
 itself, to the last bit.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
 from math import inf
+from operator import attrgetter
 from typing import Final
 
 from sim.replay.ways import Leg
@@ -60,14 +62,14 @@ class Ahead:
         if reach is None:
             return
         pending, starts, ends, sent, arrived = self.pending, self.starts, self.ends, self.sent, self.arrived
-        rows, free_s, sleeping = self._rows(reach), [0.0] * len(reach), dict[int, int]()
-        legs, clocks = self.legs, self.clocks
+        legs, clocks, rows = self.legs, self.clocks, self._rows(reach)
+        following, free_s, sleeping = [next(row, None) for row in rows], [0.0] * len(rows), dict[int, int]()
         going, now, scheduled, taken = tuple(range(len(rows))), 0.0, 0, False
         while True:
             for device in going:
-                if not (row := rows[device]):
+                if (op := following[device]) is None:
                     continue
-                duration_s, waits, sends = row[-1]
+                duration_s, waits, sends = op
                 start = free_s[device]
                 for slot in waits:
                     at = arrived[slot]
@@ -77,7 +79,7 @@ class Ahead:
                     if at > start:
                         start = at
                 else:
-                    row.pop()
+                    following[device] = next(rows[device], None)
                     scheduled += 1
                     event = (now + (start - now + duration_s), scheduled, device, start, sends)
                     if taken:
@@ -118,18 +120,17 @@ class Ahead:
                             heappush(pending, (now, number, other, NEVER, NONE))
                         going = (device,)
 
-    def _rows(self, reach: list[int]) -> list[list[tuple[float, Slots, Slots | None]]]:
-        """For each device, the last op first, its duration, the slots that it waits for and those that it sends.
+    def _rows(self, reach: list[int]) -> list[Iterator[tuple[float, Slots, Slots | None]]]:
+        """For each device and op its duration, the slots that it waits for and those that it sends.
 
         Args:
             reach: for each device the ops that may end; the next sends what a collective may start with.
         """
-        rows = []
         of = zip(self.wiring.plan.ops, self.wiring.waits, self.wiring.sends, reach, strict=True)
-        for ops, waits, sends, count in of:
-            own = zip([op.duration_s for op in ops], waits, [*sends[:count], None], strict=False)
-            rows.append([*own][::-1])
-        return rows
+        return [
+            zip(map(attrgetter("duration_s"), ops), waits, [*sends[:count], None], strict=False)
+            for ops, waits, sends, count in of
+        ]
 
 
 def reaches(wiring: Wiring) -> list[int] | None:
@@ -143,7 +144,7 @@ def reaches(wiring: Wiring) -> list[int] | None:
     read = {slot for slots in wiring.collective_waits for slot in slots}
     found = []
     for ops, sends, early in zip(plan.ops, wiring.sends, wiring.early, strict=True):
-        if any(op.host_s for op in ops) or 0 in early:
+        if any(map(attrgetter("host_s"), ops)) or 0 in early:
             return None
         reach = min(early, default=len(ops) + 1) - 1
         own = (i for i, slots in enumerate(sends[:reach]) if not read.isdisjoint(slots)) if read else ()

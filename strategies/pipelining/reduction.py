@@ -79,10 +79,10 @@ def _gather(builder: "PipelineBuilder", stage: int, step: Draft) -> None:
 
 def _sum(builder: "PipelineBuilder", stages: Sequence[int], lasts: dict[int, int]) -> list[int]:
     """Sum the gradients of stages that hold the same layers over all that hold them; return what says it is done."""
-    operation = SCATTER if builder.shape.sharded else "all_reduce"
-    positions = tuple(sorted(builder.stages[stage].position for stage in stages))
     if len(stages) * builder.placement.copies == 1:
         return []
+    operation = SCATTER if builder.shape.sharded else "all_reduce"
+    positions = tuple(sorted(builder.stages[stage].position for stage in stages))
     done = []
     for index, (offset_s, parameters) in enumerate(_buckets(builder, stages[0])):
         ready = []
