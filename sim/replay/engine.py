@@ -79,7 +79,8 @@ class _Replay:
         self.starts: list[list[float]] = [[] for _ in plan.ops]
         self.ends: list[list[float]] = [[] for _ in plan.ops]
         self.early: list[list[float]] = [[] for _ in plan.ops]
-        self.sizes_bytes = [plan.tensors[tensor].size_bytes for tensor, _ in wiring.slots]
+        sizes_bytes = plan.sizes_bytes
+        self.sizes_bytes = [sizes_bytes[tensor] for tensor, _ in wiring.slots]
         self.legs = _legs(wiring, self.sizes_bytes, network)
         self.collective_routes = [network.collective(collective) for collective in plan.collectives]
         self.ways = ways_of(self.collective_routes, self.legs)

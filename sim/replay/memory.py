@@ -87,7 +87,7 @@ def residencies(wiring: Wiring) -> Residencies:
     plan, clock, sent = wiring.plan, _Clock.of(wiring), _sent(wiring)
     tensors, devices, births = _joined([_written(wiring, clock), *_births_elsewhere(wiring, clock, sent)])
     stays = _Stays.of(tensors, devices, len(wiring.writers), len(plan.tensors))
-    sizes = np.fromiter(map(attrgetter("size_bytes"), plan.tensors), np.float64, len(plan.tensors))[tensors]
+    sizes = np.array(plan.sizes_bytes, np.float64)[tensors]
     needed, needs = stays.of_events(_joined(_uses(wiring, clock, stays.homes, sent)))
     if plan.kept:  # nothing but the end counts
         kept, ends = stays.of_events(_table((*key, clock.zero + 1) for key in plan.kept))
@@ -255,8 +255,8 @@ def memory_events_by_role(trace: Trace) -> tuple[IntArray, FloatArray, FloatArra
     """The events of ``memory_events``, and of each the role of its tensor."""
     stays = residencies(trace.wiring)
     devices, moments, changes, order = _dated(trace, stays)
-    roles = [trace.plan.tensors[tensor].role for tensor in stays.tensors.tolist()]
-    return devices, moments, changes, [roles[stay % len(roles)] for stay in order.tolist()]
+    roles, tensors = trace.plan.roles, stays.tensors.tolist()
+    return devices, moments, changes, [roles[tensors[stay % len(tensors)]] for stay in order.tolist()]
 
 
 def resident_bytes(trace: Trace) -> FloatArray:

@@ -8,7 +8,6 @@ the last backward of a stage.
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,7 @@ from strategies.plans.actions import (
     Rows,
     StageAction,
 )
-from strategies.plans.plan import Collective, Filling, Op, Plan, Tensor
+from strategies.plans.plan import Collective, Filling, Op, Plan, Tensors
 
 if TYPE_CHECKING:
     from strategies.pipelining.layout import Layout
@@ -95,7 +94,7 @@ class PipelineBuilder:
             layout.local_batch,
         )
         self.stages, self.seats = layout.stages, layout.seats
-        self.tensors: list[Tensor] = []
+        self.tensors = Tensors()
         self.collectives: list[Collective] = []
         self.given: list[tuple[int, int]] = []
         self.kept: list[tuple[int, int]] = []
@@ -152,7 +151,7 @@ class PipelineBuilder:
         known = self._known.setdefault((role, stage), {})
         if number not in known:
             known[number] = len(self.tensors)
-            self.tensors.append(Tensor(role, stage, number, size_bytes))
+            self.tensors.add(role, stage, range(number, number + 1), size_bytes)
         return known[number]
 
     def _inputs(self, frozen: FrozenWork) -> dict[tuple[int, int], list[int]]:
@@ -258,10 +257,8 @@ class PipelineBuilder:
     def _column(self, role: str, stage: int, size_bytes: float, *, written: bool) -> _Column:
         tensors = self._columns.get((role, stage))
         if tensors is None:
-            known, numbers = len(self.tensors), self.layout.micro_batches(self.seats[stage].cut)
-            each = zip(repeat(role), repeat(stage), numbers, repeat(size_bytes))
-            self.tensors += map(tuple.__new__, repeat(Tensor), each)
-            tensors = self._columns[role, stage] = [*range(known, len(self.tensors))]
+            numbers = self.layout.micro_batches(self.seats[stage].cut)
+            tensors = self._columns[role, stage] = self.tensors.add(role, stage, numbers, size_bytes)
         return tensors, written
 
     def _hidden(self, prefix: str, stage: int, *, written: bool) -> _Column:
@@ -354,7 +351,7 @@ class PipelineBuilder:
             prologue_s = sum_in_order(layer.duration_s for layer in work)
         plan = Plan(
             ops=tuple([row.finish() for row in self.rows]),
-            tensors=tuple(self.tensors),
+            tensors=self.tensors,
             placement=self.placement,
             stages=self.stages,
             collectives=tuple(self.collectives),

@@ -13,7 +13,7 @@ from typing import Protocol
 from profiles.costs.layers import ComponentCosts
 from strategies.pipelining.filling import FrozenChain
 from strategies.plans.actions import Action, FrozenAction
-from strategies.plans.plan import FilledLayer, Op, Tensor
+from strategies.plans.plan import FilledLayer, Op, Tensor, Tensors
 from strategies.scenario import Scenario
 
 
@@ -163,7 +163,7 @@ class FrozenWork:
         scenario: Scenario,
         batch_size: int,
         replicas: int,
-        tensors: list[Tensor],
+        tensors: Tensors | list[Tensor],
         recorder: SampleRecorder | None = None,
     ) -> None:
         self._scenario = scenario

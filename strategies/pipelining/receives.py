@@ -34,10 +34,11 @@ def posted_at_once(plan: Plan) -> dict[tuple[int, int], int]:
     Frozen activations are exchanged among all positions, as in a gather; what the extra forwards feed back meets a
     first stage that is still at its own.
     """
+    roles = plan.roles
     return {
         (tensor, position): -1
         for position, ops in enumerate(plan.ops)
         for op in ops
         for tensor in op.reads
-        if plan.tensors[tensor].role in ("frozen", "feedback")
+        if roles[tensor] in ("frozen", "feedback")
     }

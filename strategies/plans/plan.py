@@ -4,9 +4,11 @@ A plan says nothing about time beyond the duration of each op. Transfers, memory
 ``strategies.plans.wiring`` derives the transfers, the engine the times, ``sim.replay.memory`` the bytes.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import repeat
+from typing import NamedTuple, overload
 
 from strategies.plans.actions import Action, CollectiveAction, Entry, Listing, Order, number_pieces
 from strategies.plans.bubbles import Bubble
@@ -48,6 +50,54 @@ class Tensor(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.role} {self.stage}.{self.number}"
+
+
+class Tensors(Sequence[Tensor]):
+    """Tensors in runs that differ in their numbers alone; each is made when it is asked for, as most never are.
+
+    Attributes:
+        roles: of each.
+        sizes_bytes: of each.
+    """
+
+    def __init__(self) -> None:
+        self.roles: list[str] = []
+        self.sizes_bytes: list[float] = []
+        self._firsts: list[int] = []
+        self._runs: list[tuple[int, range]] = []
+
+    def __len__(self) -> int:
+        return len(self.roles)
+
+    @overload
+    def __getitem__(self, index: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Tensor]: ...
+    def __getitem__(self, index: int | slice) -> Tensor | Sequence[Tensor]:
+        at = range(len(self))[index]
+        if isinstance(at, range):
+            return [self[each] for each in at]
+        run = bisect_right(self._firsts, at) - 1
+        stage, numbers = self._runs[run]
+        return Tensor(self.roles[at], stage, numbers[at - self._firsts[run]], self.sizes_bytes[at])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and [*self] == [*other]
+
+    __hash__ = None  # type: ignore[assignment]  # it grows
+
+    def add(self, role: str, stage: int, numbers: range, size_bytes: float) -> list[int]:
+        """The indices of new tensors, one for each number, that are all of one size."""
+        first, count = len(self), len(numbers)
+        self._firsts.append(first)
+        self._runs.append((stage, numbers))
+        self.roles += repeat(role, count)
+        self.sizes_bytes += repeat(size_bytes, count)
+        return [*range(first, first + count)]
+
+    def append(self, tensor: Tensor) -> None:
+        """Add one."""
+        self.add(tensor.role, tensor.stage, range(tensor.number, tensor.number + 1), tensor.size_bytes)
 
 
 class Op(NamedTuple):
@@ -158,7 +208,7 @@ class Plan:
     """
 
     ops: tuple[tuple[Op, ...], ...]
-    tensors: tuple[Tensor, ...]
+    tensors: Sequence[Tensor]
     placement: Placement
     stages: tuple[Stage, ...] = ()
     collectives: tuple[Collective, ...] = ()
@@ -180,6 +230,18 @@ class Plan:
     def num_devices(self) -> int:
         """Simulated devices."""
         return len(self.ops)
+
+    @property
+    def roles(self) -> Sequence[str]:
+        """The role of each tensor."""
+        there = self.tensors
+        return there.roles if isinstance(there, Tensors) else [tensor.role for tensor in there]
+
+    @property
+    def sizes_bytes(self) -> Sequence[float]:
+        """Bytes of each tensor."""
+        there = self.tensors
+        return there.sizes_bytes if isinstance(there, Tensors) else [tensor.size_bytes for tensor in there]
 
     @property
     def order(self) -> Order:

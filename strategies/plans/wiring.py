@@ -65,9 +65,9 @@ class Wiring:
     @property
     def transfers(self) -> list[Transfer | None]:
         """For each slot the message, or None."""
-        tensors = self.plan.tensors
+        sizes_bytes = self.plan.sizes_bytes
         return [
-            None if source is None else Transfer(tensor, source, target, tensors[tensor].size_bytes)
+            None if source is None else Transfer(tensor, source, target, sizes_bytes[tensor])
             for (tensor, target), source in zip(self.slots, self.sources, strict=True)
         ]
 
