@@ -225,7 +225,7 @@ class Executor:
             late_s = start.wall - max(ready.wall, self._ended)
             self._kernels.run(index, op, mark)
         over_s = now() - start.wall - op.duration_s if self._kernels.sleeping else 0.0
-        slots = [s for s in self._wiring.sends[self._device][index] if self._wiring.transfers[s] is not None]
+        slots = [s for s in self._wiring.sends[self._device][index] if self._wiring.sources[s] is not None]
         messages = [(slot, self._kernels.pack(self._tensor_of[slot])) for slot in slots]
         written = here()
         for slot, payload in messages:
@@ -251,7 +251,7 @@ class Executor:
         results: set[int] = set()
         for slot in slots:
             tensor = self._tensor_of[slot]
-            if self._wiring.transfers[slot] is None:
+            if self._wiring.sources[slot] is None:
                 results.add(self._results[tensor])
                 continue
             arrived, payload = self._mailbox.arrival(slot)
