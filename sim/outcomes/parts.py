@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, NamedTuple, cast
 
+from profiles.errors import InfeasibleError
 from sim.outcomes.measures import Measures
 from sim.outcomes.results import NamedTrace
 from sim.outcomes.steady import (
@@ -183,7 +184,10 @@ def _first_micro_batches(variant: Variant) -> Part | None:
     if not isinstance(strategy, Accumulating) or strategy.micro_batches < 2 * FIRST_MICRO_BATCHES:
         return None
     jobs = [strategy.first_micro_batches(scenario, FIRST_MICRO_BATCHES - less) for less in (1, 0)]
-    shorter, longer = (None if job is None else job.strategy.plan(job.scenario) for job in jobs)
+    try:
+        shorter, longer = (None if job is None else job.strategy.plan(job.scenario) for job in jobs)
+    except InfeasibleError:  # so is the iteration, which says so with its own numbers
+        return None
     if shorter is None or longer is None or not grows_in_one_place(shorter, longer):
         return None
     network = Network(longer.placement)
