@@ -301,7 +301,8 @@ class Scenario(Scene[TrainingWorkload]):
 
     def with_batch(self, batch_size: int) -> "Scenario":
         """The scenario of another batch size."""
-        return self._under(replace(self.workload, batch_size=batch_size), "costs")
+        workload = replace(self.workload, batch_size=batch_size)
+        return self.remember(("batch", workload), lambda: self._under(workload, "costs"))
 
 
 def _check_self_conditioning(model: Model) -> None:

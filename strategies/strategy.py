@@ -79,6 +79,20 @@ class Divided(Protocol):
 
 
 @runtime_checkable
+class Accumulating(Protocol):
+    """A strategy whose GPUs run one micro-batch after the other, so that the first tell what each further one adds."""
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of an iteration."""
+        ...
+
+    def first_micro_batches(self, scenario: Any, count: int) -> Job | None:  # noqa: ANN401  as the others
+        """An iteration of so few of its micro-batches; None where they are not alike, or the batch does not divide."""
+        ...
+
+
+@runtime_checkable
 class MemoryBounded(Protocol):
     """A strategy with a lower bound of its memory, so that a sweep need not replay a point that cannot fit."""
 

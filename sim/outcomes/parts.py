@@ -5,9 +5,20 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, NamedTuple, cast
 
+from profiles.errors import InfeasibleError
 from sim.outcomes.measures import Measures
 from sim.outcomes.results import NamedTrace
-from sim.outcomes.steady import FIRST_STEPS, LEAST_TIMES, LONG_STEPS, SETTLED, with_all_layers, with_all_steps
+from sim.outcomes.steady import (
+    FIRST_MICRO_BATCHES,
+    FIRST_STEPS,
+    LEAST_TIMES,
+    LONG_STEPS,
+    SETTLED,
+    grows_in_one_place,
+    with_all_layers,
+    with_all_micro_batches,
+    with_all_steps,
+)
 from sim.replay.engine import no_collection, simulate
 from strategies.patching.frozen import with_frozen
 from strategies.plans.network import Network, network_of
@@ -15,6 +26,7 @@ from strategies.plans.traces import Trace
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 from strategies.strategy import (
+    Accumulating,
     AnyScenario,
     AnyStrategy,
     Divided,
@@ -150,16 +162,38 @@ def _alike_steps(variant: Variant, strategy: GridSampler, scenario: SamplingScen
 
 
 def parts_of(variant: Variant) -> Iterator[Part]:
-    """The parts of a variant as they are measured: of long runs, and of large steps, the first steps or layers."""
+    """The parts of a variant as they are measured: of long runs, and of large steps, the first steps or layers.
+
+    Of an iteration with many micro-batches the first of them.
+    """
     strategy, scenario = variant.strategy, variant.scenario
     if not isinstance(scenario, SamplingScenario):
-        return _replay_parts(variant)
+        return _replay_parts(variant) if (first := _first_micro_batches(variant)) is None else iter([first])
     if isinstance(strategy, GridSampler) and not strategy.steps_overlap(scenario):
         return _alike_steps(variant, strategy, scenario)
     if scenario.workload.computed_steps <= LONG_STEPS:
         return _replay_parts(variant)
     assert isinstance(strategy, Sampler)
     return _first_steps(variant, strategy, scenario)
+
+
+def _first_micro_batches(variant: Variant) -> Part | None:
+    """An iteration of which the first micro-batches are replayed; None where that spares little, or is not all."""
+    strategy, scenario = variant.strategy, variant.scenario
+    if not isinstance(strategy, Accumulating) or strategy.micro_batches < 2 * FIRST_MICRO_BATCHES:
+        return None
+    jobs = [strategy.first_micro_batches(scenario, FIRST_MICRO_BATCHES - less) for less in (1, 0)]
+    try:
+        shorter, longer = (None if job is None else job.strategy.plan(job.scenario) for job in jobs)
+    except InfeasibleError:  # so is the iteration, which says so with its own numbers
+        return None
+    if shorter is None or longer is None or not grows_in_one_place(shorter, longer):
+        return None
+    network = Network(longer.placement)
+    trace = simulate(longer, network)
+    left_out = strategy.micro_batches - FIRST_MICRO_BATCHES
+    measures = with_all_micro_batches(shorter, trace, left_out, network)
+    return None if measures is None else Part(variant, Phase("iteration", longer, 1), trace, measures)
 
 
 def _first_steps(variant: Variant, strategy: Sampler, scenario: SamplingScenario) -> Iterator[Part]:

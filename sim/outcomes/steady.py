@@ -1,27 +1,33 @@
 """Steady runs: where the steps of a long run of the sampler repeat one another, only the first of them are replayed.
 
-Likewise, where the layers of a large step are alike, only the first of them are.
+Likewise of a training iteration the first micro-batches, where one follows the other and they repeat one another, and
+where the layers of a large step are alike, only the first of them.
 
 The engine knows no absolute time. Once every op, message and collective begins one and the same time after its
 counterpart in the step before, and no host falls behind, all later steps repeat that one. From then on each step adds
 the same seconds and the same bytes to the run.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
-from itertools import chain
+from itertools import chain, starmap
 from typing import Final
+
+import numpy as np
 
 from profiles.checks import sum_in_order
 from sim.outcomes.measures import Measures
-from sim.replay.metrics import waited_s, wire_spans
+from sim.replay.memory import held_bytes
+from sim.replay.metrics import collective_s, waited_s, wire_spans
 from strategies.patching.alike_layers import KeptLayers, Stretch
 from strategies.plans.network import Network
-from strategies.plans.plan import Plan
+from strategies.plans.plan import Collective, Op, Plan
 from strategies.plans.traces import Span, Trace
 
 LONG_STEPS: Final = 40
 """Runs of no more steps than this are replayed whole."""
+FIRST_MICRO_BATCHES: Final = 6
+"""Micro-batches that are replayed of an iteration that has at least twice as many: the fewest that can be compared."""
 FIRST_STEPS: Final = 8
 """Steps beyond the warm-up that are replayed first; twice as many where these do not come to repeat one another."""
 SETTLED: Final = 9 / 8
@@ -59,25 +65,83 @@ def _step_s(shorter: Plan, trace: Trace) -> float | None:
 
     Nor may hosts take longer than that for what they dispatch in a step.
     """
-    lags_s = [*_lags_s(shorter, trace)]
-    if not lags_s or not all(_same(trace, lag_s, lags_s[0]) for lag_s in lags_s):
-        return None
+    period_s = _one_lag_s(trace, [*_lags_s(shorter, trace), *_message_lags_s(shorter, trace)])
     hosts_s = max(_hosts_s(shorter, trace.plan), default=0.0)
-    return lags_s[0] if hosts_s <= lags_s[0] + TOLERANCE * trace.end_s else None
+    return None if period_s is None or hosts_s > period_s + TOLERANCE * trace.end_s else period_s
+
+
+def _one_lag_s(trace: Trace, lags_s: Sequence[float]) -> float | None:
+    """The seconds that all lags are; None where they differ, or there are none."""
+    return lags_s[0] if lags_s and all(_same(trace, lag_s, lags_s[0]) for lag_s in lags_s) else None
 
 
 def _step(shorter: Plan, trace: Trace, network: Network) -> Measures:
     """Measures of one step, the last that was looked at; of its seconds those with compute alone."""
-    ops, collectives, tensors = (
-        [_last(*counts) for counts in zip(map(len, shorter.ops), map(len, trace.plan.ops), strict=True)],
-        _last(len(shorter.collectives), len(trace.plan.collectives)),
-        _last(len(shorter.tensors), len(trace.plan.tensors)),
-    )
+    tensors = _last(len(shorter.tensors), len(trace.plan.tensors))
     sent = (of.size_bytes for of in trace.wiring.transfers if of is not None and of.tensor in tensors)
     p2p_bytes = sum_in_order(sent) * trace.plan.placement.copies
-    return replace(
-        _piece(trace, wire_spans(trace), enumerate(ops), collectives, network), p2p_bytes=p2p_bytes
-    )
+    return replace(_work(shorter, trace, network), p2p_bytes=p2p_bytes)
+
+
+def _work(shorter: Plan, trace: Trace, network: Network) -> Measures:
+    """Measures of the ops and collectives of one step, the last that was looked at."""
+    counts = zip(map(len, shorter.ops), map(len, trace.plan.ops), strict=True)
+    each, window = _window(len(shorter.collectives), len(trace.plan.collectives))
+    ops, last = enumerate(_last(*of) for of in counts), window[len(window) - each :]
+    added_s = collective_s(trace, window) - collective_s(trace, window[: len(window) - each])
+    return replace(_piece(trace, wire_spans(trace), ops, last, network), collective_s=added_s)
+
+
+def with_all_micro_batches(shorter: Plan, trace: Trace, count: int, network: Network) -> Measures | None:
+    """Measures of an iteration with some more micro-batches than a trace has; None where its last ones do not repeat.
+
+    None, too, where devices send one another messages, or hosts dispatch: neither is looked into.
+
+    Args:
+        shorter: the plan of an iteration with one less, which tells them apart.
+        trace: of the iteration.
+        count: how many more.
+        network: its routes.
+    """
+    if any(trace.wiring.transfers) or any(_hosts_s(shorter, trace.plan)):
+        return None
+    period_s = _one_lag_s(trace, [*_lags_s(shorter, trace)])
+    if period_s is None or not _hold_alike(shorter, trace):
+        return None
+    return _grown(Measures.of(trace), count, period_s, _work(shorter, trace, network))
+
+
+def grows_in_one_place(shorter: Plan, longer: Plan) -> bool:
+    """Whether a plan with one micro-batch more is the shorter one but for more ops, and collectives, in one place."""
+    ops = zip(map(_looks_of_ops, shorter.ops), map(_looks_of_ops, longer.ops), strict=True)
+    collectives = _looks_of_collectives(shorter.collectives), _looks_of_collectives(longer.collectives)
+    beside = (shorter.resident, shorter.prologue_s) == (longer.resident, longer.prologue_s)
+    return beside and all(starmap(_is_inserted, [*ops, collectives]))
+
+
+Looks = list[tuple[Hashable, ...]]
+"""What is the same of ops, or of collectives, that do the same for another micro-batch."""
+
+
+def _is_inserted(shorter: Looks, longer: Looks) -> bool:
+    """Whether something comes in one place of the shorter that makes it the longer."""
+    pairs = enumerate(zip(shorter, longer, strict=False))
+    same = next((number for number, (one, other) in pairs if one != other), len(shorter))
+    return longer[len(longer) - len(shorter) + same :] == shorter[same:]
+
+
+def _looks_of_ops(ops: Iterable[Op]) -> Looks:
+    return [
+        (*op.action[:2], op.duration_s, op.host_s, len(op.reads), len(op.writes), *(at for at, _ in op.early))
+        for op in ops
+    ]
+
+
+def _looks_of_collectives(collectives: Iterable[Collective]) -> Looks:
+    return [
+        (of.operation, of.devices, of.size_bytes, of.group, of.calls, of.subgroup, of.stream, len(of.reads))
+        for of in collectives
+    ]
 
 
 def _window(shorter: int, longer: int) -> tuple[int, range]:
@@ -94,7 +158,7 @@ def _last(shorter: int, longer: int) -> range:
 
 
 def _lags_s(shorter: Plan, trace: Trace) -> Iterator[float]:
-    """Seconds from ops, messages and collectives to their likes in the next step; infinite where they have none."""
+    """Seconds from ops and collectives to their likes in the next step; infinite where they have none."""
     for device, (before, ops) in enumerate(zip(shorter.ops, trace.plan.ops, strict=True)):
         each, window = _window(len(before), len(ops))
         for times in (trace.starts[device], trace.ends[device]):
@@ -106,6 +170,10 @@ def _lags_s(shorter: Plan, trace: Trace) -> Iterator[float]:
         yield from (
             b - a for a, b in zip(trace.collectives[index], trace.collectives[index + each], strict=True)
         )
+
+
+def _message_lags_s(shorter: Plan, trace: Trace) -> Iterator[float]:
+    """Seconds from messages to their likes in the next step; infinite where they have none."""
     each, window = _window(len(shorter.tensors), len(trace.plan.tensors))
     slots = trace.wiring.slots
     for (tensor, device), slot in slots.items():
@@ -122,6 +190,19 @@ def _hosts_s(shorter: Plan, plan: Plan) -> Iterator[float]:
     """Seconds in which the host of each device dispatches a step."""
     for before, ops in zip(shorter.ops, plan.ops, strict=True):
         yield sum_in_order(ops[index].host_s for index in _last(len(before), len(ops)))
+
+
+def _hold_alike(shorter: Plan, trace: Trace) -> bool:
+    """Whether each device holds as many bytes in the middle of an op as in that of its like in the next step."""
+    for device, (before, ops) in enumerate(zip(shorter.ops, trace.plan.ops, strict=True)):
+        each, window = _window(len(before), len(ops))
+        starts, ends = (
+            np.array(times[device][window.start : window.stop + each]) for times in (trace.starts, trace.ends)
+        )
+        held = held_bytes(trace, device, (starts + ends) / 2)
+        if not np.allclose(held[: len(window)], held[each:], rtol=TOLERANCE, atol=0.0):
+            return False
+    return True
 
 
 def with_all_layers(trace: Trace, stretches: Sequence[Stretch], network: Network) -> Measures | None:

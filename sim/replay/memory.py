@@ -264,6 +264,14 @@ def resident_bytes(trace: Trace) -> FloatArray:
     return np.array([sum_in_order(b.size_bytes for b in buffers) for buffers in trace.plan.resident])
 
 
+def held_bytes(trace: Trace, device: int, moments: FloatArray) -> FloatArray:
+    """The bytes of tensors on a device at some moments, in seconds."""
+    devices, times, changes = memory_events(trace)
+    own = devices == device
+    held = np.concatenate([[0.0], np.cumsum(changes[own])])
+    return held[np.searchsorted(times[own], moments, side="right")]
+
+
 def peak_memory_bytes(trace: Trace, stays: Residencies | None = None) -> FloatArray:
     """The largest memory of each device in bytes, shape (devices,)."""
     devices, _, changes = memory_events(trace, stays)

@@ -25,12 +25,12 @@ def idle_s(trace: Trace) -> float:
     return max(0.0, trace.end_s - busy_s(trace))  # a sum of spans may round up
 
 
-def collective_s(trace: Trace) -> float:
-    """The mean over devices of the seconds in which a collective runs, exposed or not."""
+def collective_s(trace: Trace, numbers: Iterable[int] | None = None) -> float:
+    """The mean over devices of the seconds in which a collective, or one of some of them, runs, exposed or not."""
     spans: list[list[Span]] = [[] for _ in trace.plan.ops]
-    for collective, span in zip(trace.plan.collectives, trace.collectives, strict=True):
-        for device in collective.devices:
-            spans[device].append(span)
+    for number in range(len(trace.collectives)) if numbers is None else numbers:
+        for device in trace.plan.collectives[number].devices:
+            spans[device].append(trace.collectives[number])
     return sum_in_order(map(_union_s, spans)) / trace.plan.num_devices
 
 

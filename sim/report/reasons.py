@@ -15,7 +15,7 @@ from profiles.machines.collectives import sent_bytes
 from profiles.units import GB
 from sim.explore.points import Asked, Point
 from sim.explore.sweep import Sweep
-from sim.outcomes.parts import Part, main_part, measured_parts
+from sim.outcomes.parts import Part, main_part, measured_parts, replay_parts
 from sim.outcomes.results import Result
 from sim.outcomes.runs import run_point, weigh
 from sim.replay.waits import MESSAGE, Way, awaited_s, between_nodes, members
@@ -68,7 +68,7 @@ def shares(result: Result) -> tuple[float, float, float]:
 def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> Account:
     """The account of a point, from its result and two more replays."""
     busy, wire, idle = shares(result)
-    parts = measured_parts(strategy, scenario)
+    parts = (replay_parts if scenario.task == "train" else measured_parts)(strategy, scenario)
     stepped = min(busy, step_share(scenario, main_part(parts)))
     behind = min(busy - stepped, host_share(strategy, scenario, result))
     host = stepped + behind

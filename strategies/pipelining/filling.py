@@ -84,6 +84,8 @@ def fill_bubbles(
     filled: list[FilledLayer] = []
     for index, bubble in enumerate(bubbles):
         if bubble.duration_s >= min_bubble_s:
+            if all(progress.complete for progress in work):
+                break
             place = _Place(index, bubble.positions, len(bubble.positions) * replicas)
             filled += _fill_bubble(work, place, bubble.duration_s, partial)
     everywhere = _Place(None, tuple(range(num_positions)), num_positions * replicas)

@@ -274,17 +274,21 @@ def _count(segments: Iterable[_Segment]) -> int:
 
 def _take(pending: list[_Segment], share: int, position: int | None) -> list[_Segment]:
     """Take up to ``share`` samples out of a list: those that lie on a position or anywhere; None: any."""
-    taken = []
-    index = 0
-    while share > 0 and index < len(pending):
-        segment = pending[index]
-        if position is not None and segment.position not in (position, None):
-            index += 1
+    taken: list[_Segment] = []
+    left: list[_Segment] = []
+    for number, segment in enumerate(pending):
+        if share <= 0:
+            left += pending[number:]
+            break
+        at = segment.position
+        if at != position and at is not None and position is not None:
+            left.append(segment)
             continue
         cut = min(segment.stop, segment.start + share)
-        taken.append(_Segment(segment.start, cut, segment.position, segment.writer))
+        taken.append(_Segment(segment.start, cut, at, segment.writer))
         share -= cut - segment.start
-        pending[index : index + 1] = (
-            [_Segment(cut, segment.stop, segment.position, segment.writer)] if cut < segment.stop else []
-        )
+        if cut < segment.stop:
+            left.append(_Segment(cut, segment.stop, at, segment.writer))
+    if taken:
+        pending[:] = left
     return taken

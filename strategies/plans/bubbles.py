@@ -5,7 +5,10 @@ devices are the same throughout.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
+
+import numpy as np
 
 from profiles.checks import sum_in_order
 
@@ -47,22 +50,21 @@ def find_bubbles(busy: Sequence[Sequence[tuple[float, float]]], end_s: float) ->
     Source: DiffusionPipe, section 5 (first paragraph).
     """
     # Every boundary of a span flips its position between idle and busy, in whatever order equal times come.
-    flips = sorted(
-        (min(time_s, end_s), position)
-        for position, spans in enumerate(busy)
-        for span in spans
-        for time_s in span
-    )
+    times_s = np.minimum(np.fromiter(chain.from_iterable(chain.from_iterable(busy)), np.float64), end_s)
+    at = np.repeat(np.arange(len(busy)), [2 * len(spans) for spans in busy])
+    order = np.argsort(times_s, kind="stable")
+    flips = zip(times_s[order].tolist(), at[order].tolist(), strict=True)
     bubbles: list[Bubble] = []
-    idle = set(range(len(busy)))
-    start_s = 0.0
-    for time_s, position in flips:
-        if time_s - start_s > ROUNDING * end_s:
-            _append_piece(bubbles, start_s, time_s, idle)
+    start_s, least_s = 0.0, ROUNDING * end_s
+    idle = (1 << len(busy)) - 1  # a bit for each position
+    known: dict[int, tuple[int, ...]] = {0: ()}
+    for time_s, position in [*flips, (end_s, 0)]:
+        if time_s - start_s > least_s:
+            if idle not in known:
+                known[idle] = tuple(p for p in range(len(busy)) if idle >> p & 1)
+            _append_piece(bubbles, start_s, time_s, known[idle])
             start_s = time_s
-        idle ^= {position}
-    if end_s - start_s > ROUNDING * end_s:
-        _append_piece(bubbles, start_s, end_s, idle)
+        idle ^= 1 << position
     return bubbles
 
 
@@ -78,11 +80,10 @@ def bubble_ratio(bubbles: Sequence[Bubble], end_s: float, num_positions: int) ->
     return idle_s / (end_s * num_positions)
 
 
-def _append_piece(bubbles: list[Bubble], start_s: float, end_s: float, idle: set[int]) -> None:
+def _append_piece(bubbles: list[Bubble], start_s: float, end_s: float, positions: tuple[int, ...]) -> None:
     """Append a piece of the timeline, or lengthen the last bubble if nobody came or went between the two."""
-    if not idle:
+    if not positions:
         return
-    positions = tuple(sorted(idle))
     last = bubbles[-1] if bubbles else None
     if last is not None and last.end_s == start_s and last.positions == positions:
         bubbles[-1] = last._replace(end_s=end_s)
