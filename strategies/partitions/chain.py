@@ -11,8 +11,9 @@ Source: DiffusionPipe, sections 4.1 and 4.3, Eq. 1 - 9, 17 and 18, with one repl
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,9 @@ from profiles.costs.layers import FloatArray
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 CostVector: TypeAlias = tuple[float, ...]
 _Scalar = TypeVar("_Scalar", np.float64, np.bool_)
+
+ROUNDING: Final = 1e-9
+"""Share of the largest gap by which the mean of sums may exceed what rounding leaves of it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,9 +212,15 @@ def stage_table(values: FloatArray) -> FloatArray:
     """
     num_layers = len(values)
     table = np.full((num_layers + 1, num_layers + 1), np.inf)
-    np.cumsum(np.triu(np.broadcast_to(values, (num_layers, num_layers))), axis=1, out=table[:-1, 1:])
-    table[np.tri(num_layers + 1, dtype=np.bool_)] = np.inf
+    np.cumsum(np.where(_below(num_layers, -1), 0.0, values), axis=1, out=table[:-1, 1:])
+    table[_below(num_layers + 1, 0)] = np.inf
     return table
+
+
+@cache
+def _below(size: int, diagonal: int) -> BoolArray:
+    """Where a square table lies on one of its diagonals, or below."""
+    return np.tri(size, k=diagonal, dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -265,16 +275,29 @@ class StageSearch:
 
         Among equals the smallest pace wins, then the smallest point.
         """
-        least_gap = self.least_maximum(self.criteria[-1], allowed)
+        mean_gap, least_gap = self._mean_gap(), cache(lambda: self.least_maximum(self.criteria[-1], allowed))
         best: tuple[float, float, CostVector] | None = None
         for level in self.levels(self.criteria, allowed):
-            pace = min(map(self.pace, level))
-            if best is not None and rounds * pace + least_gap + constant_s > best[0]:
-                break
             ranked = [(rounds * self.pace(p) + p[-1] + constant_s, self.pace(p), p) for p in level]
             best = min(ranked) if best is None else min(best, *ranked)
+            later_s = rounds * self._later_pace(level)
+            if later_s + mean_gap + constant_s > best[0] or later_s + least_gap() + constant_s > best[0]:
+                break
         assert best is not None, "a chain with enough legal cuts has a partition"
         return best[2]
+
+    def _mean_gap(self) -> float:
+        """A gap that no partition undercuts: the mean over its stages, but for rounding and latency."""
+        gaps = self.criteria[-1]
+        rounded = ROUNDING * float(np.abs(gaps[np.isfinite(gaps)]).max())
+        return float(gaps[0, -1]) / self.num_stages - rounded
+
+    def _later_pace(self, level: Sequence[CostVector]) -> float:
+        """A pace that no level after this one undercuts; where one stage time counts, it is longer than here."""
+        if len(self.criteria) > 2:
+            return min(map(self.pace, level))
+        stage = self.criteria[0]
+        return self.pace((float(np.where(stage > level[0][0], stage, np.inf).min()),))
 
     def levels(
         self, criteria: Sequence[FloatArray], allowed: BoolArray | None = None
@@ -306,9 +329,11 @@ class StageSearch:
     def least_maximum(self, criterion: FloatArray, allowed: BoolArray | None = None) -> float:
         """The least possible maximum over the stages, infinite if the allowed ones do not suffice."""
         table = criterion if allowed is None else np.where(allowed, criterion, np.inf)
-        reached = table[0, 1 : self._width + 1]
+        width = self._width
+        reached, longer = table[0, 1 : width + 1], np.empty((width, width))
         for stage in range(1, self.num_stages):
-            reached = np.maximum(reached[:, None], self._step(table, stage)).min(axis=0)
+            np.maximum(reached[:, None], self._step(table, stage), out=longer)
+            reached = np.minimum.reduce(longer, axis=0)
         return float(reached[-1])
 
     def partition(self, point: CostVector) -> Partition:

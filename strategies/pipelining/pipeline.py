@@ -9,6 +9,8 @@ from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
 
+import numpy as np
+
 from profiles.architectures.models import Component
 from profiles.architectures.shares import WHOLE, Share
 from profiles.checks import sum_in_order
@@ -197,7 +199,7 @@ class Pipeline:
         return tuple(
             Stage(
                 cut.component, first, end - 1, position,
-                float(forward_s[first:end].sum()), float(backward_s[first:end].sum()),
+                float(np.add.reduce(forward_s[first:end])), float(np.add.reduce(backward_s[first:end])),
                 sum(layer.parameters for layer in layers[first:end]),
             )
             for (first, end), position in zip(pairwise(cut.boundaries), positions, strict=True)
