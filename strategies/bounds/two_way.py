@@ -29,17 +29,21 @@ def _chimera_bound(layout: Layout) -> float:
     return reduced_bound(layout, free_s, complete_s)
 
 
-def two_way_least_memory(layout: Layout) -> float:
+def two_way_least_memory(layout: Layout, *, frozen_first: bool = True) -> float:
     """Bytes that the fullest device cannot do without.
 
     Several backbones might wait for one another: one micro-batch of one of them is all that must be there at once.
+
+    Args:
+        layout: the stages.
+        frozen_first: all frozen work runs before the pipeline.
     """
     shape = layout.shape
     if is_one_backbone(layout):
         ahead = min(shape.degree, shape.micro_batches) // 2
         held = [min(ahead, shape.degree - stage) for stage in range(shape.degree)] * 2
-        return layout.least_memory_bytes(held)
+        return layout.least_memory_bytes(held, frozen_first=frozen_first)
     return max(
-        layout.least_memory_bytes([int(seat.cut == cut) for seat in layout.seats])
+        layout.least_memory_bytes([int(seat.cut == cut) for seat in layout.seats], frozen_first=frozen_first)
         for cut in range(len(layout.cuts))
     )

@@ -235,18 +235,30 @@ class Layout(Pipeline):
         reads = (self.frozen_reads(stage) for stage in self.stages)
         return tuple(sum_in_order(size for _, size in read) * self.local_batch for read in reads)
 
-    @cached_property
+    @property
     def frozen_first_bytes(self) -> float:
-        """Bytes that each position holds at once at least where all frozen work runs first.
+        """Bytes that each position holds at once at least where it runs its share of all frozen work at a time."""
+        return self.frozen_samples * self.frozen_sample_bytes
 
-        They are what a layer reads and writes; not all that the last layer of a component writes need be read.
-        """
+    @property
+    def frozen_samples(self) -> float:
+        """Samples of the frozen work that each GPU gets at least where all positions share it."""
         replicas = self.placement.group_size // self.placement.num_positions  # refused where it is none
-        samples = self.group_batch // self.shape.degree / replicas
+        return self.group_batch // self.shape.degree / replicas
+
+    @property
+    def frozen_sample_bytes(self) -> float:
+        """Bytes per sample that the frozen layer which takes most reads and writes.
+
+        Not all that the last layer of a component writes need be read.
+        """
+        return self.scenario.remember("frozen sample", self._frozen_sample_bytes)
+
+    def _frozen_sample_bytes(self) -> float:
         components = (self.scenario.model.components[index] for index in self.scenario.frozen)
         inner = (pairwise(component.layers[:-1]) for component in components)
         sizes = (before.output_bytes + after.output_bytes for before, after in chain.from_iterable(inner))
-        return samples * max(sizes, default=0.0)
+        return max(sizes, default=0.0)
 
     @cached_property
     def held_bytes(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
