@@ -178,7 +178,7 @@ def test_what_waits_for_its_turn_to_be_read_is_counted_before_any_replay(scenari
         assert strategy.least_memory_bytes(scenario) <= peak_memory_bytes(trace).max()
 
 
-@pytest.mark.parametrize("batch_size", [64, 96])
+@pytest.mark.parametrize("batch_size", [64, 128])
 @pytest.mark.parametrize("fill", ["none", "full", "partial"])
 def test_frozen_layers_that_take_most_are_counted_before_any_replay(batch_size, fill):
     workload = TrainingWorkload(8, batch_size, self_conditioning=0.0, checkpointing="block")
@@ -187,7 +187,10 @@ def test_frozen_layers_that_take_most_are_counted_before_any_replay(batch_size, 
         strategy = pipe(degree, micro_batches, fill)
         layout = strategy.layout(scenario)
         _, resident = layout.held_bytes
-        least, peak = strategy.least_memory_bytes(scenario), peak_memory_bytes(replay(strategy, scenario)).max()
+        least, peak = (
+            strategy.least_memory_bytes(scenario),
+            peak_memory_bytes(replay(strategy, scenario)).max(),
+        )
         assert min(resident) + min(layout.frozen_samples, 4) * layout.frozen_sample_bytes <= least <= peak
         if fill == "none":
-            assert least > 0.99 * peak
+            assert least > 0.98 * peak

@@ -26,7 +26,7 @@ CostVector: TypeAlias = tuple[float, ...]
 _Scalar = TypeVar("_Scalar", np.float64, np.bool_)
 
 ROUNDING: Final = 1e-9
-"""Share of the largest gap by which the mean of sums may exceed what rounding leaves of it."""
+"""Share of the largest gap by which the gaps of all stages may add up to less for rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,18 +253,16 @@ class StageSearch:
             raise ValueError(f"self_conditioning({self_conditioning}) must be between 0 and 1")
         edges = _legal_edges(costs, num_stages)
         between = np.ix_(edges, edges)
-        forward, backward = costs.forward_s, costs.backward_s
+        both_s = costs.forward_s + costs.backward_s
         cut, extra = costs.cut_forward_s + costs.cut_backward_s, costs.cut_forward_s
-        stage = np.maximum(stage_table(forward + backward)[between], _cut_column(cut, edges))
-        conditioned = np.maximum(
-            stage_table(forward + backward + forward)[between], _cut_column(cut + extra, edges)
-        )
-        gap = stage_table(costs.sync_s - backward)[between] + costs.sync_latency_s
+        stage = np.maximum(stage_table(both_s)[between], _cut_column(cut, edges))
+        conditioned_s = stage_table(both_s + costs.forward_s)[between]
+        conditioned = np.maximum(conditioned_s, _cut_column(cut + extra, edges))
+        gap = stage_table(costs.sync_s - costs.backward_s)[between] + costs.sync_latency_s
         shares = ((1 - self_conditioning, stage), (self_conditioning, conditioned))
         counted = [(share, table) for share, table in shares if share > 0]
-        weights = tuple(share for share, _ in counted)
-        criteria = (*(table for _, table in counted), gap)
-        return cls(num_stages, edges, stage, conditioned, gap, weights, criteria)
+        weights, tables = zip(*counted, strict=True)
+        return cls(num_stages, edges, stage, conditioned, gap, weights, (*tables, gap))
 
     def pace(self, point: CostVector) -> float:
         """The expected time per round of a point, (1 - p) W + p W_sc."""
@@ -289,8 +287,7 @@ class StageSearch:
     def _mean_gap(self) -> float:
         """A gap that no partition undercuts: the mean over its stages, but for rounding and latency."""
         gaps = self.criteria[-1]
-        rounded = ROUNDING * float(np.abs(gaps[np.isfinite(gaps)]).max())
-        return float(gaps[0, -1]) / self.num_stages - rounded
+        return float(gaps[0, -1] - ROUNDING * np.abs(gaps[np.isfinite(gaps)]).max()) / self.num_stages
 
     def _later_pace(self, level: Sequence[CostVector]) -> float:
         """A pace that no level after this one undercuts; where one stage time counts, it is longer than here."""
@@ -312,7 +309,8 @@ class StageSearch:
         *others, last = criteria
         permitted = np.isfinite(last) if allowed is None else allowed
         while others_front := self.front(others, permitted):
-            level = [(*point, self._least_last(criteria, point, permitted)) for point in others_front]
+            within = (_within(others, point, permitted) for point in others_front)
+            level = [(*p, self.least_maximum(last, of)) for p, of in zip(others_front, within, strict=True)]
             yield level
             permitted = permitted & (last < max(point[-1] for point in level))
 
@@ -322,9 +320,6 @@ class StageSearch:
             least = self.least_maximum(criteria[0], allowed)
             return [(least,)] if least < np.inf else []
         return list(dict.fromkeys(point for level in self.levels(criteria, allowed) for point in level))
-
-    def _least_last(self, criteria: Sequence[FloatArray], point: CostVector, allowed: BoolArray) -> float:
-        return self.least_maximum(criteria[-1], _within(criteria[:-1], point, allowed))
 
     def least_maximum(self, criterion: FloatArray, allowed: BoolArray | None = None) -> float:
         """The least possible maximum over the stages, infinite if the allowed ones do not suffice."""
