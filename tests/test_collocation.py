@@ -107,7 +107,7 @@ def test_what_is_kept_can_be_local_all_at_once(case, data):
         all(is_local(boundaries, skip) for skip in kept)
         for boundaries in every_partition(num_layers, num_stages)
     )
-    pairs = collocating_cut_pairs(skips, num_layers, num_stages)
+    pairs = collocating_cut_pairs(tuple(skips), num_layers, num_stages)
     assert all(np.array_equal(*both) for both in zip(pairs, cut_pairs(kept, num_layers), strict=True))
 
 

@@ -109,6 +109,12 @@ def test_one_of_several_numbers_that_cannot_be_used_is_named_with_the_others(cap
         sim.sweep("sd21", gpus="3-48", strategy="ddp")
 
 
+def test_many_numbers_of_which_one_cannot_be_used_are_named_in_short():
+    told = r"gpus is 1, 2, .*, 14, \.\.\., 4096, of which 9 must be a multiple of the 8 of a node"
+    with pytest.raises(InputError, match=f"^{told}"):
+        sim.sweep("sd21", gpus=range(1, 4097), strategy="gpipe")
+
+
 def test_python_reads_words_as_the_command_line_does():
     found = sim.sweep("sd21", gpus="1-2", batch_size=8, strategy="ddp", workers=1)
     assert [sweep.scenario.workload.num_gpus for sweep in found] == [1, 2]

@@ -176,3 +176,21 @@ def test_what_waits_for_its_turn_to_be_read_is_counted_before_any_replay(scenari
     assert activations_only < strategy.least_memory_bytes(scenario)
     for trace in refinements(strategy, scenario):
         assert strategy.least_memory_bytes(scenario) <= peak_memory_bytes(trace).max()
+
+
+@pytest.mark.parametrize("batch_size", [64, 128])
+@pytest.mark.parametrize("fill", ["none", "full", "partial"])
+def test_frozen_layers_that_take_most_are_counted_before_any_replay(batch_size, fill):
+    workload = TrainingWorkload(8, batch_size, self_conditioning=0.0, checkpointing="block")
+    scenario = Scenario(load_model("sd3-medium"), load_cluster("p4de"), workload)
+    for degree, micro_batches in ((2, 1), (2, 8), (4, 4), (8, 2), (8, 16)):
+        strategy = pipe(degree, micro_batches, fill)
+        layout = strategy.layout(scenario)
+        _, resident = layout.held_bytes
+        least, peak = (
+            strategy.least_memory_bytes(scenario),
+            peak_memory_bytes(replay(strategy, scenario)).max(),
+        )
+        assert min(resident) + min(layout.frozen_samples, 4) * layout.frozen_sample_bytes <= least <= peak
+        if fill == "none":
+            assert least > 0.98 * peak

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PAYS: Final = 0.5
 """Share of the speed that GPUs added would bring if all scaled, from which on they pay."""
+NAMED: Final = 16
+"""Numbers of GPUs that an error names at most."""
 
 
 class Step(NamedTuple):
@@ -267,6 +269,7 @@ def each_count(
 
 def _name_all(error: InputError, count: int, gpus: Sequence[int]) -> None:
     """Let an error about a number of GPUs name those that it is one of."""
-    one, all_of_them = f"gpus is {count}, ", f"gpus is {', '.join(map(str, gpus))}, of which {count} "
+    named = [*map(str, gpus)] if len(gpus) <= NAMED else [*map(str, gpus[: NAMED - 2]), "...", str(gpus[-1])]
+    one, all_of_them = f"gpus is {count}, ", f"gpus is {', '.join(named)}, of which {count} "
     error.flags = error.flags and error.flags.replace(one, all_of_them)
     error.args = (str(error).replace(one, all_of_them), *error.args[1:])

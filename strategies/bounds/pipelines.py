@@ -118,10 +118,8 @@ def _step_s(layout: Layout, stage: int, *, beside_s: float = 0.0, positions: tup
         beside_s: seconds of compute that run while the gradients are reduced.
         positions: those that hold the stage's layers and sum their gradients; one is like another.
     """
-    scenario, trained = layout.scenario, layout.trained_parameters[stage]
-    recipe = scenario.workload.recipe
-    reduce_s = layout.reduction(positions).time(trained * recipe.gradient_bytes).total_s if trained else 0.0
-    return max(reduce_s, beside_s) + layout.step_s(trained) + layout.gathered_s(trained)
+    update = layout.update(layout.trained_parameters[stage], positions)
+    return max(update.reduce_s, beside_s) + update.step_s + update.gathered_s
 
 
 def frozen_s(pipeline: Pipeline, position: int = 0) -> float:
@@ -157,22 +155,15 @@ def staged_bound(layout: Layout, *, frozen_first: bool = True, split: bool = Fal
     for cut in range(len(layout.cuts)):
         visits = _visits(layout, cut, split=split)
         own = list(_limits(visits, len(layout.micro_batches(cut)), _fed_back_s(layout, cut), released_s))
-        complete_s += _complete_s(visits, own)
+        complete_s += _complete_s(visits, _Table.of(own, degree))
         limits += own
     steps = steps_s(layout)
     last_s = min(steps[seat.first] for seat in layout.seats)
-    least_s = [
-        _least_s(
-            [limit for limit in limits if limit.position == p],
-            min((steps[s] for s in layout.hosted[p]), default=0.0),
-            last_s,
-            split=split,
-        )
-        for p in range(degree)
-    ]
+    each_s = np.array([min((steps[s] for s in hosted), default=0.0) for hosted in layout.hosted])
+    least_s = _least_s(_Table.of(limits, degree), each_s, last_s, split=split)
     summed_s = sums_end_s(layout, [0.0] * degree, complete_s)
     before_s = _before_s(layout, frozen_first=frozen_first)
-    return max(before_s + max(*least_s, summed_s), port_bound(layout, frozen_first=frozen_first))
+    return max(before_s + max(least_s, summed_s), port_bound(layout, frozen_first=frozen_first))
 
 
 def _before_s(layout: Layout, *, frozen_first: bool) -> float:
@@ -234,6 +225,40 @@ class _Limit(NamedTuple):
     tail_s: float
 
 
+class _Table(NamedTuple):
+    """The limits of all positions: seconds before, of work and after, each (limits of a position, positions).
+
+    Positions of fewer limits have some that take no time and come before all.
+    """
+
+    head_s: FloatArray
+    work_s: FloatArray
+    tail_s: FloatArray
+
+    @classmethod
+    def of(cls, limits: Iterable[_Limit], degree: int) -> "_Table":
+        """Limits by position."""
+        rows: list[list[tuple[float, ...]]] = [[] for _ in range(degree)]
+        for position, *seconds in limits:
+            rows[position].append(tuple(seconds))
+        most = max(map(len, rows))
+        padded = [row + [(0.0, 0.0, 0.0)] * (most - len(row)) for row in rows]
+        return cls(*np.array(padded).transpose(2, 1, 0))
+
+    def done_s(self, tail_s: FloatArray) -> FloatArray:
+        """Seconds until each position has done all passes that at least ``tail_s`` must follow.
+
+        Args:
+            tail_s: any number for each position, (numbers, positions), as what is returned.
+        """
+        early = self.tail_s[:, None] >= tail_s
+        later = self.head_s[:, None] >= self.head_s
+        works_s = np.where(early[:, :, None] & later[:, None], self.work_s[:, None, None], 0.0)
+        done_s = self.head_s + works_s.cumsum(axis=0)[-1]  # in the order of the limits
+        found: FloatArray = np.where(early.swapaxes(0, 1), done_s, 0.0).max(axis=1)
+        return found
+
+
 def _forwards(layout: Layout, cut: int) -> list[_Visit]:
     """The forwards of a chain in the order in which a micro-batch takes them."""
     return [
@@ -287,50 +312,40 @@ def _fed_back_s(layout: Layout, cut: int) -> float:
 def _released_s(layout: Layout) -> list[float]:
     """For each position the seconds before which its extra forwards, which come first, are not done."""
     limits: list[_Limit] = []
-    at_once = [0.0] * layout.shape.degree
+    degree = layout.shape.degree
     for cut in range(len(layout.cuts)):
-        found = _limits(_forwards(layout, cut), len(layout.micro_batches(cut)), 0.0, at_once)
+        found = _limits(_forwards(layout, cut), len(layout.micro_batches(cut)), 0.0, [0.0] * degree)
         limits += [limit._replace(tail_s=0.0) for limit in found]
-    positions = range(layout.shape.degree)
-    return [_least_s([limit for limit in limits if limit.position == p], 0.0, 0.0) for p in positions]
+    released_s: list[float] = _Table.of(limits, degree).done_s(np.zeros((1, degree)))[0].tolist()
+    return released_s
 
 
-def _least_s(limits: Sequence[_Limit], step_s: float, last_step_s: float, *, split: bool = False) -> float:
-    """The longest waiting before, work between and waiting after over all pairs of limits.
+def _least_s(limits: _Table, step_s: FloatArray, last_step_s: float, *, split: bool = False) -> float:
+    """The longest waiting before, work between and waiting after over all pairs of limits of a position.
 
     After a part of a backward that may wait comes nothing but the optimizer step of its own device.
     """
-
-    def after_s(tail_s: float) -> float:
-        return step_s if split and not tail_s else max(tail_s + last_step_s, step_s)
-
-    tails_s = {limit.tail_s for limit in limits}
-    return max((_done_s(limits, tail_s) + after_s(tail_s) for tail_s in tails_s), default=0.0)
+    after_s = np.maximum(limits.tail_s + last_step_s, step_s)
+    if split:
+        after_s = np.where(limits.tail_s, after_s, step_s)
+    return float((limits.done_s(limits.tail_s) + after_s).max())
 
 
-def _done_s(limits: Sequence[_Limit], tail_s: float) -> float:
-    """Seconds until a device has done all passes that at least ``tail_s`` must follow."""
-    early = [limit for limit in limits if limit.tail_s >= tail_s]
-    heads_s = {limit.head_s for limit in early}
-    return max(
-        (
-            head_s + sum_in_order(limit.work_s for limit in early if limit.head_s >= head_s)
-            for head_s in heads_s
-        ),
-        default=0.0,
-    )
-
-
-def _complete_s(visits: Sequence[_Visit], limits: Sequence[_Limit]) -> Iterator[float]:
+def _complete_s(visits: Sequence[_Visit], limits: _Table) -> list[float]:
     """For each stage of a chain the earliest seconds at which its last backward can have ended.
 
     By then its device has done all passes before it, of all micro-batches.
     """
-    after_s = 0.0
+    after_s, degree = 0.0, limits.tail_s.shape[1]
+    tails_s: list[list[float]] = [[] for _ in range(degree)]
+    places = []
     for position, pass_s, _, hop_s in list(reversed(visits))[: len(visits) // 2]:
-        own = [limit for limit in limits if limit.position == position]
-        yield _done_s(own, (after_s + hop_s) * (1 - 1e-9))
+        places.append((len(tails_s[position]), position))
+        tails_s[position].append((after_s + hop_s) * (1 - 1e-9))
         after_s += pass_s + hop_s
+    most = max(map(len, tails_s))
+    done_s = limits.done_s(np.array([row + [np.inf] * (most - len(row)) for row in tails_s]).T)
+    return [float(done_s[place]) for place in places]
 
 
 def chain_traffic(layout: Layout, cut: int) -> Iterator[PortTraffic]:

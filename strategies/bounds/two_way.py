@@ -16,25 +16,34 @@ def two_way_bound(layout: Layout, *, frozen_first: bool = True) -> float:
 
 def _chimera_bound(layout: Layout) -> float:
     """Seconds that no iteration in Chimera's order can undercut, frozen work and extra forwards first."""
-    shape, problem = layout.shape, layout.problem()
-    begins_s = [frozen_s(layout, position) for position in range(shape.degree)]
-    if layout.scenario.workload.extra_forward:
-        begins_s = extra_ends_s(problem, shape.micro_batches, begins_s)
-    free_s, complete_s = chimera_ends_s(problem, shape.micro_batches, begins_s)
+    count, problem = layout.shape.micro_batches, layout.problem()
+    starts_s = tuple(frozen_s(layout, position) for position in range(layout.shape.degree))
+    extra = layout.scenario.workload.extra_forward
+
+    def ends_s() -> tuple[list[float], list[float]]:
+        begins_s = extra_ends_s(problem, count, starts_s) if extra else starts_s
+        return chimera_ends_s(problem, count, begins_s)
+
+    # group sizes on links alike have one answer
+    free_s, complete_s = layout.scenario.remember(("chimera", problem, starts_s, extra), ends_s)
     return reduced_bound(layout, free_s, complete_s)
 
 
-def two_way_least_memory(layout: Layout) -> float:
+def two_way_least_memory(layout: Layout, *, frozen_first: bool = True) -> float:
     """Bytes that the fullest device cannot do without.
 
     Several backbones might wait for one another: one micro-batch of one of them is all that must be there at once.
+
+    Args:
+        layout: the stages.
+        frozen_first: all frozen work runs before the pipeline.
     """
     shape = layout.shape
     if is_one_backbone(layout):
         ahead = min(shape.degree, shape.micro_batches) // 2
         held = [min(ahead, shape.degree - stage) for stage in range(shape.degree)] * 2
-        return layout.least_memory_bytes(held)
+        return layout.least_memory_bytes(held, frozen_first=frozen_first)
     return max(
-        layout.least_memory_bytes([int(seat.cut == cut) for seat in layout.seats])
+        layout.least_memory_bytes([int(seat.cut == cut) for seat in layout.seats], frozen_first=frozen_first)
         for cut in range(len(layout.cuts))
     )

@@ -11,8 +11,9 @@ Source: DiffusionPipe, sections 4.1 and 4.3, Eq. 1 - 9, 17 and 18, with one repl
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,9 @@ from profiles.costs.layers import FloatArray
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 CostVector: TypeAlias = tuple[float, ...]
 _Scalar = TypeVar("_Scalar", np.float64, np.bool_)
+
+ROUNDING: Final = 1e-9
+"""Share of the largest gap by which the gaps of all stages may add up to less for rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,9 +212,15 @@ def stage_table(values: FloatArray) -> FloatArray:
     """
     num_layers = len(values)
     table = np.full((num_layers + 1, num_layers + 1), np.inf)
-    np.cumsum(np.triu(np.broadcast_to(values, (num_layers, num_layers))), axis=1, out=table[:-1, 1:])
-    table[np.tri(num_layers + 1, dtype=np.bool_)] = np.inf
+    np.cumsum(np.where(_below(num_layers, -1), 0.0, values), axis=1, out=table[:-1, 1:])
+    table[_below(num_layers + 1, 0)] = np.inf
     return table
+
+
+@cache
+def _below(size: int, diagonal: int) -> BoolArray:
+    """Where a square table lies on one of its diagonals, or below."""
+    return np.tri(size, k=diagonal, dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -243,18 +253,16 @@ class StageSearch:
             raise ValueError(f"self_conditioning({self_conditioning}) must be between 0 and 1")
         edges = _legal_edges(costs, num_stages)
         between = np.ix_(edges, edges)
-        forward, backward = costs.forward_s, costs.backward_s
+        both_s = costs.forward_s + costs.backward_s
         cut, extra = costs.cut_forward_s + costs.cut_backward_s, costs.cut_forward_s
-        stage = np.maximum(stage_table(forward + backward)[between], _cut_column(cut, edges))
-        conditioned = np.maximum(
-            stage_table(forward + backward + forward)[between], _cut_column(cut + extra, edges)
-        )
-        gap = stage_table(costs.sync_s - backward)[between] + costs.sync_latency_s
+        stage = np.maximum(stage_table(both_s)[between], _cut_column(cut, edges))
+        conditioned_s = stage_table(both_s + costs.forward_s)[between]
+        conditioned = np.maximum(conditioned_s, _cut_column(cut + extra, edges))
+        gap = stage_table(costs.sync_s - costs.backward_s)[between] + costs.sync_latency_s
         shares = ((1 - self_conditioning, stage), (self_conditioning, conditioned))
         counted = [(share, table) for share, table in shares if share > 0]
-        weights = tuple(share for share, _ in counted)
-        criteria = (*(table for _, table in counted), gap)
-        return cls(num_stages, edges, stage, conditioned, gap, weights, criteria)
+        weights, tables = zip(*counted, strict=True)
+        return cls(num_stages, edges, stage, conditioned, gap, weights, (*tables, gap))
 
     def pace(self, point: CostVector) -> float:
         """The expected time per round of a point, (1 - p) W + p W_sc."""
@@ -265,16 +273,28 @@ class StageSearch:
 
         Among equals the smallest pace wins, then the smallest point.
         """
-        least_gap = self.least_maximum(self.criteria[-1], allowed)
+        mean_gap, least_gap = self._mean_gap(), cache(lambda: self.least_maximum(self.criteria[-1], allowed))
         best: tuple[float, float, CostVector] | None = None
         for level in self.levels(self.criteria, allowed):
-            pace = min(map(self.pace, level))
-            if best is not None and rounds * pace + least_gap + constant_s > best[0]:
-                break
             ranked = [(rounds * self.pace(p) + p[-1] + constant_s, self.pace(p), p) for p in level]
             best = min(ranked) if best is None else min(best, *ranked)
+            later_s = rounds * self._later_pace(level)
+            if later_s + mean_gap + constant_s > best[0] or later_s + least_gap() + constant_s > best[0]:
+                break
         assert best is not None, "a chain with enough legal cuts has a partition"
         return best[2]
+
+    def _mean_gap(self) -> float:
+        """A gap that no partition undercuts: the mean over its stages, but for rounding and latency."""
+        gaps = self.criteria[-1]
+        return float(gaps[0, -1] - ROUNDING * np.abs(gaps[np.isfinite(gaps)]).max()) / self.num_stages
+
+    def _later_pace(self, level: Sequence[CostVector]) -> float:
+        """A pace that no level after this one undercuts; where one stage time counts, it is longer than here."""
+        if len(self.criteria) > 2:
+            return min(map(self.pace, level))
+        stage = self.criteria[0]
+        return self.pace((float(np.where(stage > level[0][0], stage, np.inf).min()),))
 
     def levels(
         self, criteria: Sequence[FloatArray], allowed: BoolArray | None = None
@@ -289,7 +309,8 @@ class StageSearch:
         *others, last = criteria
         permitted = np.isfinite(last) if allowed is None else allowed
         while others_front := self.front(others, permitted):
-            level = [(*point, self._least_last(criteria, point, permitted)) for point in others_front]
+            within = (_within(others, point, permitted) for point in others_front)
+            level = [(*p, self.least_maximum(last, of)) for p, of in zip(others_front, within, strict=True)]
             yield level
             permitted = permitted & (last < max(point[-1] for point in level))
 
@@ -300,15 +321,14 @@ class StageSearch:
             return [(least,)] if least < np.inf else []
         return list(dict.fromkeys(point for level in self.levels(criteria, allowed) for point in level))
 
-    def _least_last(self, criteria: Sequence[FloatArray], point: CostVector, allowed: BoolArray) -> float:
-        return self.least_maximum(criteria[-1], _within(criteria[:-1], point, allowed))
-
     def least_maximum(self, criterion: FloatArray, allowed: BoolArray | None = None) -> float:
         """The least possible maximum over the stages, infinite if the allowed ones do not suffice."""
         table = criterion if allowed is None else np.where(allowed, criterion, np.inf)
-        reached = table[0, 1 : self._width + 1]
+        width = self._width
+        reached, longer = table[0, 1 : width + 1], np.empty((width, width))
         for stage in range(1, self.num_stages):
-            reached = np.maximum(reached[:, None], self._step(table, stage)).min(axis=0)
+            np.maximum(reached[:, None], self._step(table, stage), out=longer)
+            reached = np.minimum.reduce(longer, axis=0)
         return float(reached[-1])
 
     def partition(self, point: CostVector) -> Partition:

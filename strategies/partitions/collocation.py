@@ -14,6 +14,7 @@ Source: PULSE, section IV-B.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from operator import xor
 from typing import TypeAlias
@@ -72,11 +73,12 @@ def collocated_skips(
     return split_skips(skips, (*begins, begins[-1] + 1, *ends[::-1]))[0]
 
 
+@lru_cache(maxsize=64)  # times of layers, which depend on the micro-batch, change nothing of it
 def collocating_cut_pairs(
-    skips: Sequence[SkipEnds],
+    skips: tuple[SkipEnds, ...],
     num_layers: int,
     num_stages: int,
-    skip_bytes: Sequence[float] | None = None,
+    skip_bytes: tuple[float, ...] | None = None,
 ) -> CutPairs:
     """The `cut_pairs` of the `collocated_skips`."""
     pairs = cut_pairs(skips, num_layers)

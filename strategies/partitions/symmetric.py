@@ -78,7 +78,8 @@ def symmetric_partition(
     """
     layers, cuts = np.asarray(layer_s, dtype=np.float64), np.asarray(cut_s, dtype=np.float64)
     _check(layers, cuts, skips, num_stages)
-    pairs, num_rings = collocating_cut_pairs(skips, len(layers), num_stages, skip_bytes), num_stages // 2
+    weights, num_rings = None if skip_bytes is None else tuple(skip_bytes), num_stages // 2
+    pairs = collocating_cut_pairs(tuple(skips), len(layers), num_stages, weights)
     search = _Search.over(layers, cuts, *pairs)
     longest_s = _least_longest(search, num_rings, float(layers.sum()))
     boundaries = search.most_even(longest_s).boundaries(num_rings)

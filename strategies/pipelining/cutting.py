@@ -1,12 +1,15 @@
 """Cutting: where the backbone of a pipeline is divided into stages."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from profiles.architectures.components import Component
+from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
 from strategies.parameters import PARTITIONS, check_choice
-from strategies.partitions.chain import ChainCosts, Partition, block_partition, optimal_partition
+from strategies.partitions.chain import BoolArray, ChainCosts, Partition, block_partition, optimal_partition
 from strategies.pipelining.pipeline import Pipeline
 from strategies.pipelining.stages import Cut
 from strategies.scenario import Scenario
@@ -31,10 +34,22 @@ def cut_chain(
     if partition == "optimal":
         boundaries = _optimal_boundaries(pipeline, component, len(positions), local_skips=local_skips)
     else:
-        blocks = [layer.block for layer in pipeline.scenario.model.components[component].layers]
-        _refuse_too_many(pipeline, len(positions), len(set(blocks)), "blocks")
-        boundaries = block_partition(blocks, len(positions))
+        boundaries = pipeline.scenario.remember(
+            ("blocks", component, len(positions)),
+            lambda: _block_boundaries(pipeline, component, len(positions)),
+        )
     return Cut(component, boundaries, tuple(positions))
+
+
+def _block_boundaries(pipeline: Pipeline, component: int, num_stages: int) -> tuple[int, ...]:
+    """The boundaries of stages of equally many blocks.
+
+    Raises:
+        InfeasibleError: there are fewer blocks.
+    """
+    blocks = [layer.block for layer in pipeline.scenario.model.components[component].layers]
+    _refuse_too_many(pipeline, num_stages, len(set(blocks)), "blocks")
+    return block_partition(blocks, num_stages)
 
 
 def _refuse_too_many(pipeline: Pipeline, num_stages: int, there: int, pieces: str) -> None:
@@ -85,22 +100,38 @@ def chain_costs(pipeline: Pipeline, backbone: int, *, local_skips: bool = False)
     """The costs that the partition minimises: layers, messages over each cut, gradient reduction."""
     component, batch = pipeline.scenario.model.components[backbone], pipeline.local_batch
     forward_s, backward_s = pipeline.layer_times(backbone)
-    cuts = range(len(component.layers) - 1)
-    cut_bytes = np.array([component.cut_bytes(cut) for cut in cuts]) * batch
+    cuts = pipeline.scenario.remember(("cuts", backbone), lambda: _Cuts.of(component))
+    cut_bytes = cuts.cut_bytes * batch
     wire_s, delay_s = pipeline.slowest_hop
-    legal = np.array([not any(component.live_skips(cut)) for cut in cuts], dtype=bool)
-    trained = np.array([float(layer.trained_parameters) for layer in component.layers])
     gradient_bytes, law = pipeline.scenario.workload.recipe.gradient_bytes, pipeline.reduction()
-    stage_bytes = float(trained.sum()) * gradient_bytes / pipeline.shape.degree
+    stage_bytes = float(cuts.trained.sum()) * gradient_bytes / pipeline.shape.degree
     return ChainCosts(
         forward_s=forward_s,
         backward_s=backward_s,
         cut_forward_s=(cut_bytes + component.carried_bytes * batch) * wire_s + delay_s,
         cut_backward_s=cut_bytes * wire_s + delay_s,
-        sync_s=trained * gradient_bytes * law.wire_s,
+        sync_s=cuts.trained * gradient_bytes * law.wire_s,
         sync_latency_s=law.time(stage_bytes).fixed_s,  # what no byte adds to, of a stage of mean size
-        legal_cuts=legal if local_skips else None,
+        legal_cuts=cuts.legal if local_skips else None,
     )
+
+
+class _Cuts(NamedTuple):
+    """Of each layer its trained parameters, of each cut bytes per sample over it, and whether no skip crosses it."""
+
+    trained: FloatArray
+    cut_bytes: FloatArray
+    legal: BoolArray
+
+    @classmethod
+    def of(cls, component: Component) -> "_Cuts":
+        """Those of a component."""
+        cuts = range(len(component.layers) - 1)
+        return cls(
+            np.array([float(layer.trained_parameters) for layer in component.layers]),
+            np.array([component.cut_bytes(cut) for cut in cuts]),
+            np.array([not any(component.live_skips(cut)) for cut in cuts], dtype=bool),
+        )
 
 
 def cut_units(scenario: Scenario, backbone: int, least: int) -> Cut:

@@ -56,15 +56,29 @@ def saved_bytes(layout: "Layout", stage: Stage, *, in_place: bool = False) -> fl
         stage: the stage.
         in_place: all stages of the component lie on one device, which keeps each skip once.
     """
-    checkpointing, batch = layout.scenario.workload.checkpointing, layout.held_batch
+    if layout.skip_route == "local" and layout.component(stage).skips:  # it depends on where other stages lie
+        return _saved_bytes(layout, stage, in_place=in_place) * layout.held_batch
+    alike = ("saved", *_layers_of(stage), layout.share, in_place)
+    each = layout.scenario.remember(alike, lambda: _saved_bytes(layout, stage, in_place=in_place))
+    return each * layout.held_batch
+
+
+def _layers_of(stage: Stage) -> tuple[int, int, int]:
+    """The component and layers of a stage."""
+    return stage.component, stage.first_layer, stage.last_layer
+
+
+def _saved_bytes(layout: "Layout", stage: Stage, *, in_place: bool) -> float:
+    """Bytes per sample that are kept for the backward of a stage."""
+    checkpointing = layout.scenario.workload.checkpointing
     if checkpointing == "full":
-        return _stage_input_bytes(layout, stage, in_place=in_place) * batch
+        return _stage_input_bytes(layout, stage, in_place=in_place)
     if checkpointing == "none":
-        return float(_activations(layout, stage).sum()) * batch
+        return float(_activations(layout, stage).sum())
     kept = _blocks_input_bytes(layout, stage, in_place=in_place)
     if checkpointing == "selective":
         kept += float(_attended(layout, stage).sum())
-    return kept * batch
+    return kept
 
 
 def recomputed_bytes(pipeline: Pipeline, stage: Stage) -> float:
@@ -80,7 +94,7 @@ def _recomputed(pipeline: Pipeline, stage: Stage) -> tuple[float, ...]:
     The hidden state that a block kept is among what it saves, but where a skip is joined to it first: then what comes
     of that is.
     """
-    alike = ("recomputed", stage.component, stage.first_layer, stage.last_layer, pipeline.share)
+    alike = ("recomputed", *_layers_of(stage), pipeline.share)
     return pipeline.scenario.remember(alike, lambda: _recomputed_anew(pipeline, stage))
 
 
@@ -120,13 +134,6 @@ def _attended(pipeline: Pipeline, stage: Stage) -> FloatArray:
 
 def _blocks_input_bytes(layout: "Layout", stage: Stage, *, in_place: bool) -> float:
     """Bytes per sample that the blocks of a stage get from outside; a tensor that several of them read counts once."""
-    if layout.component(stage).skips:  # what is kept of them depends on where other stages lie
-        return _blocks_input_bytes_anew(layout, stage, in_place=in_place)
-    alike = ("inputs of blocks", stage.component, stage.first_layer, stage.last_layer, in_place)
-    return layout.scenario.remember(alike, lambda: _blocks_input_bytes_anew(layout, stage, in_place=in_place))
-
-
-def _blocks_input_bytes_anew(layout: "Layout", stage: Stage, *, in_place: bool) -> float:
     model, component = layout.scenario.model, layout.component(stage)
     blocks = blocks_of(component, stage)
     kept = {of.start - 1 for of in blocks if of.start} | set(_skips_kept(layout, stage, in_place=in_place))
@@ -199,6 +206,17 @@ def _swapped_bytes(pipeline: Pipeline, stages: Sequence[Stage]) -> float:
         return 0.0
     swapped = (pipeline.swapped_bytes(component) for component in {stage.component for stage in stages})
     return sum_in_order(sum_in_order(sizes) - max(sizes) for sizes in swapped)
+
+
+def resident_bytes(pipeline: Pipeline, stages: Sequence[Stage]) -> float:
+    """All bytes that stay on a device."""
+    batch = 0.0 if pipeline.scenario.workload.checkpointing == "none" else pipeline.held_batch
+    own = ("resident", type(pipeline), *map(_layers_of, stages), pipeline.share, pipeline.shards, batch)
+
+    def total() -> float:
+        return float(sum_in_order(buffer.size_bytes for buffer in resident_buffers(pipeline, stages)))
+
+    return pipeline.scenario.remember(own, total)
 
 
 def resident_buffers(pipeline: Pipeline, stages: Sequence[Stage]) -> tuple[Buffer, ...]:

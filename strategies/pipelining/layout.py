@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
@@ -14,7 +14,7 @@ from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.cutting import cut_chain
 from strategies.pipelining.footprint import (
     recomputed_bytes,
-    resident_buffers,
+    resident_bytes,
     saved_bytes,
     trained_parameters,
 )
@@ -25,6 +25,9 @@ from strategies.plans.plan import Plan, Stage
 from strategies.scenario import Scenario
 
 T = TypeVar("T")
+
+OF_ANY_GROUP: Final = ("stages", "seats", "hosted", "trained_parameters", "handovers_bytes")
+"""What is derived of a layout alike for groups of any size."""
 
 STILL = Hop(0.0, 0.0)
 """Between stages of one device nothing moves."""
@@ -100,6 +103,9 @@ class Layout(Pipeline):
             layout = cls(scenario, shape, cut(Pipeline(scenario, shape)), skip_route)
             if skip_route == "local" and not distant_skips:
                 layout.refuse_distant_skips()
+            own = ("stages of a layout", layout.cuts, shape.degree, layout.local_batch, skip_route)
+            alike = scenario.remember(own, lambda: layout)
+            vars(layout).update({name: getattr(alike, name) for name in OF_ANY_GROUP})
             return layout
 
         def make() -> "Layout":
@@ -229,18 +235,30 @@ class Layout(Pipeline):
         reads = (self.frozen_reads(stage) for stage in self.stages)
         return tuple(sum_in_order(size for _, size in read) * self.local_batch for read in reads)
 
-    @cached_property
+    @property
     def frozen_first_bytes(self) -> float:
-        """Bytes that each position holds at once at least where all frozen work runs first.
+        """Bytes that each position holds at once at least where it runs its share of all frozen work at a time."""
+        return self.frozen_samples * self.frozen_sample_bytes
 
-        They are what a layer reads and writes; not all that the last layer of a component writes need be read.
-        """
+    @property
+    def frozen_samples(self) -> float:
+        """Samples of the frozen work that each GPU gets at least where all positions share it."""
         replicas = self.placement.group_size // self.placement.num_positions  # refused where it is none
-        samples = self.group_batch // self.shape.degree / replicas
+        return self.group_batch // self.shape.degree / replicas
+
+    @property
+    def frozen_sample_bytes(self) -> float:
+        """Bytes per sample that the frozen layer which takes most reads and writes.
+
+        Not all that the last layer of a component writes need be read.
+        """
+        return self.scenario.remember("frozen sample", self._frozen_sample_bytes)
+
+    def _frozen_sample_bytes(self) -> float:
         components = (self.scenario.model.components[index] for index in self.scenario.frozen)
         inner = (pairwise(component.layers[:-1]) for component in components)
         sizes = (before.output_bytes + after.output_bytes for before, after in chain.from_iterable(inner))
-        return samples * max(sizes, default=0.0)
+        return max(sizes, default=0.0)
 
     @cached_property
     def held_bytes(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -259,8 +277,8 @@ class Layout(Pipeline):
         return self.scenario.remember(alike, self._held_bytes)
 
     def _held_bytes(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        buffers = [resident_buffers(self, [self.stages[s] for s in hosted]) for hosted in self.hosted]
-        resident = (float(sum_in_order(buffer.size_bytes for buffer in of)) for of in buffers)
+        of_positions = ([self.stages[s] for s in hosted] for hosted in self.hosted)
+        resident = (resident_bytes(self, stages) for stages in of_positions)
         return tuple(saved_bytes(self, stage) for stage in self.stages), tuple(resident)
 
     def refuse_distant_skips(self) -> None:

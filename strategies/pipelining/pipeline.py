@@ -9,6 +9,8 @@ from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
 
+import numpy as np
+
 from profiles.architectures.models import Component
 from profiles.architectures.shares import WHOLE, Share
 from profiles.checks import sum_in_order
@@ -34,6 +36,26 @@ class Hop(NamedTuple):
     def duration_s(self) -> float:
         """Seconds from its start to its arrival."""
         return self.wire_s + self.delay_s
+
+
+class Update(NamedTuple):
+    """Seconds of what follows the last backward of a stage, on free ports.
+
+    Attributes:
+        fixed_s: before its gradients are on the wire.
+        wire_s: that they are on it.
+        node_port_s: that they hold the port of each node.
+        reduce_s: until they are summed.
+        step_s: of the optimizer's step.
+        gathered_s: after it, until all replicas have the weights.
+    """
+
+    fixed_s: float
+    wire_s: float
+    node_port_s: float
+    reduce_s: float
+    step_s: float
+    gathered_s: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +199,7 @@ class Pipeline:
         return tuple(
             Stage(
                 cut.component, first, end - 1, position,
-                float(forward_s[first:end].sum()), float(backward_s[first:end].sum()),
+                float(np.add.reduce(forward_s[first:end])), float(np.add.reduce(backward_s[first:end])),
                 sum(layer.parameters for layer in layers[first:end]),
             )
             for (first, end), position in zip(pairwise(cut.boundaries), positions, strict=True)
@@ -220,6 +242,19 @@ class Pipeline:
         return max((r.wire_s_per_byte for r in routes), default=0.0), max(
             (r.delay_s for r in routes), default=0.0
         )
+
+    def update(self, trained: int, positions: tuple[int, ...]) -> Update:
+        """What follows the last backward of stages with the same trained parameters, on these positions."""
+        where = positions if len(positions) > 1 else (0,)  # one is like another
+        key = ("update", trained, where, self.placement, self.shape.sharded)
+        return self.scenario.remember(key, lambda: self._update(trained, where))
+
+    def _update(self, trained: int, positions: tuple[int, ...]) -> Update:
+        step_s, gathered_s = self.step_s(trained), self.gathered_s(trained)
+        if not trained:
+            return Update(0.0, 0.0, 0.0, 0.0, step_s, gathered_s)
+        time = self.reduction(positions).time(trained * self.scenario.workload.recipe.gradient_bytes)
+        return Update(time.fixed_s, time.wire_s, time.node_port_s, time.total_s, step_s, gathered_s)
 
     def reduction(self, positions: tuple[int, ...] = (0,)) -> CollectiveLaw:
         """What the sum of the gradients of some positions costs."""

@@ -16,7 +16,7 @@ from strategies.orders.named import one_forward_one_backward_order
 from strategies.parameters import parameter
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.candidates import shapes
-from strategies.pipelining.filling import fill_bubbles
+from strategies.pipelining.filling import LOCAL_BATCHES, fill_bubbles
 from strategies.pipelining.frozen import frozen_chains
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Shape
@@ -108,9 +108,25 @@ class DiffusionPipe(LinearPipeline):
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without."""
+        layout = self.layout(scenario)
         if _is_cascaded(scenario):
-            return two_way_least_memory(self.layout(scenario))
-        return self.layout(scenario).least_memory_bytes(LinearPipeline.in_flight(self), inputs_first=True)
+            least_bytes = two_way_least_memory(layout, frozen_first=False)
+        else:
+            least_bytes = layout.least_memory_bytes(LinearPipeline.in_flight(self), inputs_first=True)
+        return max(least_bytes, self._frozen_beside_bytes(layout))
+
+    def _frozen_beside_bytes(self, layout: Layout) -> float:
+        """Bytes of the frozen layer that takes most, where it runs, beside what lies there throughout.
+
+        Unfilled, it runs on all positions alike. Else on some, the fullest of which has no less than that share;
+        of a layer that bubbles take on partial batches, one has no less than the least of these.
+        """
+        _, resident = layout.held_bytes
+        if self.fill == "none":
+            return max(resident) + layout.frozen_first_bytes
+        samples = layout.frozen_samples
+        least = samples if self.fill == "full" else min(samples, LOCAL_BATCHES[0])
+        return min(resident) + least * layout.frozen_sample_bytes
 
 
 def _stages_s(layout: Layout) -> list[float]:
