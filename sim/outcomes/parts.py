@@ -2,14 +2,23 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 from typing import Any, NamedTuple, cast
 
 from sim.outcomes.measures import Measures
 from sim.outcomes.results import NamedTrace
-from sim.outcomes.steady import FIRST_STEPS, LEAST_TIMES, LONG_STEPS, SETTLED, with_all_layers, with_all_steps
+from sim.outcomes.steady import (
+    ALIKE,
+    FIRST_STEPS,
+    LAST,
+    LEAST_TIMES,
+    LONG_STEPS,
+    SETTLED,
+    with_all_layers,
+    with_all_steps,
+)
 from sim.replay.engine import no_collection, simulate
 from strategies.patching.frozen import with_frozen
+from strategies.patching.patch_pipeline import without_a_step
 from strategies.plans.network import Network, network_of
 from strategies.plans.traces import Trace
 from strategies.sampling_scenario import SamplingScenario
@@ -157,8 +166,6 @@ def parts_of(variant: Variant) -> Iterator[Part]:
         return _replay_parts(variant)
     if isinstance(strategy, GridSampler) and not strategy.steps_overlap(scenario):
         return _alike_steps(variant, strategy, scenario)
-    if scenario.workload.computed_steps <= LONG_STEPS:
-        return _replay_parts(variant)
     assert isinstance(strategy, Sampler)
     return _first_steps(variant, strategy, scenario)
 
@@ -171,7 +178,7 @@ def _first_steps(variant: Variant, strategy: Sampler, scenario: SamplingScenario
         main = main_part(parts)
         if main.phase.steps != steps:  # so too of a sampler without a grid
             break
-        shorter = strategy.phases(scenario.with_steps(steps - 1))[-1].plan
+        shorter = without_a_step(main.phase.plan)
         measures = with_all_steps(shorter, main.trace, whole - steps, Network(shorter.placement))
         if measures is not None:
             phase = main.phase._replace(steps=whole)
@@ -182,12 +189,13 @@ def _first_steps(variant: Variant, strategy: Sampler, scenario: SamplingScenario
 
 
 def _first(strategy: Sampler, scenario: SamplingScenario) -> int:
-    """Steps that are replayed first: some beyond the warm-up, or beyond those after which a run likely is steady."""
+    """Steps that are replayed first: those after which a run likely is steady; if that is unknown, all but of long runs."""
+    least = (getattr(strategy, "warmup_steps", None) or 0) + FIRST_STEPS
     settled = strategy.settled_steps(scenario) if isinstance(strategy, GridSampler) else 0
-    likely = ceil(SETTLED * settled) + FIRST_STEPS
-    if settled and LEAST_TIMES * likely <= scenario.workload.computed_steps:
-        return likely
-    return (getattr(strategy, "warmup_steps", None) or 0) + FIRST_STEPS
+    if settled:
+        return max(least, int(SETTLED * settled) + ALIKE + LAST)
+    whole = scenario.workload.computed_steps
+    return whole if whole <= LONG_STEPS else least
 
 
 @no_collection()
