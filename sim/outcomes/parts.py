@@ -189,12 +189,20 @@ def _first_steps(variant: Variant, strategy: Sampler, scenario: SamplingScenario
 
 
 def _first(strategy: Sampler, scenario: SamplingScenario) -> int:
-    """Steps that are replayed first: those after which a run likely is steady; if that is unknown, all but of long runs."""
-    least = (getattr(strategy, "warmup_steps", None) or 0) + FIRST_STEPS
+    """Steps that are replayed first: as many as likely make a run steady; if that is unknown, all of one not long.
+
+    So too where cards share switches: of what is due there at once the last digits of the time say which comes first,
+    so that a run may be steady for a while.
+    """
+    whole, least = (
+        scenario.workload.computed_steps,
+        (getattr(strategy, "warmup_steps", None) or 0) + FIRST_STEPS,
+    )
+    if whole <= LONG_STEPS and scenario.cluster.intra_node.kind == "pcie":
+        return whole
     settled = strategy.settled_steps(scenario) if isinstance(strategy, GridSampler) else 0
     if settled:
         return max(least, int(SETTLED * settled) + ALIKE + LAST)
-    whole = scenario.workload.computed_steps
     return whole if whole <= LONG_STEPS else least
 
 

@@ -26,7 +26,7 @@ FIRST_STEPS: Final = 6
 """Steps beyond the warm-up that are replayed first; twice as many where these do not come to repeat one another."""
 SETTLED: Final = 9 / 8
 """Steps that a run takes to become steady over those that what bounds it takes: messages share ports."""
-LEAST_TIMES: Final = 1.5
+LEAST_TIMES: Final = 4 / 3
 """A run is at least so many times as long as what is replayed of it; else all of it is."""
 ALIKE: Final = 2
 """Successive steps that have to repeat the one before."""
