@@ -164,10 +164,9 @@ def _go_round(row: PatchRow, stages: Sequence[_Stage], at: float) -> float:
         start = stage.free_s if stage.free_s > at else at
         hosted = start - stage.ahead_s
         stage.host_s = hosted = (stage.host_s if stage.host_s > hosted else hosted) + host_s
-        free, at = start + held_s, start + sent_s
+        free, there = start + held_s, start + sent_s
         stage.free_s = hosted if hosted > free else free
-        if hosted > at:
-            at = hosted
+        at = hosted if hosted > there else there
     return at
 
 
