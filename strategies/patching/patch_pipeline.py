@@ -24,7 +24,7 @@ from strategies.patching.layer_runs import LayerRun, RunWork, run_layers, run_se
 from strategies.patching.layout import GridLayout
 from strategies.patching.pacing import stage_layers
 from strategies.plans.actions import PatchAction
-from strategies.plans.plan import Buffer, Plan
+from strategies.plans.plan import Buffer, Op, Plan
 from strategies.sampling_scenario import SamplingScenario
 
 
@@ -196,7 +196,7 @@ def without_a_step(plan: Plan) -> Plan:
     Args:
         plan: of a run whose last two steps are displaced.
     """
-    last = plan.ops[0][-1].action.step
+    last = _step(plan.ops[0][-1])
     (ops, collective, tensor), ends = _begin(plan, last - 1), _begin(plan, last)
     return replace(
         plan,
@@ -210,10 +210,15 @@ def without_a_step(plan: Plan) -> Plan:
 
 def _begin(plan: Plan, step: int) -> tuple[list[int], int, int]:
     """The first op of each device in a step, and the first collective and tensor."""
-    ops = [bisect_left(row, step, key=lambda op: op.action.step) for row in plan.ops]
+    ops = [bisect_left(row, step, key=_step) for row in plan.ops]
     rows = (islice(row, first, None) for row, first in zip(plan.ops, ops, strict=True))
     tensor = min(next((op.writes[0] for op in row if op.writes), len(plan.tensors)) for row in rows)
     return ops, bisect_left(plan.collectives, tensor, key=lambda of: of.reads[0]), tensor
+
+
+def _step(op: Op) -> int:
+    assert isinstance(op.action, PatchAction), "a pipeline of patches passes patches alone"
+    return op.action.step
 
 
 class _Pass(NamedTuple):
