@@ -1,6 +1,7 @@
 """The engine against closed forms, the worklist evaluator and a plain SimPy model of shared ports."""
 
 import gc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from profiles.errors import DeadlockError
 from sim.replay.engine import no_collection, simulate
 from sim.replay.memory import memory_events
-from sim.replay.ways import CHUNK_S, MAX_CHUNKS
+from sim.replay.ways import CHUNK_S, MAX_CHUNKS, ways_of
 from strategies.orders.named import gpipe_order, one_forward_one_backward_order
 from strategies.plans.actions import BACKWARD, FORWARD
 from strategies.plans.network import Network
@@ -589,6 +590,23 @@ def test_a_long_collective_moves_in_no_more_chunks_than_allowed(make):
         1 / MAX_CHUNKS + 0.25
     )
     assert trace.end_s == pytest.approx(1.25)
+
+
+@pytest.mark.parametrize(("streams", "message", "chunks"), [((0, 0), 0, 0), ((0, 1), 0, 10), ((0, 0), 1, 10)])
+def test_a_collective_moves_in_chunks_only_where_others_may_hold_its_port_meanwhile(
+    make, streams, message, chunks
+):
+    # Two collectives of position 0, one after the other or side by side, and perhaps a message beside them.
+    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0), devices_per_node=4)
+    rows = [[make.op("0B0", 0.0, writes="g h")], []]
+    reductions = [((0,), 10 * CHUNK_S, 0, "g", "r"), ((0,), 10 * CHUNK_S, 0, "h", "s")]
+    plan = make.plan(rows, placement=Placement(cluster, 4, 2, 2), collectives=reductions)
+    collectives = [replace(of, stream=number) for of, number in zip(plan.collectives, streams, strict=True)]
+    plan, network = replace(plan, collectives=tuple(collectives)), Network(plan.placement)
+    routes = [network.collective(of) for of in plan.collectives]
+    legs = [(network.route(0, 1).ports, 1.0)] * message
+    assert {way.chunks for way in ways_of(plan.collectives, routes, legs).values()} == {chunks}
+    assert simulate(plan).end_s == pytest.approx(20 * CHUNK_S)
 
 
 def test_collectives_of_one_node_share_its_port(make):

@@ -328,3 +328,28 @@ def test_a_decoder_ends_with_the_rows_of_the_image(name):
     spatial = [k for k in last if k.kind == "conv" and 2 * k.m * k.k > 3 * k.read_bytes]
     rows = sum(kernel.count * kernel.read_bytes for kernel in spatial) / seam.row_bytes
     assert model.height / rows == pytest.approx(4 if name == "ltx-video" else 1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"decode_chunks": 4},
+        {"vae_tile": 512},
+        {"vae_parallel": 3},
+        {"encoders": "offloaded"},
+        {"guidance": "parallel", "batch_size": 4},
+    ],
+)
+@pytest.mark.parametrize("name", ["ulysses", "pipefusion", "distrifusion", "hybrid"])
+def test_a_bound_knows_what_frozen_components_take_but_for_what_a_divided_decoder_exchanges(name, options):
+    degrees = {"pipeline_degree": 2} if name == "hybrid" else {}
+    sampler, denoising = make_sampler(name, degrees), pixart(4, **{"batch_size": 2, **options})
+    included = pixart(4, **{"batch_size": 2, "include": ("all",), **options})
+    phases = run_point(sampler, included).phases
+    known_s, taken_s = (
+        sampler.bound(included) - sampler.bound(denoising),
+        phases["encode_s"] + phases["decode_s"],
+    )
+    least = 0.8 if "vae_parallel" in options else 1 - 1e-6
+    assert least * taken_s < known_s <= taken_s

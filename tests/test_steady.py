@@ -12,6 +12,7 @@ from sim.outcomes.parts import main_part, measured_parts, replay_parts
 from sim.outcomes.runs import run_point, weigh
 from sim.outcomes.steady import FIRST_STEPS, LONG_STEPS, with_all_layers, with_all_steps
 from strategies.patching.alike_layers import KEPT
+from strategies.patching.patch_pipeline import without_a_step
 from strategies.plans.network import Network
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
@@ -52,9 +53,56 @@ def test_a_continued_run_is_the_whole_run(name):
     assert found.stages == whole.stages
 
 
-def test_runs_that_are_not_long_are_replayed_whole_to_the_bit():
-    short = point("a pipeline", LONG_STEPS)
-    assert run_point(*short) == weigh(*short, replay_parts(*short))
+@pytest.mark.parametrize("steps", [10, LONG_STEPS])
+def test_runs_that_are_not_long_or_of_which_bounds_do_not_tell_when_they_are_steady_are_replayed_whole(steps):
+    asked = point("a pipeline", steps)
+    assert asked[0].settled_steps(asked[1]) == 0
+    assert run_point(*asked) == weigh(*asked, replay_parts(*asked))
+
+
+DRAWN = {
+    "guided, with exchanges": (
+        "mochi",
+        16,
+        {"guidance_degree": 2, "ulysses_degree": 4, "pipeline_degree": 2},
+    ),
+    "a ring and tensors": ("flux-dev", 16, {"ring_degree": 2, "tensor_degree": 2, "pipeline_degree": 4}),
+    "more patches than stages": (
+        "hunyuanvideo",
+        8,
+        {"pipeline_degree": 4, "patches": 8, "ulysses_degree": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_run_of_twenty_steps_is_continued_where_what_bounds_it_tells_when_it_is_steady(name):
+    model, gpus, degrees = DRAWN[name]
+    model = load_model(model)
+    workload = SamplingWorkload(gpus, model.width, model.height, 20, guidance=model.guidance)
+    sampler, scenario = (
+        make_sampler("hybrid", degrees),
+        SamplingScenario(model, load_cluster("p4de"), workload),
+    )
+    parts = measured_parts(sampler, scenario)
+    assert main_part(parts).continued is not None
+    assert max(op.action.step for op in main_part(parts).trace.plan.ops[0]) < 14
+    found, whole = (weigh(sampler, scenario, own) for own in (parts, replay_parts(sampler, scenario)))
+    for of in fields(whole.expected):
+        assert getattr(found.expected, of.name) == pytest.approx(getattr(whole.expected, of.name), rel=1e-9)
+    assert found.times["step_s"] == pytest.approx(whole.times["step_s"], rel=1e-9)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_plan_without_a_step_is_as_large_as_that_of_one_step_less(name):
+    sampler, scenario = point(name)
+    longer, shorter = (sampler.plan(scenario.with_steps(steps)) for steps in (6, 5))
+    found = without_a_step(longer)
+    assert sizes(found) == sizes(shorter) != sizes(longer)
+
+
+def sizes(plan):
+    return [*map(len, plan.ops)], len(plan.collectives), len(plan.tensors)
 
 
 def test_a_sampler_that_repeats_one_step_is_not_replayed_more_than_once(monkeypatch):

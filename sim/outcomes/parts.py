@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 from typing import Any, NamedTuple, cast
 
 from profiles.errors import InfeasibleError
 from sim.outcomes.measures import Measures
 from sim.outcomes.results import NamedTrace
 from sim.outcomes.steady import (
+    ALIKE,
     FIRST_MICRO_BATCHES,
     FIRST_STEPS,
+    LAST,
     LEAST_TIMES,
     LONG_STEPS,
     SETTLED,
@@ -21,6 +22,7 @@ from sim.outcomes.steady import (
 )
 from sim.replay.engine import no_collection, simulate
 from strategies.patching.frozen import with_frozen
+from strategies.patching.patch_pipeline import without_a_step
 from strategies.plans.network import Network, network_of
 from strategies.plans.traces import Trace
 from strategies.sampling_scenario import SamplingScenario
@@ -171,8 +173,6 @@ def parts_of(variant: Variant) -> Iterator[Part]:
         return _replay_parts(variant) if (first := _first_micro_batches(variant)) is None else iter([first])
     if isinstance(strategy, GridSampler) and not strategy.steps_overlap(scenario):
         return _alike_steps(variant, strategy, scenario)
-    if scenario.workload.computed_steps <= LONG_STEPS:
-        return _replay_parts(variant)
     assert isinstance(strategy, Sampler)
     return _first_steps(variant, strategy, scenario)
 
@@ -204,7 +204,7 @@ def _first_steps(variant: Variant, strategy: Sampler, scenario: SamplingScenario
         main = main_part(parts)
         if main.phase.steps != steps:  # so too of a sampler without a grid
             break
-        shorter = strategy.phases(scenario.with_steps(steps - 1))[-1].plan
+        shorter = without_a_step(main.phase.plan)
         measures = with_all_steps(shorter, main.trace, whole - steps, Network(shorter.placement))
         if measures is not None:
             phase = main.phase._replace(steps=whole)
@@ -215,12 +215,21 @@ def _first_steps(variant: Variant, strategy: Sampler, scenario: SamplingScenario
 
 
 def _first(strategy: Sampler, scenario: SamplingScenario) -> int:
-    """Steps that are replayed first: some beyond the warm-up, or beyond those after which a run likely is steady."""
+    """Steps that are replayed first: as many as likely make a run steady; if that is unknown, all of one not long.
+
+    So too where cards share switches: of what is due there at once the last digits of the time say which comes first,
+    so that a run may be steady for a while.
+    """
+    whole, least = (
+        scenario.workload.computed_steps,
+        (getattr(strategy, "warmup_steps", None) or 0) + FIRST_STEPS,
+    )
+    if whole <= LONG_STEPS and scenario.cluster.intra_node.kind == "pcie":
+        return whole
     settled = strategy.settled_steps(scenario) if isinstance(strategy, GridSampler) else 0
-    likely = ceil(SETTLED * settled) + FIRST_STEPS
-    if settled and LEAST_TIMES * likely <= scenario.workload.computed_steps:
-        return likely
-    return (getattr(strategy, "warmup_steps", None) or 0) + FIRST_STEPS
+    if settled:
+        return max(least, int(SETTLED * settled) + ALIKE + LAST)
+    return whole if whole <= LONG_STEPS else least
 
 
 @no_collection()

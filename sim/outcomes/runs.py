@@ -14,7 +14,7 @@ from sim.outcomes.phrases import OUT_OF_MEMORY, missing_memory
 from sim.outcomes.results import NamedTrace, Result, Source
 from sim.replay.engine import no_collection
 from strategies.plans.actions import PatchAction
-from strategies.plans.plan import Plan
+from strategies.plans.plan import Op, Plan
 from strategies.strategy import (
     AnyScenario,
     AnyStrategy,
@@ -230,11 +230,21 @@ def steady_step_s(parts: Sequence[Part]) -> float:
         return main.duration_s
     ends: dict[int, float] = {}
     for ops, times in zip(trace.plan.ops, trace.ends, strict=True):
-        for op, end in zip(ops, times, strict=True):
-            if isinstance(op.action, PatchAction):
-                ends[op.action.step] = max(ends.get(op.action.step, 0.0), end)
+        for step, end in _last_two(ops, times):
+            ends[step] = max(ends.get(step, 0.0), end)
     last, before = (ends[step] for step in sorted(ends)[-1:-3:-1])
     return last - before
+
+
+def _last_two(ops: Sequence[Op], times: Sequence[float]) -> Iterator[tuple[int, float]]:
+    """The last two steps of a device, each with the end of its last op, and perhaps of others."""
+    steps: set[int] = set()
+    for op, end in zip(reversed(ops), reversed(times), strict=True):
+        if isinstance(op.action, PatchAction):
+            steps.add(op.action.step)
+            if len(steps) > 2:
+                return
+            yield op.action.step, end
 
 
 def _stages(parts: Sequence[Part]) -> Iterator[dict[str, Any]]:

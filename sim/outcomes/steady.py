@@ -25,14 +25,14 @@ from strategies.plans.plan import Collective, Op, Plan
 from strategies.plans.traces import Span, Trace
 
 LONG_STEPS: Final = 40
-"""Runs of no more steps than this are replayed whole."""
+"""Runs of no more steps than this are replayed whole where what bounds them does not tell when they are steady."""
 FIRST_MICRO_BATCHES: Final = 6
 """Micro-batches that are replayed of an iteration that has at least twice as many: the fewest that can be compared."""
-FIRST_STEPS: Final = 8
+FIRST_STEPS: Final = 6
 """Steps beyond the warm-up that are replayed first; twice as many where these do not come to repeat one another."""
 SETTLED: Final = 9 / 8
 """Steps that a run takes to become steady over those that what bounds it takes: messages share ports."""
-LEAST_TIMES: Final = 3
+LEAST_TIMES: Final = 4 / 3
 """A run is at least so many times as long as what is replayed of it; else all of it is."""
 ALIKE: Final = 3
 """Successive steps that have to repeat the one before."""

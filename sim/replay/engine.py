@@ -83,7 +83,7 @@ class _Replay:
         self.sizes_bytes = [sizes_bytes[tensor] for tensor, _ in wiring.slots]
         self.legs = _legs(wiring, self.sizes_bytes, network)
         self.collective_routes = [network.collective(collective) for collective in plan.collectives]
-        self.ways = ways_of(self.collective_routes, self.legs)
+        self.ways = ways_of(plan.collectives, self.collective_routes, self.legs)
         self.clocks = [0.0] * network.num_ports
         self.spans: list[Span | None] = [None] * len(plan.collectives)
         self.done = [self.env.event() for _ in plan.collectives]
@@ -299,7 +299,7 @@ class _Move:
         route = self._route
         for stream in self._streams:
             stream.begin(self._number, self._start, route.fixed_s + route.wire_s)
-        self._due.come_at(self._start + route.fixed_s)
+        self._due.come_at(self._start + route.fixed_s + (0.0 if self._way.chunks else route.wire_s))
 
     def _go_on(self, _: simpy.Event) -> None:
         """Move the next chunks, or end where all have moved."""

@@ -5,6 +5,7 @@ from math import ceil
 from typing import Final, NamedTuple
 
 from strategies.plans.network import CollectiveRoute, Ports
+from strategies.plans.plan import Collective
 
 CHUNK_S: Final = 1e-3
 """Collectives move in chunks of at most this long, so that point-to-point traffic gets its turn."""
@@ -24,10 +25,13 @@ class InChunks(NamedTuple):
     shared: Ports
 
 
-def ways_of(routes: Sequence[CollectiveRoute], legs: Sequence[Leg]) -> dict[int, InChunks]:
+def ways_of(
+    collectives: Sequence[Collective], routes: Sequence[CollectiveRoute], legs: Sequence[Leg]
+) -> dict[int, InChunks]:
     """The way of each route, by its id, over the ports whose clocks tell those of all.
 
-    Ports that the same collectives hold, each as long, and no message, always show the same time: one stands for all.
+    Ports that no message holds, and only collectives that follow one another on a stream, delay nobody and need no
+    clock. Of those that the same collectives hold, each as long, and no message, one stands for all.
     """
     if not routes:
         return {}
@@ -38,17 +42,31 @@ def ways_of(routes: Sequence[CollectiveRoute], legs: Sequence[Leg]) -> dict[int,
             for port, hold in ports:
                 uses.setdefault(port, []).append((key, shared, hold))
     alone = {port for leg in set(legs) for port, _ in leg[0]}
+    needed = uses.keys() - (_in_turn(collectives, routes) - alone)
     first: dict[tuple[tuple[int, bool, float], ...], int] = {}
-    kept = {port for port, own in uses.items() if port in alone or first.setdefault(tuple(own), port) == port}
+    kept = {
+        port
+        for port, own in uses.items()
+        if port in alone or (port in needed and first.setdefault(tuple(own), port) == port)
+    }
     return {key: _way(route, kept) for key, route in distinct.items()}
 
 
+def _in_turn(collectives: Sequence[Collective], routes: Sequence[CollectiveRoute]) -> set[int]:
+    """The ports whose collectives all run on one and the same stream, one after the other."""
+    streams: dict[int, set[tuple[int, int]]] = {}
+    pairs = zip(collectives, routes, strict=True)
+    for collective, route in {(id(route), of.stream): (of, route) for of, route in pairs}.values():
+        own = {(device, collective.stream) for device in collective.devices}
+        for port, _ in (*route.ports, *route.shared):
+            streams[port] = streams.get(port, own) & own
+    return {port for port, common in streams.items() if common}
+
+
 def _way(route: CollectiveRoute, kept: set[int]) -> InChunks:
-    """The way of a route in chunks, over the ports of some set."""
-    chunks = min(MAX_CHUNKS, ceil(route.wire_s / CHUNK_S))
+    """The way of a route in chunks, over the ports of some set; without any of them in no chunks, but all at once."""
+    ports, shared = (tuple([pair for pair in of if pair[0] in kept]) for of in (route.ports, route.shared))
+    chunks = min(MAX_CHUNKS, ceil(route.wire_s / CHUNK_S)) if ports or shared else 0
     each = max(chunks, 1)
-    ports, shared = (
-        tuple([(port, hold / each) for port, hold in of if port in kept])
-        for of in (route.ports, route.shared)
-    )
-    return InChunks(chunks, route.wire_s / each, ports, shared)
+    held = (tuple([(port, hold / each) for port, hold in of]) for of in (ports, shared))
+    return InChunks(chunks, route.wire_s / each, *held)

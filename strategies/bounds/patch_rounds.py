@@ -156,12 +156,17 @@ class _Stage:
 
 
 def _go_round(row: PatchRow, stages: Sequence[_Stage], at: float) -> float:
-    """Seconds until a patch that sets out at ``at`` is back; stages note when they are free, after their hosts."""
+    """Seconds until a patch that sets out at ``at`` is back; stages note when they are free, after their hosts.
+
+    What is compared here is compared for each patch and stage of all rounds, so that no function is called for it.
+    """
     for stage, (held_s, sent_s, host_s) in zip(stages, row, strict=True):
-        start = max(stage.free_s, at)
-        stage.host_s = max(stage.host_s, start - stage.ahead_s) + host_s
-        stage.free_s = max(start + held_s, stage.host_s)
-        at = max(start + sent_s, stage.host_s)
+        start = stage.free_s if stage.free_s > at else at
+        hosted = start - stage.ahead_s
+        stage.host_s = hosted = (stage.host_s if stage.host_s > hosted else hosted) + host_s
+        free, there = start + held_s, start + sent_s
+        stage.free_s = hosted if hosted > free else free
+        at = hosted if hosted > there else there
     return at
 
 

@@ -10,6 +10,8 @@ sums the statistics of every group norm with the others. The images are gathered
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from math import ceil
 from typing import Final, NamedTuple
 
@@ -66,12 +68,24 @@ def decode(scenario: SamplingScenario, plan: Plan, components: Sequence[int]) ->
     return builder.build((), resident)
 
 
+def least_decoding_s(scenario: SamplingScenario, components: Sequence[int], there: int, images: int) -> float:
+    """Seconds that decoding takes at least on some devices: what one of them computes."""
+    found_s: list[float] = []
+    for component in components:
+        seconds = _Seconds(scenario, component, images)
+        count = _count(scenario, component, there)
+        found_s += seconds.together(count) if count > 1 else chain.from_iterable(seconds.alone())
+    return sum_in_order(found_s)
+
+
 def _devices(scenario: SamplingScenario, component: int, there: int, first: int) -> list[int]:
-    """The devices that divide a component's rows: as many as were asked for, but no more than there are, or rows."""
-    rows = latent_rows(scenario, component)
-    return sorted(
-        (first + number) % there for number in range(min(scenario.workload.vae_parallel, there, rows))
-    )
+    """The devices that divide a component's rows."""
+    return sorted((first + number) % there for number in range(_count(scenario, component, there)))
+
+
+def _count(scenario: SamplingScenario, component: int, there: int) -> int:
+    """Devices that divide a component's rows: as many as were asked for, but no more than there are, or rows."""
+    return min(scenario.workload.vae_parallel, there, latent_rows(scenario, component))
 
 
 def latent_rows(scenario: SamplingScenario, component: int) -> int:
@@ -87,6 +101,40 @@ def _reference_rows(scenario: SamplingScenario, component: int) -> float:
     return float((of.image_tokens / of.frames * model.height / model.width) ** 0.5)
 
 
+@dataclass(frozen=True, slots=True)
+class _Seconds:
+    """How long one component decodes some images."""
+
+    scenario: SamplingScenario
+    component: int
+    images: int
+
+    def alone(self) -> Iterator[list[float]]:
+        """The seconds of each layer where one device decodes, piece by piece."""
+        for share, count in self.pieces().items():
+            layers_s = self.scenario.costs.forward_s(self.component, self.images, Share(share, share))
+            yield from [[float(seconds) for seconds in layers_s]] * count
+
+    def pieces(self) -> Counter[float]:
+        """Pieces of an image by the share of its pixels that they have."""
+        workload = self.scenario.workload
+        if workload.vae_tile is None:
+            return Counter({1 / workload.decode_chunks: workload.decode_chunks})
+        return Counter(tile_shares(workload.height, workload.width, workload.vae_tile))
+
+    def together(self, count: int) -> list[float]:
+        """The seconds of each layer on each of several devices that divide the rows."""
+        whole, most = whole_layers(self.scenario.model.components[self.component]), self.most(count)
+        shares = (WHOLE, Share(most, most))
+        all_s, own_s = (self.scenario.costs.gpu_s(self.component, self.images, share) for share in shares)
+        return [*map(float, all_s[:whole]), *map(float, own_s[whole:])]
+
+    def most(self, count: int) -> float:
+        """Share of the rows on the device that has most of them."""
+        rows = latent_rows(self.scenario, self.component)
+        return ceil(rows / count) / rows
+
+
 class _Decoding:
     """Writes how one component decodes."""
 
@@ -94,27 +142,18 @@ class _Decoding:
         self, scenario: SamplingScenario, builder: SamplingBuilder, component: int, images: int
     ) -> None:
         self.scenario, self.builder, self.component, self.images = scenario, builder, component, images
-        self.of = scenario.model.components[component]
+        self.of, self.seconds = scenario.model.components[component], _Seconds(scenario, component, images)
         self.extent = scenario.costs.extents[component]
 
     def alone(self, device: int) -> float:
         """Let one device decode; the bytes that it holds meanwhile."""
-        shares = self._pieces()
-        for share, count in shares.items():
-            layers_s = self.scenario.costs.forward_s(self.component, self.images, Share(share, share))
-            for _ in range(count):
-                for layer, seconds in enumerate(layers_s):
-                    self._compute(device, layer, float(seconds))
+        shares = self.seconds.pieces()
+        for layers_s in self.seconds.alone():
+            for layer, seconds in enumerate(layers_s):
+                self._compute(device, layer, seconds)
         held = self.images * decoding_bytes(self.of, self.extent, max(shares))
         covered = sum_in_order(share * count for share, count in shares.items())
         return held + (covered * self._image_bytes if self.scenario.workload.vae_tile else 0.0)
-
-    def _pieces(self) -> Counter[float]:
-        """Pieces of an image by the share of its pixels that they have."""
-        workload = self.scenario.workload
-        if workload.vae_tile is None:
-            return Counter({1 / workload.decode_chunks: workload.decode_chunks})
-        return Counter(tile_shares(workload.height, workload.width, workload.vae_tile))
 
     @property
     def _image_bytes(self) -> float:
@@ -124,16 +163,14 @@ class _Decoding:
 
     def together(self, devices: Sequence[int]) -> dict[int, float]:
         """Let several devices divide the rows; the bytes that each holds meanwhile."""
-        rows, whole = latent_rows(self.scenario, self.component), whole_layers(self.of)
-        most = ceil(rows / len(devices)) / rows
+        most, whole = self.seconds.most(len(devices)), whole_layers(self.of)
         halos = seams(self.scenario, self.component)
-        for layer in range(len(self.of.layers)):
-            divided = layer >= whole
-            if divided:
+        hosts_s = self.scenario.costs.host_s(self.component)
+        for layer, seconds in enumerate(self.seconds.together(len(devices))):
+            if layer >= whole:
                 self._exchange(devices, halos[layer])
-            share = Share(most, most) if divided else WHOLE
             for device in devices:
-                self._compute_with_host(device, layer, share)
+                self._compute(device, layer, seconds, float(hosts_s[layer]))
         self.builder.collective("all_gather", devices, self._image_bytes, held_bytes=self._image_bytes)
         held = decoding_bytes(self.of, self.extent, most, whole)
         return dict.fromkeys(devices, self.images * held)
@@ -149,11 +186,6 @@ class _Decoding:
 
     def _compute(self, device: int, layer: int, seconds: float, host_s: float = 0.0) -> None:
         self.builder.compute(device, FrozenAction(self.component, layer, self.images), seconds, host_s)
-
-    def _compute_with_host(self, device: int, layer: int, share: Share) -> None:
-        costs = self.scenario.costs
-        seconds = costs.gpu_s(self.component, self.images, share)[layer]
-        self._compute(device, layer, float(seconds), float(costs.host_s(self.component)[layer]))
 
 
 def tile_shares(height: int, width: int, side: int) -> Iterator[float]:

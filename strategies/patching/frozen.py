@@ -3,10 +3,14 @@
 Every device runs the text encoders on the prompts of its own predictions; ``decoding`` says who decodes.
 """
 
+from itertools import chain
+
+from profiles.checks import sum_in_order
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from strategies.patching.builder import SamplingBuilder
-from strategies.patching.decoding import decode
+from strategies.patching.decoding import decode, least_decoding_s
 from strategies.patching.footprint import between_phases
+from strategies.patching.grid import Grid
 from strategies.plans.actions import FrozenAction
 from strategies.plans.plan import Buffer, Plan
 from strategies.sampling_scenario import SamplingScenario
@@ -30,6 +34,19 @@ def with_frozen(
     return (*before, *phases, *last)
 
 
+def least_frozen_s(scenario: SamplingScenario, grid: Grid) -> float:
+    """Seconds that the frozen components of a run take at least on the devices of a grid: exchanges are left out."""
+
+    def make() -> float:
+        images, prompts = grid.images(scenario), grid.batch(scenario)
+        encoders, decoders = scenario.included(scenario.encoders), scenario.included(scenario.decoders)
+        layers_s = (_layers_s(scenario, component, prompts) for component in encoders)
+        encoding_s = sum_in_order(chain.from_iterable(layers_s))
+        return encoding_s + least_decoding_s(scenario, decoders, grid.positions, images)
+
+    return scenario.remember(("frozen", grid.data, grid.guidance, grid.positions), make)
+
+
 def _encode(scenario: SamplingScenario, plan: Plan, components: list[int], guidance_groups: int) -> Plan:
     """The encoders one after another; one that is offloaded comes before its first layer and goes after its last.
 
@@ -40,14 +57,19 @@ def _encode(scenario: SamplingScenario, plan: Plan, components: list[int], guida
     images = scenario.workload.batch_size // plan.placement.num_groups
     prompts = images * scenario.workload.predictions // guidance_groups
     for component in components:
-        layers_s = [float(seconds) for seconds in scenario.costs.forward_s(component, prompts)]
-        moved_s = _moved_s(scenario, component)
-        layers_s[0] += moved_s
-        layers_s[-1] += moved_s
-        for layer, seconds in enumerate(layers_s):
+        for layer, seconds in enumerate(_layers_s(scenario, component, prompts)):
             for device in range(plan.num_devices):
                 builder.compute(device, FrozenAction(component, layer, prompts), seconds)
     return builder.build((), _resident(scenario, plan, components))
+
+
+def _layers_s(scenario: SamplingScenario, component: int, prompts: int) -> list[float]:
+    """Seconds of the layers of an encoder on some prompts; its weights come with the first and go with the last."""
+    layers_s = [float(seconds) for seconds in scenario.costs.forward_s(component, prompts)]
+    moved_s = _moved_s(scenario, component)
+    layers_s[0] += moved_s
+    layers_s[-1] += moved_s
+    return layers_s
 
 
 def _moved_s(scenario: SamplingScenario, component: int) -> float:

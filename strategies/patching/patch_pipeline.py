@@ -6,11 +6,11 @@ before. The last stage turns the prediction into latents and sends them to the f
 devices under sequence and tensor parallelism; with one stage this is those alone.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 from profiles.architectures.shares import Share
@@ -24,7 +24,7 @@ from strategies.patching.layer_runs import LayerRun, RunWork, run_layers, run_se
 from strategies.patching.layout import GridLayout
 from strategies.patching.pacing import stage_layers
 from strategies.plans.actions import PatchAction
-from strategies.plans.plan import Buffer, Plan
+from strategies.plans.plan import Buffer, Op, Plan
 from strategies.sampling_scenario import SamplingScenario
 
 
@@ -188,6 +188,37 @@ class PatchPipeline(GridLayout):
                 to = found.setdefault(source, {})
                 to[target] = to.get(target, 0.0) + self.scenario.hidden_bytes(skip.source)
         return found
+
+
+def without_a_step(plan: Plan) -> Plan:
+    """A plan that has as many ops, collectives and tensors as that of a pipeline's run of one step less.
+
+    Args:
+        plan: of a run whose last two steps are displaced.
+    """
+    last = _step(plan.ops[0][-1])
+    (ops, collective, tensor), ends = _begin(plan, last - 1), _begin(plan, last)
+    return replace(
+        plan,
+        ops=tuple(
+            row[: len(row) - end + first] for row, first, end in zip(plan.ops, ops, ends[0], strict=True)
+        ),
+        collectives=plan.collectives[: len(plan.collectives) - ends[1] + collective],
+        tensors=plan.tensors[: len(plan.tensors) - ends[2] + tensor],
+    )
+
+
+def _begin(plan: Plan, step: int) -> tuple[list[int], int, int]:
+    """The first op of each device in a step, and the first collective and tensor."""
+    ops = [bisect_left(row, step, key=_step) for row in plan.ops]
+    rows = (islice(row, first, None) for row, first in zip(plan.ops, ops, strict=True))
+    tensor = min(next((op.writes[0] for op in row if op.writes), len(plan.tensors)) for row in rows)
+    return ops, bisect_left(plan.collectives, tensor, key=lambda of: of.reads[0]), tensor
+
+
+def _step(op: Op) -> int:
+    assert isinstance(op.action, PatchAction), "a pipeline of patches passes patches alone"
+    return op.action.step
 
 
 class _Pass(NamedTuple):

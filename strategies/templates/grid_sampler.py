@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from strategies.bounds.patch_rounds import least_run_seconds, settled_steps
+from strategies.bounds.patch_rounds import ROUNDING, least_run_seconds, settled_steps
 from strategies.patching.alike_layers import Shortened, shortened
+from strategies.patching.frozen import least_frozen_s
 from strategies.patching.layout import GridLayout
 from strategies.patching.patch_pipeline import PatchPipeline
 from strategies.plans.plan import Plan
@@ -58,8 +59,10 @@ class GridSampler(ABC):
         yield cls()
 
     def bound(self, scenario: SamplingScenario) -> float:
-        """Seconds that no run can undercut."""
-        return scenario.remember(("least", self), lambda: least_run_seconds(self._made(scenario)))
+        """Seconds that no run can undercut, with the frozen components that it includes."""
+        layout = self._made(scenario)
+        denoising_s = scenario.remember(("least", self), lambda: least_run_seconds(layout))
+        return denoising_s + (1 - ROUNDING) * least_frozen_s(scenario, layout.grid)
 
     def settled_steps(self, scenario: SamplingScenario) -> int:
         """Steps after which each repeats the one before, judged by what bounds them; 0 where that cannot tell."""
