@@ -33,6 +33,7 @@ PRINTED: Final[Mapping[str, frozenset[str]]] = {
     "vllm-omni": frozenset(),
     "xdit": DRAWN | {"batch_size", "stack", "precision", "all_to_all"},
     "xdit-scripts": DRAWN | {"stack"},
+    "xfuser-0.1": DRAWN,
 }
 """Options that are printed whatever the strategy and the model, by runtime."""
 GUIDANCE_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -42,6 +43,8 @@ GUIDANCE_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "xdit": ("sd3.5-large", "wan2.1-14b"),
 }
 """Models that take one prediction where their guidance scale is 1, by the runtimes whose flag for it was read."""
+TOLD: Final = ("distrifusion", "xfuser-0.1")
+"""Runtimes whose configuration says whether there is guidance."""
 TORCH_COMPILE: Final = "compiled"
 """The stack that the flags of runtimes and ``torch.compile`` stand for."""
 
@@ -117,7 +120,7 @@ def _printed(start: Start) -> frozenset[str]:
     if start.runtime.name == "sglang" or streams_all:
         own |= {"offload"}
     return own | (
-        {"guidance"} if split or one_scale(start) or start.runtime.name == "distrifusion" else set()
+        {"guidance"} if split or one_scale(start) or start.runtime.name in TOLD else set()
     )
 
 
