@@ -119,9 +119,7 @@ def _printed(start: Start) -> frozenset[str]:
     streams_all = start.runtime.name in ("diffusers", "fastvideo") and start.staying == 0
     if start.runtime.name == "sglang" or streams_all:
         own |= {"offload"}
-    return own | (
-        {"guidance"} if split or one_scale(start) or start.runtime.name in TOLD else set()
-    )
+    return own | ({"guidance"} if split or one_scale(start) or start.runtime.name in TOLD else set())
 
 
 def _usual_training() -> Mapping[str, Any]:
