@@ -35,7 +35,7 @@ def test_a_runtime_speaks_of_strategies_and_parameters_that_there_are(name):
     for strategy, rule in runtime.rules.items():
         own = {item.name for item in fields(class_of(strategy, runtime.task))}
         others = {other for other in rule.values.values() if isinstance(other, str)}
-        assert {*rule.values, *rule.least, *others} <= own | {"data_degree"}
+        assert {*rule.values, *rule.least, *others} <= own | {"data_degree", "checkpointing"}
         assert all(value in item.metadata["choices"] for item in fields(class_of(strategy)) if item.metadata["choices"]
                    for value in rule.values.get(item.name, ()))  # fmt: skip
     assert {*(runtime.models or ())} <= {*model_names()}
@@ -155,6 +155,20 @@ def test_a_sweep_keeps_to_a_runtime_and_sets_what_it_alone_allows():
     assert (refused.status, refused.kind) == ("infeasible", "not in xdit")
     assert "xdit" in sweep.verdict.runs_in
     assert "`sim launch` in place of `sim run` starts it" in dict(sweep.verdict.lines)["runs in"]
+
+
+def test_what_a_sweep_recomputes_by_itself_decides_which_runtimes_start_a_row():
+    asked = {"model": "wan2.1-1.3b", "cluster": "h100-nvlink-8", "gpus": 4}
+    asked |= {"batch_size": 4, "frozen": "cached", "memory": "40GiB"}
+    sweep = sim.sweep(**asked, strategy="fsdp", workers=1)
+    best = sweep.rows()[0]
+    assert (best["relief"], best["runs_in"], sweep.verdict.runs_in) == ("selective", ["fsdp2"], ("fsdp2",))
+    launch = sim.launch(**asked, strategy="fsdp", **best["parameters"], checkpointing="selective")
+    assert launch.runtime == "fsdp2"
+    kept = sim.sweep(**asked, strategy="fsdp", workers=1, runtime="fastvideo-train")
+    simulated = [row for row in kept.rows() if row["status"] == "simulated"]
+    assert {row["relief"] for row in simulated} == {"block"}
+    assert all("fastvideo-train" in row["runs_in"] for row in simulated)
 
 
 def test_a_strategy_of_a_stranger_runs_nowhere_that_is_known():

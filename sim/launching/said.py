@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from profiles.errors import InputError
 from profiles.software.levers import HALF
 from profiles.software.stacks import DEFAULT_STACK
 from sim.launching.starts import Start, Written
@@ -75,20 +74,6 @@ def one_scale(start: Start) -> bool:
     """Whether a guidance scale of 1 is to be printed, with which one prediction is drawn."""
     known = start.scenario.model.name in GUIDANCE_FLAGS.get(start.runtime.name, ())
     return known and start.scenario.workload.guidance == "none"
-
-
-def refuse_recomputing(start: Start, *known: str) -> None:
-    """Refuse recomputation that a runtime cannot express.
-
-    Raises:
-        InputError: it is none of those known.
-    """
-    asked = start.scenario.workload.checkpointing
-    if asked not in ("none", *known):
-        can = " or ".join(("none", *known))
-        raise InputError(
-            f"checkpointing is {asked}, but what starts {start.runtime.name} can say {can} alone"
-        )
 
 
 def _options(start: Start) -> dict[str, Any]:
