@@ -171,6 +171,22 @@ def test_what_a_sweep_recomputes_by_itself_decides_which_runtimes_start_a_row():
     assert all("fastvideo-train" in row["runs_in"] for row in simulated)
 
 
+def test_a_sweep_in_a_runtime_that_always_recomputes_does_so_too():
+    asked = {
+        "model": "flux-dev",
+        "cluster": "h100-nvlink-8",
+        "gpus": 8,
+        "strategy": "fsdp",
+        "runtime": "torchtitan",
+    }
+    sweep = sim.sweep(**asked, workers=1)
+    assert sweep.scenario.workload.checkpointing == "block"
+    assert "torchtitan" in sweep.verdict.runs_in
+    (refused,) = sim.sweep(**asked, checkpointing="none", workers=1).points
+    assert refused.kind == "not in torchtitan"
+    assert "checkpointing(none) must be block" in refused.reason
+
+
 def test_a_strategy_of_a_stranger_runs_nowhere_that_is_known():
     result = sim.run("sd21", "diffusionpipe", gpus=2)
     assert runtimes_of(result.source.strategy, result.source.scenario) == ()

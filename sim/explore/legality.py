@@ -60,6 +60,16 @@ def runtimes_of(strategy: AnyStrategy | None, scenario: AnyScenario) -> tuple[st
         return ()
 
 
+def always_recomputed(name: str) -> str:
+    """What a runtime recomputes whatever it trains; empty where it may recompute nothing.
+
+    Raises:
+        InputError: there is no such runtime.
+    """
+    allowed = [rule.values.get(RECOMPUTED, ("none",)) for rule in find_runtime(name).rules.values()]
+    return "" if any("none" in of for of in allowed) else allowed[0][0]
+
+
 def starters(point: Point, scenario: AnyScenario) -> tuple[str, ...]:
     """The names of the runtimes that run a point of a sweep; none of one that does not exist."""
     return runtimes_of(point.strategy, _there(point, scenario))
