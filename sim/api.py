@@ -34,7 +34,7 @@ from sim.asking.limits import check_passes, check_swept
 from sim.asking.measured_runs import RunSource, calibrated
 from sim.asking.scenarios import find_task
 from sim.asking.suggestions import check_exists
-from sim.explore.legality import check_heeded, check_runs, within
+from sim.explore.legality import always_recomputed, check_heeded, check_runs, within
 from sim.explore.points import find_points
 from sim.explore.relief import least_recomputed
 from sim.explore.scaling import over_counts
@@ -261,6 +261,8 @@ def start_sweep(
     auto = not isinstance(model, Scene) and given.get("checkpointing", AUTO) in (AUTO, None)
     if auto and "checkpointing" in given:
         given["checkpointing"] = None
+    if auto and runtime is not None and (always := always_recomputed(runtime)):
+        given["checkpointing"], auto = always, False
     every = (*ARGUMENTS, *SWEEPING)
     request = request_of(
         model, cluster, gpus, given, strategies=names, task=task, stack=stack, arguments=every

@@ -27,6 +27,7 @@ LAUNCHED = {
     "vllm-omni": "flux-dev --gpus 2 --strategy tensor --steps 2",
     "xdit": "flux-dev --gpus 2 --strategy pipefusion --patches 2 --warmup-steps 1 --steps 4",
     "xdit-scripts": "pixart --gpus 2 --strategy pipefusion --patches 2 --warmup-steps 1 --steps 4",
+    "xfuser-0.1": "sd3-medium --gpus 2 --strategy pipefusion --patches 2 --warmup-steps 1 --steps 4",
 }
 """A point that each runtime starts."""
 PULLED = (

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.architectures.models import load_model
-from profiles.architectures.shares import Share
+from profiles.architectures.shares import Share, divided_parameters
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.costs.layers import ComponentCosts
 from profiles.errors import InfeasibleError
@@ -18,7 +18,7 @@ from profiles.software.stacks import load_stack
 from sim.outcomes.parts import replay
 from sim.outcomes.runs import least_memory_bytes, run_point
 from sim.replay.memory import peak_memory_bytes, resident_bytes
-from strategies.pipelining import mesh, units
+from strategies.pipelining import units
 from strategies.pipelining.mesh import Mesh
 from strategies.plans import network
 from strategies.plans.actions import format_order, parse_order
@@ -323,11 +323,11 @@ def test_tensor_parallelism_divides_matrices_that_tokens_pass_and_sums_gradients
     layers, of = model.components[index].layers, [fsdp(tensor_degree=t, shard_size=2) for t in (1, 4)]
     asked = Scenario(model, load_cluster("p4de"), TrainingWorkload(8, 8))
     one, four = (sum(map(p.layout(asked).parameters, range(len(layers)))) for p in of)
-    matrices = sum(mesh.divided_parameters(model.components[index], layer) for layer in range(len(layers)))
+    matrices = sum(divided_parameters(model.components[index], layer) for layer in range(len(layers)))
     assert one == sum(layer.parameters for layer in layers)
     assert four == one - matrices * 3 / 4
     block = [1536**2 * n for n in (4, 8, 4, 8)]  # of image and text: attention, and the feed-forward
-    assert mesh.divided_parameters(model.components[index], 1) == sum(block)
+    assert divided_parameters(model.components[index], 1) == sum(block)
     plan = of[1].plan(asked)
     held = {buffer.name: buffer.size_bytes for buffer in plan.resident[0]}
     assert held["optimizer"] == pytest.approx(12 * four / 2)

@@ -35,7 +35,7 @@ def test_a_runtime_speaks_of_strategies_and_parameters_that_there_are(name):
     for strategy, rule in runtime.rules.items():
         own = {item.name for item in fields(class_of(strategy, runtime.task))}
         others = {other for other in rule.values.values() if isinstance(other, str)}
-        assert {*rule.values, *rule.least, *others} <= own | {"data_degree"}
+        assert {*rule.values, *rule.least, *others} <= own | {"data_degree", "checkpointing"}
         assert all(value in item.metadata["choices"] for item in fields(class_of(strategy)) if item.metadata["choices"]
                    for value in rule.values.get(item.name, ()))  # fmt: skip
     assert {*(runtime.models or ())} <= {*model_names()}
@@ -157,6 +157,36 @@ def test_a_sweep_keeps_to_a_runtime_and_sets_what_it_alone_allows():
     assert "`sim launch` in place of `sim run` starts it" in dict(sweep.verdict.lines)["runs in"]
 
 
+def test_what_a_sweep_recomputes_by_itself_decides_which_runtimes_start_a_row():
+    asked = {"model": "wan2.1-1.3b", "cluster": "h100-nvlink-8", "gpus": 4}
+    asked |= {"batch_size": 4, "frozen": "cached", "memory": "40GiB"}
+    sweep = sim.sweep(**asked, strategy="fsdp", workers=1)
+    best = sweep.rows()[0]
+    assert (best["relief"], best["runs_in"], sweep.verdict.runs_in) == ("selective", ["fsdp2"], ("fsdp2",))
+    launch = sim.launch(**asked, strategy="fsdp", **best["parameters"], checkpointing="selective")
+    assert launch.runtime == "fsdp2"
+    kept = sim.sweep(**asked, strategy="fsdp", workers=1, runtime="fastvideo-train")
+    simulated = [row for row in kept.rows() if row["status"] == "simulated"]
+    assert {row["relief"] for row in simulated} == {"block"}
+    assert all("fastvideo-train" in row["runs_in"] for row in simulated)
+
+
+def test_a_sweep_in_a_runtime_that_always_recomputes_does_so_too():
+    asked = {
+        "model": "flux-dev",
+        "cluster": "h100-nvlink-8",
+        "gpus": 8,
+        "strategy": "fsdp",
+        "runtime": "torchtitan",
+    }
+    sweep = sim.sweep(**asked, workers=1)
+    assert sweep.scenario.workload.checkpointing == "block"
+    assert "torchtitan" in sweep.verdict.runs_in
+    (refused,) = sim.sweep(**asked, checkpointing="none", workers=1).points
+    assert refused.kind == "not in torchtitan"
+    assert "checkpointing(none) must be block" in refused.reason
+
+
 def test_a_strategy_of_a_stranger_runs_nowhere_that_is_known():
     result = sim.run("sd21", "diffusionpipe", gpus=2)
     assert runtimes_of(result.source.strategy, result.source.scenario) == ()
@@ -237,6 +267,61 @@ def test_distrifusion_is_told_one_synchronous_step_less():
         "height": 1024, "width": 1024, "do_classifier_free_guidance": True, "split_batch": True, "parallelism": "patch",
         "warmup_steps": 2, "comm_checkpoint": 60,
     }  # fmt: skip
+
+
+DISTRI_CONFIG = {
+    "height", "width", "do_classifier_free_guidance", "split_batch", "pipefusion_degree", "dp_degree", "warmup_steps",
+    "comm_checkpoint", "mode", "use_cuda_graph", "parallelism", "split_scheme", "batch_size", "pp_num_patch", "verbose",
+    "use_resolution_binning", "attn_num", "scheduler", "ulysses_degree",
+}  # fmt: skip
+"""What pipefuser.utils.DistriConfig of the wheel xfuser 0.1 takes."""
+
+
+def test_pipefusion_s_first_release_is_told_what_its_configuration_takes():
+    asked = {"model": "pixart", "strategy": "pipefusion", "gpus": 8, "steps": 20, "runtime": "xfuser-0.1"}
+    launch = sim.launch(**asked, patches=8, warmup_steps=2, guidance="parallel", resolution=2048)
+    made = {
+        getattr(node.func, "id", ""): {of.arg: of.value for of in node.keywords}
+        for node in ast.walk(ast.parse(launch.text))
+        if isinstance(node, ast.Call)
+    }
+    given = {name: ast.literal_eval(of) for name, of in made["DistriConfig"].items()}
+    assert given.keys() <= DISTRI_CONFIG
+    assert given == {
+        "height": 2048, "width": 2048, "do_classifier_free_guidance": True, "split_batch": True, "pp_num_patch": 8,
+        "parallelism": "pipefusion", "warmup_steps": 1, "scheduler": "dpm-solver", "use_resolution_binning": False,
+    }  # fmt: skip
+    assert launch.notes[-2:] == (
+        "start it by torchrun --nproc-per-node 8 FILE.py", "pip install xfuser==0.1 brings it",
+    )  # fmt: skip
+    assert "not set below" not in launch.text
+    assert "not set below: --stack compiled" in sim.launch(**asked, stack="compiled").text
+    third = asked | {"model": "sd3-medium", "gpus": 2}
+    assert 'scheduler="FM-ED"' in sim.launch(**third, guidance="batch").text
+    with pytest.raises(InputError, match="of predictions on two groups of GPUs it has those of hunyuan"):
+        sim.launch(**(third | {"gpus": 4}), guidance="parallel")
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ({"layers": (13, 15)}, r"layers\(13,15\) must be left out, as .* attn_num"),
+        ({"receive": "after"}, r"receive\(after\) must be before"),
+        ({"warmup_steps": 0}, r"warmup_steps\(0\) must be at least 1"),
+        ({"gpus": 1}, r"pipeline_degree\(1\) must be at least 2"),
+    ],
+)
+def test_pipefusion_s_first_release_refuses_what_its_code_does_otherwise(broken, reason):
+    asked = {"model": "pixart", "strategy": "pipefusion", "gpus": 2, "steps": 4, "patches": 2}
+    with pytest.raises(InputError, match=reason):
+        sim.run(**(asked | broken), guidance="batch", runtime="xfuser-0.1")
+
+
+def test_scripts_whose_models_stretch_one_of_some_sizes_are_told_not_to():
+    asked = {"strategy": "ulysses", "gpus": 2, "steps": 2}
+    assert "--no_use_resolution_binning" in words("xdit-scripts", model="pixart", resolution=2048, **asked)
+    assert "--no_use_resolution_binning" in words("xdit-scripts", model="hunyuan-1.5b", **asked)
+    assert "--no_use_resolution_binning" not in words("xdit-scripts", model="cogvideox-2b", **asked)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.host_links import copied_s, pageable_share
 from sim.outcomes.runs import bound, least_memory_bytes, run_point
+from strategies.patching.held import held_parameters
 from strategies.patching.offloading import waits_s
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
@@ -57,7 +58,8 @@ def test_a_step_takes_no_less_than_the_copies_and_no_more_than_they_and_the_comp
         parameters = {"warmup_steps": 1} if name == "distrifusion" else {}
         sampler = make_sampler(name, parameters)
         parts = gpus if name == "tensor" else 1
-        copies_s = sum(away.host_side.copied_s(size / parts) for size in sizes_of(away))
+        sizes = away.weight_bytes * held_parameters(away, parts)
+        copies_s = sum(away.host_side.copied_s(float(size)) for size in sizes)
         plain_s, away_s = (run_point(sampler, scenario).latency_s / 3 for scenario in (plain, away))
         assert max(plain_s, copies_s) <= away_s <= plain_s + copies_s, name
         assert bound(sampler, away) <= 3 * away_s * (1 + 1e-9)

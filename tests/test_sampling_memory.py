@@ -47,6 +47,28 @@ def test_weights_are_whole_or_divided(make, name, share):
     assert resident(make, name, 4)["weights"] == 2 * PARAMETERS * LAYERS / share
 
 
+def backbone_bytes(model, name, gpus):
+    """Weights of a shipped model's backbone on the first device."""
+    scenario = SamplingScenario(
+        load_model(model), load_cluster("a100-nvlink-8"), SamplingWorkload(gpus, 1024, 1024, 1)
+    )
+    return dict(make_sampler(name, {}).plan(scenario).resident[0])["weights"]
+
+
+def test_tensor_parallelism_leaves_modulations_whole():
+    modulations = (
+        2 * 3072**2 * (19 * 2 * 6 + 38 * 3)
+    )  # of image and text in 19 double blocks, and in 38 single ones
+    whole = backbone_bytes("flux-dev", "single", 1)
+    expected = modulations + (whole - modulations) / 4
+    assert backbone_bytes("flux-dev", "tensor", 4) == pytest.approx(expected, rel=0.01)
+
+
+def test_convolutions_of_a_unet_are_divided():
+    whole = backbone_bytes("sdxl", "single", 1)
+    assert whole / 4 < backbone_bytes("sdxl", "tensor", 4) < 1.05 * whole / 4
+
+
 def test_frozen_components_are_resident_whether_or_not_they_run(make):
     encoder = make.component("text", [0.1, 0.2], trainable=False, parameters=3 * 10**6)
     model = replace(blocks(), components=(encoder, replace(blocks().components[0], inputs=("text",))))

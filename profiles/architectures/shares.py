@@ -120,3 +120,25 @@ class Extent:
     def tokens_share(self, rows: float) -> float:
         """Share of all tokens in some of the image's rows and all of the text."""
         return self.image * rows + 1 - self.image
+
+
+def divided_parameters(component: "Component", layer: int, *, convolutions: bool = False) -> int:
+    """Parameters of a layer that tensor parallelism divides: of linears through which tokens pass.
+
+    Of a layer whose kernels nobody counted all, where it has sums.
+
+    Args:
+        component: the backbone.
+        layer: one of its layers.
+        convolutions: whether it divides those, too.
+    """
+    of = component.layers[layer]
+    own = of.parameters - of.adapters
+    if component.kernels:
+        divided = (
+            kernel
+            for kernel in component.kernels[layer]
+            if kernel.of_tokens or (convolutions and kernel.kind == "conv")
+        )
+        return min(own, sum(kernel.count * kernel.heads * kernel.n * kernel.k for kernel in divided))
+    return own * any(e.kind == "reduce" and e.layer == layer for e in component.exchanges)

@@ -63,10 +63,11 @@ class Rule:
 
     def kept_to(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters, no degrees, that break the rule, with values that do not."""
-        found: dict[str, Any] = {name: of for name, of in self.least.items() if parameters.get(name, of) < of}
+        named = {name: of for name, of in parameters.items() if not name.endswith("_degree")}
+        found: dict[str, Any] = {name: of for name, of in self.least.items() if named.get(name, of) < of}
         for name, allowed in self.values.items():
             own = Rule({name: allowed})
-            if name in parameters and not name.endswith("_degree") and own.refusal(parameters):
+            if name in named and own.refusal(parameters):
                 found[name] = parameters[allowed] if isinstance(allowed, str) else next(iter(allowed), None)
         return found
 

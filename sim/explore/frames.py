@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InputError
 from profiles.outputs import check_writable, whole_file
-from sim.explore.legality import NO_RUNTIME, runtimes_of
+from sim.explore.legality import NO_RUNTIME, starters
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
 from sim.outcomes.contents import inputs_of
@@ -57,7 +57,7 @@ def row(
         body["relief"] = point.checkpointing
     if sweep.scenario.task == "sample":
         body |= {"seamless": point.seamless, "recommended": point.recommended}
-    body["runs_in"] = list(runtimes_of(point.strategy, sweep.scenario.on(body["num_gpus"])))
+    body["runs_in"] = list(starters(point, sweep.scenario))
     return head | body
 
 

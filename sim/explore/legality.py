@@ -9,7 +9,7 @@ from profiles.errors import InfeasibleError, InputError
 from profiles.software.levers import HALF
 from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
 from sim.asking.scenarios import KIND
-from sim.explore.points import Point
+from sim.explore.points import Asked, Point
 from sim.outcomes.phrases import gpus_words
 from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of
@@ -22,6 +22,9 @@ NO_RUNTIME: Final = "none known"
 OF_PIPELINES: Final = ("patches", "warmup_steps", "receive", "layers")
 """Parameters of samplers that change nothing of the whole image on one stage."""
 
+RECOMPUTED: Final = "checkpointing"
+"""What rules say of training beside parameters."""
+
 
 def case_of(strategy: AnyStrategy, scenario: AnyScenario) -> Case:
     """A point as runtimes see it, without parameters that change nothing of it.
@@ -31,6 +34,7 @@ def case_of(strategy: AnyStrategy, scenario: AnyScenario) -> Case:
     """
     parameters, gpus = dict(parameters_of(strategy)), scenario.workload.num_gpus
     if isinstance(scenario, Scenario):
+        parameters[RECOMPUTED] = scenario.workload.checkpointing
         return Case(scenario.model.name, strategy.name, parameters, gpus)
     point: Any = strategy
     groups = point.guidance_groups(scenario)
@@ -54,6 +58,21 @@ def runtimes_of(strategy: AnyStrategy | None, scenario: AnyScenario) -> tuple[st
         return runs_in(scenario.task, case_of(strategy, scenario))
     except InfeasibleError:
         return ()
+
+
+def always_recomputed(name: str) -> str:
+    """What a runtime recomputes whatever it trains; empty where it may recompute nothing.
+
+    Raises:
+        InputError: there is no such runtime.
+    """
+    allowed = [rule.values.get(RECOMPUTED, ("none",)) for rule in find_runtime(name).rules.values()]
+    return "" if any("none" in of for of in allowed) else allowed[0][0]
+
+
+def starters(point: Point, scenario: AnyScenario) -> tuple[str, ...]:
+    """The names of the runtimes that run a point of a sweep; none of one that does not exist."""
+    return runtimes_of(point.strategy, _there(point, scenario))
 
 
 def first_runtime(result: Result) -> Runtime:
@@ -133,8 +152,8 @@ def check_runs(name: str, strategy: AnyStrategy, scenario: AnyScenario) -> Runti
         InfeasibleError: the point does not exist.
     """
     runtime = runtime_for(name, scenario)
-    if refusal := runtime.refusal(case_of(strategy, scenario)):
-        raise InputError(f"--runtime is {name}, but {refusal}")
+    if refused := runtime.refusal(case_of(strategy, scenario)):
+        raise InputError(f"--runtime is {name}, but {refused}")
     return runtime
 
 
@@ -151,7 +170,7 @@ def within(name: str, points: Sequence[Point], scenario: AnyScenario) -> list[Po
     refused: dict[str, Point] = {}
     for point in points:
         own = _kept_to(runtime, point, scenario)
-        if reason := _refusal(runtime, own, scenario):
+        if reason := refusal(runtime, own, scenario):
             none = Point(None, point.name, reason=reason, kind=f"not in {name}", seamless=point.seamless)
             refused.setdefault(point.name, none)
         else:
@@ -169,16 +188,21 @@ def _kept_to(runtime: Runtime, point: Point, scenario: AnyScenario) -> Point:
         case = case_of(point.strategy, _there(point, scenario))
     except InfeasibleError:
         return point  # the sweep says why
-    changes = rule.kept_to(case.parameters)
+    changes = {name: of for name, of in rule.kept_to(case.parameters).items() if name != RECOMPUTED}
     return replace(point, strategy=replace(point.strategy, **changes)) if changes else point  # type: ignore[type-var]
 
 
 def _there(point: Point, scenario: AnyScenario) -> AnyScenario:
-    """The scenario on the GPUs of a point."""
-    return scenario.on(point.num_gpus or scenario.workload.num_gpus)
+    """The scenario as a point asks about it."""
+    if point.strategy is None:
+        return scenario
+    return Asked(point.strategy, point.num_gpus or scenario.workload.num_gpus, point.checkpointing).at(
+        scenario
+    )
 
 
-def _refusal(runtime: Runtime, point: Point, scenario: AnyScenario) -> str:
+def refusal(runtime: Runtime, point: Point, scenario: AnyScenario) -> str:
+    """The rule of a runtime that a point of a sweep breaks, in words; empty where it runs it."""
     if point.strategy is None:
         return ""
     try:

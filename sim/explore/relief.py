@@ -10,6 +10,8 @@ reaches.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from profiles.software.runtimes import find_runtime
+from sim.explore.legality import refusal
 from sim.explore.points import Point
 from sim.outcomes.phrases import OUT_OF_MEMORY, missing_memory
 from sim.outcomes.runs import least_memory_bytes, run_point
@@ -46,6 +48,9 @@ def next_reliefs(sweep: "Sweep", tried: Iterable[Point]) -> list[Point]:
     fresh = [_again(of, BLOCK) for of in lack(sweep.points)]
     if not by_memory and _attends_in_one(sweep.scenario):
         fresh += [_again(of, SELECTIVE) for of in blocks if of.kind is None]
+    if sweep.runtime is not None:
+        runtime = find_runtime(sweep.runtime)
+        fresh = [of for of in fresh if not refusal(runtime, of, sweep.scenario)]
     return [of for of in fresh if (of.strategy, of.num_gpus, of.checkpointing) not in known]
 
 

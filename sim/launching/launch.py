@@ -6,11 +6,12 @@ What is printed stands in the installed files that the profile of the runtime na
 from typing import Any
 
 from profiles.architectures.models import Model
+from profiles.errors import InputError
 from profiles.machines.clusters import Cluster
 from profiles.software.runtimes import Runtime, find_runtime
 from sim.api import run
 from sim.asking.arguments import speaks_of_parameters
-from sim.explore.legality import first_runtime
+from sim.explore.legality import case_of, first_runtime
 from sim.launching.said import commented
 from sim.launching.samplers import SAMPLERS
 from sim.launching.starts import Launch, Start
@@ -48,8 +49,14 @@ def launch(
 
 
 def launch_of(result: Result, runtime: Runtime) -> Launch:
-    """What starts the point of a result in a runtime that runs it."""
+    """What starts the point of a result in a runtime.
+
+    Raises:
+        InputError: it does not run it.
+    """
     assert result.source is not None
+    if refused := runtime.refusal(case_of(result.source.strategy, result.source.scenario)):
+        raise InputError(refused)
     start = Start(runtime, result.source.strategy, result)
     text, *notes = commented(start, (SAMPLERS | TRAINERS)[runtime.name](start))
     lacking = [f"{result.strategy} does not fit: {result.missing_memory}"] if result.missing_memory else []

@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from profiles.errors import InputError
 from profiles.software.levers import HALF
 from profiles.software.stacks import DEFAULT_STACK
 from sim.launching.starts import Start, Written
@@ -33,6 +32,7 @@ PRINTED: Final[Mapping[str, frozenset[str]]] = {
     "vllm-omni": frozenset(),
     "xdit": DRAWN | {"batch_size", "stack", "precision", "all_to_all"},
     "xdit-scripts": DRAWN | {"stack"},
+    "xfuser-0.1": DRAWN,
 }
 """Options that are printed whatever the strategy and the model, by runtime."""
 GUIDANCE_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -42,6 +42,8 @@ GUIDANCE_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "xdit": ("sd3.5-large", "wan2.1-14b"),
 }
 """Models that take one prediction where their guidance scale is 1, by the runtimes whose flag for it was read."""
+TOLD: Final = ("distrifusion", "xfuser-0.1")
+"""Runtimes whose configuration says whether there is guidance."""
 TORCH_COMPILE: Final = "compiled"
 """The stack that the flags of runtimes and ``torch.compile`` stand for."""
 
@@ -74,20 +76,6 @@ def one_scale(start: Start) -> bool:
     return known and start.scenario.workload.guidance == "none"
 
 
-def refuse_recomputing(start: Start, *known: str) -> None:
-    """Refuse recomputation that a runtime cannot express.
-
-    Raises:
-        InputError: it is none of those known.
-    """
-    asked = start.scenario.workload.checkpointing
-    if asked not in ("none", *known):
-        can = " or ".join(("none", *known))
-        raise InputError(
-            f"checkpointing is {asked}, but what starts {start.runtime.name} can say {can} alone"
-        )
-
-
 def _options(start: Start) -> dict[str, Any]:
     scenario = start.scenario
     given = {**scenario.asked, **scenario.options}
@@ -116,9 +104,7 @@ def _printed(start: Start) -> frozenset[str]:
     streams_all = start.runtime.name in ("diffusers", "fastvideo") and start.staying == 0
     if start.runtime.name == "sglang" or streams_all:
         own |= {"offload"}
-    return own | (
-        {"guidance"} if split or one_scale(start) or start.runtime.name == "distrifusion" else set()
-    )
+    return own | ({"guidance"} if split or one_scale(start) or start.runtime.name in TOLD else set())
 
 
 def _usual_training() -> Mapping[str, Any]:

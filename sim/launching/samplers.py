@@ -1,6 +1,6 @@
 """Launching samplers: command lines and code, by runtime."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from profiles.errors import InputError
@@ -51,6 +51,10 @@ def _xdit(start: Start) -> Written:
     return (command(["xdit"], (nodes if start.nodes > 1 else {}) | flags),)
 
 
+BINNED: Final = ("hunyuan-1.5b", "pixart")
+"""Models whose pipelines draw one of some sizes, and stretch it, unless they are told not to."""
+
+
 def _xdit_scripts(start: Start) -> Written:
     strategy, degrees = start.strategy, start.degrees
     piped: dict[str, object] = {}
@@ -63,7 +67,8 @@ def _xdit_scripts(start: Start) -> Written:
     if (name := start.scenario.model.name) not in start.runtime.scripts:
         raise InputError(f"runtimes/{start.runtime.name}.toml: scripts names none of {name}")
     script = f"examples/{start.runtime.scripts[name]}"
-    flags = {"--model": start.model, **_xdit_degrees(start), **piped, **_xdit_drawn(start)}
+    drawn = {**_xdit_drawn(start), "--no_use_resolution_binning": name in BINNED}
+    flags = {"--model": start.model, **_xdit_degrees(start), **piped, **drawn}
     notes: Written = ("run it in xDiT's repository",)
     return command([start.torchrun, script], flags), *notes
 
@@ -251,6 +256,47 @@ def _distrifusion(start: Start) -> Written:
     return text, f"start it by {start.torchrun} FILE.py"
 
 
+PIPEFUSER: Final = """\
+import torch
+from pipefuser.pipelines import {pipeline}
+from pipefuser.utils import DistriConfig
+
+config = DistriConfig(
+    height={height},
+    width={width},
+    do_classifier_free_guidance={guided},
+    split_batch={split},
+    parallelism="pipefusion",
+    pp_num_patch={patches},
+    warmup_steps={warmup_steps},
+    scheduler="{scheduler}",
+    use_resolution_binning=False,
+)
+pipeline = {pipeline}.from_pretrained(
+    distri_config=config, pretrained_model_name_or_path="{model}", torch_dtype=torch.float16
+)
+drawn = pipeline(prompt="{prompt}", num_inference_steps={steps})  # on rank 0; None elsewhere
+"""
+PIPEFUSERS: Final[Mapping[str, tuple[str, str]]] = {
+    "hunyuan-1.5b": ("DistriHunyuanDiTPipeline", "dpm-solver"),
+    "pixart": ("DistriPixArtAlphaPipeline", "dpm-solver"),
+    "sd3-medium": ("DistriSD3Pipeline", "FM-ED"),
+}
+"""Pipelines of PipeFusion's first release and their schedulers, by model."""
+
+
+def _pipefuser(start: Start) -> Written:
+    strategy, workload = start.strategy, start.scenario.workload
+    pipeline, scheduler = PIPEFUSERS[start.scenario.model.name]
+    text = PIPEFUSER.format(
+        height=workload.height, width=workload.width, guided=workload.guidance != "none",
+        split=start.degrees.guidance > 1, patches=strategy.patches or start.degrees.pipeline,
+        warmup_steps=strategy.warmup_steps - 1,  # it runs one synchronous step more than it is told
+        pipeline=pipeline, scheduler=scheduler, model=start.model, prompt=PROMPT, steps=workload.steps,
+    )  # fmt: skip
+    return text, f"start it by {start.torchrun} FILE.py", "pip install xfuser==0.1 brings it"
+
+
 SAMPLERS: Final[dict[str, Callable[[Start], Written]]] = {
     "diffusers": _diffusers,
     "distrifusion": _distrifusion,
@@ -259,5 +305,6 @@ SAMPLERS: Final[dict[str, Callable[[Start], Written]]] = {
     "vllm-omni": _vllm_omni,
     "xdit": _xdit,
     "xdit-scripts": _xdit_scripts,
+    "xfuser-0.1": _pipefuser,
 }
 """Who writes what starts a point, by runtime."""

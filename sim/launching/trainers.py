@@ -4,9 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Final
 
-from profiles.errors import InputError
 from profiles.software.recipes import RECIPES
-from sim.launching.said import refuse_recomputing
 from sim.launching.starts import Start, Written, command
 from sim.outcomes.schedules import written
 
@@ -77,7 +75,6 @@ def _recomputing(start: Start) -> str:
 
 
 def _fsdp2(start: Start) -> Written:
-    refuse_recomputing(start, "block", "selective")
     replicas, shards = _sharding(start)
     shape, names = (replicas, shards), ("replicate", "shard")
     if replicas == 1:
@@ -111,7 +108,6 @@ def _accelerate(start: Start) -> Written:
     }
     text = "".join(f"{key}: {value}\n" for key, value in lines.items())
     if start.strategy.name == "fsdp":
-        refuse_recomputing(start, "block")
         replicas, shards = _sharding(start)
         text = f"# in TRAIN.py: {_policy(start)}\n{text}"
         if start.strategy.reshard == "true":
@@ -209,7 +205,6 @@ def _torch_pipelining(start: Start) -> Written:
 
 
 def _diffusion_pipe(start: Start) -> Written:
-    refuse_recomputing(start, "block")
     strategy, scenario = start.strategy, start.scenario
     (backbone,) = (scenario.model.components[i] for i in scenario.model.backbones)
     firsts = [backbone.layers[stage["first_layer"]].block for stage in start.result.stages[1:]]
@@ -229,11 +224,6 @@ def _diffusion_pipe(start: Start) -> Written:
 
 
 def _torchtitan(start: Start) -> Written:
-    refuse_recomputing(start, "block")
-    if start.scenario.workload.checkpointing == "none":
-        raise InputError(
-            "checkpointing is none, but flux_dev of torchtitan computes every block again: block"
-        )
     model, (replicas, shards) = start.scenario.model, _sharding(start)
     flags = {
         "--module": start.model,
@@ -249,7 +239,6 @@ def _torchtitan(start: Start) -> Written:
 
 
 def _fastvideo_train(start: Start) -> Written:
-    refuse_recomputing(start, "block")
     scenario, point = start.scenario, start.strategy
     shards = (point.shard_size or start.gpus // point.context_degree) * point.context_degree
     latents = scenario.model.components[scenario.backbone_index].frames

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from profiles.units import GIB
 from sim.asking.arguments import in_flags
 from sim.explore.frames import rows
-from sim.explore.legality import runtimes_of
+from sim.explore.legality import starters
 from sim.explore.points import Point
 from sim.explore.scaling import Scaling
 from sim.explore.space import pareto_front
@@ -164,16 +164,11 @@ def columns(sweep: Sweep, shown: Shown) -> list[Column]:
 
 def not_started(sweep: Sweep, shown: Shown) -> Iterator[str]:
     """Which rows of a table no runtime is known to start, in words."""
-    ranks = [str(rank) for rank, point in shown.rows if not _starts(sweep, point)]
+    ranks = [str(rank) for rank, point in shown.rows if not starters(point, sweep.scenario)]
     if ranks and len(ranks) == len(shown.rows):
         yield "no runtime is known that starts any of these"
     elif ranks:
         yield f"no runtime is known that starts {'number' if len(ranks) == 1 else 'numbers'} {', '.join(ranks)}"
-
-
-def _starts(sweep: Sweep, point: Point) -> tuple[str, ...]:
-    there = sweep.scenario if point.num_gpus is None else sweep.scenario.on(point.num_gpus)
-    return runtimes_of(point.strategy, there)
 
 
 def _marks(sweep: Sweep, shown: Shown, point: Point) -> str:

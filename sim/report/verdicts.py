@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from profiles.costs.trust import Trust
 from profiles.units import GIB
-from sim.explore.legality import runtimes_of
+from sim.explore.legality import starters
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
 from sim.outcomes.phrases import gpus_words
@@ -247,7 +247,7 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
     other = next((point for point in ranked if point.name != best.name and point not in same), None)
     ties = sweep.ties()
     leaders = {point.name: point for point in reversed(ties)}
-    runs_in = _runs_in(sweep, best)
+    runs_in = starters(best, sweep.scenario)
     return Verdict(
         title=sweep.title,
         objective=sweep.objective,
@@ -277,15 +277,10 @@ def _said(point: Point, values: Tried) -> str:
     return ", ".join(filter(None, (point.name, how(point.result, values))))
 
 
-def _runs_in(sweep: Sweep, point: Point) -> tuple[str, ...]:
-    assert point.result is not None
-    return runtimes_of(point.strategy, sweep.scenario.on(point.result.num_gpus))
-
-
 def _runnable(sweep: Sweep, points: Sequence[Point], values: Tried) -> Iterator[Runnable]:
     """Those of some points that runtimes run."""
     for point in points:
-        if point.result is not None and (names := _runs_in(sweep, point)):
+        if point.result is not None and (names := starters(point, sweep.scenario)):
             yield Runnable(point.result, how(point.result, values), names, command_of(point.result))
 
 

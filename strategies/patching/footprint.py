@@ -7,6 +7,7 @@ from profiles.costs.layers import HALF_BYTES
 from profiles.costs.sampling import REPLICATED_SHARE, Extent
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from profiles.units import GIB
+from strategies.patching.held import held_parameters
 from strategies.patching.offloading import away_share
 from strategies.plans.plan import Buffer, Plan
 from strategies.sampling_scenario import SamplingScenario
@@ -25,26 +26,36 @@ PASSING: Final = ("activations", "keys and values", "joined keys and values")
 """Buffers that no denoising step leaves behind for what runs before and after all of them."""
 
 
-def weights(scenario: SamplingScenario, parameters: float, devices: int) -> tuple[Buffer, ...]:
+def weights(
+    scenario: SamplingScenario, parameters: float, devices: int, tensor: int = 1
+) -> tuple[Buffer, ...]:
     """The bytes of some parameters of the backbone, of the frozen components that are kept, and of the runtime.
 
     Args:
         scenario: its model.
-        parameters: of the backbone.
+        parameters: of the backbone, on one device.
         devices: that work together.
+        tensor: of them, that divide the matrices.
     """
     kept = scenario.decoders if scenario.workload.encoders == "offloaded" else scenario.model.frozen
     frozen = sum(scenario.model.components[i].parameters for i in kept)
     return (
-        Buffer("weights", parameters * scenario.weight_bytes * (1 - away_share(scenario))),
+        Buffer("weights", parameters * scenario.weight_bytes * (1 - away_share(scenario, tensor))),
         Buffer("text encoders and VAE", frozen * FROZEN_WEIGHT_BYTES),
         Buffer("runtime", RUNTIME_BYTES + (NCCL_BYTES if devices > 1 else 0.0)),
     )
 
 
-def parameters(scenario: SamplingScenario, first: int, end: int) -> int:
-    """The parameters of the backbone's layers from ``first`` up to, without, ``end``."""
-    return sum(layer.parameters for layer in scenario.backbone.layers[first:end])
+def parameters(scenario: SamplingScenario, first: int, end: int, tensor: int = 1) -> float:
+    """The parameters of the backbone's layers from ``first`` up to, without, ``end``, that a device holds.
+
+    Args:
+        scenario: its model.
+        first: first layer.
+        end: layer after the last.
+        tensor: devices that divide the matrices.
+    """
+    return float(held_parameters(scenario, tensor)[first:end].sum())
 
 
 def working(scenario: SamplingScenario, first: int, end: int, batch: float, tensor: int = 1) -> Buffer:

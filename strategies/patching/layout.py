@@ -118,7 +118,7 @@ class GridLayout(ABC):
                 position=self.grid.team(0, stage).devices[0],
                 forward_s=self.stage_s(stage),
                 backward_s=0.0,
-                parameters=parameters(self.scenario, first, end) // self.grid.tensor,
+                parameters=int(parameters(self.scenario, first, end, self.grid.tensor)),
             )
             for stage, (first, end) in enumerate(pairwise(self.boundaries))
         ]
@@ -130,7 +130,9 @@ class GridLayout(ABC):
         for _, stage, team in grid.teams():
             first, end = self.boundaries[stage], self.boundaries[stage + 1]
             buffers = (
-                *weights(scenario, parameters(scenario, first, end) / grid.tensor, grid.positions),
+                *weights(
+                    scenario, parameters(scenario, first, end, grid.tensor), grid.positions, grid.tensor
+                ),
                 working(scenario, first, end, samples, grid.tensor),
                 *self.passing_on(stage, steps),
             )

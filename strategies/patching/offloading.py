@@ -14,6 +14,7 @@ import numpy as np
 
 from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
+from strategies.patching.held import held_parameters
 from strategies.sampling_scenario import SamplingScenario
 
 HELD: Final = 2
@@ -31,22 +32,20 @@ def waits_s(scenario: SamplingScenario, layers_s: FloatArray, tensor: int = 1) -
     waits = np.zeros(len(layers_s))
     if not scenario.workload.swapped:
         return waits
-    sizes, numbers = _away_bytes(scenario), _blocks(scenario)
+    sizes, numbers = _away_bytes(scenario, tensor), _blocks(scenario)
     for number, after in enumerate(np.roll(sizes, -1)):
         own = np.flatnonzero(numbers == number)
-        copied_s = scenario.host_side.copied_s(float(after) / tensor)
+        copied_s = scenario.host_side.copied_s(float(after))
         waits[own[-1]] = max(0.0, copied_s - float(layers_s[own].sum()))
     return waits
 
 
-def away_share(scenario: SamplingScenario) -> float:
-    """Share of the backbone's weights that never lie on a GPU at once."""
+def away_share(scenario: SamplingScenario, tensor: int = 1) -> float:
+    """Share of a GPU's weights of the backbone that never lie on it at once; arguments as for ``waits_s``."""
     if not scenario.workload.swapped:
         return 0.0
-    sizes = _away_bytes(scenario)
-    return float(
-        (sizes.sum() - np.sort(sizes)[-HELD:].sum()) / (scenario.backbone.parameters * scenario.weight_bytes)
-    )
+    sizes, held = _away_bytes(scenario, tensor), held_parameters(scenario, tensor).sum()
+    return float((sizes.sum() - np.sort(sizes)[-HELD:].sum()) / (held * scenario.weight_bytes))
 
 
 def _blocks(scenario: SamplingScenario) -> FloatArray:
@@ -55,14 +54,14 @@ def _blocks(scenario: SamplingScenario) -> FloatArray:
     return np.array([known.setdefault(layer.block, len(known)) for layer in scenario.backbone.layers])
 
 
-def _away_bytes(scenario: SamplingScenario) -> FloatArray:
+def _away_bytes(scenario: SamplingScenario, tensor: int) -> FloatArray:
     """Bytes of each block that comes up from the host; 0 of those that stay, shape (blocks,).
 
     Raises:
         InfeasibleError: the backbone has fewer blocks.
     """
-    parameters, count = [layer.parameters for layer in scenario.backbone.layers], scenario.workload.swapped
-    own = np.bincount(_blocks(scenario), weights=parameters)
+    count = scenario.workload.swapped
+    own = np.bincount(_blocks(scenario), weights=held_parameters(scenario, tensor))
     sizes = np.asarray(own * scenario.weight_bytes, dtype=np.float64)
     if count > len(sizes):
         raise InfeasibleError(

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from profiles.architectures.models import Component
-from profiles.architectures.shares import ELEMENT_BYTES, Share
+from profiles.architectures.shares import ELEMENT_BYTES, Share, divided_parameters
 from profiles.costs.layers import TENSORS, WITH_PARAMETERS, FloatArray
 from profiles.errors import InfeasibleError, would_divide
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
@@ -281,19 +281,6 @@ def _kept(component: Component, unit: Stage, tensor: int) -> Kept:
         trained += (left if layer.backward == "full" else 0.0) + layer.adapters / tensor
         locked += 0.0 if layer.backward == "full" else left
     return Kept(trained, locked, whole, max(tensors, whole > 0))
-
-
-def divided_parameters(component: Component, layer: int) -> int:
-    """Parameters of a layer that tensor parallelism divides: of linears through which tokens pass.
-
-    Of a layer whose kernels nobody counted all, where it has sums.
-    """
-    of = component.layers[layer]
-    own = of.parameters - of.adapters
-    if component.kernels:
-        matrices = (kernel for kernel in component.kernels[layer] if kernel.of_tokens)
-        return min(own, sum(kernel.count * kernel.heads * kernel.n * kernel.k for kernel in matrices))
-    return own * any(e.kind == "reduce" and e.layer == layer for e in component.exchanges)
 
 
 def _whole_tensors(component: Component, layer: int) -> int:

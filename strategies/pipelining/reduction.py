@@ -8,7 +8,8 @@ and gradients stay whole on every GPU. So does Megatron's distributed optimizer 
 ``--overlap-param-gather`` (Megatron Core 0.16, optimizer/distrib_optimizer.py and
 distributed/param_and_grad_buffer.py). FSDP2 in pipelines, as torchtitan composes them, comes to the same but for the
 place of the gather: torch's stages reshard no weights and scatter no gradients before the last micro-batch (torch
-2.13, distributed/pipelining/stage.py, ``backward_maybe_with_nosync``).
+2.13, distributed/pipelining/stage.py, ``backward_maybe_with_nosync``; of more than three stages on a rank its runtime
+frees all but three, schedules.py, ``_add_unshard_reshard``).
 """
 
 from collections.abc import Sequence
