@@ -29,7 +29,7 @@ def two_way_least_memory(layout: Layout) -> float:
 
     Several backbones might wait for one another: one micro-batch of one of them is all that must be there at once.
     """
-    shape = layout.shape
+    _, shape = layout.placement, layout.shape  # refused where it is none
     if is_one_backbone(layout):
         ahead = min(shape.degree, shape.micro_batches) // 2
         held = [min(ahead, shape.degree - stage) for stage in range(shape.degree)] * 2
