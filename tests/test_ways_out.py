@@ -55,7 +55,7 @@ def test_a_way_out_fits_as_it_is_told(nothing):
     ("asked", "batch"),
     [
         ({"gpus": 2, "batch_size": 512, "strategy": "ddp", "micro_batches": 1}, 8),
-        ({"gpus": 2, "batch_size": 500, "strategy": "ddp", "micro_batches": 1}, 6),  # 3 for each GPU, of 250
+        ({"gpus": 2, "batch_size": 500, "strategy": "ddp", "micro_batches": 1}, 14),  # 7 for each GPU, of 250
     ],
 )
 def test_the_batch_that_fits_is_the_nearest_of_halves(asked, batch):
@@ -70,9 +70,8 @@ def test_the_batch_that_fits_is_the_nearest_of_halves(asked, batch):
 def test_a_sweep_of_which_nothing_fits_says_why_and_what_would_where_it_is_shown(nothing):
     with pytest.raises(sim.InfeasibleError) as caught:
         _ = nothing.best
-    told = caught.value.flags.partition(", --")[0].removesuffix(" fits")
-    assert repr(nothing).endswith(f"{told} fits>")  # the nearest of the ways
-    assert "no point of the sweep is feasible: 16 of 16 x out of memory" in repr(nothing)
+    why, _, ways = str(caught.value).partition("; ")
+    assert repr(nothing).endswith(f"{why}; {ways.partition(', ')[0]} fits>")  # the nearest of the ways
     begun = start_sweep("sd21", gpus=8)
     assert "nothing was simulated" in repr(begun)
 

@@ -25,7 +25,7 @@ from sim.explore.desk import Desk
 from sim.explore.points import MAX_MICRO_BATCHES, Asked, Point, find_points, groups
 from sim.explore.relief import next_reliefs
 from sim.explore.thresholds import Threshold
-from sim.explore.ways_out import nearest, why_none
+from sim.explore.ways_out import TOLD, nearest, why_none
 from sim.explore.workers import LENT, SERIAL_POINTS, WAVE, Workers
 from sim.outcomes.contents import content_of, inputs_of
 from sim.outcomes.parts import named_traces, replay_parts
@@ -170,8 +170,12 @@ class Sweep:
         """
         point = self.best_point()
         if point is None:
-            raise speak_of_parameters(InfeasibleError(why_none(self)))
+            raise self._none()
         return self.result_of(point)
+
+    def _none(self, most: int = TOLD) -> InfeasibleError:
+        """Why there is no best point, and so many ways out at most."""
+        return speak_of_parameters(InfeasibleError(why_none(self, most)))
 
     def best_of(self, strategy: str) -> Result:
         """The result of the best point of a strategy.
@@ -232,7 +236,7 @@ class Sweep:
 
     def __repr__(self) -> str:
         best = self.best_point()
-        words = why_none(self, most=1) if best is None or best.result is None else f"best {best.result!r}"
+        words = self._none(most=1) if best is None or best.result is None else f"best {best.result!r}"
         return f"<Sweep of {self.title}: {counted(len(self), 'point')}, {words}>"
 
     def _repr_html_(self) -> str:
@@ -243,7 +247,7 @@ class Sweep:
             "bubble_ratio", "peak_memory_bytes", "reason",
         ]  # fmt: skip
         shown = self.frame(best_of_each=True).filter(items=names).to_html(index=False)
-        why = f"<p>{escape(why_none(self))}</p>" if self.best_point() is None else ""
+        why = f"<p>{escape(str(self._none()))}</p>" if self.best_point() is None else ""
         return f"<b>{escape(self.title)}</b>{why}{shown}"
 
     def rows(self, *, best_of_each: bool = False) -> list[dict[str, Any]]:
