@@ -6,12 +6,16 @@ plan can never be carried out.
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 from warnings import warn
 
 LONGEST: Final = 80
 """Characters of a value that a message shows; of longer ones beginning and end."""
+
+
+SURE: Final = 0.8
+"""Likeness of names from which on one is the other mistyped, so that nobody needs a list of all."""
 
 
 class DiffusimError(Exception):
@@ -90,18 +94,29 @@ def _escaped(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def near(name: str, known: Iterable[str], least: float = 0.7) -> str:
     """The question whether one of the names known, or what it stands for in a mapping, was meant.
 
-    It is empty where none is like the name.
+    It is empty where none is like the name: by ``least`` or more, of 1 for the same name.
     """
     from difflib import get_close_matches  # takes long, and only errors need it
 
-    found = get_close_matches(name[:LONGEST], list(dict.fromkeys(known)), n=1, cutoff=0.7)
+    found = get_close_matches(name[:LONGEST], list(dict.fromkeys(known)), n=1, cutoff=least)
     if not found:
         return ""
     meant = known[found[0]] if isinstance(known, Mapping) else found[0]
     return f"did you mean {meant}? "
+
+
+def near_or_all(name: str, known: Sequence[str]) -> str:
+    """The question whether a name was meant that is very like one; of others the names to choose from, too."""
+    sure = near(name, known, SURE).rstrip()
+    return sure or f"{near(name, known)}choose from {', '.join(known)}"
+
+
+def counted(number: int, thing: str, things: str = "") -> str:
+    """A number of things in words: 1 GPU, 8 GPUs; ``things`` is the plural where it is not with an s."""
+    return f"{number} {thing if number == 1 else things or f'{thing}s'}"
 
 
 def would_divide(number: int) -> str:

@@ -15,7 +15,7 @@ from profiles.costs.bands import Band
 from profiles.costs.offloading import HostSide
 from profiles.costs.resolutions import with_frames
 from profiles.costs.sampling import Extent, SamplingCosts
-from profiles.errors import wrong
+from profiles.errors import counted, wrong
 from profiles.machines.clusters import Cluster
 from profiles.machines.hosts import AHEAD, NO_CALLS, STEP_OPERATORS, Calls
 from profiles.machines.whatifs import whatif_words
@@ -128,7 +128,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
     @property
     def departures(self) -> tuple[str, ...]:
         """All that departs from the cluster as it is and from the usual way of drawing, in words."""
-        frames = (f"{count} frames" for count in self.frames.values())
+        frames = (counted(count, "frame") for count in self.frames.values())
         return (*frames, *self.workload.own_words, *whatif_words(self.cluster.changes))
 
     def with_steps(self, steps: int) -> "SamplingScenario":

@@ -14,7 +14,7 @@ from profiles.costs.calibration import Calibration, MeasuredRun, check_same
 from profiles.costs.layers import ModelCosts
 from profiles.costs.offloading import HostSide
 from profiles.costs.resolutions import in_words, resized, sides_of, with_frames
-from profiles.errors import InfeasibleError, InputError, wrong
+from profiles.errors import InfeasibleError, InputError, counted, wrong
 from profiles.machines.clusters import Cluster
 from profiles.machines.whatifs import whatif_words
 from profiles.software.stacks import Stack, load_stack
@@ -231,7 +231,7 @@ class Scenario(Scene[TrainingWorkload]):
         workload, share = self.workload, self.self_conditioning
         return (
             *([f"{self.asked['resolution']} pixels"] if self.model.resized_from else []),
-            *[f"{frames} frames" for frames in self.frames.values()],
+            *[counted(frames, "frame") for frames in self.frames.values()],
             *(["frozen outputs cached"] if workload.frozen == "cached" else []),
             *([f"EMA in {workload.ema}"] if workload.ema != "none" else []),
             *([f"self-conditioning {share:g}"] if share else []),

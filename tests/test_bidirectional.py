@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sim
 from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
@@ -405,3 +406,11 @@ def test_longest_tail_first_within_the_limits_of_1f1b_is_1f1b(degree, micro_batc
     )
     order = list_schedule(problem, "longest-tail").rows
     assert order == one_forward_one_backward_order(degree, micro_batches)
+
+
+def test_positions_that_do_not_divide_their_group_are_the_reason_where_memory_lacks_too():
+    """Bounds ask for memory first, but what does not exist lacks none."""
+    asked = {"gpus": 8, "strategy": "bidirectional", "pipeline_degree": 3, "workers": 1}
+    reasons = sim.sweep("cdm-imagenet", memory="1GiB", **asked).infeasible_by_reason()
+    assert reasons == sim.sweep("cdm-imagenet", **asked).infeasible_by_reason()
+    assert reasons["positions do not divide the group"] > 0

@@ -1,13 +1,17 @@
 """What the documents show is tested: their commands run, their Python runs, their strategies are the tested ones."""
 
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from profiles.errors import InputError
+from profiles.machines.clusters import read_cluster
 from sim.cli.main import main
 from validate.__main__ import main as check
 from validate.__main__ import make_parser
@@ -58,6 +62,25 @@ SMALL = {
     "links": "",
 }
 """Checks that need GPUs or take longer as they stand, and the flags that make them small: the last of each counts."""
+ELSEWHERE = {
+    ".ci/run": ["python -m pip install .", "python -m pip install -e '.[test]' && python -m pytest"],
+    "tests/test_conformance.py": [  # of tests/data/toy_pipeline.py, which the page shows
+        "python -m pytest tests/test_conformance.py -k pairs",
+        "sim run --strategy pairs --help",
+        "sim sweep --model sd21 --gpus 8 --strategy pairs,1f1b",
+    ],
+    "tests/test_workers.py": [  # with a LocalCluster
+        "pip install 'diffusim[dask]'",
+        "dask scheduler &",
+        "dask worker tcp://HOST:8786 --nworkers 8 --nthreads 1",
+        "sim sweep --model sd21 --gpus 512 --exhaustive --dask tcp://HOST:8786 --store sd21.sqlite",
+    ],
+    "tests/test_elsewhere.py": ["mpiexec -n 33 python -m mpi4py.futures study.py"],
+}
+"""Who runs the like of commands that need what a page does not bring."""
+RUN_ELSEWHERE = [command for own in ELSEWHERE.values() for command in own]
+TYPED = re.compile(r"(sim|python|pip|torchrun|mpiexec|srun|dask|mkdocs) ")
+"""Beginnings of commands."""
 CONFIGS = {
     "unet": {
         "_class_name": "UNet2DConditionModel",
@@ -91,6 +114,51 @@ LOG = """\
 """
 
 
+def typed(text):
+    """The lines of all fenced blocks of a text that are commands, whatever language they are said to be in."""
+    fences = re.findall(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+    lines = [
+        (language, line.partition("  #")[0].strip())
+        for language, body in fences
+        for line in body.splitlines()
+    ]
+    return [line for language, line in lines if line and (language == "sh" or TYPED.match(line))]
+
+
+def is_run(page, command):
+    """Whether a test of this file runs a command of a page, or ``ELSEWHERE`` says who does."""
+    if command in RUN_ELSEWHERE:
+        return True
+    if MEASURING.search(command):
+        return command in commands(page) and shlex.split(MEASURING.split(command)[-1])[0] in SMALL
+    return command.startswith("sim ") and page in ASKING and command in commands(page)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_command_of_a_page_goes_without_a_test(page):
+    assert not [line for line in typed(PAGES[page].read_text(encoding="utf-8")) if not is_run(page, line)]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "```sh\nmake everything\n```\n",
+        "```\nsim sweep --model sd21 --gpus 8\n```\n",
+        "```text\ntorchrun --nproc-per-node 2 study.py\n```\n",
+        "```sh\npython -m validate gpu --all\n```\n",
+        "  ```console\n  sim run --model sd21\n  ```\n",
+    ],
+)
+def test_a_command_that_is_added_to_a_page_and_not_run_is_found(block):
+    assert [line for line in typed(block) if not is_run("README.md", line)]
+
+
+def test_what_runs_elsewhere_is_still_on_a_page_and_its_test_exists():
+    there = {line for path in PAGES.values() for line in typed(path.read_text(encoding="utf-8"))}
+    assert set(RUN_ELSEWHERE) <= there
+    assert all((ROOT / where).exists() for where in ELSEWHERE)
+
+
 def test_readme_and_tutorials_hold_commands():
     assert len(ASKING) > 5
     assert len(CHECKING) > 3
@@ -105,7 +173,7 @@ def test_every_command_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
         (tmp_path / own).symlink_to(ROOT / "profiles/models/sd21")
     monkeypatch.chdir(tmp_path)
     for command in commands(page):
-        if not command.startswith("sim ") or MEASURING.search(command):
+        if not command.startswith("sim ") or MEASURING.search(command) or command in RUN_ELSEWHERE:
             continue
         words, target = words_and_target(command)
         code = main(words)
@@ -170,6 +238,21 @@ def test_the_checks_that_need_more_than_seconds_run_made_small(tmp_path, monkeyp
         assert said.out or "wrote" in said.err
         if "--output" in words:
             assert (tmp_path / words[words.index("--output") + 1]).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_ranks_of_the_documents_measure_links_made_small(tmp_path):
+    """As it is printed, but by two ranks over gloo in place of eight over NCCL."""
+    (command,) = [command for command in CHECKING if command.startswith("torchrun ")]
+    words = shlex.split(command)
+    words[words.index("--nproc-per-node") + 1] = "2"
+    environment = {name: value for name, value in os.environ.items() if name != "RANK"}
+    words = [sys.executable, "-m", "torch.distributed.run", *words[1:], "--backend", "gloo", "--max-mib", "1"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    cluster = read_cluster(tmp_path / words[words.index("--output") + 1])
+    assert (cluster.devices_per_node, cluster.device.name) == (2, words[words.index("--device") + 1])
 
 
 @pytest.mark.slow

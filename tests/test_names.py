@@ -1,12 +1,13 @@
 """Names: what things are called besides, and what was meant by a name that nothing has."""
 
+import re
 import tomllib
 
 import pytest
 
 import sim
 from profiles.architectures.models import load_model, model_names
-from profiles.errors import DiffusimNote, InputError, near, one_line, shown
+from profiles.errors import DiffusimNote, InputError, counted, near, near_or_all, one_line, shown
 from profiles.machines.clusters import cluster_names, load_cluster
 from profiles.machines.devices import device_names
 from profiles.names import ALIASES, aliases, known_name, unknown_name
@@ -118,3 +119,44 @@ def test_values_are_shown_escaped_and_short():
     assert shown(10**5000) == "a int of more digits than are read"
     assert one_line("a\n\x07b") == r"a \x07b"
     assert len(one_line("y" * 5000)) < 2010
+
+
+@pytest.mark.parametrize("slip", ["--gpu", "--glpus", "--modle"])
+def test_a_slip_of_the_finger_gets_the_name_that_was_meant_alone(slip):
+    assert re.fullmatch(r"did you mean --\w+\?", near_or_all(slip, ["--gpus", "--model", "--trace"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("--stage", "did you mean --trace? choose from --gpus, --model, --trace"),
+        ("--colour", "choose from --gpus, --model, --trace"),
+    ],
+)
+def test_a_name_that_is_little_like_any_gets_all_to_choose_from(name, told):
+    assert near_or_all(name, ["--gpus", "--model", "--trace"]) == told
+
+
+def test_one_thing_is_no_things():
+    assert [counted(number, "GPU") for number in (0, 1, 8)] == ["0 GPUs", "1 GPU", "8 GPUs"]
+    assert counted(2, "copy", "copies") == "2 copies"
+
+
+def test_every_printed_number_of_one_thing_is_singular(tmp_path, monkeypatch, capsys):
+    """What commands print of one GPU, one step, one row, one frame and one device."""
+    monkeypatch.chdir(tmp_path)
+    for command in (
+        "run --model pixart --strategy single --steps 1",
+        "run --model wan2.1-1.3b --strategy single --steps 1 --frames 1",
+        "sweep --model pixart --gpus 1 --steps 1 -v --strategy single",
+        "sweep --model sd21 --gpus 1,2 --strategy ddp --micro-batches 1 --report r.html",
+    ):
+        assert main(command.split()) == 0
+        said = "".join(capsys.readouterr())
+        assert not re.search(
+            r"(?<![\d.,x-])1 (GPUs|images|videos|steps|rows|points|frames|copies|nodes)\b", said
+        ), said
+    sweep = sim.sweep("sd21", gpus=[1], strategy="ddp", micro_batches=1, workers=1)
+    assert repr(sweep).startswith("<Scaling over 1 GPU")
+    assert repr(sim.schedule("1f1b", pipeline_degree=1, micro_batches=1)).endswith(": 1 device>")
+    assert ": 1 point, best" in repr(sweep.chosen)

@@ -10,9 +10,10 @@ from rich.console import Console
 
 import sim
 from profiles.architectures.models import load_model
+from profiles.machines.whatifs import changed
 from sim.outcomes.runs import run_point
 from sim.report import rankings
-from sim.report.changes import CONTENDERS, Change, contenders, variations
+from sim.report.changes import CONTENDERS, Change, Variation, _change, contenders, variations
 from sim.report.descriptions import varied
 from sim.report.panels import bar, result_lines, show_panel, speed_words, time_words
 from sim.report.rankings import print_markdown, print_rows_json, print_sweep
@@ -162,6 +163,19 @@ def test_titles_say_training_or_denoising_only(trained, drawn):
 def test_the_verdict_of_sampling_has_its_own_changes(drawn):
     names = [change.name for change in drawn.verdict.changes]
     assert names == ["stack compiled", "4 images at once", "twice the link in a node"]
+
+
+def test_where_cost_is_ranked_by_a_change_compares_copies_with_copies():
+    """With more memory one GPU draws an image where two had to; four copies of two become eight of one."""
+    sweep = sim.sweep("flux-dev", "rtx4090-pcie-8", 8, steps=4, objective="cost", workers=1)
+    answer = sweep.best_point()
+    assert (answer.result.num_gpus, sweep.copies(answer)) == (2, 4)
+    single = next(point for point in sweep.points if point.name == "single")
+    larger = replace(sweep.scenario, cluster=changed(sweep.scenario.cluster, {"memory": "80GiB"}))
+    change = _change(Variation("more memory", "--memory 80GiB", larger), sweep, [answer, single])
+    alone = run_point(single.strategy, larger.on(1))
+    assert change.strategy == "single"
+    assert change.speed == pytest.approx(answer.result.gpu_s_per_sample / alone.gpu_s_per_sample)
 
 
 def test_the_json_of_the_best_row_holds_the_verdict_and_no_other(trained, verdict, capsys):

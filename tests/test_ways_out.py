@@ -5,6 +5,7 @@ import re
 import pytest
 
 import sim
+from sim.api import start_sweep
 from sim.cli.main import main
 from sim.explore.questions import Question
 from sim.explore.ways_out import example_of, needed_bytes, ways_out
@@ -48,6 +49,31 @@ def test_a_way_out_fits_as_it_is_told(nothing):
     for given in asked:
         found = sim.sweep("sd21", workers=1, **{"strategy": "ddp,gpipe", **TIGHT, **given})
         assert found.best.fits_memory, given
+
+
+@pytest.mark.parametrize(
+    ("asked", "batch"),
+    [
+        ({"gpus": 2, "batch_size": 512, "strategy": "ddp", "micro_batches": 1}, 8),
+        ({"gpus": 2, "batch_size": 500, "strategy": "ddp", "micro_batches": 1}, 14),  # 7 for each GPU, of 250
+    ],
+)
+def test_the_batch_that_fits_is_the_nearest_of_halves(asked, batch):
+    with pytest.raises(sim.InfeasibleError, match=f"batch_size {batch} ") as caught:
+        _ = sim.sweep("sd21", memory="24GiB", checkpointing="none", workers=1, **asked).best
+    assert "batch-size" in caught.value.flags
+    less, more = ({**asked, "batch_size": size} for size in (batch, 2 * batch))
+    assert sim.sweep("sd21", memory="24GiB", checkpointing="none", workers=1, **less).best.fits_memory
+    assert sim.sweep("sd21", memory="24GiB", checkpointing="none", workers=1, **more).best_point() is None
+
+
+def test_a_sweep_of_which_nothing_fits_says_why_and_what_would_where_it_is_shown(nothing):
+    with pytest.raises(sim.InfeasibleError) as caught:
+        _ = nothing.best
+    why, _, ways = str(caught.value).partition("; ")
+    assert repr(nothing).endswith(f"{why}; {ways.partition(', ')[0]} fits>")  # the nearest of the ways
+    begun = start_sweep("sd21", gpus=8)
+    assert "nothing was simulated" in repr(begun)
 
 
 def test_nothing_is_told_where_nothing_would_do():

@@ -104,6 +104,49 @@ def test_what_can_change_nothing_is_said(given, gpus, told):
         sim.run("sd21", "ddp", gpus=gpus, batch_size=32, **given)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "told"),
+    [
+        (2, 8, "1 of 2 empty, as 8 GPUs fill whole nodes first; nodes 2x4 spreads them over all"),
+        ("4x4", 8, "2 of 4 empty, as 8 GPUs fill whole nodes first; nodes 4x2 spreads them over all"),
+        (4, 10, "2 of 4 empty, as 10 GPUs fill whole nodes first"),
+    ],
+)
+def test_nodes_that_stay_empty_are_told_with_the_value_that_fills_them(nodes, gpus, told):
+    (said,) = idle(changed(P4DE, {"nodes": nodes}), gpus)
+    assert said == f"what if nodes {nodes} leaves {told}"
+    spread = told.partition("; nodes ")[2].partition(" ")[0]
+    assert not list(idle(changed(P4DE, {"nodes": spread or None}), gpus))
+
+
+def test_nodes_that_are_filled_and_one_gpu_need_no_word():
+    assert not list(idle(changed(P4DE, {"nodes": 2}), 16))
+    assert not list(idle(changed(P4DE, {"nodes": 2}), 1))
+
+
+def test_gpus_spread_over_nodes_use_the_link_between_them(capsys):
+    asked = [
+        "run",
+        "--model",
+        "sd21",
+        "--strategy",
+        "ddp",
+        "--gpus",
+        "8",
+        "--batch-size",
+        "64",
+        "--json",
+        "--nodes",
+    ]
+    times = []
+    for nodes in ("2", "2x4"):
+        assert main([*asked, nodes]) == 0
+        said = capsys.readouterr()
+        assert ("sim: warning: what if nodes 2 leaves 1 of 2 empty" in said.err) == (nodes == "2")
+        times.append(json.loads(said.out)["iteration_s"])
+    assert times[1] > times[0] == sim.run("sd21", "ddp", gpus=8, batch_size=64).iteration_s
+
+
 def test_of_several_numbers_of_gpus_the_largest_says_what_can_change_nothing(recwarn):
     sim.sweep("sd21", gpus=[8, 16], batch_size=64, strategy="ddp", link="inter=2x", workers=1)
     assert not recwarn.list

@@ -17,7 +17,7 @@ from profiles.checks import (
     check_tuples,
     sum_in_order,
 )
-from profiles.errors import InputError
+from profiles.errors import InputError, counted
 
 BACKWARDS: Final = ("full", "input", "none")
 EXCHANGES: Final = ("key_value", "halo", "statistics", "reduce")
@@ -213,7 +213,7 @@ class Component:
 
     def __repr__(self) -> str:
         kind = "trained" if self.trainable else "frozen"
-        return f"<Component {self.name}: {kind}, {len(self.layers)} layers, {self.parameters:,} parameters>"
+        return f"<Component {self.name}: {kind}, {counted(len(self.layers), 'layer')}, {self.parameters:,} parameters>"
 
     @cached_property
     def parameters(self) -> int:

@@ -30,7 +30,7 @@ from profiles.architectures.kernels import Kernel
 from profiles.architectures.model_links import check_reads, check_skips, read_reads, read_skips
 from profiles.architectures.model_tables import DTYPES, read_tables
 from profiles.checks import check_choice, check_counts, check_distinct, check_name, check_tuples
-from profiles.errors import InputError
+from profiles.errors import InputError, counted
 from profiles.files import Table, naming_file, path_kind
 from profiles.names import known_name, unknown_name
 
@@ -128,7 +128,7 @@ class Model:
         names = ", ".join(component.name for component in self.components)
         layers = sum(len(component.layers) for component in self.components)
         parameters = sum(component.parameters for component in self.components)
-        return f"<Model {self.name}: {names}; {layers} layers, {parameters:,} parameters>"
+        return f"<Model {self.name}: {names}; {counted(layers, 'layer')}, {parameters:,} parameters>"
 
     @cached_property
     def backbones(self) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from typing import Final
 from profiles.architectures.components import TASKS
 from profiles.checks import check_choice, check_counts, check_numbers
 from profiles.costs.bands import FAMILIES, FEWEST, load_bands
+from profiles.errors import counted
 from profiles.files import read_rows
 
 TRUST: Final = Path(__file__).parents[1] / "trust.csv"
@@ -58,7 +59,7 @@ class Trust:
         where = f"{doing}, {self.kind}, on GPUs {'with' if self.family == FAMILIES[0] else 'without'} measured kernels"
         if not self.numbers:
             return f"no independent published number ({where})"
-        count = f"{self.numbers} independent published number{'s' * (self.numbers > 1)} ({where})"
+        count = f"{counted(self.numbers, 'independent published number')} ({where})"
         if self.numbers < FEWEST:
             return f"{count}, too few to judge by"
         return f"{count}: median error {self.median_error:.1%}, worst {self.worst_error:.0%}"

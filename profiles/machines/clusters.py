@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from profiles.checks import check_choice, check_counts, check_name, check_numbers, check_positive
-from profiles.errors import InputError, wrong
+from profiles.errors import InputError, counted, wrong
 from profiles.files import Table, naming_file, path_kind
 from profiles.machines.devices import Device, device_names, device_of, load_device, read_device
 from profiles.machines.fabrics import ALGORITHMS, OPERATIONS, RING, Between, Collectives, Curves
@@ -108,7 +108,7 @@ class Cluster:
             raise InputError(f"{owner}: inter_node is missing, and max_nodes is {self.max_nodes}")
 
     def __repr__(self) -> str:
-        nodes = "one node" if self.max_nodes == 1 else f"up to {self.max_nodes} nodes"
+        nodes = "one node" if self.max_nodes == 1 else f"up to {counted(self.max_nodes, 'node')}"
         links = [link for link in (self.intra_node, self.inter_node) if link is not None]
         speeds = ", ".join(f"{link.kind} {link.bandwidth_bytes_per_s / GB:.4g} GB/s" for link in links)
         return f"<Cluster {self.name}: {nodes} of {self.devices_per_node} {self.device.name}, {speeds}>"

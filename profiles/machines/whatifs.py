@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from profiles.errors import wrong
+from profiles.errors import counted, wrong
 from profiles.machines.clusters import Cluster, Link
 from profiles.machines.devices import Device, find_device
 from profiles.units import GB, GIB
@@ -56,8 +56,9 @@ def whatif_words(changes: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
 
 
 def idle(cluster: Cluster, gpus: int) -> Iterator[str]:
-    """What is to be said of changed links that none of so many GPUs uses."""
+    """What is to be said of changed links that none of so many GPUs uses, and of nodes that they leave empty."""
     each = cluster.devices_per_node
+    yield from _idle_nodes(cluster, gpus)
     unused = {"inter": gpus <= each, "intra": gpus == 1 or each == 1}
     for change in filter(None, str(dict(cluster.changes).get("link", "")).split(",")):
         name, _, words = change.partition("=")
@@ -65,6 +66,21 @@ def idle(cluster: Cluster, gpus: int) -> Iterator[str]:
             where = "between nodes" if name == "inter" else "inside a node"
             have = "one GPU has" if gpus == 1 else f"{gpus} GPUs have"
             yield f"what if link {change} changes nothing: {have} no link {where}"
+
+
+def _idle_nodes(cluster: Cluster, gpus: int) -> Iterator[str]:
+    """What is to be said of nodes that stay empty, and how so many GPUs would lie on all of them."""
+    asked, nodes, filled = (
+        dict(cluster.changes).get("nodes"),
+        cluster.max_nodes,
+        -(-gpus // cluster.devices_per_node),
+    )
+    if asked is None or gpus == 1 or filled >= nodes:
+        return
+    each, left = divmod(gpus, nodes)
+    spread = "" if left else f"; nodes {nodes}x{each} spreads them over all"
+    empty = f"{nodes - filled} of {nodes} empty, as {counted(gpus, 'GPU')} fill whole nodes first"
+    yield f"what if nodes {asked} leaves {empty}{spread}"
 
 
 def _with_nodes(cluster: Cluster, value: Any) -> tuple[Cluster, int | str]:  # noqa: ANN401

@@ -11,7 +11,7 @@ from typing import Any, Final
 from profiles.architectures.components import TASKS
 from profiles.architectures.models import Model, load_model, model_names
 from profiles.costs.resolutions import check_whole_tokens, in_words
-from profiles.errors import DiffusimWarning, InputError, near, warn_caller
+from profiles.errors import DiffusimWarning, InputError, near_or_all, warn_caller
 from profiles.machines.clusters import Cluster, cluster_names, load_cluster
 from profiles.machines.whatifs import WHAT_IFS, changed, idle
 from profiles.names import known_name
@@ -201,8 +201,7 @@ def check_known(request: Request, arguments: Sequence[str] = ()) -> None:
     for name in request.parameters:
         if name not in every and name not in own:
             known = list(dict.fromkeys([*own, *arguments, "batch_size", *OPTIONS[task], *WHAT_IFS]))
-            meant = near(name, known).rstrip() or f"choose from {', '.join(known)}"
-            raise InputError(f"unknown parameter '{name}'; {meant}")
+            raise InputError(f"unknown parameter '{name}'; {near_or_all(name, known)}")
 
 
 def scenario_of(request: Request) -> AnyScenario:

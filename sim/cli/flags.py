@@ -145,7 +145,7 @@ def _add_what_ifs(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=CHANGE",
         help="bandwidth inside a node, or between nodes: intra=150GB/s, inter=2x; may be given twice",
     )
-    add("--nodes", help="nodes of the cluster, such as 2, or 2x4: two of 4 devices each")
+    add("--nodes", help="the most there may be, such as 2; or 2x4: two of 4 devices each")
     add("--device", help="a device's name, or a device file, in place of the cluster's")
     add("--memory", metavar="SIZE", help="of each device, such as 40GiB")
 

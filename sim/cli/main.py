@@ -16,7 +16,16 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, TextIO
 
-from profiles.errors import DiffusimError, DiffusimNote, DiffusimWarning, InputError, near, one_line, shown
+from profiles.errors import (
+    DiffusimError,
+    DiffusimNote,
+    DiffusimWarning,
+    InputError,
+    near,
+    near_or_all,
+    one_line,
+    shown,
+)
 from sim.cli.console import MissingFlagError, Parser, flags_of, guarded
 from sim.cli.examples import epilog
 from sim.cli.offers import COMMANDS
@@ -165,9 +174,8 @@ def _describe_unknown(argument: str, options: argparse.Namespace) -> str:
     if names and any(argument in strategy_flags(name) for name in strategy_names()):
         meant = near(argument, own)
         return f"{', '.join(names)} has no parameter {argument}; {meant}it has {', '.join(own) or 'none'}"
-    meant = near(argument, [*options.flags, *own])
-    known = meant.rstrip() or f"choose from {', '.join(options.flags)}"
-    return f"unknown flag {one_line(argument, 80)}; {known}"
+    known = list(dict.fromkeys([*options.flags, *own]))
+    return f"unknown flag {one_line(argument, 80)}; {near_or_all(argument, known)}"
 
 
 def make_parser(arguments: Sequence[str], *, whole: bool = False) -> argparse.ArgumentParser:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from profiles.errors import counted
 from sim.explore.sweep import Report, Sweep
 from sim.report.numbers import milliseconds
 
@@ -42,7 +43,10 @@ def progress(sweep: Sweep, *, told: bool = False) -> Iterator[Report]:
             if stage not in tasks:
                 tasks[stage] = bar.add_task(stage, total=total, best="")
             if told and done == total:
-                print(f"sim: {stage} {total} points took {monotonic() - start:.2f} s", file=sys.stderr)
+                print(
+                    f"sim: {stage} {counted(total, 'point')} took {monotonic() - start:.2f} s",
+                    file=sys.stderr,
+                )
                 start = monotonic()
             due = monotonic() - refreshed > REFRESH_S
             if due:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from profiles.errors import InfeasibleError
+from profiles.errors import InfeasibleError, counted
 from sim import api
 from sim.asking.scenarios import OPTIONS
 from sim.cli.commands import check_files, print_experiment, write_files
@@ -76,7 +76,7 @@ def _tell_rows(sweeps: Sequence[Sweep], out: Path) -> None:
     """Say how many rows were written, and why there are more points."""
     rows, points = sum(map(len, sweeps)), sum(len(sweep.points) for sweep in sweeps)
     alike = f"; {points - rows} of {points} points have the result of another" if rows < points else ""
-    print(f"sim: wrote {rows} rows to {out}{alike}", file=sys.stderr)
+    print(f"sim: wrote {counted(rows, 'row')} to {out}{alike}", file=sys.stderr)
 
 
 def _start(options: argparse.Namespace) -> list[Sweep]:
@@ -194,7 +194,7 @@ def _write_reached(sweeps: Sequence[Sweep], out: Path) -> None:
     }
     said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     print(
-        f"sim: wrote what is known of {there} points so far to {out}: {said or 'nothing'}",
+        f"sim: wrote what is known of {counted(there, 'point')} so far to {out}: {said or 'nothing'}",
         file=sys.stderr,
     )
     if statuses["bounded"] or left:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from profiles.errors import InputError
+from profiles.errors import InputError, counted
 from sim.explore.records import CODE, Key, Recorded, read_records
 
 CHOOSE: Final = "choose with --question KEY, or KEY,KEY for one of each file"
@@ -194,7 +194,7 @@ def _chosen(path: Path, keys: Sequence[str]) -> list[Recorded]:
 def _listed(records: Sequence[Recorded]) -> str:
     """Questions by their keys, each with what tells it from the others."""
     if len(records) == 1:
-        return f"1 question: {records[0].key} ({records[0].words})"
+        return f"{counted(1, 'question')}: {records[0].key} ({records[0].words})"
     merged = [
         record.asked | {f"content of {key}": value for key, value in record.inputs.items()}
         for record in records
@@ -204,4 +204,4 @@ def _listed(records: Sequence[Recorded]) -> str:
         f"{record.key} ({', '.join(f'{key} {one.get(key)}' for key in differing)})"
         for record, one in zip(records, merged, strict=True)
     )
-    return f"{len(records)} questions: {', '.join(said)}"
+    return f"{counted(len(records), 'question')}: {', '.join(said)}"

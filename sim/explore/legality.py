@@ -5,12 +5,11 @@ from dataclasses import replace
 from math import prod
 from typing import Any, Final
 
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError, InputError, counted
 from profiles.software.levers import HALF
 from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
 from sim.asking.scenarios import KIND
 from sim.explore.points import Asked, Point
-from sim.outcomes.phrases import gpus_words
 from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of
 from strategies.parameters import flag_of
@@ -135,13 +134,12 @@ def check_heeded(strategy: AnyStrategy, scenario: AnyScenario) -> None:
     if grid is None:
         return
     workload = scenario.workload
+    gpus = counted(workload.num_gpus, "GPU")
     if workload.heads == "padded" and grid.ulysses * grid.tensor == 1:
-        raise InputError(
-            f"--heads is padded, but {strategy.name} does not divide attention heads on {gpus_words(workload.num_gpus)}"
-        )
+        raise InputError(f"--heads is padded, but {strategy.name} does not divide attention heads on {gpus}")
     if workload.all_to_all != HALF and grid.ulysses == 1:
         asked = f"--all-to-all is {workload.all_to_all}"
-        raise InputError(f"{asked}, but {strategy.name} has no all-to-all on {gpus_words(workload.num_gpus)}")
+        raise InputError(f"{asked}, but {strategy.name} has no all-to-all on {gpus}")
 
 
 def check_runs(name: str, strategy: AnyStrategy, scenario: AnyScenario) -> Runtime:

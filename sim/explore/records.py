@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from profiles.architectures.components import TASKS
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError, InputError, counted
 from profiles.files import check_regular, parse_number, read_text
 from profiles.machines.whatifs import WHAT_IFS
 from sim.asking.scenarios import OPTIONS, fields_of
@@ -21,7 +21,7 @@ from sim.explore.kept import bounds_from, mapping_in, mapping_of, measures_from,
 from sim.explore.store import StoreFile
 from sim.outcomes.contents import content_of
 from sim.outcomes.measures import Measures
-from sim.outcomes.phrases import OUT_OF_MEMORY, gpus_words
+from sim.outcomes.phrases import OUT_OF_MEMORY
 from strategies.registry import strategies_of
 from strategies.strategy import is_seamless
 
@@ -51,7 +51,7 @@ class Key(NamedTuple):
 
     def __str__(self) -> str:
         given = " ".join(f"{name.replace('_', '-')} {value}" for name, value in self.parameters)
-        return f"{self.strategy} on {gpus_words(self.num_gpus)}{': ' if given else ''}{given}"
+        return f"{self.strategy} on {counted(self.num_gpus, 'GPU')}{': ' if given else ''}{given}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, overload
 
-from profiles.errors import DiffusimWarning, InputError
+from profiles.errors import DiffusimWarning, InputError, counted
 from sim.explore.counts import counts, counts_in
 from sim.explore.sweep import Sweep
-from sim.outcomes.phrases import gpus_words
 from sim.outcomes.results import Result
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def steps_of(sweeps: Sequence[Sweep]) -> list[Step]:
         if best is None or best.result is None:
             continue
         copies, efficiency, gain = sweep.copies(best), 1.0, 1.0
-        speed = copies * best.result.samples_per_s
+        speed = sweep.samples_per_s(best)
         if found:
             first, last = found[0], found[-1]
             efficiency = speed / gpus / (first.samples_per_s / first.gpus)
@@ -95,7 +94,8 @@ class Scaling:
     def __repr__(self) -> str:
         counts = ", ".join(str(sweep.scenario.workload.num_gpus) for sweep in self.sweeps)
         words = f", knee {self.knee.gpus if self.knee and self.bends else 'none'}" if len(self) > 1 else ""
-        return f"<Scaling over {counts} GPUs{words}>"
+        gpus = "GPU" if counts == "1" else "GPUs"
+        return f"<Scaling over {counts} {gpus}{words}>"
 
     def _repr_html_(self) -> str:
         """The best on each number of GPUs as a table, in a notebook."""
@@ -164,7 +164,10 @@ class Scaling:
         """The question in words."""
         counts = [sweep.scenario.workload.num_gpus for sweep in self.sweeps]
         workload = self.chosen.scenario.workload
-        here, there = f" on {gpus_words(workload.num_gpus)} of ", f" on {counts[0]} to {counts[-1]} GPUs of "
+        here, there = (
+            f" on {counted(workload.num_gpus, 'GPU')} of ",
+            f" on {counts[0]} to {counts[-1]} GPUs of ",
+        )
         title = self.chosen.title.replace(here, there, 1)
         return title.replace(f", batch {workload.batch_size}", f", {self.batch}", 1)
 

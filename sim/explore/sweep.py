@@ -17,7 +17,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError, InputError, counted
 from sim.asking.arguments import speak_of_parameters
 from sim.asking.scenarios import KIND
 from sim.explore.answers import take_bounds, take_outcome
@@ -25,11 +25,11 @@ from sim.explore.desk import Desk
 from sim.explore.points import MAX_MICRO_BATCHES, Asked, Point, find_points, groups
 from sim.explore.relief import next_reliefs
 from sim.explore.thresholds import Threshold
-from sim.explore.ways_out import nearest, why_none
+from sim.explore.ways_out import TOLD, nearest, why_none
 from sim.explore.workers import LENT, SERIAL_POINTS, WAVE, Workers
 from sim.outcomes.contents import content_of, inputs_of
 from sim.outcomes.parts import named_traces, replay_parts
-from sim.outcomes.phrases import activity, gpus_words
+from sim.outcomes.phrases import activity
 from sim.outcomes.results import Result
 from sim.outcomes.runs import source_of
 from sim.replay.engine import no_collection
@@ -149,6 +149,11 @@ class Sweep:
         there = self.scenario.workload.num_gpus
         return there // (point.num_gpus or there) if self.objective == "cost" else 1
 
+    def samples_per_s(self, point: Point) -> float:
+        """Throughput of a simulated point, of all its copies together where cost is ranked by."""
+        assert point.result is not None
+        return self.copies(point) * point.result.samples_per_s
+
     @property
     def verdict(self) -> "Verdict | None":
         """The recommendation, how sure it is and what would change it; None where nothing recommended fits."""
@@ -165,8 +170,12 @@ class Sweep:
         """
         point = self.best_point()
         if point is None:
-            raise speak_of_parameters(InfeasibleError(why_none(self)))
+            raise self._none()
         return self.result_of(point)
+
+    def _none(self, most: int = TOLD) -> InfeasibleError:
+        """Why there is no best point, and so many ways out at most."""
+        return speak_of_parameters(InfeasibleError(why_none(self, most)))
 
     def best_of(self, strategy: str) -> Result:
         """The result of the best point of a strategy.
@@ -219,23 +228,27 @@ class Sweep:
         scenario, workload = self.scenario, self.scenario.workload
         where = f"{scenario.cluster.name}, stack {scenario.stack.name}"
         doing = activity(scenario.task, scenario.options)
-        title = f"{scenario.model.title}, {doing} on {gpus_words(workload.num_gpus)} of {where}"
-        asked = scenario.asked
-        drawn = f", {asked['resolution']} pixels, {asked['steps']} steps" if scenario.task == "sample" else ""
-        return ", ".join([f"{title}, batch {workload.batch_size}{drawn}", *scenario.departures])
+        title = f"{scenario.model.title}, {doing} on {counted(workload.num_gpus, 'GPU')} of {where}"
+        asked, words = scenario.asked, [title, f"batch {workload.batch_size}"]
+        if scenario.task == "sample":
+            words += [f"{asked['resolution']} pixels", counted(asked["steps"], "step")]
+        return ", ".join([*words, *scenario.departures])
 
     def __repr__(self) -> str:
         best = self.best_point()
-        words = "nothing simulated" if best is None or best.result is None else f"best {best.result!r}"
-        return f"<Sweep of {self.title}: {len(self)} points, {words}>"
+        words = self._none(most=1) if best is None or best.result is None else f"best {best.result!r}"
+        return f"<Sweep of {self.title}: {counted(len(self), 'point')}, {words}>"
 
     def _repr_html_(self) -> str:
-        """The best of each strategy as a table, in a notebook."""
+        """The best of each strategy with its time as a table, in a notebook; why nothing fits, where nothing does."""
+        time = "latency_s" if self.scenario.task == "sample" else "iteration_s"
         names = [
-            "status", "strategy", "num_gpus", "samples_per_s", "tie", "bubble_ratio", "peak_memory_bytes", "reason",
+            "status", "strategy", "num_gpus", time, f"{time}_low", f"{time}_high", "samples_per_s", "tie",
+            "bubble_ratio", "peak_memory_bytes", "reason",
         ]  # fmt: skip
-        shown = self.frame(best_of_each=True).filter(items=names)
-        return f"<b>{escape(self.title)}</b>{shown.to_html(index=False)}"
+        shown = self.frame(best_of_each=True).filter(items=names).to_html(index=False)
+        why = f"<p>{escape(str(self._none()))}</p>" if self.best_point() is None else ""
+        return f"<b>{escape(self.title)}</b>{why}{shown}"
 
     def rows(self, *, best_of_each: bool = False) -> list[dict[str, Any]]:
         """All points, or the best of each strategy, under their public keys, best first."""
@@ -251,7 +264,11 @@ class Sweep:
         ]
 
     def frame(self, *, best_of_each: bool = False) -> "DataFrame":
-        """All points, or the best of each strategy, best first; each parameter and option has its own column."""
+        """All points, or the best of each strategy, best first; each parameter and option has its own column.
+
+        Columns stand as in files of rows: what is asked, then what came out. Choose those to look at by name, such as
+        ``frame()[["strategy", "iteration_s", "peak_memory_bytes"]]``; a sweep that a notebook shows has the times.
+        """
         from sim.explore.frames import frame_of
 
         return frame_of(self.rows(best_of_each=best_of_each))

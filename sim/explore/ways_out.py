@@ -61,7 +61,7 @@ class WayOut(NamedTuple):
         return self.kind if self.told_once else f"{self.flags} {self.dropped}"
 
 
-def ways_out(question: Question) -> str:
+def ways_out(question: Question, most: int = TOLD) -> str:
     """The ways out in words, the smallest changes first, pairs where one change does not do; empty where none is known.
 
     Parameters come first, then strategies, then what else is asked. Each was simulated with all that was asked
@@ -79,12 +79,37 @@ def ways_out(question: Question) -> str:
         for told in tried:
             told_as = tuple(way.told_as for way in told)
             if told_as not in found and (asked := _otherwise(question, told)) and fits(asked):
-                found[told_as] = _words(told)
-            if len(found) == TOLD:
+                found[told_as] = _words(_nearest(question, told))
+            if len(found) == most:
                 break
         if found:
             return f"{_listed(list(found.values()), 'or')} fits"
     return ""
+
+
+def _nearest(question: Question, ways: Sequence[WayOut]) -> Sequence[WayOut]:
+    """Ways that fit, a batch among them with more than the fewest samples: half of what was asked, a quarter, ..."""
+    scenario = question.scenario
+    place = next((i for i, way in enumerate(ways) if "batch_size" in dict(way.change)), None)
+    if place is None:
+        return ways
+    fewest = _fewest(scenario)
+    each = scenario.workload.batch_size // fewest // 2
+    while each > 1:
+        nearer = [*ways[:place], _batch(each * fewest), *ways[place + 1 :]]
+        if (asked := _otherwise(question, nearer)) and fits(asked):
+            return nearer
+        each //= 2
+    return ways
+
+
+def _batch(samples: int) -> WayOut:
+    return WayOut("samples", f"--batch-size {samples}", (("batch_size", samples),))
+
+
+def _fewest(scenario: AnyScenario) -> int:
+    """Samples of the smallest batch: of training one for each GPU."""
+    return scenario.workload.num_gpus if scenario.task == "train" else 1
 
 
 def _go_together(one: WayOut, other: WayOut) -> bool:
@@ -192,9 +217,9 @@ def _ways(scenario: AnyScenario, *, relief: bool) -> Iterator[WayOut]:
         yield from _of_training(scenario, relief=relief)
     else:
         yield from _of_sampling(scenario)
-    fewest = gpus if scenario.task == "train" else 1
+    fewest = _fewest(scenario)
     if workload.batch_size > fewest:
-        yield WayOut("samples", f"--batch-size {fewest}", (("batch_size", fewest),))
+        yield _batch(fewest)
     more = gpus * 2
     while more <= min(scenario.cluster.max_devices, gpus * MOST_TIMES):
         flags = f"--gpus {more} --batch-size {workload.batch_size}"
@@ -247,8 +272,8 @@ def such_as(points: Iterable[Point], kind: str) -> str:
     return f"such as {example.name}{recomputing}: {example.reason}"
 
 
-def why_none(sweep: "Sweep") -> str:
-    """Why a sweep has no best point, with an example, and what would give it one."""
+def why_none(sweep: "Sweep", most: int = TOLD) -> str:
+    """Why a sweep has no best point, with an example, and what would give it one: so many ways at most."""
     counts = sweep.infeasible_by_reason()
     if any(point.status == "simulated" for point in sweep.points):
         return "no point of the sweep is feasible and recommended: in what those draw that fit, seams show"
@@ -260,7 +285,7 @@ def why_none(sweep: "Sweep") -> str:
         first = example_of(sweep.points, kind).name
         names = list(dict.fromkeys([first, *(point.name for point in sweep.points)]))
         asked = Question(sweep.scenario, names, sweep.held, relief=bool(sweep.relief), runtime=sweep.runtime)
-        words += f"; {ways}" if (ways := ways_out(asked)) else ""
+        words += f"; {ways}" if (ways := ways_out(asked, most)) else ""
     return f"no point of the sweep is feasible: {words}"
 
 

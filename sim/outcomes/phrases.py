@@ -21,11 +21,6 @@ def activity(task: str, options: Mapping[str, Any]) -> str:
     )
 
 
-def gpus_words(count: int) -> str:
-    """A number of GPUs in words."""
-    return "1 GPU" if count == 1 else f"{count} GPUs"
-
-
 def missing_memory(needed_bytes: float, there_bytes: float, *, at_least: bool = False) -> str:
     """Memory needed, memory there and the difference, in words."""
     needed, there = needed_bytes / GIB, there_bytes / GIB

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from profiles.costs.bands import Doubt
-from profiles.errors import InputError
+from profiles.errors import InputError, counted
 from profiles.mappings import FrozenMapping
 from profiles.units import GIB
 from sim.outcomes.measures import Measures
-from sim.outcomes.phrases import activity, gpus_words, missing_memory
+from sim.outcomes.phrases import activity, missing_memory
 from strategies.plans.traces import Trace
 from strategies.strategy import AnyScenario, AnyStrategy
 
@@ -128,7 +128,7 @@ class Result:
     @property
     def title(self) -> str:
         """Model, strategy, GPUs, stack and what departs from plain training in words."""
-        gpus = gpus_words(self.num_gpus)
+        gpus = counted(self.num_gpus, "GPU")
         doing = activity(self.task, self.options)
         where = f"{self.model} by {self.strategy}, {doing} on {gpus} of {self.cluster}, stack {self.stack}"
         return ", ".join([where, *self.departures])

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
+from profiles.errors import counted
 from strategies.patching.frozen import with_frozen
 from strategies.plans.actions import Order, StageAction, format_order, format_torch
 from strategies.sampling_scenario import SamplingScenario
@@ -27,7 +28,7 @@ class Schedule:
         return self.text
 
     def __repr__(self) -> str:
-        return f"<Schedule of {self.strategy}: {len(self.text.splitlines())} devices>"
+        return f"<Schedule of {self.strategy}: {counted(len(self.text.splitlines()), 'device')}>"
 
 
 def written(point: AnyStrategy, order: Order, format: str, notes: tuple[str, ...] = ()) -> Schedule:

@@ -32,7 +32,7 @@ class Change:
         name: the change in words.
         flags: those that ask for it; empty where none does.
         strategy: the best of the few that were simulated again; None where none of them fits.
-        speed: samples per second over those of the answer as it is.
+        speed: samples per second over those of the answer as it is, of all copies where cost is ranked by.
         stays: whether the answer is still of the same strategy.
         tie: whether the answer ties with the new best.
         memory: peak memory over that of the answer as it is.
@@ -138,9 +138,7 @@ def changes(sweep: Sweep, answer: Point) -> tuple[Change, ...]:
         own = asked.workload.checkpointing
         points = [replace(point, checkpointing=point.checkpointing or own) for point in points]
         asked = asked.with_checkpointing(answer.checkpointing or own)
-    return tuple(
-        _change(variation, sweep.objective, points) for variation in variations(asked, answer.result.num_gpus)
-    )
+    return tuple(_change(variation, sweep, points) for variation in variations(asked, answer.result.num_gpus))
 
 
 def contenders(sweep: Sweep, answer: Point) -> list[Point]:
@@ -152,7 +150,8 @@ def contenders(sweep: Sweep, answer: Point) -> list[Point]:
     return list(best.values())[:CONTENDERS]
 
 
-def _change(variation: Variation, objective: str, points: Sequence[Point]) -> Change:
+def _change(variation: Variation, sweep: Sweep, points: Sequence[Point]) -> Change:
+    objective = sweep.objective
     if variation.recomputes:
         points = [replace(point, checkpointing=None) for point in points]
     first, *others = points
@@ -165,7 +164,7 @@ def _change(variation: Variation, objective: str, points: Sequence[Point]) -> Ch
         best = min(best, found, key=lambda one: one.score(objective))
     if best.result is None or best.status != "simulated":
         return Change(variation.name, variation.flags, None, 0.0, stays=False, tie=False)
-    speed = best.result.samples_per_s / first.result.samples_per_s
+    speed = sweep.samples_per_s(best) / sweep.samples_per_s(first)
     memory = best.result.peak_memory_bytes / first.result.peak_memory_bytes
     tie = best is not answer and answer.tied(best, objective)
     return Change(variation.name, variation.flags, best.name, speed, best is answer, tie, memory)

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from profiles.costs.trust import Trust, trust_of
+from profiles.errors import counted
 from profiles.units import GIB
 from sim.outcomes.results import Result
 from sim.report.numbers import band, drawn_words, duration
@@ -50,7 +51,9 @@ def speed_words(result: Result) -> str:
     if result.task == "sample":
         one, more = drawn_words(result.options)
         article = "an" if one == "image" else "a"
-        drawn = f"{article} {one}" if result.batch_size == 1 else f"for {result.batch_size} {more}"
+        drawn = (
+            f"{article} {one}" if result.batch_size == 1 else f"for {counted(result.batch_size, one, more)}"
+        )
         cost = f"{result.gpu_s_per_sample:,.2f} GPU-seconds each"
         return f"{duration(result)} {drawn}{_in_brackets(result, 's')}, {cost}"
     took = f"{duration(result)} an iteration{_in_brackets(result, 'ms')}"

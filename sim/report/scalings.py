@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from profiles.errors import counted
 from profiles.units import GIB
 from sim.explore.scaling import Scaling, Step
-from sim.outcomes.phrases import gpus_words
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import Tried, how, tried
 from sim.report.numbers import band, counted_words, milliseconds
@@ -38,7 +38,8 @@ def _beyond_lines(scaling: Scaling, knee: Step) -> Iterator[Line]:
         gpus, best = sweep.scenario.workload.num_gpus, sweep.best_point()
         if best is not None and gpus > knee.gpus:
             yield from (
-                ("", f"on {gpus} GPUs: {words}") for words in account_of_best(sweep, best).reasons[:1]
+                ("", f"on {counted(gpus, 'GPU')}: {words}")
+                for words in account_of_best(sweep, best).reasons[:1]
             )
             return
 
@@ -49,11 +50,11 @@ def _fastest_line(scaling: Scaling, fastest: Step) -> Line:
     named = ", ".join(filter(None, (result.strategy, how(result, _values(scaling)))))
     speed = f"{fastest.samples_per_s:,.4g} {unit_of(scaling)}/s"
     share = f"at {fastest.efficiency:.0%} of the speed per GPU on {scaling.steps[0].gpus}"
-    return ("fastest", f"{gpus_words(fastest.gpus)}, {speed}, {share}: {named}{_copies(fastest)}")
+    return ("fastest", f"{counted(fastest.gpus, 'GPU')}, {speed}, {share}: {named}{_copies(fastest)}")
 
 
 def _copies(step: Step) -> str:
-    return f", {step.copies} copies" if step.copies > 1 else ""
+    return f", {counted(step.copies, 'copy', 'copies')}" if step.copies > 1 else ""
 
 
 def unit_of(scaling: Scaling) -> str:
@@ -101,9 +102,9 @@ def knee_line(scaling: Scaling) -> Line:
     beyond = next((step for step in steps if step.gpus > knee.gpus), None)
     share, first = f"{knee.efficiency:.0%}", steps[0].gpus
     if beyond is None:
-        pays = f"none: up to {gpus_words(knee.gpus)} each added GPU pays"
+        pays = f"none: up to {counted(knee.gpus, 'GPU')} each added GPU pays"
         return ("knee", f"{pays}; the speed per GPU there is {share} of that on {first}")
-    words = f"{gpus_words(knee.gpus)}, at {share} of the speed per GPU on {first}"
+    words = f"{counted(knee.gpus, 'GPU')}, at {share} of the speed per GPU on {first}"
     return ("knee", f"{words}; those added up to {beyond.gpus} bring {beyond.gain:.0%} of their share")
 
 

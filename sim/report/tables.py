@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from profiles.architectures.models import Model
+from profiles.errors import counted
 from profiles.machines.clusters import Cluster, Link
 from profiles.machines.devices import Device, Rates
 from profiles.software.stacks import Stack
@@ -224,8 +225,8 @@ def _run_words(result: Result) -> Words:
     asked = result.asked
     guidance = "no guidance" if asked["guidance"] == "none" else f"guidance {asked['guidance']}"
     one, more = drawn_words(result.options)
-    images = f"1 {one}" if result.batch_size == 1 else f"{result.batch_size} {more}"
-    drawn = f"{images} of {asked['resolution']} pixels, {asked['steps']} steps, {guidance}"
+    images, steps = counted(result.batch_size, one, more), counted(asked["steps"], "step")
+    drawn = f"{images} of {asked['resolution']} pixels, {steps}, {guidance}"
     return Words(drawn, _drawing(result), "per step", ("forward",))
 
 

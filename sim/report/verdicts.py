@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from profiles.costs.trust import Trust
+from profiles.errors import counted
 from profiles.units import GIB
 from sim.explore.legality import starters
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
-from sim.outcomes.phrases import gpus_words
 from sim.outcomes.results import Result
 from sim.report.changes import Change, changes, fastest_of
 from sim.report.descriptions import Tried, fairness, how, tried
@@ -118,7 +118,7 @@ class Verdict:
     def _named(self, result: Result, parameters: str) -> str:
         """A point by its strategy and parameters, with its GPUs where best and runner-up do not take all alike."""
         alike = self.copies == 1 and (self.runner_up is None or self.runner_up.num_gpus == self.best.num_gpus)
-        where = "" if alike else f"on {gpus_words(result.num_gpus)}"
+        where = "" if alike else f"on {counted(result.num_gpus, 'GPU')}"
         return ", ".join(filter(None, (result.strategy, parameters, where)))
 
     def _copies_line(self) -> list[Line]:

@@ -38,7 +38,7 @@ def two_way_least_memory(layout: Layout, *, frozen_first: bool = True) -> float:
         layout: the stages.
         frozen_first: all frozen work runs before the pipeline.
     """
-    shape = layout.shape
+    _, shape = layout.placement, layout.shape  # refused where it is none
     if is_one_backbone(layout):
         ahead = min(shape.degree, shape.micro_batches) // 2
         held = [min(ahead, shape.degree - stage) for stage in range(shape.degree)] * 2

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import NamedTuple, overload
 
+from profiles.errors import counted
 from strategies.plans.actions import Action, CollectiveAction, Entry, Listing, Order, number_pieces
 from strategies.plans.bubbles import Bubble
 from strategies.plans.placement import Placement, Subgroup
@@ -223,8 +224,8 @@ class Plan:
     host_ahead_s: float = 0.0
 
     def __repr__(self) -> str:
-        ops = sum(map(len, self.ops))
-        return f"<Plan of {self.num_devices} devices: {ops} ops, {len(self.collectives)} collectives>"
+        ops, collectives = sum(map(len, self.ops)), counted(len(self.collectives), "collective")
+        return f"<Plan of {counted(self.num_devices, 'device')}: {counted(ops, 'op')}, {collectives}>"
 
     @property
     def num_devices(self) -> int:

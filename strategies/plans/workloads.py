@@ -7,7 +7,7 @@ from typing import Final
 
 from profiles.architectures.texts import MAX_TEXT
 from profiles.costs.resolutions import in_words, sides_of
-from profiles.errors import wrong
+from profiles.errors import counted, wrong
 from profiles.software.levers import HALF, PRECISIONS
 from profiles.software.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of
 from strategies.parameters import check_integer, check_option, flag_of
@@ -287,14 +287,14 @@ class SamplingWorkload:
         levers = [
             *(["products and weights in fp8"] if self.precision != HALF else []),
             *(["all-to-all in fp8"] if self.all_to_all != HALF else []),
-            *([f"{self.steps - self.computed_steps} steps cached"] if self.cache_steps else []),
+            *([f"{counted(self.steps - self.computed_steps, 'step')} cached"] if self.cache_steps else []),
         ]
         return (
             *(["encoders offloaded"] if self.encoders == "offloaded" else []),
             *([f"VAE in tiles of {self.vae_tile} pixels"] if self.vae_tile else []),
-            *([f"VAE on {self.vae_parallel} GPUs"] if self.vae_parallel > 1 else []),
+            *([f"VAE on {counted(self.vae_parallel, 'GPU')}"] if self.vae_parallel > 1 else []),
             *(["heads padded"] if self.heads == "padded" else []),
-            *([f"{self.swapped} blocks offloaded"] if self.swapped else []),
+            *([f"{counted(self.swapped, 'block')} offloaded"] if self.swapped else []),
             *([*levers, QUALITY] if levers else []),
         )
 

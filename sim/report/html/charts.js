@@ -20,7 +20,7 @@ function words(i) {
   const c = POINTS.columns;
   const band = c.low[i] === null ? "" : ` (${number(c.low[i] * TIME.each)} to ${number(c.high[i] * TIME.each)})`;
   const least = c.simulated[i] ? "" : "at least ";
-  return `<b>${plain(POINTS.strategies[c.strategy[i]].name)}</b>, ${c.gpus[i]} GPUs<br>${plain(c.how[i])}<br>` +
+  return `<b>${plain(POINTS.strategies[c.strategy[i]].name)}</b>, ${counted(c.gpus[i], "GPU")}<br>${plain(c.how[i])}<br>` +
     `${least}${number(inTime(i))} ${TIME.unit}${band}<br>${least}${number(c.memory[i], 3)} GiB`;
 }
 
@@ -100,11 +100,11 @@ function drawScaling() {
     { type: "scatter", mode: "lines", name: "in proportion", x: s.gpus, y: s.gpus.map((n) => n * first), hoverinfo: "skip",
       line: { color: Theme.colour("muted"), dash: "dash", width: 1 } },
     { type: "scatter", mode: "lines+markers", name: "best strategy", x: s.gpus, y: s.speed, text: names,
-      hovertemplate: "%{x} GPUs: %{y:,.4~r} per s, %{text}<extra></extra>", line: { color: colour }, marker: { size: 9 },
+      hovertemplate: "GPUs %{x}: %{y:,.4~r} per s, %{text}<extra></extra>", line: { color: colour }, marker: { size: 9 },
       error_y: { type: "data", symmetric: false, array: s.high.map((h, i) => h - s.speed[i]),
         arrayminus: s.low.map((l, i) => s.speed[i] - l), thickness: 1, width: 3, color: Theme.colour("muted") } },
     { type: "scatter", mode: "lines+markers", name: "efficiency", xaxis: "x2", yaxis: "y2", x: s.gpus, y: s.efficiency, text: names,
-      hovertemplate: "%{x} GPUs: %{y:.1f} %, %{text}<extra></extra>", line: { color: "#009E73" }, marker: { size: 9 } },
+      hovertemplate: "GPUs %{x}: %{y:.1f} %, %{text}<extra></extra>", line: { color: "#009E73" }, marker: { size: 9 } },
   ], layout({
     shapes: knee, showlegend: false,
     xaxis: axis("GPUs", { ...ticks, domain: side ? [0, 0.44] : [0, 1] }),

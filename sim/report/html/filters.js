@@ -77,7 +77,7 @@ const Filters = {
       all += c.simulated[i] || this.bounded ? 1 : 0;
     }
     chosen.mask = mask;
-    byId("count").textContent = `${left.toLocaleString("en-US")} of ${all.toLocaleString("en-US")} points`;
+    byId("count").textContent = `${left.toLocaleString("en-US")} of ${counted(all, "point")}`;
     document.body.dataset.left = left;
     this.drawRows();
     this.sayFields();

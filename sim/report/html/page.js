@@ -37,7 +37,7 @@ function sayAll() {
   byId("again-section").hidden = !VALUES.again;
   if (POINTS) {
     const c = POINTS.columns, done = c.simulated.filter(Boolean).length;
-    say("front", `${done.toLocaleString("en-US")} points simulated, ${(c.time.length - done).toLocaleString("en-US")} bounded,` +
+    say("front", `${counted(done, "point")} simulated, ${(c.time.length - done).toLocaleString("en-US")} bounded,` +
       ` ${POINTS.infeasible.toLocaleString("en-US")} infeasible. ${SAMPLED ? "Lower" : "Higher"} and to the left is better;` +
       " whiskers hold 8 of 10 measured runs; the dashed line is a GPU's memory.");
     byId("narrow-section").hidden = false;
@@ -45,11 +45,11 @@ function sayAll() {
   }
   if (VALUES.scaling) {
     say("scaling", VALUES.scaling.knee === null ? "Nothing recommended fits." :
-      `Up to ${VALUES.scaling.knee} GPUs (dotted), each that was added brings half of its worth or more.`);
+      `Up to ${counted(VALUES.scaling.knee, "GPU")} (dotted), each that was added brings half of its worth or more.`);
   }
   if (VALUES.timeline) {
     const t = VALUES.timeline, m = VALUES.memory;
-    say("timeline", `${t.devices === 1 ? "One GPU, as all others" : `${t.devices} GPUs of one group`}, ${number(t.end_ms)} ms` +
+    say("timeline", `${t.devices === 1 ? "One GPU, as all others" : `${counted(t.devices, "GPU")} of one group`}, ${number(t.end_ms)} ms` +
       `${t.merged ? "; neighbours of a kind drawn as one" : ""}. Drag to zoom, double click for all.`);
     say("memory", `GPU ${m.device}, the fullest: ${m.peaks[m.device].toFixed(1)} GiB at its peak` +
       `${m.capacity === null ? "" : ` of ${m.capacity.toFixed(1)}`}.`);

@@ -4,6 +4,7 @@ const VALUES = JSON.parse(document.getElementById("values").textContent);
 const byId = (id) => document.getElementById(id);
 const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 const FORMATS = {};
+const counted = (count, thing) => `${count.toLocaleString("en-US")} ${thing}${count === 1 ? "" : "s"}`;
 function number(value, digits = 4) {
   const most = Math.max(digits, Math.ceil(Math.log10(Math.abs(value) + 1)));
   FORMATS[most] ??= new Intl.NumberFormat("en-US", { maximumSignificantDigits: most });
