@@ -379,6 +379,14 @@ def test_the_counted_folder_is_written_where_asked(tmp_path, capsys):
     assert "Stable Diffusion 2.1, 768x768" in capsys.readouterr().out
 
 
+def test_without_a_folder_nothing_is_written(elsewhere, monkeypatch, capsys):
+    monkeypatch.setattr("profiles.architectures.models.MODELS", elsewhere / "shipped")
+    assert main(["count", "--model", "uvit-h"]) == 0
+    shown = capsys.readouterr()
+    assert ("U-ViT-H" in shown.out, shown.err) == (True, "")
+    assert not list(elsewhere.iterdir())
+
+
 def test_a_folder_that_cannot_be_written_is_refused_in_one_line(tmp_path, capsys):
     blocked = tmp_path / "file"
     blocked.touch()
