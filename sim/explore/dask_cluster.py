@@ -22,7 +22,7 @@ LOOK_S: Final = 2.0
 class ClusterExecutor(Executor):
     """The workers of a client's cluster: what is asked of them fails once none of them has been there for a while."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any) -> None:  # noqa: ANN401  of an optional package
         self._client, self._workers = client, client.get_executor(pure=False)
         self._open: set[Future[Any]] = set()
         self._over = Event()

@@ -197,7 +197,7 @@ def end(executor: ProcessPoolExecutor) -> None:
     with held():
         processes = _processes(executor)
         answers: Any = executor._result_queue
-        thread = executor._executor_manager_thread
+        thread: Any = executor._executor_manager_thread
         for process in processes:  # before the shutdown, whose lock the thread may hold until all have ended
             process.kill()
         executor.shutdown(wait=False, cancel_futures=True)

@@ -177,7 +177,7 @@ def _scaled(number: int, digits: int) -> Exact:
 
 
 def run_count(options: argparse.Namespace) -> None:
-    """Count a shipped architecture or those of the user's files, print the totals, and write a folder if one is named."""
+    """Count a shipped architecture or those of the user's files, print the totals; write the folder that is named."""
     name, folder = options.name, options.output
     if options.config is None:
         check_alone(options, OWN)
