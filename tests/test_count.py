@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from profiles.architectures.models import MODELS, Component, Layer, load_model
 from profiles.costs.layers import BACKWARD_WORK
 from profiles.errors import InputError
-from profiles.measuring.counting.component import count_component, count_model
+from profiles.measuring.counting.component import build, count_component, count_model
 from profiles.measuring.counting.folder import exchanges_text, kernel_texts, layers_text, model_text
 from profiles.measuring.counting.networks import ControlledUNet
 from profiles.measuring.counting.specs import ComponentSpec, LayerSpec, plain, tensor
@@ -42,9 +42,11 @@ LARGE = (
     "flux-schnell",
 )
 """Recounting these takes a minute or more together; their classes are those of others, or are held by closed forms."""
+SIZES = ("hunyuan-3b", "sdv2-1.7b", "sdv2-2.5b", "sdv2-4.6b", "uvit-1b", "uvit-2.7b")
+"""Other sizes of the classes of those that are recounted."""
 
 
-@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in LARGE])
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in LARGE + SIZES])
 def test_the_committed_folder_is_what_is_counted(name):
     recount = count_model(architecture(name))
     rows = (MODELS / name / "layers.csv").read_text(encoding="utf-8").splitlines()
@@ -63,6 +65,14 @@ def test_the_committed_folder_is_what_is_counted(name):
     files = (path for of in ("kernels*.csv", "adapted.csv") for path in (MODELS / name).glob(of))
     launched = {path.name: path.read_text(encoding="utf-8") for path in files}
     assert launched == {path.name: text for path, text in kernel_texts(recount).items()}
+
+
+@pytest.mark.parametrize("name", LARGE + SIZES)
+def test_what_is_not_recounted_has_the_parameters_of_its_classes(name):
+    for spec in architecture(name).components:
+        built = sum(parameter.numel() for parameter in build(spec, torch.float16).parameters())
+        held = committed(name, spec.name)
+        assert (held.trainable, held.parameters) == (spec.trainable, built)
 
 
 # The committed folders against what is published
@@ -377,6 +387,14 @@ def test_the_counted_folder_is_written_where_asked(tmp_path, capsys):
     )
     assert flop / 2e9 == pytest.approx(1075, abs=0.5)
     assert "Stable Diffusion 2.1, 768x768" in capsys.readouterr().out
+
+
+def test_without_a_folder_nothing_is_written(elsewhere, monkeypatch, capsys):
+    monkeypatch.setattr("profiles.architectures.models.MODELS", elsewhere / "shipped")
+    assert main(["count", "--model", "uvit-h"]) == 0
+    shown = capsys.readouterr()
+    assert ("U-ViT-H" in shown.out, shown.err) == (True, "")
+    assert not list(elsewhere.iterdir())
 
 
 def test_a_folder_that_cannot_be_written_is_refused_in_one_line(tmp_path, capsys):

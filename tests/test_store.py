@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -82,7 +83,7 @@ def test_a_point_is_in_the_store_before_anybody_is_told_that_it_is_done(tmp_path
 
     def report(stage, done, _total):
         kind = {"bounding": "bounds", "simulating": "replay"}[stage]
-        with sqlite3.connect(path) as other:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
             (kept,) = other.execute("SELECT count(*) FROM answers WHERE kind = ?", (kind,)).fetchone()
         assert kept >= done
 
@@ -229,7 +230,7 @@ def test_a_measured_run_is_among_the_inputs():
 
 
 def kept(path):
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         return set(connection.execute("SELECT question, point, kind, answer FROM answers"))
 
 
@@ -298,7 +299,7 @@ def test_two_stores_merge_into_one_that_knows_what_both_do(tmp_path, replays, ca
 )
 def test_what_is_no_store_is_refused_in_one_line_that_names_it(tmp_path, name, problem):
     (tmp_path / "text").write_text("no database at all, and long enough to tell\n" * 100)
-    with sqlite3.connect(tmp_path / "other") as connection:
+    with closing(sqlite3.connect(tmp_path / "other", isolation_level=None)) as connection:
         connection.execute("CREATE TABLE mine (x)")
     with StoreFile(tmp_path / "newer") as newer:
         newer.connection.execute("PRAGMA user_version = 7")
@@ -315,7 +316,7 @@ def test_what_is_no_store_is_refused_in_one_line_that_names_it(tmp_path, name, p
 def test_an_answer_that_was_changed_is_refused_or_found_again(tmp_path, uninterrupted, column, kind):
     path = tmp_path / "store"
     sim.sweep("sd21", store=path, workers=1, **SMALL)
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         value = {"answer": "replace(answer, '1', '2')", "holds_to_s": "0.5"}.get(column, f"{column} || ' '")
         connection.execute(f"UPDATE answers SET {column} = {value} WHERE kind = ?", (kind,))
     if column == "point" and kind == "replay":  # one of a point that nobody asks about

@@ -269,6 +269,24 @@ def test_an_executor_that_is_shut_down_is_done_without(alone):
         assert document(sim.sweep("sd21", executor=executor, **SMALL)) == alone
 
 
+class Silent(ThreadPoolExecutor):
+    """Answers nothing until it has been waited for."""
+
+    def __init__(self):
+        super().__init__(1)
+        self.patience = threading.Event()
+        super().submit(self.patience.wait)
+
+
+def test_an_executor_that_is_silent_is_told_of_and_waited_for(alone, monkeypatch):
+    monkeypatch.setattr(working, "LOOK_S", 0.25)
+    said = []
+    with Silent() as executor:
+        monkeypatch.setattr(working, "_say", lambda words: (said.append(words), executor.patience.set()))
+        assert document(sim.sweep("sd21", executor=executor, **SMALL)) == alone
+    assert said == ["the executor has not answered for 3 s: this goes on to wait for it"]
+
+
 def test_a_fault_of_our_own_is_no_fault_of_the_workers(monkeypatch):
     monkeypatch.setattr(Task, "answers", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -397,6 +415,19 @@ class TestOfDask:
         with on_cluster(cluster.scheduler_address) as given, pytest.raises(KeyboardInterrupt):
             sim.sweep("sd21", store=tmp_path / "s", report=at("simulating", 9, stop), **given, **SMALL)
         assert document(sim.sweep("sd21", store=tmp_path / "s", workers=1, **SMALL)) == alone
+
+    def test_where_all_workers_are_gone_the_sweep_goes_on_alone(self, alone, monkeypatch):
+        distributed = pytest.importorskip("distributed")
+        monkeypatch.setattr("sim.explore.dask_cluster.ABSENCE_S", 1.0)
+        monkeypatch.setattr("sim.explore.dask_cluster.LOOK_S", 0.25)
+        kept = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "dashboard_address": None}
+        with (
+            distributed.LocalCluster(**kept) as cluster,
+            on_cluster(cluster.scheduler_address) as given,
+            pytest.warns(DiffusimWarning, match=r"^the executor failed \(.*no worker was there for 1 s\): "),
+        ):
+            leave = partial(cluster.scale, 0)
+            assert document(sim.sweep("sd21", report=at("simulating", 2, leave), **given, **SMALL)) == alone
 
     def test_the_command_line_takes_its_address(self, cluster, tmp_path):
         asked = ["sweep", "--model", "sd21", "--gpus", "4", "--batch-size", "16", "--strategy", "ddp,gpipe"]

@@ -1,16 +1,56 @@
 """Dask: a cluster's workers as an executor."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future, InvalidStateError
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
+from threading import Event, Thread
 from typing import Any, Final
 
 from profiles.errors import InputError
 
 PATIENCE_S: Final = 10.0
 """Seconds to wait for the scheduler."""
+ABSENCE_S: Final = 30.0
+"""Seconds without any worker after which nobody waits for one."""
+LOOK_S: Final = 2.0
+"""Seconds between two looks whether there are workers."""
+
+
+class ClusterExecutor(Executor):
+    """The workers of a client's cluster: what is asked of them fails once none of them has been there for a while."""
+
+    def __init__(self, client: Any) -> None:  # noqa: ANN401  of an optional package
+        self._client, self._workers = client, client.get_executor(pure=False)
+        self._open: set[Future[Any]] = set()
+        self._over = Event()
+        Thread(target=self._watch, daemon=True).start()
+
+    def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:  # noqa: ANN401
+        """Ask the cluster for a call; its future fails with ``BrokenExecutor`` where nobody is left to answer."""
+        future: Future[Any] = self._workers.submit(work, *given, **named)
+        self._open.add(future)
+        future.add_done_callback(self._open.discard)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Look after the workers no more."""
+        self._over.set()
+
+    def _watch(self) -> None:
+        absent_s = 0.0
+        while not self._over.wait(LOOK_S):
+            absent_s = 0.0 if self._is_staffed() else absent_s + LOOK_S
+            for future in tuple(self._open) if absent_s >= ABSENCE_S else ():
+                with suppress(InvalidStateError):
+                    future.set_exception(BrokenExecutor(f"no worker was there for {ABSENCE_S:g} s"))
+
+    def _is_staffed(self) -> bool:
+        with suppress(OSError):  # the scheduler is gone too
+            return bool(self._client.nthreads())
+        return False
 
 
 @contextmanager
@@ -35,4 +75,5 @@ def on_cluster(address: str | None) -> Iterator[dict[str, Any]]:
         threads = sum(client.nthreads().values())
         if not threads:
             raise InputError(f"--dask is '{address}', a cluster without workers")
-        yield {"executor": client.get_executor(pure=False), "workers": threads}
+        with ClusterExecutor(client) as executor:
+            yield {"executor": executor, "workers": threads}

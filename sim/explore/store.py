@@ -70,10 +70,16 @@ class StoreFile:
         where = f"{path.resolve().as_uri()}?mode={'ro' if reads else 'rwc'}"
         with self.explained():
             self.connection = sqlite3.connect(where, timeout=PATIENCE_S, isolation_level=None, uri=True)
-        try:
+        with self._closed_where_it_fails():
             if not reads:
                 self._make()
             self._check_version()
+
+    @contextmanager
+    def _closed_where_it_fails(self) -> Iterator[None]:
+        """Close what was opened where nobody gets it who would."""
+        try:
+            yield
         except BaseException:
             self.connection.close()
             raise
@@ -278,11 +284,12 @@ class Store(StoreFile):
             "memory_bytes": scenario.cluster.device.memory_bytes,
         }
         row = self.question, engine(), json.dumps(asked), json.dumps(inputs)
-        with self.writing():
-            self.connection.execute(
-                "INSERT OR IGNORE INTO questions VALUES (?, ?, ?, ?, ?)", (*row, checksum_of(*row))
-            )
-        self._bounds = dict(self.answers(self.question, "bounds"))
+        with self._closed_where_it_fails():
+            with self.writing():
+                self.connection.execute(
+                    "INSERT OR IGNORE INTO questions VALUES (?, ?, ?, ?, ?)", (*row, checksum_of(*row))
+                )
+            self._bounds = dict(self.answers(self.question, "bounds"))
 
     def bounds(self, points: Iterable[Asked]) -> dict[Asked, Bounds | InfeasibleError]:
         """Bounds of the points that are known."""

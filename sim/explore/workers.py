@@ -36,6 +36,8 @@ SCENARIOS: Final = 4
 """Scenarios that a worker of somebody's executor remembers."""
 LOOK_S: Final = 5.0
 """Seconds without any answer after which one looks whether all workers are there."""
+QUIET: Final = 12
+"""Looks in a row without any answer of somebody's executor after which one says so: a queue may be long, or dead."""
 ORPHAN_S: Final = 1.0
 """Seconds between two looks whether the process that started a worker is still there."""
 
@@ -64,7 +66,7 @@ class Workers:
         self._own: ProcessPoolExecutor | None = None if executor or size == 1 else self._hired(size)
         self._open: dict[Future[Answers], Task] = {}
         self._here: deque[Task] = deque()
-        self._deaths = 0
+        self._deaths = self._looks = 0
 
     def _hired(self, count: int) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(count, initializer=_start_worker, initargs=(self.scenario,))
@@ -107,12 +109,9 @@ class Workers:
             task = self._here.popleft()
             return [(task, task.answers(self.scenario))]
         done, _ = wait(self._open, timeout=LOOK_S, return_when=FIRST_COMPLETED)
-        if (
-            not done
-            and self._own is not None
-            and connection.wait([of.sentinel for of in _processes(self._own)], 0)
-        ):
-            self._replace([], BrokenExecutor("a worker died half through an answer"))
+        self._looks = 0 if done else self._looks + 1
+        if not done:
+            self._look_around()
         told: list[tuple[Task, Answers]] = []
         lost: list[Task] = []
         for future in done:
@@ -128,6 +127,13 @@ class Workers:
         if lost:
             self._replace(lost, cause)
         return told
+
+    def _look_around(self) -> None:
+        """Notice a worker that died without a word, and an executor that has been silent for long."""
+        if self._own is not None and connection.wait([of.sentinel for of in _processes(self._own)], 0):
+            self._replace([], BrokenExecutor("a worker died half through an answer"))
+        if self._lent is not None and self._looks == QUIET:
+            _say(f"the executor has not answered for {QUIET * LOOK_S:g} s: this goes on to wait for it")
 
     def run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Answers]]:
         """Carry out tasks; each comes with its answers as soon as it is done."""
@@ -191,11 +197,14 @@ def end(executor: ProcessPoolExecutor) -> None:
     with held():
         processes = _processes(executor)
         answers: Any = executor._result_queue
+        thread: Any = executor._executor_manager_thread
         for process in processes:  # before the shutdown, whose lock the thread may hold until all have ended
             process.kill()
         executor.shutdown(wait=False, cancel_futures=True)
         if answers is not None:
             answers._writer.close()
+        if thread is not None:  # whoever starts processes next forks them while no thread runs
+            thread.join(LOOK_S)
 
 
 def _processes(executor: ProcessPoolExecutor) -> list[Any]:

@@ -177,16 +177,12 @@ def _scaled(number: int, digits: int) -> Exact:
 
 
 def run_count(options: argparse.Namespace) -> None:
-    """Count a shipped architecture or those of the user's files, print the totals and write the model's folder.
-
-    By default the shipped folder is written at the model's own resolution in pixels, and nothing else.
-    """
-    name, folder, size = options.name, options.output, (options.height, options.width)
+    """Count a shipped architecture or those of the user's files, print the totals; write the folder that is named."""
+    name, folder = options.name, options.output
     if options.config is None:
         check_alone(options, OWN)
         name = options.model
-        counted = count_model(architecture(name), *size)
-        folder = models.MODELS / name if folder is None and size == (None, None) else folder
+        counted = count_model(architecture(name), options.height, options.width)
     else:
         if name is not None and slug(name) != name:
             rule = f"must be of small letters, digits and hyphens, such as '{slug(name)}'"
