@@ -9,6 +9,7 @@ import tomllib
 from dataclasses import fields, replace
 
 import pytest
+from mutated_software import in_place
 
 import sim
 from profiles.architectures.models import model_names
@@ -440,6 +441,21 @@ def test_every_strategy_that_something_runs_is_offered():
     one = replace(find_runtime("xdit"), models=None)
     assert one.unknown("anything") == ""
     assert make("single", {}).name == "single"
+
+
+@pytest.mark.parametrize("runtime", [["--runtime", "torchtitan"], []])
+def test_a_runtime_whose_file_names_no_strategy_is_refused_by_file(runtime, elsewhere, tell):
+    (elsewhere / "runtimes").mkdir()
+    good = (RUNTIMES / "torchtitan.toml").read_text()
+    (elsewhere / "runtimes" / "torchtitan.toml").write_text(
+        good.replace("[strategies.fsdp", "[strategies.sdp")
+    )
+    with in_place("runtimes/torchtitan.toml"):
+        asked = ("--model", "flux-dev", "--gpus", 2, "--strategy", "fsdp", "--checkpointing", "block")
+        code, out, err = tell("launch", *asked, *runtime)
+    assert (code, out) == (2, "")
+    assert err.startswith("sim: error: runtimes/torchtitan.toml: strategies: unknown strategy 'sdp'")
+    assert err.count("\n") == 1
 
 
 def test_a_point_that_one_other_parameter_would_start_says_so():

@@ -6,6 +6,7 @@ from math import prod
 from typing import Any, Final
 
 from profiles.errors import InfeasibleError, InputError, counted
+from profiles.software import runtimes
 from profiles.software.levers import HALF
 from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
 from sim.asking.scenarios import KIND
@@ -13,6 +14,7 @@ from sim.explore.points import Asked, Point
 from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of
 from strategies.parameters import flag_of
+from strategies.registry import class_of
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
 
@@ -78,14 +80,16 @@ def first_runtime(result: Result) -> Runtime:
     """The first runtime that runs a result.
 
     Raises:
-        InputError: none that is known does; the reason of each that has the strategy.
+        InputError: none that is known does; the reason of each that has the strategy. Or one's file names another.
     """
     assert result.source is not None
     scenario = result.source.scenario
     case = case_of(result.source.strategy, scenario)
     if names := runs_in(scenario.task, case):
         return find_runtime(names[0])
-    of_task = (one for one in all_runtimes().values() if one.task == scenario.task)
+    of_task = [one for one in all_runtimes().values() if one.task == scenario.task]
+    for one in of_task:
+        _check_strategies(one)
     having = sorted(
         (one for one in of_task if case.strategy in one.rules), key=lambda one: bool(one.unknown(case.model))
     )
@@ -105,6 +109,19 @@ def _nearly(runtimes: Sequence[Runtime], case: Case) -> Iterator[str]:
             return
 
 
+def _check_strategies(runtime: Runtime) -> None:
+    """Refuse a runtime whose file has rules of what is no strategy of its task.
+
+    Raises:
+        InputError: it has.
+    """
+    for name in runtime.rules:
+        try:
+            class_of(name, runtime.task)
+        except InputError as error:
+            raise InputError(f"{runtimes.RUNTIMES / runtime.name}.toml: strategies: {error}") from None
+
+
 def runtime_for(name: str, scenario: AnyScenario) -> Runtime:
     """The runtime of a name, of the task of a scenario.
 
@@ -112,6 +129,7 @@ def runtime_for(name: str, scenario: AnyScenario) -> Runtime:
         InputError: there is none, or it is of the other task.
     """
     found = find_runtime(name)
+    _check_strategies(found)
     if found.task != scenario.task:
         raise InputError(
             f"--runtime is {name}, which is of {KIND[found.task]}, but this is of {KIND[scenario.task]}"
