@@ -86,7 +86,7 @@ def test_frozen_layers_that_run_with_each_micro_batch_are_counted(monkeypatch):
         ("synthesize --pipeline-degree 4 --micro-batches 4 --extend-to 65536,1", 1024),
         ("sweep --model sd21 --gpus 1048576 --nodes 131072", MAX_SWEPT_GPUS),
         ("sweep --model sd21 --gpus 1048576 --nodes 131072 --strategy ddp", MAX_SWEPT_GPUS),
-        ("sweep --model pixart --task sample --gpus 65536 --nodes 131072", MAX_SWEPT_GPUS),
+        ("sweep --model pixart --task sample --gpus 65536 --nodes 8192", MAX_SWEPT_GPUS),
         ("tune --model sd21 --gpus 1048576 --nodes 131072", MAX_SWEPT_GPUS),
     ],
 )

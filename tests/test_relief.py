@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import cache
+from math import inf
 
 import pytest
 
@@ -44,7 +45,8 @@ def test_a_better_point_that_needs_something_recomputed_is_found_and_every_row_s
     plain, alone = untied(row for row in found.rows() if row not in again), untied(each["none"].rows())
     assert plain.keys() == alone.keys()
     for key, row in plain.items():  # what something recomputed beats need not be replayed
-        assert row == alone[key] or seconds["selective"] < row["bound_s"] <= alone[key]["iteration_s"]
+        known_s = row.get("bound_s", inf) * (1 - 1e-12)  # both are sums, in another order
+        assert row == alone[key] or seconds["selective"] < known_s <= alone[key]["iteration_s"]
     fitting = [own for kind, own in each.items() if kind != "none"]  # gpipe fits with no other
     assert found.best_of("gpipe").iteration_s == min(own.best_of("gpipe").iteration_s for own in fitting)
 

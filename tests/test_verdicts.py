@@ -166,10 +166,10 @@ def test_the_verdict_of_sampling_has_its_own_changes(drawn):
 
 
 def test_where_cost_is_ranked_by_a_change_compares_copies_with_copies():
-    """With more memory one GPU draws an image where two had to; four copies of two become eight of one."""
+    """With more memory one GPU draws an image where four had to; two copies of four become eight of one."""
     sweep = sim.sweep("flux-dev", "rtx4090-pcie-8", 8, steps=4, objective="cost", workers=1)
     answer = sweep.best_point()
-    assert (answer.result.num_gpus, sweep.copies(answer)) == (2, 4)
+    assert (answer.result.num_gpus, sweep.copies(answer)) == (4, 2)
     single = next(point for point in sweep.points if point.name == "single")
     larger = replace(sweep.scenario, cluster=changed(sweep.scenario.cluster, {"memory": "80GiB"}))
     change = _change(Variation("more memory", "--memory 80GiB", larger), sweep, [answer, single])

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,29 @@ if TYPE_CHECKING:
 
 FORMULAS: Final = ("=", "+", "-", "@")
 """Beginnings of a cell that spreadsheets calculate."""
+
+
+def rows_of(sweep: Sweep, *, best_of_each: bool) -> list[dict[str, Any]]:
+    """All points of a sweep, or the best of each strategy, under their public keys, best first."""
+    ranked, inputs = sweep.ranked(), inputs_of(sweep.scenario)
+    best = {point.name: point for point in reversed(ranked)}
+    chosen = [point for point in ranked if best[point.name] is point] if best_of_each else ranked
+    ties, twins = set(map(id, (sweep.best_point(), *sweep.ties()))), sweep.twins()
+    return [
+        row(sweep, point, tie=id(point) in ties, twin=twins.get(id(point)), inputs=inputs) for point in chosen
+    ]
+
+
+def html_of(sweep: Sweep) -> str:
+    """The best of each strategy with its time as a table of a notebook; why nothing fits, where nothing does."""
+    time = "latency_s" if sweep.scenario.task == "sample" else "iteration_s"
+    names = [
+        "status", "strategy", "num_gpus", time, f"{time}_low", f"{time}_high", "samples_per_s", "tie",
+        "bubble_ratio", "peak_memory_bytes", "reason",
+    ]  # fmt: skip
+    shown = sweep.frame(best_of_each=True).filter(items=names).to_html(index=False)
+    why = f"<p>{escape(str(sweep.none_fits()))}</p>" if sweep.best_point() is None else ""
+    return f"<b>{escape(sweep.title)}</b>{why}{shown}"
 
 
 def row(

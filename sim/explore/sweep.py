@@ -7,11 +7,11 @@ is known to be as fast as its bound in no more memory than it cannot do without.
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import cache
-from html import escape
 from itertools import chain
 from math import inf
 from pathlib import Path
@@ -170,10 +170,10 @@ class Sweep:
         """
         point = self.best_point()
         if point is None:
-            raise self._none()
+            raise self.none_fits()
         return self.result_of(point)
 
-    def _none(self, most: int = TOLD) -> InfeasibleError:
+    def none_fits(self, most: int = TOLD) -> InfeasibleError:
         """Why there is no best point, and so many ways out at most."""
         return speak_of_parameters(InfeasibleError(why_none(self, most)))
 
@@ -185,7 +185,7 @@ class Sweep:
             InfeasibleError: none of its points is feasible.
         """
         class_of(strategy)  # refuses a name that no strategy has
-        own = [point for point in self.ranked() if point.name == strategy]
+        own = [p for p in self.ranked() if p.name == strategy]
         reason = own[0].reason if own else "the sweep did not look at it"
         first = next((point for point in own if point.status == "simulated"), None)
         if first is None:
@@ -217,8 +217,7 @@ class Sweep:
     @property
     def content(self) -> str:
         """Hash of what is asked: the scenario by its content, the points and what is wanted of them."""
-        own = [point for point in self.points if point.checkpointing is None]
-        asked = [(point.name, point.num_gpus, point.strategy) for point in own]
+        asked = [(p.name, p.num_gpus, p.strategy) for p in self.points if p.checkpointing is None]
         wanted = (self.objective, self.top, self.exhaustive, *self.relief)
         return content_of((inputs_of(self.scenario), self.scenario.workload, wanted, asked))
 
@@ -236,32 +235,20 @@ class Sweep:
 
     def __repr__(self) -> str:
         best = self.best_point()
-        words = self._none(most=1) if best is None or best.result is None else f"best {best.result!r}"
+        words = self.none_fits(most=1) if best is None else f"best {best.result!r}"
         return f"<Sweep of {self.title}: {counted(len(self), 'point')}, {words}>"
 
     def _repr_html_(self) -> str:
         """The best of each strategy with its time as a table, in a notebook; why nothing fits, where nothing does."""
-        time = "latency_s" if self.scenario.task == "sample" else "iteration_s"
-        names = [
-            "status", "strategy", "num_gpus", time, f"{time}_low", f"{time}_high", "samples_per_s", "tie",
-            "bubble_ratio", "peak_memory_bytes", "reason",
-        ]  # fmt: skip
-        shown = self.frame(best_of_each=True).filter(items=names).to_html(index=False)
-        why = f"<p>{escape(str(self._none()))}</p>" if self.best_point() is None else ""
-        return f"<b>{escape(self.title)}</b>{why}{shown}"
+        from sim.explore.frames import html_of
+
+        return html_of(self)
 
     def rows(self, *, best_of_each: bool = False) -> list[dict[str, Any]]:
         """All points, or the best of each strategy, under their public keys, best first."""
-        from sim.explore.frames import row
+        from sim.explore.frames import rows_of
 
-        ranked, inputs = self.ranked(), inputs_of(self.scenario)
-        best = {point.name: point for point in reversed(ranked)}
-        chosen = [point for point in ranked if best[point.name] is point] if best_of_each else ranked
-        ties, twins = set(map(id, (self.best_point(), *self.ties()))), self.twins()
-        return [
-            row(self, point, tie=id(point) in ties, twin=twins.get(id(point)), inputs=inputs)
-            for point in chosen
-        ]
+        return rows_of(self, best_of_each=best_of_each)
 
     def frame(self, *, best_of_each: bool = False) -> "DataFrame":
         """All points, or the best of each strategy, best first; each parameter and option has its own column.
@@ -306,10 +293,7 @@ class Sweep:
 
     def infeasible_by_reason(self) -> dict[str, int]:
         """Counts of the points that cannot exist or do not fit, by reason, the most frequent first."""
-        counts: dict[str, int] = {}
-        for point in self.points:
-            if point.kind is not None:
-                counts[point.kind] = counts.get(point.kind, 0) + 1
+        counts = Counter(point.kind for point in self.points if point.kind is not None)
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 

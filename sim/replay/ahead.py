@@ -19,8 +19,8 @@ from strategies.plans.wiring import NONE, Slots, Wiring
 NEVER: Final = -1.0
 """Start of the op of an event at which none ends."""
 
-Event = tuple[float, int, int, float, Slots | None]
-"""Its time and its number, its device, when the op began that ends then, and what that sends.
+Due = tuple[float, int, int, float, Slots | None]
+"""An event: its time and its number, its device, when the op began that ends then, and what that sends.
 
 None where a collective may start then, which is the engine's; where a device only wakes, no op ends.
 """
@@ -48,7 +48,7 @@ class Ahead:
     arrived: list[float]
     legs: list[Leg]
     clocks: list[float]
-    pending: list[Event] = field(default_factory=list)
+    pending: list[Due] = field(default_factory=list)
 
     def run(self) -> None:  # noqa: PLR0912, PLR0915  calls for each op cost more than the op
         """Run ahead as far as no collective can have started.
