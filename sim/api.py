@@ -93,8 +93,7 @@ def run(
         InfeasibleError: the strategy, a degree or the batch does not apply here.
         DeadlockError: the strategy's order can never be carried out.
     """
-    auto = given.get("checkpointing") == AUTO
-    given |= {"checkpointing": None} if auto else {}
+    auto = given.get("checkpointing") == AUTO and _chosen_here(given, runtime)
     request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
     scenario, point = scenario_asked(model, request), strategy_asked(request)
     scenario, *remarks = least_recomputed(point, scenario) if auto else (scenario,)
@@ -111,6 +110,14 @@ def run(
     traces = cache(lambda: traces_of(point, scenario, parts))
     source = source_of(point, scenario, traces)
     return weigh(point, scenario, parts, replace(source, remarks=(*remarks, *source.remarks)))
+
+
+def _chosen_here(given: dict[str, Any], runtime: str | None) -> bool:
+    """Whether what is recomputed is still to be chosen, not what a runtime always recomputes, which is noted."""
+    always = "" if runtime is None else always_recomputed(runtime)
+    if always or "checkpointing" in given:
+        given["checkpointing"] = always or None
+    return not always
 
 
 def _scaled(point: AnyStrategy, scenario: S, number: Number) -> S:
@@ -259,10 +266,7 @@ def start_sweep(
     """
     names = strategy.split(",") if isinstance(strategy, str) else strategy
     auto = not isinstance(model, Scene) and given.get("checkpointing", AUTO) in (AUTO, None)
-    if auto and "checkpointing" in given:
-        given["checkpointing"] = None
-    if auto and runtime is not None and (always := always_recomputed(runtime)):
-        given["checkpointing"], auto = always, False
+    auto = auto and _chosen_here(given, runtime)
     every = (*ARGUMENTS, *SWEEPING)
     request = request_of(
         model, cluster, gpus, given, strategies=names, task=task, stack=stack, arguments=every

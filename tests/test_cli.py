@@ -184,7 +184,7 @@ def test_a_point_that_does_not_fit_warns_by_how_much(sim):
     gib = result["peak_memory_bytes"] / 2**30
     assert err == (
         f"sim: warning: ddp does not fit: needs {gib:.1f} GiB, the device has 79.2 GiB:"
-        f" {gib - 79.15:.1f} GiB too much; --micro-batches 16, --batch-size 256"
+        f" {gib - 79.15:.1f} GiB too much; --micro-batches 16, --batch-size 456"
         " or --gpus 128 --batch-size 4096 fits\n"
     )
 

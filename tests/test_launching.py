@@ -172,6 +172,11 @@ def test_what_a_sweep_recomputes_by_itself_decides_which_runtimes_start_a_row():
     assert all("fastvideo-train" in row["runs_in"] for row in simulated)
 
 
+def test_a_run_for_which_a_runtime_chooses_recomputes_as_it_always_does():
+    asked = {"gpus": 8, "batch_size": 8, "runtime": "torchtitan", "checkpointing": "auto"}
+    assert sim.run("flux-dev", "fsdp", "h100-nvlink-8", **asked).options["checkpointing"] == "block"
+
+
 def test_a_sweep_in_a_runtime_that_always_recomputes_does_so_too():
     asked = {
         "model": "flux-dev",

@@ -54,26 +54,26 @@ def test_a_way_out_fits_as_it_is_told(nothing):
 @pytest.mark.parametrize(
     ("asked", "batch"),
     [
-        ({"gpus": 2, "batch_size": 512, "strategy": "ddp", "micro_batches": 1}, 8),
-        ({"gpus": 2, "batch_size": 500, "strategy": "ddp", "micro_batches": 1}, 14),  # 7 for each GPU, of 250
+        ({"gpus": 2, "batch_size": 512, "strategy": "ddp", "micro_batches": 1}, 14),  # 7 for each GPU
+        ({"gpus": 2, "batch_size": 500, "strategy": "ddp", "micro_batches": 1}, 14),
     ],
 )
-def test_the_batch_that_fits_is_the_nearest_of_halves(asked, batch):
+def test_the_batch_that_fits_is_the_largest(asked, batch):
     with pytest.raises(sim.InfeasibleError, match=f"batch_size {batch} ") as caught:
         _ = sim.sweep("sd21", memory="24GiB", checkpointing="none", workers=1, **asked).best
     assert "batch-size" in caught.value.flags
-    less, more = ({**asked, "batch_size": size} for size in (batch, 2 * batch))
+    less, more = ({**asked, "batch_size": size} for size in (batch, batch + asked["gpus"]))
     assert sim.sweep("sd21", memory="24GiB", checkpointing="none", workers=1, **less).best.fits_memory
     assert sim.sweep("sd21", memory="24GiB", checkpointing="none", workers=1, **more).best_point() is None
 
 
-def test_a_sweep_of_which_nothing_fits_says_why_and_what_would_where_it_is_shown(nothing):
+def test_a_sweep_of_which_nothing_fits_says_why_where_it_is_shown(nothing):
     with pytest.raises(sim.InfeasibleError) as caught:
         _ = nothing.best
     why, _, ways = str(caught.value).partition("; ")
-    assert repr(nothing).endswith(f"{why}; {ways.partition(', ')[0]} fits>")  # the nearest of the ways
-    begun = start_sweep("sd21", gpus=8)
-    assert "nothing was simulated" in repr(begun)
+    assert ways
+    assert repr(nothing).endswith(f"{why}>")  # without the ways, which take simulations
+    assert repr(start_sweep("sd21", gpus=8)).endswith(" points, nothing was simulated yet>")
 
 
 def test_nothing_is_told_where_nothing_would_do():

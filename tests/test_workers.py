@@ -284,7 +284,7 @@ def test_an_executor_that_is_silent_is_told_of_and_waited_for(alone, monkeypatch
     with Silent() as executor:
         monkeypatch.setattr(working, "_say", lambda words: (said.append(words), executor.patience.set()))
         assert document(sim.sweep("sd21", executor=executor, **SMALL)) == alone
-    assert said == ["the executor has not answered for 3 s: this goes on to wait for it"]
+    assert said == ["the executor has not answered for 3 s: still waiting for it"]
 
 
 def test_a_fault_of_our_own_is_no_fault_of_the_workers(monkeypatch):

@@ -48,7 +48,7 @@ class ClusterExecutor(Executor):
                     future.set_exception(BrokenExecutor(f"no worker was there for {ABSENCE_S:g} s"))
 
     def _is_staffed(self) -> bool:
-        with suppress(OSError):  # the scheduler is gone too
+        with suppress(OSError, AttributeError):  # the scheduler is gone too, or the client is closed
             return bool(self._client.nthreads())
         return False
 

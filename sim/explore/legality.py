@@ -62,13 +62,14 @@ def runtimes_of(strategy: AnyStrategy | None, scenario: AnyScenario) -> tuple[st
 
 
 def always_recomputed(name: str) -> str:
-    """What a runtime recomputes whatever it trains; empty where it may recompute nothing.
+    """What a runtime recomputes whatever it trains; empty where that is not one thing.
 
     Raises:
         InputError: there is no such runtime.
     """
     allowed = [rule.values.get(RECOMPUTED, ("none",)) for rule in find_runtime(name).rules.values()]
-    return "" if any("none" in of for of in allowed) else allowed[0][0]
+    first = {of[0] for of in allowed}
+    return "" if len(first) != 1 or any("none" in of for of in allowed) else first.pop()
 
 
 def starters(point: Point, scenario: AnyScenario) -> tuple[str, ...]:
@@ -192,7 +193,8 @@ def within(name: str, points: Sequence[Point], scenario: AnyScenario) -> list[Po
         else:
             kept.setdefault((own.name, own.num_gpus, own.strategy), own)
     there = {point.name for point in kept.values()}
-    return [*kept.values(), *(point for name, point in refused.items() if name not in there)]
+    others = [point for name, point in refused.items() if name not in there]
+    return [*kept.values(), *sorted(others, key=lambda point: point.name not in runtime.rules)]
 
 
 def _kept_to(runtime: Runtime, point: Point, scenario: AnyScenario) -> Point:

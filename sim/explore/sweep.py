@@ -235,7 +235,7 @@ class Sweep:
 
     def __repr__(self) -> str:
         best = self.best_point()
-        words = self.none_fits(most=1) if best is None else f"best {best.result!r}"
+        words = self.none_fits(most=0) if best is None else f"best {best.result!r}"
         return f"<Sweep of {self.title}: {counted(len(self), 'point')}, {words}>"
 
     def _repr_html_(self) -> str:

@@ -88,19 +88,21 @@ def ways_out(question: Question, most: int = TOLD) -> str:
 
 
 def _nearest(question: Question, ways: Sequence[WayOut]) -> Sequence[WayOut]:
-    """Ways that fit, a batch among them with more than the fewest samples: half of what was asked, a quarter, ..."""
+    """Ways that fit, a batch among them with as many samples as bisection finds to fit, in place of the fewest."""
     scenario = question.scenario
     place = next((i for i, way in enumerate(ways) if "batch_size" in dict(way.change)), None)
     if place is None:
         return ways
     fewest = _fewest(scenario)
-    each = scenario.workload.batch_size // fewest // 2
-    while each > 1:
+    nearest, fitting, lacking = ways, 1, scenario.workload.batch_size // fewest
+    while lacking - fitting > 1:
+        each = (fitting + lacking) // 2
         nearer = [*ways[:place], _batch(each * fewest), *ways[place + 1 :]]
         if (asked := _otherwise(question, nearer)) and fits(asked):
-            return nearer
-        each //= 2
-    return ways
+            nearest, fitting = nearer, each
+        else:
+            lacking = each
+    return nearest
 
 
 def _batch(samples: int) -> WayOut:
@@ -273,15 +275,18 @@ def such_as(points: Iterable[Point], kind: str) -> str:
 
 
 def why_none(sweep: "Sweep", most: int = TOLD) -> str:
-    """Why a sweep has no best point, with an example, and what would give it one: so many ways at most."""
+    """Why a sweep has no best point, with an example, and what would give it one: so many ways at most.
+
+    Of a sweep that was not run, or was interrupted before any result, that alone.
+    """
     counts = sweep.infeasible_by_reason()
     if any(point.status == "simulated" for point in sweep.points):
         return "no point of the sweep is feasible and recommended: in what those draw that fit, seams show"
-    if not counts:
-        return "no point of the sweep is feasible: nothing was simulated"
+    if not counts or any(point.status == "bounded" for point in sweep.points):
+        return "nothing was simulated yet"
     kind = OUT_OF_MEMORY if OUT_OF_MEMORY in counts else next(iter(counts))
     words = f"{counts[kind]} of {len(sweep.points)} x {kind} ({such_as(sweep.points, kind)})"
-    if kind == OUT_OF_MEMORY:
+    if kind == OUT_OF_MEMORY and most:
         first = example_of(sweep.points, kind).name
         names = list(dict.fromkeys([first, *(point.name for point in sweep.points)]))
         asked = Question(sweep.scenario, names, sweep.held, relief=bool(sweep.relief), runtime=sweep.runtime)

@@ -133,7 +133,7 @@ class Workers:
         if self._own is not None and connection.wait([of.sentinel for of in _processes(self._own)], 0):
             self._replace([], BrokenExecutor("a worker died half through an answer"))
         if self._lent is not None and self._looks == QUIET:
-            _say(f"the executor has not answered for {QUIET * LOOK_S:g} s: this goes on to wait for it")
+            _say(f"the executor has not answered for {QUIET * LOOK_S:g} s: still waiting for it")
 
     def run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Answers]]:
         """Carry out tasks; each comes with its answers as soon as it is done."""

@@ -182,9 +182,10 @@ def _first_micro_batches(variant: Variant) -> Part | None:
     strategy, scenario = variant.strategy, variant.scenario
     if not isinstance(strategy, Accumulating) or strategy.micro_batches < 2 * FIRST_MICRO_BATCHES:
         return None
-    jobs = [strategy.first_micro_batches(scenario, FIRST_MICRO_BATCHES - less) for less in (1, 0)]
+    counts = (FIRST_MICRO_BATCHES - 1, FIRST_MICRO_BATCHES)
+    asked = [strategy.first_micro_batches(scenario, count) for count in counts]
     try:
-        shorter, longer = (None if job is None else job.strategy.plan(job.scenario) for job in jobs)
+        shorter, longer = (None if job is None else job.strategy.plan(job.scenario) for job in asked)
     except InfeasibleError:  # so is the iteration, which says so with its own numbers
         return None
     if shorter is None or longer is None or not grows_in_one_place(shorter, longer):
@@ -215,15 +216,14 @@ def _first_steps(variant: Variant, strategy: Sampler, scenario: SamplingScenario
 
 
 def _first(strategy: Sampler, scenario: SamplingScenario) -> int:
-    """Steps that are replayed first: as many as likely make a run steady; if that is unknown, all of one not long.
+    """Steps that are replayed first: those after which its bound says that a run is steady.
 
-    So too where cards share switches: of what is due there at once the last digits of the time say which comes first,
-    so that a run may be steady for a while.
+    Where the bound does not say it, all steps of a run that is not long. So too where cards share switches: two
+    messages may be due there at once, the last digits of their times say which goes first, and a run that was steady
+    for a while may change once more.
     """
-    whole, least = (
-        scenario.workload.computed_steps,
-        (getattr(strategy, "warmup_steps", None) or 0) + FIRST_STEPS,
-    )
+    whole = scenario.workload.computed_steps
+    least = (getattr(strategy, "warmup_steps", None) or 0) + FIRST_STEPS
     if whole <= LONG_STEPS and scenario.cluster.intra_node.kind == "pcie":
         return whole
     settled = strategy.settled_steps(scenario) if isinstance(strategy, GridSampler) else 0

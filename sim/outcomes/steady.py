@@ -1,7 +1,7 @@
 """Steady runs: where the steps of a long run of the sampler repeat one another, only the first of them are replayed.
 
-Likewise of a training iteration the first micro-batches, where one follows the other and they repeat one another, and
-where the layers of a large step are alike, only the first of them.
+So it is with the micro-batches of a training iteration that follow one another, and with the alike layers of a large
+step.
 
 The engine knows no absolute time. Once every op, message and collective begins one and the same time after its
 counterpart in the step before, and no host falls behind, all later steps repeat that one. From then on each step adds
@@ -25,13 +25,13 @@ from strategies.plans.plan import Collective, Op, Plan
 from strategies.plans.traces import Span, Trace
 
 LONG_STEPS: Final = 40
-"""Runs of no more steps than this are replayed whole where what bounds them does not tell when they are steady."""
+"""Runs of at most so many steps are replayed whole where cards share switches or no bound says when they are steady."""
 FIRST_MICRO_BATCHES: Final = 6
 """Micro-batches that are replayed of an iteration that has at least twice as many: the fewest that can be compared."""
 FIRST_STEPS: Final = 6
 """Steps beyond the warm-up that are replayed first; twice as many where these do not come to repeat one another."""
 SETTLED: Final = 9 / 8
-"""Steps that a run takes to become steady over those that what bounds it takes: messages share ports."""
+"""Steps that a run takes to become steady, over those of its bound, which knows no shared ports."""
 LEAST_TIMES: Final = 4 / 3
 """A run is at least so many times as long as what is replayed of it; else all of it is."""
 ALIKE: Final = 3
