@@ -16,7 +16,9 @@ import pytest
 
 from profiles.architectures.models import load_model, model_names
 from profiles.machines.clusters import cluster_names, load_cluster
+from sim.api import start_sweep
 from sim.cli.main import main
+from sim.cli.sweeping import _write_reached
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
@@ -564,6 +566,14 @@ def num_kept(store):
             return connection.execute("SELECT count(*) FROM answers WHERE kind = 'replay'").fetchone()[0]
     except sqlite3.OperationalError:  # it was not made yet
         return 0
+
+
+def test_a_sweep_interrupted_before_it_knows_anything_leaves_an_earlier_file(elsewhere, capsys):
+    earlier = elsewhere / "rows-incomplete.csv"
+    earlier.write_text("what is known\n")
+    _write_reached([start_sweep("sd21", gpus=8, strategy="ddp")], earlier)
+    assert earlier.read_text() == "what is known\n"
+    assert re.fullmatch(r"sim: nothing is known yet of \d+ points\n", capsys.readouterr().err)
 
 
 @pytest.mark.slow

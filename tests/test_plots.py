@@ -579,3 +579,18 @@ def test_a_narrow_bar_says_the_patch_alone_or_nothing(patched):
 def test_the_legend_of_many_patches_names_some():
     colours = PatchColours(64, frozenset())
     assert [patch.get_label() for patch in colours.legend()] == [f"patch {n}" for n in range(0, 64, 8)]
+
+
+def test_a_strategy_whose_seams_show_is_marked_in_the_legend():
+    rows = [
+        {
+            "strategy": name,
+            "peak_memory_bytes": GIB,
+            "latency_s": 2.0,
+            "num_gpus": 2,
+            "samples_per_s": 0.5,
+            **more,
+        }
+        for name, more in (("naive-patch", {"recommended": False}), ("ulysses", {"recommended": True}))
+    ]
+    assert {"naive-patch (seams show)", "ulysses"} <= set(legend(plot_sweep(rows)))

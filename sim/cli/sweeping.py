@@ -186,6 +186,9 @@ def _write_reached(sweeps: Sequence[Sweep], out: Path) -> None:
     there = sum(len(sweep.points) for sweep in sweeps)
     for sweep in sweeps:
         sweep.points = [point for point in sweep.points if point.reached]
+    if not any(sweep.points for sweep in sweeps):  # an earlier file may know more
+        print(f"sim: nothing is known yet of {counted(there, 'point')}", file=sys.stderr)
+        return
     write_rows(_all(sweeps), out)
     statuses = Counter(point.status for sweep in sweeps for point in sweep.points)
     left = there - statuses.total()

@@ -36,7 +36,7 @@ class SweepPoint:
     """One simulated point: samples per second against the peak memory of a device.
 
     Of sampling, where a sweep looks at several numbers of GPUs, also the latency and that number. ``band`` is the low
-    and the high of what is drawn; None where the row has none.
+    and the high of what is drawn; None where the row has none. ``recommended`` is false where seams show.
     """
 
     strategy: str
@@ -46,6 +46,7 @@ class SweepPoint:
     latency_s: float | None = None
     num_gpus: int | None = None
     band: tuple[float, float] | None = None
+    recommended: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ def _sweep_point(row: ChartRow) -> SweepPoint:
         row.get("latency_s"),
         row.get("num_gpus") if "latency_s" in row else None,
         _band(row, speed),
+        bool(row.get("recommended", True)),
     )
 
 
@@ -178,7 +180,9 @@ def _sweep_legend(names: Sequence[str], info: SweepInfo, memory_bytes: float | N
     handles = []
     for name in names:
         colour, marker = strategy_look(name)
-        handles.append(Line2D([], [], linestyle="none", color=colour, marker=marker, label=name, **EDGE))
+        seams = any(point.strategy == name and not point.recommended for point in info.points)
+        label = f"{name} (seams show)" if seams else name
+        handles.append(Line2D([], [], linestyle="none", color=colour, marker=marker, label=label, **EDGE))
     if info.front:
         handles.append(Line2D([], [], color=FRONT, label="Pareto front"))
     if memory_bytes is not None:
