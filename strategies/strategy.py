@@ -6,7 +6,8 @@ One that draws images is a sampler.
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast, runtime_checkable
 
-from strategies.plans.actions import Order
+from strategies.orders.excerpts import Excerpt
+from strategies.plans.actions import Order, Rows
 from strategies.plans.plan import Plan
 from strategies.plans.traces import Trace
 from strategies.sampling_scenario import SamplingScenario
@@ -51,8 +52,44 @@ class Strategy(Protocol):
 class Refining(Protocol):
     """A strategy that improves its plan once it has seen when everything happens."""
 
-    def refine(self, scenario: Scenario, trace: Trace) -> Plan:
-        """A better plan than the one that was replayed; that very plan where there is none."""
+    def refine(
+        self, scenario: Scenario, trace: Trace, excerpt: Excerpt | None = None, end_s: float | None = None
+    ) -> Plan:
+        """A better plan than the one that was replayed; that very plan where there is none.
+
+        Args:
+            scenario: what is asked about.
+            trace: of the plan before.
+            excerpt: of which it is a trace, where it is not one of a whole iteration.
+            end_s: when that ends, in seconds.
+        """
+        ...
+
+
+@runtime_checkable
+class Repeating(Protocol):
+    """A strategy whose order repeats itself, so that of many micro-batches those in the middle need no replay."""
+
+    @property
+    def pipeline_degree(self) -> int:
+        """Positions of one pipeline."""
+        ...
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of an iteration."""
+        ...
+
+    def rows(self, scenario: Any) -> Rows:  # noqa: ANN401  as the others
+        """The passes of each position, in order.
+
+        Raises:
+            InfeasibleError: this point does not exist for the scenario.
+        """
+        ...
+
+    def plan(self, scenario: Any, excerpt: Excerpt | None = None) -> Plan:  # noqa: ANN401  as the others
+        """The plan of one iteration, or of an excerpt of it."""
         ...
 
 

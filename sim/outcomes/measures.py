@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from profiles.checks import sum_in_order
-from sim.replay.memory import peak_memory_bytes
+from sim.replay.memory import FloatArray, peak_memory_bytes
 from sim.replay.metrics import collective_s, exposed_communication_s, idle_s
 from strategies.plans.traces import Trace
 
@@ -41,8 +41,14 @@ class Measures:
         return self.duration_s - self.idle_s
 
     @classmethod
-    def of(cls, trace: Trace) -> Self:
-        """The measures of a trace."""
+    def of(cls, trace: Trace, peaks_bytes: FloatArray | None = None) -> Self:
+        """The measures of a trace.
+
+        Args:
+            trace: of the iteration, or of the run.
+            peaks_bytes: the largest memory of each device, where that is known.
+        """
+        peaks_bytes = peak_memory_bytes(trace) if peaks_bytes is None else peaks_bytes
         return cls(
             duration_s=trace.end_s,
             first_s=trace.end_s + trace.plan.prologue_s,
@@ -51,7 +57,7 @@ class Measures:
             collective_s=collective_s(trace),
             p2p_bytes=trace.p2p_bytes,
             collective_bytes=trace.collective_bytes,
-            peak_memory_bytes=float(peak_memory_bytes(trace).max()),
+            peak_memory_bytes=float(peaks_bytes.max()),
         )
 
 

@@ -6,12 +6,15 @@ from typing import Any, NamedTuple, cast
 
 from profiles.errors import InfeasibleError
 from sim.outcomes.measures import Measures
+from sim.outcomes.periods import replay_excerpt
 from sim.outcomes.results import NamedTrace
 from sim.outcomes.steady import (
     ALIKE,
     FIRST_MICRO_BATCHES,
+    FIRST_ROUNDS,
     FIRST_STEPS,
     LAST,
+    LEAST_MICRO_BATCHES,
     LEAST_TIMES,
     LONG_STEPS,
     SETTLED,
@@ -21,6 +24,7 @@ from sim.outcomes.steady import (
     with_all_steps,
 )
 from sim.replay.engine import no_collection, simulate
+from strategies.orders.excerpts import Repeats
 from strategies.patching.frozen import with_frozen
 from strategies.patching.patch_pipeline import without_a_step
 from strategies.plans.network import Network, network_of
@@ -34,6 +38,7 @@ from strategies.strategy import (
     Divided,
     Phase,
     Refining,
+    Repeating,
     Sampler,
     Strategy,
 )
@@ -170,7 +175,8 @@ def parts_of(variant: Variant) -> Iterator[Part]:
     """
     strategy, scenario = variant.strategy, variant.scenario
     if not isinstance(scenario, SamplingScenario):
-        return _replay_parts(variant) if (first := _first_micro_batches(variant)) is None else iter([first])
+        part = _first_micro_batches(variant) or _excerpt(variant)
+        return _replay_parts(variant) if part is None else iter([part])
     if isinstance(strategy, GridSampler) and not strategy.steps_overlap(scenario):
         return _alike_steps(variant, strategy, scenario)
     assert isinstance(strategy, Sampler)
@@ -195,6 +201,25 @@ def _first_micro_batches(variant: Variant) -> Part | None:
     left_out = strategy.micro_batches - FIRST_MICRO_BATCHES
     measures = with_all_micro_batches(shorter, trace, left_out, network)
     return None if measures is None else Part(variant, Phase("iteration", longer, 1), trace, measures)
+
+
+def _excerpt(variant: Variant) -> Part | None:
+    """An iteration of a long pipeline without micro-batches in its middle; None where that is not all of it.
+
+    None, too, with extra forwards, which all come first.
+    """
+    strategy, scenario = variant.strategy, variant.scenario
+    if not isinstance(strategy, Repeating) or strategy.micro_batches < LEAST_MICRO_BATCHES:
+        return None
+    if scenario.workload.extra_forward or (repeats := Repeats.of(strategy.rows(scenario))) is None:
+        return None
+    kept = FIRST_ROUNDS * strategy.pipeline_degree + FIRST_MICRO_BATCHES
+    while (excerpt := repeats.excerpt(kept)) is not None:
+        if (found := replay_excerpt(strategy, scenario, excerpt)) is not None:
+            trace, measures = found
+            return Part(variant, Phase("iteration", trace.plan, 1), trace, measures)
+        kept *= 2
+    return None
 
 
 def _first_steps(variant: Variant, strategy: Sampler, scenario: SamplingScenario) -> Iterator[Part]:

@@ -28,6 +28,11 @@ LONG_STEPS: Final = 40
 """Runs of at most so many steps are replayed whole where cards share switches or no bound says when they are steady."""
 FIRST_MICRO_BATCHES: Final = 6
 """Micro-batches that are replayed of an iteration that has at least twice as many: the fewest that can be compared."""
+FIRST_ROUNDS: Final = 3
+"""Times as many micro-batches as positions that are replayed first of a long pipeline; twice as many where these do
+not come to repeat one another."""
+LEAST_MICRO_BATCHES: Final = 24
+"""Micro-batches of pipelines that are never replayed whole without a look at whether fewer would do."""
 FIRST_STEPS: Final = 6
 """Steps beyond the warm-up that are replayed first; twice as many where these do not come to repeat one another."""
 SETTLED: Final = 9 / 8
@@ -57,7 +62,7 @@ def with_all_steps(shorter: Plan, trace: Trace, steps: int, network: Network) ->
     period_s = _step_s(shorter, trace)
     if period_s is None:
         return None
-    return _grown(Measures.of(trace), steps, period_s, _step(shorter, trace, network))
+    return grown(Measures.of(trace), steps, period_s, _step(shorter, trace, network))
 
 
 def _step_s(shorter: Plan, trace: Trace) -> float | None:
@@ -89,7 +94,7 @@ def _work(shorter: Plan, trace: Trace, network: Network) -> Measures:
     each, window = _window(len(shorter.collectives), len(trace.plan.collectives))
     ops, last = enumerate(_last(*of) for of in counts), window[len(window) - each :]
     added_s = collective_s(trace, window) - collective_s(trace, window[: len(window) - each])
-    return replace(_piece(trace, wire_spans(trace), ops, last, network), collective_s=added_s)
+    return replace(piece(trace, wire_spans(trace), ops, last, network), collective_s=added_s)
 
 
 def with_all_micro_batches(shorter: Plan, trace: Trace, count: int, network: Network) -> Measures | None:
@@ -108,7 +113,7 @@ def with_all_micro_batches(shorter: Plan, trace: Trace, count: int, network: Net
     period_s = _one_lag_s(trace, [*_lags_s(shorter, trace)])
     if period_s is None or not _hold_alike(shorter, trace):
         return None
-    return _grown(Measures.of(trace), count, period_s, _work(shorter, trace, network))
+    return grown(Measures.of(trace), count, period_s, _work(shorter, trace, network))
 
 
 def grows_in_one_place(shorter: Plan, longer: Plan) -> bool:
@@ -219,7 +224,7 @@ def with_all_layers(trace: Trace, stretches: Sequence[Stretch], network: Network
         period_s = periods_s[0]
         if period_s is None or any(p is None or not _same(trace, p, period_s) for p in periods_s):
             return None
-        found = _grown(found, stretch.omitted, period_s, _layer(trace, wire, stretch.windows, network))
+        found = grown(found, stretch.omitted, period_s, _layer(trace, wire, stretch.windows, network))
     return found
 
 
@@ -251,10 +256,10 @@ def _layer_s(trace: Trace, window: KeptLayers) -> float | None:
 def _layer(trace: Trace, wire: Sequence[Span], windows: Sequence[KeptLayers], network: Network) -> Measures:
     """Measures of one layer, the last but one that was kept; of its seconds those with compute alone."""
     ops = [(device, range(*window.ops[-3:-1])) for window in windows for device in window.devices]
-    return _piece(trace, wire, ops, chain.from_iterable(of.collectives for of in windows), network)
+    return piece(trace, wire, ops, chain.from_iterable(of.collectives for of in windows), network)
 
 
-def _piece(
+def piece(
     trace: Trace,
     wire: Sequence[Span],
     ops: Iterable[tuple[int, range]],
@@ -276,7 +281,7 @@ def _piece(
     )
 
 
-def _grown(found: Measures, times: int, period_s: float, piece: Measures) -> Measures:
+def grown(found: Measures, times: int, period_s: float, piece: Measures) -> Measures:
     """Measures with some more layers or steps, each of which takes as long."""
     added = replace(piece, duration_s=period_s, first_s=period_s, idle_s=period_s + piece.idle_s)
     return Measures(

@@ -82,11 +82,11 @@ class PipelineBuilder:
 
     ``rows[p]`` is the order of position p. What a row does not place itself goes where it is usual: extra forwards
     come first, optimizer steps last. Of local skips each stays where it was made until its reader, on the same device
-    or another, takes it.
+    or another, takes it. What micro-batches that are left out would read lies there to the end.
     """
 
-    def __init__(self, layout: "Layout", rows: Rows, recipe: Recipe) -> None:
-        self.layout, self.recipe = layout, recipe
+    def __init__(self, layout: "Layout", rows: Rows, recipe: Recipe, left_out: int = 0) -> None:
+        self.layout, self.recipe, self._left_out = layout, recipe, left_out
         self.scenario, self.shape, self.cuts = layout.scenario, layout.shape, layout.cuts
         self.placement, self.group_batch, self.batch = (
             layout.placement,
@@ -158,19 +158,29 @@ class PipelineBuilder:
         """For each (stage, micro-batch) the tensors of frozen outputs that its forward reads."""
         inputs: dict[tuple[int, int], list[int]] = {}
         for stage, seat in enumerate(self.seats):
-            numbers = self.layout.micro_batches(seat.cut)
+            numbers, position = self.layout.micro_batches(seat.cut), self.stages[stage].position
+            here = self._numbers(seat.cut)
+            left_out = range(here.stop, numbers.stop)
             for source, size in self.layout.frozen_reads(self.stages[stage]):
-                for number in numbers:
-                    read = inputs.setdefault((stage, number), [])
-                    if self.recipe.cross_iteration or source not in self.scenario.frozen:
-                        read.append(self._given(source, stage, number, size))
-                    else:
+                kept: list[int] = []
+                if self.recipe.cross_iteration or source not in self.scenario.frozen:
+                    for number in here:
+                        inputs.setdefault((stage, number), []).append(self._given(source, stage, number, size))
+                    if left_out:
+                        kept.append(self._given(source, stage, left_out.start, size * len(left_out)))
+                else:
+                    for number in numbers:
+                        read = kept if number in left_out else inputs.setdefault((stage, number), [])
                         read += self._frozen_output(frozen, source, (number, number + 1), size)
                 if self.recipe.cross_iteration and source in self.scenario.frozen:
-                    position = self.stages[stage].position
-                    kept = self._frozen_output(frozen, source, (numbers.start, numbers.stop), size)
-                    self.kept += [(tensor, position) for tensor in kept]
+                    kept += self._frozen_output(frozen, source, (numbers.start, numbers.stop), size)
+                self.kept += [(tensor, position) for tensor in kept]
         return inputs
+
+    def _numbers(self, cut: int) -> range:
+        """The micro-batches of a chain that rows have."""
+        numbers = self.layout.micro_batches(cut)
+        return range(numbers.start, numbers.stop - self._left_out)
 
     def _frozen_output(
         self, frozen: FrozenWork, source: int, numbers: tuple[int, int], bytes_per_sample: float
@@ -201,7 +211,7 @@ class PipelineBuilder:
         if kind == OPTIMIZER:
             self.stepping.add(stage)
             return -1, 0.0, [()], [()]
-        numbers = self.layout.micro_batches(self.seats[stage].cut)
+        numbers = self._numbers(self.seats[stage].cut)
         if kind in (FORWARD, EXTRA_FORWARD):
             duration_s, columns = self.stages[stage].forward_s, [*self._of_forward(stage, kind)]
         else:
@@ -257,7 +267,7 @@ class PipelineBuilder:
     def _column(self, role: str, stage: int, size_bytes: float, *, written: bool) -> _Column:
         tensors = self._columns.get((role, stage))
         if tensors is None:
-            numbers = self.layout.micro_batches(self.seats[stage].cut)
+            numbers = self._numbers(self.seats[stage].cut)
             tensors = self._columns[role, stage] = self.tensors.add(role, stage, numbers, size_bytes)
         return tensors, written
 

@@ -181,9 +181,15 @@ class Layout(Pipeline):
             Hop(size * back.wire_s_per_byte, back.delay_s),
         )
 
-    def plan(self, rows: Rows, *, blocking: bool = False) -> Plan:
-        """The plan of an order whose frozen work runs before it."""
-        return PipelineBuilder(self, rows, Recipe(blocking=blocking)).build()
+    def plan(self, rows: Rows, *, blocking: bool = False, left_out: int = 0) -> Plan:
+        """The plan of an order whose frozen work runs before it.
+
+        Args:
+            rows: the passes of each position.
+            blocking: devices wait for their messages between ops.
+            left_out: micro-batches of each chain that rows lack.
+        """
+        return PipelineBuilder(self, rows, Recipe(blocking=blocking), left_out).build()
 
     def problem(self, *, in_flight: tuple[int, ...] | None = None) -> Problem:
         """The problem that list scheduling solves: the stages' real times, and messages on ports nobody shares."""

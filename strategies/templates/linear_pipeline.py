@@ -10,6 +10,7 @@ from strategies import parameters as fields
 from strategies.bounds.critical_path import order_bound
 from strategies.bounds.pipelines import pipeline_bound
 from strategies.orders.capacity import most_in_flight
+from strategies.orders.excerpts import Excerpt
 from strategies.pipelining.candidates import shapes
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.sharding import sharded
@@ -55,9 +56,14 @@ class LinearPipeline(ABC):
         there = sharded(scenario) if shape.sharded else scenario
         return Layout.linear(there, shape, self.partition, self.skip_route)
 
-    def plan(self, scenario: Scenario) -> Plan:
-        """The plan of one iteration."""
-        return self.layout(scenario).plan(self.order(), blocking=self.p2p == "blocking")
+    def rows(self, scenario: Scenario) -> Rows:
+        """The forwards and backwards of each position, as ``order`` says them."""
+        return self.order()
+
+    def plan(self, scenario: Scenario, excerpt: Excerpt | None = None) -> Plan:
+        """The plan of one iteration, or of an excerpt of it."""
+        rows, left_out = (self.order(), 0) if excerpt is None else excerpt[:2]
+        return self.layout(scenario).plan(rows, blocking=self.p2p == "blocking", left_out=left_out)
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:

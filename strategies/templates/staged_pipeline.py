@@ -9,6 +9,7 @@ from typing import ClassVar
 from strategies import parameters as fields
 from strategies.bounds.critical_path import order_bound
 from strategies.orders.capacity import most_in_flight
+from strategies.orders.excerpts import Excerpt
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.sharding import sharded
 from strategies.pipelining.stages import Shape
@@ -72,9 +73,14 @@ class StagedPipeline(ABC):
         there = sharded(scenario) if shape.sharded else scenario
         return Layout.folded(there, shape, self.positions(), self.partition, self.skip_route)
 
-    def plan(self, scenario: Scenario) -> Plan:
-        """The plan of one iteration."""
-        return self.layout(scenario).plan(self.order(), blocking=self.p2p == "blocking")
+    def rows(self, scenario: Scenario) -> Rows:
+        """The forwards and backwards of each position, as ``order`` says them."""
+        return self.order()
+
+    def plan(self, scenario: Scenario, excerpt: Excerpt | None = None) -> Plan:
+        """The plan of one iteration, or of an excerpt of it."""
+        rows, left_out = (self.order(), 0) if excerpt is None else excerpt[:2]
+        return self.layout(scenario).plan(rows, blocking=self.p2p == "blocking", left_out=left_out)
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut."""

@@ -8,6 +8,7 @@ from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.bounds.two_way import two_way_bound, two_way_least_memory
 from strategies.orders.chimera import chimera_order
+from strategies.orders.excerpts import Excerpt
 from strategies.pipelining.candidates import shapes
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Shape
@@ -51,10 +52,14 @@ class Bidirectional:
         """
         return two_way_layout(scenario, Shape.of(self), self.partition, self.skip_route)
 
-    def plan(self, scenario: Scenario) -> Plan:
-        """The plan of one iteration."""
-        layout = self.layout(scenario)
-        return layout.plan(two_way_rows(layout), blocking=self.p2p == "blocking")
+    def rows(self, scenario: Scenario) -> Rows:
+        """The forwards and backwards of each position."""
+        return two_way_rows(self.layout(scenario))
+
+    def plan(self, scenario: Scenario, excerpt: Excerpt | None = None) -> Plan:
+        """The plan of one iteration, or of an excerpt of it."""
+        rows, left_out = (self.rows(scenario), 0) if excerpt is None else excerpt[:2]
+        return self.layout(scenario).plan(rows, blocking=self.p2p == "blocking", left_out=left_out)
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:

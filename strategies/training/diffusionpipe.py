@@ -12,6 +12,7 @@ from profiles.checks import sum_in_order
 from strategies import parameters as fields
 from strategies.bounds.pipelines import pipeline_bound
 from strategies.bounds.two_way import two_way_bound, two_way_least_memory
+from strategies.orders.excerpts import Excerpt
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.parameters import parameter
 from strategies.pipelining.builder import PipelineBuilder, Recipe
@@ -62,28 +63,41 @@ class DiffusionPipe(LinearPipeline):
             return two_way_layout(scenario, Shape.of(self), self.partition, self.skip_route)
         return LinearPipeline.layout(self, scenario)
 
-    def _builder(self, scenario: Scenario) -> PipelineBuilder:
-        layout = self.layout(scenario)
-        rows = two_way_rows(layout) if _is_cascaded(scenario) else self.order()
-        return PipelineBuilder(layout, rows, Recipe(blocking=self.p2p == "blocking", cross_iteration=True))
+    def rows(self, scenario: Scenario) -> Rows:
+        """The forwards and backwards of each position."""
+        return two_way_rows(self.layout(scenario)) if _is_cascaded(scenario) else self.order()
 
-    def plan(self, scenario: Scenario) -> Plan:
-        """The plan of one iteration; where bubbles are to be filled, without the frozen work."""
-        return self._builder(scenario).build(None if self.fill == "none" else Filling(()))
+    def _builder(self, scenario: Scenario, excerpt: Excerpt | None) -> PipelineBuilder:
+        rows, left_out = (self.rows(scenario), 0) if excerpt is None else excerpt[:2]
+        recipe = Recipe(blocking=self.p2p == "blocking", cross_iteration=True)
+        return PipelineBuilder(self.layout(scenario), rows, recipe, left_out)
 
-    def refine(self, scenario: Scenario, trace: Trace) -> Plan:
-        """The plan with frozen layers in its bubbles, then with what is left spread evenly in time."""
+    def plan(self, scenario: Scenario, excerpt: Excerpt | None = None) -> Plan:
+        """The plan of one iteration, or of an excerpt of it; where bubbles are to be filled, without the frozen work."""
+        return self._builder(scenario, excerpt).build(None if self.fill == "none" else Filling(()))
+
+    def refine(
+        self, scenario: Scenario, trace: Trace, excerpt: Excerpt | None = None, end_s: float | None = None
+    ) -> Plan:
+        """The plan with frozen layers in its bubbles, then with what is left spread evenly in time.
+
+        Args:
+            scenario: what is asked about.
+            trace: of the plan before.
+            excerpt: of which it is a trace, where it is not one of a whole iteration.
+            end_s: when that ends, in seconds.
+        """
         filling = trace.plan.filling
         nothing = self.fill == "none" or not scenario.frozen
         if nothing or filling is None or filling.balanced:
             return trace.plan
-        refined = _balance(filling, trace) if filling.starts else self._fill(scenario, trace)
-        return trace.plan if refined is filling else self._builder(scenario).build(refined)
+        refined = _balance(filling, trace) if filling.starts else self._fill(scenario, trace, end_s)
+        return trace.plan if refined is filling else self._builder(scenario, excerpt).build(refined)
 
-    def _fill(self, scenario: Scenario, trace: Trace) -> Filling:
+    def _fill(self, scenario: Scenario, trace: Trace, end_s: float | None) -> Filling:
         layout = self.layout(scenario)
         shape = layout.shape
-        bubbles = find_bubbles([trace.busy(p) for p in range(shape.degree)], trace.end_s)
+        bubbles = find_bubbles([trace.busy(p) for p in range(shape.degree)], trace.end_s, end_s)
         chains = frozen_chains(scenario, _input_wire_s_per_byte(layout))
         layers = fill_bubbles(
             bubbles, chains, layout.group_batch, shape.degree, shape.replicas, partial=self.fill == "partial"

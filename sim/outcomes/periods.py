@@ -1,0 +1,232 @@
+"""Periods: where the passes of a long pipeline come to repeat one another, only some of them are replayed.
+
+The engine knows no absolute time, and of the past only what is still to come: what runs, what is on the wire, and what
+each device does next. Where all of it is, one period after some moment, what it was then for as many micro-batches
+before, a pipeline goes on as it did then. An iteration of which micro-batches in the middle are left out then tells all
+of the whole one: the period comes as many times more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from operator import itemgetter
+from typing import Final, cast
+
+import numpy as np
+
+from profiles.checks import sum_in_order
+from sim.outcomes.measures import Measures
+from sim.outcomes.steady import grown, piece
+from sim.replay.engine import simulate
+from sim.replay.memory import FloatArray, IntArray, repeated_peak_memory_bytes
+from sim.replay.metrics import wire_spans
+from strategies.orders.excerpts import Excerpt
+from strategies.plans.actions import OPTIMIZER, StageAction
+from strategies.plans.network import Network, network_of
+from strategies.plans.plan import Filling
+from strategies.plans.traces import Trace
+from strategies.scenario import Scenario
+from strategies.strategy import Refining, Repeating
+
+MULTIPLES: Final = (1, 2, 3, 4, 6)
+"""Periods of the order after which times are looked at: they may repeat less often."""
+TOLERANCE: Final = 1e-12
+"""Share of an iteration by which times may differ: sums in another order differ in their last digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A period of an excerpt that comes as often again in the whole iteration.
+
+    Attributes:
+        start_s: when it starts.
+        period_s: how long it takes.
+        times: how often it comes besides.
+        ops: for each device the ops that start in it.
+    """
+
+    start_s: float
+    period_s: float
+    times: int
+    ops: tuple[range, ...]
+
+    @property
+    def end_s(self) -> float:
+        """When it ends."""
+        return self.start_s + self.period_s
+
+    @property
+    def left_out_s(self) -> float:
+        """Seconds that the whole iteration takes beyond the excerpt."""
+        return self.times * self.period_s
+
+
+def window_of(trace: Trace, excerpt: Excerpt) -> Window | None:
+    """The last period of an excerpt that repeats the one before it; None where none does.
+
+    None, too, where receives are posted, ops write before they end, or hosts dispatch: neither is looked into.
+    """
+    wiring = trace.wiring
+    if any(wiring.posted) or any(wiring.early) or any(op.host_s for ops in trace.plan.ops for op in ops):
+        return None
+    times = _Times.of(trace, excerpt)
+    for multiple in MULTIPLES:
+        if excerpt.left_out % (multiple * excerpt.period) == 0:
+            window = times.window(multiple * excerpt.period)
+            if window is not None:
+                return window
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """When everything of an excerpt happens.
+
+    Attributes:
+        trace: of the excerpt.
+        excerpt: its order.
+        starts: for each device the start of each op.
+        ends: for each device the end of each op.
+        passes: for each device which of its ops are passes.
+        messages: the slots of messages.
+        arrived: for each slot when it arrives.
+        moments: when anything happens, ascending.
+    """
+
+    trace: Trace
+    excerpt: Excerpt
+    starts: list[FloatArray]
+    ends: list[FloatArray]
+    passes: list[IntArray]
+    messages: IntArray
+    arrived: FloatArray
+    moments: FloatArray
+
+    @classmethod
+    def of(cls, trace: Trace, excerpt: Excerpt) -> "_Times":
+        starts, ends = ([np.array(own) for own in times] for times in (trace.starts, trace.ends))
+        passes = [
+            np.flatnonzero([type(op.action) is StageAction and op.action.kind != OPTIMIZER for op in ops])
+            for ops in trace.plan.ops
+        ]
+        messages = np.flatnonzero([source is not None for source in trace.wiring.sources])
+        sent, arrived = np.array(trace.sent), np.array(trace.arrived)
+        moments = np.sort(np.concatenate([*starts, *ends, sent[messages], arrived[messages]]))
+        return cls(trace, excerpt, starts, ends, passes, messages, arrived, moments)
+
+    def window(self, count: int) -> Window | None:
+        """The last period of so many micro-batches of each chain that repeats the one before; None where it does not."""
+        each = [count * len({op[:2] for op in row}) for row in self.excerpt.rows]
+        beyond = [
+            own[passes[of.stop]] if of.stop < len(passes) else self.trace.end_s
+            for own, passes, of in zip(self.starts, self.passes, self.excerpt.repeating, strict=True)
+        ]
+        first = int(np.argmin(beyond))
+        of = self.excerpt.repeating[first]
+        if len(of) < 2 * each[first]:
+            return None
+        last = self.starts[first][self.passes[first][[of.stop - 1 - each[first], of.stop - 1]]]
+        period_s = float(last[1] - last[0])
+        end_s = self._still_s(beyond[first] - period_s, beyond[first])
+        ops = [range(*np.searchsorted(own, (end_s - period_s, end_s), "right")) for own in self.starts]
+        if any(start <= end_s for start, _ in self.trace.collectives) or not self._repeat(ops, each, period_s):
+            return None
+        if not self._messages_repeat(end_s, period_s, count):
+            return None
+        return Window(end_s - period_s, period_s, self.excerpt.left_out // count, tuple(ops))
+
+    def _still_s(self, since_s: float, until_s: float) -> float:
+        """A moment, between two, about which nothing happens for as long as possible."""
+        within = self.moments[slice(*np.searchsorted(self.moments, (since_s, until_s)))]
+        moments = np.concatenate([[since_s], within, [until_s]])
+        longest = int(np.argmax(np.diff(moments)))
+        return float(moments[longest] + moments[longest + 1]) / 2
+
+    def _repeat(self, ops: Sequence[range], each: Sequence[int], period_s: float) -> bool:
+        """Whether the ops of a period are passes over which all rows repeat themselves, and so do their times."""
+        for device, (own, count) in enumerate(zip(ops, each, strict=True)):
+            before = own.start - count
+            if len(own) != count or before < 0:
+                return False
+            place = int(np.searchsorted(self.passes[device], before))
+            of = self.excerpt.repeating[device]
+            if not of.start <= place < place + 2 * count <= of.stop:
+                return False
+            if self.passes[device][place] != before or self.passes[device][place + 2 * count - 1] != own.stop - 1:
+                return False
+            for times in (self.starts[device], self.ends[device]):
+                if not self._same(times[own.start : own.stop] - times[before : own.start], period_s):
+                    return False
+        return True
+
+    def _same(self, lags_s: FloatArray, period_s: float) -> bool:
+        return bool(np.all(np.abs(lags_s - period_s) <= TOLERANCE * self.trace.end_s))
+
+    def _messages_repeat(self, end_s: float, period_s: float, count: int) -> bool:
+        """Whether what is on the wire, or was in the period before, was so a period earlier too."""
+        wiring, start_s = self.trace.wiring, end_s - period_s
+        slots = self.messages[self.arrived[self.messages] > start_s - period_s].tolist()
+        keys = [*wiring.slots]
+        earlier: dict[tuple[object, ...], int] = {}
+        later: dict[tuple[object, ...], int] = {}
+        for slot in slots:
+            tensor, target = keys[slot]
+            device, op = wiring.writers[tensor]
+            written_s, arrived_s = self.ends[device][op], self.arrived[slot]
+            if written_s <= end_s:
+                role, stage, number, _ = self.trace.plan.tensors[tensor]
+                if arrived_s > start_s:
+                    later[role, stage, number, target] = slot
+                if written_s <= start_s:
+                    earlier[role, stage, number + count, target] = slot
+        if earlier.keys() != later.keys():
+            return False
+        pairs = np.array([(earlier[name], later[name]) for name in earlier], np.int64).reshape(-1, 2)
+        sent = np.array(self.trace.sent)
+        return all(
+            self._same(times[pairs[:, 1]] - times[pairs[:, 0]], period_s) for times in (sent, self.arrived)
+        )
+
+
+def with_all_periods(trace: Trace, window: Window, network: Network) -> Measures:
+    """Measures of a whole iteration, of whose excerpt a trace is."""
+    ops, copies = enumerate(window.ops), trace.plan.placement.copies
+    sizes_bytes, tensors = trace.plan.sizes_bytes, [tensor for tensor, _ in trace.wiring.slots]
+    sends = (trace.wiring.sends[device][own.start : own.stop] for device, own in enumerate(window.ops))
+    sent = (slot for slots in chain.from_iterable(sends) for slot in slots)
+    sizes = (sizes_bytes[tensors[slot]] for slot in sent if trace.wiring.sources[slot] is not None)
+    added = replace(piece(trace, wire_spans(trace), ops, (), network), p2p_bytes=sum_in_order(sizes) * copies)
+    peaks_bytes = repeated_peak_memory_bytes(trace, window.start_s, window.end_s, window.times)
+    return grown(Measures.of(trace, peaks_bytes), window.times, window.period_s, added)
+
+
+def replay_excerpt(strategy: Repeating, scenario: Scenario, excerpt: Excerpt) -> tuple[Trace, Measures] | None:
+    """The trace of an excerpt and the measures of the whole iteration; None where these do not follow from it.
+
+    Of what a strategy's refinements give, the fastest.
+    """
+    plan = strategy.plan(scenario, excerpt)
+    network = network_of(scenario, plan.placement)
+    trace = simulate(plan, network)
+    window = first = window_of(trace, excerpt)
+    refined: list[tuple[float, Trace, Window]] = []
+    while window is not None and first is not None:
+        end_s = trace.end_s + window.left_out_s
+        refining = issubclass(type(strategy), Refining)  # asked of a class, as in ``jobs``
+        plan = cast(Refining, strategy).refine(scenario, trace, excerpt, end_s) if refining else trace.plan
+        if plan is trace.plan:
+            _, trace, window = min(refined, key=itemgetter(0), default=(end_s, trace, window))
+            return trace, with_all_periods(trace, window, network)
+        if plan.filling is None or _fills(plan.filling, first):
+            return None
+        trace = simulate(plan, network)
+        window = window_of(trace, excerpt)
+        if window is not None:
+            refined.append((trace.end_s + window.left_out_s, trace, window))
+    return None
+
+
+def _fills(filling: Filling, window: Window) -> bool:
+    """Whether a bubble of a period is filled: others of the same kind, which are left out, then might be too."""
+    starts_s = (filling.bubbles[layer.bubble].start_s for layer in filling.layers if layer.bubble is not None)
+    return any(window.start_s < start_s <= window.end_s for start_s in starts_s)
