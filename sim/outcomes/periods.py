@@ -117,17 +117,14 @@ class _Times:
     def window(self, count: int) -> Window | None:
         """The last period of so many micro-batches of each chain that repeats the one before; None where it does not."""
         each = [count * len({op[:2] for op in row}) for row in self.excerpt.rows]
-        beyond = [
-            own[passes[of.stop]] if of.stop < len(passes) else self.trace.end_s
-            for own, passes, of in zip(self.starts, self.passes, self.excerpt.repeating, strict=True)
-        ]
-        first = int(np.argmin(beyond))
+        rows = zip(self.ends, self.passes, self.excerpt.repeating, strict=True)
+        first = int(np.argmin([ends[passes[of.stop - 1]] for ends, passes, of in rows]))
         of = self.excerpt.repeating[first]
         if len(of) < 2 * each[first]:
             return None
-        last = self.starts[first][self.passes[first][[of.stop - 1 - each[first], of.stop - 1]]]
-        period_s = float(last[1] - last[0])
-        end_s = self._still_s(beyond[first] - period_s, beyond[first])
+        before_s, last_s = self.ends[first][self.passes[first][[of.stop - 1 - each[first], of.stop - 1]]]
+        period_s = float(last_s - before_s)
+        end_s = self._still_s(before_s, last_s)
         ops = [range(*np.searchsorted(own, (end_s - period_s, end_s), "right")) for own in self.starts]
         if any(start <= end_s for start, _ in self.trace.collectives) or not self._repeat(ops, each, period_s):
             return None
