@@ -6,8 +6,8 @@ One that draws images is a sampler.
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast, runtime_checkable
 
-from strategies.orders.excerpts import Excerpt
-from strategies.plans.actions import Order, Rows
+from strategies.orders.excerpts import Excerpt, Repeats
+from strategies.plans.actions import Order
 from strategies.plans.plan import Plan
 from strategies.plans.traces import Trace
 from strategies.sampling_scenario import SamplingScenario
@@ -80,8 +80,8 @@ class Repeating(Protocol):
         """Micro-batches of an iteration."""
         ...
 
-    def rows(self, scenario: Any) -> Rows:  # noqa: ANN401  as the others
-        """The passes of each position, in order.
+    def repeats(self, scenario: Any) -> Repeats | None:  # noqa: ANN401  as the others
+        """What of its order repeats itself; None where nothing does.
 
         Raises:
             InfeasibleError: this point does not exist for the scenario.

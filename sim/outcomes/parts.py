@@ -9,6 +9,7 @@ from sim.outcomes.measures import Measures
 from sim.outcomes.periods import replay_excerpt
 from sim.outcomes.results import NamedTrace
 from sim.outcomes.steady import (
+    AGAIN,
     ALIKE,
     FIRST_MICRO_BATCHES,
     FIRST_ROUNDS,
@@ -24,7 +25,6 @@ from sim.outcomes.steady import (
     with_all_steps,
 )
 from sim.replay.engine import no_collection, simulate
-from strategies.orders.excerpts import Repeats
 from strategies.patching.frozen import with_frozen
 from strategies.patching.patch_pipeline import without_a_step
 from strategies.plans.network import Network, network_of
@@ -211,14 +211,14 @@ def _excerpt(variant: Variant) -> Part | None:
     strategy, scenario = variant.strategy, variant.scenario
     if not isinstance(strategy, Repeating) or strategy.micro_batches < LEAST_MICRO_BATCHES:
         return None
-    if scenario.workload.extra_forward or (repeats := Repeats.of(strategy.rows(scenario))) is None:
+    if scenario.workload.extra_forward or (repeats := strategy.repeats(scenario)) is None:
         return None
     kept = FIRST_ROUNDS * strategy.pipeline_degree + FIRST_MICRO_BATCHES
-    while (excerpt := repeats.excerpt(kept)) is not None:
-        if (found := replay_excerpt(strategy, scenario, excerpt)) is not None:
+    for kept in (kept, 2 * kept) if kept <= AGAIN * repeats.count else (kept,):
+        excerpt = repeats.excerpt(kept)
+        if excerpt is not None and (found := replay_excerpt(strategy, scenario, excerpt)) is not None:
             trace, measures = found
             return Part(variant, Phase("iteration", trace.plan, 1), trace, measures)
-        kept *= 2
     return None
 
 

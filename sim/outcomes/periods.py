@@ -28,7 +28,7 @@ from strategies.plans.traces import Trace
 from strategies.scenario import Scenario
 from strategies.strategy import Refining, Repeating
 
-MULTIPLES: Final = (1, 2, 3, 4, 6)
+MULTIPLES: Final = (1, 2, 3, 4, 6, 8)
 """Periods of the order after which times are looked at: they may repeat less often."""
 TOLERANCE: Final = 1e-12
 """Share of an iteration by which times may differ: sums in another order differ in their last digits."""
@@ -126,7 +126,9 @@ class _Times:
         period_s = float(last_s - before_s)
         end_s = self._still_s(before_s, last_s)
         ops = [range(*np.searchsorted(own, (end_s - period_s, end_s), "right")) for own in self.starts]
-        if any(start <= end_s for start, _ in self.trace.collectives) or not self._repeat(ops, each, period_s):
+        if any(start <= end_s for start, _ in self.trace.collectives) or not self._repeat(
+            ops, each, period_s
+        ):
             return None
         if not self._messages_repeat(end_s, period_s, count):
             return None
@@ -149,7 +151,10 @@ class _Times:
             of = self.excerpt.repeating[device]
             if not of.start <= place < place + 2 * count <= of.stop:
                 return False
-            if self.passes[device][place] != before or self.passes[device][place + 2 * count - 1] != own.stop - 1:
+            if (
+                self.passes[device][place] != before
+                or self.passes[device][place + 2 * count - 1] != own.stop - 1
+            ):
                 return False
             for times in (self.starts[device], self.ends[device]):
                 if not self._same(times[own.start : own.stop] - times[before : own.start], period_s):
@@ -197,7 +202,9 @@ def with_all_periods(trace: Trace, window: Window, network: Network) -> Measures
     return grown(Measures.of(trace, peaks_bytes), window.times, window.period_s, added)
 
 
-def replay_excerpt(strategy: Repeating, scenario: Scenario, excerpt: Excerpt) -> tuple[Trace, Measures] | None:
+def replay_excerpt(
+    strategy: Repeating, scenario: Scenario, excerpt: Excerpt
+) -> tuple[Trace, Measures] | None:
     """The trace of an excerpt and the measures of the whole iteration; None where these do not follow from it.
 
     Of what a strategy's refinements give, the fastest.

@@ -31,6 +31,8 @@ FIRST_MICRO_BATCHES: Final = 6
 FIRST_ROUNDS: Final = 3
 """Times as many micro-batches as positions that are replayed first of a long pipeline; twice as many where these do
 not come to repeat one another."""
+AGAIN: Final = 1 / 8
+"""Share of all micro-batches that these first ones are at most where twice as many are tried next."""
 LEAST_MICRO_BATCHES: Final = 24
 """Micro-batches of pipelines that are never replayed whole without a look at whether fewer would do."""
 FIRST_STEPS: Final = 6

@@ -1,8 +1,8 @@
 """Excerpts: orders of many micro-batches without some in their middle, over which all positions repeat themselves."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Final, NamedTuple, Self
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from strategies.plans.actions import Rows, StageAction
 
-CYCLE: Final = 12
+CYCLE: Final = 24
 """Periods of an order of which as many are left out as a multiple of this, so that times may repeat less often."""
 SHORT_CYCLE: Final = 2
 """The same where a period is as many micro-batches as there are positions."""
@@ -32,30 +32,32 @@ class Excerpt(NamedTuple):
     repeating: tuple[range, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Repeats:
-    """Rows that repeat themselves.
+class Repeats(NamedTuple):
+    """Rows that repeat themselves, which are so many times as long as what is held of them.
 
     Attributes:
-        rows: the passes of each position.
         count: micro-batches of each chain.
-        period: micro-batches of each chain after which they do.
-        repeating: for each position the passes over which it does.
+        shortest: the rows without any micro-batches that can be left out.
     """
 
-    rows: Rows
     count: int
-    period: int
-    repeating: tuple[range, ...]
+    shortest: Excerpt
 
     @classmethod
     def of(cls, rows: Rows) -> Self | None:
         """The shortest period of rows; None where there is none that they keep to in their middle."""
-        degree = len(rows)
+        degree, (count, *others) = len(rows), {*Counter(map(itemgetter(0, 1), rows[0])).values()}
+        if others:
+            return None
         for period in dict.fromkeys((1, 2, degree // 2, degree)):
-            if period and (found := [*_all_repeating(rows, period)]) and len(found) == degree:
-                (count,) = set(Counter(map(itemgetter(0, 1), rows[0])).values())
-                return cls(rows, count, period, tuple(found))
+            if period and len(found := [*_all_repeating(rows, period)]) == degree:
+                times = min(len(own) // each for own, each in found) - 1
+                short = [
+                    _without(row, own.start, times * each, times * period)
+                    for row, (own, each) in zip(rows, found, strict=True)
+                ]
+                ranges = tuple([range(own.start, own.stop - times * each) for own, each in found])
+                return cls(count, Excerpt(tuple(short), times * period, period, ranges))
         return None
 
     def excerpt(self, kept: int) -> Excerpt | None:
@@ -64,27 +66,43 @@ class Repeats:
         Args:
             kept: micro-batches of each chain.
         """
-        cycle = self.period * (CYCLE if self.period <= SHORT_CYCLE else SHORT_CYCLE)
-        passes = [len(set(map(itemgetter(0, 1), row))) for row in self.rows]
-        there = (len(own) // each - self.period for own, each in zip(self.repeating, passes, strict=True))
-        left_out = min(self.count - kept, *there) // cycle * cycle
+        rows, most, period, repeating = self.shortest
+        cycle = period * (CYCLE if period <= SHORT_CYCLE else SHORT_CYCLE)
+        left_out = min(self.count - kept, most) // cycle * cycle
         if left_out < self.count / 2:
             return None
-        parts = zip(self.rows, self.repeating, passes, strict=True)
-        rows = tuple([_without(row, own.start, left_out * each, left_out) for row, own, each in parts])
-        parts = zip(self.rows, self.repeating, passes, strict=True)
-        repeating = tuple([range(own.start, own.stop - left_out * each) for _, own, each in parts])
-        return Excerpt(rows, left_out, self.period, repeating)
+        times = (most - left_out) // period
+        each = [period * len(set(map(itemgetter(0, 1), row))) for row in rows]
+        longer = [
+            _with(row, own.start, count, times, period)
+            for row, own, count in zip(rows, repeating, each, strict=True)
+        ]
+        ranges = [
+            range(own.start, own.stop + times * count) for own, count in zip(repeating, each, strict=True)
+        ]
+        return Excerpt(tuple(longer), left_out, period, tuple(ranges))
 
 
 def _without(row: Sequence[StageAction], at: int, passes: int, left_out: int) -> tuple[StageAction, ...]:
-    """A row without so many passes from one on, those after them numbered on."""
-    after = (StageAction(stage, kind, number - left_out) for stage, kind, number in row[at + passes :])
-    return (*row[:at], *after)
+    """A row without so many passes from one on, and those after them numbered on."""
+    return (*row[:at], *_later(row[at + passes :], -left_out))
 
 
-def _all_repeating(rows: Rows, period: int) -> Iterator[range]:
-    """For each position the passes over which it repeats itself; it ends at the first that does not."""
+def _with(
+    row: Sequence[StageAction], at: int, passes: int, times: int, period: int
+) -> tuple[StageAction, ...]:
+    """A row with so many passes from one on so many times more, and those after them numbered on."""
+    more = chain.from_iterable(_later(row[at : at + passes], n * period) for n in range(times))
+    return (*row[:at], *more, *_later(row[at:], times * period))
+
+
+def _later(passes: Iterable[StageAction], count: int) -> Iterator[StageAction]:
+    """Passes for micro-batches that come so many later."""
+    return (StageAction(stage, kind, number + count) for stage, kind, number in passes)
+
+
+def _all_repeating(rows: Rows, period: int) -> Iterator[tuple[range, int]]:
+    """For each position the passes over which it repeats itself, and those of a period, up to one that does not."""
     for row in rows:
         found = _repeating(row, period)
         if found is None:
@@ -92,7 +110,7 @@ def _all_repeating(rows: Rows, period: int) -> Iterator[range]:
         yield found
 
 
-def _repeating(row: Sequence[StageAction], period: int) -> range | None:
+def _repeating(row: Sequence[StageAction], period: int) -> tuple[range, int] | None:
     """The passes about the middle of a row after each of which, a period on, comes the same one of a later micro-batch.
 
     None where the one in the middle is not among them, or where not every pass of a stage is in each period.
@@ -108,4 +126,4 @@ def _repeating(row: Sequence[StageAction], period: int) -> range | None:
     stop = int(differs[at]) if at < len(differs) else len(row) - each
     if not start <= middle < stop or set(Counter(looks[start : start + each]).values()) != {period}:
         return None
-    return range(start, stop + each)
+    return range(start, stop + each), each

@@ -165,7 +165,9 @@ class PipelineBuilder:
                 kept: list[int] = []
                 if self.recipe.cross_iteration or source not in self.scenario.frozen:
                     for number in here:
-                        inputs.setdefault((stage, number), []).append(self._given(source, stage, number, size))
+                        inputs.setdefault((stage, number), []).append(
+                            self._given(source, stage, number, size)
+                        )
                     if left_out:
                         kept.append(self._given(source, stage, left_out.start, size * len(left_out)))
                 else:

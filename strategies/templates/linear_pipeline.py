@@ -10,7 +10,7 @@ from strategies import parameters as fields
 from strategies.bounds.critical_path import order_bound
 from strategies.bounds.pipelines import pipeline_bound
 from strategies.orders.capacity import most_in_flight
-from strategies.orders.excerpts import Excerpt
+from strategies.orders.excerpts import Excerpt, Repeats
 from strategies.pipelining.candidates import shapes
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.sharding import sharded
@@ -56,9 +56,10 @@ class LinearPipeline(ABC):
         there = sharded(scenario) if shape.sharded else scenario
         return Layout.linear(there, shape, self.partition, self.skip_route)
 
-    def rows(self, scenario: Scenario) -> Rows:
-        """The forwards and backwards of each position, as ``order`` says them."""
-        return self.order()
+    def repeats(self, scenario: Scenario) -> Repeats | None:
+        """What of the order repeats itself; None where nothing does."""
+        key = ("repeats", self._own(), self.pipeline_degree, self.micro_batches)
+        return scenario.remember(key, lambda: Repeats.of(self.order()))
 
     def plan(self, scenario: Scenario, excerpt: Excerpt | None = None) -> Plan:
         """The plan of one iteration, or of an excerpt of it."""

@@ -8,7 +8,7 @@ from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.bounds.two_way import two_way_bound, two_way_least_memory
 from strategies.orders.chimera import chimera_order
-from strategies.orders.excerpts import Excerpt
+from strategies.orders.excerpts import Excerpt, Repeats
 from strategies.pipelining.candidates import shapes
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Shape
@@ -52,14 +52,16 @@ class Bidirectional:
         """
         return two_way_layout(scenario, Shape.of(self), self.partition, self.skip_route)
 
-    def rows(self, scenario: Scenario) -> Rows:
-        """The forwards and backwards of each position."""
-        return two_way_rows(self.layout(scenario))
+    def repeats(self, scenario: Scenario) -> Repeats | None:
+        """What of the order repeats itself; None where nothing does."""
+        layout = self.layout(scenario)
+        return layout.remember("repeats", lambda: Repeats.of(two_way_rows(layout)))
 
     def plan(self, scenario: Scenario, excerpt: Excerpt | None = None) -> Plan:
         """The plan of one iteration, or of an excerpt of it."""
-        rows, left_out = (self.rows(scenario), 0) if excerpt is None else excerpt[:2]
-        return self.layout(scenario).plan(rows, blocking=self.p2p == "blocking", left_out=left_out)
+        layout = self.layout(scenario)
+        rows, left_out = (two_way_rows(layout), 0) if excerpt is None else excerpt[:2]
+        return layout.plan(rows, blocking=self.p2p == "blocking", left_out=left_out)
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:

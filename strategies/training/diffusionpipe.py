@@ -12,7 +12,7 @@ from profiles.checks import sum_in_order
 from strategies import parameters as fields
 from strategies.bounds.pipelines import pipeline_bound
 from strategies.bounds.two_way import two_way_bound, two_way_least_memory
-from strategies.orders.excerpts import Excerpt
+from strategies.orders.excerpts import Excerpt, Repeats
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.parameters import parameter
 from strategies.pipelining.builder import PipelineBuilder, Recipe
@@ -63,14 +63,21 @@ class DiffusionPipe(LinearPipeline):
             return two_way_layout(scenario, Shape.of(self), self.partition, self.skip_route)
         return LinearPipeline.layout(self, scenario)
 
-    def rows(self, scenario: Scenario) -> Rows:
-        """The forwards and backwards of each position."""
-        return two_way_rows(self.layout(scenario)) if _is_cascaded(scenario) else self.order()
+    def _rows(self, layout: Layout) -> Rows:
+        return two_way_rows(layout) if _is_cascaded(layout.scenario) else self.order()
+
+    def repeats(self, scenario: Scenario) -> Repeats | None:
+        """What of the order repeats itself; None where nothing does."""
+        if not _is_cascaded(scenario):
+            return LinearPipeline.repeats(self, scenario)
+        layout = self.layout(scenario)
+        return layout.remember("repeats", lambda: Repeats.of(self._rows(layout)))
 
     def _builder(self, scenario: Scenario, excerpt: Excerpt | None) -> PipelineBuilder:
-        rows, left_out = (self.rows(scenario), 0) if excerpt is None else excerpt[:2]
+        layout = self.layout(scenario)
+        rows, left_out = (self._rows(layout), 0) if excerpt is None else excerpt[:2]
         recipe = Recipe(blocking=self.p2p == "blocking", cross_iteration=True)
-        return PipelineBuilder(self.layout(scenario), rows, recipe, left_out)
+        return PipelineBuilder(layout, rows, recipe, left_out)
 
     def plan(self, scenario: Scenario, excerpt: Excerpt | None = None) -> Plan:
         """The plan of one iteration, or of an excerpt of it; where bubbles are to be filled, without the frozen work."""
