@@ -6,16 +6,13 @@ from typing import Any, NamedTuple, cast
 
 from profiles.errors import InfeasibleError
 from sim.outcomes.measures import Measures
-from sim.outcomes.periods import replay_excerpt
+from sim.outcomes.periods import with_all_periods
 from sim.outcomes.results import NamedTrace
 from sim.outcomes.steady import (
-    AGAIN,
     ALIKE,
     FIRST_MICRO_BATCHES,
-    FIRST_ROUNDS,
     FIRST_STEPS,
     LAST,
-    LEAST_MICRO_BATCHES,
     LEAST_TIMES,
     LONG_STEPS,
     SETTLED,
@@ -204,22 +201,12 @@ def _first_micro_batches(variant: Variant) -> Part | None:
 
 
 def _excerpt(variant: Variant) -> Part | None:
-    """An iteration of a long pipeline without micro-batches in its middle; None where that is not all of it.
-
-    None, too, with extra forwards, which all come first.
-    """
+    """An iteration of a long pipeline without micro-batches in its middle; None where that is not all of it."""
     strategy, scenario = variant.strategy, variant.scenario
-    if not isinstance(strategy, Repeating) or strategy.micro_batches < LEAST_MICRO_BATCHES:
+    if not isinstance(strategy, Repeating) or (found := with_all_periods(strategy, scenario)) is None:
         return None
-    if scenario.workload.extra_forward or (repeats := strategy.repeats(scenario)) is None:
-        return None
-    kept = FIRST_ROUNDS * strategy.pipeline_degree + FIRST_MICRO_BATCHES
-    for kept in (kept, 2 * kept) if kept <= AGAIN * repeats.count else (kept,):
-        excerpt = repeats.excerpt(kept)
-        if excerpt is not None and (found := replay_excerpt(strategy, scenario, excerpt)) is not None:
-            trace, measures = found
-            return Part(variant, Phase("iteration", trace.plan, 1), trace, measures)
-    return None
+    trace, measures = found
+    return Part(variant, Phase("iteration", trace.plan, 1), trace, measures)
 
 
 def _first_steps(variant: Variant, strategy: Sampler, scenario: SamplingScenario) -> Iterator[Part]:

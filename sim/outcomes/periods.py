@@ -16,7 +16,7 @@ import numpy as np
 
 from profiles.checks import sum_in_order
 from sim.outcomes.measures import Measures
-from sim.outcomes.steady import grown, piece
+from sim.outcomes.steady import FIRST_MICRO_BATCHES, grown, piece
 from sim.replay.engine import simulate
 from sim.replay.memory import FloatArray, IntArray, repeated_peak_memory_bytes
 from sim.replay.metrics import wire_spans
@@ -30,6 +30,12 @@ from strategies.strategy import Refining, Repeating
 
 MULTIPLES: Final = (1, 2, 3, 4, 6, 8)
 """Periods of the order after which times are looked at: they may repeat less often."""
+LEAST_MICRO_BATCHES: Final = 24
+"""Iterations of fewer are replayed whole."""
+FIRST_ROUNDS: Final = 2
+"""Micro-batches for each position that are replayed first, beyond the fewest that show the order and some more."""
+AGAIN: Final = 1 / 8
+"""Share of all micro-batches that these are at most where twice as many are tried next."""
 TOLERANCE: Final = 1e-12
 """Share of an iteration by which times may differ: sums in another order differ in their last digits."""
 
@@ -115,7 +121,7 @@ class _Times:
         return cls(trace, excerpt, starts, ends, passes, messages, arrived, moments)
 
     def window(self, count: int) -> Window | None:
-        """The last period of so many micro-batches of each chain that repeats the one before; None where it does not."""
+        """The last period of so many micro-batches of each chain; None where it does not repeat the one before."""
         each = [count * len({op[:2] for op in row}) for row in self.excerpt.rows]
         rows = zip(self.ends, self.passes, self.excerpt.repeating, strict=True)
         first = int(np.argmin([ends[passes[of.stop - 1]] for ends, passes, of in rows]))
@@ -190,7 +196,7 @@ class _Times:
         )
 
 
-def with_all_periods(trace: Trace, window: Window, network: Network) -> Measures:
+def _measures(trace: Trace, window: Window, network: Network) -> Measures:
     """Measures of a whole iteration, of whose excerpt a trace is."""
     ops, copies = enumerate(window.ops), trace.plan.placement.copies
     sizes_bytes, tensors = trace.plan.sizes_bytes, [tensor for tensor, _ in trace.wiring.slots]
@@ -202,32 +208,49 @@ def with_all_periods(trace: Trace, window: Window, network: Network) -> Measures
     return grown(Measures.of(trace, peaks_bytes), window.times, window.period_s, added)
 
 
-def replay_excerpt(
-    strategy: Repeating, scenario: Scenario, excerpt: Excerpt
-) -> tuple[Trace, Measures] | None:
-    """The trace of an excerpt and the measures of the whole iteration; None where these do not follow from it.
+def with_all_periods(strategy: Repeating, scenario: Scenario) -> tuple[Trace, Measures] | None:
+    """The trace of an excerpt of an iteration and the measures of all of it; None where these do not follow from it.
 
-    Of what a strategy's refinements give, the fastest.
+    None, too, where little can be left out, and with extra forwards, which all come first.
     """
-    plan = strategy.plan(scenario, excerpt)
-    network = network_of(scenario, plan.placement)
-    trace = simulate(plan, network)
-    window = first = window_of(trace, excerpt)
-    refined: list[tuple[float, Trace, Window]] = []
-    while window is not None and first is not None:
+    if strategy.micro_batches < LEAST_MICRO_BATCHES or scenario.workload.extra_forward:
+        return None
+    if (repeats := strategy.repeats(scenario)) is None:
+        return None
+    more = FIRST_ROUNDS * strategy.pipeline_degree + FIRST_MICRO_BATCHES
+    for count in (more, 2 * more) if more <= AGAIN * repeats.count else (more,):
+        if (excerpt := repeats.excerpt(count)) is None:
+            return None
+        plan = strategy.plan(scenario, excerpt)
+        replayed = simulate(plan, network_of(scenario, plan.placement))
+        if (window := window_of(replayed, excerpt)) is not None:
+            return _refined(strategy, scenario, excerpt, replayed, window)
+    return None
+
+
+def _refined(
+    strategy: Repeating, scenario: Scenario, excerpt: Excerpt, trace: Trace, window: Window
+) -> tuple[Trace, Measures] | None:
+    """The trace of an excerpt and the measures of the whole iteration; of its refinements, the fastest.
+
+    None where bubbles that are left out might be filled, or a refinement does not repeat itself.
+    """
+    network, first = network_of(scenario, trace.plan.placement), window
+    found: list[tuple[float, Trace, Window]] = []
+    while issubclass(type(strategy), Refining):  # asked of a class, as in ``jobs``
         end_s = trace.end_s + window.left_out_s
-        refining = issubclass(type(strategy), Refining)  # asked of a class, as in ``jobs``
-        plan = cast(Refining, strategy).refine(scenario, trace, excerpt, end_s) if refining else trace.plan
+        plan = cast(Refining, strategy).refine(scenario, trace, excerpt, end_s)
         if plan is trace.plan:
-            _, trace, window = min(refined, key=itemgetter(0), default=(end_s, trace, window))
-            return trace, with_all_periods(trace, window, network)
+            break
         if plan.filling is None or _fills(plan.filling, first):
             return None
         trace = simulate(plan, network)
-        window = window_of(trace, excerpt)
-        if window is not None:
-            refined.append((trace.end_s + window.left_out_s, trace, window))
-    return None
+        if (again := window_of(trace, excerpt)) is None:
+            return None
+        window = again
+        found.append((trace.end_s + window.left_out_s, trace, window))
+    _, trace, window = min(found, key=itemgetter(0), default=(0.0, trace, window))
+    return trace, _measures(trace, window, network)
 
 
 def _fills(filling: Filling, window: Window) -> bool:

@@ -28,13 +28,6 @@ LONG_STEPS: Final = 40
 """Runs of at most so many steps are replayed whole where cards share switches or no bound says when they are steady."""
 FIRST_MICRO_BATCHES: Final = 6
 """Micro-batches that are replayed of an iteration that has at least twice as many: the fewest that can be compared."""
-FIRST_ROUNDS: Final = 3
-"""Times as many micro-batches as positions that are replayed first of a long pipeline; twice as many where these do
-not come to repeat one another."""
-AGAIN: Final = 1 / 8
-"""Share of all micro-batches that these first ones are at most where twice as many are tried next."""
-LEAST_MICRO_BATCHES: Final = 24
-"""Micro-batches of pipelines that are never replayed whole without a look at whether fewer would do."""
 FIRST_STEPS: Final = 6
 """Steps beyond the warm-up that are replayed first; twice as many where these do not come to repeat one another."""
 SETTLED: Final = 9 / 8

@@ -60,15 +60,14 @@ class Repeats(NamedTuple):
                 return cls(count, Excerpt(tuple(short), times * period, period, ranges))
         return None
 
-    def excerpt(self, kept: int) -> Excerpt | None:
-        """The order of at least so many of the micro-batches of each chain; None where few can be left out.
+    def excerpt(self, more: int) -> Excerpt | None:
+        """The order with at least so many micro-batches of each chain more than the shortest.
 
-        Args:
-            kept: micro-batches of each chain.
+        None where no more than half of them can be left out.
         """
         rows, most, period, repeating = self.shortest
         cycle = period * (CYCLE if period <= SHORT_CYCLE else SHORT_CYCLE)
-        left_out = min(self.count - kept, most) // cycle * cycle
+        left_out = (most - more) // cycle * cycle
         if left_out < self.count / 2:
             return None
         times = (most - left_out) // period

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from profiles.costs.layers import ComponentCosts
 from strategies.pipelining.filling import FrozenChain
@@ -77,8 +77,7 @@ class Drafts:
         return tuple([item if isinstance(item, Op) else item.finish() for item in self._items])
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
+class _Segment(NamedTuple):
     """Samples [start, stop) of the group's batch whose activations lie on a position; None: anywhere."""
 
     start: int
@@ -181,11 +180,16 @@ class FrozenWork:
         """Lay out one frozen layer over its positions."""
         pending = self._pending_of(filled.component, filled.layer)
         shares = filled.shares or _shares(filled.samples, len(filled.positions))
-        taken: list[list[_Segment]] = []
+        there: dict[int | None, list[int]] = {}
+        for number, segment in enumerate(pending):
+            there.setdefault(segment.position, []).append(number)
+        left: list[_Segment | None] = [*pending]
+        anywhere, taken = there.get(None, []), list[list[_Segment]]()
         for position, share in zip(filled.positions, shares, strict=True):
-            taken.append(_take(pending, share, position))
+            taken.append(_take(left, sorted(there.get(position, []) + anywhere), share))
         for share, own in zip(shares, taken, strict=True):
-            own.extend(_take(pending, share - _count(own), None))
+            own.extend(_take(left, range(len(left)), share - _count(own)))
+        pending[:] = [segment for segment in left if segment is not None]
         for position, segments in zip(filled.positions, taken, strict=True):
             if segments:
                 self._add_op(filled, position, segments)
@@ -212,50 +216,44 @@ class FrozenWork:
         draft = Draft(FrozenAction(component, layer, local), duration_s)
         last = layer == len(self._model.components[component].layers) - 1
         following = self._outputs.setdefault(component, []) if last else self._following(component, layer)
-        for segment in segments:
-            if layer:
-                self._connect(segment, component, layer - 1, draft)
-            else:
+        following += [_Segment(start, stop, position, draft) for start, stop, _, _ in segments]
+        if layer:
+            self._connect(segments, component, layer - 1, draft)
+        else:
+            for start, stop, _, _ in segments:
                 for source in self._frozen_inputs(component):
-                    self.read_output(source, segment.start, segment.stop, draft)
-            following.append(_Segment(segment.start, segment.stop, position, draft))
+                    self.read_output(source, start, stop, draft)
         self.placed.append(PlacedOp(position, filled.bubble, draft))
 
     def _following(self, component: int, layer: int) -> list[_Segment]:
         return self._pending.setdefault((component, layer + 1), [])
 
-    def _connect(self, segment: _Segment, component: int, layer: int, reader: Draft) -> None:
+    def _connect(self, segments: Iterable[_Segment], component: int, layer: int, reader: Draft) -> None:
         output_bytes = self._model.components[component].layers[layer].output_bytes
-        tensor = self._new_tensor(segment, component, layer, output_bytes)
-        if tensor is not None:
-            reader.reads.append(tensor)
+        reader.reads += self._new_tensors(segments, component, layer, output_bytes)
 
-    def _new_tensor(
-        self, segment: _Segment, component: int, layer: int, bytes_per_sample: float
-    ) -> int | None:
-        if segment.writer is None:
-            return None
-        if self._recorder:
-            self._recorder.tensor(range(segment.start, segment.stop))
-        size = bytes_per_sample * (segment.stop - segment.start) / self._replicas
-        self._tensors.append(Tensor("frozen", component, layer, size))
-        segment.writer.writes.append(len(self._tensors) - 1)
-        return len(self._tensors) - 1
+    def _new_tensors(
+        self, segments: Iterable[_Segment], component: int, layer: int, bytes_per_sample: float
+    ) -> list[int]:
+        """New tensors of what was written of a layer, one of each segment."""
+        found = []
+        for start, stop, _, writer in segments:
+            if writer is None:
+                continue
+            if self._recorder:
+                self._recorder.tensor(range(start, stop))
+            size = bytes_per_sample * (stop - start) / self._replicas
+            found.append(len(self._tensors))
+            self._tensors.append(Tensor("frozen", component, layer, size))
+            writer.writes.append(found[-1])
+        return found
 
     def output(self, component: int, start: int, stop: int, bytes_per_sample: float) -> list[int]:
         """New tensors that together are so much of a component's output for samples [start, stop)."""
         last = len(self._model.components[component].layers) - 1
-        found = []
-        for segment in self._outputs.get(component, ()):
-            if segment.stop <= start or stop <= segment.start:
-                continue
-            piece = _Segment(
-                max(start, segment.start), min(stop, segment.stop), segment.position, segment.writer
-            )
-            tensor = self._new_tensor(piece, component, last, bytes_per_sample)
-            if tensor is not None:
-                found.append(tensor)
-        return found
+        own = [of for of in self._outputs.get(component, ()) if of.start < stop and start < of.stop]
+        pieces = [of._replace(start=max(start, of.start), stop=min(stop, of.stop)) for of in own]
+        return self._new_tensors(pieces, component, last, bytes_per_sample)
 
     def read_output(self, component: int, start: int, stop: int, reader: Draft) -> None:
         """Let an op read a component's whole output for samples [start, stop)."""
@@ -272,23 +270,20 @@ def _count(segments: Iterable[_Segment]) -> int:
     return sum(segment.stop - segment.start for segment in segments)
 
 
-def _take(pending: list[_Segment], share: int, position: int | None) -> list[_Segment]:
-    """Take up to ``share`` samples out of a list: those that lie on a position or anywhere; None: any."""
+def _take(left: list[_Segment | None], numbers: Iterable[int], share: int) -> list[_Segment]:
+    """Take up to ``share`` samples out of some entries of a list, of which what is not taken is left."""
     taken: list[_Segment] = []
-    left: list[_Segment] = []
-    for number, segment in enumerate(pending):
+    for number in numbers:
         if share <= 0:
-            left += pending[number:]
             break
-        at = segment.position
-        if at != position and at is not None and position is not None:
-            left.append(segment)
+        if (segment := left[number]) is None:
             continue
-        cut = min(segment.stop, segment.start + share)
-        taken.append(_Segment(segment.start, cut, at, segment.writer))
-        share -= cut - segment.start
-        if cut < segment.stop:
-            left.append(_Segment(cut, segment.stop, at, segment.writer))
-    if taken:
-        pending[:] = left
+        start, stop = segment.start, segment.stop
+        if stop - start <= share:
+            taken.append(segment)
+            left[number] = None
+        else:
+            taken.append(segment._replace(stop=start + share))
+            left[number] = segment._replace(start=start + share)
+        share -= stop - start
     return taken

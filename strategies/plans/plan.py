@@ -65,7 +65,7 @@ class Tensors(Sequence[Tensor]):
         self.roles: list[str] = []
         self.sizes_bytes: list[float] = []
         self._firsts: list[int] = []
-        self._runs: list[tuple[int, range]] = []
+        self._runs: list[tuple[int, Sequence[int]]] = []
 
     def __len__(self) -> int:
         return len(self.roles)
@@ -98,7 +98,11 @@ class Tensors(Sequence[Tensor]):
 
     def append(self, tensor: Tensor) -> None:
         """Add one."""
-        self.add(tensor.role, tensor.stage, range(tensor.number, tensor.number + 1), tensor.size_bytes)
+        role, stage, number, size_bytes = tensor
+        self._firsts.append(len(self.roles))
+        self._runs.append((stage, (number,)))
+        self.roles.append(role)
+        self.sizes_bytes.append(size_bytes)
 
 
 class Op(NamedTuple):

@@ -80,7 +80,7 @@ class DiffusionPipe(LinearPipeline):
         return PipelineBuilder(layout, rows, recipe, left_out)
 
     def plan(self, scenario: Scenario, excerpt: Excerpt | None = None) -> Plan:
-        """The plan of one iteration, or of an excerpt of it; where bubbles are to be filled, without the frozen work."""
+        """The plan of one iteration, or an excerpt of it; where bubbles are to be filled, without the frozen work."""
         return self._builder(scenario, excerpt).build(None if self.fill == "none" else Filling(()))
 
     def refine(
