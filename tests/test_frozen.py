@@ -11,7 +11,7 @@ from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
 from strategies.pipelining.frozen import FrozenWork, all_at_once, frozen_chains
 from strategies.plans.actions import FrozenAction
-from strategies.plans.plan import FilledLayer
+from strategies.plans.plan import FilledLayer, Tensors
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import all_strategies, make_strategy
 
@@ -31,7 +31,7 @@ class Layout:
     """Frozen work over some positions, and the messages between them."""
 
     def __init__(self, scenario, batch_size, replicas=1):
-        self.tensors = []
+        self.tensors = Tensors()
         self.work = FrozenWork(scenario, batch_size, replicas, self.tensors)
 
     def place(self, component, layer, samples, positions, bubble=None, shares=None):

@@ -38,10 +38,10 @@ def test_a_plan_knows_roles_and_sizes_of_either(runs):
     assert [[*plan.sizes_bytes] for plan in plans] == [[tensor.size_bytes for tensor in each]] * 2
 
 
-def test_one_that_is_appended_follows_the_runs():
+def test_tensors_of_one_run_may_have_sizes_of_their_own():
     tensors, each = written_out([("saved", 0, 3, 2)])
-    tensors.append(Tensor("frozen", 1, 7, 5.0))
-    assert tensors == [*each, Tensor("frozen", 1, 7, 5.0)]
+    assert tensors.add("frozen", 1, [7, 7], [5.0, 6.0]) == [2, 3]
+    assert tensors == [*each, Tensor("frozen", 1, 7, 5.0), Tensor("frozen", 1, 7, 6.0)]
     assert tensors != each
 
 

@@ -33,11 +33,11 @@ MULTIPLES: Final = (1, 2, 3, 4, 6, 8)
 LEAST_MICRO_BATCHES: Final = 24
 """Iterations of fewer are replayed whole."""
 FIRST_ROUNDS: Final = 2
-"""Micro-batches for each position that are replayed first, beyond the fewest that show the order and some more."""
-AGAIN: Final = 1 / 8
-"""Share of all micro-batches that these are at most where twice as many are tried next."""
+"""Micro-batches for each position that are replayed beyond the fewest that show the order, and a few more."""
 TOLERANCE: Final = 1e-12
 """Share of an iteration by which times may differ: sums in another order differ in their last digits."""
+TIE: Final = 1e-9
+"""Share of an excerpt within which two times of the whole iteration might come in either order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Window:
         return self.times * self.period_s
 
 
-def window_of(trace: Trace, excerpt: Excerpt) -> Window | None:
+def window_of(trace: Trace, excerpt: Excerpt, network: Network) -> Window | None:
     """The last period of an excerpt that repeats the one before it; None where none does.
 
     None, too, where receives are posted, ops write before they end, or hosts dispatch: neither is looked into.
@@ -75,7 +75,7 @@ def window_of(trace: Trace, excerpt: Excerpt) -> Window | None:
     wiring = trace.wiring
     if any(wiring.posted) or any(wiring.early) or any(op.host_s for ops in trace.plan.ops for op in ops):
         return None
-    times = _Times.of(trace, excerpt)
+    times = _Times.of(trace, excerpt, network)
     for multiple in MULTIPLES:
         if excerpt.left_out % (multiple * excerpt.period) == 0:
             window = times.window(multiple * excerpt.period)
@@ -97,6 +97,7 @@ class _Times:
         messages: the slots of messages.
         arrived: for each slot when it arrives.
         moments: when anything happens, ascending.
+        network: its routes.
     """
 
     trace: Trace
@@ -107,9 +108,10 @@ class _Times:
     messages: IntArray
     arrived: FloatArray
     moments: FloatArray
+    network: Network
 
     @classmethod
-    def of(cls, trace: Trace, excerpt: Excerpt) -> "_Times":
+    def of(cls, trace: Trace, excerpt: Excerpt, network: Network) -> "_Times":
         starts, ends = ([np.array(own) for own in times] for times in (trace.starts, trace.ends))
         passes = [
             np.flatnonzero([type(op.action) is StageAction and op.action.kind != OPTIMIZER for op in ops])
@@ -118,7 +120,7 @@ class _Times:
         messages = np.flatnonzero([source is not None for source in trace.wiring.sources])
         sent, arrived = np.array(trace.sent), np.array(trace.arrived)
         moments = np.sort(np.concatenate([*starts, *ends, sent[messages], arrived[messages]]))
-        return cls(trace, excerpt, starts, ends, passes, messages, arrived, moments)
+        return cls(trace, excerpt, starts, ends, passes, messages, arrived, moments, network)
 
     def window(self, count: int) -> Window | None:
         """The last period of so many micro-batches of each chain; None where it does not repeat the one before."""
@@ -171,29 +173,51 @@ class _Times:
         return bool(np.all(np.abs(lags_s - period_s) <= TOLERANCE * self.trace.end_s))
 
     def _messages_repeat(self, end_s: float, period_s: float, count: int) -> bool:
-        """Whether what is on the wire, or was in the period before, was so a period earlier too."""
+        """Whether what is on the wire, or was in the period before, was so a period earlier too.
+
+        Not so where messages of several devices come to a port at once: last digits say which of them goes first.
+        """
         wiring, start_s = self.trace.wiring, end_s - period_s
-        slots = self.messages[self.arrived[self.messages] > start_s - period_s].tolist()
+        slots = self.messages[self.arrived[self.messages] > start_s - period_s]
         keys = [*wiring.slots]
-        earlier: dict[tuple[object, ...], int] = {}
-        later: dict[tuple[object, ...], int] = {}
-        for slot in slots:
-            tensor, target = keys[slot]
-            device, op = wiring.writers[tensor]
-            written_s, arrived_s = self.ends[device][op], self.arrived[slot]
-            if written_s <= end_s:
-                role, stage, number, _ = self.trace.plan.tensors[tensor]
-                if arrived_s > start_s:
-                    later[role, stage, number, target] = slot
-                if written_s <= start_s:
-                    earlier[role, stage, number + count, target] = slot
-        if earlier.keys() != later.keys():
+        writers = [wiring.writers[keys[slot][0]] for slot in slots.tolist()]
+        written_s = np.array([self.trace.ends[device][op] for device, op in writers])
+        if self._tied(slots[written_s > start_s], written_s[written_s > start_s]):
             return False
-        pairs = np.array([(earlier[name], later[name]) for name in earlier], np.int64).reshape(-1, 2)
+        now, before = (
+            {
+                (role, stage, number - shift, keys[slot][1]): slot
+                for slot in slots[(written_s <= moment_s) & (self.arrived[slots] > moment_s - period_s)].tolist()
+                for role, stage, number, _ in (self.trace.plan.tensors[keys[slot][0]],)
+            }
+            for moment_s, shift in ((end_s, count), (start_s, 0))
+        )
+        if now.keys() != before.keys():
+            return False
+        pairs = np.array([(before[name], now[name]) for name in now], np.int64).reshape(-1, 2)
         sent = np.array(self.trace.sent)
         return all(
             self._same(times[pairs[:, 1]] - times[pairs[:, 0]], period_s) for times in (sent, self.arrived)
         )
+
+    def _tied(self, slots: IntArray, written_s: FloatArray) -> bool:
+        """Whether messages of several devices come to a port at once."""
+        wiring = self.trace.wiring
+        targets = np.fromiter(map(itemgetter(1), wiring.slots), np.int64, len(wiring.slots))[slots]
+        sources = np.array([wiring.sources[slot] for slot in slots.tolist()], np.int64)
+        ports: dict[int, list[IntArray]] = {}
+        for source, target in {*zip(sources.tolist(), targets.tolist(), strict=True)}:
+            own = np.flatnonzero((sources == source) & (targets == target))
+            for port, hold_s in self.network.route(source, target).ports:
+                if hold_s:
+                    ports.setdefault(port, []).append(own)
+        return any(self._meet(written_s[own], sources[own]) for own in map(np.concatenate, ports.values()))
+
+    def _meet(self, times_s: FloatArray, sources: IntArray) -> bool:
+        """Whether two devices do something at once."""
+        order = np.argsort(times_s)
+        at_once = np.diff(times_s[order]) <= TIE * self.trace.end_s
+        return bool(np.any(at_once & (np.diff(sources[order]) != 0)))
 
 
 def _measures(trace: Trace, window: Window, network: Network) -> Measures:
@@ -217,15 +241,14 @@ def with_all_periods(strategy: Repeating, scenario: Scenario) -> tuple[Trace, Me
         return None
     if (repeats := strategy.repeats(scenario)) is None:
         return None
-    more = FIRST_ROUNDS * strategy.pipeline_degree + FIRST_MICRO_BATCHES
-    for count in (more, 2 * more) if more <= AGAIN * repeats.count else (more,):
-        if (excerpt := repeats.excerpt(count)) is None:
-            return None
-        plan = strategy.plan(scenario, excerpt)
-        replayed = simulate(plan, network_of(scenario, plan.placement))
-        if (window := window_of(replayed, excerpt)) is not None:
-            return _refined(strategy, scenario, excerpt, replayed, window)
-    return None
+    excerpt = repeats.excerpt(FIRST_ROUNDS * strategy.pipeline_degree + FIRST_MICRO_BATCHES)
+    if excerpt is None:
+        return None
+    plan = strategy.plan(scenario, excerpt)
+    network = network_of(scenario, plan.placement)
+    trace = simulate(plan, network)
+    window = window_of(trace, excerpt, network)
+    return None if window is None else _refined(strategy, scenario, excerpt, trace, window)
 
 
 def _refined(
@@ -245,7 +268,7 @@ def _refined(
         if plan.filling is None or _fills(plan.filling, first):
             return None
         trace = simulate(plan, network)
-        if (again := window_of(trace, excerpt)) is None:
+        if (again := window_of(trace, excerpt, network)) is None:
             return None
         window = again
         found.append((trace.end_s + window.left_out_s, trace, window))

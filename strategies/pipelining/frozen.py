@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from profiles.costs.layers import ComponentCosts
 from strategies.pipelining.filling import FrozenChain
 from strategies.plans.actions import Action, FrozenAction
-from strategies.plans.plan import FilledLayer, Op, Tensor, Tensors
+from strategies.plans.plan import FilledLayer, Op, Tensors
 from strategies.scenario import Scenario
 
 
@@ -162,7 +162,7 @@ class FrozenWork:
         scenario: Scenario,
         batch_size: int,
         replicas: int,
-        tensors: Tensors | list[Tensor],
+        tensors: Tensors,
         recorder: SampleRecorder | None = None,
     ) -> None:
         self._scenario = scenario
@@ -236,17 +236,16 @@ class FrozenWork:
         self, segments: Iterable[_Segment], component: int, layer: int, bytes_per_sample: float
     ) -> list[int]:
         """New tensors of what was written of a layer, one of each segment."""
-        found = []
+        sizes_bytes: list[float] = []
+        first = len(self._tensors)
         for start, stop, _, writer in segments:
             if writer is None:
                 continue
             if self._recorder:
                 self._recorder.tensor(range(start, stop))
-            size = bytes_per_sample * (stop - start) / self._replicas
-            found.append(len(self._tensors))
-            self._tensors.append(Tensor("frozen", component, layer, size))
-            writer.writes.append(found[-1])
-        return found
+            writer.writes.append(first + len(sizes_bytes))
+            sizes_bytes.append(bytes_per_sample * (stop - start) / self._replicas)
+        return self._tensors.add("frozen", component, [layer] * len(sizes_bytes), sizes_bytes)
 
     def output(self, component: int, start: int, stop: int, bytes_per_sample: float) -> list[int]:
         """New tensors that together are so much of a component's output for samples [start, stop)."""

@@ -87,22 +87,16 @@ class Tensors(Sequence[Tensor]):
 
     __hash__ = None  # type: ignore[assignment]  # it grows
 
-    def add(self, role: str, stage: int, numbers: range, size_bytes: float) -> list[int]:
-        """The indices of new tensors, one for each number, that are all of one size."""
-        first, count = len(self), len(numbers)
+    def add(
+        self, role: str, stage: int, numbers: Sequence[int], sizes_bytes: float | Sequence[float]
+    ) -> list[int]:
+        """The indices of new tensors, one for each number; of one size, or each of its own."""
+        first, count = len(self.roles), len(numbers)
         self._firsts.append(first)
         self._runs.append((stage, numbers))
         self.roles += repeat(role, count)
-        self.sizes_bytes += repeat(size_bytes, count)
+        self.sizes_bytes += sizes_bytes if isinstance(sizes_bytes, Sequence) else repeat(sizes_bytes, count)
         return [*range(first, first + count)]
-
-    def append(self, tensor: Tensor) -> None:
-        """Add one."""
-        role, stage, number, size_bytes = tensor
-        self._firsts.append(len(self.roles))
-        self._runs.append((stage, (number,)))
-        self.roles.append(role)
-        self.sizes_bytes.append(size_bytes)
 
 
 class Op(NamedTuple):

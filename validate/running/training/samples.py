@@ -10,7 +10,7 @@ from typing import NamedTuple
 from profiles.architectures.models import Model
 from strategies.pipelining.frozen import FrozenWork
 from strategies.plans.actions import FORWARD, FrozenAction, StageAction
-from strategies.plans.plan import Plan
+from strategies.plans.plan import Plan, Tensors
 from strategies.scenario import Scenario
 
 Span = tuple[int, int]  # first and end of a range of samples
@@ -63,7 +63,7 @@ def frozen_samples(plan: Plan, scenario: Scenario, micro_batch: int) -> FrozenSa
     placement = plan.placement
     group_batch = scenario.workload.batch_size // placement.num_groups
     ledger = _Ledger()
-    work = FrozenWork(scenario, group_batch, placement.replicas, [], ledger)
+    work = FrozenWork(scenario, group_batch, placement.replicas, Tensors(), ledger)
     for layer in plan.filling.layers if plan.filling else ():
         work.place(layer)
     ops = {}
