@@ -61,7 +61,9 @@ def check_alike(point, scenario):
     for of in fields(Measures):
         expected = getattr(whole.measures, of.name)
         scale = whole.measures.duration_s if of.name.endswith("_s") else expected
-        assert getattr(found.measures, of.name) == pytest.approx(expected, rel=1e-9, abs=1e-9 * scale), of.name
+        assert getattr(found.measures, of.name) == pytest.approx(expected, rel=1e-9, abs=1e-9 * scale), (
+            of.name
+        )
     assert found.phase.plan.stages == whole.phase.plan.stages
     return found
 
@@ -88,3 +90,176 @@ def test_an_iteration_continued_from_an_excerpt_is_the_whole_iteration(data, mak
     p2p = data.draw(st.sampled_from(["overlapped"] * 3 + ["blocking"]))
     found = check_alike(replace(point, partition=partition, p2p=p2p), scenario)
     event(f"{name}: {'whole' if found.continued is None else 'continued'}")
+
+
+def slow_links(make, name="nvswitch"):
+    """Two nodes of four GPUs whose messages take a tenth of a layer, at times of which no two are the same."""
+    return make_cluster(
+        make_link(name, 3e8, 0.001, 0.002), make_link("nic", 4e8, 0.01, 0.01), devices_per_node=4,
+        call_s=0.01, memory_bytes_per_s=1e9,
+    )  # fmt: skip
+
+
+UNEVEN_S = (0.05, 0.1003, 0.1, 0.137, 0.0491, 0.0782, 0.1111, 0.0333)
+POINTS = {
+    "1f1b": {},
+    "1f1b, states sharded": {"optimizer": "sharded"},
+    "spp": {},
+    "zero-bubble": {},
+    "wave": {},
+    "interleaved": {"chunks": 2},
+    "diffusionpipe": {"fill": "partial"},
+    "diffusionpipe, unfilled": {"fill": "none"},
+}
+
+
+def point_of(words, micro_batches=240, **parameters):
+    own = {"pipeline_degree": 4, "group_size": 4, "micro_batches": micro_batches} | POINTS[words] | parameters
+    return make_strategy(words.split(",")[0], own)
+
+
+@pytest.mark.parametrize("words", POINTS)
+def test_of_a_long_pipeline_less_than_half_is_replayed(make, words, monkeypatch):
+    replayed, engine = [], periods.simulate
+    monkeypatch.setattr(periods, "simulate", lambda plan, *rest: replayed.append(plan) or engine(plan, *rest))
+    scenario, point = scenario_of(make, slow_links(make), 240, UNEVEN_S), point_of(words)
+    found = check_alike(point, scenario)
+    assert found.continued is not None
+    for plan in replayed:
+        passes = Counter(
+            op.action[:2] for row in plan.ops for op in row if isinstance(op.action, StageAction)
+        )
+        assert max(passes.values()) < 120
+
+
+def test_who_asks_for_the_trace_gets_all_micro_batches(make):
+    scenario, point = scenario_of(make, slow_links(make), 240, UNEVEN_S), point_of("1f1b")
+    (named,) = traces_of(point, scenario, measured_parts(point, scenario))
+    (whole,) = replay_parts(point, scenario)
+    assert named.trace.starts == whole.trace.starts
+
+
+def test_a_limit_that_an_iteration_exceeds_cuts_it_off(make):
+    scenario, point = scenario_of(make, slow_links(make), 240, UNEVEN_S), point_of("1f1b")
+    seconds = run_point(point, scenario).iteration_s
+    assert run_within(point, scenario, seconds) == seconds
+    assert run_within(point, scenario, seconds * (1 + 1e-12)).iteration_s == seconds
+
+
+WHOLE = {
+    "few micro-batches": ("1f1b", {"micro_batches": LEAST_MICRO_BATCHES - 4}, {}),
+    "extra forwards, which come first": ("1f1b", {}, {"self_conditioning": 1.0}),
+    "messages that block": ("1f1b", {"p2p": "blocking"}, {}),
+}
+
+
+@pytest.mark.parametrize("reason", WHOLE)
+def test_all_micro_batches_are_replayed_of(make, reason):
+    words, parameters, workload = WHOLE[reason]
+    point = point_of(words, **parameters)
+    scenario = scenario_of(make, slow_links(make), point.micro_batches, UNEVEN_S, **workload)
+    assert check_alike(point, scenario).continued is None
+
+
+@pytest.fixture
+def one_period(monkeypatch):
+    """Times repeat themselves as often as the order, or not at all."""
+    monkeypatch.setattr(periods, "MULTIPLES", (1,))
+
+
+def excerpt_of(make, words="1f1b"):
+    """An excerpt with its trace and its network."""
+    scenario, point = scenario_of(make, slow_links(make), 240, UNEVEN_S), point_of(words)
+    excerpt = point.repeats(scenario).excerpt(14)
+    plan = point.plan(scenario, excerpt)
+    network = Network(plan.placement)
+    return excerpt, simulate(plan, network), network
+
+
+def test_a_period_is_one_that_repeats_the_one_before(make):
+    excerpt, trace, network = excerpt_of(make)
+    window = window_of(trace, excerpt, network)
+    for device, ops in enumerate(window.ops):
+        for times in (trace.starts[device], trace.ends[device]):
+            lags = [times[index] - times[index - len(ops)] for index in ops]
+            assert lags == pytest.approx([window.period_s] * len(ops), rel=1e-11)
+    assert window.times * len(window.ops[0]) == 2 * excerpt.left_out
+
+
+def later(values, place, seconds=1e-6):
+    return [*values[:place], values[place] + seconds, *values[place + 1 :]]
+
+
+@pytest.mark.usefixtures("one_period")
+def test_an_op_that_comes_later_than_a_period_before_is_no_part_of_one(make):
+    excerpt, trace, network = excerpt_of(make)
+    window = window_of(trace, excerpt, network)
+    for times in ("starts", "ends"):
+        moved = [*getattr(trace, times)]
+        moved[2] = later(moved[2], window.ops[2].start)
+        assert window_of(replace(trace, **{times: moved}), excerpt, network) is None
+
+
+@pytest.mark.usefixtures("one_period")
+def test_a_message_that_comes_later_than_a_period_before_is_no_part_of_one(make):
+    excerpt, trace, network = excerpt_of(make)
+    window = window_of(trace, excerpt, network)
+    messages = [slot for slot, source in enumerate(trace.wiring.sources) if source is not None]
+    recent = [
+        slot for slot in messages if window.start_s < trace.sent[slot] < trace.arrived[slot] < window.end_s
+    ]
+    for times in ("sent", "arrived"):
+        moved = replace(trace, **{times: later(getattr(trace, times), recent[0])})
+        assert window_of(moved, excerpt, network) is None
+
+
+@pytest.mark.usefixtures("one_period")
+def test_a_collective_that_runs_beside_a_period_is_no_part_of_one(make):
+    excerpt, trace, network = excerpt_of(make)
+    window = window_of(trace, excerpt, network)
+    early = [(window.start_s, end) for _, end in trace.collectives]
+    assert early
+    assert window_of(replace(trace, collectives=early), excerpt, network) is None
+
+
+def test_where_a_chunk_of_a_collective_meets_something_else_nothing_is_continued(make):
+    excerpt, trace, network = excerpt_of(make)
+    assert window_of(replace(trace, nearest_s=1e-9), excerpt, network) is None
+
+
+def test_messages_of_alike_stages_that_meet_at_a_node_are_replayed_whole(make):
+    """The last digits of two times say which goes first, and with them how long the iteration takes."""
+    cluster = make_cluster(
+        make_link(bandwidth=3e7, latency_s=0.001, call_s=0.002),
+        make_link("nic", 3e7, 0.01, 0.01), devices_per_node=2, call_s=0.01, memory_bytes_per_s=1e9,
+    )  # fmt: skip
+    scenario = scenario_of(make, cluster, 96, [0.003] * 4, frozen=False, placement="data-inner")
+    point = make_strategy(
+        "interleaved", {"pipeline_degree": 2, "micro_batches": 96, "group_size": 2, "chunks": 2}
+    )
+    assert check_alike(point, scenario).continued is None
+
+
+@pytest.mark.parametrize("degree", [2, 3, 4, 8])
+@pytest.mark.parametrize("count", [48, 96, 240])
+def test_rows_of_an_excerpt_are_those_of_an_order_of_as_many(degree, count):
+    orders = {
+        1: lambda count: one_forward_one_backward_order(degree, count),
+        degree: lambda count: interleaved_order(degree, count, 3),
+    }
+    for period, order in orders.items():
+        repeats = Repeats.of(order(count))
+        assert repeats.shortest.period == period
+        assert repeats.shortest.rows == order(count - repeats.shortest.left_out)
+        for more in range(0, 48, 7):
+            if (excerpt := repeats.excerpt(more)) is not None:
+                assert excerpt.rows == order(count - excerpt.left_out)
+                assert excerpt.left_out >= count / 2
+
+
+def test_an_order_without_a_period_has_no_excerpt():
+    assert Repeats.of(gpipe_order(4, 64)) is None
+    row, *others = one_forward_one_backward_order(4, 64)
+    swapped = (*row[:60], row[61], row[60], *row[62:])
+    found = Repeats.of((swapped, *others))
+    assert found is None or found.excerpt(0) is None

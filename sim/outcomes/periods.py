@@ -73,6 +73,8 @@ def window_of(trace: Trace, excerpt: Excerpt, network: Network) -> Window | None
     None, too, where receives are posted, ops write before they end, or hosts dispatch: neither is looked into.
     """
     wiring = trace.wiring
+    if trace.nearest_s <= TIE * trace.end_s:  # in the whole iteration another might come first
+        return None
     if any(wiring.posted) or any(wiring.early) or any(op.host_s for ops in trace.plan.ops for op in ops):
         return None
     times = _Times.of(trace, excerpt, network)

@@ -89,6 +89,8 @@ class _Replay:
         self.done = [self.env.event() for _ in plan.collectives]
         self.before = previous_collectives(plan.collectives)
         self.beside = streams_of(plan)
+        self.last_send_s = -inf
+        self.nearest_s = inf
 
     def run(self) -> Trace:
         """Replay the plan to its end."""
@@ -122,7 +124,9 @@ class _Replay:
         ended_s, copies = max(last, default=0.0), self.plan.placement.copies
         collected = sum_in_order(route.sent_bytes for route in self.collective_routes)
         ops = self.starts, self.ends, self.early
-        return Trace(self.wiring, *ops, self.sent, self.arrived, spans, ended_s, sent * copies, collected)
+        return Trace(
+            self.wiring, *ops, self.sent, self.arrived, spans, ended_s, sent * copies, collected, self.nearest_s
+        )
 
     def _device(self, device: int, due_s: float | None = None, *, runs: bool = False) -> Process:
         """Walk one device's list: wait for what an op reads, run it, put what it wrote on the wire.
@@ -214,7 +218,7 @@ class _Replay:
         ports, travel_s = self.legs[slot]
         begin = now
         if ports:
-            clocks = self.clocks
+            self.last_send_s, clocks = now, self.clocks
             for port, _ in ports:
                 if clocks[port] > begin:
                     begin = clocks[port]
@@ -325,9 +329,10 @@ class _Move:
         Returns:
             Seconds at which all ports have carried the last of these chunks.
         """
-        (chunks, chunk_s, ports, shared), clocks, chunk, begin = self._way, self._clocks, self._chunk, now
+        (chunks, chunk_s, ports, shared), clocks, chunk = self._way, self._clocks, self._chunk
+        sent_s = self._replay.last_send_s
         while True:
-            begin = now
+            begin = before = now
             for port, _ in ports:
                 if clocks[port] > begin:
                     begin = clocks[port]
@@ -343,6 +348,8 @@ class _Move:
             now += end - now
             if chunk == chunks or now >= following:
                 break
+        near_s = min(before - sent_s, abs(following - before), abs(following - now))
+        self._replay.nearest_s = min(self._replay.nearest_s, near_s)
         for stream in self._streams:
             stream.until[self._number] = begin + self._route.wire_s * (chunks - chunk + 1) / chunks
         self._chunk = chunk
