@@ -330,7 +330,6 @@ class _Move:
             Seconds at which all ports have carried the last of these chunks.
         """
         (chunks, chunk_s, ports, shared), clocks, chunk = self._way, self._clocks, self._chunk
-        sent_s = self._replay.last_send_s
         while True:
             begin = before = now
             for port, _ in ports:
@@ -348,8 +347,10 @@ class _Move:
             now += end - now
             if chunk == chunks or now >= following:
                 break
-        near_s = min(before - sent_s, abs(following - before), abs(following - now))
-        self._replay.nearest_s = min(self._replay.nearest_s, near_s)
+        replay, to_next_s = self._replay, following - before
+        since_s, nearest_s = before - replay.last_send_s, replay.nearest_s
+        if to_next_s < nearest_s or since_s < nearest_s or -nearest_s < following - now < nearest_s:
+            replay.nearest_s = min(to_next_s, since_s, abs(following - now))
         for stream in self._streams:
             stream.until[self._number] = begin + self._route.wire_s * (chunks - chunk + 1) / chunks
         self._chunk = chunk
