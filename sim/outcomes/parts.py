@@ -202,7 +202,7 @@ def _first_micro_batches(variant: Variant) -> Part | None:
 
 def _excerpt(variant: Variant) -> Part | None:
     """An iteration of a long pipeline without micro-batches in its middle; None where that is not all of it."""
-    strategy, scenario = variant.strategy, variant.scenario
+    strategy, scenario = variant.strategy, cast(Scenario, variant.scenario)
     if not isinstance(strategy, Repeating) or (found := with_all_periods(strategy, scenario)) is None:
         return None
     trace, measures = found

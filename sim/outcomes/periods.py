@@ -6,7 +6,7 @@ before, a pipeline goes on as it did then. An iteration of which micro-batches i
 of the whole one: the period comes as many times more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import itemgetter
@@ -21,6 +21,7 @@ from sim.replay.engine import simulate
 from sim.replay.memory import FloatArray, IntArray, repeated_peak_memory_bytes
 from sim.replay.metrics import wire_spans
 from strategies.orders.excerpts import Excerpt
+from strategies.pipelining.frozen import FROZEN
 from strategies.plans.actions import OPTIMIZER, StageAction
 from strategies.plans.network import Network, network_of
 from strategies.plans.plan import Filling
@@ -126,7 +127,7 @@ class _Times:
 
     def window(self, count: int) -> Window | None:
         """The last period of so many micro-batches of each chain; None where it does not repeat the one before."""
-        each = [count * len({op[:2] for op in row}) for row in self.excerpt.rows]
+        each = [count // self.excerpt.period * passes for passes in self.excerpt.each]
         rows = zip(self.ends, self.passes, self.excerpt.repeating, strict=True)
         first = int(np.argmin([ends[passes[of.stop - 1]] for ends, passes, of in rows]))
         of = self.excerpt.repeating[first]
@@ -136,11 +137,9 @@ class _Times:
         period_s = float(last_s - before_s)
         end_s = self._still_s(before_s, last_s)
         ops = [range(*np.searchsorted(own, (end_s - period_s, end_s), "right")) for own in self.starts]
-        if any(start <= end_s for start, _ in self.trace.collectives) or not self._repeat(
-            ops, each, period_s
-        ):
+        if any(start <= end_s for start, _ in self.trace.collectives):
             return None
-        if not self._messages_repeat(end_s, period_s, count):
+        if not (self._repeat(ops, each, period_s) and self._messages_repeat(end_s, period_s, count)):
             return None
         return Window(end_s - period_s, period_s, self.excerpt.left_out // count, tuple(ops))
 
@@ -158,13 +157,9 @@ class _Times:
             if len(own) != count or before < 0:
                 return False
             place = int(np.searchsorted(self.passes[device], before))
+            passes = self.passes[device][place : place + 2 * count]
             of = self.excerpt.repeating[device]
-            if not of.start <= place < place + 2 * count <= of.stop:
-                return False
-            if (
-                self.passes[device][place] != before
-                or self.passes[device][place + 2 * count - 1] != own.stop - 1
-            ):
+            if not of.start <= place <= of.stop - 2 * count or {*passes[[0, -1]]} != {before, own.stop - 1}:
                 return False
             for times in (self.starts[device], self.ends[device]):
                 if not self._same(times[own.start : own.stop] - times[before : own.start], period_s):
@@ -186,14 +181,9 @@ class _Times:
         written_s = np.array([self.trace.ends[device][op] for device, op in writers])
         if self._tied(slots[written_s > start_s], written_s[written_s > start_s]):
             return False
-        now, before = (
-            {
-                (role, stage, number - shift, keys[slot][1]): slot
-                for slot in slots[(written_s <= moment_s) & (self.arrived[slots] > moment_s - period_s)].tolist()
-                for role, stage, number, _ in (self.trace.plan.tensors[keys[slot][0]],)
-            }
-            for moment_s, shift in ((end_s, count), (start_s, 0))
-        )
+        recent = self.arrived[slots] > end_s - period_s, self.arrived[slots] > start_s - period_s
+        now = self._by_name(slots[recent[0] & (written_s <= end_s)], count)
+        before = self._by_name(slots[recent[1] & (written_s <= start_s)], 0)
         if now.keys() != before.keys():
             return False
         pairs = np.array([(before[name], now[name]) for name in now], np.int64).reshape(-1, 2)
@@ -201,6 +191,16 @@ class _Times:
         return all(
             self._same(times[pairs[:, 1]] - times[pairs[:, 0]], period_s) for times in (sent, self.arrived)
         )
+
+    def _by_name(self, slots: IntArray, later: int) -> dict[Hashable, int]:
+        """Messages by what they bring where, and for which micro-batch, less some; frozen outputs are for none."""
+        keys, tensors = [*self.trace.wiring.slots], self.trace.plan.tensors
+        found: dict[Hashable, int] = {}
+        for slot in slots.tolist():
+            tensor, target = keys[slot]
+            role, stage, number, _ = tensors[tensor]
+            found[slot if role == FROZEN else (role, stage, number - later, target)] = slot
+        return found
 
     def _tied(self, slots: IntArray, written_s: FloatArray) -> bool:
         """Whether messages of several devices come to a port at once."""

@@ -107,6 +107,7 @@ class _Replay:
         times = self.starts, self.ends, self.sent, self.arrived
         ahead = Ahead(self.wiring, *times, self.legs, self.clocks)
         ahead.run()
+        self.last_send_s = max((ends[-1] for ends in self.ends if ends), default=-inf)
         pending = sorted(ahead.pending, key=itemgetter(0, 1))
         for due_s, _, device, start, _ in pending:
             self.env.process(self._device(device, due_s, runs=start != NEVER))
@@ -125,7 +126,15 @@ class _Replay:
         collected = sum_in_order(route.sent_bytes for route in self.collective_routes)
         ops = self.starts, self.ends, self.early
         return Trace(
-            self.wiring, *ops, self.sent, self.arrived, spans, ended_s, sent * copies, collected, self.nearest_s
+            self.wiring,
+            *ops,
+            self.sent,
+            self.arrived,
+            spans,
+            ended_s,
+            sent * copies,
+            collected,
+            self.nearest_s,
         )
 
     def _device(self, device: int, due_s: float | None = None, *, runs: bool = False) -> Process:

@@ -11,9 +11,9 @@ import numpy as np
 from strategies.plans.actions import Rows, StageAction
 
 CYCLE: Final = 24
-"""Periods of an order of which as many are left out as a multiple of this, so that times may repeat less often."""
+"""Periods are left out in multiples of so many: times may repeat themselves less often than the order does."""
 SHORT_CYCLE: Final = 2
-"""The same where a period is as many micro-batches as there are positions."""
+"""The same of periods longer than this, in micro-batches."""
 
 
 class Excerpt(NamedTuple):
@@ -24,79 +24,78 @@ class Excerpt(NamedTuple):
         left_out: micro-batches of each chain that are left out.
         period: micro-batches of each chain after which rows repeat themselves.
         repeating: for each position the passes over which it does so; what is left out may come at any place of them.
+        each: for each position how many passes a period has.
     """
 
     rows: Rows
     left_out: int
     period: int
     repeating: tuple[range, ...]
+    each: tuple[int, ...]
+
+    def longer(self, times: int) -> "Excerpt":
+        """The order with so many periods more, or fewer."""
+        rows = tuple(
+            [
+                _longer(row, own.start, each, times, self.period)
+                for row, own, each in zip(self.rows, self.repeating, self.each, strict=True)
+            ]
+        )
+        repeating = [
+            range(own.start, own.stop + times * each)
+            for own, each in zip(self.repeating, self.each, strict=True)
+        ]
+        left_out = self.left_out - times * self.period
+        return Excerpt(rows, left_out, self.period, tuple(repeating), self.each)
 
 
 class Repeats(NamedTuple):
-    """Rows that repeat themselves, which are so many times as long as what is held of them.
+    """An order that repeats itself, of which the shortest excerpt is held.
 
     Attributes:
-        count: micro-batches of each chain.
-        shortest: the rows without any micro-batches that can be left out.
+        micro_batches: of each chain.
+        shortest: the order without any micro-batches that can be left out.
     """
 
-    count: int
+    micro_batches: int
     shortest: Excerpt
 
     @classmethod
     def of(cls, rows: Rows) -> Self | None:
-        """The shortest period of rows; None where there is none that they keep to in their middle."""
+        """What of rows repeats itself; None where they do not keep to one period in their middle."""
         degree, (count, *others) = len(rows), {*Counter(map(itemgetter(0, 1), rows[0])).values()}
         if others:
             return None
         for period in dict.fromkeys((1, 2, degree // 2, degree)):
             if period and len(found := [*_all_repeating(rows, period)]) == degree:
-                times = min(len(own) // each for own, each in found) - 1
-                short = [
-                    _without(row, own.start, times * each, times * period)
-                    for row, (own, each) in zip(rows, found, strict=True)
-                ]
-                ranges = tuple([range(own.start, own.stop - times * each) for own, each in found])
-                return cls(count, Excerpt(tuple(short), times * period, period, ranges))
+                repeating, each = zip(*found, strict=True)
+                times = min(len(own) // passes for own, passes in found) - 1
+                return cls(count, Excerpt(rows, 0, period, repeating, each).longer(-times))
         return None
 
     def excerpt(self, more: int) -> Excerpt | None:
         """The order with at least so many micro-batches of each chain more than the shortest.
 
-        None where no more than half of them can be left out.
+        None where less than half of them can be left out.
         """
-        rows, most, period, repeating = self.shortest
+        most, period = self.shortest.left_out, self.shortest.period
         cycle = period * (CYCLE if period <= SHORT_CYCLE else SHORT_CYCLE)
         left_out = (most - more) // cycle * cycle
-        if left_out < self.count / 2:
-            return None
-        times = (most - left_out) // period
-        each = [period * len(set(map(itemgetter(0, 1), row))) for row in rows]
-        longer = [
-            _with(row, own.start, count, times, period)
-            for row, own, count in zip(rows, repeating, each, strict=True)
-        ]
-        ranges = [
-            range(own.start, own.stop + times * count) for own, count in zip(repeating, each, strict=True)
-        ]
-        return Excerpt(tuple(longer), left_out, period, tuple(ranges))
+        return (
+            self.shortest.longer((most - left_out) // period) if left_out >= self.micro_batches / 2 else None
+        )
 
 
-def _without(row: Sequence[StageAction], at: int, passes: int, left_out: int) -> tuple[StageAction, ...]:
-    """A row without so many passes from one on, and those after them numbered on."""
-    return (*row[:at], *_later(row[at + passes :], -left_out))
-
-
-def _with(
-    row: Sequence[StageAction], at: int, passes: int, times: int, period: int
+def _longer(
+    row: Sequence[StageAction], at: int, each: int, times: int, period: int
 ) -> tuple[StageAction, ...]:
-    """A row with so many passes from one on so many times more, and those after them numbered on."""
-    more = chain.from_iterable(_later(row[at : at + passes], n * period) for n in range(times))
-    return (*row[:at], *more, *_later(row[at:], times * period))
+    """A row in which the passes of a period, from one on, come so many times more, or less if that is negative."""
+    more = chain.from_iterable(_later(row[at : at + each], n * period) for n in range(times))
+    return (*row[:at], *more, *_later(row[at + max(0, -times) * each :], times * period))
 
 
 def _later(passes: Iterable[StageAction], count: int) -> Iterator[StageAction]:
-    """Passes for micro-batches that come so many later."""
+    """The same passes of micro-batches that come so many later."""
     return (StageAction(stage, kind, number + count) for stage, kind, number in passes)
 
 

@@ -8,13 +8,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from profiles.costs.layers import ComponentCosts
 from strategies.pipelining.filling import FrozenChain
 from strategies.plans.actions import Action, FrozenAction
 from strategies.plans.plan import FilledLayer, Op, Tensors
 from strategies.scenario import Scenario
+
+FROZEN: Final = "frozen"
+"""Role of what frozen layers write."""
 
 
 @dataclass(slots=True)
@@ -245,7 +248,7 @@ class FrozenWork:
                 self._recorder.tensor(range(start, stop))
             writer.writes.append(first + len(sizes_bytes))
             sizes_bytes.append(bytes_per_sample * (stop - start) / self._replicas)
-        return self._tensors.add("frozen", component, [layer] * len(sizes_bytes), sizes_bytes)
+        return self._tensors.add(FROZEN, component, [layer] * len(sizes_bytes), sizes_bytes)
 
     def output(self, component: int, start: int, stop: int, bytes_per_sample: float) -> list[int]:
         """New tensors that together are so much of a component's output for samples [start, stop)."""
