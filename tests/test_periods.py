@@ -11,7 +11,7 @@ from making import make_cluster, make_link
 from sim.outcomes import periods
 from sim.outcomes.measures import Measures
 from sim.outcomes.parts import measured_parts, replay_parts, traces_of
-from sim.outcomes.periods import LEAST_MICRO_BATCHES, window_of
+from sim.outcomes.periods import LEAST_MICRO_BATCHES, period_of
 from sim.outcomes.runs import run_point, run_within
 from sim.replay.engine import simulate
 from strategies.orders.excerpts import Repeats
@@ -178,12 +178,12 @@ def excerpt_of(make, words="1f1b"):
 
 def test_a_period_is_one_that_repeats_the_one_before(make):
     excerpt, trace, network = excerpt_of(make)
-    window = window_of(trace, excerpt, network)
-    for device, ops in enumerate(window.ops):
+    period = period_of(trace, excerpt, network)
+    for device, ops in enumerate(period.ops):
         for times in (trace.starts[device], trace.ends[device]):
             lags = [times[index] - times[index - len(ops)] for index in ops]
-            assert lags == pytest.approx([window.period_s] * len(ops), rel=1e-11)
-    assert window.times * len(window.ops[0]) == 2 * excerpt.left_out
+            assert lags == pytest.approx([period.period_s] * len(ops), rel=1e-11)
+    assert period.times * len(period.ops[0]) == 2 * excerpt.left_out
 
 
 def later(values, place, seconds=1e-6):
@@ -193,38 +193,38 @@ def later(values, place, seconds=1e-6):
 @pytest.mark.usefixtures("one_period")
 def test_an_op_that_comes_later_than_a_period_before_is_no_part_of_one(make):
     excerpt, trace, network = excerpt_of(make)
-    window = window_of(trace, excerpt, network)
+    period = period_of(trace, excerpt, network)
     for times in ("starts", "ends"):
         moved = [*getattr(trace, times)]
-        moved[2] = later(moved[2], window.ops[2].start)
-        assert window_of(replace(trace, **{times: moved}), excerpt, network) is None
+        moved[2] = later(moved[2], period.ops[2].start)
+        assert period_of(replace(trace, **{times: moved}), excerpt, network) is None
 
 
 @pytest.mark.usefixtures("one_period")
 def test_a_message_that_comes_later_than_a_period_before_is_no_part_of_one(make):
     excerpt, trace, network = excerpt_of(make)
-    window = window_of(trace, excerpt, network)
+    period = period_of(trace, excerpt, network)
     messages = [slot for slot, source in enumerate(trace.wiring.sources) if source is not None]
     recent = [
-        slot for slot in messages if window.start_s < trace.sent[slot] < trace.arrived[slot] < window.end_s
+        slot for slot in messages if period.start_s < trace.sent[slot] < trace.arrived[slot] < period.end_s
     ]
     for times in ("sent", "arrived"):
         moved = replace(trace, **{times: later(getattr(trace, times), recent[0])})
-        assert window_of(moved, excerpt, network) is None
+        assert period_of(moved, excerpt, network) is None
 
 
 @pytest.mark.usefixtures("one_period")
 def test_a_collective_that_runs_beside_a_period_is_no_part_of_one(make):
     excerpt, trace, network = excerpt_of(make)
-    window = window_of(trace, excerpt, network)
-    early = [(window.start_s, end) for _, end in trace.collectives]
+    period = period_of(trace, excerpt, network)
+    early = [(period.start_s, end) for _, end in trace.collectives]
     assert early
-    assert window_of(replace(trace, collectives=early), excerpt, network) is None
+    assert period_of(replace(trace, collectives=early), excerpt, network) is None
 
 
 def test_where_a_chunk_of_a_collective_meets_something_else_nothing_is_continued(make):
     excerpt, trace, network = excerpt_of(make)
-    assert window_of(replace(trace, nearest_s=1e-9), excerpt, network) is None
+    assert period_of(replace(trace, nearest_s=1e-9), excerpt, network) is None
 
 
 def test_messages_of_alike_stages_that_meet_at_a_node_are_replayed_whole(make):

@@ -42,7 +42,7 @@ TIE: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class Period:
     """A period of an excerpt that comes as often again in the whole iteration.
 
     Attributes:
@@ -68,7 +68,7 @@ class Window:
         return self.times * self.period_s
 
 
-def window_of(trace: Trace, excerpt: Excerpt, network: Network) -> Window | None:
+def period_of(trace: Trace, excerpt: Excerpt, network: Network) -> Period | None:
     """The last period of an excerpt that repeats the one before it; None where none does.
 
     None, too, where receives are posted, ops write before they end, or hosts dispatch: neither is looked into.
@@ -81,9 +81,9 @@ def window_of(trace: Trace, excerpt: Excerpt, network: Network) -> Window | None
     times = _Times.of(trace, excerpt, network)
     for multiple in MULTIPLES:
         if excerpt.left_out % (multiple * excerpt.period) == 0:
-            window = times.window(multiple * excerpt.period)
-            if window is not None:
-                return window
+            period = times.period(multiple * excerpt.period)
+            if period is not None:
+                return period
     return None
 
 
@@ -125,7 +125,7 @@ class _Times:
         moments = np.sort(np.concatenate([*starts, *ends, sent[messages], arrived[messages]]))
         return cls(trace, excerpt, starts, ends, passes, messages, arrived, moments, network)
 
-    def window(self, count: int) -> Window | None:
+    def period(self, count: int) -> Period | None:
         """The last period of so many micro-batches of each chain; None where it does not repeat the one before."""
         each = [count // self.excerpt.period * passes for passes in self.excerpt.each]
         rows = zip(self.ends, self.passes, self.excerpt.repeating, strict=True)
@@ -141,7 +141,7 @@ class _Times:
             return None
         if not (self._repeat(ops, each, period_s) and self._messages_repeat(end_s, period_s, count)):
             return None
-        return Window(end_s - period_s, period_s, self.excerpt.left_out // count, tuple(ops))
+        return Period(end_s - period_s, period_s, self.excerpt.left_out // count, tuple(ops))
 
     def _still_s(self, since_s: float, until_s: float) -> float:
         """A moment, between two, about which nothing happens for as long as possible."""
@@ -222,16 +222,16 @@ class _Times:
         return bool(np.any(at_once & (np.diff(sources[order]) != 0)))
 
 
-def _measures(trace: Trace, window: Window, network: Network) -> Measures:
+def _measures(trace: Trace, period: Period, network: Network) -> Measures:
     """Measures of a whole iteration, of whose excerpt a trace is."""
-    ops, copies = enumerate(window.ops), trace.plan.placement.copies
+    ops, copies = enumerate(period.ops), trace.plan.placement.copies
     sizes_bytes, tensors = trace.plan.sizes_bytes, [tensor for tensor, _ in trace.wiring.slots]
-    sends = (trace.wiring.sends[device][own.start : own.stop] for device, own in enumerate(window.ops))
+    sends = (trace.wiring.sends[device][own.start : own.stop] for device, own in enumerate(period.ops))
     sent = (slot for slots in chain.from_iterable(sends) for slot in slots)
     sizes = (sizes_bytes[tensors[slot]] for slot in sent if trace.wiring.sources[slot] is not None)
     added = replace(piece(trace, wire_spans(trace), ops, (), network), p2p_bytes=sum_in_order(sizes) * copies)
-    peaks_bytes = repeated_peak_memory_bytes(trace, window.start_s, window.end_s, window.times)
-    return grown(Measures.of(trace, peaks_bytes), window.times, window.period_s, added)
+    peaks_bytes = repeated_peak_memory_bytes(trace, period.start_s, period.end_s, period.times)
+    return grown(Measures.of(trace, peaks_bytes), period.times, period.period_s, added)
 
 
 def with_all_periods(strategy: Repeating, scenario: Scenario) -> tuple[Trace, Measures] | None:
@@ -249,36 +249,36 @@ def with_all_periods(strategy: Repeating, scenario: Scenario) -> tuple[Trace, Me
     plan = strategy.plan(scenario, excerpt)
     network = network_of(scenario, plan.placement)
     trace = simulate(plan, network)
-    window = window_of(trace, excerpt, network)
-    return None if window is None else _refined(strategy, scenario, excerpt, trace, window)
+    period = period_of(trace, excerpt, network)
+    return None if period is None else _refined(strategy, scenario, excerpt, trace, period)
 
 
 def _refined(
-    strategy: Repeating, scenario: Scenario, excerpt: Excerpt, trace: Trace, window: Window
+    strategy: Repeating, scenario: Scenario, excerpt: Excerpt, trace: Trace, period: Period
 ) -> tuple[Trace, Measures] | None:
     """The trace of an excerpt and the measures of the whole iteration; of its refinements, the fastest.
 
     None where bubbles that are left out might be filled, or a refinement does not repeat itself.
     """
-    network, first = network_of(scenario, trace.plan.placement), window
-    found: list[tuple[float, Trace, Window]] = []
+    network, first = network_of(scenario, trace.plan.placement), period
+    found: list[tuple[float, Trace, Period]] = []
     while issubclass(type(strategy), Refining):  # asked of a class, as in ``jobs``
-        end_s = trace.end_s + window.left_out_s
+        end_s = trace.end_s + period.left_out_s
         plan = cast(Refining, strategy).refine(scenario, trace, excerpt, end_s)
         if plan is trace.plan:
             break
         if plan.filling is None or _fills(plan.filling, first):
             return None
         trace = simulate(plan, network)
-        if (again := window_of(trace, excerpt, network)) is None:
+        if (again := period_of(trace, excerpt, network)) is None:
             return None
-        window = again
-        found.append((trace.end_s + window.left_out_s, trace, window))
-    _, trace, window = min(found, key=itemgetter(0), default=(0.0, trace, window))
-    return trace, _measures(trace, window, network)
+        period = again
+        found.append((trace.end_s + period.left_out_s, trace, period))
+    _, trace, period = min(found, key=itemgetter(0), default=(0.0, trace, period))
+    return trace, _measures(trace, period, network)
 
 
-def _fills(filling: Filling, window: Window) -> bool:
+def _fills(filling: Filling, period: Period) -> bool:
     """Whether a bubble of a period is filled: others of the same kind, which are left out, then might be too."""
     starts_s = (filling.bubbles[layer.bubble].start_s for layer in filling.layers if layer.bubble is not None)
-    return any(window.start_s < start_s <= window.end_s for start_s in starts_s)
+    return any(period.start_s < start_s <= period.end_s for start_s in starts_s)
