@@ -39,10 +39,23 @@ def clusters(draw):
     return make_cluster(inside, between, devices_per_node=draw(st.sampled_from([2, 4, 8])), **rest)
 
 
-def scenario_of(make, cluster, count, times_s=(0.05, 0.1, 0.1, 0.05), backbones=1, frozen=True, **workload):
+def scenario_of(
+    make,
+    cluster,
+    count,
+    times_s=(0.05, 0.1, 0.1, 0.05),
+    backbones=1,
+    frozen=True,
+    encoder_s=0.001,
+    **workload,
+):
     """A backbone, or several, behind a frozen encoder, on eight GPUs with ``count`` samples each."""
     encoder = make.component(
-        "encoder", [0.001, 0.002, 0.003], trainable=False, output_bytes=1e6, parameters=10**5
+        "encoder",
+        [encoder_s, 2 * encoder_s, 3 * encoder_s],
+        trainable=False,
+        output_bytes=1e6,
+        parameters=10**5,
     )
     inputs = ["encoder"] if frozen else []
     unets = [
@@ -225,6 +238,24 @@ def test_a_collective_that_runs_beside_a_period_is_no_part_of_one(make):
 def test_where_a_chunk_of_a_collective_meets_something_else_nothing_is_continued(make):
     excerpt, trace, network = excerpt_of(make)
     assert period_of(replace(trace, nearest_s=1e-9), excerpt, network) is None
+
+
+def test_where_messages_meet_at_a_port_nothing_is_continued(make, monkeypatch):
+    """Of equal stages in rounds, whose forwards and gradients come to a card at once."""
+    cluster = make_cluster(
+        make_link("nvswitch", 3e8, 0.001, 0.002), devices_per_node=8, memory_bytes_per_s=1e9
+    )
+    scenario, point = scenario_of(make, cluster, 240, [0.1] * 8), point_of("interleaved")
+    assert check_alike(point, scenario).continued is None
+    monkeypatch.setattr(periods, "TIE", -1.0)
+    assert measured_parts(point, scenario)[0].continued is not None
+
+
+def test_bubbles_that_are_filled_one_after_the_other_are_replayed_whole(make):
+    for encoder_s, whole in ((0.001, False), (0.02, True)):
+        scenario = scenario_of(make, slow_links(make), 240, UNEVEN_S, encoder_s=encoder_s)
+        found = check_alike(point_of("diffusionpipe"), scenario)
+        assert (found.continued is None) == whole
 
 
 def test_messages_of_alike_stages_that_meet_at_a_node_are_replayed_whole(make):
