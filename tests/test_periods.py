@@ -11,13 +11,15 @@ from making import make_cluster, make_link
 from sim.outcomes import periods
 from sim.outcomes.measures import Measures
 from sim.outcomes.parts import measured_parts, replay_parts, traces_of
-from sim.outcomes.periods import LEAST_MICRO_BATCHES, period_of
+from sim.outcomes.periods import LEAST_MICRO_BATCHES, Period, is_filled, period_of
 from sim.outcomes.runs import run_point, run_within
 from sim.replay.engine import simulate
 from strategies.orders.excerpts import Repeats
 from strategies.orders.named import gpipe_order, interleaved_order, one_forward_one_backward_order
 from strategies.plans.actions import StageAction
+from strategies.plans.bubbles import Bubble
 from strategies.plans.network import Network
+from strategies.plans.plan import FilledLayer, Filling
 from strategies.registry import make_strategy, strategies_of
 
 REPEATING = [name for name, of in strategies_of("train").items() if hasattr(of, "repeats")]
@@ -256,6 +258,13 @@ def test_bubbles_that_are_filled_one_after_the_other_are_replayed_whole(make):
         scenario = scenario_of(make, slow_links(make), 240, UNEVEN_S, encoder_s=encoder_s)
         found = check_alike(point_of("diffusionpipe"), scenario)
         assert (found.continued is None) == whole
+
+
+def test_a_period_is_filled_where_one_of_its_bubbles_is():
+    bubbles = [Bubble(start_s, start_s + 0.5, (0,)) for start_s in (0.0, 3.0, 6.0)]
+    for number, filled in ((None, False), (0, False), (1, True), (2, False)):
+        layers = [FilledLayer(number, 0, 0, 8, (0,), 8, 0.1)]
+        assert is_filled(Filling(layers, bubbles), Period(2.0, 2.0, 5, ())) is filled
 
 
 def test_messages_of_alike_stages_that_meet_at_a_node_are_replayed_whole(make):

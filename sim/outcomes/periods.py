@@ -267,7 +267,7 @@ def _refined(
         plan = cast(Refining, strategy).refine(scenario, trace, excerpt, end_s)
         if plan is trace.plan:
             break
-        if plan.filling is None or _fills(plan.filling, first):
+        if plan.filling is None or is_filled(plan.filling, first):
             return None
         trace = simulate(plan, network)
         if (again := period_of(trace, excerpt, network)) is None:
@@ -278,7 +278,7 @@ def _refined(
     return trace, _measures(trace, period, network)
 
 
-def _fills(filling: Filling, period: Period) -> bool:
-    """Whether a bubble of a period is filled: others of the same kind, which are left out, then might be too."""
+def is_filled(filling: Filling, period: Period) -> bool:
+    """Whether a bubble of a period is filled: alike ones, which are left out, might then be filled too."""
     starts_s = (filling.bubbles[layer.bubble].start_s for layer in filling.layers if layer.bubble is not None)
     return any(period.start_s < start_s <= period.end_s for start_s in starts_s)
