@@ -96,7 +96,9 @@ def test_an_iteration_continued_from_an_excerpt_is_the_whole_iteration(data, mak
     backbones = 2 if name in ("bidirectional", "diffusionpipe") and data.draw(st.booleans()) else 1
     count, frozen = data.draw(st.sampled_from([12, 24, 36, 48, 96])), data.draw(st.booleans())
     cluster = data.draw(clusters())
-    scenario = scenario_of(make, cluster, count, times_s, backbones=backbones, frozen=frozen, **workload)
+    encoder_s = data.draw(st.sampled_from([0.0001, 0.001, 0.02]))
+    behind = {"backbones": backbones, "frozen": frozen, "encoder_s": encoder_s}
+    scenario = scenario_of(make, cluster, count, times_s, **behind, **workload)
     offered = strategies_of("train")[name].candidates(scenario)
     many = [point for point in offered if point.micro_batches >= LEAST_MICRO_BATCHES]
     assume(many)
