@@ -184,7 +184,7 @@ def test_weights_are_copied_out_of_their_buffer_and_gradients_into_theirs(reshar
 
 @pytest.mark.parametrize("reshard", ["true", "false"])
 def test_the_bound_counts_compute_that_exchanges_slow_down(reshard):
-    asked = Scenario(load_model("flux-dev"), load_cluster("p4de"), TrainingWorkload(64, 256))
+    asked = Scenario(load_model("flux-dev"), load_cluster("p4de"), TrainingWorkload(64, 2048))
     point = fsdp(reshard=reshard, micro_batches=4)
     end_s = replay(point, asked).end_s
     assert 0.99 * end_s < point.bound(asked) <= end_s
