@@ -162,6 +162,10 @@ class Pulse:
         key = ("pulse bound", self, scenario.workload.extra_forward)
         return scenario.remember(key, lambda: staged_bound(self.layout(scenario)))
 
+    def busiest_s(self, scenario: Scenario) -> float:
+        """Seconds that the passes of the busiest position take."""
+        return self.layout(scenario).busiest_s()
+
     def ordered_s(self, scenario: Scenario) -> float:
         """Seconds that no iteration in the synthesised order can undercut."""
         return ordered_bound(self.layout(scenario), lambda: self.ordering(scenario).rows, ("pulse", self))
