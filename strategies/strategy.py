@@ -169,6 +169,19 @@ class Searching(Protocol):
 
 
 @runtime_checkable
+class RoughlyBounded(Protocol):
+    """A strategy whose bound takes a while; a sweep asks for it only where compute alone leaves a point in question."""
+
+    def busiest_s(self, scenario: Any) -> float:  # noqa: ANN401  of its own task
+        """Seconds that the backbones' passes on the busiest device take; no more than ``bound``.
+
+        Raises:
+            InfeasibleError: this point does not exist for the scenario.
+        """
+        ...
+
+
+@runtime_checkable
 class Scheduled(Protocol):
     """A strategy whose order depends on its own parameters alone."""
 

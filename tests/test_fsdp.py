@@ -170,7 +170,8 @@ def test_collectives_of_other_groups_do_not_wait_for_one_another(scenario):
 
 @pytest.mark.parametrize(("reshard", "gathered"), [("true", True), ("false", False)])
 def test_weights_are_copied_out_of_their_buffer_and_gradients_into_theirs(reshard, gathered):
-    asked = Scenario(load_model("flux-dev"), load_cluster("p4de"), TrainingWorkload(8, 8))
+    cluster = replace(load_cluster("p4de"), overlap_slowdown=1.0)  # as on a critical path
+    asked = Scenario(load_model("flux-dev"), cluster, TrainingWorkload(8, 8))
     plan = fsdp(reshard=reshard).plan(asked)
     stage, copied_s = plan.stages[1], asked.costs.components[plan.stages[1].component].copied_s
     durations = {str(op.action): op.duration_s for op in plan.ops[0]}
@@ -179,6 +180,16 @@ def test_weights_are_copied_out_of_their_buffer_and_gradients_into_theirs(reshar
     assert durations["1F0"] == pytest.approx(stage.forward_s + out_s)
     assert durations["1B0"] == pytest.approx(stage.backward_s + gathered * out_s + in_s)
     assert fsdp(reshard=reshard).bound(asked) == pytest.approx(evaluate(plan, Network(plan.placement)).end_s)
+
+
+@pytest.mark.parametrize("reshard", ["true", "false"])
+def test_the_bound_counts_compute_that_exchanges_slow_down(reshard):
+    asked = Scenario(load_model("flux-dev"), load_cluster("p4de"), TrainingWorkload(64, 2048))
+    point = fsdp(reshard=reshard, micro_batches=4)
+    end_s = replay(point, asked).end_s
+    assert 0.99 * end_s < point.bound(asked) <= end_s
+    alone = replace(asked, cluster=replace(asked.cluster, overlap_slowdown=1.0))
+    assert point.bound(alone) < 0.99 * end_s
 
 
 DEGREES = [

@@ -132,6 +132,13 @@ def test_a_point_is_left_out_only_where_its_bound_says_so():
         assert point.bound_s >= max(kth, best_of_its_own)
 
 
+def test_what_is_simulated_was_bounded_in_full_and_what_compute_alone_rules_out_was_not(sweep):
+    roughly = [point for point in sweep.ranked() if point.rough]
+    assert roughly and {point.status for point in roughly} == {"bounded"}
+    limit_s = simulated(sweep)[TOP - 1].score("throughput")
+    assert all(point.bound_s >= limit_s for point in roughly)
+
+
 def test_with_extra_forwards_for_certain_the_best_are_exact_too():
     always = sd21(4, 16, self_conditioning=1.0)
     found = simulated(swept(always, names=["1f1b", "diffusionpipe"]))

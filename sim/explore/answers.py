@@ -13,7 +13,14 @@ from profiles.errors import InfeasibleError
 from sim.explore.points import Asked, Point
 from sim.outcomes.phrases import OUT_OF_MEMORY, missing_memory
 from sim.outcomes.results import Result
-from sim.outcomes.runs import bound, check_held_memory, least_memory_bytes, run_within
+from sim.outcomes.runs import (
+    bound,
+    check_held_memory,
+    is_roughly_bounded,
+    least_memory_bytes,
+    rough_bound,
+    run_within,
+)
 from strategies.strategy import AnyScenario
 
 
@@ -21,11 +28,13 @@ from strategies.strategy import AnyScenario
 class Bounds:
     """Lower bounds of a point: seconds, and bytes of its fullest device.
 
-    The seconds are 0, and were not computed, where the point lacks memory in whatever order it runs.
+    The seconds are 0, and were not computed, where the point lacks memory in whatever order it runs. ``rough`` ones
+    are those of the busiest device's compute alone.
     """
 
     bound_s: float
     least_memory_bytes: float
+    rough: bool = False
 
 
 Outcome = Result | InfeasibleError | float
@@ -56,14 +65,18 @@ class Answer:
         return found
 
 
-def _bounds_of(asked: Asked, scenario: AnyScenario) -> Bounds | InfeasibleError:
-    """Bounds of a point, or the reason why it does not exist."""
+def _bounds_of(asked: Asked, scenario: AnyScenario, *, rough: bool) -> Bounds | InfeasibleError:
+    """Bounds of a point, rough ones where that spares time, or the reason why it does not exist."""
     there = asked.at(scenario)
     memory_bytes = there.cluster.device.memory_bytes
     try:
         least_bytes = least_memory_bytes(asked.strategy, there)
         lacks = memory_bytes is not None and least_bytes > memory_bytes
-        return Bounds(0.0 if lacks else bound(asked.strategy, there), least_bytes)
+        if lacks:
+            return Bounds(0.0, least_bytes)
+        rough = rough and is_roughly_bounded(asked.strategy)
+        bound_s = (rough_bound if rough else bound)(asked.strategy, there)
+        return Bounds(bound_s, least_bytes, rough)
     except InfeasibleError as error:
         return error
 
@@ -81,15 +94,16 @@ def answer_of(asked: Asked, scenario: AnyScenario, limit_s: float) -> Answer:
 
 
 class Task(NamedTuple):
-    """Points to be bounded, or, where limits are given, replayed as far as these."""
+    """Points to be bounded, perhaps roughly, or, where limits are given, replayed as far as these."""
 
     points: tuple[Asked, ...]
     limits_s: tuple[float, ...] | None = None
+    rough: bool = False
 
     def answers(self, scenario: AnyScenario) -> "Answers":
         """What there is to know of its points."""
         if self.limits_s is None:
-            return [_bounds_of(asked, scenario) for asked in self.points]
+            return [_bounds_of(asked, scenario, rough=self.rough) for asked in self.points]
         pairs = zip(self.points, self.limits_s, strict=True)
         return [answer_of(asked, scenario, limit_s) for asked, limit_s in pairs]
 
@@ -103,6 +117,7 @@ def take_bounds(point: Point, bounds: Bounds | InfeasibleError, memory_bytes: fl
         point.reason, point.kind = str(bounds), bounds.kind
         return
     point.bound_s, point.least_memory_bytes = bounds.bound_s, bounds.least_memory_bytes
+    point.rough = bounds.rough
     if memory_bytes is not None and point.least_memory_bytes > memory_bytes:
         point.reason = missing_memory(point.least_memory_bytes, memory_bytes, at_least=True)
         point.kind = OUT_OF_MEMORY

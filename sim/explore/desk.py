@@ -26,17 +26,23 @@ class Desk:
         self._answers: dict[Asked, Answer] = {}
         self._asked: set[Asked] = set()
 
-    def bounds(self, groups: Iterable[Collection[Asked]]) -> Iterator[tuple[Asked, Bounds | InfeasibleError]]:
+    def bounds(
+        self, groups: Iterable[Collection[Asked]], *, rough: bool
+    ) -> Iterator[tuple[Asked, Bounds | InfeasibleError]]:
         """The bounds of points in groups that have much in common, as they become known.
 
         Points that workers still simulate, asked about ahead of need, are taken note of on the way.
+
+        Args:
+            groups: the points.
+            rough: rough bounds are enough.
         """
         tasks: list[Task] = []
         for group in groups:
-            known = {} if self.store is None else self.store.bounds(group)
+            known = {} if self.store is None else self.store.bounds(group, rough=rough)
             yield from known.items()
             if left := tuple(asked for asked in group if asked not in known):
-                tasks.append(Task(left))
+                tasks.append(Task(left, rough=rough))
         for task, answers in self.workers.run(tasks):
             if task.limits_s is not None:
                 self._take(task, answers)
@@ -88,4 +94,4 @@ class Desk:
 
     def _keep(self, task: Task, answers: Answers) -> None:
         if self.store is not None:
-            self.store.keep(task.points, answers)
+            self.store.keep(task.points, answers, rough=task.rough)

@@ -23,7 +23,7 @@ def written(answer: Bounds | InfeasibleError | Answer) -> dict[str, Any]:
     if isinstance(answer, InfeasibleError):
         return {"reason": str(answer), "reason_kind": answer.kind}
     if isinstance(answer, Bounds):
-        return asdict(answer)
+        return {key: value for key, value in asdict(answer).items() if value is not False}
     known = {"known_s": answer.known_s}
     if isinstance(answer.end, Result):
         result = answer.end
@@ -43,7 +43,7 @@ def bounds_from(kept: Mapping[str, Any]) -> Bounds | InfeasibleError:
     """The bounds that were kept, or the reason for none."""
     if "reason" in kept:
         return _reason(kept)
-    return Bounds(_number(kept["bound_s"]), _number(kept["least_memory_bytes"]))
+    return Bounds(_number(kept["bound_s"]), _number(kept["least_memory_bytes"]), kept.get("rough") is True)
 
 
 def answer_from(kept: Mapping[str, Any], point: Asked, scenario: AnyScenario) -> Answer:

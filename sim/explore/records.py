@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +19,7 @@ from profiles.machines.whatifs import WHAT_IFS
 from sim.asking.scenarios import OPTIONS, fields_of
 from sim.explore.answers import Bounds
 from sim.explore.kept import bounds_from, mapping_in, mapping_of, measures_from, text_in
-from sim.explore.store import StoreFile
+from sim.explore.store import KINDS, StoreFile
 from sim.outcomes.contents import content_of
 from sim.outcomes.measures import Measures
 from sim.outcomes.phrases import OUT_OF_MEMORY
@@ -294,7 +295,7 @@ def _stored_key(text: str) -> Key:
 
 def _stored(store: StoreFile, question: str, memory_bytes: float | None) -> Iterator[tuple[Key, Known]]:
     """What a store knows of the points of a question: bounds, then whatever was simulated."""
-    for text, kept in store.answers(question, "bounds"):
+    for text, kept in chain.from_iterable(store.answers(question, kind) for kind in KINDS[:-1]):
         yield _stored_key(text), _bounded(bounds_from(kept), memory_bytes)
     seamless = {name: is_seamless(cls) for task in TASKS for name, cls in strategies_of(task).items()}
     for text, kept in store.answers(question, "replay"):

@@ -52,6 +52,10 @@ WHERE excluded.holds_to_s > holds_to_s
 """Of two answers to one question the one stays that says more."""
 
 
+KINDS: Final = ("bounds", "full bounds", "replay")
+"""What answers are of, each saying more than the one before."""
+
+
 class StoreFile:
     """An SQLite file with answers, open; every failure is one line that names it."""
 
@@ -234,7 +238,7 @@ class StoreFile:
         if found != "ok":
             raise self.damaged(" ".join(found.split()))
         for question, *_ in self.questions():
-            for kind in ("bounds", "replay"):
+            for kind in KINDS:
                 for _ in self.answers(question, kind):
                     pass
 
@@ -289,11 +293,12 @@ class Store(StoreFile):
                 self.connection.execute(
                     "INSERT OR IGNORE INTO questions VALUES (?, ?, ?, ?, ?)", (*row, checksum_of(*row))
                 )
-            self._bounds = dict(self.answers(self.question, "bounds"))
+            self._bounds = {kind: dict(self.answers(self.question, kind)) for kind in KINDS[:-1]}
 
-    def bounds(self, points: Iterable[Asked]) -> dict[Asked, Bounds | InfeasibleError]:
-        """Bounds of the points that are known."""
-        named = ((point, self._bounds.get(text_of(point))) for point in points)
+    def bounds(self, points: Iterable[Asked], *, rough: bool) -> dict[Asked, Bounds | InfeasibleError]:
+        """Bounds of the points that are known, as they were asked for: an answer is not another with a store."""
+        own = self._bounds[_kind_of_bounds(rough=rough)]
+        named = ((point, own.get(text_of(point))) for point in points)
         with self.as_written("the bounds"):
             return {point: bounds_from(answer) for point, answer in named if answer is not None}
 
@@ -311,16 +316,21 @@ class Store(StoreFile):
         with self.as_written(f"the replay of {one_line(row[1], 200)}"):
             return answer_from(kept, point, self.scenario)
 
-    def keep(self, points: Sequence[Asked], answers: Answers) -> None:
-        """Write answers down; they are there whatever happens next."""
+    def keep(self, points: Sequence[Asked], answers: Answers, *, rough: bool = False) -> None:
+        """Write answers down, bounds as they were asked for; they are there whatever happens next."""
         rows = []
         for point, answer in zip(points, answers, strict=True):
-            kind = "replay" if isinstance(answer, Answer) else "bounds"
+            kind = KINDS[-1] if isinstance(answer, Answer) else _kind_of_bounds(rough=rough)
             holds_to_s = answer.holds_to_s if isinstance(answer, Answer) else 0.0
             row = self.question, text_of(point), kind, holds_to_s, json.dumps(written(answer))
             rows.append((*row, checksum_of(*row)))
         with self.writing():
             self.connection.executemany(KEEP.format("VALUES (?, ?, ?, ?, ?, ?)"), rows)
+
+
+def _kind_of_bounds(*, rough: bool) -> str:
+    """The kind of bounds of which rough ones are enough, or that must be in full."""
+    return KINDS[0] if rough else KINDS[1]
 
 
 def text_of(point: Asked) -> str:

@@ -1,32 +1,29 @@
 """The sweep: every point of every strategy, bounded first and simulated only while it can still matter.
 
-Points are simulated in order of their bounds. A point is left out when its bound already exceeds both the k-th
-best time so far and the best of its own strategy; since a bound never exceeds the truth, the best of each
-strategy and the k best of all are exact. For the Pareto front of time and memory, a point is left out when another
-is known to be as fast as its bound in no more memory than it cannot do without.
+Points are simulated in order of their bounds, as ``sim.explore.waves`` has it. A point is left out when its bound
+already exceeds both the k-th best time so far and the best of its own strategy; since a bound never exceeds the truth,
+the best of each strategy and the k best of all are exact. For the Pareto front of time and memory, a point is left out
+when another is known to be as fast as its bound in no more memory than it cannot do without.
 """
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import chain
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InfeasibleError, InputError, counted
 from sim.asking.arguments import speak_of_parameters
 from sim.asking.scenarios import KIND
-from sim.explore.answers import take_bounds, take_outcome
 from sim.explore.desk import Desk
-from sim.explore.points import MAX_MICRO_BATCHES, Asked, Point, find_points, groups
+from sim.explore.points import MAX_MICRO_BATCHES, Asked, Point, find_points
 from sim.explore.relief import next_reliefs
-from sim.explore.thresholds import Threshold
+from sim.explore.waves import Report, bound_points, simulate_points
 from sim.explore.ways_out import TOLD, nearest, why_none
-from sim.explore.workers import LENT, SERIAL_POINTS, WAVE, Workers
+from sim.explore.workers import LENT, SERIAL_POINTS, Workers
 from sim.outcomes.contents import content_of, inputs_of
 from sim.outcomes.parts import named_traces, replay_parts
 from sim.outcomes.phrases import activity
@@ -56,8 +53,6 @@ OBJECTIVES: Final[Mapping[str, tuple[str, ...]]] = {
 """Objectives of each task, the default first; cost is in GPU-seconds per image."""
 TOP: Final = 20
 """Number of best points that are exact."""
-
-Report = Callable[[str, int, int], None]
 
 
 def objectives(scenario: AnyScenario) -> tuple[str, ...]:
@@ -327,73 +322,10 @@ def run_sweep(
         desk, again, fresh = Desk(staff, store), list[Point](), sweep.points
         try:
             while fresh:
-                _bound_points(sweep, fresh, desk, report)
+                bound_points(sweep, fresh, desk, report)
                 again += [point for point in fresh if point.checkpointing is not None]
                 if not (fresh := next_reliefs(sweep, again)):
-                    _simulate_points(sweep, [*sweep.points, *again], desk, report)
+                    simulate_points(sweep, [*sweep.points, *again], desk, report)
                     fresh = next_reliefs(sweep, again)  # what was found to lack memory only now
         finally:
             sweep.points += [point for point in again if point.status == "simulated"] or nearest(sweep, again)
-
-
-def _leaders_first(points: list[Point]) -> list[Point]:
-    """The most promising point of each strategy, then the others: a strategy's best rules out its own."""
-    leaders = {point.name: point for point in reversed(points)}
-    return sorted(points, key=lambda point: leaders[point.name] is not point)
-
-
-def _bound_points(sweep: Sweep, points: list[Point], desk: Desk, report: Report) -> None:
-    """Bound points, together those of one degree and number of micro-batches: they share most of the work."""
-    shared = groups(points)
-    alike: dict[Asked, list[Point]] = {}
-    for point in chain.from_iterable(shared):
-        alike.setdefault(_asked(sweep, [point])[0], []).append(point)
-    done, total = 0, sum(map(len, shared))
-    for asked, bounds in desk.bounds([dict.fromkeys(_asked(sweep, group)) for group in shared]):
-        for point in alike[asked]:
-            take_bounds(point, bounds, sweep.scenario.cluster.device.memory_bytes)
-            done += 1
-            report("bounding", done, total)
-
-
-def _asked(sweep: Sweep, points: Iterable[Point]) -> list[Asked]:
-    gpus = sweep.scenario.workload.num_gpus
-    return [Asked(p.strategy, p.num_gpus or gpus, p.checkpointing) for p in points if p.strategy is not None]
-
-
-def _simulate_points(sweep: Sweep, points: list[Point], desk: Desk, report: Report) -> None:
-    """Simulate what can still matter, wave by wave; where all is asked for, everything."""
-    done, known = 0, {flag: Threshold(sweep.objective, sweep.top) for flag in (True, False)}
-    for point in points:
-        known[point.recommended].add(point)
-    still = (point for point in points if point.status == "bounded")
-    queue = _leaders_first(sorted(still, key=lambda point: point.least_score(sweep.objective)))
-    while queue:
-        limits = _limits(sweep, queue, known)
-        queue = [point for point in queue if point.least_score(sweep.objective) < limits[id(point)]]
-        count = len(queue) if sweep.exhaustive else min(WAVE, sweep.top, len(queue))
-        wave, ahead = queue[:count], queue[: desk.workers.reach(count)]
-        limits_s = [_limit_s(sweep, point, limits[id(point)]) for point in ahead]
-        asked = list(zip(_asked(sweep, ahead), limits_s, strict=True))
-        queue, total = queue[count:], done + len(queue)
-        for point, outcome in zip(wave, desk.outcomes(asked, count), strict=True):
-            take_outcome(point, outcome)
-            known[point.recommended].add(point)
-            done += 1
-            report("simulating", done, total)
-
-
-def _limits(sweep: Sweep, queue: list[Point], known: Mapping[bool, Threshold]) -> dict[int, float]:
-    """For each point, by its id, the score from which on it does not matter; recommended points and others apart."""
-    if sweep.exhaustive:
-        return dict.fromkeys(map(id, queue), inf)
-    return {
-        key: limit
-        for flag, ones in known.items()
-        for key, limit in ones.limits([p for p in queue if p.recommended == flag]).items()
-    }
-
-
-def _limit_s(sweep: Sweep, point: Point, limit: float) -> float:
-    """The seconds from which on a point does not matter, by the score from which on it does not."""
-    return inf if sweep.objective == "memory" else limit / point.price(sweep.objective)

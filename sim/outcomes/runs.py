@@ -22,6 +22,7 @@ from strategies.strategy import (
     Holding,
     MemoryBounded,
     Remarking,
+    RoughlyBounded,
     Searching,
     is_seamless,
 )
@@ -76,6 +77,18 @@ def bound(strategy: AnyStrategy, scenario: AnyScenario) -> float:
     """Seconds below which the expected iteration, or run, of a point cannot take."""
     occurring = variants(strategy, scenario)
     return _together_s(occurring, [_bound_s(variant) for variant in occurring])
+
+
+def rough_bound(strategy: AnyStrategy, scenario: AnyScenario) -> float:
+    """As ``bound``, of the busiest device's compute alone."""
+    occurring = variants(strategy, scenario)
+    rough = (cast(RoughlyBounded, variant.strategy).busiest_s(variant.scenario) for variant in occurring)
+    return _together_s(occurring, list(rough))
+
+
+def is_roughly_bounded(strategy: AnyStrategy) -> bool:
+    """Whether a strategy can say in less time than its bound takes what its busiest device computes."""
+    return issubclass(type(strategy), RoughlyBounded)  # of a class it is known once it was asked
 
 
 def _bound_s(variant: Variant) -> float:

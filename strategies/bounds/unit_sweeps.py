@@ -1,14 +1,15 @@
 """Unit sweeps: least seconds of backbones whose units are gathered, used and freed one after the other.
 
 The plan's order is followed on ports that nobody else uses, beside compute that nothing slows down: all micro-batches
-are alike, since everything is summed before the next begins.
+are alike, since everything is summed before the next begins. Besides, compute and exchanges that slow it down take
+what they take in whatever order they run.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from profiles.checks import sum_in_order
-from strategies.pipelining.data_parallel import before_s
+from strategies.pipelining.data_parallel import before_s, beside_share
 from strategies.pipelining.mesh import REPLICAS, SHARDS, Collected, MeshLayout
 from strategies.pipelining.sharding import GATHER, REDUCE, SCATTER
 from strategies.pipelining.teams import PassSpan, span_of
@@ -43,10 +44,14 @@ class Clocks:
         now: when its last op ended, ``trail`` seconds of exchanges after it, ``summed`` when all gradients were.
         shards: when their stream is free; likewise ``replicas``.
         ready: when the weights of each unit that is gathered are there; ``packed`` are those still in their buffer.
+        beside: share of an exchange's seconds by which it lengthens the run, where compute may run beside it.
+        taken: seconds that all compute and exchanges take at least, in whatever order.
     """
 
     times: UnitTimes
     reshard: bool
+    beside: float
+    taken: float = 0.0
     now: float = 0.0
     trail: float = 0.0
     summed: float = 0.0
@@ -59,6 +64,7 @@ class Clocks:
         """Run an op once what it waits for is there."""
         start = max(self.now + self.trail + span.lead_s, self.summed, *awaited)
         self.now = start + copied_s + span.inner_s
+        self.taken += copied_s + span.inner_s
         self.trail = span.trail_s
 
     def begin(self, frozen_s: float) -> None:
@@ -67,8 +73,9 @@ class Clocks:
             self.compute(PassSpan(0.0, frozen_s, 0.0))
 
     def forward(self) -> None:
-        """Sweep forwards."""
+        """Sweep forwards; the first unit is waited for."""
         ends, start, last = list[float](), max(self.now, self.summed), len(self.times.forward) - 1
+        self.taken += 0.0 if 0 in self.ready else (1 - self.beside) * self.times.gather[0]
         for unit, span in enumerate(self.times.forward):
             before = unit - AHEAD_FORWARD - 1
             self._gather(unit, ends[before] if before >= 0 else start)
@@ -87,6 +94,7 @@ class Clocks:
             self.compute(self.times.backward[unit], self.ready.pop(unit), waited, copied_s=copied_s)
             if self.times.trained[unit]:
                 self.shards = max(self.shards, self.now) + self.times.scatter[unit]
+                self.taken += (self.beside if unit else 1.0) * self.times.scatter[unit]
                 scattered.append(self.shards)
                 self.replicas = max(self.replicas, self.shards) + self.times.reduce[unit]
             self._gather(unit - 2, self.now)
@@ -100,6 +108,7 @@ class Clocks:
     def _gather(self, unit: int, room: float) -> None:
         if unit >= 0 and unit not in self.ready:
             self.ready[unit] = self.shards = max(self.shards, room) + self.times.gather[unit]
+            self.taken += self.beside * self.times.gather[unit]
             self.packed.add(unit)
 
     def _unpack(self, unit: int) -> float:
@@ -120,19 +129,26 @@ def _least_s(layout: MeshLayout, cut: int, *, reshard: bool) -> float:
     units, count = layout.chain(cut), layout.shape.micro_batches
     frozen_s = before_s(layout, [layout.stages[units[0]]])
     extra = layout.scenario.workload.extra_forward
-    clocks = Clocks(_times(layout, units), reshard)
+    clocks = Clocks(_times(layout, units), reshard, beside_share(layout.scenario))
     for _ in range(count if extra else 0):
         clocks.begin(frozen_s)
         clocks.forward()
-    ends = list[float]()
+    ends, taken = list[float](), list[float]()
     for _ in range(min(count, 2)):
         if not extra:
             clocks.begin(frozen_s)
         clocks.forward()
         clocks.backward()
         ends.append(clocks.done)
-    again_s = (count - 2) * (ends[-1] - ends[-2]) if count > 2 else 0.0
-    return ends[-1] + again_s + sum_in_order(step_s(layout, unit) for unit in units)
+        taken.append(clocks.taken)
+    alone = layout.mesh.team == 1  # else passes wait for exchanges inside them, which slow nothing down
+    least_s = max(_after_all(of, count) for of in ([ends, taken] if alone else [ends]))
+    return least_s + sum_in_order(step_s(layout, unit) for unit in units)
+
+
+def _after_all(ends: Sequence[float], count: int) -> float:
+    """When all of some micro-batches end, by the ends of the first two."""
+    return ends[-1] + ((count - 2) * (ends[-1] - ends[-2]) if count > 2 else 0.0)
 
 
 def _times(layout: MeshLayout, units: range) -> UnitTimes:

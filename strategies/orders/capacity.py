@@ -69,15 +69,19 @@ class Room:
         self.held_bytes = problem.held_bytes or (0.0,) * len(problem.positions)
         self.forward = {lane.stage: number for number, lane in enumerate(lanes) if lane.kind == FORWARD}
         self.backward = {lane.stage: number for number, lane in enumerate(lanes) if lane.kind == BACKWARD}
+        self.lanes, limits = lanes, problem.in_flight or (math.inf,) * len(problem.positions)
+        self.limits = [limits[lane.stage] if lane.kind == FORWARD else math.inf for lane in lanes]
+        self.ends = [self.backward[lane.stage] for lane in lanes]
         self.claims = [_claims_on(problem, device) for device in range(problem.num_devices)]
 
-    def allows(self, lane: Lane) -> bool:
-        """True if the next forward of a lane may start."""
-        stage, limits = lane.stage, self.problem.in_flight
-        if limits is not None and self._begun(stage) - self._ended(stage) >= limits[stage]:
+    def allows(self, number: int) -> bool:
+        """True if the next pass of a lane may start, as every backward may."""
+        if self.done[number] - self.done[self.ends[number]] >= self.limits[number]:
             return False
-        if self.problem.capacity_bytes is None:
+        lane = self.lanes[number]
+        if self.problem.capacity_bytes is None or lane.kind == BACKWARD:
             return True
+        stage = lane.stage
         capacity = self.problem.capacity_bytes[lane.device] * (1 + ROUNDING)
         if self._held(lane.device, stage) > capacity:
             return False

@@ -4,11 +4,16 @@ List scheduling answers at once, a one-machine bound says how far from the best 
 order is replayed for its times. No solver here; see ``strategies.orders.synthesis``.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from itertools import chain
+from math import inf
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from profiles.errors import DeadlockError
 from strategies.orders.capacity import Room, check_room, fits, peak_held_bytes, room_bound_s
@@ -27,12 +32,12 @@ from strategies.orders.problem import (
 from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
 
 __all__ = [
-    "BEST", "PRIORITIES", "Chain", "Ordering", "Problem", "dispatch", "evaluate", "least_held_bytes",
+    "BEST", "PRIORITIES", "Chain", "Ordering", "Problem", "Schedulers", "dispatch", "evaluate",
     "list_schedule", "lower_bound_s", "peak_held_bytes", "wave_positions", "wave_problem",
 ]  # fmt: skip
 
 
-PRIORITIES: Final[Mapping[str, Callable[[float, float], float]]] = {
+PRIORITIES: Final[Mapping[str, Callable[[float, Any], Any]]] = {
     "most-advanced": lambda own_s, rest_s: own_s,
     "longest-tail": lambda own_s, rest_s: -rest_s,
     "balanced": lambda own_s, rest_s: own_s / 4 - 3 * rest_s / 4,
@@ -94,36 +99,52 @@ def list_schedule(problem: Problem, priority: str = BEST) -> Ordering:
 
 
 def _best(problem: Problem, priority: str) -> Ordering:
-    return min((of.run() for of in _schedulers(problem, priority)), key=attrgetter("makespan_s"))
+    return Schedulers(problem, priority).best()
 
 
-def least_held_bytes(
-    problem: Problem, saved_bytes: Sequence[float], resident_bytes: Sequence[float], enough_bytes: float
-) -> float:
-    """Bytes that the fullest device holds at least, in whichever of its orders ``list_schedule`` takes.
+class Schedulers:
+    """The list schedulers of a problem, one for each priority in question.
+
+    What they have scheduled for one answer they need not schedule for the next.
 
     Args:
-        problem: What is to be ordered, without capacities.
-        saved_bytes: Activations of one micro-batch on each stage.
-        resident_bytes: What lies on each device throughout.
-        enough_bytes: An order is followed only until a device holds more than this.
+        problem: What is to be ordered.
+        priority: One of ``PRIORITIES``, or ``BEST``: all of them.
     """
-    schedulers = _schedulers(problem, BEST)
-    held = (of.held_bytes(saved_bytes, resident_bytes, enough_bytes) for of in schedulers)
-    return min(held) * (1 - ROUNDING)
+
+    def __init__(self, problem: Problem, priority: str = BEST) -> None:
+        lanes = lanes_of(problem)
+        rests_s = [np.array(of_lane) for of_lane in tails(problem, lanes)]
+        self._all = [
+            _ListScheduler(problem, lanes, _keys(key, lanes, rests_s))
+            for name, key in PRIORITIES.items()
+            if priority in (name, BEST)
+        ]
+
+    def best(self) -> Ordering:
+        """The shortest order, the first where several are as short."""
+        return min(self._all, key=_ListScheduler.makespan_s).ordering()
+
+    def least_held_bytes(
+        self, saved_bytes: Sequence[float], resident_bytes: Sequence[float], enough_bytes: float
+    ) -> float:
+        """Bytes that the fullest device holds at least, in whichever of the orders.
+
+        Args:
+            saved_bytes: Activations of one micro-batch on each stage.
+            resident_bytes: What lies on each device throughout.
+            enough_bytes: An order is followed only until a device holds more than this.
+        """
+        held = (of.held_bytes(saved_bytes, resident_bytes, enough_bytes) for of in self._all)
+        return min(held) * (1 - ROUNDING)
 
 
-def _schedulers(problem: Problem, priority: str) -> "Iterator[_ListScheduler]":
-    """The schedulers of a priority, or of all."""
-    lanes = lanes_of(problem)
-    rests_s = tails(problem, lanes)
-    for name, key in PRIORITIES.items():
-        if priority in (name, BEST):
-            keys = [
-                [key(lane.tail_s, rest_s) for rest_s in of_lane]
-                for lane, of_lane in zip(lanes, rests_s, strict=True)
-            ]
-            yield _ListScheduler(problem, lanes, keys)
+def _keys(
+    key: Callable[[float, Any], Any], lanes: Sequence[Lane], rests_s: Sequence[Any]
+) -> list[list[float]]:
+    """What each micro-batch of each lane is ranked by."""
+    pairs = zip(lanes, rests_s, strict=True)
+    return [np.broadcast_to(key(lane.tail_s, rest_s), rest_s.shape).tolist() for lane, rest_s in pairs]
 
 
 def dispatch(problem: Problem, lanes: Sequence[Lane], keys: Sequence[Sequence[float]]) -> Ordering:
@@ -134,88 +155,120 @@ def dispatch(problem: Problem, lanes: Sequence[Lane], keys: Sequence[Sequence[fl
         lanes: Its lanes.
         keys: For each lane and micro-batch of its chain what it is ranked by; of equals the older goes first.
     """
-    return _ListScheduler(problem, lanes, keys).run()
+    return _ListScheduler(problem, lanes, keys).ordering()
 
 
 class _ListScheduler:
+    """One order as far as it was asked for.
+
+    Attributes:
+        due_s: when the next micro-batch of each lane is there; infinite where it is not under way.
+        waiting_s: for each lane when each micro-batch is there that is under way after the next one.
+        taken: lane by lane, what each device runs, and the seconds at which that starts.
+        wakes: when each device looks next for something to run.
+    """
+
     def __init__(self, problem: Problem, lanes: Sequence[Lane], keys: Sequence[Sequence[float]]) -> None:
-        self.problem = problem
-        self.lanes = lanes
-        self.ranks = [
-            [(key, index, n) for index, key in enumerate(of_lane)] for n, of_lane in enumerate(keys)
-        ]
+        self.problem, self.lanes, self.keys = problem, lanes, keys
         self.done = [0] * len(lanes)
         self.room = Room(problem, lanes, self.done)
-        self.ready: list[list[float]] = [[] for _ in lanes]
+        self.due_s = [inf] * len(lanes)
+        self.waiting_s: list[deque[float]] = [deque() for _ in lanes]
         devices = range(problem.num_devices)
         self.lanes_on = [[n for n, lane in enumerate(lanes) if lane.device == device] for device in devices]
         self.free_s = [0.0 for _ in devices]
-        self.rows: list[list[StageAction]] = [[] for _ in devices]
-        self.starts: list[list[float]] = [[] for _ in devices]
+        self.taken: list[list[tuple[int, float]]] = [[] for _ in devices]
         self.wakes = [(0.0, device) for device in devices]
+        self._passes = self._run()
 
-    def run(self) -> Ordering:
-        for _ in self._passes():
-            pass
-        assert all(len(self.ready[n]) == done for n, done in enumerate(self.done)), "list scheduling is stuck"
-        return _ordering(self.rows, self.starts, self.free_s)
+    def makespan_s(self) -> float:
+        """When the last pass ends, in seconds."""
+        deque(self._passes, maxlen=0)
+        assert all(done == len(keys) for done, keys in zip(self.done, self.keys, strict=True)), (
+            "list scheduling is stuck"
+        )
+        return max(self.free_s)
+
+    def ordering(self) -> Ordering:
+        """The whole order."""
+        makespan_s = self.makespan_s()
+        chains = self.problem.chains
+        coming = [
+            iter([StageAction(lane.stage, lane.kind, number) for number in chains[lane.chain].micro_batches])
+            for lane in self.lanes
+        ]
+        rows = tuple([tuple([next(coming[lane]) for lane, _ in row]) for row in self.taken])
+        return Ordering(rows, tuple([tuple([start for _, start in row]) for row in self.taken]), makespan_s)
 
     def held_bytes(
         self, saved_bytes: Sequence[float], resident_bytes: Sequence[float], enough_bytes: float
     ) -> float:
         """The most bytes that a device holds, until one holds more than enough."""
+        changes = [
+            saved_bytes[lane.stage] if lane.kind == FORWARD else -saved_bytes[lane.stage]
+            for lane in self.lanes
+        ]
         held = list(resident_bytes)
         most = max(held)
-        for lane in self._passes():
-            size = saved_bytes[lane.stage]
-            held[lane.device] += size if lane.kind == FORWARD else -size
-            most = max(most, held[lane.device])
-            if most > enough_bytes:
-                break
+        so_far = [number for row in self.taken for number, _ in row]
+        for number in chain(so_far, self._passes):
+            device = self.lanes[number].device
+            held[device] += changes[number]
+            if held[device] > most:
+                most = held[device]
+                if most > enough_bytes:
+                    break
         return most
 
-    def _passes(self) -> Iterator[Lane]:
+    def _run(self) -> Iterator[int]:
         """The lane of each pass, as it starts."""
         first = 0
-        for chain in self.problem.chains:
-            self.ready[first] = [0.0] * len(chain.micro_batches)
-            first += 2 * len(chain.stages)
-        while self.wakes:
-            now, device = heappop(self.wakes)
-            if self.free_s[device] <= now:
-                rank = self._choose(device, now)
-                if rank is not None:
-                    self._start(rank[2], now)
-                    yield self.lanes[rank[2]]
-
-    def _choose(self, device: int, now: float) -> tuple[float, int, int] | None:
-        best = None
-        for number in self.lanes_on[device]:
-            ready, done = self.ready[number], self.done[number]
-            if done < len(ready) and ready[done] <= now:
-                rank, lane = self.ranks[number][done], self.lanes[number]
-                if (best is None or rank < best) and (lane.kind == BACKWARD or self.room.allows(lane)):
-                    best = rank
-        return best
+        for own in self.problem.chains:
+            self.due_s[first] = 0.0
+            self.waiting_s[first] = deque([0.0] * (len(own.micro_batches) - 1))
+            first += 2 * len(own.stages)
+        wakes, free_s, due_s, allows = self.wakes, self.free_s, self.due_s, self.room.allows
+        lanes_on, keys, done, start = self.lanes_on, self.keys, self.done, self._start
+        while wakes:
+            now, device = heappop(wakes)
+            if free_s[device] > now:
+                continue
+            best, best_key = -1, inf
+            for number in lanes_on[device]:
+                if due_s[number] <= now:
+                    count = done[number]
+                    key = keys[number][count]
+                    first = key < best_key or best < 0 or (key == best_key and count < done[best])
+                    if first and allows(number):
+                        best, best_key = number, key
+            if best >= 0:
+                start(best, now)
+                yield best
 
     def _start(self, number: int, now: float) -> None:
-        lane = self.lanes[number]
-        micro_batch = self.problem.chains[lane.chain].micro_batches[self.done[number]]
-        self.rows[lane.device].append(StageAction(lane.stage, lane.kind, micro_batch))
-        self.starts[lane.device].append(now)
+        """Run the next micro-batch of a lane.
+
+        A device looks again when it is free, and when something comes later than that.
+        """
+        lane, waiting_s, wakes, due_s = self.lanes[number], self.waiting_s[number], self.wakes, self.due_s
+        device, following = lane.device, lane.following
+        self.taken[device].append((number, now))
         self.done[number] += 1
-        end = now + lane.duration_s
-        self.free_s[lane.device] = end
-        heappush(self.wakes, (end, lane.device))
-        if lane.following is not None:
-            self.ready[lane.following].append(end + lane.lag_s)
-            heappush(self.wakes, (end + lane.lag_s, self.lanes[lane.following].device))
-
-
-def _ordering(
-    rows: Sequence[Sequence[StageAction]], starts: list[list[float]], ends_s: list[float]
-) -> Ordering:
-    return Ordering(tuple(map(tuple, rows)), tuple(map(tuple, starts)), max(ends_s))
+        end = self.free_s[device] = now + lane.duration_s
+        heappush(wakes, (end, device))
+        due = due_s[number] = waiting_s.popleft() if waiting_s else inf
+        if end < due < inf:
+            heappush(wakes, (due, device))
+        if following is None:
+            return
+        due = end + lane.lag_s
+        if due_s[following] < inf:
+            self.waiting_s[following].append(due)
+            return
+        due_s[following] = due
+        there = self.lanes[following].device
+        if due >= self.free_s[there]:
+            heappush(wakes, (due, there))
 
 
 def lower_bound_s(problem: Problem) -> float:
@@ -295,7 +348,7 @@ class _Replay:
         while sum(self._walk(device) for device in range(len(self.rows))):
             pass
         self._check_end()
-        return _ordering(self.rows, self.starts, self.free_s)
+        return Ordering(tuple(map(tuple, self.rows)), tuple(map(tuple, self.starts)), max(self.free_s))
 
     def _walk(self, device: int) -> int:
         row, starts = self.rows[device], self.starts[device]

@@ -6,7 +6,7 @@ a batch of its own. Source: DiffusionPipe, section 6, DeepSpeed-S and DeepSpeed-
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
@@ -179,6 +179,18 @@ def collective_s(pipeline: Pipeline, operation: str, size_bytes: float, count: i
     return pipeline.scenario.remember(key, law).least_s(size_bytes, count)
 
 
+ROUNDING: Final = 1e-6
+"""Share that what collectives add stays below: ops that they slow down end up to a rounding early."""
+
+
+def beside_share(scenario: Scenario) -> float:
+    """Share of a collective's seconds by which it lengthens a run at least, wherever it runs.
+
+    Compute beside it is slowed down; else compute waits for it to end, which takes longer yet.
+    """
+    return (1 - ROUNDING) * (1 - 1 / scenario.cluster.overlap_slowdown)
+
+
 Buckets = Sequence[tuple[float, int]]
 """Seconds into a backward after which gradients are there, and how many, in order."""
 
@@ -228,9 +240,10 @@ def reduced_s(
     later = count - min(every, count)
     after_s = later * (between_s + stage.forward_s + stage.backward_s) + stage.backward_s - ready_s
     after_s += copies_s - copied_s(first)
+    alone_s, share = collective_s(layout, operation, last * size), beside_share(layout.scenario)
     # The backward goes on after the last bucket where the first layers are locked.
-    ended_s = work_s - stage.backward_s + last_s + collective_s(layout, operation, last * size)
-    return max(work_s, ended_s, work_s - after_s + all_s)
+    ended_s = work_s - stage.backward_s + last_s + alone_s + share * (all_s - alone_s)
+    return max(work_s + share * all_s, ended_s, work_s - after_s + all_s)
 
 
 def replicated_least_bytes(layout: Layout) -> float:

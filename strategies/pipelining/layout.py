@@ -29,6 +29,9 @@ T = TypeVar("T")
 OF_ANY_GROUP: Final = ("stages", "seats", "hosted", "trained_parameters", "handovers_bytes")
 """What is derived of a layout alike for groups of any size."""
 
+ROUNDING: Final = 1e-12
+"""Share that seconds multiplied stay below the same added one by one."""
+
 STILL = Hop(0.0, 0.0)
 """Between stages of one device nothing moves."""
 
@@ -180,6 +183,15 @@ class Layout(Pipeline):
             Hop((size + carried) * there.wire_s_per_byte, there.delay_s),
             Hop(size * back.wire_s_per_byte, back.delay_s),
         )
+
+    def busiest_s(self) -> float:
+        """Seconds that all passes of the busiest position take."""
+        forwards = 2 if self.scenario.workload.extra_forward else 1
+        of_stages = [
+            len(self.micro_batches(seat.cut)) * (forwards * stage.forward_s + stage.backward_s)
+            for stage, seat in zip(self.stages, self.seats, strict=True)
+        ]
+        return (1 - ROUNDING) * max(sum_in_order(of_stages[s] for s in hosted) for hosted in self.hosted)
 
     def plan(self, rows: Rows, *, blocking: bool = False, left_out: int = 0) -> Plan:
         """The plan of an order whose frozen work runs before it.

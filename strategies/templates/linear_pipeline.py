@@ -78,6 +78,10 @@ class LinearPipeline(ABC):
             return pipeline_bound(layout, depth_first=self.depth_first)
         return order_bound(layout, self.order, self._own(), split=self.split)
 
+    def busiest_s(self, scenario: Scenario) -> float:
+        """Seconds that the passes of the busiest position take."""
+        return self.layout(scenario).busiest_s()
+
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without."""
         return self.layout(scenario).least_memory_bytes(self.in_flight(), frozen_first=True)

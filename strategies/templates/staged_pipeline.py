@@ -87,6 +87,10 @@ class StagedPipeline(ABC):
         """Seconds that no iteration can undercut."""
         return order_bound(self.layout(scenario), self.order, self._own(), split=self.split)
 
+    def busiest_s(self, scenario: Scenario) -> float:
+        """Seconds that the passes of the busiest position take."""
+        return self.layout(scenario).busiest_s()
+
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without."""
         layout = self.layout(scenario)

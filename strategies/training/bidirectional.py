@@ -86,6 +86,10 @@ class Bidirectional:
         """Seconds that no iteration can undercut."""
         return two_way_bound(self.layout(scenario))
 
+    def busiest_s(self, scenario: Scenario) -> float:
+        """Seconds that the passes of the busiest position take."""
+        return self.layout(scenario).busiest_s()
+
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without."""
         return two_way_least_memory(self.layout(scenario))

@@ -12,7 +12,7 @@ from strategies import parameters as fields
 from strategies.bounds.critical_path import ordered_bound
 from strategies.bounds.pipelines import staged_bound
 from strategies.orders.capacity import most_in_flight
-from strategies.orders.list_scheduling import Ordering, evaluate, least_held_bytes, list_schedule
+from strategies.orders.list_scheduling import Ordering, Schedulers, evaluate, list_schedule
 from strategies.orders.problem import Problem, wave_positions
 from strategies.orders.wave import wave_order
 from strategies.parameters import parameter
@@ -72,11 +72,17 @@ class Pulse:
         problem = self._problem(layout)
         if self.micro_batches > self.pipeline_degree:
             # group sizes on links alike have one answer
-            return scenario.remember(("list schedule", problem), lambda: list_schedule(problem))
+            return scenario.remember(
+                ("list schedule", problem), lambda: self._schedulers(scenario, problem).best()
+            )
         wave = evaluate(problem, wave_order(self.pipeline_degree, self.micro_batches, self.waves))
         if self.p2p == "blocking":
             return wave
         return min(wave, list_schedule(problem), key=lambda ordering: ordering.makespan_s)
+
+    def _schedulers(self, scenario: Scenario, problem: Problem) -> Schedulers:
+        """List scheduling as far as it was asked for: what is held is asked first, then the order."""
+        return scenario.remember_last("schedulers", problem, lambda: Schedulers(problem))
 
     def _problem(self, layout: Layout) -> Problem:
         """What is to be ordered."""
@@ -156,6 +162,10 @@ class Pulse:
         key = ("pulse bound", self, scenario.workload.extra_forward)
         return scenario.remember(key, lambda: staged_bound(self.layout(scenario)))
 
+    def busiest_s(self, scenario: Scenario) -> float:
+        """Seconds that the passes of the busiest position take."""
+        return self.layout(scenario).busiest_s()
+
     def ordered_s(self, scenario: Scenario) -> float:
         """Seconds that no iteration in the synthesised order can undercut."""
         return ordered_bound(self.layout(scenario), lambda: self.ordering(scenario).rows, ("pulse", self))
@@ -174,7 +184,8 @@ class Pulse:
             return least
         if self.micro_batches > self.pipeline_degree:
             saved, resident = layout.held_bytes
-            held = least_held_bytes(self._problem(layout), saved, resident, there)
+            schedulers = self._schedulers(scenario, self._problem(layout))
+            held = schedulers.least_held_bytes(saved, resident, there)
             if held > there:
                 return max(least, held)
         return max(least, layout.least_memory_bytes(most_in_flight(self.ordering(scenario).rows)))

@@ -11,6 +11,7 @@ from strategies.pipelining.cutting import cut_units
 from strategies.pipelining.data_parallel import (
     backbones_of,
     before_s,
+    beside_share,
     collective_s,
     jobs_of,
     layout_of,
@@ -131,7 +132,9 @@ class Zero3:
             # The first unit of a pass, and the last, whose backward follows its forward, are waited for.
             bare_s = gathers_s if len(units) == 1 else _collectives_s(layout, GATHER, [units[0], units[-1]])
             last_s = _collectives_s(layout, SCATTER, units[:1])
-            work_s = max(work_s + self.micro_batches * bare_s + last_s, before_s(layout, units) + all_s)
+            waited_s = self.micro_batches * bare_s + last_s
+            beside_s = beside_share(layout.scenario) * (all_s - waited_s)
+            work_s = max(work_s + waited_s + beside_s, before_s(layout, units) + all_s)
         return work_s + sum_in_order(shard_step_s(layout, unit) for unit in units)
 
 

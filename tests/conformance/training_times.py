@@ -10,6 +10,7 @@ from conformance.training_points import ROUNDING, TOLERANCE_S, travel_s, writes
 
 from sim.outcomes.parts import replay
 from sim.outcomes.runs import bound
+from strategies.strategy import RoughlyBounded
 
 check = Checks()
 check_whole = Checks()
@@ -112,6 +113,13 @@ def no_iteration_is_shorter_than_its_critical_path(point):
 def no_iteration_undercuts_the_bound_of_its_strategy(point):
     bound_s = point.strategy.bound(point.scenario)
     assert 0 < bound_s <= point.trace.end_s * (1 + ROUNDING)
+
+
+@check
+def no_rough_bound_exceeds_the_bound(point):
+    if isinstance(point.strategy, RoughlyBounded):
+        busiest_s, bound_s = point.strategy.busiest_s(point.scenario), point.strategy.bound(point.scenario)
+        assert 0 < busiest_s <= bound_s
 
 
 @check_whole
