@@ -220,8 +220,16 @@ def test_xdit_gets_the_degrees_as_flags():
     assert (valued(found, "--ulysses_degree"), valued(found, "--ring_degree")) == ("4", "2")
     assert (valued(found, "--height"), valued(found, "--num_inference_steps")) == ("1024", "28")
     assert "--pipefusion_parallel_degree" not in found
-    piped = {"model": "flux-dev", "cluster": "h100-ib", "strategy": "pipefusion", "gpus": 16, "warmup_steps": 1}
-    with pytest.raises(InputError, match=r"receive\(before\) must be after, as .* asks for the next patch after"):
+    piped = {
+        "model": "flux-dev",
+        "cluster": "h100-ib",
+        "strategy": "pipefusion",
+        "gpus": 16,
+        "warmup_steps": 1,
+    }
+    with pytest.raises(
+        InputError, match=r"receive\(before\) must be after, as .* asks for the next patch after"
+    ):
         sim.launch(**piped, runtime="xdit")
     piped = words("xdit", **piped, receive="after")
     assert (valued(piped, "--pipefusion_parallel_degree"), valued(piped, "--nnodes")) == ("16", "2")
