@@ -203,12 +203,14 @@ class Phase(NamedTuple):
     """A part of a run that happens several ``times`` alike; all devices meet before and after it.
 
     ``name`` says what it is, ``steps`` how many denoising steps it has: none where text encoders or the VAE run.
+    The devices of its plan are those of one guidance group that ``stands_for`` so many.
     """
 
     name: str
     plan: Plan
     times: int
     steps: int = 1
+    stands_for: int = 1
 
 
 @runtime_checkable

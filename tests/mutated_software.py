@@ -25,8 +25,8 @@ LAUNCHED = {
     "torch-pipelining": "uvit-h --gpus 2 --strategy 1f1b --pipeline-degree 2 --micro-batches 4 --batch-size 4",
     "torchtitan": "flux-dev --gpus 2 --strategy fsdp --batch-size 2 --checkpointing block",
     "vllm-omni": "flux-dev --gpus 2 --strategy tensor --steps 2",
-    "xdit": "flux-dev --gpus 2 --strategy pipefusion --patches 2 --warmup-steps 1 --steps 4",
-    "xdit-scripts": "pixart --gpus 2 --strategy pipefusion --patches 2 --warmup-steps 1 --steps 4",
+    "xdit": "flux-dev --gpus 2 --strategy pipefusion --patches 2 --warmup-steps 1 --steps 4 --receive after",
+    "xdit-scripts": "pixart --gpus 2 --strategy pipefusion --patches 2 --warmup-steps 1 --steps 4 --receive after",
     "xfuser-0.1": "sd3-medium --gpus 2 --strategy pipefusion --patches 2 --warmup-steps 1 --steps 4",
 }
 """A point that each runtime starts."""

@@ -220,7 +220,18 @@ def test_xdit_gets_the_degrees_as_flags():
     assert (valued(found, "--ulysses_degree"), valued(found, "--ring_degree")) == ("4", "2")
     assert (valued(found, "--height"), valued(found, "--num_inference_steps")) == ("1024", "28")
     assert "--pipefusion_parallel_degree" not in found
-    piped = words("xdit", model="flux-dev", cluster="h100-ib", strategy="pipefusion", gpus=16, warmup_steps=1)
+    piped = {
+        "model": "flux-dev",
+        "cluster": "h100-ib",
+        "strategy": "pipefusion",
+        "gpus": 16,
+        "warmup_steps": 1,
+    }
+    with pytest.raises(
+        InputError, match=r"receive\(before\) must be after, as .* asks for the next patch after"
+    ):
+        sim.launch(**piped, runtime="xdit")
+    piped = words("xdit", **piped, receive="after")
     assert (valued(piped, "--pipefusion_parallel_degree"), valued(piped, "--nnodes")) == ("16", "2")
 
 
@@ -239,7 +250,7 @@ def test_a_video_is_asked_for_with_its_frames():
 
 
 def test_its_scripts_get_patches_layers_and_warm_up_too():
-    layers = {"pipeline_degree": 2, "patches": 8, "layers": (13, 15)}
+    layers = {"pipeline_degree": 2, "patches": 8, "layers": (13, 15), "receive": "after"}
     found = words(
         "xdit-scripts", model="pixart", strategy="pipefusion", gpus=4, guidance="parallel", **layers
     )
@@ -495,5 +506,5 @@ def test_a_parameter_of_pipelines_decides_nothing_without_a_pipeline():
     asked = {**FLUX, "strategy": "hybrid", "gpus": 8, "batch_size": 8, "steps": 28}
     assert sim.launch(**asked, patches=1, warmup_steps=2).runtime == "xdit"
     assert sim.launch(**asked, ulysses_degree=2, receive="before").runtime == "xdit"
-    with pytest.raises(InputError, match="with warmup_steps 1 xdit"):
+    with pytest.raises(InputError, match="with warmup_steps 1 receive after xdit"):
         sim.launch(**asked, pipeline_degree=2)

@@ -1,6 +1,7 @@
 """The numbers of README and of the accuracy page: one command writes both, and they say the same."""
 
 import re
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from validate.published.ledger import Ledger
 from validate.published.pages import sampling, todays_models
 from validate.published.records import LATENCY, SAMPLES_PER_S, Published, Record, Standing
 from validate.published.report import (
+    ALONE,
     DETAIL,
     MARKERS,
     SAMPLED,
@@ -22,7 +24,8 @@ from validate.published.report import (
     regions_of,
     write_between,
 )
-from validate.tables import parts_around
+from validate.published.sampling.alone import kernels_alone
+from validate.tables import parts_around, write_tables
 
 ROOT = Path(__file__).parents[1]
 README, ACCURACY = ROOT / "README.md", ROOT / "docs/pages/accuracy.md"
@@ -98,7 +101,7 @@ def region(path, markers):
 
 def test_readme_and_the_accuracy_page_say_the_same_in_short():
     assert region(README, SHORT) == region(ACCURACY, SHORT)
-    assert regions_of(ACCURACY) == [MARKERS, SHORT, DETAIL, TODAY, SAMPLED]
+    assert regions_of(ACCURACY) == [MARKERS, SHORT, DETAIL, TODAY, SAMPLED, ALONE]
     assert len(region(ACCURACY, DETAIL).splitlines()) > 20
 
 
@@ -122,6 +125,18 @@ def test_the_numbers_of_sampling_are_those_in_short():
     assert re.search(
         r"^\| Wan2.1-I2V-14B-480P \| xDiT, .* \| independent \|$", region(ACCURACY, TODAY), re.MULTILINE
     )
+
+
+def test_the_fastest_engine_takes_what_kernels_take_that_were_measured_alone(ledger, tmp_path):
+    wan = replace(number(6.3, DISTRI, gpus=1, method_config="LightX2V").row, value=5.18)
+    (table,) = kernels_alone(Ledger((*ledger.records, Record(wan, 6.3, Standing.IN_VIEW, "why"))))
+    seconds = [[float(cell.removesuffix(" s")) for cell in row[1:]] for row in table.rows[:4]]
+    assert [sum(of) for of in zip(*seconds[:3], strict=True)] == pytest.approx(seconds[3], abs=0.011)
+    assert seconds[3] == sorted(seconds[3], reverse=True)
+    page = tmp_path / "page.md"
+    page.write_text("\n".join([*ALONE, ""]))
+    write_tables(page, ALONE, [table])
+    assert region(page, ALONE) == region(ACCURACY, ALONE)
 
 
 def test_models_of_today_stand_with_all_that_was_published_of_them(ledger):

@@ -163,7 +163,7 @@ def test_what_bounds_a_run_tells_how_many_steps_are_replayed_first(monkeypatch):
 LARGE = {
     "Ulysses and a ring": ("flux-dev", 24, "usp", {"ulysses_degree": 8, "ring_degree": 3}),
     "tensors and a ring": ("flux-dev", 32, "hybrid", {"tensor_degree": 8, "ring_degree": 4}),
-    "guided rows and columns": ("pixart", 64, "attention2d", {"rows": 4, "columns": 8}),
+    "guided rows and columns": ("pixart", 128, "attention2d", {"rows": 8, "columns": 8}),
 }  # fmt: skip
 
 
@@ -193,8 +193,8 @@ def test_a_large_step_without_most_of_its_alike_layers_measures_as_the_whole_ste
 def test_layers_that_do_not_repeat_one_another_or_wait_for_their_host_are_no_measure_of_others():
     sampler, scenario = large("Ulysses and a ring")
     short = sampler.shortened(scenario)
-    network = Network(short.plan.placement)
-    trace = parts.simulate(short.plan, network)
+    network = Network(short.phase.plan.placement)
+    trace = parts.simulate(short.phase.plan, network)
     assert with_all_layers(trace, short.stretches, network) is not None
     ends = [list(row) for row in trace.ends]
     ends[5][short.stretches[0].windows[0].ops[KEPT - 1]] += 1e-6

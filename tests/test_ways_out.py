@@ -137,6 +137,12 @@ def test_each_way_fits_when_it_is_added_to_the_very_command(asked, told, tmp_pat
         assert "does not fit" not in capsys.readouterr().err
 
 
+def test_a_parameter_is_told_with_a_value_or_left_out_not_both(capsys):
+    main(["run", "--model", "wan2.1-14b", "--strategy", "fsdp", "--shard-size", "1", "--gpus", "8"])
+    told = ways_told(capsys.readouterr().err)
+    assert [flags[:2] for flags, _ in told] == [["--shard-size", "8"], ["--strategy", "zero3"]]
+
+
 def test_a_report_of_what_nothing_fits_is_refused_with_the_reason(nothing, tmp_path):
     with pytest.raises(sim.InfeasibleError, match="nothing to draw: no point of the sweep is feasible"):
         nothing.write_report(tmp_path / "r.html")

@@ -24,7 +24,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "launch": (
         "sim launch --model flux-dev --strategy usp --keys-values freed --gpus 4 --steps 28",
-        "sim launch --model flux-dev --strategy pipefusion --gpus 8 --warmup-steps 1 --runtime xdit",
+        "sim launch --model flux-dev --strategy pipefusion --gpus 8 --warmup-steps 1 --receive after --runtime xdit",
         "sim launch --model sd21 --strategy zero2 --gpus 16",
         "sim run --model sd21 --strategy fsdp --gpus 16 --json > result.json",
         "sim launch --result result.json --runtime fsdp2",

@@ -162,9 +162,8 @@ def _of_parameters(question: Question) -> Iterator[WayOut]:
     for dropped in dict.fromkeys([*((name,) for name in given), tuple(given)] if given else []):
         owner = next((own for own in question.names if parameters_known(own) & set(dropped)), None)
         if owner is not None:
-            yield from _recomputing_too(
-                question, [WayOut("left out", "", (), owner, (), dropped, told_once=True)]
-            )
+            kind = dropped[0] if len(dropped) == 1 else "left out"  # a value of it that fits says the same
+            yield from _recomputing_too(question, [WayOut(kind, "", (), owner, (), dropped, told_once=True)])
 
 
 def _values(question: Question, owner: str, name: str) -> list[Any]:

@@ -22,6 +22,7 @@ from sim.outcomes.steady import (
     with_all_steps,
 )
 from sim.replay.engine import no_collection, simulate
+from strategies.patching.alike_groups import unfolded
 from strategies.patching.frozen import with_frozen
 from strategies.patching.patch_pipeline import without_a_step
 from strategies.plans.network import Network, network_of
@@ -142,26 +143,39 @@ def _replay_parts(variant: Variant) -> Iterator[Part]:
 
 
 def _replay_phases(variant: Variant, phases: tuple[Phase, ...]) -> Iterator[Part]:
-    """The parts of some phases of denoising steps, and of the frozen components around them."""
+    """The parts of some phases of denoising steps, and of the frozen components around them.
+
+    Where one guidance group stands for all in a plan, the phase speaks of all, and its measures are those of one.
+    """
     strategy, scenario = variant.strategy, variant.scenario
     assert isinstance(strategy, Sampler) and isinstance(scenario, SamplingScenario)
     networks: dict[int, Network] = {}
-    for phase in with_frozen(scenario, phases, strategy.guidance_groups(scenario)):
-        placement = phase.plan.placement
-        network = networks.setdefault(placement.num_positions, Network(placement))
-        yield Part(variant, phase, simulate(phase.plan, network))
+    written = {phase.name: phase.plan for phase in phases}
+    whole = tuple(map(unfolded, phases))
+    for phase in with_frozen(scenario, whole, strategy.guidance_groups(scenario)):
+        plan = written.get(phase.name, phase.plan)
+        network = networks.setdefault(plan.placement.num_positions, Network(plan.placement))
+        trace = simulate(plan, network)
+        yield Part(variant, phase, trace, None if plan is phase.plan else Measures.of(trace))
+
+
+def _replay_folded(variant: Variant) -> Iterator[Part]:
+    """The parts of a run, of whose guidance groups one is replayed where they are alike."""
+    strategy, scenario = variant.strategy, variant.scenario
+    if not (isinstance(strategy, GridSampler) and isinstance(scenario, SamplingScenario)):
+        return _replay_parts(variant)
+    return _replay_phases(variant, strategy.folded_phases(scenario))
 
 
 def _alike_steps(variant: Variant, strategy: GridSampler, scenario: SamplingScenario) -> Iterator[Part]:
     """The parts of a run whose steps are alike, so that one is replayed; of a large one not all alike layers."""
     if (short := strategy.shortened(scenario)) is None:
-        return _replay_parts(variant)
-    phase = Phase("steady", short.plan, scenario.workload.computed_steps)
-    parts = list(_replay_phases(variant, (phase,)))
+        return _replay_folded(variant)
+    parts = list(_replay_phases(variant, (short.phase,)))
     main = main_part(parts)
-    measures = with_all_layers(main.trace, short.stretches, Network(short.plan.placement))
+    measures = with_all_layers(main.trace, short.stretches, Network(main.trace.plan.placement))
     if measures is None:
-        return _replay_parts(variant)
+        return _replay_folded(variant)
     return iter([part._replace(continued=measures) if part is main else part for part in parts])
 
 
@@ -213,18 +227,18 @@ def _first_steps(variant: Variant, strategy: Sampler, scenario: SamplingScenario
     """The parts of a long run of which the first steps are replayed, where they come to repeat one another."""
     whole, steps = scenario.workload.computed_steps, _first(strategy, scenario)
     while LEAST_TIMES * steps <= whole:
-        parts = list(_replay_parts(replace(variant, scenario=scenario.with_steps(steps))))
+        parts = list(_replay_folded(replace(variant, scenario=scenario.with_steps(steps))))
         main = main_part(parts)
         if main.phase.steps != steps:  # so too of a sampler without a grid
             break
-        shorter = without_a_step(main.phase.plan)
+        shorter = without_a_step(main.trace.plan)
         measures = with_all_steps(shorter, main.trace, whole - steps, Network(shorter.placement))
         if measures is not None:
             phase = main.phase._replace(steps=whole)
             whole_run = main._replace(phase=phase, continued=measures)
             return iter([whole_run if part is main else part for part in parts])
         steps *= 2
-    return _replay_parts(variant)
+    return _replay_folded(variant)
 
 
 def _first(strategy: Sampler, scenario: SamplingScenario) -> int:

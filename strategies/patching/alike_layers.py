@@ -11,7 +11,7 @@ from strategies.patching.builder import SamplingBuilder
 from strategies.patching.layer_runs import RunWork, run_layers
 from strategies.patching.patch_pipeline import PatchPipeline
 from strategies.plans.actions import PatchAction
-from strategies.plans.plan import Plan
+from strategies.strategy import Phase
 
 LARGE: Final = 1024
 """Layers times devices up to which a step is replayed whole."""
@@ -41,14 +41,14 @@ class Stretch(NamedTuple):
 
 
 class Shortened(NamedTuple):
-    """The plan of a step without most of its alike layers; all that lies on its devices counts those too."""
+    """A run whose plan is of a step without most of its alike layers; all that lies on its devices counts those too."""
 
-    plan: Plan
+    phase: Phase
     stretches: tuple[Stretch, ...]
 
 
 def shortened(pipeline: PatchPipeline) -> Shortened | None:
-    """The shortened plan of a step; None where it is not large, has several stages, or no layers are alike."""
+    """A run of shortened steps; None where it is not large, has several stages, or no layers are alike."""
     grid, layers = pipeline.grid, pipeline.boundaries[-1]
     if grid.pipeline > 1 or grid.sequence * grid.tensor == 1 or layers * grid.positions <= LARGE:
         return None
@@ -70,7 +70,9 @@ def shortened(pipeline: PatchPipeline) -> Shortened | None:
     stretches = [
         Stretch(end - first - KEPT, tuple(_windows(marks, kept.index(first)))) for first, end in alike
     ]
-    return Shortened(builder.build(pipeline.stages(), pipeline.resident([step])), tuple(stretches))
+    plan = builder.build(pipeline.stages(), pipeline.resident([step]))
+    phase = Phase("steady", plan, pipeline.num_steps, stands_for=grid.stands_for)
+    return Shortened(phase, tuple(stretches))
 
 
 def _alike(works: Sequence[RunWork]) -> Iterator[tuple[int, int]]:

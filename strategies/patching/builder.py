@@ -164,6 +164,7 @@ class SamplingBuilder:
         held_bytes: float = 0.0,
         wait: bool = True,
         dispatched_as: str = "",
+        replicas: bool = False,
     ) -> int:
         """Start a collective when the last op of each of its devices has ended; return its result.
 
@@ -177,9 +178,11 @@ class SamplingBuilder:
             held_bytes: bytes of the result on each device, until the op that waits for it has ended.
             wait: whether the next op of each device waits for it.
             dispatched_as: the operation whose seconds of the host its calls take; by default its own.
+            replicas: whether all GPUs that its devices stand for take part.
         """
         reads, ready = [], Tensor("ready", stage, number, 0.0)
-        host_s = self.calls.collective_s(dispatched_as or operation, calls) if len(devices) > 1 else 0.0
+        alone = len(devices) == 1 and not replicas
+        host_s = 0.0 if alone else self.calls.collective_s(dispatched_as or operation, calls)
         for device in devices:
             if self._ops[device]:
                 last = self._ops[device][-1]
@@ -189,8 +192,9 @@ class SamplingBuilder:
                 self._tensors.append(ready)
         result = self.tensor(operation, stage, number, held_bytes)
         members = tuple(devices)
+        group = members if replicas else None
         self._collectives.append(
-            Collective(operation, members, size_bytes, None, tuple(reads), (result,), calls)
+            Collective(operation, members, size_bytes, group, tuple(reads), (result,), calls)
         )
         if wait:
             for device in devices:

@@ -86,6 +86,7 @@ class Grid:
     """Degrees of parallelism; tensor innermost, then Ulysses, ring, pipeline, guidance, and data outermost.
 
     ``rows`` and ``columns`` are of devices, in place of a ring. Source: xDiT, its default order of process groups.
+    Where it is ``folded``, one guidance group stands for all, which do the same at the same time.
     """
 
     data: int = 1
@@ -96,11 +97,22 @@ class Grid:
     tensor: int = 1
     rows: int = 1
     columns: int = 1
+    folded: bool = False
+
+    @property
+    def groups(self) -> int:
+        """Guidance groups whose devices are told apart."""
+        return 1 if self.folded else self.guidance
+
+    @property
+    def stands_for(self) -> int:
+        """Guidance groups that do what each of these does."""
+        return self.guidance // self.groups
 
     @property
     def positions(self) -> int:
-        """GPUs of one data-parallel group."""
-        return prod((self.guidance, self.pipeline, self.sequence, self.tensor))
+        """GPUs of one data-parallel group, or, where it is folded, of one guidance group."""
+        return prod((self.groups, self.pipeline, self.sequence, self.tensor))
 
     @property
     def sequence(self) -> int:
@@ -121,7 +133,7 @@ class Grid:
 
     def teams(self) -> Iterator[tuple[int, int, Team]]:
         """Guidance group, stage and team."""
-        for guided in range(self.guidance):
+        for guided in range(self.groups):
             for stage in range(self.pipeline):
                 yield guided, stage, self.team(guided, stage)
 

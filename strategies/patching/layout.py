@@ -102,11 +102,13 @@ class GridLayout(ABC):
 
     def phases(self) -> tuple[Phase, ...]:
         """The run as a whole where steps overlap; else the warm-up and the other steps, which are alike."""
-        steps, warmup = self.num_steps, self.warmup_steps or 0
+        steps, warmup, groups = self.num_steps, self.warmup_steps or 0, self.grid.stands_for
         if self.steps_overlap:
-            return (Phase("run", self.plan(range(steps)), 1, steps),)
+            return (Phase("run", self.plan(range(steps)), 1, steps, groups),)
         parts = (("warm-up", warmup, warmup), ("steady", steps, steps - warmup))
-        return tuple(Phase(name, self.plan([end - 1]), times) for name, end, times in parts if times)
+        return tuple(
+            Phase(name, self.plan([end - 1]), times, 1, groups) for name, end, times in parts if times
+        )
 
     def stages(self) -> list[Stage]:
         """The stages, each with the seconds of a step of patches."""
@@ -126,13 +128,12 @@ class GridLayout(ABC):
     def resident(self, steps: Sequence[int]) -> list[tuple[Buffer, ...]]:
         """Bytes that lie on each device throughout some steps."""
         scenario, grid, samples = self.scenario, self.grid, self.pass_samples(steps)
+        together = grid.positions * grid.stands_for
         found: list[tuple[Buffer, ...]] = []
         for _, stage, team in grid.teams():
             first, end = self.boundaries[stage], self.boundaries[stage + 1]
             buffers = (
-                *weights(
-                    scenario, parameters(scenario, first, end, grid.tensor), grid.positions, grid.tensor
-                ),
+                *weights(scenario, parameters(scenario, first, end, grid.tensor), together, grid.tensor),
                 working(scenario, first, end, samples, grid.tensor),
                 *self.passing_on(stage, steps),
             )

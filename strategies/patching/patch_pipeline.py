@@ -156,9 +156,12 @@ class PatchPipeline(GridLayout):
         return team.token_bytes(self.scenario.latent_bytes, images, self.rows(patch))
 
     def gathers(self, patch: int | None) -> list[tuple[tuple[int, ...], float]]:
-        """Devices that gather the noise prediction of a patch, and its bytes: inside each team, then between them."""
+        """Devices that gather the noise prediction of a patch, and its bytes: inside each team, then between them.
+
+        A device alone gathers it with those that it stands for.
+        """
         predicted = self.scenario.output_bytes * self.batch * self.rows(patch)
-        teams = [self.grid.team(guided, self.grid.pipeline - 1) for guided in range(self.grid.guidance)]
+        teams = [self.grid.team(guided, self.grid.pipeline - 1) for guided in range(self.grid.groups)]
         inside = [group for team in teams for group in team.sequence_groups()]
         between = list(zip(*(team.devices for team in teams), strict=True))
         return [(group, predicted) for group in inside if self.grid.sequence > 1] + [
@@ -170,11 +173,12 @@ class PatchPipeline(GridLayout):
     ) -> None:
         """Append what becomes of a noise prediction in the last stage: the solver's calls, and what it gathers."""
         last = self.grid.pipeline - 1
-        for guided in range(self.grid.guidance):
+        for guided in range(self.grid.groups):
             for device in self.grid.team(guided, last).devices:
                 builder.call(device, self.scenario.solver_s)
         for group, size in gathers:
-            builder.collective("all_gather", group, size, stage=last, number=patch or 0)
+            alone = len(group) == 1
+            builder.collective("all_gather", group, size, stage=last, number=patch or 0, replicas=alone)
 
     @cached_property
     def _skips(self) -> dict[int, dict[int, float]]:
@@ -301,7 +305,7 @@ class _Writer:
             self.gathers[patch] = self.pipeline.gathers(patch)
         self.pipeline.end_step(self.builder, patch, self.gathers[patch])
         if last and step < self.pipeline.num_steps - 1:
-            for guided in range(self.grid.guidance):
+            for guided in range(self.grid.groups):
                 self._send("latents", guided, (last, 0), patch, self.pipeline.latents_bytes(patch))
 
 

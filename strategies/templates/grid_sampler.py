@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from strategies.bounds.patch_rounds import ROUNDING, least_run_seconds, settled_steps
+from strategies.patching.alike_groups import folded
 from strategies.patching.alike_layers import Shortened, shortened
 from strategies.patching.frozen import least_frozen_s
 from strategies.patching.layout import GridLayout
@@ -48,9 +49,13 @@ class GridSampler(ABC):
         """Whether a device may begin a step before all others have ended the last one, so that a run is one phase."""
         return self._made(scenario).steps_overlap
 
+    def folded_phases(self, scenario: SamplingScenario) -> tuple[Phase, ...]:
+        """The phases of a run, in whose plans one guidance group stands for all where these are alike."""
+        return self._folded(scenario).phases()
+
     def shortened(self, scenario: SamplingScenario) -> Shortened | None:
         """The step that a run repeats, without most of its alike layers; None where that would not spare much."""
-        layout = self._made(scenario)
+        layout = self._folded(scenario)
         return shortened(layout) if isinstance(layout, PatchPipeline) else None
 
     @classmethod
@@ -76,6 +81,11 @@ class GridSampler(ABC):
     def guidance_groups(self, scenario: SamplingScenario) -> int:
         """Groups of devices that each compute one of an image's predictions."""
         return self._made(scenario).grid.guidance
+
+    def _folded(self, scenario: SamplingScenario) -> GridLayout:
+        """The layout of one guidance group where it stands for all, else of all."""
+        layout = self._made(scenario)
+        return folded(layout) if isinstance(layout, PatchPipeline) else layout
 
     def _made(self, scenario: SamplingScenario) -> GridLayout:
         """The layout on a scenario, made once."""

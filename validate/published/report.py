@@ -18,6 +18,7 @@ from validate.published.figure import plot_published
 from validate.published.ledger import Ledger, all_training, check_path, coverage, training_ledger
 from validate.published.pages import sampling, todays_models
 from validate.published.records import LATENCY, SAMPLES_PER_S, TASKS, UNSAID, Record, Standing
+from validate.published.sampling.alone import kernels_alone
 from validate.published.sampling.runs import all_runs
 from validate.published.sampling.tables import sampling_ledger, sections
 from validate.tables import Section, parts_around, percent, print_sections, signed, write_tables
@@ -29,6 +30,7 @@ SHORT: Final = "<!-- python -m validate published --readme: in short -->", END
 DETAIL: Final = "<!-- python -m validate published --readme: training in detail -->", END
 TODAY: Final = "<!-- python -m validate published --readme: today's models -->", END
 SAMPLED: Final = "<!-- python -m validate published --readme: sampling -->", END
+ALONE: Final = "<!-- python -m validate published --readme: kernels alone -->", END
 UNTOLD: Final = ("Fig. 4", "Table III", "Table 5")
 """Items of training whose numbers are too many to be told, or of another machine's solver."""
 CLUSTERS: Final = ("MosaicML", "MLPerf")
@@ -174,5 +176,6 @@ TABLES: Final[Mapping[Region, Callable[[Ledger], list[Section]]]] = {
     DETAIL: in_detail,
     TODAY: todays_models,
     SAMPLED: sampling,
+    ALONE: kernels_alone,
 }
 """The tables of each region."""

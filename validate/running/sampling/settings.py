@@ -101,10 +101,11 @@ class Settings:
         if isinstance(self.sampler, Attention2D):
             of = self.sampler
             return Grid(ulysses=of.ulysses_degree, rows=of.rows, columns=of.columns)
+        degrees: dict[str, Any] = {DEGREES.get(self.strategy, "ring"): self.ranks}
         if self.strategy in ("usp", "hybrid"):
             names = ("guidance", "pipeline", "ring", "ulysses", "tensor")
-            return Grid(**{name: getattr(self.sampler, f"{name}_degree", 1) or 1 for name in names})
-        return Grid(**{DEGREES.get(self.strategy, "ring"): self.ranks})
+            degrees = {name: getattr(self.sampler, f"{name}_degree", 1) or 1 for name in names}
+        return Grid(**degrees)
 
     @property
     def warmup_steps(self) -> int:

@@ -1,0 +1,70 @@
+"""Guidance groups that do the same at the same time, of which one is replayed."""
+
+from dataclasses import fields
+
+import pytest
+
+from profiles.architectures.models import load_model
+from profiles.machines.clusters import load_cluster
+from sim.outcomes.parts import main_part, measured_parts, replay_parts, traces_of
+from sim.outcomes.runs import weigh
+from strategies.plans.workloads import SamplingWorkload
+from strategies.registry import make_sampler
+from strategies.sampling_scenario import SamplingScenario
+
+PIPED = {"guidance_degree": 2, "ulysses_degree": 2, "pipeline_degree": 4, "patches": 4}
+ALIKE = {
+    "nodes of their own": ("mochi", "h100-ib", 16, "hybrid", PIPED, {}),
+    "nodes of cards that share switches": ("pixart", "l40-pcie-8", 16, "hybrid", PIPED, {}),
+    "one node whose cards share nothing": (
+        "sd3-medium", "a100-nvlink-8", 8, "hybrid", {**PIPED, "ulysses_degree": 1}, {},
+    ),
+    "steps that are alike": ("wan2.1-1.3b", "h100-ib", 8, "ulysses", {}, {"guidance": "parallel"}),
+    "a GPU for each": ("mochi", "h100-ib", 2, "hybrid", {"guidance_degree": 2}, {}),
+    "encoders before and a decoder after": (
+        "pixart", "p4de", 16, "hybrid", PIPED, {"include": ("text_encoder", "vae_decoder"), "vae_parallel": 16},
+    ),
+    "runs that are not steady": ("qwen-image", "p4de", 16, "hybrid", PIPED, {"steps": 8}),
+}  # fmt: skip
+UNLIKE = {
+    "cards of one switch": ("pixart", "l40-pcie-8", 8, "hybrid", {**PIPED, "ulysses_degree": 1}, {}),
+    "nodes in common": ("pixart", "p4de", 24, "hybrid", {**PIPED, "ulysses_degree": 3}, {"heads": "padded"}),
+    "several images": ("pixart", "p4de", 32, "hybrid", PIPED, {"batch_size": 2}),
+    "predictions in one batch": ("pixart", "p4de", 8, "ulysses", {}, {}),
+}  # fmt: skip
+
+
+def asked(case):
+    name, cluster, gpus, sampler, parameters, options = case
+    model = load_model(name)
+    workload = SamplingWorkload(
+        gpus, model.width, model.height, **{"steps": 20, "guidance": model.guidance, **options}
+    )
+    return make_sampler(sampler, parameters), SamplingScenario(model, load_cluster(cluster), workload)
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_what_one_group_does_is_what_all_do(name):
+    sampler, scenario = asked(ALIKE[name])
+    parts, whole = (of(sampler, scenario) for of in (measured_parts, replay_parts))
+    devices = [main_part(of).trace.plan.num_devices for of in (parts, whole)]
+    assert devices == [scenario.workload.num_gpus // 2, scenario.workload.num_gpus]
+    found, true = (weigh(sampler, scenario, own) for own in (parts, whole))
+    for of in fields(true.expected):
+        assert getattr(found.expected, of.name) == pytest.approx(getattr(true.expected, of.name), rel=1e-9)
+    for named in ("times", "phases"):
+        assert getattr(found, named) == pytest.approx(getattr(true, named), rel=1e-9)
+    assert found.stages == true.stages
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_groups_that_share_what_they_wait_for_are_replayed_together(name):
+    sampler, scenario = asked(UNLIKE[name])
+    parts, whole = (of(sampler, scenario) for of in (measured_parts, replay_parts))
+    assert len({main_part(of).trace.plan.num_devices for of in (parts, whole)}) == 1
+
+
+def test_traces_are_of_all_groups():
+    sampler, scenario = asked(ALIKE["a GPU for each"])
+    traces = traces_of(sampler, scenario, measured_parts(sampler, scenario))
+    assert [named.trace.plan.num_devices for named in traces] == [2]
