@@ -5,9 +5,11 @@ import re
 import pytest
 
 import sim
+from sim.explore.legality import starters
 from sim.replay.metrics import exposed_communication_s
 from sim.replay.waits import MESSAGE, Way, awaited_s
 from sim.report.reasons import COUNTS, account_of, shares
+from sim.report.started import best_started
 
 PIXART = {"resolution": 512, "steps": 4}
 
@@ -114,7 +116,7 @@ def test_collectives_that_nothing_runs_beside_slow_nothing():
 
 def test_where_nothing_holds_compute_up_that_is_the_reason():
     assert account(sim.run("sd21", "ddp", gpus=1, batch_size=32)).reasons == (
-        "100% of the time GPUs compute, held up by nothing",
+        "100% of the time GPUs compute, and nothing else takes a tenth of it",
     )
 
 
@@ -201,6 +203,32 @@ def test_where_no_runtime_runs_the_best_a_tie_that_runs_is_named():
     assert f"{verdict.runnable.result.strategy}, " in str(verdict)
     assert ", a tie, runs in " in " ".join(str(verdict).split())
     assert verdict.to_json()["runnable"]["again"] == verdict.runnable.again
+
+
+def test_where_no_tie_runs_the_best_that_does_is_named_with_what_it_loses():
+    sweep = sim.sweep(
+        "sd21", gpus=8, batch_size=256, strategy="diffusionpipe,gpipe", exhaustive=True, workers=1
+    )
+    found = sweep.verdict.runnable
+    assert (sweep.verdict.best.strategy, sweep.verdict.runs_in, found.tie) == ("diffusionpipe", (), False)
+    first = next(point for point in sweep.ranked() if starters(point, sweep.scenario))
+    assert found.result is first.result
+    assert found.times == first.result.iteration_s / sweep.best.iteration_s
+    said = f": {found.result.iteration_s * 1e3:,.1f} ms, {found.times:.2f} x slower, runs in "
+    assert said in " ".join(str(sweep.verdict).replace("│", "").split())
+    assert sweep.verdict.to_json()["runnable"]["tie"] is False
+
+
+def test_the_best_that_runs_is_found_among_what_was_not_simulated_too():
+    sweep = sim.sweep("sd21", gpus=8, batch_size=256, strategy="diffusionpipe,gpipe", workers=1)
+    best = sweep.best_point()
+    before = best_started(sweep, best, {})
+    for point in sweep.points:
+        if point.name == "gpipe" and point.result is not None:
+            point.result = None
+    again = best_started(sweep, best, {})
+    assert again.result.times == before.result.times
+    assert again.runs_in == before.runs_in
 
 
 def test_a_vae_on_all_gpus_is_offered_where_one_is_included():

@@ -244,7 +244,7 @@ def test_ties_that_recompute_the_same_are_named_together(verdict):
     relieved = {"gpipe": "block", "wave": "block", "spp": "full"}
     lines = replace(verdict, runner_up=None, ties=ties, relieved=relieved).lines
     said = [words for word, words in lines if not word]
-    assert "ties too: 1f1b; gpipe, wave (block checkpointing); spp (full checkpointing)" in said
+    assert "ties with the best: 1f1b; gpipe, wave (block checkpointing); spp (full checkpointing)" in said
 
 
 def test_the_way_of_a_degree_of_one_is_not_said():

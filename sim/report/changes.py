@@ -156,11 +156,11 @@ def _change(variation: Variation, sweep: Sweep, points: Sequence[Point]) -> Chan
         points = [replace(point, checkpointing=None) for point in points]
     first, *others = points
     assert first.result is not None
-    answer = _again(first, variation.scenario, inf)
+    answer = simulated_again(first, variation.scenario, inf)
     best = answer
     for point in others:
         limit = inf if objective == "memory" else best.score(objective) / point.price(objective)
-        found = _again(point, variation.scenario, limit)
+        found = simulated_again(point, variation.scenario, limit)
         best = min(best, found, key=lambda one: one.score(objective))
     if best.result is None or best.status != "simulated":
         return Change(variation.name, variation.flags, None, 0.0, stays=False, tie=False)
@@ -180,12 +180,12 @@ def fastest_of(sweep: Sweep) -> Result | None:
     for point in list(leaders.values())[:CONTENDERS]:
         limit_s = inf if found is None else found.score("latency")
         if point.result is None and point.bound_s < limit_s:
-            again = _again(point, sweep.scenario, limit_s)
+            again = simulated_again(point, sweep.scenario, limit_s)
             found = again if again.status == "simulated" else found
     return None if found is None else found.result
 
 
-def _again(point: Point, scenario: AnyScenario, limit_s: float) -> Point:
+def simulated_again(point: Point, scenario: AnyScenario, limit_s: float) -> Point:
     """A point in another scenario; without a result where it does not exist, or takes as long as the limit."""
     assert point.strategy is not None
     asked = Asked(point.strategy, point.num_gpus or scenario.workload.num_gpus, point.checkpointing)

@@ -105,9 +105,12 @@ def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> 
         *_idle_reason(result, found.idle, parts),
         *_encoding_reason(strategy, scenario, parts),
     )
-    return replace(
-        found, reasons=reasons or (f"{found.compute:.0%} of the time GPUs compute, held up by nothing",)
-    )
+    return replace(found, reasons=reasons or (_busy_reason(found),))
+
+
+def _busy_reason(account: Account) -> str:
+    """What is to be said where there is no other reason."""
+    return f"{account.compute - account.slowed:.0%} of the time GPUs compute, and nothing else takes a tenth of it"
 
 
 Parts = Callable[[], Sequence[Part]]
@@ -294,7 +297,8 @@ def _runner_up_reason(sweep: Sweep, account: Account, best: Point, runner_up: Po
     unit = "GPU-s" if sweep.objective == "cost" else _unit(one)
     words = ", ".join(_differences({name: theirs[name] - ours[name] for name in ours}, unit))
     if words:
-        tie = ", within the error" if runner_up.tied(best, sweep.objective) else ""
+        ties = {point.name for point in sweep.ties()}
+        tie = ", within the error" if runner_up.name in ties else ""
         yield f"{other.strategy} takes {_time_words(theirs_s - ours_s, unit)} more{tie}: {words}"
 
 
