@@ -274,7 +274,11 @@ def test_a_question_that_names_no_task_is_told_to_be_of_training(sim):
     assert note in flat(sim(*plain)[1])
     for said in (("--task", "train"), ("--frozen", "cached"), ("--strategy", "ddp"), ("--micro-batches", 2)):
         assert note not in flat(sim(*plain, *said)[1])
-    assert note in sim(*plain, "--memory", "1GiB")[2]  # where nothing fits, the refusal says so
+    *_, said, error = sim(*plain, "--memory", "1GiB")[
+        2
+    ].splitlines()  # where nothing fits, beside the refusal
+    assert said == f"sim: note: {note}"
+    assert error.endswith("GiB too much); no way out was found among changes of one flag or of two")
 
 
 def test_a_complete_sweep_takes_away_what_an_interrupted_one_left(sim, elsewhere):
@@ -443,7 +447,10 @@ REFUSED = [
         "--pipeline-degree 60000 exceeds the 25 blocks of the backbone",
     ),
     ("run --model sd21 --strategy 1f1b --gpus 7", "--gpus 7 is no multiple of --group-size 2"),
-    ("run --model sd21 --strategy ddp --gpus 12", "--gpus 12 and devices_per_node(8) do not divide one another"),
+    (
+        "run --model sd21 --strategy ddp --gpus 12",
+        "--gpus 12 and devices_per_node(8) do not divide one another, as 8 or 16 would: one replica is simulated",
+    ),
     ("run --model sd21 --strategy ddp --gpus 8 --batch-size 9", "1.125 is not whole: --batch-size must be a multiple"),
     ("run --model sd21 --strategy 1f1b --skip-route local", "the skip from layer "),
     # files

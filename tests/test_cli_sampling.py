@@ -194,7 +194,10 @@ def test_each_phase_has_its_own_files_and_the_steady_steps_the_name_itself(sim, 
 def test_a_pipeline_of_patches_is_one_phase_and_one_picture(sim, elsewhere):
     code, _, err = sim(*RUN, "--strategy", "pipefusion", "--gantt", "g.svg", "--json")
     assert (code, err) == (0, "sim: wrote g.svg\n")
-    assert (elsewhere / "g.svg").read_text(encoding="utf-8").startswith("<?xml")
+    drawn = (elsewhere / "g.svg").read_text(encoding="utf-8")
+    assert drawn.startswith("<?xml")
+    assert "pixart by pipefusion, denoising only on " in drawn
+    assert re.search(r": \d+ steps  \|", drawn)
 
 
 def test_a_schedule_names_stage_patch_and_step_and_reads_back(sim):

@@ -53,7 +53,9 @@ def sweep_command(options: argparse.Namespace) -> int:
     _print(options, sweeps)
     if not found:
         _tell_undrawn(options)
-        raise InfeasibleError("; ".join(filter(None, (why_none(chosen), _task_words(options, sweeps[0])))))
+        if words := _task_words(options, sweeps[0]):
+            print(f"sim: note: {words}", file=sys.stderr)
+        raise InfeasibleError(why_none(chosen))
     return 0
 
 

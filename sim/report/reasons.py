@@ -288,13 +288,13 @@ def account_of_best(sweep: Sweep, best: Point, runner_up: Point | None = None) -
 
 def _runner_up_reason(sweep: Sweep, account: Account, best: Point, runner_up: Point) -> Iterator[str]:
     """What the difference between the best point and the runner-up is made of, whether or not they tie."""
-    one, other = sweep.result_of(best), sweep.result_of(runner_up)
-    assert other.source is not None
-    strategy, there = other.source.strategy, other.source.scenario
+    strategy, other = runner_up.strategy, runner_up.result
+    assert strategy is not None and other is not None
+    there = Asked(strategy, other.num_gpus, runner_up.checkpointing).at(sweep.scenario)
     parts = cache(lambda: measured_parts(strategy, there))
     ours_s, theirs_s = (point.score(sweep.objective) for point in (best, runner_up))
     ours, theirs = account.seconds(ours_s), split_of(strategy, there, other, parts).seconds(theirs_s)
-    unit = "GPU-s" if sweep.objective == "cost" else _unit(one)
+    unit = "GPU-s" if sweep.objective == "cost" else _unit(other)
     words = ", ".join(_differences({name: theirs[name] - ours[name] for name in ours}, unit))
     if words:
         ties = {point.name for point in sweep.ties()}
