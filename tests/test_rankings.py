@@ -51,7 +51,7 @@ def result(scenario):
 
 def table_rows(text):
     """The cells of the lines below the head of the only table, by two spaces or more between them."""
-    below = text[text.index("─\n", text.index("within")) :].split("\ntie: ")[0].split("\n\n")[0]
+    below = text[text.index("─\n", text.index("within")) :].split("\n\n")[0]
     return [re.split(r" {2,}", line.strip()) for line in below.splitlines()[1:] if "──" not in line]
 
 

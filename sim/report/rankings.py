@@ -58,9 +58,9 @@ def print_sweep(sweep: Sweep, note: str = "") -> None:
     if shown.rows:
         screen.print()
         kept = show_table(screen, shown.title, columns(sweep, shown), shown.above)
-        for line in legend(kept):
-            screen.print(line)
         screen.print()
+        if told := "\n".join(legend(kept)):
+            screen.print(f"{told}\n")
         screen.print(NO_BEST if verdict is None else f"again: {verdict.again}", soft_wrap=True)
         if verdict is not None and verdict.runnable is not None:
             what = "a tie" if verdict.runnable.tie else "the best"

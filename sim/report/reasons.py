@@ -44,6 +44,8 @@ LEAST_STEP: Final = 0.01
 COMPILED: Final = "compiled"
 HELP: Final = ": more work for each GPU hides it"
 """What always helps where the host is behind."""
+BUSY: Final = "of the time GPUs compute, and nothing else takes a tenth of it"
+"""What is to be said where there is no other reason."""
 ROUNDS: Final = "send_recv"
 """The operation of a ring, round by round."""
 
@@ -105,12 +107,8 @@ def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> 
         *_idle_reason(result, found.idle, parts),
         *_encoding_reason(strategy, scenario, parts),
     )
-    return replace(found, reasons=reasons or (_busy_reason(found),))
-
-
-def _busy_reason(account: Account) -> str:
-    """What is to be said where there is no other reason."""
-    return f"{account.compute - account.slowed:.0%} of the time GPUs compute, and nothing else takes a tenth of it"
+    busy = f"{found.compute - found.slowed:.0%} {BUSY}"
+    return replace(found, reasons=reasons or (busy,))
 
 
 Parts = Callable[[], Sequence[Part]]
