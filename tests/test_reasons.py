@@ -217,6 +217,20 @@ def test_where_no_tie_runs_the_best_that_does_is_named_with_what_it_loses():
     said = f": {found.result.iteration_s * 1e3:,.1f} ms, {found.times:.2f} x slower, runs in "
     assert said in " ".join(str(sweep.verdict).replace("│", "").split())
     assert sweep.verdict.to_json()["runnable"]["tie"] is False
+    assert (found.runs_in, found.others) == (("torch-pipelining",), ())
+
+
+def test_other_runtimes_are_named_beside_the_best_that_runs():
+    sweep = sim.sweep("sd21", gpus=16, batch_size=512, strategy="bidirectional,ddp,gpipe", workers=1)
+    verdict = sweep.verdict
+    others = verdict.runnable.others
+    assert verdict.best.strategy == "bidirectional"
+    assert others
+    for name in (*verdict.runnable.runs_in, *others):
+        own = sim.sweep("sd21", gpus=16, batch_size=512, strategy="ddp,gpipe", runtime=name, workers=1).best
+        assert own.iteration_s >= verdict.runnable.result.iteration_s
+    said = f"; --runtime asks for the best of {', '.join(others)}"
+    assert said in " ".join(str(verdict).replace("│", "").split())
 
 
 def test_the_best_that_runs_is_found_among_what_was_not_simulated_too():

@@ -1,4 +1,4 @@
-"""Started: the best point that a runtime runs, where none runs the best of all."""
+"""Started: the best point of each runtime, where none runs the best of all."""
 
 from math import inf
 from typing import Final, NamedTuple
@@ -16,7 +16,7 @@ TRIED: Final = 8
 
 
 class Runnable(NamedTuple):
-    """A point that runtimes run.
+    """The best point that runtimes run.
 
     Attributes:
         result: its own.
@@ -25,6 +25,7 @@ class Runnable(NamedTuple):
         again: the command line that gives its result again.
         tie: whether it ties with the best of all.
         times: what it takes over what the best takes, of what is ranked by.
+        others: other runtimes that run some point; what each runs fastest, ``--runtime`` says, which recomputes for it.
     """
 
     result: Result
@@ -33,38 +34,41 @@ class Runnable(NamedTuple):
     again: str
     tie: bool
     times: float
+    others: tuple[str, ...]
 
 
 def best_started(sweep: Sweep, best: Point, values: Tried) -> Runnable | None:
     """The best point that runtimes run; None where there is none that fits."""
-    found = _best_started(sweep)
-    if found is None or found.result is None:
+    found = best_of_each(sweep)
+    if not found:
         return None
-    objective, words = sweep.objective, how(found.result, values)
-    first = sweep.twins().get(id(found), found)  # of points with one result the first says whether they tie
-    tie = first is best or first.tied(best, objective)
-    times = found.score(objective) / best.score(objective)
-    return Runnable(
-        found.result, words, starters(found, sweep.scenario), command_of(found.result), tie, times
-    )
+    objective, first = sweep.objective, min(found.values(), key=lambda point: point.score(sweep.objective))
+    names, result = starters(first, sweep.scenario), first.result
+    assert result is not None
+    alike = sweep.twins().get(id(first), first)  # of points with one result the first says whether they tie
+    tie = alike is best or alike.tied(best, objective)
+    times = first.score(objective) / best.score(objective)
+    others = tuple(sorted(found.keys() - set(names), key=lambda name: (found[name].score(objective), name)))
+    words, again = how(result, values), command_of(result)
+    return Runnable(result, words, names, again, tie, times, others)
 
 
-def _best_started(sweep: Sweep) -> Point | None:
-    """The best of the points that runtimes run, among them a few that were not simulated but may be better."""
+def best_of_each(sweep: Sweep) -> dict[str, Point]:
+    """The best point of each runtime that runs any, among them a few that were not simulated but may be better."""
     objective, left = sweep.objective, TRIED
-    found, score = None, inf
+    found: dict[str, Point] = {}
     points = [point for point in sweep.points if point.recommended and not point.reason]
     for point in sorted(points, key=lambda point: _least(point, objective)):
-        if _least(point, objective) >= score:
-            break
-        if (point.result is None and not left) or not starters(point, sweep.scenario):
+        least, names = _least(point, objective), starters(point, sweep.scenario)
+        worst = max((found[name].score(objective) if name in found else inf for name in names), default=0.0)
+        if least >= worst or (point.result is None and not left):
             continue
         left -= point.result is None
-        limit_s = inf if objective == "memory" else score / point.price(objective)
+        limit_s = inf if objective == "memory" else worst / point.price(objective)
         known = point if point.result is not None else simulated_again(point, sweep.scenario, limit_s)
-        if known.score(objective) < score:
-            found, score = known, known.score(objective)
-    return found
+        score = known.score(objective)
+        found |= {name: known for name in names if name not in found or score < found[name].score(objective)}
+    return {name: point for name, point in found.items() if point.status == "simulated"}
 
 
 def _least(point: Point, objective: str) -> float:

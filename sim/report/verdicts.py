@@ -146,7 +146,10 @@ class Verdict:
         result, runs_in = self.runnable.result, ", ".join(self.runnable.runs_in)
         named = self._named(result, self.runnable.how)
         than = "a tie" if self.runnable.tie else self._worse_words(self.runnable.times)
-        return [("", f"{named}: {duration(result)}, {than}, runs in {runs_in}")]
+        others = f"; --runtime asks for the best of {', '.join(self.runnable.others)}" * bool(
+            self.runnable.others
+        )
+        return [("", f"{named}: {duration(result)}, {than}, runs in {runs_in}{others}")]
 
     def _worse_words(self, times: float) -> str:
         """How many times as much of what is ranked by."""
@@ -214,7 +217,12 @@ class Verdict:
 
 
 def _runnable_json(runnable: Runnable) -> dict[str, Any]:
-    own = {"tie": runnable.tie, "runs_in": list(runnable.runs_in), "again": runnable.again}
+    own = {
+        "tie": runnable.tie,
+        "others": runnable.others,
+        "runs_in": list(runnable.runs_in),
+        "again": runnable.again,
+    }
     return {**_short(runnable.result), **own}
 
 
