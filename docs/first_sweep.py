@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import sim
 from sim.report.numbers import banded
@@ -49,10 +48,9 @@ def rows() -> Iterator[list[str]]:
 def answer() -> str:
     """The verdict of the first sweep, as a terminal of 80 columns shows it."""
     flags = [word for key, value in ASKED.items() for word in (f"--{key}", str(value))]
-    with TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "sim", "sweep", *flags, "--out", f"{folder}/rows.csv"]
-        wide = {**os.environ, "COLUMNS": "80"}
-        said = subprocess.run(command, capture_output=True, text=True, check=True, env=wide, cwd=ROOT).stdout
+    command = [sys.executable, "-m", "sim", "sweep", *flags]
+    wide = {**os.environ, "COLUMNS": "80"}
+    said = subprocess.run(command, capture_output=True, text=True, check=True, env=wide, cwd=ROOT).stdout
     return f"```text\n{said[: said.index('╯') + 1]}\n```"
 
 

@@ -11,14 +11,16 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 
 from profiles.architectures.models import load_model, model_names
 from profiles.machines.clusters import cluster_names, load_cluster
 from sim.api import start_sweep
-from sim.cli.main import main
-from sim.cli.sweeping import _write_reached
+from sim.cli.main import main, make_parser
+from sim.cli.sweeping import _case, _save_reached, _start, _write_reached
+from sim.explore.sweep import run_sweep
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
@@ -260,11 +262,9 @@ def test_the_winner_says_how_to_have_it_again(sim, ask):
     assert ask(*line.removeprefix("again: sim ").split())["iteration_s"] == best["iteration_s"]
 
 
-def test_without_out_the_rows_go_where_stderr_says(sim, elsewhere):
-    _, _, err = sim(*SWEEP, "--strategy", "ddp")
-    (written,) = elsewhere.iterdir()
-    assert re.fullmatch(r"sweep-sd21-p4de-eager-8gpus-batch64-[0-9a-f]{8}\.csv", written.name)
-    assert f" rows to {written.name}" in err
+def test_without_out_no_file_is_left(sim, elsewhere):
+    assert sim(*SWEEP, "--strategy", "ddp")[2] == ""
+    assert list(elsewhere.iterdir()) == []
 
 
 def test_a_question_that_names_no_task_is_told_to_be_of_training(sim):
@@ -274,7 +274,11 @@ def test_a_question_that_names_no_task_is_told_to_be_of_training(sim):
     assert note in flat(sim(*plain)[1])
     for said in (("--task", "train"), ("--frozen", "cached"), ("--strategy", "ddp"), ("--micro-batches", 2)):
         assert note not in flat(sim(*plain, *said)[1])
-    assert note in sim(*plain, "--memory", "1GiB")[2]  # where nothing fits, the refusal says so
+    *_, said, error = sim(*plain, "--memory", "1GiB")[
+        2
+    ].splitlines()  # where nothing fits, beside the refusal
+    assert said == f"sim: note: {note}"
+    assert error.endswith("GiB too much); no way out was found among changes of one flag or of two")
 
 
 def test_a_complete_sweep_takes_away_what_an_interrupted_one_left(sim, elsewhere):
@@ -316,8 +320,7 @@ def test_a_sweep_that_finds_nothing_draws_nothing(sim, elsewhere):
     code, _, err = sim("sweep", "--model", "sd21", *NOTHING, "--plot", "front.svg")
     assert code == 2
     assert not (elsewhere / "front.svg").exists()
-    wrote, undrawn, why = err.splitlines()
-    assert wrote.startswith("sim: wrote ")
+    undrawn, why = err.splitlines()
     assert undrawn == "sim: did not write front.svg: nothing fits, so there is nothing to draw"
     assert re.fullmatch(
         r"sim: error: no point of the sweep is feasible: \d+ of \d+ x positions do not divide the group"
@@ -443,7 +446,10 @@ REFUSED = [
         "--pipeline-degree 60000 exceeds the 25 blocks of the backbone",
     ),
     ("run --model sd21 --strategy 1f1b --gpus 7", "--gpus 7 is no multiple of --group-size 2"),
-    ("run --model sd21 --strategy ddp --gpus 12", "--gpus 12 and devices_per_node(8) do not divide one another"),
+    (
+        "run --model sd21 --strategy ddp --gpus 12",
+        "--gpus 12 and devices_per_node(8) do not divide one another, as 8 or 16 would: one replica is simulated",
+    ),
     ("run --model sd21 --strategy ddp --gpus 8 --batch-size 9", "1.125 is not whole: --batch-size must be a multiple"),
     ("run --model sd21 --strategy 1f1b --skip-route local", "the skip from layer "),
     # files
@@ -515,22 +521,40 @@ def test_a_resolution_alone_asks_about_sampling_and_beside_training_about_traini
     assert tasks == {(): {"sample"}, **{key: {"train"} for key in list(tasks)[1:]}}
 
 
-def test_the_file_of_a_sweep_tells_what_is_trained(sim, elsewhere):
-    sim(*SWEEP, "--strategy", "ddp", "--resolution", 256, "--frozen", "cached")
-    (written,) = elsewhere.iterdir()
-    assert written.name.startswith("sweep-sd21-p4de-eager-8gpus-batch64-256px-cached-")
+def case_of(*arguments):
+    """What names the file of an interrupted sweep."""
+    words = list(map(str, arguments))
+    options = make_parser(words).parse_args(words)
+    return _case(_start(options))
 
 
-def test_the_file_of_a_sweep_is_overwritten_by_no_other_question(sim, elsewhere):
+def test_the_file_of_an_interrupted_sweep_tells_what_is_asked():
+    case = case_of(*SWEEP, "--strategy", "ddp", "--resolution", 256, "--frozen", "cached")
+    assert re.fullmatch(r"sd21-p4de-eager-8gpus-batch64-256px-cached-[0-9a-f]{8}", case)
+    drawn = case_of("sweep", "--model", "pixart", "--gpus", "2-4", "--resolution", 2048)
+    assert re.fullmatch(r"pixart-p4de-eager-2-4gpus-2048px-[0-9a-f]{8}", drawn)
+
+
+def test_the_file_of_an_interrupted_sweep_is_overwritten_by_no_other_question():
     """By none of another cluster, stack, option, parameter, objective or set of strategies; by its own it is."""
     others = (
         (), (), ("--stack", "compiled"), ("--cluster", "p5"), ("--checkpointing", "full"), ("--overlap", "none"),
         ("--objective", "memory"), ("--strategy", "ddp,zero2"), ("--exhaustive",), ("--self-conditioning", 0.25),
         ("--placement", "data-inner"),
     )  # fmt: skip
-    for flags in others:
-        assert sim(*SWEEP, *(() if "--strategy" in flags else ("--strategy", "ddp")), *flags)[0] == 0
-    assert len(list(elsewhere.iterdir())) == len(others) - 1
+    cases = [
+        case_of(*SWEEP, *(() if "--strategy" in flags else ("--strategy", "ddp")), *flags) for flags in others
+    ]
+    assert cases[0] == cases[1]
+    assert len(set(cases)) == len(others) - 1
+
+
+def test_what_an_interrupted_sweep_knows_is_no_reason_to_fail_where_it_cannot_be_written(elsewhere, capsys):
+    sweep = start_sweep("sd21", gpus=8, strategy="ddp")
+    run_sweep(sweep, workers=1)
+    options = SimpleNamespace(out=elsewhere / "gone" / "rows.csv", store=None)
+    _save_reached(options, [sweep])
+    assert re.fullmatch(r"sim: Cannot save file .*gone'\n", capsys.readouterr().err)
 
 
 # Pipes and interrupts

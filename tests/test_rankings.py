@@ -13,9 +13,19 @@ from profiles.machines.clusters import load_cluster
 from sim.explore.points import Point, find_points
 from sim.explore.sweep import Sweep, run_sweep
 from sim.outcomes.runs import run_point
-from sim.report.columns import fitting
+from sim.report.columns import Column, fitting
 from sim.report.descriptions import how
-from sim.report.rankings import BEST, Shown, chosen_of, columns, command, print_rows_json, print_sweep
+from sim.report.rankings import (
+    BEST,
+    TIED,
+    Shown,
+    chosen_of,
+    columns,
+    command,
+    legend,
+    print_rows_json,
+    print_sweep,
+)
 from sim.report.tables import print_result
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
@@ -70,6 +80,24 @@ def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, sweep):
     assert {row[1] for row in rows} == {point.name for point in simulated}
     later = [row[1] for rank, row in zip(ranks, rows, strict=True) if rank > BEST]
     assert len(set(later)) == len(later)
+
+
+def test_marks_and_letters_are_explained_below_the_table(capsys, sweep):
+    print_sweep(sweep)
+    text = capsys.readouterr().out
+    below = text[text.index("\ntie: ") :].splitlines()[1:4]
+    assert below == [TIED, "P: pipeline degree, M: micro-batches, D: GPUs of a pipeline group", ""]
+    assert all(len(line) <= 80 for line in below)
+
+
+def test_what_is_not_shown_is_not_explained():
+    ranks, words = Column("#", ["1", "2"]), Column("how", ["ulysses 2, P 2", "M 4"], words=True)
+    assert list(legend([ranks])) == []
+    assert list(legend([ranks, words])) == ["P: pipeline degree, M: micro-batches"]
+    assert list(legend([Column("#", ["1", "2 tie"]), Column("D", ["4", "8"])])) == [
+        TIED,
+        "D: GPUs of a pipeline group",
+    ]
 
 
 def test_points_that_look_alike_stand_once(sweep):

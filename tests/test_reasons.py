@@ -1,11 +1,15 @@
 """Reasons: whom the time of a point goes to, and what it waits for."""
 
+import re
+
 import pytest
 
 import sim
+from sim.explore.legality import starters
 from sim.replay.metrics import exposed_communication_s
 from sim.replay.waits import MESSAGE, Way, awaited_s
 from sim.report.reasons import COUNTS, account_of, shares
+from sim.report.started import best_started
 
 PIXART = {"resolution": 512, "steps": 4}
 
@@ -89,6 +93,74 @@ def test_the_exchange_that_takes_the_time_is_named_with_its_pace_and_link():
     assert "each moves 13 GB/s, of the link's 26" in reason
 
 
+def test_what_compute_loses_to_collectives_is_what_its_ops_last_beyond_their_plan():
+    result = sim.run("sd21", "fsdp", gpus=64, shard_size=8, reshard="false", stack="compiled")
+    found, trace = account(result), result.trace
+    planned_s = sum(op.duration_s for row in trace.plan.ops for op in row) / trace.plan.num_devices
+    lost_s = (found.slowed + found.host) * result.iteration_s
+    assert lost_s == pytest.approx(result.expected.busy_s - planned_s, rel=1e-2)
+    assert found.slowed > 0.05
+    (reason,) = found.reasons
+    assert reason == (
+        f"{found.slowed:.0%} of the time, {found.slowed * result.iteration_s * 1e3:,.1f} ms, compute loses to"
+        " collectives that run beside it, mostly all-reduce of 8 GPUs between nodes"
+    )
+    assert found.compute + found.host + found.wire + found.idle == pytest.approx(1)
+
+
+def test_collectives_that_nothing_runs_beside_slow_nothing():
+    found = account(sim.run("sd21", "zero2", gpus=64, overlap="none"))
+    assert found.slowed == 0
+    assert not any("loses" in reason for reason in found.reasons)
+
+
+def test_where_nothing_holds_compute_up_that_is_the_reason():
+    assert account(sim.run("sd21", "ddp", gpus=1, batch_size=32)).reasons == (
+        "100% of the time GPUs compute, and nothing else takes a tenth of it",
+    )
+
+
+def test_all_that_is_awaited_on_the_wire_is_told_but_a_tenth():
+    result = sim.run(
+        "flux-dev", "hybrid", "l40-pcie-8", 8, ring_degree=4, tensor_degree=2, patches=1, steps=4
+    )
+    found = account(result)
+    told = [reason for reason in found.reasons if "waits for" in reason]
+    assert [word in reason for word, reason in zip(("ring", "all-reduce"), told, strict=True)] == [True] * 2
+    shares_told = sum(int(reason.partition("%")[0]) for reason in told) / 100
+    assert 0.9 * found.wire - 0.01 <= shares_told <= found.wire + 0.01
+
+
+@pytest.mark.parametrize(
+    ("asked", "unit", "per_second", "objective"),
+    [
+        ({"model": "sd21", "gpus": 64, "strategy": "fsdp,zero2"}, "ms", 1e3, None),
+        ({"model": "pixart", "gpus": 4, "strategy": "ulysses,ring", **PIXART}, "s", 1, None),
+        ({"model": "pixart", "gpus": 4, "strategy": "ulysses,ring", **PIXART}, "GPU-s", 1, "cost"),
+    ],
+)
+def test_the_parts_of_the_difference_to_the_runner_up_add_up(asked, unit, per_second, objective):
+    sweep = sim.sweep(**asked, objective=objective, workers=1)
+    verdict = sweep.verdict
+    (said,) = [
+        one
+        for one in verdict.account.reasons
+        if re.match(r"\w+ takes [^:]* more(, within the error)?: ", one)
+    ]
+    assert said.startswith(f"{verdict.runner_up.strategy} takes ")
+    assert (", within the error: " in said) == verdict.runner_up_ties
+    parts = re.findall(rf"([+-])([\d,.]+) {unit}", said.partition(": ")[2])
+    total = sum(float(f"{sign}{of.replace(',', '')}") for sign, of in parts)
+    each = (
+        one.gpu_s_per_sample if objective == "cost" else one.expected.duration_s
+        for one in (verdict.runner_up, verdict.best)
+    )
+    theirs, ours = each
+    assert total == pytest.approx(
+        (theirs - ours) * per_second, rel=0.05, abs=2.5 * 10 ** -(1 if unit == "ms" else 3)
+    )
+
+
 def test_a_team_that_encodes_the_same_samples_is_named():
     given = {"shard_size": 2, "batch_size": 8, "checkpointing": "block"}
     team = sim.run("wan2.1-1.3b", "fsdp", "p4de", 8, context_degree=4, **given)
@@ -131,6 +203,46 @@ def test_where_no_runtime_runs_the_best_a_tie_that_runs_is_named():
     assert f"{verdict.runnable.result.strategy}, " in str(verdict)
     assert ", a tie, runs in " in " ".join(str(verdict).split())
     assert verdict.to_json()["runnable"]["again"] == verdict.runnable.again
+
+
+def test_where_no_tie_runs_the_best_that_does_is_named_with_what_it_loses():
+    sweep = sim.sweep(
+        "sd21", gpus=8, batch_size=256, strategy="diffusionpipe,gpipe", exhaustive=True, workers=1
+    )
+    found = sweep.verdict.runnable
+    assert (sweep.verdict.best.strategy, sweep.verdict.runs_in, found.tie) == ("diffusionpipe", (), False)
+    first = next(point for point in sweep.ranked() if starters(point, sweep.scenario))
+    assert found.result is first.result
+    assert found.times == first.result.iteration_s / sweep.best.iteration_s
+    said = f": {found.result.iteration_s * 1e3:,.1f} ms, {found.times:.2f} x slower, runs in "
+    assert said in " ".join(str(sweep.verdict).replace("│", "").split())
+    assert sweep.verdict.to_json()["runnable"]["tie"] is False
+    assert (found.runs_in, found.others) == (("torch-pipelining",), ())
+
+
+def test_other_runtimes_are_named_beside_the_best_that_runs():
+    sweep = sim.sweep("sd21", gpus=16, batch_size=512, strategy="bidirectional,ddp,gpipe", workers=1)
+    verdict = sweep.verdict
+    others = verdict.runnable.others
+    assert verdict.best.strategy == "bidirectional"
+    assert others
+    for name in (*verdict.runnable.runs_in, *others):
+        own = sim.sweep("sd21", gpus=16, batch_size=512, strategy="ddp,gpipe", runtime=name, workers=1).best
+        assert own.iteration_s >= verdict.runnable.result.iteration_s
+    said = f"; --runtime asks for the best of {', '.join(others)}"
+    assert said in " ".join(str(verdict).replace("│", "").split())
+
+
+def test_the_best_that_runs_is_found_among_what_was_not_simulated_too():
+    sweep = sim.sweep("sd21", gpus=8, batch_size=256, strategy="diffusionpipe,gpipe", workers=1)
+    best = sweep.best_point()
+    before = best_started(sweep, best, {})
+    for point in sweep.points:
+        if point.name == "gpipe" and point.result is not None:
+            point.result = None
+    again = best_started(sweep, best, {})
+    assert again.result.times == before.result.times
+    assert again.runs_in == before.runs_in
 
 
 def test_a_vae_on_all_gpus_is_offered_where_one_is_included():

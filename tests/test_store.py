@@ -375,6 +375,16 @@ def test_a_store_that_is_read_is_left_as_it_is(tmp_path):
     assert path.read_bytes() == before
 
 
+def test_nothing_is_left_beside_a_store_once_all_who_used_it_are_done(tmp_path):
+    """By a sweep, by what reads it, and by a merge."""
+    one, both = tmp_path / "one.db", tmp_path / "both.db"
+    sim.sweep("sd21", gpus=2, batch_size=8, strategy="ddp", workers=1, store=one)
+    assert main(["compare", str(one), str(one)]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["one.db"]
+    assert main(["merge", str(both), str(one)]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["both.db", "one.db"]
+
+
 def test_a_store_is_made_by_several_at_once(tmp_path):
     def opened(number):
         with StoreFile(tmp_path / "store") as store:

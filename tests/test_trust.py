@@ -36,8 +36,15 @@ def test_a_strategy_has_the_trust_of_its_kind_and_one_gpu_its_own():
 
 def test_what_no_published_number_is_of_says_so():
     found = trust_of("train", "a100-80gb-sxm", "a-strategy-of-ones-own", 8)
-    assert found == Trust("train", "measured", "a-strategy-of-ones-own")
-    assert str(found).startswith("no independent published number")
+    near = trust_of("train", "a100-80gb-sxm", "ddp", 8)
+    assert found == Trust("train", "measured", "a-strategy-of-ones-own", nearest=near)
+    assert str(found) == (
+        "no independent published number (training, a-strategy-of-ones-own, on GPUs with measured kernels); nearest:"
+        f" {near.numbers} of data parallel, too few to judge by"
+    )
+    drawn = trust_of("sample", "l20-48gb", "hybrid", 8)
+    assert drawn.nearest == trust_of("sample", "l20-48gb", "hybrid", 1)
+    assert f"; nearest: {drawn.nearest.numbers} of one GPU: median error " in str(drawn)
 
 
 def test_times_that_are_given_need_no_trust():

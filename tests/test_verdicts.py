@@ -178,6 +178,22 @@ def test_where_cost_is_ranked_by_a_change_compares_copies_with_copies():
     assert change.speed == pytest.approx(answer.result.gpu_s_per_sample / alone.gpu_s_per_sample)
 
 
+def test_where_cost_is_ranked_by_a_change_tries_every_number_of_gpus():
+    given = {"steps": 4, "strategy": "single,ulysses", "workers": 1}
+    sweep = sim.sweep("hunyuanvideo", "a100-nvlink-8", 4, objective="cost", **given)
+    answer = sweep.best_point()
+    tried = [(point.name, point.num_gpus) for point in contenders(sweep, answer)]
+    assert sorted(tried) == [("single", 1), ("ulysses", 2), ("ulysses", 4)]
+    change = next(one for one in sweep.verdict.changes if one.name == "4 videos at once")
+    several = sim.sweep("hunyuanvideo", "a100-nvlink-8", 4, objective="cost", batch_size=4, **given)
+    assert (
+        (change.strategy, change.num_gpus) == (several.best.strategy, several.best.num_gpus) == ("ulysses", 2)
+    )
+    assert change.words("single").endswith(
+        ("ulysses on 2 GPUs first, single a tie", "ulysses on 2 GPUs instead of single")
+    )
+
+
 def test_the_json_of_the_best_row_holds_the_verdict_and_no_other(trained, verdict, capsys):
     print_rows_json(trained)
     first, *others = json.loads(capsys.readouterr().out)
@@ -244,7 +260,7 @@ def test_ties_that_recompute_the_same_are_named_together(verdict):
     relieved = {"gpipe": "block", "wave": "block", "spp": "full"}
     lines = replace(verdict, runner_up=None, ties=ties, relieved=relieved).lines
     said = [words for word, words in lines if not word]
-    assert "ties too: 1f1b; gpipe, wave (block checkpointing); spp (full checkpointing)" in said
+    assert "ties with the best: 1f1b; gpipe, wave (block checkpointing); spp (full checkpointing)" in said
 
 
 def test_the_way_of_a_degree_of_one_is_not_said():

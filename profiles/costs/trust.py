@@ -18,6 +18,8 @@ TRUST: Final = Path(__file__).parents[1] / "trust.csv"
 COLUMNS: Final = ("task", "family", "kind", "strategies", "numbers", "median_error", "worst_error")
 ALONE: Final = "one GPU"
 """The kind of every method on one GPU."""
+NEAREST: Final = {"train": "data parallel", "sample": ALONE}
+"""Of each task the kind whose numbers are told where a method has none of its own: its compute is timed alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class Trust:
         numbers: published numbers that nothing was set by.
         median_error: median of the absolute relative errors; 0 where there are no numbers.
         worst_error: the largest of them.
+        nearest: what there is of another kind; of methods without a number of their own alone.
     """
 
     task: str
@@ -41,6 +44,7 @@ class Trust:
     numbers: int = 0
     median_error: float = 0.0
     worst_error: float = 0.0
+    nearest: "Trust | None" = None
 
     def __post_init__(self) -> None:
         check_choice("trust", "task", self.task, TASKS)
@@ -58,11 +62,17 @@ class Trust:
         doing = "training" if self.task == "train" else "sampling"
         where = f"{doing}, {self.kind}, on GPUs {'with' if self.family == FAMILIES[0] else 'without'} measured kernels"
         if not self.numbers:
-            return f"no independent published number ({where})"
-        count = f"{counted(self.numbers, 'independent published number')} ({where})"
+            near = self.nearest
+            own = "" if near is None else f"; nearest: {near.numbers} of {near.kind}{near.errors_words}"
+            return f"no independent published number ({where}){own}"
+        return f"{counted(self.numbers, 'independent published number')} ({where}){self.errors_words}"
+
+    @property
+    def errors_words(self) -> str:
+        """The errors of its numbers in words."""
         if self.numbers < FEWEST:
-            return f"{count}, too few to judge by"
-        return f"{count}: median error {self.median_error:.1%}, worst {self.worst_error:.0%}"
+            return ", too few to judge by"
+        return f": median error {self.median_error:.1%}, worst {self.worst_error:.0%}"
 
 
 def trust_of(task: str, device: str, strategy: str, num_gpus: int, *, timed: bool = False) -> Trust | None:
@@ -83,7 +93,9 @@ def trust_of(task: str, device: str, strategy: str, num_gpus: int, *, timed: boo
         same = one.kind == ALONE if num_gpus == 1 else strategy in one.strategies and one.kind != ALONE
         if (one.task, one.family) == (task, family) and same:
             return one
-    return Trust(task, family, ALONE if num_gpus == 1 else strategy)
+    near = (one for one in _shipped() if (one.task, one.family, one.kind) == (task, family, NEAREST[task]))
+    own = ALONE if num_gpus == 1 else strategy
+    return Trust(task, family, own, nearest=None if own == NEAREST[task] else next(near, None))
 
 
 @cache

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from profiles.errors import InputError
+from profiles.errors import InputError, counted
 from sim import api
 from sim.asking.calibrating import setting
 from sim.asking.limits import check_swept
@@ -93,12 +93,12 @@ def _warn_of_memory(options: argparse.Namespace, result: Result) -> None:
     if not result.missing_memory or result.source is None:
         return
     from sim.explore.questions import Question
-    from sim.explore.ways_out import ways_out
+    from sim.explore.ways_out import NO_WAY, ways_out
 
     relief, own = getattr(options, "checkpointing", None) == AUTO, given_parameters(options)
     scenario, runtime = result.source.scenario, getattr(options, "runtime", None)
     ways = ways_out(Question(scenario, [result.strategy], own, relief, single=True, runtime=runtime))
-    words = f"{result.strategy} does not fit: {result.missing_memory}{ways and '; '}{ways}"
+    words = f"{result.strategy} does not fit: {result.missing_memory}; {ways or NO_WAY}"
     print(f"sim: warning: {words}", file=sys.stderr)
 
 
@@ -129,29 +129,33 @@ def _check_report(path: Path) -> None:
 
 def write_files(options: argparse.Namespace, result: Result) -> None:
     """Write the traces and the pictures of a result, each by its name beside the main one."""
-    asked = [
-        (path, write)
-        for path, write in ((options.trace, _write_trace), (options.gantt, _write_gantt))
-        if path is not None
-    ]
-    for name, trace in result.traces.items() if asked else ():
+    if options.trace is None and options.gantt is None:
+        return
+    for name, trace in result.traces.items():
         suffix = f"-{name}" if name else ""
-        for path, write in asked:
-            target = path.with_name(f"{path.stem}{suffix}{path.suffix}")
-            write(trace, target)
-            print(f"sim: wrote {target}", file=sys.stderr)
+        for path, write in ((options.trace, _write_trace), (options.gantt, _write_gantt)):
+            if path is not None:
+                target = path.with_name(f"{path.stem}{suffix}{path.suffix}")
+                write(trace, target, f"{result.title}: {name or _steps_words(trace)}")
+                print(f"sim: wrote {target}", file=sys.stderr)
 
 
-def _write_trace(trace: Any, path: Path) -> None:  # noqa: ANN401
+def _steps_words(trace: Any) -> str:  # noqa: ANN401
+    """What a trace is of: an iteration, or so many steps of a sampler."""
+    steps = {op.action.step for row in trace.plan.ops for op in row if hasattr(op.action, "step")}
+    return counted(len(steps), "step") if steps else "one iteration"
+
+
+def _write_trace(trace: Any, path: Path, title: str) -> None:  # noqa: ANN401
     from sim.replay.chrome_trace import write_chrome_trace
 
     write_chrome_trace(trace, path)
 
 
-def _write_gantt(trace: Any, path: Path) -> None:  # noqa: ANN401
+def _write_gantt(trace: Any, path: Path, title: str) -> None:  # noqa: ANN401
     from sim.report.plots import plot_timeline, save_figure
 
-    save_figure(plot_timeline(trace), path)
+    save_figure(plot_timeline(trace, title), path)
 
 
 def tune_command(options: argparse.Namespace) -> int:

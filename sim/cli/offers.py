@@ -162,7 +162,7 @@ def _add_search(sweep: argparse.ArgumentParser) -> None:
         " video, where GPUs that a point leaves work on copies of it; pareto finds all that nothing beats in both"
         " speed and memory",
     )
-    sweep.add_argument("--out", type=file_flag, metavar="FILE", help="where all rows go, .csv or .parquet")
+    sweep.add_argument("--out", type=file_flag, metavar="FILE", help="write all rows, .csv or .parquet")
     sweep.add_argument(
         "--store",
         type=file_flag,

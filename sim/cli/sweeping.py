@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from profiles.errors import InfeasibleError, counted
+from profiles.errors import InfeasibleError, InputError, counted
 from sim import api
 from sim.asking.scenarios import OPTIONS
 from sim.cli.commands import check_files, print_experiment, write_files
@@ -29,23 +29,22 @@ def sweep_command(options: argparse.Namespace) -> int:
 
     check_files(options)
     sweeps = _start(options)
-    out = options.out or Path(f"sweep-{_case(sweeps)}.csv")
-    check_out(out)
+    if options.out is not None:
+        check_out(options.out)
     try:
         for sweep in sweeps:
             _run(options, sweep)
     except KeyboardInterrupt:
         with held():
-            _write_reached(sweeps, _incomplete(out))
-        if options.store is not None:
-            print(
-                f"sim: {options.store} has what is done: the same command goes on from there", file=sys.stderr
-            )
+            _save_reached(options, sweeps)
         raise
-    with held():
-        write_rows(_all(sweeps), out)
-        _incomplete(out).unlink(missing_ok=True)  # what an interrupted sweep left of the same question
-    _tell_rows(sweeps, out)
+    if options.out is not None:
+        with held():
+            write_rows(_all(sweeps), options.out)
+            _incomplete(options.out).unlink(
+                missing_ok=True
+            )  # what an interrupted sweep left of the same question
+        _tell_rows(sweeps, options.out)
     chosen = Scaling(tuple(sweeps)).chosen
     found = any(point.status == "simulated" for point in chosen)
     if found:
@@ -53,8 +52,20 @@ def sweep_command(options: argparse.Namespace) -> int:
     _print(options, sweeps)
     if not found:
         _tell_undrawn(options)
-        raise InfeasibleError("; ".join(filter(None, (why_none(chosen), _task_words(options, sweeps[0])))))
+        if words := _task_words(options, sweeps[0]):
+            print(f"sim: note: {words}", file=sys.stderr)
+        raise InfeasibleError(why_none(chosen))
     return 0
+
+
+def _save_reached(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> None:
+    """Write what an interrupted sweep has come to know, and say where it goes on."""
+    try:
+        _write_reached(sweeps, _incomplete(options.out or Path(f"sweep-{_case(sweeps)}.csv")))
+    except (InputError, OSError) as error:  # nobody asked for this file before
+        print(f"sim: {error}", file=sys.stderr)
+    if options.store is not None:
+        print(f"sim: {options.store} has what is done: the same command goes on from there", file=sys.stderr)
 
 
 def _tell_undrawn(options: argparse.Namespace) -> None:
@@ -147,7 +158,7 @@ def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
 
 
 def _case(sweeps: Sequence[Sweep]) -> str:
-    """The name of a sweep's file: what is asked in words, and its hash, which tells it from all other questions."""
+    """The name of an interrupted sweep's file: what is asked in words, and its hash: no other question has it."""
     scenario = sweeps[-1].scenario
     named = (scenario.model.name, scenario.cluster.name, scenario.stack.name)
     counts = sorted({sweep.scenario.workload.num_gpus for sweep in sweeps})

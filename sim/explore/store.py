@@ -71,11 +71,14 @@ class StoreFile:
         elif path_kind(path) != "file":
             raise InputError(f"{path}: no such store")
         check_regular(path)
-        where = f"{path.resolve().as_uri()}?mode={'ro' if reads else 'rwc'}"
+        where = f"{path.resolve().as_uri()}?mode={'rw' if reads else 'rwc'}"  # ro would leave its log behind
         with self.explained():
             self.connection = sqlite3.connect(where, timeout=PATIENCE_S, isolation_level=None, uri=True)
         with self._closed_where_it_fails():
-            if not reads:
+            if reads:
+                with self.explained():
+                    self.connection.execute("PRAGMA query_only = ON")
+            else:
                 self._make()
             self._check_version()
 

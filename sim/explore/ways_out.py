@@ -20,6 +20,7 @@ from strategies.strategy import AnyScenario, is_seamless
 if TYPE_CHECKING:
     from sim.explore.sweep import Sweep
 
+NO_WAY: Final = "no way out was found among changes of one flag or of two"
 TOLD: Final = 3
 """Ways that are told."""
 OTHERS: Final = 2
@@ -289,7 +290,7 @@ def why_none(sweep: "Sweep", most: int = TOLD) -> str:
         first = example_of(sweep.points, kind).name
         names = list(dict.fromkeys([first, *(point.name for point in sweep.points)]))
         asked = Question(sweep.scenario, names, sweep.held, relief=bool(sweep.relief), runtime=sweep.runtime)
-        words += f"; {ways}" if (ways := ways_out(asked, most)) else ""
+        words += f"; {ways_out(asked, most) or NO_WAY}"
     return f"no point of the sweep is feasible: {words}"
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final, NamedTuple
 
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError, InputError, counted
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import DEFAULT_STACK, load_stack
 from sim.explore.points import Asked, Point
@@ -18,7 +18,7 @@ from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario
 
 CONTENDERS: Final = 4
-"""Strategies whose best points are simulated again."""
+"""Strategies whose best points are simulated again; where cost is ranked by those on every number of GPUs."""
 IMAGES: Final = 4
 """Images drawn together in place of one."""
 COMPILED: Final = "compiled"
@@ -36,6 +36,7 @@ class Change:
         stays: whether the answer is still of the same strategy.
         tie: whether the answer ties with the new best.
         memory: peak memory over that of the answer as it is.
+        num_gpus: GPUs of that best where they are more or fewer than the answer's; else None.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Change:
     stays: bool
     tie: bool
     memory: float = 1.0
+    num_gpus: int | None = None
 
     def words(self, answer: str, objective: str = "throughput") -> str:
         """What becomes of an answer, in words."""
@@ -55,7 +57,8 @@ class Change:
             speed = f"{self.memory:.2f} x the memory, {speed}"
         if self.stays:
             return f"{speed}, {answer} stays"
-        return f"{speed}, {self.strategy} " + (
+        where = "" if self.num_gpus is None else f"on {counted(self.num_gpus, 'GPU')} "
+        return f"{speed}, {self.strategy} {where}" + (
             f"first, {answer} a tie" if self.tie else f"instead of {answer}"
         )
 
@@ -142,12 +145,20 @@ def changes(sweep: Sweep, answer: Point) -> tuple[Change, ...]:
 
 
 def contenders(sweep: Sweep, answer: Point) -> list[Point]:
-    """The answer, and the best points of the strategies that come next."""
+    """The answer, and the best points of the strategies that come next; by cost those on every number of GPUs."""
     best = {answer.name: answer}
-    for point in sweep.ranked():
-        if point.status == "simulated" and point.recommended:
+    ranked = [point for point in sweep.ranked() if not point.reason and point.recommended]
+    for point in ranked:
+        if point.status == "simulated":
             best.setdefault(point.name, point)
-    return list(best.values())[:CONTENDERS]
+    chosen = dict.fromkeys(list(best)[:CONTENDERS])
+    if sweep.objective != "cost":
+        return [best[name] for name in chosen]
+    each = {(answer.name, answer.num_gpus): answer}
+    for point in ranked:
+        if point.name in chosen:
+            each.setdefault((point.name, point.num_gpus), point)
+    return list(each.values())
 
 
 def _change(variation: Variation, sweep: Sweep, points: Sequence[Point]) -> Change:
@@ -156,18 +167,19 @@ def _change(variation: Variation, sweep: Sweep, points: Sequence[Point]) -> Chan
         points = [replace(point, checkpointing=None) for point in points]
     first, *others = points
     assert first.result is not None
-    answer = _again(first, variation.scenario, inf)
+    answer = simulated_again(first, variation.scenario, inf)
     best = answer
     for point in others:
         limit = inf if objective == "memory" else best.score(objective) / point.price(objective)
-        found = _again(point, variation.scenario, limit)
+        found = simulated_again(point, variation.scenario, limit)
         best = min(best, found, key=lambda one: one.score(objective))
     if best.result is None or best.status != "simulated":
         return Change(variation.name, variation.flags, None, 0.0, stays=False, tie=False)
     speed = sweep.samples_per_s(best) / sweep.samples_per_s(first)
     memory = best.result.peak_memory_bytes / first.result.peak_memory_bytes
     tie = best is not answer and answer.tied(best, objective)
-    return Change(variation.name, variation.flags, best.name, speed, best is answer, tie, memory)
+    gpus = None if best.num_gpus == first.num_gpus else best.num_gpus
+    return Change(variation.name, variation.flags, best.name, speed, best is answer, tie, memory, gpus)
 
 
 def fastest_of(sweep: Sweep) -> Result | None:
@@ -180,12 +192,12 @@ def fastest_of(sweep: Sweep) -> Result | None:
     for point in list(leaders.values())[:CONTENDERS]:
         limit_s = inf if found is None else found.score("latency")
         if point.result is None and point.bound_s < limit_s:
-            again = _again(point, sweep.scenario, limit_s)
+            again = simulated_again(point, sweep.scenario, limit_s)
             found = again if again.status == "simulated" else found
     return None if found is None else found.result
 
 
-def _again(point: Point, scenario: AnyScenario, limit_s: float) -> Point:
+def simulated_again(point: Point, scenario: AnyScenario, limit_s: float) -> Point:
     """A point in another scenario; without a result where it does not exist, or takes as long as the limit."""
     assert point.strategy is not None
     asked = Asked(point.strategy, point.num_gpus or scenario.workload.num_gpus, point.checkpointing)

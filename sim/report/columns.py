@@ -82,10 +82,14 @@ def _width(columns: Sequence[Column]) -> int:
     return screen.measure(_table_of("", columns)).maximum
 
 
-def show_table(screen: Console, title: str, columns: Sequence[Column], above: int | None = None) -> None:
-    """Print a table as wide as the terminal at most."""
+def show_table(
+    screen: Console, title: str, columns: Sequence[Column], above: int | None = None
+) -> list[Column]:
+    """Print a table as wide as the terminal at most, and return the columns that there was room for."""
     full = [column for column in columns if any(cell not in ("", "-") for cell in column.cells)]
-    screen.print(_table_of(title, fitting(full, screen.width), above))
+    shown = fitting(full, screen.width)
+    screen.print(_table_of(title, shown, above))
+    return shown
 
 
 def markdown_of(title: str, columns: Sequence[Column]) -> str:

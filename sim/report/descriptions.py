@@ -9,6 +9,8 @@ from sim.outcomes.results import Result
 
 LETTERS: Final = {"pipeline_degree": "P", "micro_batches": "M", "group_size": "D"}
 """Parameters that have a letter: P, M and D."""
+MEANINGS: Final = {"P": "pipeline degree", "M": "micro-batches", "D": "GPUs of a pipeline group"}
+"""What the letters stand for."""
 
 Tried = Mapping[str, Mapping[str, Collection[Any]]]
 """For each strategy and each of its parameters the values that a sweep looks at."""

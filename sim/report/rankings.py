@@ -17,7 +17,7 @@ from sim.explore.sweep import Sweep
 from sim.explore.ways_out import such_as
 from sim.outcomes.results import Result
 from sim.report.columns import Column, markdown_of, show_table
-from sim.report.descriptions import LETTERS, held_fixed, how, tried
+from sim.report.descriptions import LETTERS, MEANINGS, held_fixed, how, tried
 from sim.report.numbers import band, drawn_words, duration
 from sim.report.panels import show_panel
 from sim.report.tables import command_of, console
@@ -26,6 +26,8 @@ from strategies.registry import baselines
 
 TIE: Final = " tie"
 """Mark of points that tie with the best."""
+TIED: Final = "tie: may be as fast as 1; points of one strategy are told apart by less"
+"""What the mark means, and why points between others may lack it."""
 FRONT: Final = " *"
 """Mark of points of the Pareto front."""
 BEST: Final = 10
@@ -55,11 +57,14 @@ def print_sweep(sweep: Sweep, note: str = "") -> None:
         show_panel(screen, verdict.title, verdict.lines)
     if shown.rows:
         screen.print()
-        show_table(screen, shown.title, columns(sweep, shown), shown.above)
+        kept = show_table(screen, shown.title, columns(sweep, shown), shown.above)
         screen.print()
+        if told := "\n".join(legend(kept)):
+            screen.print(f"{told}\n")
         screen.print(NO_BEST if verdict is None else f"again: {verdict.again}", soft_wrap=True)
         if verdict is not None and verdict.runnable is not None:
-            screen.print(f"a tie that runs: {verdict.runnable.again}", soft_wrap=True)
+            what = "a tie" if verdict.runnable.tie else "the best"
+            screen.print(f"{what} that runs: {verdict.runnable.again}", soft_wrap=True)
     for line in (*not_started(sweep, shown), *remarks(sweep, verdict)):
         screen.print(line)
 
@@ -68,7 +73,9 @@ def print_markdown(sweep: Sweep, note: str = "") -> None:
     """Print the verdict with a note, and the table, in Markdown."""
     shown, verdict = shown_points(sweep), with_note(sweep.verdict, note)
     parts = [NO_BEST] if verdict is None else [verdict.markdown(), f"```\n{verdict.again}\n```"]
-    parts += [markdown_of(shown.title, columns(sweep, shown))] if shown.rows else []
+    if shown.rows:
+        kept = columns(sweep, shown)
+        parts += [markdown_of(shown.title, kept), *legend(kept)]
     print("\n\n".join([*parts, *not_started(sweep, shown), *remarks(sweep, verdict)]))
 
 
@@ -174,6 +181,28 @@ def not_started(sweep: Sweep, shown: Shown) -> Iterator[str]:
 def _marks(sweep: Sweep, shown: Shown, point: Point) -> str:
     on_front = sweep.objective == "pareto" and any(point is one for one in front([p for _, p in shown.rows]))
     return (FRONT if on_front else "") + (TIE if any(point is tie for tie in sweep.ties()) else "")
+
+
+def legend(columns: Sequence[Column]) -> Iterator[str]:
+    """What the marks and letters in some columns stand for: a line each."""
+    if any(cell.endswith(TIE) for column in columns if column.name == "#" for cell in column.cells):
+        yield TIED
+    names = {column.name for column in columns}
+    said = {
+        word.split()[0]
+        for column in columns
+        if column.words
+        for cell in column.cells
+        for word in _clauses(cell)
+    }
+    letters = [f"{letter}: {means}" for letter, means in MEANINGS.items() if letter in names | said]
+    if letters:
+        yield ", ".join(letters)
+
+
+def _clauses(cell: str) -> list[str]:
+    """What a cell says of parameters, one by one."""
+    return [word for word in cell.split(", ") if word]
 
 
 def _of_training(sweep: Sweep, results: Sequence[Result]) -> list[Column]:

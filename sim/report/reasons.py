@@ -1,16 +1,19 @@
 """Reasons: where the time of a point goes, and why.
 
 The share of the host is what compute gains on a host that dispatches in no time, for which the point is replayed so,
-too, and the optimizer's step where that is on the host.
+too, and the optimizer's step where that is on the host. What collectives slow is what compute gains on links whose
+collectives run beside it for nothing, for which it is replayed once more.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import fsum
 from typing import Final
 
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
+from profiles.machines.clusters import Link
 from profiles.machines.collectives import sent_bytes
 from profiles.units import GB
 from sim.explore.points import Asked, Point
@@ -18,21 +21,31 @@ from sim.explore.sweep import Sweep
 from sim.outcomes.parts import Part, main_part, measured_parts, replay_parts
 from sim.outcomes.results import Result
 from sim.outcomes.runs import run_point, weigh
+from sim.replay.metrics import collective_s
 from sim.replay.waits import MESSAGE, Way, awaited_s, between_nodes, members
 from sim.report.numbers import duration
 from strategies.plans.actions import OPTIMIZER, FrozenAction, StageAction
 from strategies.plans.network import Network
+from strategies.plans.plan import Collective
 from strategies.plans.traces import Trace
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
 
 COUNTS: Final = 0.1
 """Share of the time from which on it is worth a reason."""
+LEAST_PART: Final = 0.01
+"""Share of a difference from which on a part of it is told."""
+LEAST_SLOWED: Final = 0.02
+"""Share of the time from which on what collectives slow is worth a reason."""
+LEFT: Final = 0.1
+"""Share of what is awaited on the wire that need not be told."""
 LEAST_STEP: Final = 0.01
 """Share of the time from which on the optimizer's step on the host is one."""
 COMPILED: Final = "compiled"
 HELP: Final = ": more work for each GPU hides it"
 """What always helps where the host is behind."""
+BUSY: Final = "of the time GPUs compute, and nothing else takes a tenth of it"
+"""What is to be said where there is no other reason."""
 ROUNDS: Final = "send_recv"
 """The operation of a ring, round by round."""
 
@@ -47,6 +60,7 @@ class Account:
         wire: idle, while something awaited is on the wire.
         idle: all other.
         reasons: in words, the most telling first.
+        slowed: of compute, what it gains because collectives run beside it.
     """
 
     compute: float
@@ -54,6 +68,17 @@ class Account:
     wire: float
     idle: float
     reasons: tuple[str, ...] = ()
+    slowed: float = 0.0
+
+    def seconds(self, whole_s: float) -> dict[str, float]:
+        """The parts of so many seconds, by what they are called."""
+        return {
+            "compute": (self.compute - self.slowed) * whole_s,
+            "lost to collectives": self.slowed * whole_s,
+            "host": self.host * whole_s,
+            "wire": self.wire * whole_s,
+            "idle": self.idle * whole_s,
+        }
 
 
 def shares(result: Result) -> tuple[float, float, float]:
@@ -66,36 +91,66 @@ def shares(result: Result) -> tuple[float, float, float]:
 
 
 def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> Account:
-    """The account of a point, from its result and two more replays."""
-    busy, wire, idle = shares(result)
-    parts = (replay_parts if scenario.task == "train" else measured_parts)(strategy, scenario)
-    stepped = min(busy, step_share(scenario, main_part(parts)))
-    behind = min(busy - stepped, host_share(strategy, scenario, result))
-    host = stepped + behind
+    """The account of a point, from its result and some more replays."""
+
+    @cache
+    def parts() -> Sequence[Part]:
+        return (replay_parts if scenario.task == "train" else measured_parts)(strategy, scenario)
+
+    found = split_of(strategy, scenario, result, parts)
+    stepped = step_share(scenario, parts)
     reasons = (
         *_step_reason(stepped),
-        *_host_reason(scenario, behind),
-        *_wire_reason(main_part(parts), wire),
-        *_idle_reason(result, idle, [part for part in parts if part.variant.job == 0]),
-        *_encoding_reason(strategy, scenario, main_part(parts)),
+        *_host_reason(scenario, found.host - stepped),
+        *_wire_reasons(parts, found.wire),
+        *_slowed_reason(parts, found.slowed, result),
+        *_idle_reason(result, found.idle, parts),
+        *_encoding_reason(strategy, scenario, parts),
     )
-    return Account(busy - host, host, wire, idle, reasons)
+    busy = f"{found.compute - found.slowed:.0%} {BUSY}"
+    return replace(found, reasons=reasons or (busy,))
 
 
-def host_share(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> float:
-    """Share of the time in which compute is under way only because the host is behind."""
-    stack, whole_s = scenario.stack, result.expected.duration_s
-    if not whole_s or not (stack.forward_operator_s or stack.backward_operator_s):
-        return 0.0
-    unhurried = replace(stack, forward_operator_s=0.0, backward_operator_s=0.0)
-    there = replace(scenario, stack=unhurried, asked_stack="")
-    alone = weigh(strategy, there, measured_parts(strategy, there))
-    return max(0.0, (result.expected.busy_s - alone.expected.busy_s) / whole_s)
+Parts = Callable[[], Sequence[Part]]
+"""Gives the replayed parts of a point, which are not replayed before somebody asks."""
 
 
-def step_share(scenario: AnyScenario, part: Part) -> float:
+def split_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result, parts: Parts) -> Account:
+    """The account of a point without reasons."""
+    busy, wire, idle = shares(result)
+    stepped = min(busy, step_share(scenario, parts))
+    behind, slowed = gains(strategy, scenario, result)
+    host = stepped + min(busy - stepped, behind)
+    return Account(busy - host, host, wire, idle, slowed=min(busy - host, slowed))
+
+
+def gains(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> tuple[float, float]:
+    """Shares of the time that compute gains because its host is behind, and because collectives run beside it."""
+    whole_s, stack, cluster = result.expected.duration_s, scenario.stack, scenario.cluster
+    busy_s = result.expected.busy_s
+    if not whole_s:
+        return 0.0, 0.0
+    alone_s, there = busy_s, scenario
+    if stack.forward_operator_s or stack.backward_operator_s:
+        unhurried = replace(stack, forward_operator_s=0.0, backward_operator_s=0.0)
+        there = replace(there, stack=unhurried, asked_stack="")
+        alone_s = _busy_s(strategy, there)
+    unslowed_s = alone_s
+    if result.expected.collective_s and cluster.overlap_slowdown > 1:
+        unslowed_s = _busy_s(strategy, replace(there, cluster=replace(cluster, overlap_slowdown=1.0)))
+    return max(0.0, busy_s - alone_s) / whole_s, max(0.0, alone_s - unslowed_s) / whole_s
+
+
+def _busy_s(strategy: AnyStrategy, scenario: AnyScenario) -> float:
+    return weigh(strategy, scenario, measured_parts(strategy, scenario)).expected.busy_s
+
+
+def step_share(scenario: AnyScenario, parts: Parts) -> float:
     """Share of the time in which the optimizer steps on the host; 0 where it steps on the GPUs."""
-    if not isinstance(scenario, Scenario) or scenario.workload.offload != "optimizer" or not part.duration_s:
+    if not isinstance(scenario, Scenario) or scenario.workload.offload != "optimizer":
+        return 0.0
+    part = main_part(parts())
+    if not part.duration_s:
         return 0.0
     plan = part.trace.plan
     actions = ((op, op.action) for row in plan.ops for op in row)
@@ -124,50 +179,91 @@ def brief(reason: str) -> str:
     return reason.partition(HELP)[0]
 
 
-def _wire_reason(part: Part, wire: float) -> Iterator[str]:
-    """What is awaited most on the wire, how fast it moves, and over which link."""
-    awaited = awaited_s(part.trace)
-    whole_s = sum_in_order(awaited.values())
-    if wire < COUNTS or not whole_s:
+def _wire_reasons(parts: Parts, wire: float) -> Iterator[str]:
+    """What is awaited on the wire, all but a small part of it: how fast it moves, and over which link."""
+    if wire < COUNTS:
         return
-    way = max(awaited, key=lambda one: awaited[one])
-    yield f"{wire * awaited[way] / whole_s:.0%} of the time waits for {_way_words(part.trace, way)}"
+    trace = main_part(parts()).trace
+    awaited = awaited_s(trace)
+    whole_s = left_s = sum_in_order(awaited.values())
+    for way in sorted(awaited, key=lambda one: -awaited[one]):
+        if left_s <= LEFT * whole_s:
+            return
+        left_s -= awaited[way]
+        share = wire * awaited[way] / whole_s
+        yield f"{share:.0%} of the time waits for {_way_words(trace, way)}: {_pace_words(trace, way)}"
 
 
-def _way_words(trace: Trace, way: Way) -> str:
-    """An operation, over how many GPUs and which link, and the pace of its largest collective."""
+def _slowed_reason(parts: Parts, slowed: float, result: Result) -> Iterator[str]:
+    """By how much collectives slow the compute that they run beside, and which of them do most."""
+    if slowed < LEAST_SLOWED:
+        return
+    trace = main_part(parts()).trace
+    awaited, numbers = awaited_s(trace), dict[Way, list[int]]()
+    for number, one in enumerate(trace.plan.collectives):
+        numbers.setdefault(Way(one.operation, between_nodes(trace, one)), []).append(number)
+    beside_s = {way: collective_s(trace, own) - awaited.get(way, 0.0) for way, own in numbers.items()}
+    most = max(beside_s, key=lambda way: beside_s[way])
+    lost = _time_words(slowed * result.expected.duration_s, _unit(result))
+    yield (
+        f"{slowed:.0%} of the time, {lost}, compute loses to collectives that run beside it, mostly"
+        f" {_way_words(trace, most)}"
+    )
+
+
+def _link_of(trace: Trace, way: Way) -> Link:
     cluster = trace.plan.placement.cluster
-    link = cluster.inter_node if way.between_nodes and cluster.inter_node else cluster.intra_node
-    where = "between nodes" if way.between_nodes else f"in a node ({link.kind})"
-    there = f"{link.bandwidth_bytes_per_s / GB:.3g}"
-    if way.operation == MESSAGE:
-        return f"messages {where}, of {there} GB/s"
+    return cluster.inter_node if way.between_nodes and cluster.inter_node else cluster.intra_node
+
+
+def _largest(trace: Trace, way: Way) -> Collective:
+    """The largest of the collectives that go a way."""
     own = (
         one
         for one in trace.plan.collectives
         if one.operation == way.operation and between_nodes(trace, one) == way.between_nodes
     )
-    largest = max(own, key=lambda one: one.size_bytes)
+    return max(own, key=lambda one: one.size_bytes)
+
+
+def _way_words(trace: Trace, way: Way) -> str:
+    """An operation, over how many GPUs and where."""
+    where = "between nodes" if way.between_nodes else f"in a node ({_link_of(trace, way).kind})"
+    if way.operation == MESSAGE:
+        return f"messages {where}"
+    name = "rounds of a ring" if way.operation == ROUNDS else way.operation.replace("_", "-")
+    return f"{name} of {len(members(trace, _largest(trace, way)))} GPUs {where}"
+
+
+def _pace_words(trace: Trace, way: Way) -> str:
+    """The pace of the largest collective of a way, beside that of its link."""
+    there = f"{_link_of(trace, way).bandwidth_bytes_per_s / GB:.3g}"
+    if way.operation == MESSAGE:
+        return f"the link moves {there} GB/s"
+    largest = _largest(trace, way)
     gpus, route = len(members(trace, largest)), Network(trace.plan.placement).collective(largest)
     pace = sent_bytes(way.operation, largest.size_bytes, gpus) / (route.wire_s + route.fixed_s)
-    name = "rounds of a ring" if way.operation == ROUNDS else way.operation.replace("_", "-")
     of = f"{there} GB/s of each node" if way.between_nodes else f"the link's {there}"
-    return f"{name} of {gpus} GPUs {where}: each moves {pace / GB:.2g} GB/s, of {of}"
+    return f"each moves {pace / GB:.2g} GB/s, of {of}"
 
 
-def _idle_reason(result: Result, idle: float, parts: Sequence[Part]) -> Iterator[str]:
+def _idle_reason(result: Result, idle: float, parts: Parts) -> Iterator[str]:
     """How many stages the pipeline of the first job has, where they wait for one another."""
-    own = result.stages[: len(main_part(parts).phase.plan.stages)]
+    if idle < COUNTS:
+        return
+    first_job = [part for part in parts() if part.variant.job == 0]
+    own = result.stages[: len(main_part(first_job).phase.plan.stages)]
     stages = {tuple(stage["devices"]) for stage in own}
-    if idle >= COUNTS and len(stages) > 1:
+    if len(stages) > 1:
         yield f"{idle:.0%} of the time the {len(stages)} stages of the pipeline wait for one another"
 
 
-def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, part: Part) -> Iterator[str]:
+def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, parts: Parts) -> Iterator[str]:
     """What GPUs that work on the same samples encode over again."""
     team = getattr(strategy, "context_degree", 1) * getattr(strategy, "tensor_degree", 1)
     if scenario.task != "train" or team == 1:
         return
+    part = main_part(parts())
     ops = [op for row in part.trace.plan.ops for op in row if isinstance(op.action, FrozenAction)]
     encoded_s = sum_in_order(op.duration_s for op in ops) / part.trace.plan.num_devices
     if encoded_s:
@@ -175,12 +271,50 @@ def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, part: Part) -
         yield f"all {team} GPUs of a team encode the same samples, {share:.0%} of the time: --frozen cached spares it"
 
 
-def account_of_best(sweep: Sweep, best: Point) -> Account:
-    """Where the time of the best point of a sweep goes, and why it is not less."""
+def account_of_best(sweep: Sweep, best: Point, runner_up: Point | None = None) -> Account:
+    """Where the time of the best point of a sweep goes, why it is not less, and where a runner-up spends more."""
     result = sweep.result_of(best)
     assert result.source is not None
     account = account_of(result.source.strategy, result.source.scenario, result)
-    return replace(account, reasons=(*account.reasons, *_fewer_reason(sweep, best)))
+    reasons = (
+        *account.reasons,
+        *(() if runner_up is None else _runner_up_reason(sweep, account, best, runner_up)),
+        *_fewer_reason(sweep, best),
+    )
+    return replace(account, reasons=reasons)
+
+
+def _runner_up_reason(sweep: Sweep, account: Account, best: Point, runner_up: Point) -> Iterator[str]:
+    """What the difference between the best point and the runner-up is made of, whether or not they tie."""
+    strategy, other = runner_up.strategy, runner_up.result
+    assert strategy is not None and other is not None
+    there = Asked(strategy, other.num_gpus, runner_up.checkpointing).at(sweep.scenario)
+    parts = cache(lambda: measured_parts(strategy, there))
+    ours_s, theirs_s = (point.score(sweep.objective) for point in (best, runner_up))
+    ours, theirs = account.seconds(ours_s), split_of(strategy, there, other, parts).seconds(theirs_s)
+    unit = "GPU-s" if sweep.objective == "cost" else _unit(other)
+    words = ", ".join(_differences({name: theirs[name] - ours[name] for name in ours}, unit))
+    if words:
+        ties = {point.name for point in sweep.ties()}
+        tie = ", within the error" if runner_up.name in ties else ""
+        yield f"{other.strategy} takes {_time_words(theirs_s - ours_s, unit)} more{tie}: {words}"
+
+
+def _differences(more_s: Mapping[str, float], unit: str) -> Iterator[str]:
+    """Parts of a difference, the largest first; those that hardly differ are left out."""
+    least_s = LEAST_PART * fsum(map(abs, more_s.values()))
+    told = (name for name in more_s if abs(more_s[name]) > least_s)
+    for name in sorted(told, key=lambda one: -more_s[one]):
+        yield f"{name} {'-' if more_s[name] < 0 else '+'}{_time_words(abs(more_s[name]), unit)}"
+
+
+def _unit(result: Result) -> str:
+    """The unit in which the time of a result is told."""
+    return "s" if result.task == "sample" else "ms"
+
+
+def _time_words(seconds: float, unit: str) -> str:
+    return f"{seconds * 1e3:,.1f} ms" if unit == "ms" else f"{seconds:,.3f} {unit}"
 
 
 def _fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:

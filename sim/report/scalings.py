@@ -11,7 +11,8 @@ from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import Tried, how, tried
 from sim.report.numbers import band, counted_words, milliseconds
 from sim.report.panels import Line, show_panel
-from sim.report.reasons import account_of_best
+from sim.report.rankings import legend
+from sim.report.reasons import BUSY, account_of_best
 from sim.report.tables import console
 from sim.report.verdicts import Verdict, with_note
 
@@ -40,6 +41,7 @@ def _beyond_lines(scaling: Scaling, knee: Step) -> Iterator[Line]:
             yield from (
                 ("", f"on {counted(gpus, 'GPU')}: {words}")
                 for words in account_of_best(sweep, best).reasons[:1]
+                if not words.endswith(BUSY)
             )
             return
 
@@ -75,8 +77,10 @@ def print_scaling(scaling: Scaling, note: str = "") -> None:
         return
     show_panel(screen, verdict.title, verdict.lines)
     screen.print()
-    show_table(screen, title_of(scaling), columns(scaling, steps))
+    kept = show_table(screen, title_of(scaling), columns(scaling, steps))
     screen.print()
+    if told := "\n".join(legend(kept)):
+        screen.print(f"{told}\n")
     screen.print(f"again: {verdict.again}", soft_wrap=True)
 
 

@@ -1,9 +1,9 @@
 """Verdicts: what a sweep recommends, how sure that is, and what would change it."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 from profiles.costs.trust import Trust
 from profiles.errors import counted
@@ -25,16 +25,11 @@ from sim.report.panels import (
     trust_in,
 )
 from sim.report.reasons import Account, account_of_best
+from sim.report.started import Runnable, best_started
 from sim.report.tables import command_of
 
-
-class Runnable(NamedTuple):
-    """A point that runtimes run: its result, its parameters in words, the runtimes, and the command of the result."""
-
-    result: Result
-    how: str
-    runs_in: tuple[str, ...]
-    again: str
+RANKED_BY: Final[Mapping[str, str]] = {"cost": "the cost", "memory": "the memory"}
+"""What is ranked by, where that is not the time."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -58,7 +53,7 @@ class Verdict:
         fastest: the fastest point known, where memory is ranked by; else None.
         fastest_how: its parameters.
         runs_in: the runtimes that run the best.
-        runnable: where none does, the first tie that one runs; None where there is none.
+        runnable: where none does, the best point that one runs; None where there is none.
         copies: of the best that work side by side where cost is ranked by, each on images of its own.
         same_as: points of other strategies that are the best under another name, in words.
         lead: lines above all others, of a verdict on several numbers of GPUs.
@@ -106,7 +101,8 @@ class Verdict:
         if self.fastest is not None:
             lines.append(("fastest", self._fastest_words(self.fastest)))
         lines.append(("runner-up", self._runner_up_words()))
-        lines += [("", f"ties too: {words}")] if (words := self._ties_words()) else []
+        word = "ties too" if self.runner_up_ties else "ties with the best"
+        lines += [("", f"{word}: {words}")] if (words := self._ties_words()) else []
         for number, change in enumerate(self.changes):
             word = "" if number else "if"
             lines.append((word, f"{change.name}: {change.words(self.best.strategy, self.objective)}"))
@@ -144,11 +140,20 @@ class Verdict:
         return "; ".join(words)
 
     def _runnable_line(self) -> list[Line]:
-        """The first tie that a runtime runs, where none runs the best."""
+        """The best point that a runtime runs, where none runs the best of all."""
         if self.runs_in or self.runnable is None:
             return []
-        named = ", ".join(filter(None, (self.runnable.result.strategy, self.runnable.how)))
-        return [("", f"{named}, a tie, runs in {', '.join(self.runnable.runs_in)}")]
+        result, runs_in = self.runnable.result, ", ".join(self.runnable.runs_in)
+        named = self._named(result, self.runnable.how)
+        than = "a tie" if self.runnable.tie else self._worse_words(self.runnable.times)
+        others = f"; --runtime asks for the best of {', '.join(self.runnable.others)}" * bool(
+            self.runnable.others
+        )
+        return [("", f"{named}: {duration(result)}, {than}, runs in {runs_in}{others}")]
+
+    def _worse_words(self, times: float) -> str:
+        """How many times as much of what is ranked by."""
+        return f"{times:.2f} x {RANKED_BY.get(self.objective, 'slower')}"
 
     def _fastest_words(self, fastest: Result) -> str:
         """How much faster a point is than the one that takes the least memory."""
@@ -166,13 +171,11 @@ class Verdict:
         named = self._named(self.runner_up, self.runner_up_how)
         if self.objective == "memory":
             return f"{named}: {self.runner_up.peak_memory_bytes / GIB:.1f} GiB"
-        ratio = self.best.samples_per_s / self.runner_up.samples_per_s
-        took, words = duration(self.runner_up), f"{ratio:.2f} x slower"
+        took, times = duration(self.runner_up), self.best.samples_per_s / self.runner_up.samples_per_s
         if self.objective == "cost":
             cost = self.runner_up.gpu_s_per_sample
-            took = f"{took}, {cost:,.2f} GPU-seconds each"
-            words = f"{cost / self.best.gpu_s_per_sample:.2f} x the cost"
-        return f"{named}: {took}, " + ("a tie" if self.runner_up_ties else words)
+            took, times = f"{took}, {cost:,.2f} GPU-seconds each", cost / self.best.gpu_s_per_sample
+        return f"{named}: {took}, " + ("a tie" if self.runner_up_ties else self._worse_words(times))
 
     def __str__(self) -> str:
         return panel_text(self.title, self.lines)
@@ -198,6 +201,7 @@ class Verdict:
             **({} if self.copies == 1 else {"copies": self.copies}),
             "memory_bytes": self.best.memory_bytes,
             "time_shares": {name: getattr(account, name) for name in ("compute", "host", "wire", "idle")},
+            "slowed_share": account.slowed,
             "reasons": list(account.reasons),
             "runner_up": self.runner_up and {**_short(self.runner_up), "tie": self.runner_up_ties},
             "ties": dict(self.ties),
@@ -213,7 +217,13 @@ class Verdict:
 
 
 def _runnable_json(runnable: Runnable) -> dict[str, Any]:
-    return {**_short(runnable.result), "runs_in": list(runnable.runs_in), "again": runnable.again}
+    own = {
+        "tie": runnable.tie,
+        "others": runnable.others,
+        "runs_in": list(runnable.runs_in),
+        "again": runnable.again,
+    }
+    return {**_short(runnable.result), **own}
 
 
 def _short(result: Result) -> dict[str, Any]:
@@ -253,7 +263,7 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
         objective=sweep.objective,
         best=best.result,
         how=how(best.result, values),
-        account=account_of_best(sweep, best),
+        account=account_of_best(sweep, best, None if sweep.objective == "memory" else other),
         runner_up=None if other is None else other.result,
         runner_up_how="" if other is None or other.result is None else how(other.result, values),
         ties=Counter(point.name for point in ties),
@@ -263,7 +273,7 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
         fair=fairness(sweep.points),
         again=command_of(best.result),
         runs_in=runs_in,
-        runnable=None if runs_in else next(_runnable(sweep, ties, values), None),
+        runnable=None if runs_in else best_started(sweep, best, values),
         copies=sweep.copies(best),
         same_as=tuple(_said(point, values) for point in same),
         fastest=fastest,
@@ -275,13 +285,6 @@ def _said(point: Point, values: Tried) -> str:
     """A point in words."""
     assert point.result is not None
     return ", ".join(filter(None, (point.name, how(point.result, values))))
-
-
-def _runnable(sweep: Sweep, points: Sequence[Point], values: Tried) -> Iterator[Runnable]:
-    """Those of some points that runtimes run."""
-    for point in points:
-        if point.result is not None and (names := starters(point, sweep.scenario)):
-            yield Runnable(point.result, how(point.result, values), names, command_of(point.result))
 
 
 def with_note(verdict: Verdict | None, note: str) -> Verdict | None:

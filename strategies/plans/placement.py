@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, count
 from typing import NamedTuple
 
 from profiles.errors import InfeasibleError
@@ -69,11 +69,15 @@ class Placement:
         else:
             sizes = {"gpus": self.num_gpus, "group_size": self.group_size, "replicas": self.replicas}
         for name, size in sizes.items():
-            if size % devices and devices % size:
-                raise InfeasibleError(
-                    f"{name}({size}) and {unit}({devices}) do not divide one another, replicas would differ",
-                    "groups and nodes do not divide one another",
-                )
+            if _divide(size, devices):
+                continue
+            below = next(less for less in range(size, 0, -1) if _divide(less, devices))
+            above = next(more for more in count(size) if _divide(more, devices))
+            raise InfeasibleError(
+                f"{name}({size}) and {unit}({devices}) do not divide one another, as {below} or {above} would:"
+                " one replica is simulated for all, and these would not lie alike",
+                "groups and nodes do not divide one another",
+            )
 
     @cached_property
     def replicas(self) -> int:
@@ -185,3 +189,8 @@ class Placement:
         inside = self.node(source) == self.node(target)
         link = self.cluster.intra_node if inside else self.cluster.inter_node
         return 0.0 if link is None else link.latency_s + link.call_s
+
+
+def _divide(one: int, other: int) -> bool:
+    """Whether one of two numbers divides the other."""
+    return one % other == 0 or other % one == 0
