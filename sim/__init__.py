@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sim.launching.launch import launch as launch
     from sim.outcomes.results import Result as Result
     from sim.report import plots as plots
+    from sim.report.comparisons import compare as compare
     from sim.report.listings import clusters as clusters
     from sim.report.listings import devices as devices
     from sim.report.listings import models as models
@@ -42,6 +43,7 @@ _HOMES = {
     "Sweep": "sim.explore.sweep",
     "calibrate": "sim.api",
     "clusters": "sim.report.listings",
+    "compare": "sim.report.comparisons",
     "devices": "sim.report.listings",
     "equal_layers_model": "profiles.architectures.synthetic",
     "launch": "sim.launching.launch",
@@ -68,6 +70,7 @@ __all__ = [
     "Sweep",
     "calibrate",
     "clusters",
+    "compare",
     "devices",
     "equal_layers_model",
     "launch",
