@@ -16,7 +16,7 @@ from profiles.units import GIB, MILLISECOND
 from sim.explore.scaling import Scaling
 from sim.report.html import replayed
 from sim.report.html.contents import sweep_contents, write_run_report, write_sweep_report
-from sim.report.html.document import document, embedded, write_document
+from sim.report.html.document import check_plotly, document, embedded, write_document
 from sim.report.html.replayed import memory_of, timeline_of
 
 MANY = 20_000
@@ -180,8 +180,10 @@ def test_reports_are_written_from_python(tmp_path, trained, scaling, result):
 
 def test_without_plotly_it_is_told_how_to_have_it(monkeypatch, tmp_path, result):
     monkeypatch.setattr("sim.report.html.document.PLOTLY", "no_such_module")
-    with pytest.raises(InputError, match=r"needs plotly: pip install 'diffusim\[report\]'"):
+    with pytest.raises(InputError, match=r"^a report needs plotly: pip install 'diffusim\[report\]'$"):
         result.write_report(tmp_path / "r.html")
+    with pytest.raises(InputError, match=r"^--report needs plotly: "):
+        check_plotly("--report")
 
 
 # The page.

@@ -4,13 +4,13 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, overload
 
 from profiles.errors import DiffusimWarning, InputError, counted
 from sim.explore.counts import counts, counts_in
 from sim.explore.sweep import Sweep
+from sim.outcomes.hints import Hinting
 from sim.outcomes.results import Result
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def knee_of(steps: Sequence[Step]) -> Step | None:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Scaling:
+class Scaling(Hinting):
     """Sweeps over several numbers of GPUs, ascending."""
 
     sweeps: tuple[Sweep, ...]
@@ -98,9 +98,10 @@ class Scaling:
         return f"<Scaling over {counts} {gpus}{words}>"
 
     def _repr_html_(self) -> str:
-        """The best on each number of GPUs as a table, in a notebook."""
-        keys = ("num_gpus", "strategy", "samples_per_s", "efficiency", "gain", "peak_memory_bytes")
-        return f"<b>{escape(repr(self)[1:-1])}</b>{self.steps_frame()[list(keys)].to_html(index=False)}"
+        """The verdict at the knee and the best on each number of GPUs, in a notebook."""
+        from sim.report.html.shown import scaling_html
+
+        return scaling_html(self)
 
     @property
     def steps(self) -> list[Step]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from profiles.costs.bands import Doubt
 from profiles.errors import InputError, counted
 from profiles.mappings import FrozenMapping
-from profiles.units import GIB
+from sim.outcomes.hints import no_attribute
 from sim.outcomes.measures import Measures
 from sim.outcomes.phrases import activity, missing_memory
 from strategies.plans.traces import Trace
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+    from sim.report.reasons import Account
 
 
 class NamedTrace(NamedTuple):
@@ -109,21 +111,10 @@ class Result:
         return f"<Result {self.title}: {self.expected.duration_s:.4g} s{short}>"
 
     def _repr_html_(self) -> str:
-        """The result as a table, in a notebook."""
-        from sim.report.pages import html_table
+        """The result as ``sim run`` says it, in a notebook."""
+        from sim.report.html.shown import result_html
 
-        given = {**self.parameters, "batch size": self.batch_size, **self.asked, **self.times}
-        return html_table(
-            self.title,
-            given
-            | self.bands
-            | {
-                "samples_per_s": self.samples_per_s,
-                "bubble_ratio": self.bubble_ratio,
-                "peak memory in GiB": self.peak_memory_bytes / GIB,
-                "fits the device": self.missing_memory or "yes",
-            },
-        )
+        return result_html(self)
 
     @property
     def title(self) -> str:
@@ -140,7 +131,7 @@ class Result:
             row = {} if name.startswith("_") else self.to_json()
             if name in row:
                 return row[name]
-            raise AttributeError(f"a result of {self.strategy} has no {name}; it has {', '.join(row)}")
+            raise no_attribute(self, name, f"a result of {self.strategy}", row)
 
     @property
     def resolution(self) -> str:
@@ -262,6 +253,13 @@ class Result:
         if self.fits_memory or self.memory_bytes is None:
             return None
         return missing_memory(self.expected.peak_memory_bytes, self.memory_bytes)
+
+    @property
+    def account(self) -> "Account":
+        """Shares of the GPUs' time that are compute, host, wire and idle, and ``reasons`` why, in words."""
+        from sim.report.tables import account_in
+
+        return account_in(self)
 
     @property
     def traces(self) -> dict[str, Trace]:

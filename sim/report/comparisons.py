@@ -20,6 +20,8 @@ from sim.explore.records import CODE, Recorded, Rows
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
+from sim.report.columns import Column
+from sim.report.html.shown import table_html
 from sim.report.panels import WIDEST
 
 if TYPE_CHECKING:
@@ -175,12 +177,9 @@ def _html_of(one: Comparison) -> str:
     text = f"<b>{escape(one.words)}</b><ul>{lines}</ul>"
     if not one.moved:
         return text
-    heads = "".join(f"<th>{head}</th>" for head in HEADS)
-    rows = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(moved))}</tr>"
-        for moved in one.moved[:SHOWN]
-    )
-    return f"{text}<p>{_title(one)}</p><table><tr>{heads}</tr>{rows}</table>"
+    cells = zip(*map(_cells, one.moved[:SHOWN]), strict=True)
+    shown = [Column(head, column, words=head == "point") for head, column in zip(HEADS, cells, strict=True)]
+    return f"{text}{table_html(_title(one), shown)}"
 
 
 def _reasons(one: Comparison) -> Sequence[str]:
