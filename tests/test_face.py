@@ -184,7 +184,7 @@ def test_a_scaling_in_a_notebook_is_the_verdict_at_the_knee_then_each_number_of_
     scaling = sim.sweep("sd21", gpus=[2, 4], strategy="ddp", workers=1)
     shown = scaling._repr_html_()
     assert shown.startswith(scaling.verdict._repr_html_())
-    assert shown.count('<td style="text-align: left">ddp</td>') == 2
+    assert shown.count(">ddp</td>") == 2
     for call in re.findall(r"<code>\.([\w.]+)\(", shown):
         assert callable(attrgetter(call)(scaling)), call
 

@@ -212,8 +212,8 @@ def _json_rows(path: Path) -> Iterator[FileRow]:
 
 def _flat_rows(name: str, found: object) -> Iterator[FileRow]:
     """The rows of a list, or one that stands alone, without the mappings within."""
-    several = isinstance(found, Sequence) and not isinstance(found, str)
-    for number, item in enumerate(found if several else [found]):
+    several = isinstance(found, list | tuple)
+    for number, item in enumerate(found if isinstance(found, list | tuple) else [found]):
         where = f"{name}: row {number}" if several else name
         if not isinstance(item, dict):
             raise InputError(f"{where}: is {str(item)[:40]!r}, must be a result")
