@@ -164,12 +164,12 @@ def _figure() -> Any:  # noqa: ANN401
     held = {"line": {"color": INK, "width": 1.2, "shape": "hv"}, "fill": "tozeroy", "fillcolor": GRID}
     figure.add_trace(Scatter(name="memory", mode="lines", showlegend=False, **held), 2, 1)
     there = {"color": LIMIT, "width": 1.5, "dash": "dash"}
-    figure.add_trace(Scatter(name="memory of a device", mode="lines", line=there), 2, 1)
+    figure.add_trace(Scatter(name="memory of a GPU", mode="lines", line=there), 2, 1)
     figure.update_layout(
         height=HEIGHT, barmode="overlay", margin={"l": 80, "r": 10, "t": 10, "b": 40},
         plot_bgcolor="white", legend={"orientation": "h", "y": -0.13},
     )  # fmt: skip
-    figure.update_yaxes(autorange="reversed", tickprefix="device ", dtick=1, row=1, col=1)
+    figure.update_yaxes(autorange="reversed", tickprefix="GPU ", dtick=1, row=1, col=1)
     figure.update_yaxes(title="GiB", rangemode="tozero", gridcolor=GRID, row=2, col=1)
     figure.update_xaxes(title="time in ms", linecolor=FRONT, row=2, col=1)
     return figure

@@ -231,7 +231,10 @@ def _tick(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ScalingInfo:
-    """Samples per second and GPU of each strategy along one axis; None where it has no feasible point."""
+    """Samples per second and GPU of each strategy along one axis; None where it has no feasible point.
+
+    Strategies stand as their lines end, the fastest first.
+    """
 
     across: list[Any]
     speeds: dict[str, list[float | None]]
@@ -256,7 +259,9 @@ def plot_scaling_info(rows: Iterable[ChartRow], across: str) -> ScalingInfo:
     if not best:
         raise InputError("no row has been simulated: nothing to plot")
     values = _values(row[across] for row in rows)
-    return ScalingInfo(values, {name: [best[name].get(x) for x in values] for name in sorted(best)})
+    last = {name: next(own[x] for x in reversed(values) if x in own) for name, own in best.items()}
+    names = sorted(best, key=lambda name: (-last[name], name))
+    return ScalingInfo(values, {name: [best[name].get(x) for x in values] for name in names})
 
 
 def plot_scaling(rows: Iterable[ChartRow], across: str, title: str = "", ax: Axes | None = None) -> Figure:

@@ -254,7 +254,7 @@ def _dress_timeline(axes: Axes, info: TimelineInfo, middle: float, row_height: f
     devices = range(0, len(info.idle), max(1, ceil(0.16 / row_height)))
     axes.set_xlim(0.0, max(info.end_s, 1e-12) / MILLISECOND)
     axes.set_ylim(len(info.idle) - 0.45, -0.55)
-    axes.set_yticks([device + middle for device in devices], [f"device {device}" for device in devices])
+    axes.set_yticks([device + middle for device in devices], [f"GPU {device}" for device in devices])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("time in ms")
