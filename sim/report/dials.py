@@ -159,7 +159,7 @@ def _figure() -> Any:  # noqa: ANN401
     figure = FigureWidget(
         make_subplots(2, 1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.7, 0.3])
     )
-    for kind, colour in (COLOURS | {PATCHES: INK}).items():
+    for kind, colour in ({PATCHES: INK} | COLOURS).items():
         place = LANE if kind == COLLECTIVE else ROW
         look = {"color": colour, "line": {"color": "white"}}
         figure.add_trace(Bar(name=kind, orientation="h", marker=look, **place), 1, 1)
