@@ -451,7 +451,7 @@ def test_a_winner_says_whom_the_comparison_cannot_tell_from_it():
     assert (info.strategies, info.has_ties, info.unit) == (["usp"], True, "images")
     figure = plot_winners(rows, "resolution", "model")
     assert texts(figure) == [
-        "usp\n1 images/s\n= ulysses and 1 more\nno single",
+        "usp\n1 images/s\n= ulysses, 1 more\nno single",
         "usp\n0.333 images/s\nno single",
     ]
     assert [patch.get_hatch() for patch in figure.axes[0].patches if patch.get_hatch()] == ["///"]

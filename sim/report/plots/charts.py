@@ -15,7 +15,7 @@ import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, Locator, MaxNLocator, NullLocator
+from matplotlib.ticker import Locator, MaxNLocator, NullLocator, StrMethodFormatter
 from matplotlib.transforms import ScaledTranslation
 
 from profiles.errors import InputError
@@ -34,6 +34,9 @@ SERIES_MARKERS: Final = "osD^vP<X>*p"
 DOTS_PER_INCH: Final = 150
 TITLE_LETTER: Final = 0.083
 """Inches of a letter of a title, on average."""
+
+PLAIN: Final = "{x:,.8g}"
+"""Format of the numbers of an axis."""
 
 ChartRow = Mapping[str, Any]
 """A result under its public keys."""
@@ -184,7 +187,7 @@ def scale_logarithmically(axes: Axes, which: Literal["x", "y"]) -> None:
     axes.set(**{f"{which}scale": "log"})
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_locator(RoundNumbers())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.8g}"))
+    axis.set_major_formatter(StrMethodFormatter(PLAIN))
     axis.set_minor_locator(NullLocator())
 
 

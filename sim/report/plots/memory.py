@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from profiles.units import GIB, MILLISECOND
 from sim.replay.timelines import MemoryCurve, memory_curves
-from sim.report.plots.charts import GRID, LIMIT, add_legend, chart, set_title
+from sim.report.plots.charts import GRID, LIMIT, PLAIN, add_legend, chart, set_title
 from strategies.plans.traces import Trace
 
 
@@ -43,6 +43,7 @@ def plot_memory(trace: Trace, title: str = "", ax: Axes | None = None) -> Figure
     axes.set_xlim(0.0, max(trace.end_s, 1e-12) / MILLISECOND)
     axes.set_ylim(bottom=0.0)
     axes.set_xlabel("time in ms")
+    axes.xaxis.set_major_formatter(PLAIN)
     axes.set_ylabel("memory in GiB")
     axes.grid(axis="y", color=GRID, linewidth=0.8)
     add_legend(axes, "right")

@@ -157,8 +157,8 @@ def plot_winners(
     words = [[_words(winner, info) for winner in line] for line in info.winners]
     lines = [line for cells in words for cell in cells for line in cell.splitlines()]
     deepest = max(len(cell.splitlines()) for cells in words for cell in cells)
-    width = (0.35 + 0.085 * max(map(len, lines))) * len(info.across)
-    figure, axes = chart(3.0 + width, 1.3 + (0.3 + 0.17 * deepest) * len(info.down), ax)
+    width = (0.25 + 0.068 * max(map(len, lines))) * len(info.across)
+    figure, axes = chart(2.4 + width, 1.3 + (0.3 + 0.17 * deepest) * len(info.down), ax)
     for y, line in enumerate(info.winners):
         for x, winner in enumerate(line):
             _draw_cell(axes, x, y, winner, words[y][x])
@@ -208,7 +208,7 @@ def _words(winner: Winner | None, info: WinnersInfo) -> str:
         return "nothing fits"
     lines = [winner.strategy, speed(winner.samples_per_s, info.unit)]
     if winner.ties:
-        lines.append(f"= {winner.ties[0]}" + (f" and {more} more" if (more := len(winner.ties) - 1) else ""))
+        lines.append(f"= {winner.ties[0]}" + (f", {more} more" if (more := len(winner.ties) - 1) else ""))
     if info.baselines and winner.strategy not in info.baselines:
         names = " or ".join(info.baselines)
         lines.append(f"no {names}" if winner.lead is None else f"{100 * winner.lead:+.1f} % over {names}")

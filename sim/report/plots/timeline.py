@@ -28,6 +28,7 @@ from sim.report.plots.charts import (
     IDLE_FACE,
     IDLE_HATCH,
     INK,
+    PLAIN,
     Chart,
     add_legend,
     chart,
@@ -258,6 +259,7 @@ def _dress_timeline(axes: Axes, info: TimelineInfo, middle: float, row_height: f
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("time in ms")
+    axes.xaxis.set_major_formatter(PLAIN)
 
 
 def _timeline_legend(info: TimelineInfo) -> list[Patch]:
