@@ -9,6 +9,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from profiles.errors import near
+
 if TYPE_CHECKING:
     from profiles.architectures.models import load_model as load_model
     from profiles.architectures.synthetic import equal_layers_model as equal_layers_model
@@ -90,7 +92,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
     if name not in _HOMES:
-        raise AttributeError(f"module 'sim' has no attribute {name!r}; it has {', '.join(__all__)}")
+        there = f"{near(name, __all__)}it has {', '.join(__all__)}"
+        raise AttributeError(f"module 'sim' has no attribute {name!r}; {there}")
     if name == "plots":
         return import_module("sim.report.plots")
     value = getattr(import_module(_HOMES[name]), name)

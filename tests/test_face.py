@@ -68,6 +68,10 @@ def test_every_name_of_the_face_exists_and_is_typed():
 def test_an_unknown_name_of_the_face_says_what_there_is():
     with pytest.raises(AttributeError, match="'sim' has no attribute 'simulate'; it has DeadlockError, "):
         _ = sim.simulate
+    with pytest.raises(
+        AttributeError, match=r"'load_models'; did you mean load_model\? it has DeadlockError, "
+    ):
+        _ = sim.load_models
 
 
 def test_the_face_and_the_help_import_nothing_that_takes_long(tmp_path):
@@ -328,6 +332,18 @@ def test_an_error_names_the_parameter_in_python_and_the_flag_on_the_command_line
     assert str(caught.value) == words.format(name)
     assert main(["run", "--model", "sd21", "--strategy", "gpipe", *flags]) == 2
     assert capsys.readouterr().err == f"sim: error: {words.format(flags[0])}\n"
+
+
+def test_the_beginning_of_one_name_alone_is_enough_for_a_hint():
+    with pytest.raises(sim.InputError, match=r"^unknown parameter 'batch'; did you mean batch_size\?"):
+        sim.run("sd21", "ddp", gpus=2, batch=8)
+    with pytest.raises(sim.InputError, match=r"^unknown parameter 'self'; choose from "):
+        sim.run("sd21", "ddp", gpus=2, self=1)  # of several
+
+
+def test_several_numbers_of_gpus_are_refused_by_the_name_of_the_parameter():
+    with pytest.raises(sim.InputError, match=r"^gpus is \[8, 'x'\], must be integers"):
+        sim.sweep("sd21", gpus=[8, "x"])
 
 
 @pytest.mark.parametrize("ask", [sim.run, sim.sweep, sim.schedule])

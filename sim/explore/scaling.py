@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, overload
 
 from profiles.errors import DiffusimWarning, InputError, counted
+from sim.asking.arguments import speaks_of_parameters
 from sim.explore.counts import counts, counts_in
 from sim.explore.sweep import Sweep
 from sim.outcomes.hints import Hinting
@@ -236,6 +237,7 @@ def over_counts(function: Callable[..., Sweep]) -> Sweeping:
     """Let a function that sweeps over one number of GPUs take several, for which it gives a ``Scaling``."""
 
     @wraps(function)
+    @speaks_of_parameters
     def call(model: Any, cluster: Any = None, gpus: Any = None, **given: Any) -> Sweep | Scaling:  # noqa: ANN401
         if isinstance(gpus, str):
             found = counts_in(gpus)
