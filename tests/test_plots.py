@@ -4,8 +4,10 @@ import subprocess
 import sys
 
 import pytest
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
+import sim
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InputError
 from sim.outcomes.parts import replay, replay_parts
@@ -35,6 +37,7 @@ from sim.report.plots import (
     plot_winners_info,
     save_figure,
 )
+from sim.report.plots.charts import IDLE_FACE
 from sim.report.plots.patches import PatchColours
 from sim.report.plots.timeline import COLOURS
 from strategies.plans.actions import parse_action
@@ -166,10 +169,18 @@ def test_several_stages_of_a_device_differ_in_shade(make):
 
 
 def test_no_stage_is_as_light_as_idle_time(make):
-    plan = make.plan([[make.op(f"{stage}F0", 1.0) for stage in range(40)]])
+    plan = make.plan([[make.op(f"{stage}F0", 1.0) for stage in range(8)]])
     faces = [bars.get_facecolor()[0] for bars in plot_timeline(simulate(plan)).axes[0].collections[1:-1]]
     assert len(faces) > 4
     assert all(max(face[:3]) - min(face[:3]) > 0.2 for face in faces)
+
+
+def test_the_units_of_a_shard_are_too_many_for_shades():
+    info = plot_timeline_info(sim.run("uvit-h", "fsdp", gpus=4, batch_size=16).trace)
+    assert not info.shaded
+    drawn = plot_timeline(sim.run("uvit-h", "fsdp", gpus=4, batch_size=16).trace).axes[0].collections
+    faces = {to_hex(face) for bars in drawn for face in bars.get_facecolor()}
+    assert faces <= {colour.lower() for colour in (*COLOURS.values(), IDLE_FACE)}
 
 
 def test_timelines_side_by_side_share_an_axis_of_time_and_a_legend(hand_off, pipeline):

@@ -50,6 +50,8 @@ COLOURS: Final = {
     FROZEN: "#009E73",
     COLLECTIVE: "#D55E00",
 }
+SHADES: Final = 8
+"""Stages of a device that shades still tell apart; the units of a shard are more."""
 IDLE: Final = "idle"
 FINEST: Final = 4000
 """Parts of the axis of time that can be told apart, at most: twice the dots of a picture."""
@@ -77,6 +79,11 @@ class TimelineInfo:
     end_s: float
     bubble_ratio: float
     cross_iteration: bool
+
+    @property
+    def shaded(self) -> bool:
+        """Whether stages of the same device differ in shade."""
+        return max((bar.chunk for bar in self.bars), default=0) < SHADES
 
 
 def plot_timeline_info(trace: Trace) -> TimelineInfo:
@@ -201,7 +208,9 @@ def _draw_bars(axes: Axes, info: TimelineInfo, foot: float) -> None:
     for bar in info.bars:
         if bar.duration_s > 0:
             box = (bar.start_s, bar.end_s, bar.device - 0.42, bar.device + foot)
-            groups.setdefault((_face(bar, patches), bar.duration_s > narrow_s), []).append(box)
+            groups.setdefault(
+                (_face(bar, patches, shaded=info.shaded), bar.duration_s > narrow_s), []
+            ).append(box)
     for (face, wide), boxes in groups.items():
         edge, width = ("white", 0.5) if wide else (face, 0.1)
         seen = boxes if wide else _seen(boxes, info)
@@ -215,10 +224,10 @@ def _draw_collectives(axes: Axes, info: TimelineInfo) -> None:
     )
 
 
-def _face(bar: Bar, patches: PatchColours) -> Colour:
+def _face(bar: Bar, patches: PatchColours, *, shaded: bool) -> Colour:
     if isinstance(bar.action, PatchAction):
         return patches.face(bar.action)
-    return _shade(COLOURS[bar.category], bar.chunk)
+    return _shade(COLOURS[bar.category], bar.chunk if shaded else 0)
 
 
 def _shade(colour: str, chunk: int) -> Colour:
@@ -236,7 +245,7 @@ def _number_bars(axes: Axes, info: TimelineInfo, foot: float, inches_per_s: floa
         text = _number(bar, patches, room)
         if size >= 4 and text and len(text) < room:
             middle = (bar.start_s + bar.end_s) / 2 / MILLISECOND
-            colour = contrast(_face(bar, patches))
+            colour = contrast(_face(bar, patches, shaded=info.shaded))
             axes.text(
                 middle, bar.device + (foot - 0.42) / 2, text,
                 ha="center", va="center_baseline", fontsize=size, color=colour, clip_on=True,
