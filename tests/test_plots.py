@@ -175,6 +175,15 @@ def test_no_stage_is_as_light_as_idle_time(make):
     assert all(max(face[:3]) - min(face[:3]) > 0.2 for face in faces)
 
 
+def test_a_title_breaks_in_its_first_part_or_between_parts(pipeline):
+    axes = Figure(figsize=(6.0, 3.0)).subplots()
+    plot_timeline(pipeline, "a title of several words, which is as long as one line", ax=axes)
+    lines = axes.get_title(loc="left").splitlines()
+    assert len(lines) == 2
+    assert lines[-1] == "1,009.6 ms  |  bubble ratio 37.3 %"
+    assert not any(line.endswith("|") for line in lines)
+
+
 def test_the_units_of_a_shard_are_too_many_for_shades():
     info = plot_timeline_info(sim.run("uvit-h", "fsdp", gpus=4, batch_size=16).trace)
     assert not info.shaded
