@@ -196,16 +196,17 @@ class Scaling(Hinting):
         return [row for sweep in self.sweeps for row in sweep.rows(best_of_each=best_of_each)]
 
     def frame(self, *, best_of_each: bool = False) -> "DataFrame":
-        """The rows of all sweeps as a frame."""
+        """The rows of all sweeps as a frame, in seconds and bytes; each parameter and option has its own column."""
         from sim.explore.frames import frame_of
 
         return frame_of(self.rows(best_of_each=best_of_each))
 
     def write_report(self, path: str | Path) -> None:
-        """Write the HTML page of all sweeps, with the scaling and the verdict at the knee.
+        """Write the HTML page of all sweeps, with the scaling and the verdict at the knee, which needs no network.
 
         Raises:
             InputError: the file cannot be written, or Plotly is not installed.
+            InfeasibleError: nothing that was asked fits on any number of GPUs.
         """
         from sim.report.html.contents import write_sweep_report
 

@@ -60,10 +60,17 @@ class Result:
     an iteration is the time in which they together train each backbone on one batch.
 
     Attributes:
-        task: ``train`` or ``sample``.
+        task: ``train`` or ``sample``; model, cluster, stack and strategy are names.
+        num_gpus: GPUs in all.
+        parameters: of the strategy, by name.
+        batch_size: samples of an iteration, or images of a run, on all GPUs together.
+        num_backbones: backbones that an iteration trains.
         asked: what is trained or drawn: the resolution, of training ``frozen``, of sampling steps and guidance.
         times: the durations under their public keys: ``iteration_s`` and ``first_iteration_s`` of training,
             ``latency_s`` and ``step_s``, which is a steady denoising step, of sampling.
+        expected: seconds and bytes, as expectations.
+        memory_bytes: what a GPU holds; None where that is unlimited.
+        stages: layers, GPUs, seconds and bytes of each stage.
         phases: of sampling with frozen components the seconds and the peak memory of each phase, under public keys.
         departures: what departs from plain training, in words for its title.
         doubt: what the error of its duration is made of.
@@ -150,7 +157,7 @@ class Result:
 
     @property
     def guidance(self) -> str:
-        """How a run of the sampler is guided."""
+        """Kind of guidance of a run of the sampler, ``none`` where it has none."""
         return str(self._own("guidance"))
 
     def _own(self, key: str) -> Any:  # noqa: ANN401
@@ -224,7 +231,7 @@ class Result:
 
     @property
     def samples_per_s(self) -> float:
-        """Throughput; a sample counts once for each backbone that it trains (DiffusionPipe, section 6)."""
+        """Samples, images or videos a second; a sample counts once for each backbone that it trains (DiffusionPipe, section 6)."""
         return self.num_backbones * self.batch_size / self.expected.duration_s
 
     @property
