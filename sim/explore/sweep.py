@@ -254,7 +254,7 @@ class Sweep(Hinting):
     def frame(self, *, best_of_each: bool = False) -> "DataFrame":
         """All points, or the best of each strategy, best first; each parameter and option has its own column.
 
-        Columns stand as in files of rows: what is asked, then what came out, in seconds and bytes. Choose by name, as in
+        Columns stand as in files of rows: what is asked, then what came out, in seconds and bytes. Choose by name:
         ``frame()[["strategy", "iteration_s", "peak_memory_bytes"]]``.
         """
         from sim.explore.frames import frame_of

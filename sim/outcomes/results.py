@@ -231,7 +231,7 @@ class Result:
 
     @property
     def samples_per_s(self) -> float:
-        """Samples, images or videos a second; a sample counts once for each backbone that it trains (DiffusionPipe, section 6)."""
+        """Samples, images or videos a second; one counts once for each backbone that it trains (DiffusionPipe, 6)."""
         return self.num_backbones * self.batch_size / self.expected.duration_s
 
     @property
