@@ -1,7 +1,7 @@
 """Draw the pictures of README and docs: ``python docs/pictures.py [NAME ...]``, into docs/pages/pictures."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import matplotlib as mpl
@@ -51,20 +51,32 @@ def schedules() -> Figure:
     model = sim.equal_layers_model(16)
     asked = {"gpus": 4, "batch_size": 32, "pipeline_degree": 4, "micro_batches": 8}
     orders = ("gpipe", "1f1b", "interleaved", "zero-bubble")
-    return stacked([sim.run(model, strategy, "ideal", **asked) for strategy in orders])
+    return stacked({strategy: sim.run(model, strategy, "ideal", **asked) for strategy in orders})
 
 
 def filling() -> Figure:
     """The same pipeline with its bubbles empty, and with frozen layers in them."""
-    fills = ("none", "partial")
-    return stacked([sim.run(strategy="diffusionpipe", fill=fill, **SD21, **FOUR_STAGES) for fill in fills])
+    fills = {"bubbles empty": "none", "bubbles filled": "partial"}
+    return stacked(
+        {
+            name: sim.run(strategy="diffusionpipe", fill=fill, **SD21, **FOUR_STAGES)
+            for name, fill in fills.items()
+        }
+    )
 
 
 def patches() -> Figure:
     """PipeFusion and DistriFusion, three steps on four A100s over PCIe."""
     asked = {"cluster": "a100-pcie-4", "gpus": 4, "resolution": 2048, "steps": 3, "warmup_steps": 1}
-    methods = {"pipefusion": {"patches": 8}, "distrifusion": {"gather_layers": 1}}
-    return stacked([sim.run("pixart", method, **point, **asked) for method, point in methods.items()])
+    return stacked(
+        {
+            "PipeFusion, a synchronous step and two displaced ones": sim.run(
+                "pixart", "pipefusion", patches=8, **asked
+            ),
+            "DistriFusion, one displaced step": sim.run("pixart", "distrifusion", gather_layers=1, **asked),
+        },
+        alike=False,
+    )
 
 
 def settled() -> Figure:
@@ -82,6 +94,7 @@ def settled() -> Figure:
     axes.set(xlabel="points, by their bounds", ylabel="seconds of an iteration", yscale="log")
     axes.minorticks_off()
     axes.set_yticks([1, 2, 4, 8, 16], [1, 2, 4, 8, 16])
+    axes.xaxis.set_major_formatter("{x:,g}")
     axes.legend(frameon=False)
     return figure
 
@@ -104,12 +117,15 @@ def stacks() -> Figure:
     return figure
 
 
-def stacked(results: Sequence[sim.Result]) -> Figure:
-    """Timelines one above the other, with one legend under them."""
+def stacked(results: Mapping[str, sim.Result], *, alike: bool = True) -> Figure:
+    """Timelines one above the other, with one legend under them; on one axis of time if they are alike."""
+    longest_s = max(result.trace.end_s for result in results.values())
     figure = Figure(figsize=(9.0, 2.3 * len(results) + 0.6), layout="constrained")
     legend: dict[str, Artist] = {}
-    for axes, result in zip(figure.subplots(len(results)), results, strict=True):
-        result.plot_timeline(ax=axes)
+    for axes, (name, result) in zip(figure.subplots(len(results)), results.items(), strict=True):
+        sim.plots.plot_timeline(result.trace, name, ax=axes)
+        if alike:
+            axes.set_xlim(0.0, 1e3 * longest_s)
         own = axes.get_legend()
         legend |= {
             text.get_text(): handle for text, handle in zip(own.get_texts(), own.legend_handles, strict=True)

@@ -18,6 +18,10 @@ SURE: Final = 0.8
 """Likeness of names from which on one is the other mistyped, so that nobody needs a list of all."""
 
 
+BEGUN: Final = 4
+"""Letters of a name from which on the only one that begins with them is meant."""
+
+
 class DiffusimError(Exception):
     """Anything the user can mend; its text is one line.
 
@@ -97,11 +101,14 @@ def _escaped(text: str) -> str:
 def near(name: str, known: Iterable[str], least: float = 0.7) -> str:
     """The question whether one of the names known, or what it stands for in a mapping, was meant.
 
-    It is empty where none is like the name: by ``least`` or more, of 1 for the same name.
+    It is empty where none is like the name: by ``least`` or more, of 1 for the same name, or as the only one that
+    begins with it.
     """
     from difflib import get_close_matches  # takes long, and only errors need it
 
-    found = get_close_matches(name[:LONGEST], list(dict.fromkeys(known)), n=1, cutoff=least)
+    names = list(dict.fromkeys(known))
+    begun = [one for one in names if len(name) >= BEGUN and one.startswith(name)]
+    found = begun if len(begun) == 1 else get_close_matches(name[:LONGEST], names, n=1, cutoff=least)
     if not found:
         return ""
     meant = known[found[0]] if isinstance(known, Mapping) else found[0]

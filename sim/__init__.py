@@ -9,6 +9,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from profiles.errors import near
+
 if TYPE_CHECKING:
     from profiles.architectures.models import load_model as load_model
     from profiles.architectures.synthetic import equal_layers_model as equal_layers_model
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from sim.launching.launch import launch as launch
     from sim.outcomes.results import Result as Result
     from sim.report import plots as plots
+    from sim.report.comparisons import compare as compare
     from sim.report.listings import clusters as clusters
     from sim.report.listings import devices as devices
     from sim.report.listings import models as models
@@ -42,6 +45,7 @@ _HOMES = {
     "Sweep": "sim.explore.sweep",
     "calibrate": "sim.api",
     "clusters": "sim.report.listings",
+    "compare": "sim.report.comparisons",
     "devices": "sim.report.listings",
     "equal_layers_model": "profiles.architectures.synthetic",
     "launch": "sim.launching.launch",
@@ -68,6 +72,7 @@ __all__ = [
     "Sweep",
     "calibrate",
     "clusters",
+    "compare",
     "devices",
     "equal_layers_model",
     "launch",
@@ -87,7 +92,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
     if name not in _HOMES:
-        raise AttributeError(f"module 'sim' has no attribute {name!r}; it has {', '.join(__all__)}")
+        there = f"{near(name, __all__)}it has {', '.join(__all__)}"
+        raise AttributeError(f"module 'sim' has no attribute {name!r}; {there}")
     if name == "plots":
         return import_module("sim.report.plots")
     value = getattr(import_module(_HOMES[name]), name)

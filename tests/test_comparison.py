@@ -281,3 +281,62 @@ def test_that_two_models_are_compared_is_said_first(folder, tmp_path, capsys):
     _, first, second, *_ = capsys.readouterr().out.splitlines()
     assert first == "  two models are compared:"
     assert second == "  model: sd21 -> uvit-h"
+
+
+# From Python.
+
+
+@pytest.fixture(scope="module")
+def batches():
+    """Two sweeps of other batches, as they are."""
+    return [sim.sweep("sd21", **ASKED | {"batch_size": size}) for size in (16, 32)]
+
+
+def test_two_sweeps_compare_as_their_files_do(batches, tmp_path, capsys):
+    files = [tmp_path / f"{sweep.scenario.workload.batch_size}.csv" for sweep in batches]
+    for sweep, file in zip(batches, files, strict=True):
+        write_rows(sweep, file)
+    found = sim.compare(*batches)
+    assert main(["compare", *map(str, files), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == found.to_json()
+    assert main(["compare", *map(str, files)]) == 0
+    assert capsys.readouterr().out.splitlines()[:4] == str(found).splitlines()[:4]
+    assert str(sim.compare(*files)) == str(found)
+
+
+def test_a_sweep_a_result_and_a_file_are_compared_in_any_combination(batches, folder, tmp_path):
+    sweep, best = batches[0], batches[0].best
+    simulated = sum(point.status == "simulated" for point in sweep)
+    assert sim.compare(sweep, folder / "before.csv").questions[0].same == simulated
+    (one,) = sim.compare(best, sweep).questions
+    assert (one.same, one.moved, one.differing.keys()) == (1, [], {"strategies"})
+    with pytest.raises(InputError, match=r"^after is 3, must be a sweep, a result, or a file$"):
+        sim.compare(best, 3)
+    with pytest.raises(InputError, match=r"^question is 0z, but before holds 1 question: "):
+        sim.compare(best, sweep, question="0z")
+
+
+def test_a_comparison_is_short_in_print_a_table_in_a_notebook_and_a_frame(batches):
+    found = sim.compare(*batches)
+    (one,) = found.questions
+    assert repr(found) == f"<Compared: 1 question, 0 points as before, {len(one.moved)} moved>"
+    shown = found._repr_html_()
+    assert shown.count("<tr>") == 1 + min(10, len(one.moved))
+    assert "<li>batch_size: 16 -&gt; 32</li>" in shown
+    frame = found.frame()
+    assert list(frame["after_s"]) == [moved.after_s for moved in one.moved]
+    assert list(frame["change"]) == [moved.change for moved in one.moved]
+    assert {"question", "strategy", "micro_batches", "rank_before", "rank_after"} <= set(frame)
+    assert sim.compare(batches[0], batches[0]).frame().empty
+
+
+def test_the_questions_of_one_alone_are_named(batches, tmp_path):
+    store = tmp_path / "both.sqlite"
+    for size in (16, 32):
+        sim.sweep("sd21", store=store, **ASKED | {"batch_size": size})
+    found = sim.compare(store, batches[0])
+    assert len(found.questions) == 1
+    assert [line for line in str(found).splitlines() if "only" in line] == [
+        f"only in {store}: {found.only_before[0]}"
+    ]
+    assert "batch_size 32" in found.only_before[0]

@@ -115,7 +115,10 @@ def test_samplers_have_dials_too():
     )
     dials.turn(resolution=2048)
     assert "images/s" in dials.words.value
-    assert set(drawn(dials)) == {"forward"}
+    assert set(drawn(dials)) == {"patches"}
+    patches = next(bar for bar in dials.figure.data if bar.name == "patches")
+    assert len(patches.marker.color) == len(patches.x)
+    assert len(set(patches.marker.color)) == 5  # four patches, and the whole image
 
 
 def test_what_cannot_be_a_dial_is_refused(dials):

@@ -1,11 +1,14 @@
 """The face of ``sim``: what a notebook or a script calls."""
 
 import ast
+import html
 import importlib
 import pickle
+import re
 import subprocess
 import sys
 from copy import copy
+from operator import attrgetter
 from pathlib import Path
 
 import matplotlib as mpl
@@ -16,6 +19,7 @@ from matplotlib.figure import Figure
 import sim
 from profiles.errors import DiffusimWarning
 from sim.cli.main import main
+from sim.outcomes.hints import MEANT
 from strategies.plans.workloads import TrainingWorkload
 from strategies.training.gpipe import GPipe
 
@@ -56,7 +60,7 @@ def test_every_name_of_the_face_exists_and_is_typed():
         name.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for name in node.names
     }
     assert sorted(sim.__all__) == sim.__all__ == sorted(typed - {None}) == dir(sim)
-    assert len(sim.__all__) <= 22
+    assert len(sim.__all__) <= 23
     for name in sim.__all__:
         assert getattr(sim, name).__doc__, name
 
@@ -64,6 +68,10 @@ def test_every_name_of_the_face_exists_and_is_typed():
 def test_an_unknown_name_of_the_face_says_what_there_is():
     with pytest.raises(AttributeError, match="'sim' has no attribute 'simulate'; it has DeadlockError, "):
         _ = sim.simulate
+    with pytest.raises(
+        AttributeError, match=r"'load_models'; did you mean load_model\? it has DeadlockError, "
+    ):
+        _ = sim.load_models
 
 
 def test_the_face_and_the_help_import_nothing_that_takes_long(tmp_path):
@@ -158,6 +166,70 @@ def test_what_is_made_is_short_in_print_and_a_table_in_a_notebook(result, swept)
         assert len(repr(item)) < 300, item
     assert "<table" in result._repr_html_()
     assert "<table" in swept._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("asked", "time"),
+    [
+        ({"model": "sd21", "strategy": "ddp", "batch_size": 64}, "iteration<br>ms"),
+        ({"model": "pixart", "steps": 2}, "latency<br>s"),
+    ],
+)
+def test_a_sweep_in_a_notebook_is_its_verdict_then_its_best_points_then_how_to_see_more(asked, time):
+    sweep = sim.sweep(gpus=2, workers=1, **asked)
+    shown = sweep._repr_html_()
+    verdict, table, more = (shown.index(part) for part in (sweep.verdict._repr_html_(), time, "<p>More: "))
+    assert verdict < table < more
+    for call in re.findall(r"<code>\.([\w.]+)\(", shown[more:]):
+        assert callable(attrgetter(call)(sweep)), call
+
+
+def test_a_scaling_in_a_notebook_is_the_verdict_at_the_knee_then_each_number_of_gpus():
+    scaling = sim.sweep("sd21", gpus=[2, 4], strategy="ddp", workers=1)
+    shown = scaling._repr_html_()
+    assert shown.startswith(scaling.verdict._repr_html_())
+    assert shown.count(">ddp</td>") == 2
+    for call in re.findall(r"<code>\.([\w.]+)\(", shown):
+        assert callable(attrgetter(call)(scaling)), call
+
+
+def test_a_result_says_where_its_time_goes_and_why(result):
+    account = result.account
+    assert account.compute + account.host + account.wire + account.idle == pytest.approx(1)
+    assert any("stages of the pipeline wait" in reason for reason in account.reasons)
+    assert all(html.escape(reason) in result._repr_html_() for reason in account.reasons)
+
+
+@pytest.mark.parametrize(
+    ("asked", "hint"),
+    [
+        ("swept.report", r"^a Sweep has no report; did you mean write_report\? it has best, best_of, "),
+        ("swept.timeline", r"no timeline; did you mean best\.plot_timeline\? "),
+        ("swept.why", r"no why; did you mean verdict\? "),
+        ("swept.bset", r"no bset; did you mean best\? "),
+        ("swept.verdict.why", r"^a Verdict has no why; did you mean account\? "),
+        (
+            "result.report",
+            r"^a result of gpipe has no report; did you mean write_report\? it has .*iteration_s",
+        ),
+        ("result.why", r"no why; did you mean account\? "),
+        ("result.gantt", r"no gantt; did you mean plot_timeline\? "),
+        ("result.iterations_s", r"did you mean iteration_s\? "),
+    ],
+)
+def test_a_name_that_an_answer_lacks_is_refused_with_the_one_that_is_meant(asked, hint, result, swept):
+    with pytest.raises(AttributeError, match=hint):
+        attrgetter(asked.partition(".")[2])({"result": result, "swept": swept}[asked.partition(".")[0]])
+
+
+def test_every_name_that_a_hint_gives_exists(result, swept):
+    scaling = sim.sweep("sd21", gpus=[2, 4], strategy="ddp", workers=1)
+    for one in (result, swept, swept.verdict, scaling):
+        for name in MEANT.keys() - set(dir(one)):
+            with pytest.raises(AttributeError) as refused:
+                getattr(one, name)
+            meant = re.search(r"did you mean (sim\.)?([\w.]+)\?", str(refused.value))
+            assert meant is None or attrgetter(meant[2])(sim if meant[1] else one) is not None
 
 
 def test_a_result_says_that_it_does_not_fit():
@@ -260,6 +332,18 @@ def test_an_error_names_the_parameter_in_python_and_the_flag_on_the_command_line
     assert str(caught.value) == words.format(name)
     assert main(["run", "--model", "sd21", "--strategy", "gpipe", *flags]) == 2
     assert capsys.readouterr().err == f"sim: error: {words.format(flags[0])}\n"
+
+
+def test_the_beginning_of_one_name_alone_is_enough_for_a_hint():
+    with pytest.raises(sim.InputError, match=r"^unknown parameter 'batch'; did you mean batch_size\?"):
+        sim.run("sd21", "ddp", gpus=2, batch=8)
+    with pytest.raises(sim.InputError, match=r"^unknown parameter 'self'; choose from "):
+        sim.run("sd21", "ddp", gpus=2, self=1)  # of several
+
+
+def test_several_numbers_of_gpus_are_refused_by_the_name_of_the_parameter():
+    with pytest.raises(sim.InputError, match=r"^gpus is \[8, 'x'\], must be integers"):
+        sim.sweep("sd21", gpus=[8, "x"])
 
 
 @pytest.mark.parametrize("ask", [sim.run, sim.sweep, sim.schedule])

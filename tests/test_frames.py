@@ -172,19 +172,7 @@ def test_the_refusal_names_the_flag():
         check_writable("--trace", Path("/"))
 
 
-@pytest.mark.parametrize(
-    ("given", "time"),
-    [(("sd21",), "iteration_s"), (("pixart",), "latency_s")],
-)
-def test_a_sweep_that_a_notebook_shows_has_times_with_their_bands(given, time):
-    options = {"strategy": "ddp", "batch_size": 64} if time == "iteration_s" else {"steps": 2}
-    sweep = sim.sweep(*given, gpus=2, workers=1, **options)
-    shown = sweep._repr_html_()
-    for column in ("strategy", time, f"{time}_low", f"{time}_high", "samples_per_s", "peak_memory_bytes"):
-        assert f"<th>{column}</th>" in shown
-    assert sweep.frame()[["strategy", time]].notna().iloc[0].all()
-
-
 def test_a_sweep_of_which_nothing_fits_shows_why():
     sweep = sim.sweep("sd21", gpus=1, batch_size=1, strategy="ddp", memory="1GiB", workers=1)
     assert "<p>no point of the sweep is feasible: " in sweep._repr_html_()
+    assert "<table" not in sweep._repr_html_()

@@ -4,8 +4,10 @@ import subprocess
 import sys
 
 import pytest
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
+import sim
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InputError
 from sim.outcomes.parts import replay, replay_parts
@@ -35,6 +37,7 @@ from sim.report.plots import (
     plot_winners_info,
     save_figure,
 )
+from sim.report.plots.charts import IDLE_FACE
 from sim.report.plots.patches import PatchColours
 from sim.report.plots.timeline import COLOURS
 from strategies.plans.actions import parse_action
@@ -109,7 +112,7 @@ def test_a_timeline_says_how_long_it_is_and_how_much_of_it_is_idle(hand_off):
 
 def test_a_timeline_has_a_row_per_device_and_its_axis_in_ms(hand_off):
     axes = plot_timeline(hand_off).axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["device 0", "device 1"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["GPU 0", "GPU 1"]
     assert axes.get_xlim() == (0.0, 4000.0)
     assert axes.yaxis_inverted()
 
@@ -166,10 +169,27 @@ def test_several_stages_of_a_device_differ_in_shade(make):
 
 
 def test_no_stage_is_as_light_as_idle_time(make):
-    plan = make.plan([[make.op(f"{stage}F0", 1.0) for stage in range(40)]])
+    plan = make.plan([[make.op(f"{stage}F0", 1.0) for stage in range(8)]])
     faces = [bars.get_facecolor()[0] for bars in plot_timeline(simulate(plan)).axes[0].collections[1:-1]]
     assert len(faces) > 4
     assert all(max(face[:3]) - min(face[:3]) > 0.2 for face in faces)
+
+
+def test_a_title_breaks_in_its_first_part_or_between_parts(pipeline):
+    axes = Figure(figsize=(6.0, 3.0)).subplots()
+    plot_timeline(pipeline, "a title of several words, which is as long as one line", ax=axes)
+    lines = axes.get_title(loc="left").splitlines()
+    assert len(lines) == 2
+    assert lines[-1] == "1,009.6 ms  |  bubble ratio 37.3 %"
+    assert not any(line.endswith("|") for line in lines)
+
+
+def test_the_units_of_a_shard_are_too_many_for_shades():
+    info = plot_timeline_info(sim.run("uvit-h", "fsdp", gpus=4, batch_size=16).trace)
+    assert not info.shaded
+    drawn = plot_timeline(sim.run("uvit-h", "fsdp", gpus=4, batch_size=16).trace).axes[0].collections
+    faces = {to_hex(face) for bars in drawn for face in bars.get_facecolor()}
+    assert faces <= {colour.lower() for colour in (*COLOURS.values(), IDLE_FACE)}
 
 
 def test_timelines_side_by_side_share_an_axis_of_time_and_a_legend(hand_off, pipeline):
@@ -234,12 +254,12 @@ def test_memory_is_a_curve_per_device_and_the_capacity(pipeline):
 
 def test_memory_without_a_limit_has_no_capacity_line(hand_off):
     assert plot_memory_info(hand_off).capacity_bytes is None
-    assert legend(plot_memory(hand_off)) == ["device 0", "device 1"]
+    assert legend(plot_memory(hand_off)) == ["GPU 0", "GPU 1"]
 
 
 def test_the_memory_title_names_the_fullest_device(make):
     plan = make.plan([[], [make.op("0F0", 1.0, writes="a")]], sizes={"a": 3 * GIB})
-    assert title(plot_memory(simulate(plan), "Toy")) == "Toy  |  peak 3.0 GiB on device 1"
+    assert title(plot_memory(simulate(plan), "Toy")) == "Toy  |  peak 3.0 GiB on GPU 1"
 
 
 def test_bubble_ratios_stand_by_stages_and_micro_batches():
@@ -288,7 +308,7 @@ def test_the_pareto_front_holds_what_no_fitting_point_beats():
 def test_a_sampling_result_counts_its_images_per_second():
     row = drawn("pipefusion", 1, 4.0, 8, batch_size=2)
     point = SweepPoint("pipefusion", GIB, 0.5, True, 4.0, 8)
-    assert plot_sweep_info([row]) == SweepInfo([point], [point])
+    assert plot_sweep_info([row]) == SweepInfo([point], [point], point)
 
 
 def drawn(strategy, memory_gib, latency_s, num_gpus=1, fits=True, batch_size=1):
@@ -306,13 +326,16 @@ def test_a_sampling_sweep_is_drawn_by_latency_beside_the_memory_of_a_device():
         drawn("ulysses", 4, 3.0, 4),
         drawn("tensor", 9, 1.0, 8, fits=False),
     ]
+    assert "memory of a GPU" not in legend(plot_sweep(rows, memory_bytes=16 * GIB))
     figure = plot_sweep(rows, memory_bytes=8 * GIB)
     (axes,) = figure.axes
     assert (axes.get_ylabel(), texts(figure)) == ("latency in s", ["ulysses, 2 s"])
-    front, memory = axes.get_lines()
+    front, ring, memory = axes.get_lines()
+    assert (ring.get_xdata()[0], ring.get_ydata()[0]) == (4, 2.0)
+    assert {"recommended", "larger: more GPUs"} < set(legend(figure))
     assert list(front.get_xdata()) == [3, 4] and list(front.get_ydata()) == [8.0, 2.0]
     assert set(memory.get_xdata()) == {8}
-    assert legend(figure)[-3:] == ["Pareto front", "memory of a device", "does not fit"]
+    assert legend(figure)[-3:] == ["Pareto front", "memory of a GPU", "does not fit"]
     sizes = [list(markers.get_sizes()) for markers in axes.collections if len(markers.get_offsets())]
     assert sizes == [[18], [60, 46], [60]]
 
@@ -358,7 +381,7 @@ def test_a_sweep_has_a_marker_per_strategy_and_names_the_best():
         result("gpipe", 4, 9.0, fits=False),
     ]
     figure = plot_sweep(rows, "Toy")
-    assert legend(figure) == ["ddp", "spp", "gpipe", "Pareto front", "does not fit"]
+    assert legend(figure) == ["ddp", "spp", "gpipe", "recommended", "Pareto front", "does not fit"]
     assert texts(figure) == ["ddp, 6/s"]
     assert title(figure) == "Toy"
     looks = {(line.get_color(), line.get_marker()) for line in figure.legends[0].get_lines()[:3]}
@@ -448,7 +471,7 @@ def test_a_winner_says_whom_the_comparison_cannot_tell_from_it():
     assert (info.strategies, info.has_ties, info.unit) == (["usp"], True, "images")
     figure = plot_winners(rows, "resolution", "model")
     assert texts(figure) == [
-        "usp\n1 images/s\n= ulysses and 1 more\nno single",
+        "usp\n1 images/s\n= ulysses, 1 more\nno single",
         "usp\n0.333 images/s\nno single",
     ]
     assert [patch.get_hatch() for patch in figure.axes[0].patches if patch.get_hatch()] == ["///"]

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 
 import sim
 from profiles.errors import InputError
@@ -16,8 +17,9 @@ from profiles.units import GIB, MILLISECOND
 from sim.explore.scaling import Scaling
 from sim.report.html import replayed
 from sim.report.html.contents import sweep_contents, write_run_report, write_sweep_report
-from sim.report.html.document import document, embedded, write_document
+from sim.report.html.document import check_plotly, document, embedded, write_document
 from sim.report.html.replayed import memory_of, timeline_of
+from sim.report.plots import plot_timeline
 
 MANY = 20_000
 SIZE = 8e6
@@ -105,6 +107,27 @@ def test_the_timeline_is_the_trace(result):
     assert not found["merged"]
 
 
+def test_patches_have_the_colours_of_pictures_and_their_names():
+    asked = {"resolution": 1024, "steps": 3, "warmup_steps": 1}
+    traces = [
+        sim.run("pixart", name, "a100-pcie-4", 4, **parameters, **asked).trace
+        for name, parameters in (("pipefusion", {"patches": 8}), ("distrifusion", {}))
+    ]
+    found = []
+    for trace in traces:
+        drawn = {patch.get_label(): to_hex(patch.get_facecolor()) for patch in legend_of(trace)}
+        kinds = {kind["name"]: kind["colour"] for kind in timeline_of(trace)["kinds"]}
+        assert {name: colour.lower() for name, colour in kinds.items()}.items() <= drawn.items()
+        found.append(kinds)
+    assert found[0]["patch 3"] == found[1]["patch 3"]
+    assert {"whole image", "patch 7"} <= found[0].keys()
+
+
+def legend_of(trace):
+    """The entries of the legend of a picture."""
+    return plot_timeline(trace).legends[0].get_patches()
+
+
 def test_neighbours_of_a_kind_become_one_bar_where_there_are_too_many(result, monkeypatch):
     whole = timeline_of(result.trace)
     monkeypatch.setattr(replayed, "MOST_BARS", 20)
@@ -180,8 +203,10 @@ def test_reports_are_written_from_python(tmp_path, trained, scaling, result):
 
 def test_without_plotly_it_is_told_how_to_have_it(monkeypatch, tmp_path, result):
     monkeypatch.setattr("sim.report.html.document.PLOTLY", "no_such_module")
-    with pytest.raises(InputError, match=r"needs plotly: pip install 'diffusim\[report\]'"):
+    with pytest.raises(InputError, match=r"^a report needs plotly: pip install 'diffusim\[report\]'$"):
         result.write_report(tmp_path / "r.html")
+    with pytest.raises(InputError, match=r"^--report needs plotly: "):
+        check_plotly("--report")
 
 
 # The page.
@@ -243,7 +268,7 @@ def pages(tmp_path_factory, trained, drawn, scaling, result):
 @NEEDS_BROWSER
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["trained", "drawn", "scaling", "run"])
-@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (360, "dark")])
 def test_a_page_loads_alone_without_an_error_at_any_width(browser, pages, name, width, scheme):
     asked = opened(browser, pages / f"{name}.html", width=width, scheme=scheme)
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
@@ -254,6 +279,56 @@ def test_a_page_loads_alone_without_an_error_at_any_width(browser, pages, name, 
     assert (
         browser.execute_script("return document.querySelectorAll('section:not([hidden])').length") == sections
     )
+
+
+def test_a_page_marks_what_is_not_recommended_as_pictures_do(drawn):
+    points = sweep_contents([drawn])["points"]
+    pale = {one["name"] for one in points["strategies"] if one["pale"]}
+    assert pale == {point.name for point in drawn if point.result is not None and not point.recommended}
+    assert pale
+    figure = drawn.plot()
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert {one["label"] for one in points["strategies"] if one["name"] in pale} <= set(legend)
+    assert {points["legend"][key] for key in ("band", "gpus", "recommended")} <= set(legend)
+    alphas = {one.get_alpha() for one in figure.axes[0].collections if len(one.get_offsets()) > 0}
+    assert points["legend"]["faded"] in alphas
+
+
+@NEEDS_BROWSER
+@pytest.mark.slow
+def test_the_front_marks_bands_sizes_and_what_is_not_recommended(browser, pages, drawn):
+    opened(browser, pages / "drawn.html")
+    traces = browser.execute_script("""
+        return byId('front').data.map((t) => [t.name, t.marker || {}])
+            .map(([name, {opacity, size}]) => ({name, opacity, size}));
+    """)
+    by_name = {trace["name"]: trace for trace in traces if trace["name"]}
+    points = sweep_contents([drawn])["points"]
+    for one in points["strategies"]:
+        if one["label"] in by_name:
+            assert by_name[one["label"]]["opacity"] == (points["legend"]["faded"] if one["pale"] else 1)
+    assert {points["legend"][key] for key in ("band", "gpus", "recommended")} <= set(by_name)
+    sizes = {size for one in traces if isinstance(one["size"], list) for size in one["size"]}
+    assert len(sizes) == len({point.result.num_gpus for point in drawn if point.result is not None})
+    ends = browser.execute_script(
+        "return [byId('front').layout.xaxis.range, byId('front').layout.yaxis.range]"
+    )
+    memory = [
+        point.result.peak_memory_bytes / GIB for point in drawn if point.result and point.reason is None
+    ]
+    assert ends[0][0] < min(memory) < max(memory) < ends[0][1]
+
+
+@NEEDS_BROWSER
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["trained", "drawn"])
+def test_on_a_phone_every_entry_of_the_legend_is_seen(browser, pages, name):
+    opened(browser, pages / f"{name}.html", width=360)
+    cut = browser.execute_script("""
+        const bars = [...document.querySelectorAll('.plot .legend .scrollbar')];
+        return bars.filter((one) => one.getBBox().height > 0).length;
+    """)
+    assert cut == 0
 
 
 @NEEDS_BROWSER

@@ -124,7 +124,7 @@ def _check_report(path: Path) -> None:
     from sim.report.html.document import check_ending, check_plotly
 
     check_ending("--report", path)
-    check_plotly()
+    check_plotly("--report")
 
 
 def write_files(options: argparse.Namespace, result: Result) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, counted
-from sim.explore.records import CODE, Key, Recorded, read_records
+from sim.explore.records import CODE, Key, Recorded, Rows, read_records
 
 CHOOSE: Final = "choose with --question KEY, or KEY,KEY for one of each file"
 
@@ -145,19 +145,19 @@ def _winner_json(record: Recorded) -> dict[str, Any] | None:
 
 
 def compare(
-    before: Path, after: Path, keys: Sequence[str] = ()
+    before: Path | Rows, after: Path | Rows, keys: Sequence[str] = ()
 ) -> tuple[list[Comparison], list[str], list[str]]:
-    """Comparisons of the questions of two files, and the questions that one of the two alone has.
+    """Comparisons of the questions of two sources, and the questions that one of the two alone has.
 
     Args:
-        before: a store, rows of a sweep or results.
+        before: a store, rows of a sweep or results: a file, or rows that none holds.
         after: another.
         keys: beginnings of the keys of the questions to look at; by default all.
 
     Raises:
         InputError: a file cannot be read, they have no question in common, or several are asked in the same words.
     """
-    one, other = (_chosen(path, keys) for path in (before, after))
+    one, other = (_chosen(source, keys) for source in (before, after))
     if len(one) == len(other) == 1:
         return [Comparison(one[0].words, one[0], other[0])], [], []
     asked = [record.asked for record in other]
@@ -174,20 +174,20 @@ def compare(
     )
 
 
-def _chosen(path: Path, keys: Sequence[str]) -> list[Recorded]:
-    """The questions of a file that are to be looked at, no two of them asked in the same words.
+def _chosen(source: Path | Rows, keys: Sequence[str]) -> list[Recorded]:
+    """The questions of a source that are to be looked at, no two of them asked in the same words.
 
     Raises:
         InputError: two are, or none is left.
     """
-    there = read_records(path)
+    there = read_records(source)
     found = [record for record in there if not keys or any(record.key.startswith(key) for key in keys)]
     if not found:
-        raise InputError(f"--question is {','.join(keys)}, but {path} holds {_listed(there)}")
+        raise InputError(f"--question is {','.join(keys)}, but {source} holds {_listed(there)}")
     asked = [record.asked for record in found]
     twice = [record for record in found if asked.count(record.asked) > 1]
     if twice:
-        raise InputError(f"{path} holds {_listed(twice)} in the same words, of other inputs: {CHOOSE}")
+        raise InputError(f"{source} holds {_listed(twice)} in the same words, of other inputs: {CHOOSE}")
     return found
 
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -35,18 +34,6 @@ def rows_of(sweep: Sweep, *, best_of_each: bool) -> list[dict[str, Any]]:
     return [
         row(sweep, point, tie=id(point) in ties, twin=twins.get(id(point)), inputs=inputs) for point in chosen
     ]
-
-
-def html_of(sweep: Sweep) -> str:
-    """The best of each strategy with its time as a table of a notebook; why nothing fits, where nothing does."""
-    time = "latency_s" if sweep.scenario.task == "sample" else "iteration_s"
-    names = [
-        "status", "strategy", "num_gpus", time, f"{time}_low", f"{time}_high", "samples_per_s", "tie",
-        "bubble_ratio", "peak_memory_bytes", "reason",
-    ]  # fmt: skip
-    shown = sweep.frame(best_of_each=True).filter(items=names).to_html(index=False)
-    why = f"<p>{escape(str(sweep.none_fits()))}</p>" if sweep.best_point() is None else ""
-    return f"<b>{escape(sweep.title)}</b>{why}{shown}"
 
 
 def row(

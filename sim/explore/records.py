@@ -6,7 +6,7 @@ Questions are told apart by all that was asked, and by the content of what was r
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -106,27 +106,47 @@ class Recorded:
         return next(ranked, None)
 
 
-def read_records(path: Path) -> list[Recorded]:
-    """The questions of a store, of a sweep's rows as CSV, or of results as JSON.
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a sweep, or results, under their public keys, with the word by which refusals call them."""
+
+    name: str
+    rows: Sequence[object]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def read_records(source: Path | Rows) -> list[Recorded]:
+    """The questions of a store, of a sweep's rows as CSV, of results as JSON, or of rows that no file holds.
 
     Raises:
         InputError: it is none of these, or damaged.
     """
+    start = b"" if isinstance(source, Rows) else _start_of(source)
+    if isinstance(source, Rows):
+        records = _of_rows(_flat_rows(source.name, source.rows))
+    elif start == SQLITE:
+        records = list(_of_store(source))
+    elif start.startswith(PARQUET):
+        raise InputError(
+            f"{source}: is Parquet, must be a store, rows of a sweep as .csv or results as .json"
+        )
+    else:
+        records = _of_rows(_csv_rows(source) if source.suffix == ".csv" else _json_rows(source))
+    if not records:
+        raise InputError(f"{source}: holds no {'question' if start == SQLITE else 'row'}")
+    return records
+
+
+def _start_of(path: Path) -> bytes:
+    """The first bytes of a file, which say what it is."""
     try:
         check_regular(path)
         with path.open("rb") as file:
-            start = file.read(len(SQLITE))
+            return file.read(len(SQLITE))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
-    if start == SQLITE:
-        records = list(_of_store(path))
-    elif start.startswith(PARQUET):
-        raise InputError(f"{path}: is Parquet, must be a store, rows of a sweep as .csv or results as .json")
-    else:
-        records = _of_rows(_csv_rows(path) if path.suffix == ".csv" else _json_rows(path))
-    if not records:
-        raise InputError(f"{path}: holds no {'question' if start == SQLITE else 'row'}")
-    return records
 
 
 class FileRow:
@@ -188,8 +208,14 @@ def _json_rows(path: Path) -> Iterator[FileRow]:
             raise
         reason = " ".join(str(error).split()).lower()
         raise InputError(f"{path}: is no store, no .csv, and not valid JSON: {reason}") from None
-    for number, item in enumerate(found if isinstance(found, list) else [found]):
-        where = f"{path}: row {number}" if isinstance(found, list) else str(path)
+    return _flat_rows(str(path), found)
+
+
+def _flat_rows(name: str, found: object) -> Iterator[FileRow]:
+    """The rows of a list, or one that stands alone, without the mappings within."""
+    several = isinstance(found, list | tuple)
+    for number, item in enumerate(found if isinstance(found, list | tuple) else [found]):
+        where = f"{name}: row {number}" if several else name
         if not isinstance(item, dict):
             raise InputError(f"{where}: is {str(item)[:40]!r}, must be a result")
         flat = dict(item)

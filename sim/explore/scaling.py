@@ -4,13 +4,14 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, overload
 
 from profiles.errors import DiffusimWarning, InputError, counted
+from sim.asking.arguments import speaks_of_parameters
 from sim.explore.counts import counts, counts_in
 from sim.explore.sweep import Sweep
+from sim.outcomes.hints import Hinting
 from sim.outcomes.results import Result
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def knee_of(steps: Sequence[Step]) -> Step | None:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Scaling:
+class Scaling(Hinting):
     """Sweeps over several numbers of GPUs, ascending."""
 
     sweeps: tuple[Sweep, ...]
@@ -98,9 +99,10 @@ class Scaling:
         return f"<Scaling over {counts} {gpus}{words}>"
 
     def _repr_html_(self) -> str:
-        """The best on each number of GPUs as a table, in a notebook."""
-        keys = ("num_gpus", "strategy", "samples_per_s", "efficiency", "gain", "peak_memory_bytes")
-        return f"<b>{escape(repr(self)[1:-1])}</b>{self.steps_frame()[list(keys)].to_html(index=False)}"
+        """The verdict at the knee and the best on each number of GPUs, in a notebook."""
+        from sim.report.html.shown import scaling_html
+
+        return scaling_html(self)
 
     @property
     def steps(self) -> list[Step]:
@@ -194,16 +196,17 @@ class Scaling:
         return [row for sweep in self.sweeps for row in sweep.rows(best_of_each=best_of_each)]
 
     def frame(self, *, best_of_each: bool = False) -> "DataFrame":
-        """The rows of all sweeps as a frame."""
+        """The rows of all sweeps as a frame, in seconds and bytes; each parameter and option has its own column."""
         from sim.explore.frames import frame_of
 
         return frame_of(self.rows(best_of_each=best_of_each))
 
     def write_report(self, path: str | Path) -> None:
-        """Write the HTML page of all sweeps, with the scaling and the verdict at the knee.
+        """Write the HTML page of all sweeps, with the scaling and the verdict at the knee, which needs no network.
 
         Raises:
             InputError: the file cannot be written, or Plotly is not installed.
+            InfeasibleError: nothing that was asked fits on any number of GPUs.
         """
         from sim.report.html.contents import write_sweep_report
 
@@ -235,6 +238,7 @@ def over_counts(function: Callable[..., Sweep]) -> Sweeping:
     """Let a function that sweeps over one number of GPUs take several, for which it gives a ``Scaling``."""
 
     @wraps(function)
+    @speaks_of_parameters
     def call(model: Any, cluster: Any = None, gpus: Any = None, **given: Any) -> Sweep | Scaling:  # noqa: ANN401
         if isinstance(gpus, str):
             found = counts_in(gpus)

@@ -25,6 +25,7 @@ from sim.explore.waves import Report, bound_points, simulate_points
 from sim.explore.ways_out import TOLD, nearest, why_none
 from sim.explore.workers import LENT, SERIAL_POINTS, Workers
 from sim.outcomes.contents import content_of, inputs_of
+from sim.outcomes.hints import Hinting
 from sim.outcomes.parts import named_traces, replay_parts
 from sim.outcomes.phrases import activity
 from sim.outcomes.results import Result
@@ -61,7 +62,7 @@ def objectives(scenario: AnyScenario) -> tuple[str, ...]:
 
 
 @dataclass(slots=True, repr=False)
-class Sweep:
+class Sweep(Hinting):
     """A sweep under way; its points can be looked at whenever it is interrupted.
 
     Attributes:
@@ -234,10 +235,10 @@ class Sweep:
         return f"<Sweep of {self.title}: {counted(len(self), 'point')}, {words}>"
 
     def _repr_html_(self) -> str:
-        """The best of each strategy with its time as a table, in a notebook; why nothing fits, where nothing does."""
-        from sim.explore.frames import html_of
+        """The verdict and the best points, in a notebook; why nothing fits, where nothing does."""
+        from sim.report.html.shown import sweep_html
 
-        return html_of(self)
+        return sweep_html(self)
 
     def rows(self, *, best_of_each: bool = False) -> list[dict[str, Any]]:
         """All points, or the best of each strategy, under their public keys, best first."""
@@ -248,8 +249,8 @@ class Sweep:
     def frame(self, *, best_of_each: bool = False) -> "DataFrame":
         """All points, or the best of each strategy, best first; each parameter and option has its own column.
 
-        Columns stand as in files of rows: what is asked, then what came out. Choose those to look at by name, such as
-        ``frame()[["strategy", "iteration_s", "peak_memory_bytes"]]``; a sweep that a notebook shows has the times.
+        Columns stand as in files of rows: what is asked, then what came out, in seconds and bytes. Choose by name:
+        ``frame()[["strategy", "iteration_s", "peak_memory_bytes"]]``.
         """
         from sim.explore.frames import frame_of
 

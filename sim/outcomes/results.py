@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from profiles.costs.bands import Doubt
 from profiles.errors import InputError, counted
 from profiles.mappings import FrozenMapping
-from profiles.units import GIB
+from sim.outcomes.hints import no_attribute
 from sim.outcomes.measures import Measures
 from sim.outcomes.phrases import activity, missing_memory
 from strategies.plans.traces import Trace
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+    from sim.report.reasons import Account
 
 
 class NamedTrace(NamedTuple):
@@ -58,10 +60,17 @@ class Result:
     an iteration is the time in which they together train each backbone on one batch.
 
     Attributes:
-        task: ``train`` or ``sample``.
+        task: ``train`` or ``sample``; model, cluster, stack and strategy are names.
+        num_gpus: GPUs in all.
+        parameters: of the strategy, by name.
+        batch_size: samples of an iteration, or images of a run, on all GPUs together.
+        num_backbones: backbones that an iteration trains.
         asked: what is trained or drawn: the resolution, of training ``frozen``, of sampling steps and guidance.
         times: the durations under their public keys: ``iteration_s`` and ``first_iteration_s`` of training,
             ``latency_s`` and ``step_s``, which is a steady denoising step, of sampling.
+        expected: seconds and bytes, as expectations.
+        memory_bytes: what a GPU holds; None where that is unlimited.
+        stages: layers, GPUs, seconds and bytes of each stage.
         phases: of sampling with frozen components the seconds and the peak memory of each phase, under public keys.
         departures: what departs from plain training, in words for its title.
         doubt: what the error of its duration is made of.
@@ -109,21 +118,10 @@ class Result:
         return f"<Result {self.title}: {self.expected.duration_s:.4g} s{short}>"
 
     def _repr_html_(self) -> str:
-        """The result as a table, in a notebook."""
-        from sim.report.pages import html_table
+        """The result as ``sim run`` says it, in a notebook."""
+        from sim.report.html.shown import result_html
 
-        given = {**self.parameters, "batch size": self.batch_size, **self.asked, **self.times}
-        return html_table(
-            self.title,
-            given
-            | self.bands
-            | {
-                "samples_per_s": self.samples_per_s,
-                "bubble_ratio": self.bubble_ratio,
-                "peak memory in GiB": self.peak_memory_bytes / GIB,
-                "fits the device": self.missing_memory or "yes",
-            },
-        )
+        return result_html(self)
 
     @property
     def title(self) -> str:
@@ -140,7 +138,7 @@ class Result:
             row = {} if name.startswith("_") else self.to_json()
             if name in row:
                 return row[name]
-            raise AttributeError(f"a result of {self.strategy} has no {name}; it has {', '.join(row)}")
+            raise no_attribute(self, name, f"a result of {self.strategy}", row)
 
     @property
     def resolution(self) -> str:
@@ -159,7 +157,7 @@ class Result:
 
     @property
     def guidance(self) -> str:
-        """How a run of the sampler is guided."""
+        """Kind of guidance of a run of the sampler, ``none`` where it has none."""
         return str(self._own("guidance"))
 
     def _own(self, key: str) -> Any:  # noqa: ANN401
@@ -233,7 +231,7 @@ class Result:
 
     @property
     def samples_per_s(self) -> float:
-        """Throughput; a sample counts once for each backbone that it trains (DiffusionPipe, section 6)."""
+        """Samples, images or videos a second; one counts once for each backbone that it trains (DiffusionPipe, 6)."""
         return self.num_backbones * self.batch_size / self.expected.duration_s
 
     @property
@@ -262,6 +260,13 @@ class Result:
         if self.fits_memory or self.memory_bytes is None:
             return None
         return missing_memory(self.expected.peak_memory_bytes, self.memory_bytes)
+
+    @property
+    def account(self) -> "Account":
+        """Shares of the GPUs' time that are compute, host, wire and idle, and ``reasons`` why, in words."""
+        from sim.report.tables import account_in
+
+        return account_in(self)
 
     @property
     def traces(self) -> dict[str, Trace]:

@@ -28,6 +28,8 @@ LANE: Final = {"offset": 0.22, "width": 0.18}
 """Places of what a device computes, and of what its communication stream does, around its number."""
 NARROW: Final = 1 / 400
 """Bars of a smaller share of the time have no white edge, which would be all that is seen of them."""
+PATCHES: Final = "patches"
+"""What the legend calls the bars of a sampler, each of the colour of its patch."""
 NOTHING: Final[Mapping[str, list[Any]]] = {"device": [], "start": [], "took": [], "words": []}
 
 
@@ -157,19 +159,19 @@ def _figure() -> Any:  # noqa: ANN401
     figure = FigureWidget(
         make_subplots(2, 1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.7, 0.3])
     )
-    for kind, colour in COLOURS.items():
+    for kind, colour in ({PATCHES: INK} | COLOURS).items():
         place = LANE if kind == COLLECTIVE else ROW
         look = {"color": colour, "line": {"color": "white"}}
         figure.add_trace(Bar(name=kind, orientation="h", marker=look, **place), 1, 1)
     held = {"line": {"color": INK, "width": 1.2, "shape": "hv"}, "fill": "tozeroy", "fillcolor": GRID}
     figure.add_trace(Scatter(name="memory", mode="lines", showlegend=False, **held), 2, 1)
     there = {"color": LIMIT, "width": 1.5, "dash": "dash"}
-    figure.add_trace(Scatter(name="memory of a device", mode="lines", line=there), 2, 1)
+    figure.add_trace(Scatter(name="memory of a GPU", mode="lines", line=there), 2, 1)
     figure.update_layout(
         height=HEIGHT, barmode="overlay", margin={"l": 80, "r": 10, "t": 10, "b": 40},
         plot_bgcolor="white", legend={"orientation": "h", "y": -0.13},
     )  # fmt: skip
-    figure.update_yaxes(autorange="reversed", tickprefix="device ", dtick=1, row=1, col=1)
+    figure.update_yaxes(autorange="reversed", tickprefix="GPU ", dtick=1, row=1, col=1)
     figure.update_yaxes(title="GiB", rangemode="tozero", gridcolor=GRID, row=2, col=1)
     figure.update_xaxes(title="time in ms", linecolor=FRONT, row=2, col=1)
     return figure
@@ -179,12 +181,15 @@ def _draw(figure: Any, result: Result | None) -> None:  # noqa: ANN401
     """Write the values of a result into the picture."""
     nothing: dict[str, Any] = {"kinds": [], "end_ms": 0.0}
     seen = nothing if result is None else timeline_of(result.trace)
-    kinds = {kind["name"]: kind for kind in seen["kinds"]}
+    kinds = {kind["name"]: kind for kind in seen["kinds"] if kind["name"] in COLOURS}
+    kinds[PATCHES] = _together([kind for kind in seen["kinds"] if kind["name"] not in COLOURS])
     *bars, memory, there = figure.data
     for bar in bars:
         own = kinds.get(bar.name, NOTHING)
         bar.update(y=own["device"], base=own["start"], x=own["took"], hovertext=own["words"])
         bar.marker.line.width = [0.5 if took > NARROW * seen["end_ms"] else 0.0 for took in own["took"]]
+        if "colours" in own:
+            bar.marker.color = own["colours"]
         bar.showlegend = bool(own["took"])
     held = None if result is None else memory_of(result.trace)
     times = held["times"] if held else []
@@ -192,6 +197,12 @@ def _draw(figure: Any, result: Result | None) -> None:  # noqa: ANN401
     limit = held["capacity"] if held else None
     there.update(x=[times[0], times[-1]] if limit else [], y=[limit, limit] if limit else [])
     there.showlegend = bool(limit)
+
+
+def _together(kinds: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The bars of several kinds, and the colour of each bar."""
+    joined = {key: [value for kind in kinds for value in kind[key]] for key in NOTHING}
+    return joined | {"colours": [kind["colour"] for kind in kinds for _ in kind["took"]]}
 
 
 def _totals(kinds: Iterable[Mapping[str, Sequence[float]]]) -> list[float]:

@@ -164,5 +164,8 @@ def _plain(text: str) -> str:
 
 def panel_html(title: str, lines: Sequence[Line]) -> str:
     """A panel as HTML."""
-    rows = "".join(f"<tr><th>{escape(word)}</th><td>{escape(says)}</td></tr>" for word, says in lines)
+    left = ' style="text-align: left"'  # where notebooks put cells at the right
+    rows = "".join(
+        f"<tr><th{left}>{escape(word)}</th><td{left}>{escape(says)}</td></tr>" for word, says in lines
+    )
     return f"<b>{escape(title)}</b><table>{rows}</table>"

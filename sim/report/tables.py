@@ -173,7 +173,7 @@ class Words(NamedTuple):
 def print_result(result: Result, *, markdown: bool = False) -> None:
     """Print one result; means over its GPUs where each has its own."""
     screen, words = console(), _words(result)
-    title, stages = f"{result.title}, {words.asked}", f"stages, {words.per}"
+    title, stages = heading(result), f"stages, {words.per}"
     if markdown:
         panel = panel_markdown(title, lines_of(result, account_in(result)))
         print(f"{panel}\n\n{markdown_of(stages, _stage_columns(result, words))}")
@@ -181,6 +181,11 @@ def print_result(result: Result, *, markdown: bool = False) -> None:
     show_panel(screen, title, lines_of(result, account_in(result)))
     screen.print()
     show_table(screen, stages, _stage_columns(result, words))
+
+
+def heading(result: Result) -> str:
+    """The title of a result with what is trained or drawn, in words."""
+    return f"{result.title}, {_words(result).asked}"
 
 
 def lines_of(result: Result, account: Account) -> list[Line]:

@@ -11,6 +11,7 @@ from profiles.units import GIB
 from sim.explore.legality import starters
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
+from sim.outcomes.hints import Hinting
 from sim.outcomes.results import Result
 from sim.report.changes import Change, changes, fastest_of
 from sim.report.descriptions import Tried, fairness, how, tried
@@ -33,7 +34,7 @@ RANKED_BY: Final[Mapping[str, str]] = {"cost": "the cost", "memory": "the memory
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Verdict:
+class Verdict(Hinting):
     """The answer of a sweep; it prints itself.
 
     Attributes:

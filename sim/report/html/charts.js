@@ -32,8 +32,44 @@ function cloud(places, name, marker) {
   };
 }
 
+const SEVERAL = POINTS && POINTS.columns.gpus && new Set(POINTS.columns.gpus).size > 1; // then sizes say how many GPUs
+const sizeOf = (i) => (SEVERAL ? (4 / 3) * Math.sqrt(18 + 14 * Math.log2(POINTS.columns.gpus[i])) : 9);
+const markerOf = (look, places) => ({
+  color: Theme.of(look.colour), symbol: look.symbol, size: places.map(sizeOf), opacity: look.pale ? POINTS.legend.faded : 1,
+  line: { color: Theme.colour("edge"), width: 0.6 },
+});
+const bandEnd = (i, of) => {
+  const c = POINTS.columns;
+  return SAMPLED ? c[of][i] : (c.speed[i] * c.time[i]) / c[of === "low" ? "high" : "low"][i];
+};
+
+// The bands of the points of a strategy: vertical lines of its colour, behind all points.
+
+function whiskersOf(look, places) {
+  const c = POINTS.columns;
+  return {
+    type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false, opacity: 0.4,
+    line: { color: Theme.of(look.colour), width: 1.2 },
+    x: places.flatMap((i) => [c.memory[i], c.memory[i], null]),
+    y: places.flatMap((i) => [bandEnd(i, "low"), bandEnd(i, "high"), null]),
+  };
+}
+
+// A name in the legend: where the page is narrow, the later words of a long one stand in a second line.
+
+function inLegend(name) {
+  const [first, ...others] = name.split(/(?<=.{5}) /);
+  return narrow() && name.length > 14 && others.length ? `${plain(first)}<br>${plain(others.join(" "))}` : plain(name);
+}
+
+// An entry of the legend that is of no point.
+
+function entry(name, more) {
+  return { type: "scatter", mode: "markers", name: inLegend(name), x: [null], y: [null], hoverinfo: "skip", ...more };
+}
+
 function frontTraces() {
-  const c = POINTS.columns, groups = POINTS.strategies.map(() => []), bounded = [];
+  const c = POINTS.columns, groups = POINTS.strategies.map(() => []), bounded = [], muted = Theme.colour("muted");
   for (let i = 0; i < c.time.length; i++) {
     if (!shownPoint(i)) continue;
     if (c.simulated[i]) groups[c.strategy[i]].push(i);
@@ -41,51 +77,64 @@ function frontTraces() {
   }
   const traces = [];
   if (bounded.length) {
-    const faint = { color: Theme.colour("muted"), size: 4, opacity: 0.35, symbol: "circle-open" };
-    traces.push({ ...cloud(bounded, "bounded: no better than", faint), visible: "legendonly" });
+    traces.push({ ...cloud(bounded, "bounded", { color: muted, size: 4, opacity: 0.35, symbol: "circle-open" }), visible: "legendonly" });
   }
   const whiskers = POINTS.whiskers.filter(shownPoint);
-  const end = (i, of) => (SAMPLED ? c[of][i] : c.speed[i] * c.time[i] / c[of === "low" ? "high" : "low"][i]);
-  traces.push({
-    type: "scatter", mode: "markers", marker: { size: 0.1, opacity: 0 }, hoverinfo: "skip", showlegend: false,
-    x: whiskers.map((i) => c.memory[i]), y: whiskers.map(height),
-    error_y: {
-      type: "data", symmetric: false, thickness: 1, width: 3, color: Theme.colour("muted"),
-      array: whiskers.map((i) => Math.max(0, end(i, "high") - height(i))),
-      arrayminus: whiskers.map((i) => Math.max(0, height(i) - end(i, "low"))),
-    },
+  POINTS.strategies.forEach((look, s) => {
+    const own = whiskers.filter((i) => c.strategy[i] === s);
+    if (own.length) traces.push(whiskersOf(look, own));
   });
   const front = POINTS.front.filter(shownPoint);
   traces.push({
-    type: "scatter", mode: "lines", name: "front", hoverinfo: "skip", x: front.map((i) => c.memory[i]),
-    y: front.map(height), line: { color: Theme.colour("muted"), width: 1.5, shape: "hv" },
+    type: "scatter", mode: "lines", name: "Pareto front", hoverinfo: "skip", x: front.map((i) => c.memory[i]),
+    y: front.map(height), line: { color: muted, width: 1.5, shape: "hv" },
   });
   groups.forEach((places, s) => {
     const look = POINTS.strategies[s];
-    if (places.length) traces.push(cloud(places, look.name, { color: Theme.of(look.colour), symbol: look.symbol, size: 9 }));
+    if (places.length) traces.push({ ...cloud(places, look.name, markerOf(look, places)), name: inLegend(look.label) });
   });
   const ring = chosen.marked ?? POINTS.best;
   if (ring !== null && shownPoint(ring)) {
     traces.push({
-      type: "scatter", mode: "markers", name: chosen.marked === null ? "recommended" : "marked", hoverinfo: "skip",
+      type: "scatter", mode: "markers", name: chosen.marked === null ? POINTS.legend.recommended : "marked", hoverinfo: "skip",
       x: [c.memory[ring]], y: [height(ring)],
       marker: { size: 19, symbol: "circle-open", color: Theme.colour("accent"), line: { width: 2.5 } },
     });
   }
+  if (SEVERAL) traces.push(entry(POINTS.legend.gpus, { marker: { color: muted, size: 10 } }));
+  if (whiskers.length) traces.push(entry(POINTS.legend.band, { marker: { color: muted, size: 14, symbol: "line-ns-open" } }));
   return traces;
 }
 
+// The ends of the axes: those of what was simulated, and of its bands, with a little room.
+
+function endsOf(values, log = false) {
+  const all = values.filter((v) => v !== null && (!log || v > 0)).map((v) => (log ? Math.log10(v) : v));
+  const low = all.reduce((a, b) => Math.min(a, b), Infinity), high = all.reduce((a, b) => Math.max(a, b), -Infinity);
+  const room = 0.06 * (high - low) || 0.05 * Math.abs(high) || 0.1;
+  return Number.isFinite(low) ? [low - room, high + room] : undefined;
+}
+
+// Whether points come near what a GPU holds, so that a line says it.
+
+function nearLimit() {
+  const c = POINTS.columns, limit = POINTS.capacity;
+  return limit !== null && c.memory.some((m, i) => c.simulated[i] && m > 0.6 * limit);
+}
+
 function drawFront() {
-  const limit = POINTS.capacity;
-  const shapes = limit === null ? [] : [{
+  const c = POINTS.columns, limit = POINTS.capacity, kept = c.time.map((_, i) => i).filter((i) => c.simulated[i]);
+  const memory = kept.map((i) => c.memory[i]), near = nearLimit();
+  const shapes = !near ? [] : [{
     type: "line", x0: limit, x1: limit, yref: "paper", y0: 0, y1: 1, line: { color: Theme.colour("limit"), dash: "dash", width: 1.5 },
   }];
-  const most = Math.max(...POINTS.columns.memory.filter((_, i) => POINTS.columns.simulated[i]), 1);
+  const ends = POINTS.whiskers.filter((i) => c.simulated[i]).flatMap((i) => [bandEnd(i, "low"), bandEnd(i, "high")]);
+  const heights = endsOf([...kept.map(height), ...ends], SAMPLED);
   return Plotly.react("front", frontTraces(), layout({
-    uirevision: "front", shapes,
-    xaxis: axis("peak memory of a GPU in GiB", { range: [0, 1.06 * Math.max(most, most > 0.6 * (limit ?? 0) ? limit ?? 0 : 0)] }),
+    uirevision: "front", shapes, legend: legendBelow(150),
+    xaxis: axis("peak memory of a GPU in GiB", { range: endsOf(near ? [...memory, limit] : memory) }),
     yaxis: axis(SAMPLED ? "latency in s" : "samples per second", SAMPLED
-      ? { type: "log", dtick: "D2", exponentformat: "none", tickformat: "~r" } : { rangemode: "tozero" }),
+      ? { type: "log", dtick: "D2", range: heights } : { range: heights }),
   }), CONFIG);
 }
 
@@ -99,7 +148,7 @@ function drawScaling() {
   return Plotly.react("scaling", [
     { type: "scatter", mode: "lines", name: "in proportion", x: s.gpus, y: s.gpus.map((n) => n * first), hoverinfo: "skip",
       line: { color: Theme.colour("muted"), dash: "dash", width: 1 } },
-    { type: "scatter", mode: "lines+markers", name: "best strategy", x: s.gpus, y: s.speed, text: names,
+    { type: "scatter", mode: "lines+markers", name: "the best of each number", x: s.gpus, y: s.speed, text: names,
       hovertemplate: "GPUs %{x}: %{y:,.4~r} per s, %{text}<extra></extra>", line: { color: colour }, marker: { size: 9 },
       error_y: { type: "data", symmetric: false, array: s.high.map((h, i) => h - s.speed[i]),
         arrayminus: s.low.map((l, i) => s.speed[i] - l), thickness: 1, width: 3, color: Theme.colour("muted") } },
@@ -108,7 +157,7 @@ function drawScaling() {
   ], layout({
     shapes: knee, showlegend: false,
     xaxis: axis("GPUs", { ...ticks, domain: side ? [0, 0.44] : [0, 1] }),
-    yaxis: axis(`${s.unit} per second`, { type: "log", dtick: "D2", exponentformat: "none", tickformat: "~r", domain: side ? [0, 1] : [0.6, 1] }),
+    yaxis: axis(`${s.unit} per second`, { type: "log", dtick: "D2", domain: side ? [0, 1] : [0.6, 1] }),
     xaxis2: axis("GPUs", { ...ticks, anchor: "y2", domain: side ? [0.56, 1] : [0, 1] }),
     yaxis2: axis("efficiency in %", { rangemode: "tozero", anchor: "x2", domain: side ? [0, 1] : [0, 0.4] }),
   }), CONFIG);
@@ -116,28 +165,29 @@ function drawScaling() {
 
 function drawTimeline() {
   const t = VALUES.timeline, row = Math.max(12, Math.min(34, 620 / t.devices));
-  byId("timeline").style.height = `${Math.round(t.devices * row + 120)}px`;
+  const above = narrow() ? 20 + 14 * Math.ceil(t.kinds.filter((kind) => kind.named).length / 2) : 30;
+  byId("timeline").style.height = `${Math.round(t.devices * row + 90 + above)}px`;
+  const card = Theme.colour("card"), least = t.end_ms / (narrow() ? 150 : 400); // a line between narrower bars would hide them
   const traces = t.kinds.map((kind) => ({
-    type: "bar", orientation: "h", name: kind.name, base: kind.start, x: kind.took, y: kind.device, text: kind.words.map(plain),
+    type: "bar", orientation: "h", name: kind.name, showlegend: kind.named, base: kind.start, x: kind.took, y: kind.device, text: kind.words.map(plain),
     width: kind.name === "collective" ? 0.22 : 0.62, offset: kind.name === "collective" ? 0.2 : -0.42, textposition: "none",
-    marker: { color: kind.colour, line: { width: kind.start.length > 2500 ? 0 : 0.5, color: Theme.colour("card") } },
+    marker: { color: kind.colour, line: {
+      width: kind.took.map((took) => (took > least ? 0.5 : 0.2)), color: kind.took.map((took) => (took > least ? card : kind.colour)) } },
     hovertemplate: `<b>${kind.name}</b> %{text}<br>%{base:,.2f} ms, takes %{x:,.3f} ms<extra>GPU %{y}</extra>`,
   }));
   return Plotly.react("timeline", traces, layout({
-    uirevision: "timeline", barmode: "overlay", legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
-    margin: { l: 60, r: 16, t: 30, b: 46 },
+    uirevision: "timeline", barmode: "overlay", legend: { ...legendBelow(t.kinds.length > 8 ? 80 : 110), y: 1.02, yanchor: "bottom", traceorder: "normal" },
+    margin: { l: 60, r: 16, t: above, b: 46 },
     xaxis: axis("time in ms", { range: [0, t.end_ms] }),
     yaxis: axis("", { autorange: "reversed", fixedrange: true, tickprefix: "GPU ", dtick: Math.max(1, Math.ceil(t.devices / 16)) }),
   }), CONFIG);
 }
 
-const STACK = ["#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#E69F00", "#D55E00", "#F0E442", "#7A7A7A", "#004C7A", "#8A5A00"];
-
 function drawMemory() {
   const m = VALUES.memory;
-  const traces = m.kinds.map((kind, k) => ({
+  const traces = m.kinds.map((kind) => ({
     type: "scatter", mode: "lines", name: plain(kind.name), x: m.times, y: kind.sizes, stackgroup: "all",
-    line: { shape: "hv", width: 0.5, color: STACK[k % STACK.length] }, fillcolor: STACK[k % STACK.length],
+    line: { shape: "hv", width: 0.5, color: kind.colour }, fillcolor: kind.colour,
     hovertemplate: `${plain(kind.name)}: %{y:.2f} GiB<extra></extra>`,
   }));
   const near = m.capacity !== null && Math.max(...m.peaks) > 0.4 * m.capacity;
@@ -146,7 +196,7 @@ function drawMemory() {
     line: { color: Theme.colour("limit"), dash: "dash", width: 1.5 },
   }] : [];
   return Plotly.react("memory", traces, layout({
-    uirevision: "memory", hovermode: "x", shapes, legend: { orientation: "h", y: -0.2, yanchor: "top", x: 0, traceorder: "normal" },
+    uirevision: "memory", hovermode: "x", shapes, legend: { ...legendBelow(190, 1), traceorder: "normal" },
     xaxis: axis("time in ms", { range: [0, VALUES.timeline.end_ms] }), yaxis: axis("memory in GiB", { rangemode: "tozero" }),
   }), CONFIG);
 }

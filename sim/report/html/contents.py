@@ -20,7 +20,7 @@ from sim.report.descriptions import LETTERS, Tried, held_fixed, tried, varied
 from sim.report.html.document import write_document
 from sim.report.html.replayed import memory_of, timeline_of
 from sim.report.panels import Line
-from sim.report.plots.looks import MARKERS, strategy_look
+from sim.report.plots.looks import BAND, FADED, GPUS, MARKERS, RECOMMENDED, label_of, strategy_look
 from sim.report.reasons import Account
 from sim.report.scalings import unit_of
 from sim.report.tables import account_in, command_of, lines_of
@@ -32,7 +32,7 @@ SYMBOLS: Final = dict(
         MARKERS,
         (
             "circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "triangle-left", "x",
-            "triangle-right", "star", "pentagon", "hexagon", "octagon",
+            "triangle-right", "star", "pentagon", "hexagon", "diamond-tall",
         ),
         strict=True,
     )
@@ -140,7 +140,8 @@ def _points_of(sweeps: Iterable[Sweep], chosen: Sweep) -> dict[str, Any]:
     return {
         "task": sweeps[0].scenario.task,
         "unit": unit_of(Scaling(tuple(sweeps))),
-        "strategies": [_look(name) for name in names],
+        "strategies": [_look(name, ranked) for name in names],
+        "legend": {"band": BAND, "gpus": GPUS, "recommended": RECOMMENDED, "faded": FADED},
         "columns": {key: [column[key] for column in columns] for key in (columns[0] if columns else {})},
         "shown": _shown(columns, sampled),
         "front": front,
@@ -157,9 +158,17 @@ def _capacity(scenario: AnyScenario) -> float | None:
     return None if there is None else there / GIB
 
 
-def _look(name: str) -> dict[str, str]:
+def _look(name: str, ranked: Sequence[Point]) -> dict[str, Any]:
+    """Name, colour and symbol of a strategy, and what the legend calls it; pale where it is not recommended."""
     colour, marker = strategy_look(name)
-    return {"name": name, "colour": colour, "symbol": SYMBOLS[marker]}
+    seams = any(point.name == name and not point.recommended for point in ranked)
+    return {
+        "name": name,
+        "label": label_of(name, seams=seams),
+        "colour": colour,
+        "symbol": SYMBOLS[marker],
+        "pale": seams,
+    }
 
 
 def _columns(point: Point, names: Sequence[str], scenario: AnyScenario, values: Tried) -> dict[str, Any]:

@@ -23,14 +23,14 @@ POLICY: Final = "; ".join(
 """What a browser lets the page do: nothing but itself. Plotly compiles its shaders."""
 
 
-def check_plotly(flag: str = "--report") -> None:
-    """Refuse to make a report without Plotly.
+def check_plotly(asked: str = "a report") -> None:
+    """Refuse to make a report, or what else was asked, without Plotly.
 
     Raises:
         InputError: it is not installed.
     """
     if find_spec(PLOTLY) is None:
-        raise InputError(f"{flag} needs plotly: pip install 'diffusim[report]'")
+        raise InputError(f"{asked} needs plotly: pip install 'diffusim[report]'")
 
 
 def check_ending(flag: str, path: Path) -> None:

@@ -38,7 +38,7 @@ const Filters = {
   bounded: false,
   dimensions: [],
   lines: [],
-  order: ["time", 1],
+  order: VALUES.scaling ? ["speed", -1] : ["time", 1],
   rows: 15,
 
   start() {
@@ -98,15 +98,16 @@ const Filters = {
       return Promise.resolve();
     }
     const ink = Theme.colour("ink"), of = (values) => this.lines.map((i) => values[i]);
-    const time = this.dimensions.find((d) => d.key === "time").values;
+    const time = this.dimensions.find((d) => d.key === "time").values, sorted = of(time).sort((a, b) => a - b);
+    const places = new Map(sorted.map((v, n) => [v, n]));
     return Plotly.react("parallel", [{
       type: "parcoords", labelfont: { color: ink, size: 12 }, tickfont: { color: ink, size: 11 }, rangefont: { color: "rgba(0,0,0,0)" },
-      line: { color: of(time), colorscale: "Viridis", reversescale: true },
+      line: { color: of(time).map((v) => places.get(v)), colorscale: [[0, Theme.colour("fast")], [0.35, Theme.colour("middling")], [1, Theme.colour("slow")]] },
       unselected: { line: { color: Theme.colour("muted"), opacity: 0.04 } },
       dimensions: this.dimensions.map((d) => ({
         label: d.label, values: of(d.values), constraintrange: this.ranges[d.key], ...this.ticks(d, of(d.values)),
       })),
-    }], layout({ margin: { l: 110, r: 40, t: 46, b: 18 } }), CONFIG);
+    }], layout({ paper_bgcolor: Theme.colour("card"), margin: { l: 110, r: 40, t: 46, b: 18 } }), CONFIG);
   },
 
   // Ticks of an axis: of points that are not drawn they would lie beyond its ends.
@@ -190,9 +191,9 @@ const Filters = {
   heads() {
     const several = POINTS.shown.includes("gpus");
     return [
-      ["strategy", "strategy", "words"], ...(several ? [["gpus", "GPUs", ""]] : []), ["how", "how", "words fold"],
+      ["strategy", "strategy", "words"], ...(several ? [["gpus", "GPUs", ""]] : []),
       ["time", `${TIME.word} in ${TIME.unit}`, ""], ["low", "8 of 10 within", ""], ["speed", `${POINTS.unit} per s`, ""],
-      ["memory", "memory in GiB", ""], ["bubble", "bubble", ""],
+      ["memory", "memory in GiB", ""], ["bubble", "bubble", ""], ["how", "how", "words fold"],
     ];
   },
 
@@ -244,7 +245,7 @@ const Filters = {
     });
     row.insertCell().append(mark);
     const said = {
-      strategy: POINTS.strategies[c.strategy[i]].name + (c.recommended[i] ? "" : " (seams)"), gpus: String(c.gpus[i]), how: c.how[i],
+      strategy: POINTS.strategies[c.strategy[i]].label, gpus: String(c.gpus[i]), how: c.how[i],
       time: number(inTime(i)), low: c.low[i] === null ? "" : `${number(c.low[i] * TIME.each, 3)} to ${number(c.high[i] * TIME.each, 3)}`,
       speed: number(c.speed[i]), memory: c.memory[i].toFixed(1), bubble: c.bubble[i] === null ? "" : `${c.bubble[i].toFixed(1)} %`,
     };

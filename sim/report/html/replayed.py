@@ -17,6 +17,7 @@ from sim.replay.timelines import (
     memory_curves,
     memory_kinds,
 )
+from sim.report.plots.patches import PatchColours
 from sim.report.plots.timeline import COLOURS
 from strategies.plans.actions import PatchAction, StageAction
 from strategies.plans.traces import Trace
@@ -38,24 +39,67 @@ ROLES: Final = (
 )
 """Roles of tensors and what a page calls them; what stands nowhere here keeps its name."""
 
+HELD: Final = {
+    "weights": "#0072B2",
+    "frozen weights": "#56B4E9",
+    "text encoders and VAE": "#56B4E9",
+    "optimizer": "#004C7A",
+    "gradients": "#D55E00",
+    "gathered": "#F0E442",
+    "saved activations": "#E69F00",
+    "activations": "#E69F00",
+    "hidden states": "#B15928",
+    "gradients of hidden states": "#8A5A00",
+    "frozen layers' tensors": "#009E73",
+    "inputs of the backbone": "#66C2A5",
+    "skips": "#CC79A7",
+    "gradients of skips": "#882E72",
+    "runtime": "#7A7A7A",
+    "moving average": "#7570B3",
+    "recomputed block": "#FDBF6F",
+    "recomputed layer": "#FDBF6F",
+    "decoded rows": "#66A61E",
+    "keys and values": "#882E72",
+    "joined keys and values": "#CC79A7",
+    "latents": "#F0E442",
+    "latents of the window": "#F0E442",
+    "text encoder": "#A6CEE3",
+    "all-gather": "#D55E00",
+    "all-to-all": "#D55E00",
+    "send-recv": "#D55E00",
+}
+"""Colours of what memory holds: weights blue, what backward needs orange, frozen layers green."""
+OTHERS: Final = ("#B3B3B3", "#5E4FA2", "#A6761D", "#666666")
+"""Colours of what stands nowhere above."""
+
 
 def timeline_of(trace: Trace) -> dict[str, Any]:
-    """The bars of each kind of work: devices, starts and durations in milliseconds, words."""
+    """The bars of each kind of work: devices, starts and durations in milliseconds, words; colours as in pictures.
+
+    Kinds that are not named have no entry in the legend, which would be too long.
+    """
     bars = compute_bars(trace)
-    merged = len(bars) > MOST_BARS
-    kinds: dict[str, dict[str, list[Any]]] = {}
-    for bar in _joined(bars, trace.end_s / MOST_BARS) if merged else bars:
-        _add(kinds, bar.category, bar, "" if merged else _words(bar))
+    merged, patches = len(bars) > MOST_BARS, PatchColours.of(bars)
+    colours = patches.colours() | COLOURS
+    named, kinds = {*COLOURS, *patches.named()}, dict[str, dict[str, list[Any]]]()
+    for bar in _joined(bars, trace.end_s / MOST_BARS, patches) if merged else bars:
+        _add(kinds, _kind(bar, patches), bar, "" if merged else _words(bar))
     for one in collective_bars(trace):
         _add(kinds, COLLECTIVE, one, one.operation.replace("_", "-"))
+    order = [name for name in colours if name in kinds]
     return {
         "devices": trace.plan.num_devices,
         "end_ms": trace.end_s / MILLISECOND,
         "merged": merged,
         "kinds": [
-            {"name": name, "colour": COLOURS[name], **kinds[name]} for name in COLOURS if name in kinds
+            {"name": name, "colour": colours[name], "named": name in named, **kinds[name]} for name in order
         ],
     }
+
+
+def _kind(bar: Bar, patches: PatchColours) -> str:
+    """The kind of work of a bar; of a sampler the patch."""
+    return patches.name(bar.action) if isinstance(bar.action, PatchAction) else bar.category
 
 
 def _add(kinds: dict[str, dict[str, list[Any]]], name: str, bar: Bar | CollectiveBar, words: str) -> None:
@@ -77,13 +121,13 @@ def _words(bar: Bar) -> str:
     return str(action)
 
 
-def _joined(bars: Sequence[Bar], gap_s: float) -> Iterator[Bar]:
+def _joined(bars: Sequence[Bar], gap_s: float, patches: PatchColours) -> Iterator[Bar]:
     """Bars of which neighbours of a kind, less than a gap apart, are one."""
     last: Bar | None = None
     for bar in bars:
         if (
             last
-            and (bar.device, bar.category) == (last.device, last.category)
+            and (bar.device, _kind(bar, patches)) == (last.device, _kind(last, patches))
             and bar.start_s - last.end_s < gap_s
         ):
             last = Bar(last.device, last.start_s, bar.end_s, last.category, last.action, last.chunk)
@@ -109,10 +153,18 @@ def memory_of(trace: Trace) -> dict[str, Any]:
     return {
         "device": fullest,
         "times": np.round(times_s[kept] / MILLISECOND, 6).tolist(),
-        "kinds": [{"name": kind, "sizes": np.round(kinds[kind][kept] / GIB, 6).tolist()} for kind in steady],
+        "kinds": [
+            {"name": kind, "colour": _colour(kind), "sizes": np.round(kinds[kind][kept] / GIB, 6).tolist()}
+            for kind in steady
+        ],
         "peaks": [round(peak / GIB, 4) for peak in peaks],
         "capacity": None if there is None else there / GIB,
     }
+
+
+def _colour(kind: str) -> str:
+    """The colour of what memory holds, the same on every page."""
+    return HELD.get(kind) or OTHERS[sum(map(ord, kind)) % len(OTHERS)]
 
 
 def _called(role: str) -> str:

@@ -11,8 +11,9 @@ function number(value, digits = 4) {
   return FORMATS[most].format(value);
 }
 const TOUCHED = window.matchMedia("(pointer: coarse)").matches; // a finger on a picture scrolls the page
+const zooming = (words) => (TOUCHED || narrow() ? "" : ` ${words}`); // which takes a pointer
 const narrow = () => window.innerWidth <= 640;
-const INK = "#222222"; // the colour of a strategy that the dark page would hide
+const DARKEST = 110; // of 255: colours darker than this are lightened on the dark page, which would hide them
 
 const Theme = {
   modes: ["auto", "dark", "light"],
@@ -21,7 +22,11 @@ const Theme = {
   redraw: [],
   dark() { return this.mode === "dark" || (this.mode === "auto" && this.system.matches); },
   colour(name) { return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim(); },
-  of(colour) { return colour === INK ? this.colour("ink") : colour; },
+  of(colour) {
+    const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+    if (!this.dark() || 0.3 * red + 0.59 * green + 0.11 * blue > DARKEST) return colour;
+    return `rgb(${[red, green, blue].map((v) => Math.round(v + 0.45 * (255 - v))).join(", ")})`;
+  },
   apply() {
     document.documentElement.dataset.theme = this.dark() ? "dark" : "light";
     byId("theme").textContent = `Theme: ${this.mode}`;
@@ -40,7 +45,7 @@ const Theme = {
 function axis(title, more = {}) {
   return {
     title: { text: title, standoff: 8 }, gridcolor: Theme.colour("grid"), linecolor: Theme.colour("line"),
-    zerolinecolor: Theme.colour("line"), automargin: true, ...more,
+    zerolinecolor: Theme.colour("line"), automargin: true, tickformat: ",.6~r", ...more,
   };
 }
 
@@ -51,9 +56,16 @@ function layout(more) {
     font: { family: "system-ui, sans-serif", size: 12, color: ink },
     margin: { l: 60, r: 16, t: 12, b: 46 }, hovermode: "closest", dragmode: narrow() || TOUCHED ? false : "zoom",
     hoverlabel: { bgcolor: Theme.colour("card"), bordercolor: Theme.colour("line"), font: { color: ink } },
-    legend: { orientation: "h", y: -0.2, yanchor: "top", x: 0, font: { size: 12 } },
+    legend: legendBelow(150),
     ...more,
   };
+}
+
+// A legend below a picture, in columns so many pixels wide; in so many columns where the page is narrow.
+
+function legendBelow(width, columns = 2) {
+  const side = narrow() ? { x: -0.2, entrywidth: 0.98 / columns, entrywidthmode: "fraction" } : { x: 0, entrywidth: width };
+  return { orientation: "h", y: -0.2, yanchor: "top", font: { size: narrow() ? 10 : 12 }, itemsizing: "constant", ...side };
 }
 
 const CONFIG = { responsive: true, displayModeBar: false, showTips: false };

@@ -15,7 +15,7 @@ import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, Locator, MaxNLocator, NullLocator
+from matplotlib.ticker import Locator, MaxNLocator, NullLocator, StrMethodFormatter
 from matplotlib.transforms import ScaledTranslation
 
 from profiles.errors import InputError
@@ -32,8 +32,12 @@ EDGE: Final[Mapping[str, Any]] = {"markeredgecolor": INK, "markeredgewidth": 0.5
 SERIES_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#222222")
 SERIES_MARKERS: Final = "osD^vP<X>*p"
 DOTS_PER_INCH: Final = 150
+HARD_SPACE: Final = "\u00a0"
 TITLE_LETTER: Final = 0.083
 """Inches of a letter of a title, on average."""
+
+PLAIN: Final = "{x:,.8g}"
+"""Format of the numbers of an axis."""
 
 ChartRow = Mapping[str, Any]
 """A result under its public keys."""
@@ -130,10 +134,15 @@ def _columns(width: float, shown: Sequence[Artist], size: float) -> int:
 
 
 def set_title(axes: Axes, *parts: str) -> None:
-    """Write a title of those parts that are not empty, in as many lines as the width of the axes asks for."""
-    words = "  |  ".join(part for part in parts if part)
+    """Write a title of those parts that are not empty, in as many lines as the width of the axes asks for.
+
+    A line may break in the first part, and between parts.
+    """
+    first, *others = [part for part in parts if part] or [""]
+    words = "  |  ".join([first, *(part.replace(" ", HARD_SPACE) for part in others)])
     lines = wrap(words, max(30, int(inches(axes)[0] / TITLE_LETTER)), replace_whitespace=False)
-    axes.set_title("\n".join(lines), loc="left", fontsize=11, color=INK)
+    title = "\n".join(line.strip(" |") for line in lines).replace(HARD_SPACE, " ")
+    axes.set_title(title, loc="left", fontsize=11, color=INK)
 
 
 def contrast(colour: Sequence[float]) -> str:
@@ -184,7 +193,7 @@ def scale_logarithmically(axes: Axes, which: Literal["x", "y"]) -> None:
     axes.set(**{f"{which}scale": "log"})
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_locator(RoundNumbers())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.8g}"))
+    axis.set_major_formatter(StrMethodFormatter(PLAIN))
     axis.set_minor_locator(NullLocator())
 
 

@@ -14,7 +14,7 @@ LOOKS: Final[Mapping[str, tuple[str, str]]] = {
     "ddp": ("#1A1264", "o"),
     "zero2": ("#1F66E5", "s"),
     "zero3": ("#78C0FA", "D"),
-    "fsdp": ("#4800D8", "8"),
+    "fsdp": ("#4800D8", "d"),
     # pipelines of the backbone alone
     "gpipe": ("#7A1F0A", "^"),
     "1f1b": ("#EA5A0C", "v"),
@@ -45,9 +45,15 @@ LOOKS: Final[Mapping[str, tuple[str, str]]] = {
     # every GPU draws a step
     "paradigms": ("#A030A5", "*"),
 }
-MARKERS: Final = "osD^vP<X>*ph8"
+MARKERS: Final = "osD^vP<X>*phd"
 OTHERS: Final = "#222222"
 """The colour of strategies that other packages bring."""
+FADED: Final = 0.45
+"""Opacity of points that are not recommended."""
+GPUS: Final = "larger: more GPUs"
+BAND: Final = "8 of 10 measured runs"
+RECOMMENDED: Final = "recommended"
+"""What legends say of sizes, of whiskers, and of the ring around the best."""
 
 
 def strategy_look(name: str) -> tuple[str, str]:
@@ -57,3 +63,8 @@ def strategy_look(name: str) -> tuple[str, str]:
     brought = [other for other in (*all_strategies(), *all_samplers()) if other not in LOOKS]
     number = brought.index(name) if name in brought else len(brought)
     return OTHERS, MARKERS[number % len(MARKERS)]
+
+
+def label_of(name: str, *, seams: bool) -> str:
+    """A strategy as legends name it; one whose points are not recommended with the reason."""
+    return f"{name} (seams show)" if seams else name

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from profiles.units import GIB, MILLISECOND
 from sim.replay.timelines import MemoryCurve, memory_curves
-from sim.report.plots.charts import GRID, LIMIT, add_legend, chart, set_title
+from sim.report.plots.charts import GRID, LIMIT, PLAIN, add_legend, chart, set_title
 from strategies.plans.traces import Trace
 
 
@@ -36,16 +36,17 @@ def plot_memory(trace: Trace, title: str = "", ax: Axes | None = None) -> Figure
         axes.step(
             [time / MILLISECOND for time in curve.times_s], [size / GIB for size in curve.sizes_bytes],
             where="post", linewidth=1.4, color=colours(0.9 * number / max(1, len(info.curves) - 1)),
-            label=f"device {curve.device}" if number % every == 0 else None,
+            label=f"GPU {curve.device}" if number % every == 0 else None,
         )  # fmt: skip
     if info.capacity_bytes is not None:
         axes.axhline(info.capacity_bytes / GIB, color=LIMIT, linestyle="--", label="capacity")
     axes.set_xlim(0.0, max(trace.end_s, 1e-12) / MILLISECOND)
     axes.set_ylim(bottom=0.0)
     axes.set_xlabel("time in ms")
+    axes.xaxis.set_major_formatter(PLAIN)
     axes.set_ylabel("memory in GiB")
     axes.grid(axis="y", color=GRID, linewidth=0.8)
     add_legend(axes, "right")
     top = max(info.curves, key=lambda curve: curve.peak_bytes)
-    set_title(axes, title, f"peak {top.peak_bytes / GIB:.1f} GiB on device {top.device}")
+    set_title(axes, title, f"peak {top.peak_bytes / GIB:.1f} GiB on GPU {top.device}")
     return figure

@@ -6,15 +6,18 @@ from math import ceil
 from typing import Final
 
 import matplotlib as mpl
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import Patch
 
 from sim.replay.timelines import Bar
 from strategies.plans.actions import PatchAction
 
 WHOLE: Final = "#7A7A7A"
+ALONE: Final = "#0072B2"
+"""The colour of an image that is never divided, that of forward passes."""
+WHOLE_IMAGE: Final = "whole image"
 MOST: Final = 8
-"""Patches with an entry in the legend."""
+"""Patches with an entry in the legend; of so many or fewer each has the same colour in every picture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +42,20 @@ class PatchColours:
         most = max((max(numbers) for numbers in patches.values()), default=-1)
         return cls(most + 1, frozenset(step for step, numbers in patches.items() if numbers == {0}))
 
+    @property
+    def whole(self) -> str:
+        """The colour of a whole image."""
+        return WHOLE if self.count > 1 else ALONE
+
+    def name(self, action: PatchAction) -> str:
+        """What the legend calls a patch."""
+        return WHOLE_IMAGE if action.step in self.whole_steps else f"patch {action.patch}"
+
     def face(self, action: PatchAction) -> tuple[float, float, float]:
         """The colour of a patch."""
         if action.step in self.whole_steps:
-            return to_rgb(WHOLE)
-        red, green, blue, _ = mpl.colormaps["viridis"](0.95 * action.patch / max(1, self.count - 1))
+            return to_rgb(self.whole)
+        red, green, blue, _ = mpl.colormaps["viridis"](0.95 * action.patch / (max(MOST, self.count) - 1))
         return red, green, blue
 
     def label(self, action: PatchAction, room: float) -> str:
@@ -52,12 +64,21 @@ class PatchColours:
         words = [step] if action.step in self.whole_steps else [f"{action.patch}{step}", str(action.patch)]
         return next((word for word in words if len(word) <= room), "")
 
+    def named(self) -> list[str]:
+        """What the legend names: the whole image where it passes at once, and so many patches at most."""
+        every = max(1, ceil(self.count / MOST))
+        return [WHOLE_IMAGE] * bool(self.whole_steps) + [self.name(one) for one in self._actions()[::every]]
+
+    def colours(self) -> dict[str, str]:
+        """The colours of the whole image and of all patches, by name."""
+        patches = {self.name(action): to_hex(self.face(action)) for action in self._actions()}
+        return {WHOLE_IMAGE: self.whole} | patches
+
+    def _actions(self) -> list[PatchAction]:
+        """An action of each patch, where there are several."""
+        return [PatchAction(0, patch, -1) for patch in range(self.count)] if self.count > 1 else []
+
     def legend(self) -> list[Patch]:
         """The entries of a legend."""
-        handles = [Patch(facecolor=WHOLE, label="whole image")] if self.whole_steps else []
-        if self.count > 1:
-            every = ceil(self.count / MOST)
-            for patch in range(0, self.count, every):
-                action = PatchAction(0, patch, -1)
-                handles.append(Patch(facecolor=self.face(action), label=f"patch {patch}"))
-        return handles
+        colours = self.colours()
+        return [Patch(facecolor=colours[name], label=name) for name in self.named()]

@@ -157,8 +157,8 @@ def plot_winners(
     words = [[_words(winner, info) for winner in line] for line in info.winners]
     lines = [line for cells in words for cell in cells for line in cell.splitlines()]
     deepest = max(len(cell.splitlines()) for cells in words for cell in cells)
-    width = (0.35 + 0.085 * max(map(len, lines))) * len(info.across)
-    figure, axes = chart(3.0 + width, 1.3 + (0.3 + 0.17 * deepest) * len(info.down), ax)
+    width = (0.25 + 0.068 * max(map(len, lines))) * len(info.across)
+    figure, axes = chart(2.4 + width, 1.3 + (0.3 + 0.17 * deepest) * len(info.down), ax)
     for y, line in enumerate(info.winners):
         for x, winner in enumerate(line):
             _draw_cell(axes, x, y, winner, words[y][x])
@@ -208,7 +208,7 @@ def _words(winner: Winner | None, info: WinnersInfo) -> str:
         return "nothing fits"
     lines = [winner.strategy, speed(winner.samples_per_s, info.unit)]
     if winner.ties:
-        lines.append(f"= {winner.ties[0]}" + (f" and {more} more" if (more := len(winner.ties) - 1) else ""))
+        lines.append(f"= {winner.ties[0]}" + (f", {more} more" if (more := len(winner.ties) - 1) else ""))
     if info.baselines and winner.strategy not in info.baselines:
         names = " or ".join(info.baselines)
         lines.append(f"no {names}" if winner.lead is None else f"{100 * winner.lead:+.1f} % over {names}")
@@ -231,7 +231,10 @@ def _tick(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ScalingInfo:
-    """Samples per second and GPU of each strategy along one axis; None where it has no feasible point."""
+    """Samples per second and GPU of each strategy along one axis; None where it has no feasible point.
+
+    Strategies stand as their lines end, the fastest first.
+    """
 
     across: list[Any]
     speeds: dict[str, list[float | None]]
@@ -256,7 +259,9 @@ def plot_scaling_info(rows: Iterable[ChartRow], across: str) -> ScalingInfo:
     if not best:
         raise InputError("no row has been simulated: nothing to plot")
     values = _values(row[across] for row in rows)
-    return ScalingInfo(values, {name: [best[name].get(x) for x in values] for name in sorted(best)})
+    last = {name: next(own[x] for x in reversed(values) if x in own) for name, own in best.items()}
+    names = sorted(best, key=lambda name: (-last[name], name))
+    return ScalingInfo(values, {name: [best[name].get(x) for x in values] for name in names})
 
 
 def plot_scaling(rows: Iterable[ChartRow], across: str, title: str = "", ax: Axes | None = None) -> Figure:

@@ -1,9 +1,10 @@
 """A sweep: throughput, or the latency of sampling, against peak memory, and the Pareto front of the two."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import log2
-from typing import Final
+from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -25,8 +26,15 @@ from sim.report.plots.charts import (
     scale_logarithmically,
     set_title,
 )
-from sim.report.plots.looks import strategy_look
+from sim.report.plots.looks import BAND, FADED, GPUS, RECOMMENDED, label_of, strategy_look
 
+NEAR: Final = 0.6
+"""Share of a device's memory from which on points are near it."""
+RING: Final[Mapping[str, Any]] = {
+    "linestyle": "none", "marker": "o", "markersize": 13, "markerfacecolor": "none", "markeredgecolor": "#0072B2",
+    "markeredgewidth": 1.8,
+}  # fmt: skip
+"""The ring around the best."""
 WHISKER: Final = 0.35
 """Opacity of the lines that show bands."""
 
@@ -51,10 +59,20 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True)
 class SweepInfo:
-    """The points of a sweep in the order of its rows, and the Pareto front of those that fit, by memory."""
+    """The points of a sweep in the order of its rows, and the Pareto front of those that fit, by memory.
+
+    ``best`` is what the sweep recommends; of results that are no sweep's the fastest of the front. None where nothing
+    that is recommended fits.
+    """
 
     points: list[SweepPoint]
     front: list[SweepPoint]
+    best: SweepPoint | None = None
+
+    @property
+    def of_several_counts(self) -> bool:
+        """Whether points differ in their numbers of GPUs, so that the size of a marker says them."""
+        return len({point.num_gpus for point in self.points}) > 1
 
     @property
     def by_latency(self) -> bool:
@@ -78,7 +96,13 @@ def plot_sweep_info(results: Iterable[ChartRow]) -> SweepInfo:
     rows = [row for row in results if is_number(row.get("peak_memory_bytes"))]
     if not rows:
         raise InputError("no row has been simulated: nothing to plot")
-    return SweepInfo(list(map(_sweep_point, rows)), list(map(_sweep_point, pareto_front(rows))))
+    front = pareto_front(rows)
+    best = next((row for row in rows if row.get("tie")), front[-1] if front else None)
+    return SweepInfo(
+        list(map(_sweep_point, rows)),
+        list(map(_sweep_point, front)),
+        None if best is None else _sweep_point(best),
+    )
 
 
 def _sweep_point(row: ChartRow) -> SweepPoint:
@@ -108,14 +132,15 @@ def _band(row: ChartRow, speed: float) -> tuple[float, float] | None:
 def plot_sweep(
     results: Iterable[ChartRow], title: str = "", memory_bytes: float | None = None, ax: Axes | None = None
 ) -> Figure:
-    """Throughput against peak memory, one marker per strategy; hollow ones do not fit the device.
+    """Throughput against peak memory, one marker per strategy, a ring around the best; axes hold what there is.
 
-    Of sampling, latency on a logarithmic axis against peak memory: the larger a marker, the more GPUs.
+    Hollow points do not fit the device, pale ones are not recommended. Of sampling, latency on a logarithmic axis
+    against peak memory: the larger a marker, the more GPUs.
 
     Args:
         results: results under their public keys.
         title: of the figure.
-        memory_bytes: what a device has, drawn as a line.
+        memory_bytes: what a device has, drawn as a line where points come near it.
         ax: axes to draw on; by default those of a new figure.
     """
     info = plot_sweep_info(results)
@@ -124,20 +149,20 @@ def plot_sweep(
         memory_gib = [point.peak_memory_bytes / GIB for point in info.front]
         heights = [info.height(point) for point in info.front]
         axes.step(memory_gib, heights, where="post", color=FRONT, linewidth=1.6, zorder=1)
-        _label_best(axes, info, info.front[-1])
+    if info.best is not None:
+        _label_best(axes, info, info.best)
+    if memory_bytes and max(point.peak_memory_bytes for point in info.points) < NEAR * memory_bytes:
+        memory_bytes = None
     if memory_bytes is not None:
         axes.axvline(memory_bytes / GIB, color=LIMIT, linestyle="--", linewidth=1.2, zorder=0)
     names = list(dict.fromkeys(point.strategy for point in info.points))
     for name in names:
         _scatter(axes, info, name)
-    axes.margins(0.08)
-    axes.set_xlabel("peak memory of a device in GiB")
+    axes.margins(0.06)
+    axes.set_xlabel("peak memory of a GPU in GiB")
     axes.set_ylabel("latency in s" if info.by_latency else "samples per second")
-    axes.set_xlim(left=0.0)
     if info.by_latency:
         scale_logarithmically(axes, "y")
-    else:
-        axes.set_ylim(bottom=0.0)
     axes.grid(color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     add_legend(axes, "right", _sweep_legend(names, info, memory_bytes))
@@ -146,24 +171,31 @@ def plot_sweep(
 
 
 def _label_best(axes: Axes, info: SweepInfo, best: SweepPoint) -> None:
+    """Draw a ring around the best point, and say what it is."""
+    ring = {**RING, "zorder": 3}
+    axes.plot(best.peak_memory_bytes / GIB, info.height(best), **ring)
     number = f"{best.latency_s:.4g} s" if info.by_latency else f"{best.samples_per_s:.4g}/s"
     axes.annotate(
         f"{best.strategy}, {number}",
         (best.peak_memory_bytes / GIB, info.height(best)),
-        textcoords="offset points", xytext=(9, -4) if info.by_latency else (0, 9),
-        ha="left" if info.by_latency else "center", fontsize=9, color=INK,
+        textcoords="offset points", xytext=(0, -19 if info.by_latency else 12),
+        ha="center", fontsize=9, color=INK, zorder=4,
     )  # fmt: skip
 
 
 def _scatter(axes: Axes, info: SweepInfo, name: str) -> None:
     colour, marker = strategy_look(name)
-    for fits in (True, False):
-        own = [point for point in info.points if point.strategy == name and point.fits_memory == fits]
+    for fits, recommended in product((True, False), repeat=2):
+        own = [
+            point
+            for point in info.points
+            if (point.strategy, point.fits_memory, point.recommended) == (name, fits, recommended)
+        ]
         axes.scatter(
             [point.peak_memory_bytes / GIB for point in own], [info.height(point) for point in own],
             s=[42 if point.num_gpus is None else 18 + 14 * log2(point.num_gpus) for point in own],
             marker=marker, facecolor=colour if fits else "none", edgecolor=INK if fits else colour,
-            linewidth=0.5 if fits else 1.2, zorder=2,
+            linewidth=0.5 if fits else 1.2, alpha=None if recommended else FADED, zorder=2,
         )  # fmt: skip
         _draw_whiskers(axes, [point for point in own if point.band is not None], colour)
 
@@ -181,12 +213,20 @@ def _sweep_legend(names: Sequence[str], info: SweepInfo, memory_bytes: float | N
     for name in names:
         colour, marker = strategy_look(name)
         seams = any(point.strategy == name and not point.recommended for point in info.points)
-        label = f"{name} (seams show)" if seams else name
-        handles.append(Line2D([], [], linestyle="none", color=colour, marker=marker, label=label, **EDGE))
+        label, alpha = label_of(name, seams=seams), FADED if seams else None
+        handles.append(
+            Line2D([], [], linestyle="none", color=colour, marker=marker, label=label, alpha=alpha, **EDGE)
+        )
+    if info.best is not None:
+        handles.append(Line2D([], [], **RING, label=RECOMMENDED))
+    if info.of_several_counts:
+        handles.append(Line2D([], [], linestyle="none", color=FRONT, marker="o", markersize=8, label=GPUS))
+    if any(point.band for point in info.points):
+        handles.append(Line2D([], [], linestyle="none", color=FRONT, marker="|", markersize=14, label=BAND))
     if info.front:
         handles.append(Line2D([], [], color=FRONT, label="Pareto front"))
     if memory_bytes is not None:
-        handles.append(Line2D([], [], color=LIMIT, linestyle="--", label="memory of a device"))
+        handles.append(Line2D([], [], color=LIMIT, linestyle="--", label="memory of a GPU"))
     if not all(point.fits_memory for point in info.points):
         hollow = Line2D([], [], linestyle="none", marker="o", markerfacecolor="none", color=INK)
         hollow.set_label("does not fit")

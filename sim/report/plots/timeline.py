@@ -28,6 +28,7 @@ from sim.report.plots.charts import (
     IDLE_FACE,
     IDLE_HATCH,
     INK,
+    PLAIN,
     Chart,
     add_legend,
     chart,
@@ -49,6 +50,8 @@ COLOURS: Final = {
     FROZEN: "#009E73",
     COLLECTIVE: "#D55E00",
 }
+SHADES: Final = 8
+"""Stages of a device that shades still tell apart; the units of a shard are more."""
 IDLE: Final = "idle"
 FINEST: Final = 4000
 """Parts of the axis of time that can be told apart, at most: twice the dots of a picture."""
@@ -76,6 +79,11 @@ class TimelineInfo:
     end_s: float
     bubble_ratio: float
     cross_iteration: bool
+
+    @property
+    def shaded(self) -> bool:
+        """Whether stages of the same device differ in shade."""
+        return max((bar.chunk for bar in self.bars), default=0) < SHADES
 
 
 def plot_timeline_info(trace: Trace) -> TimelineInfo:
@@ -200,7 +208,9 @@ def _draw_bars(axes: Axes, info: TimelineInfo, foot: float) -> None:
     for bar in info.bars:
         if bar.duration_s > 0:
             box = (bar.start_s, bar.end_s, bar.device - 0.42, bar.device + foot)
-            groups.setdefault((_face(bar, patches), bar.duration_s > narrow_s), []).append(box)
+            groups.setdefault(
+                (_face(bar, patches, shaded=info.shaded), bar.duration_s > narrow_s), []
+            ).append(box)
     for (face, wide), boxes in groups.items():
         edge, width = ("white", 0.5) if wide else (face, 0.1)
         seen = boxes if wide else _seen(boxes, info)
@@ -214,10 +224,10 @@ def _draw_collectives(axes: Axes, info: TimelineInfo) -> None:
     )
 
 
-def _face(bar: Bar, patches: PatchColours) -> Colour:
+def _face(bar: Bar, patches: PatchColours, *, shaded: bool) -> Colour:
     if isinstance(bar.action, PatchAction):
         return patches.face(bar.action)
-    return _shade(COLOURS[bar.category], bar.chunk)
+    return _shade(COLOURS[bar.category], bar.chunk if shaded else 0)
 
 
 def _shade(colour: str, chunk: int) -> Colour:
@@ -235,7 +245,7 @@ def _number_bars(axes: Axes, info: TimelineInfo, foot: float, inches_per_s: floa
         text = _number(bar, patches, room)
         if size >= 4 and text and len(text) < room:
             middle = (bar.start_s + bar.end_s) / 2 / MILLISECOND
-            colour = contrast(_face(bar, patches))
+            colour = contrast(_face(bar, patches, shaded=info.shaded))
             axes.text(
                 middle, bar.device + (foot - 0.42) / 2, text,
                 ha="center", va="center_baseline", fontsize=size, color=colour, clip_on=True,
@@ -254,10 +264,11 @@ def _dress_timeline(axes: Axes, info: TimelineInfo, middle: float, row_height: f
     devices = range(0, len(info.idle), max(1, ceil(0.16 / row_height)))
     axes.set_xlim(0.0, max(info.end_s, 1e-12) / MILLISECOND)
     axes.set_ylim(len(info.idle) - 0.45, -0.55)
-    axes.set_yticks([device + middle for device in devices], [f"device {device}" for device in devices])
+    axes.set_yticks([device + middle for device in devices], [f"GPU {device}" for device in devices])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("time in ms")
+    axes.xaxis.set_major_formatter(PLAIN)
 
 
 def _timeline_legend(info: TimelineInfo) -> list[Patch]:

@@ -1,0 +1,208 @@
+"""Comparisons of stores, sweeps and results in words, as a table and as a frame."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from io import StringIO
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from profiles.errors import InputError, counted
+from sim.asking.arguments import speaks_of_parameters
+from sim.explore.comparison import Comparison, Moved
+from sim.explore.comparison import compare as compared
+from sim.explore.frames import frame_of
+from sim.explore.records import CODE, Recorded, Rows
+from sim.explore.scaling import Scaling
+from sim.explore.sweep import Sweep
+from sim.outcomes.results import Result
+from sim.report.columns import Column
+from sim.report.html.shown import table_html
+from sim.report.panels import WIDEST
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+SHOWN: Final = 10
+"""Points that are listed of those that moved."""
+HEADS: Final = ("point", "before", "after", "change", "rank")
+
+Answer = str | PathLike[str] | Sweep | Scaling | Result
+"""What is compared: a file, or what ``sweep`` and ``run`` give."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Compared:
+    """What changed between two stores, sweeps or results; it prints itself.
+
+    Attributes:
+        questions: comparisons of the questions that both hold; of two that hold one each, of these.
+        only_before: questions that the first alone holds, in words.
+        only_after: questions that the second alone holds.
+        names: of the two, as the lines call them.
+    """
+
+    questions: tuple[Comparison, ...]
+    only_before: tuple[str, ...]
+    only_after: tuple[str, ...]
+    names: tuple[str, str] = ("before", "after")
+
+    def __str__(self) -> str:
+        stream = StringIO()
+        self.show(
+            Console(file=stream, width=WIDEST, highlight=False, emoji=False, markup=False, color_system=None)
+        )
+        return stream.getvalue().rstrip("\n")
+
+    def __repr__(self) -> str:
+        moved = sum(len(one.moved) for one in self.questions)
+        same = sum(one.same for one in self.questions)
+        questions = counted(len(self.questions), "question")
+        return f"<Compared: {questions}, {counted(same, 'point')} as before, {moved} moved>"
+
+    def _repr_html_(self) -> str:
+        """The questions with what differs and the largest changes, in a notebook."""
+        return "".join(map(_html_of, self.questions)) + "".join(
+            f"<p>{escape(line)}</p>" for line in self._alone()
+        )
+
+    def show(self, screen: Console) -> None:
+        """Print the comparison."""
+        for one in self.questions:
+            screen.print(one.words, soft_wrap=True)
+            for line in _lines(one):
+                screen.print(f"  {line}", soft_wrap=True)
+            if one.moved:
+                table = Table(*HEADS, title=_title(one))
+                for moved in one.moved[:SHOWN]:
+                    table.add_row(*_cells(moved))
+                screen.print(table)
+        for line in self._alone():
+            screen.print(line, soft_wrap=True)
+
+    def _alone(self) -> Iterator[str]:
+        """The questions that one of the two alone holds."""
+        for name, alone in zip(self.names, (self.only_before, self.only_after), strict=True):
+            yield from (f"only in {name}: {words}" for words in alone)
+
+    def frame(self) -> "DataFrame":
+        """The points that moved, the largest change of each question first; parameters have columns of their own.
+
+        ``before_s`` and ``after_s`` are seconds of an iteration, or of a run of the sampler; ``change`` is the share by
+        which it takes longer, 0.1 for 10 %; ranks count from 1.
+        """
+        return frame_of(
+            {
+                "question": one.words,
+                **row,
+                "change": moved.change,
+                "rank_before": ranks[0],
+                "rank_after": ranks[1],
+            }
+            for one in self.questions
+            for moved, row in zip(one.moved, one.to_json()["moved"], strict=True)
+            for ranks in [row.pop("ranks")]
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The comparison under public keys, as ``sim compare --json`` prints it."""
+        return {
+            "compared": [one.to_json() for one in self.questions],
+            "only_before": list(self.only_before),
+            "only_after": list(self.only_after),
+        }
+
+
+@speaks_of_parameters
+def compare(before: Answer, after: Answer, *, question: str | Sequence[str] = ()) -> Compared:
+    """What changed between two answers: what was asked otherwise, who wins now, and which points moved by how much.
+
+    Args:
+        before: a sweep, a result, or a file: a store, rows of a sweep (.csv) or results (.json).
+        after: another.
+        question: of stores with several questions those to compare, by keys that a refusal lists.
+
+    Raises:
+        InputError: one is none of these, a file cannot be read, or they have no question in common.
+    """
+    keys = [key for key in question.split(",") if key] if isinstance(question, str) else question
+    one, other = _source("before", before), _source("after", after)
+    found, only_before, only_after = compared(one, other, keys)
+    return Compared(tuple(found), tuple(only_before), tuple(only_after), (str(one), str(other)))
+
+
+def _source(name: str, answer: object) -> Path | Rows:
+    """The file, or the rows, of an answer."""
+    if isinstance(answer, str | PathLike):
+        return Path(answer)
+    if isinstance(answer, Result):
+        return Rows(name, [answer.to_json()])
+    if isinstance(answer, Sweep | Scaling):
+        return Rows(name, answer.rows())
+    raise InputError(f"{name} is {answer!r}, must be a sweep, a result, or a file")
+
+
+def _lines(one: Comparison) -> list[str]:
+    """What differs, who wins, and how many points moved, in words."""
+    turned = "".join(f", {count} {words}" for words, count in one.turned.items())
+    lines = [
+        *_reasons(one),
+        f"best: {_winner(one)}",
+        f"points simulated in both: {one.same} as they were, {len(one.moved)} moved{turned}",
+    ]
+    if one.unlisted:
+        lines.append(
+            f"points: {one.unlisted} of the store have no row, such as those with the result of another"
+        )
+    return lines
+
+
+def _title(one: Comparison) -> str:
+    return f"largest {min(SHOWN, len(one.moved))} changes"
+
+
+def _cells(moved: Moved) -> tuple[str, ...]:
+    """A point that moved, as a row of a table."""
+    ranks = " -> ".join(map(str, dict.fromkeys(moved.ranks)))
+    return str(moved.key), f"{moved.before_s:.6g} s", f"{moved.after_s:.6g} s", f"{moved.change:+.2%}", ranks
+
+
+def _html_of(one: Comparison) -> str:
+    """A comparison as HTML."""
+    lines = "".join(f"<li>{escape(line)}</li>" for line in _lines(one))
+    text = f"<b>{escape(one.words)}</b><ul>{lines}</ul>"
+    if not one.moved:
+        return text
+    cells = zip(*map(_cells, one.moved[:SHOWN]), strict=True)
+    shown = [Column(head, column, words=head == "point") for head, column in zip(HEADS, cells, strict=True)]
+    return f"{text}{table_html(_title(one), shown)}"
+
+
+def _reasons(one: Comparison) -> Sequence[str]:
+    """What differs between the two, in words."""
+    differing = one.differing
+    lines = [f"{key}: {before or 'none'} -> {after or 'none'}" for key, (before, after) in differing.items()]
+    if "model" in differing:
+        return ["two models are compared:", *lines]
+    if lines:
+        return lines
+    hashed = (one.before.inputs.keys() & one.after.inputs.keys()) - {CODE}
+    if not hashed:
+        return ["asked the same; which inputs differ is not known: one of the two has no hashes of them"]
+    if not one.moved:
+        return ["the same is asked, of the same inputs"]
+    return ["the same is asked, of the same inputs: the code that simulated differs"]
+
+
+def _winner(one: Comparison) -> str:
+    before, after = (_best(record) for record in (one.before, one.after))
+    return before if before == after else f"{before} -> {after}"
+
+
+def _best(record: Recorded) -> str:
+    key = record.winner
+    return "none" if key is None else f"{key} ({record.points[key].seconds:.6g} s)"

@@ -1,0 +1,80 @@
+"""Shown: answers as notebooks show them, the verdict first, then the table, then how to see more."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import Final
+
+from profiles.units import GIB
+from sim.explore.scaling import Scaling
+from sim.explore.sweep import Sweep
+from sim.outcomes.results import Result
+from sim.report.columns import Column
+from sim.report.panels import panel_html
+from sim.report.rankings import columns, shown_points
+from sim.report.tables import account_in, heading, lines_of
+
+LEFT: Final = ' style="text-align: left; padding: 2px 8px"'
+"""Of cells of words, which notebooks would put at the right."""
+NUMBER: Final = ' style="text-align: right; white-space: nowrap; padding: 2px 8px"'
+LINE: Final = ' style="border-top: 2px solid"'
+"""Of the first row below a line."""
+
+
+def result_html(result: Result) -> str:
+    """A result as ``sim run`` says it."""
+    return panel_html(heading(result), lines_of(result, account_in(result)))
+
+
+def sweep_html(sweep: Sweep) -> str:
+    """The verdict of a sweep and its best points; why nothing fits, where nothing does."""
+    verdict, shown = sweep.verdict, shown_points(sweep)
+    if verdict is None:
+        head = f"<b>{escape(sweep.title)}</b><p>{escape(str(sweep.none_fits()))}</p>"
+    else:
+        head = panel_html(verdict.title, verdict.lines)
+    if not shown.rows:
+        return head
+    table = table_html(shown.title, columns(sweep, shown), shown.above)
+    return f"{head}{table}{_more('plot()', 'best.plot_timeline()')}"
+
+
+def scaling_html(scaling: Scaling) -> str:
+    """The verdict at the knee, and the best on each number of GPUs."""
+    verdict, steps = scaling.verdict, scaling.steps
+    if verdict is None:
+        return f"<b>{escape(repr(scaling)[1:-1])}</b><p>{escape(str(scaling.sweeps[-1].none_fits()))}</p>"
+    table = [
+        Column("GPUs", [str(step.gpus) for step in steps]),
+        Column("strategy", [step.result.strategy for step in steps], words=True),
+        Column("samples per s", [f"{step.samples_per_s:,.4g}" for step in steps]),
+        Column("efficiency", [f"{step.efficiency:.1%}" for step in steps]),
+        Column("gain", [f"{step.gain:.1%}" for step in steps]),
+        Column("memory GiB", [f"{step.result.peak_memory_bytes / GIB:.1f}" for step in steps]),
+    ]
+    told = "the best on each number of GPUs; gain: what those added bring, over what they would at the speed so far"
+    return f"{panel_html(verdict.title, verdict.lines)}{table_html(told, table)}{_more('plot()', 'steps_frame()')}"
+
+
+def _more(*calls: str) -> str:
+    """How to see more of an answer."""
+    said = ", ".join(f"<code>.{call}</code>" for call in ("frame()", *calls, "write_report('report.html')"))
+    return f"<p>More: {said}</p>"
+
+
+def table_html(title: str, shown: Sequence[Column], above: int | None = None) -> str:
+    """A table under its title; a line parts the rows above from those below."""
+    kept = [column for column in shown if any(cell not in ("", "-") for cell in column.cells)]
+    looks = [LEFT if column.words else NUMBER for column in kept]
+    heads = _row("th", [column.name for column in kept], looks)
+    lines = [
+        _row("td", cells, looks, LINE if number == above else "")
+        for number, cells in enumerate(zip(*(column.cells for column in kept), strict=True))
+    ]
+    body = f"<thead>{heads}</thead><tbody>{''.join(lines)}</tbody>"
+    return f'<p>{escape(title)}</p><table style="border-collapse: collapse">{body}</table>'
+
+
+def _row(kind: str, cells: Sequence[str], looks: Sequence[str], line: str = "") -> str:
+    """A row of cells; line breaks stay."""
+    said = (escape(cell).replace("\n", "<br>") for cell in cells)
+    return f"<tr{line}>{''.join(f'<{kind}{look}>{cell}</{kind}>' for cell, look in zip(said, looks, strict=True))}</tr>"
