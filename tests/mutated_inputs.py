@@ -73,8 +73,11 @@ text,1,1,1,0
 unet,0,1,2,4
 unet,0,4,7,14
 unet,1,1,2,4
+unet,1,4,7,14
 unet,2,1,2,4
+unet,2,4,7,14
 unet,3,1,2,4
+unet,3,4,7,14
 """
 EXPERIMENT = """\
 model = "small"
@@ -121,13 +124,13 @@ COMMANDS = (
     "run --model small --gpus 4 --strategy zero2 --micro-batches 2 --checkpointing full --memory-recipe fp32 --ema",
     "run --model small --gpus 4 --strategy diffusionpipe --fill partial --resolution 256x512 --frozen online",
     "run --model small --gpus 4 --strategy pulse --pipeline-degree 2 --link inter=2x --memory 10GiB --nodes 2x4",
-    "run --model small --gpus 2 --strategy ring --steps 4 --guidance none --resolution 512 --include text --json",
-    "run --model small --gpus 4 --strategy pipefusion --patches 4 --warmup-steps 1 --steps 6 --device l40-48gb",
+    "run --model pixart --gpus 2 --strategy ring --steps 4 --guidance none --resolution 512 --include text_encoder",
+    "run --model pixart --gpus 4 --strategy pipefusion --patches 4 --warmup-steps 1 --steps 6 --device l40-48gb",
     "run --model small --strategy ddp --gpus 2 --measured step_s=0.05 --stack compiled --cluster h100-ib",
     "run --model small --strategy ddp --self-conditioning 0.5 --placement data-inner --print-experiment",
     "run --experiment q.toml --gpus 4 -q",
     "schedule --strategy interleaved --pipeline-degree 2 --micro-batches 4 --chunks 2 --format torch",
-    "schedule --strategy ulysses --model small --gpus 2 --steps 2",
+    "schedule --strategy ulysses --model pixart --gpus 2 --steps 2",
     "synthesize --pipeline-degree 2 --micro-batches 2 --waves 1 --forward 1 --backward 2 --lag 0.1 --time-limit 1",
     "clusters show p4de",
     "devices --json",
@@ -136,14 +139,16 @@ COMMANDS = (
     "sweep --model small --gpus 2 --strategy ddp --json --out rows.csv",
     "sweep --model small --gpus 2 --strategy single,ring --steps 2 --objective memory --out rows.csv",
     "tune --model small --gpus 2 --p2p blocking --json",
-    "run --model small --gpus 4 --strategy fsdp --trainable lora:8 --checkpointing selective --json",
-    "run --model small --gpus 4 --strategy fsdp --shard-size 2 --context-degree 2 --offload layers:2 --batch-size 4",
+    "run --model pixart --gpus 4 --strategy fsdp --trainable lora:8 --checkpointing selective --json",
+    "run --model pixart --gpus 1 --strategy ddp --offload layers:2 --trainable lora:8 --batch-size 4",
+    "run --model pixart --gpus 4 --strategy fsdp --shard-size 2 --context-degree 2 --batch-size 4 --json",
     "run --model small --gpus 2 --strategy zero3 --memory-recipe adam8bit --checkpointing block --ema fp32 --json",
-    "run --model small --gpus 4 --strategy attention2d --rows 2 --columns 2 --steps 2 --precision fp8 --json",
-    "run --model small --gpus 2 --strategy ulysses --heads padded --all-to-all fp8 --cache-steps 0.3 --steps 4 --json",
-    "run --model small --gpus 2 --strategy usp --text replicated --text-tokens 7 --encoders offloaded --include all",
-    "run --model ltx-video --gpus 2 --strategy ulysses --frames 17 --steps 2 --vae-tile 256 --vae-parallel 2 --json",
-    "run --model pixart --gpus 1 --strategy single --steps 2 --include vae --decode-chunks 2 --cache-steps fbcache",
+    "run --model pixart --gpus 4 --strategy attention2d --rows 2 --columns 2 --precision fp8 --cluster h100-ib",
+    "run --model pixart --gpus 2 --strategy ulysses --heads padded --all-to-all fp8 --cache-steps 0.3 --steps 4 --json",
+    "run --model flux-dev --gpus 4 --strategy usp --text replicated --text-tokens 7 --encoders offloaded --include all",
+    "run --model ltx-video --gpus 2 --strategy ulysses --frames 17 --steps 2 --include vae_decoder",
+    "run --model pixart --gpus 2 --strategy ring --steps 2 --include vae_decoder --vae-parallel 2",
+    "run --model flux-dev --gpus 1 --strategy single --include vae_decoder --decode-chunks 2 --cache-steps fbcache",
     "launch --model flux-dev --gpus 4 --strategy ulysses --keys-values freed --runtime xdit",
     "launch --model wan2.1-14b --gpus 8 --strategy fsdp --runtime fsdp2 --checkpointing block",
     "sweep --model small --gpus 1-4 --runtime accelerate --json --out rows.csv",
@@ -184,7 +189,8 @@ def write_inputs(folder: Path) -> None:
 def _write_small(folder: Path) -> None:
     (folder / "times").mkdir(parents=True, exist_ok=True)
     for name, text in (
-        ("model.toml", SMALL), ("layers.csv", LAYERS), ("exchanges.csv", EXCHANGES), ("times/a100-80gb-sxm.csv", TIMES)
+        ("model.toml", SMALL), ("layers.csv", LAYERS), ("exchanges.csv", EXCHANGES),
+        ("times/a100-80gb-sxm.csv", TIMES), ("times/ideal.csv", TIMES),
     ):  # fmt: skip
         (folder / name).write_text(text, encoding="utf-8")
 
@@ -224,16 +230,21 @@ def _model(random: Random, folder: Path) -> Case:
     name = random.choice(("model.toml", "layers.csv", "exchanges.csv", "times/a100-80gb-sxm.csv"))
     spoil(random, own / name)
     training = "ddp --gpus 2", "1f1b --gpus 4", "diffusionpipe --gpus 4", "pulse --gpus 2"
-    asked = random.choice((*training, "ring --gpus 2 --steps 2", "single --steps 2"))
+    asked = random.choice((*training, "distrifusion --gpus 2 --steps 4", "single --steps 2"))
     cluster = random.choice((["--cluster", "p4de"], ["--cluster", "h100-ib"]))
     return Case(["run", "--model", "m", "--strategy", *asked.split(), *cluster, "--json"], f"m/{name}")
 
 
+SHIPPED_MODELS = (("uvit-h", "zero2"), ("pixart", "ring --steps 2"), ("pixart", "pipefusion --steps 4"))
+"""Model folders, and what is asked of them."""
+
+
 def _shipped_model(random: Random, folder: Path) -> Case:
-    own = copytree(MODELS / "uvit-h", folder / "m")
-    name = random.choice(sorted(path.name for path in own.iterdir()))
+    model, asked = random.choice(SHIPPED_MODELS)
+    own = copytree(MODELS / model, folder / "m")
+    name = random.choice(sorted(path.name for path in own.iterdir() if path.is_file()))
     spoil(random, own / name)
-    return Case(["run", "--model", "m", "--strategy", "zero2", "--gpus", "2", "--json"], f"m/{name}")
+    return Case(["run", "--model", "m", "--strategy", *asked.split(), "--gpus", "2", "--json"], f"m/{name}")
 
 
 def _anchors(random: Random, folder: Path) -> Case:
@@ -245,7 +256,7 @@ def _anchors(random: Random, folder: Path) -> Case:
 def _cluster(random: Random, folder: Path) -> Case:
     source = random.choice(("p4de", "l40-pcie-8", "h100-nvlink-8", "ideal"))
     spoil(random, folder / "c.toml", (CLUSTERS / f"{source}.toml").read_text(encoding="utf-8"))
-    strategy = random.choice(("zero2", "1f1b", "ulysses --steps 2", "tensor --steps 4")).split()
+    strategy = random.choice(("zero2", "1f1b", "sync-patch --steps 2", "distrifusion --steps 4")).split()
     return Case(
         ["run", "--model", "small", "--cluster", "c.toml", "--strategy", *strategy, "--gpus", "2", "--json"],
         "c.toml",

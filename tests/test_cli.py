@@ -371,6 +371,7 @@ REFUSED = [
     ("swep", "COMMAND is 'swep', did you mean sweep? must be one of models, "),
     ("run", "--model, --strategy must be given"),
     ("run --model sd21", "--strategy must be given"),
+    ("--json models", "--json must come after the COMMAND"),
     ("models --loud", "unknown flag --loud; choose from --help, --json, --quiet, --verbose"),
     ("run --model sd21 --strategy ddp more", "unexpected argument 'more'"),
     (

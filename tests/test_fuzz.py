@@ -10,8 +10,10 @@ import signal
 import sys
 from shutil import rmtree
 
+import mutated_inputs
+import mutated_software
 import pytest
-from mutated_inputs import answers, draw, write_inputs
+from mutated_inputs import COMMANDS, KINDS, Case, answers, draw, write_inputs
 from mutated_software import in_place
 
 from profiles.errors import DiffusimError, InputError
@@ -140,6 +142,32 @@ def _tidy(folder):
             else:
                 path.unlink()
     write_inputs(folder)  # a case may have written over them
+
+
+def test_what_is_spoilt_is_answered_before_so_that_nothing_hides_behind_a_refusal(
+    elsewhere, capsys, monkeypatch
+):
+    for module in (mutated_inputs, mutated_software):
+        monkeypatch.setattr(module, "spoil", _left_as_it_is)
+    monkeypatch.setattr(mutated_inputs, "spoil_json", _left_as_it_is)
+    monkeypatch.setattr(mutated_inputs, "spoil_store", lambda random, path: True)
+    for kind in KINDS:
+        for number in range(3):
+            _answer(draw(f"{kind} {number}", elsewhere, kind), capsys)
+            _tidy(elsewhere)
+    for line in COMMANDS:
+        _answer(Case(line.split()), capsys)
+        _tidy(elsewhere)
+
+
+def _left_as_it_is(random, path, text=None):
+    path.write_text(path.read_text(encoding="utf-8") if text is None else text, encoding="utf-8")
+
+
+def _answer(case, capsys):
+    with in_place(case.file):
+        code = guarded(case.program, PROGRAMS[case.program], case.words)
+    assert code == 0, (case.words, capsys.readouterr().err)
 
 
 def test_cases_are_the_same_for_the_same_seed(elsewhere):

@@ -1,4 +1,7 @@
-"""Kills: a sweep that is ended at any moment loses no finished point, leaves no worker, and goes on to the byte."""
+"""Kills: a sweep that is ended at any moment loses no finished point, leaves no worker, and goes on to the byte.
+
+``DIFFUSIM_KILLS_SEED=7 python -m pytest -m slow tests/test_kills.py`` kills at other moments.
+"""
 
 import os
 import random
@@ -18,6 +21,7 @@ SWEEP = (
     "--json", "--out", "rows.csv",
 )  # fmt: skip
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+SEED = int(os.environ.get("DIFFUSIM_KILLS_SEED", "20"))
 ROUNDS, KILLS = 4, 5
 """Sweeps that are killed so many times each before they may end."""
 
@@ -72,7 +76,7 @@ def test_twenty_kills_lose_no_finished_point_leave_no_worker_and_change_no_byte(
     expected, err = whole.communicate(timeout=300)
     assert whole.returncode == 0, err
     taken_s, rows = time.monotonic() - before, (tmp_path / "rows.csv").read_bytes()
-    draw = random.Random(20)
+    draw = random.Random(SEED)
     struck = 0
     for number in range(ROUNDS):
         folder = tmp_path / str(number)

@@ -42,7 +42,7 @@ def test_every_lever_says_where_it_is_from_and_shipped_devices_alone_have_factor
             "least_side = 32768",
             "least_side is 32768.0, must be at most 16384",
         ),
-        ("low = 0.90", "low = 1.5", "products: low is 1.5, must be at most 1.28"),
+        ("low = 0.90", "low = 1.5", r"precision.fp8.products\[0\].low is 1.5, must be at most 1.28"),
         ("weight_bytes = 1.0", "weight_bytes = 3.0", "precision.fp8.weight_bytes is 3.0, must be at most 2"),
         ("bytes = 0.5", "bytes = 1.5", "all_to_all.fp8.bytes is 1.5, must be at most 1"),
         ("bytes = 0.5", "bytes = 0.5\nfactor = 2", "unknown key all_to_all.fp8.factor"),

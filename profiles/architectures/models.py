@@ -59,6 +59,9 @@ MODELS: Final = Path(__file__).parents[1] / "models"
 GUIDANCES: Final = ("batch", "none", "embedded")
 
 
+MAX_SIDE: Final = 65536
+"""Pixels of the longest side of an image."""
+MAX_FRAMES: Final = 65536
 MAX_COMPONENTS: Final = 16
 """Components of a model; with twice as many backbones their pipelines take gigabytes."""
 
@@ -289,6 +292,10 @@ def _check_reference(reference: Table, model: Model) -> None:
             raise reference.fail(key, pixels, f"must be a multiple of {model.multiple}")
         if model.largest is not None and pixels > model.largest:
             raise reference.fail(key, pixels, f"must be at most {model.largest}, the largest")
+        if pixels > MAX_SIDE:
+            raise reference.fail(key, pixels, f"must be at most {MAX_SIDE}")
+    if model.frames > MAX_FRAMES:
+        raise reference.fail("frames", model.frames, f"must be at most {MAX_FRAMES}")
     if (model.frames - 1) % model.frame_step:
         raise reference.fail("frames", model.frames, f"must be {frame_rule(model.frame_step)}")
 

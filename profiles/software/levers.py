@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from profiles.architectures.shares import HALF_BYTES
-from profiles.checks import check_positive
 from profiles.errors import InputError, shown, wrong
 from profiles.files import Table, naming_file
 from profiles.machines.devices import Device
@@ -109,9 +108,9 @@ def _tables(table: Table, key: str, *names: str) -> Iterator[Table]:
 def _products(fp8: Table) -> dict[str, Factor]:
     products: dict[str, Factor] = {}
     for row in fp8.tables("products"):
-        found = Factor(*(row.positive(key) for key in Factor._fields))
-        check_positive("products", most=found.factor, low=found.low)
-        check_positive("products", most=found.high, factor=found.factor)
+        high = row.positive("high")
+        factor = row.positive("factor", maximum=high)
+        found = Factor(factor, row.positive("low", maximum=factor), high)
         if "note" in row:
             row.text("note")
         products |= dict.fromkeys(row.texts("devices"), found)

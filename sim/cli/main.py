@@ -175,6 +175,8 @@ def _describe_unknown(argument: str, options: argparse.Namespace) -> str:
         meant = near(argument, own)
         return f"{', '.join(names)} has no parameter {argument}; {meant}it has {', '.join(own) or 'none'}"
     known = list(dict.fromkeys([*options.flags, *own]))
+    if argument in known:
+        return f"{argument} must come after the COMMAND"
     return f"unknown flag {one_line(argument, 80)}; {near_or_all(argument, known)}"
 
 

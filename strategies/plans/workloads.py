@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Final
 
+from profiles.architectures.models import MAX_FRAMES, MAX_SIDE
 from profiles.architectures.texts import MAX_TEXT
 from profiles.costs.resolutions import in_words, sides_of
 from profiles.errors import counted, wrong
@@ -36,8 +37,6 @@ HEADS: Final = ("divided", "padded")
 QUALITY: Final = "quality not modelled"
 """What titles say of levers that change the images."""
 TEXTS: Final = ("divided", "replicated")
-MAX_SIDE: Final = 65536
-MAX_FRAMES: Final = 65536
 MAX_STEPS: Final = 10_000
 LEAST_TILE: Final = 64
 """Pixels of the smallest tile: below, overlaps and borders are most of it."""

@@ -243,7 +243,8 @@ def samples_of(request: Request) -> Iterator[dict[str, Any]]:
     for name, side, patch in (("height", request.height, 1), ("width", request.width, 2)):
         pixels = request.patch[patch] * request.scale
         if side % pixels:
-            raise InputError(f"{name} is {side}, must be a multiple of {pixels} pixels, one token")
+            rule = f"must be a multiple of {pixels} pixels, one token"
+            raise InputError(f"{request.found.file.path}: {name} is {side}, {rule}")
     plain = _sample(request, RULES)
     yield plain
     whole = _sample(request, {**RULES, **SPARE})

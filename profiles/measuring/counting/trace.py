@@ -342,6 +342,7 @@ def cast(sample: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, on one line."""
-    words = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {words[0][:200]}" if words else type(error).__name__
+    """What an error says, on one line; a line that ends in a colon is nothing without the next."""
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    said = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    return f"{type(error).__name__}: {said[:200]}" if said else type(error).__name__
