@@ -25,7 +25,7 @@ from sim.replay.ways import Leg, ways_of
 from strategies.plans.network import Network
 from strategies.plans.plan import Plan
 from strategies.plans.traces import Span, Trace
-from strategies.plans.wiring import Transfer, Wiring, describe_deadlock, previous_collectives, wire
+from strategies.plans.wiring import Slots, Transfer, Wiring, describe_deadlock, previous_collectives, wire
 
 ROUNDING_S: Final = 1e-12
 """Work below this is done: the last digits of a sum of times."""
@@ -107,7 +107,7 @@ class _Replay:
         times = self.starts, self.ends, self.sent, self.arrived
         ahead = Ahead(self.wiring, *times, self.legs, self.clocks)
         ahead.run()
-        self.last_send_s = max((ends[-1] for ends in self.ends if ends), default=-inf)
+        self.last_send_s = max(map(self._last_send_s, self.wiring.sends, self.ends), default=-inf)
         pending = sorted(ahead.pending, key=itemgetter(0, 1))
         for due_s, _, device, start, _ in pending:
             self.env.process(self._device(device, due_s, runs=start != NEVER))
@@ -115,6 +115,11 @@ class _Replay:
         for device, (ends, ops) in enumerate(zip(self.ends, self.plan.ops, strict=True)):
             if device not in due and len(ends) < len(ops):
                 self.env.process(self._device(device))
+
+    def _last_send_s(self, sends: Sequence[Slots], ends: Sequence[float]) -> float:
+        """When a device last put a message on its ports; never yet where that is minus infinity."""
+        sent = zip(reversed(sends[: len(ends)]), reversed(ends), strict=True)
+        return next((end for slots, end in sent if any(self.legs[slot][0] for slot in slots)), -inf)
 
     def _trace(self) -> Trace:
         spans = [span for span in self.spans if span is not None]
