@@ -2,9 +2,12 @@
 
 import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
+
+import sim
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 
@@ -49,3 +52,13 @@ def test_a_notebook_imports_the_face_and_little_else(path):
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_committed_without_outputs(path):
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code_of(path))
+
+
+def test_what_a_notebook_calls_data_parallel_is_every_strategy_without_a_pipeline():
+    (path,) = (path for path in NOTEBOOKS if path.stem.startswith("02"))
+    code = "".join(line for cell in code_of(path) for line in cell["source"])
+    named = re.search(r"DATA_PARALLEL = (\[.*\])", code)
+    listed = sim.strategies().query("task == 'train'").set_index("name")["parameters"]
+    assert set(ast.literal_eval(named[1])) == {
+        name for name, known in listed.items() if "pipeline_degree" not in known
+    }

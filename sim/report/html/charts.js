@@ -33,7 +33,8 @@ function cloud(places, name, marker) {
 }
 
 const SEVERAL = POINTS && POINTS.columns.gpus && new Set(POINTS.columns.gpus).size > 1; // then sizes say how many GPUs
-const sizeOf = (i) => (SEVERAL ? (4 / 3) * Math.sqrt(18 + 14 * Math.log2(POINTS.columns.gpus[i])) : 9);
+const CROWD = POINTS && POINTS.columns.time && POINTS.columns.time.length > MOST_WORDS ? 0.6 : 1; // smaller marks where points are many
+const sizeOf = (i) => CROWD * (SEVERAL ? (4 / 3) * Math.sqrt(18 + 14 * Math.log2(POINTS.columns.gpus[i])) : 9);
 const markerOf = (look, places) => ({
   color: Theme.of(look.colour), symbol: look.symbol, size: places.map(sizeOf), opacity: look.pale ? POINTS.legend.faded : 1,
   line: { color: Theme.colour("edge"), width: 0.6 },

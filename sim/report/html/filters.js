@@ -47,7 +47,7 @@ const Filters = {
     this.dimensions = POINTS.shown.map(dimensionOf);
     const all = c.time.map((_, i) => i).filter((i) => c.simulated[i] || this.bounded);
     const every = Math.ceil(all.length / MOST_LINES);
-    this.lines = all.filter((i, n) => n % every === 0 || POINTS.whiskers.includes(i));
+    this.lines = all.filter((i, n) => n % every === 0 || POINTS.whiskers.includes(i)).reverse(); // the best above the others
     this.addFields();
     this.addHeads();
     byId("reset").addEventListener("click", () => { this.ranges = {}; this.changed(true); });
