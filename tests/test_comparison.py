@@ -137,6 +137,8 @@ def test_questions_in_the_same_words_of_other_inputs_are_chosen_by_key(folder, t
     assert "the same is asked, of the same inputs" in capsys.readouterr().out
     with pytest.raises(InputError, match=r"^--question is 0z, but .*both.sqlite holds 2 questions: "):
         compare(both, before, ["0z"])
+    with pytest.raises(InputError, match=r"^--question is ',', must be the beginnings of keys, with commas"):
+        compare(both, before, ["", ""])
 
 
 def test_a_point_that_no_longer_fits_has_turned(tmp_path):

@@ -318,6 +318,10 @@ def test_encoders_take_the_backbone_s_prompts_up_to_their_own_positions(counted)
         (UNET | {"block_out_chanels": [1]}, r"block_out_chanels is \[1\], is no key of UNet2DConditionModel"),
         (UNET | {"block_out_channels": [64]}, r"UNet2DConditionModel cannot be built from it: ValueError"),
         (UNET | {"sample_size": None}, r"sample_size is missing; give UNet2DConditionModel --height"),
+        (
+            PIXART | {"num_layers": 2**70},
+            r"num_layers is 1180591620717411303424, which makes more than 5000 modules",
+        ),
         (PIXART | {"patch_size": "."}, r"patch_size is \".\", must be a positive integer, or a list of them"),
         (UNET | {"addition_embed_type": "image"}, r"(addition_embed_type|cannot be built)"),
         (DIT | {"norm_type": "layer_norm"}, r"DiTTransformer2DModel cannot be built from it"),

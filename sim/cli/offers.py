@@ -188,7 +188,7 @@ def _add_compare(compare: argparse.ArgumentParser, *_: object) -> None:
     compare.add_argument("after", type=Path, metavar="B", help="another")
     compare.add_argument(
         "--question",
-        type=lambda text: [key for key in text.split(",") if key],
+        type=lambda text: text.split(","),
         metavar="KEY",
         help="of files with several questions those to compare, by keys that a refusal lists; one of each with a comma",
     )

@@ -11,10 +11,11 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Final
 
 from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
 
 from profiles.errors import InputError
 from profiles.measuring.counting import component
@@ -39,6 +40,10 @@ TEXTS: Final = ("encoder_hidden_states", "cap_feats", "text_bth", "clip_text", "
 """Arguments of a backbone that hold a prompt."""
 Samples = Callable[[int, int], Iterator[dict[str, Any]]]
 """From (height, width) in pixels to the samples that a component may take."""
+MAX_MODULES: Final = 5_000
+"""Modules of a network: those of a transformer of 170 layers, which are counted in ten seconds."""
+DEPTH: Final = re.compile("layer|block|depth")
+"""What keys say that count layers."""
 NAMES: Final = {BACKBONE: "transformer", AUTOENCODER: "vae", TEXT: "text_encoder", IMAGE: "image_encoder"}
 
 
@@ -184,8 +189,33 @@ def _inputs(main: Found, every: Sequence[Found]) -> Iterator[str]:
 
 
 def _built(found: Found, spec: ComponentSpec, dtype: str) -> nn.Module:
-    with _blamed(found, "cannot be built from it"):
+    with _blamed(found, "cannot be built from it"), _few_modules(found):
         return component.build(spec, DTYPES[dtype])
+
+
+@contextmanager
+def _few_modules(found: Found) -> Iterator[None]:
+    """Refuse a network of more modules than anybody waits for, as soon as it has them.
+
+    Raises:
+        ValueError: it has; of the keys that count layers the largest is named.
+    """
+    made = count(1)
+
+    def note(*_: object) -> None:
+        if next(made) > MAX_MODULES:
+            layers = {key: value for key, value in found.file.shape.items() if DEPTH.search(key)}
+            whole = {key: value for key, value in layers.items() if isinstance(value, int)}
+            said = [f"{key} is {whole[key]}, " for key in sorted(whole, key=whole.__getitem__)[-1:]]
+            raise ValueError(
+                f"{''.join(said)}which makes more than {MAX_MODULES} modules, the most that are counted"
+            )
+
+    hook = register_module_module_registration_hook(note)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 @contextmanager
