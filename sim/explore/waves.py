@@ -84,7 +84,8 @@ class _Queue:
         self.sweep, self.desk = sweep, desk
         self.points = [point for point in points if point.status == "bounded"]
         self._places = {id(point): place for place, point in enumerate(self.points)}
-        self._leaders = {id(point) for point in self._find_leaders()}
+        self._leaders = set[int]()
+        self._leaders.update(map(id, self._find_leaders()))
 
     def is_rough(self, point: Point) -> bool:
         """Whether a point is to be bounded in full before it is simulated."""
@@ -107,7 +108,6 @@ class _Queue:
 
     def _find_leaders(self) -> list[Point]:
         """The most promising point of each strategy."""
-        self._leaders: set[int] = set()
         while True:
             of_each: dict[str, list[Point]] = {}
             for point in sorted(self.points, key=self._rank):
