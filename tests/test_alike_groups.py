@@ -15,7 +15,9 @@ from strategies.sampling_scenario import SamplingScenario
 PIPED = {"guidance_degree": 2, "ulysses_degree": 2, "pipeline_degree": 4, "patches": 4}
 ALIKE = {
     "nodes of their own": ("mochi", "h100-ib", 16, "hybrid", PIPED, {}),
-    "nodes of cards that share switches": ("pixart", "l40-pcie-8", 16, "hybrid", PIPED, {}),
+    "nodes of cards that share switches": (
+        "pixart", "l40-pcie-8", 16, "hybrid", {"guidance_degree": 2, "pipeline_degree": 8}, {},
+    ),
     "one node whose cards share nothing": (
         "sd3-medium", "a100-nvlink-8", 8, "hybrid", {**PIPED, "ulysses_degree": 1}, {},
     ),
@@ -29,6 +31,9 @@ ALIKE = {
 UNLIKE = {
     "cards of one switch": ("pixart", "l40-pcie-8", 8, "hybrid", {**PIPED, "ulysses_degree": 1}, {}),
     "nodes in common": ("pixart", "p4de", 24, "hybrid", {**PIPED, "ulysses_degree": 3}, {"heads": "padded"}),
+    "rings that share a node's cards": (
+        "qwen-image", "h100-ib", 32, "hybrid", {"guidance_degree": 2, "ulysses_degree": 8, "ring_degree": 2}, {},
+    ),
     "several images": ("pixart", "p4de", 32, "hybrid", PIPED, {"batch_size": 2}),
     "predictions in one batch": ("pixart", "p4de", 8, "ulysses", {}, {}),
 }  # fmt: skip

@@ -16,13 +16,22 @@ def folded(pipeline: PatchPipeline) -> PatchPipeline:
 
 
 def _are_alike(pipeline: PatchPipeline) -> bool:
-    """Whether guidance groups share no port: each has nodes of its own, or all are in one whose cards share none."""
+    """Whether guidance groups share no port: each has nodes of its own, or all are in one whose cards share none.
+
+    Nor may a group's own exchanges share one: which goes first of two at once would then depend on the other group.
+    """
     grid, cluster = pipeline.grid, pipeline.scenario.cluster
     if grid.guidance == 1 or grid.data > 1:
         return False
-    each = cluster.devices_per_node
+    each, pcie, team = (
+        cluster.devices_per_node,
+        cluster.intra_node.kind == "pcie",
+        grid.sequence * grid.tensor,
+    )
+    if team > (1 if pcie else each):
+        return False
     apart = grid.positions // grid.guidance % each == 0
-    return apart or (grid.positions <= each and cluster.intra_node.kind != "pcie")
+    return apart or (grid.positions <= each and not pcie)
 
 
 def unfolded(phase: Phase) -> Phase:
