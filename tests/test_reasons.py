@@ -116,7 +116,7 @@ def test_collectives_that_nothing_runs_beside_slow_nothing():
 
 def test_where_nothing_holds_compute_up_that_is_the_reason():
     assert account(sim.run("sd21", "ddp", gpus=1, batch_size=32)).reasons == (
-        "100% of the time GPUs compute, and nothing else takes a tenth of it",
+        "GPUs compute 100% of the time; nothing else takes a tenth of it",
     )
 
 
@@ -214,7 +214,7 @@ def test_where_no_tie_runs_the_best_that_does_is_named_with_what_it_loses():
     first = next(point for point in sweep.ranked() if starters(point, sweep.scenario))
     assert found.result is first.result
     assert found.times == first.result.iteration_s / sweep.best.iteration_s
-    said = f": {found.result.iteration_s * 1e3:,.1f} ms, {found.times:.2f} x slower, runs in "
+    said = f": {found.result.iteration_s * 1e3:,.1f} ms, {found.times:.2f} x the time, runs in "
     assert said in " ".join(str(sweep.verdict).replace("│", "").split())
     assert sweep.verdict.to_json()["runnable"]["tie"] is False
     assert (found.runs_in, found.others) == (("torch-pipelining",), ())

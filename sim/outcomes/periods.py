@@ -34,7 +34,7 @@ MULTIPLES: Final = (1, 2, 3, 4, 6, 8)
 LEAST_MICRO_BATCHES: Final = 24
 """Iterations of fewer are replayed whole."""
 FIRST_ROUNDS: Final = 2
-"""Micro-batches for each position that are replayed beyond the fewest that show the order, and a few more."""
+"""Micro-batches for each position, beyond the fewest that show the order and a few more, that are replayed."""
 TOLERANCE: Final = 1e-12
 """Share of an iteration by which times may differ: sums in another order differ in their last digits."""
 TIE: Final = 1e-9
@@ -71,7 +71,7 @@ class Period:
 def period_of(trace: Trace, excerpt: Excerpt, network: Network) -> Period | None:
     """The last period of an excerpt that repeats the one before it; None where none does.
 
-    None, too, where receives are posted, ops write before they end, or hosts dispatch: neither is looked into.
+    None, too, where receives are posted, ops write before they end, or hosts dispatch: none of these is looked into.
     """
     wiring = trace.wiring
     if trace.nearest_s <= TIE * trace.end_s:  # in the whole iteration another might come first

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 SHOWN: Final = 10
 """Points that are listed of those that moved."""
+NOT_ASKED: Final = "not asked"
+"""What stands for what one of the two has no word of."""
 HEADS: Final = ("point", "before", "after", "change", "rank")
 
 Answer = str | PathLike[str] | Sweep | Scaling | Result
@@ -129,7 +131,7 @@ def compare(before: Answer, after: Answer, *, question: str | Sequence[str] = ()
     Raises:
         InputError: one is none of these, a file cannot be read, or they have no question in common.
     """
-    keys = [key for key in question.split(",") if key] if isinstance(question, str) else question
+    keys = question.split(",") if isinstance(question, str) else question
     one, other = _source("before", before), _source("after", after)
     found, only_before, only_after = compared(one, other, keys)
     return Compared(tuple(found), tuple(only_before), tuple(only_after), (str(one), str(other)))
@@ -143,7 +145,7 @@ def _source(name: str, answer: object) -> Path | Rows:
         return Rows(name, [answer.to_json()])
     if isinstance(answer, Sweep | Scaling):
         return Rows(name, answer.rows())
-    raise InputError(f"{name} is {answer!r}, must be a sweep, a result, or a file")
+    raise InputError(f"{name} is a {type(answer).__name__}, must be a sweep, a result, or a file")
 
 
 def _lines(one: Comparison) -> list[str]:
@@ -162,7 +164,8 @@ def _lines(one: Comparison) -> list[str]:
 
 
 def _title(one: Comparison) -> str:
-    return f"largest {min(SHOWN, len(one.moved))} changes"
+    count = min(SHOWN, len(one.moved))
+    return "the change" if count == 1 else f"the {count} largest changes"
 
 
 def _cells(moved: Moved) -> tuple[str, ...]:
@@ -185,7 +188,9 @@ def _html_of(one: Comparison) -> str:
 def _reasons(one: Comparison) -> Sequence[str]:
     """What differs between the two, in words."""
     differing = one.differing
-    lines = [f"{key}: {before or 'none'} -> {after or 'none'}" for key, (before, after) in differing.items()]
+    lines = [
+        f"{key}: {before or NOT_ASKED} -> {after or NOT_ASKED}" for key, (before, after) in differing.items()
+    ]
     if "model" in differing:
         return ["two models are compared:", *lines]
     if lines:

@@ -1,8 +1,8 @@
 """Reasons: where the time of a point goes, and why.
 
-The share of the host is what compute gains on a host that dispatches in no time, for which the point is replayed so,
-too, and the optimizer's step where that is on the host. What collectives slow is what compute gains on links whose
-collectives run beside it for nothing, for which it is replayed once more.
+The share of the host is by how much shorter compute is on a host that dispatches in no time, for which the point is replayed so,
+too, and the optimizer's step where that is on the host. What compute loses to collectives is by how much shorter it is
+where those that run beside it do not slow it, for which it is replayed once more.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ LEAST_STEP: Final = 0.01
 COMPILED: Final = "compiled"
 HELP: Final = ": more work for each GPU hides it"
 """What always helps where the host is behind."""
-BUSY: Final = "of the time GPUs compute, and nothing else takes a tenth of it"
+BUSY: Final = "of the time; nothing else takes a tenth of it"
 """What is to be said where there is no other reason."""
 ROUNDS: Final = "send_recv"
 """The operation of a ring, round by round."""
@@ -60,7 +60,7 @@ class Account:
         wire: idle, while something awaited is on the wire.
         idle: all other.
         reasons: in words, the most telling first.
-        slowed: of compute, what it gains because collectives run beside it.
+        slowed: of compute, by how much longer it takes because collectives run beside it and slow it.
     """
 
     compute: float
@@ -107,7 +107,7 @@ def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> 
         *_idle_reason(result, found.idle, parts),
         *_encoding_reason(strategy, scenario, parts),
     )
-    busy = f"{found.compute - found.slowed:.0%} {BUSY}"
+    busy = f"GPUs compute {found.compute - found.slowed:.0%} {BUSY}"
     return replace(found, reasons=reasons or (busy,))
 
 
@@ -119,13 +119,13 @@ def split_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result, parts
     """The account of a point without reasons."""
     busy, wire, idle = shares(result)
     stepped = min(busy, step_share(scenario, parts))
-    behind, slowed = gains(strategy, scenario, result)
+    behind, slowed = delays(strategy, scenario, result)
     host = stepped + min(busy - stepped, behind)
     return Account(busy - host, host, wire, idle, slowed=min(busy - host, slowed))
 
 
-def gains(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> tuple[float, float]:
-    """Shares of the time that compute gains because its host is behind, and because collectives run beside it."""
+def delays(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> tuple[float, float]:
+    """Shares of the time by which compute is longer because its host is behind, and because collectives slow it."""
     whole_s, stack, cluster = result.expected.duration_s, scenario.stack, scenario.cluster
     busy_s = result.expected.busy_s
     if not whole_s:

@@ -31,6 +31,7 @@ from sim.report.tables import command_of
 
 RANKED_BY: Final[Mapping[str, str]] = {"cost": "the cost", "memory": "the memory"}
 """What is ranked by, where that is not the time."""
+TIME: Final = "the time"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -154,7 +155,7 @@ class Verdict(Hinting):
 
     def _worse_words(self, times: float) -> str:
         """How many times as much of what is ranked by."""
-        return f"{times:.2f} x {RANKED_BY.get(self.objective, 'slower')}"
+        return f"{times:.2f} x {RANKED_BY.get(self.objective, TIME)}"
 
     def _fastest_words(self, fastest: Result) -> str:
         """How much faster a point is than the one that takes the least memory."""

@@ -1,7 +1,8 @@
 """Alone: a step of Wan on one H100 kernel by kernel, as its stack has it and as kernels take that were measured alone.
 
 What the fastest published engine takes is held against both. The last column knows no engine's code: it has the passes
-over the hidden state that a block of Wan cannot do without, however its pointwise kernels are fused.
+over the hidden state of a block of Wan whose norms, rotations, sums and activation are one kernel each, none fused with
+another.
 """
 
 from dataclasses import replace
@@ -21,15 +22,15 @@ MODEL, CLUSTER, ENGINE = "wan2.1-14b", "h100-nvlink-8", "LightX2V"
 HEIGHT, WIDTH, FRAMES = 480, 832, 81
 WIDE: Final = 13_824 / 5_120
 """Channels inside the feed-forward over those of the hidden state."""
-LEAST_PASSES: Final = {
+SEPARATE_PASSES: Final = {
     "both norms that are modulated": 2 * 2,
     "norms and rotations of queries and keys": 2 * 2,
     "the norm before cross-attention, and that of its queries": 2 * 2,
     "the sums with attention, cross-attention and the feed-forward": 3 * 3,
     "the activation inside the feed-forward": 2 * WIDE,
 }
-"""Times that a block reads or writes all of the hidden state beside products and attention, where whatever can be one
-kernel is. Source: diffusers, WanTransformerBlock and WanAttnProcessor."""
+"""Times that a block reads or writes all of the hidden state beside products and attention, where each is one kernel
+and none is fused with another. Source: diffusers, WanTransformerBlock and WanAttnProcessor."""
 NOTHING: Final = Fusion(**dict.fromkeys(FUSED, 0.0))
 
 
@@ -39,13 +40,13 @@ def kernels_alone(ledger: Ledger) -> list[Section]:
     simulated = changed_stack("compiled", "newest-attention")
     measured = replace(simulated, rates=Shares(), device_rates=())
     alone = _parts_s(measured)
-    columns = [_parts_s(simulated), alone, [*alone[:2], _least_passes_s(measured)]]
+    columns = [_parts_s(simulated), alone, [*alone[:2], _separate_passes_s(measured)]]
     kinds = ("products, and attention to the text", "self-attention", "passes through memory")
     seconds = [[kind, *(f"{of[row]:.2f} s" for of in columns)] for row, kind in enumerate(kinds)]
     totals = [sum_in_order(of) for of in columns]
     together = ["together", *(f"{total_s:.2f} s" for total_s in totals)]
     beside = [f"over the {published_s:g} s of {ENGINE}", *(signed(of / published_s - 1) for of in totals)]
-    header = ("kernels", simulated.name, "as measured alone", "and no pass too many")
+    header = ("kernels", simulated.name, "as measured alone", "and passes of one kernel each")
     return [Section("A step of Wan on one H100", header, [*seconds, together, beside])]
 
 
@@ -70,10 +71,10 @@ def _scenario(stack: Stack) -> SamplingScenario:
     return SamplingScenario(model, cluster_of(CLUSTER), workload, stack=stack)
 
 
-def _least_passes_s(stack: Stack) -> float:
-    """Seconds of the passes that the blocks cannot do without, at the pace of arrays beyond any cache."""
+def _separate_passes_s(stack: Stack) -> float:
+    """Seconds of the passes of kernels that are not fused with one another, at the pace of arrays beyond any cache."""
     scenario = _scenario(stack)
     layers = len(scenario.backbone.layers)
     hidden_bytes = scenario.workload.predictions * scenario.hidden_bytes(layers // 2)
-    passes = layers * sum_in_order(LEAST_PASSES.values())
+    passes = layers * sum_in_order(SEPARATE_PASSES.values())
     return float(scenario.costs.copied_s(scenario.backbone_index, passes * hidden_bytes, 0))
