@@ -3,7 +3,7 @@
 Whoever makes them, they give the same.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing import get_start_method
 from typing import Any, NamedTuple
 
