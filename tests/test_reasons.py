@@ -1,14 +1,16 @@
 """Reasons: whom the time of a point goes to, and what it waits for."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 import sim
 from sim.explore.legality import starters
+from sim.outcomes.runs import run_point
 from sim.replay.metrics import exposed_communication_s
 from sim.replay.waits import MESSAGE, Way, awaited_s
-from sim.report.reasons import COUNTS, account_of, shares
+from sim.report.reasons import COUNTS, account_of, delays, shares
 from sim.report.started import best_started
 
 PIXART = {"resolution": 512, "steps": 4}
@@ -268,3 +270,26 @@ def test_videos_are_called_videos():
     text = str(sweep.verdict)
     assert "4 videos at once" in text
     assert "image" not in text
+
+
+@pytest.mark.parametrize(("strategy", "slows"), [("ulysses", False), ("ring", True)])
+def test_compute_is_slowed_by_as_much_as_its_replay_on_links_beside_which_it_is_not(strategy, slows):
+    """A ring moves keys and values while it attends; Ulysses waits for what it exchanges."""
+    result = sim.run("flux-dev", strategy, "a100-nvlink-8", 8, steps=4)
+    scenario, free = result.source.scenario, result.source.scenario.stack
+    free = replace(free, forward_operator_s=0.0, backward_operator_s=0.0)
+    busy_s = [
+        run_point(
+            result.source.strategy,
+            replace(
+                scenario,
+                stack=free,
+                asked_stack="",
+                cluster=replace(scenario.cluster, overlap_slowdown=slowdown),
+            ),
+        ).expected.busy_s
+        for slowdown in (scenario.cluster.overlap_slowdown, 1.0)
+    ]
+    slowed = delays(result.source.strategy, scenario, result)[1]
+    assert slowed == (busy_s[0] - busy_s[1]) / result.expected.duration_s
+    assert (slowed > 0) is slows

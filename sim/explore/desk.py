@@ -21,7 +21,7 @@ class Desk:
         store: knows what was found before; None where nothing is kept.
     """
 
-    def __init__(self, workers: Workers, store: "Store | None") -> None:
+    def __init__(self, workers: Workers[Task], store: "Store | None") -> None:
         self.workers, self.store = workers, store
         self._answers: dict[Asked, Answer] = {}
         self._asked: set[Asked] = set()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from profiles.errors import InfeasibleError, InputError, counted
 from sim.asking.arguments import speak_of_parameters
 from sim.asking.scenarios import KIND
+from sim.explore.answers import Task
 from sim.explore.desk import Desk
 from sim.explore.points import MAX_MICRO_BATCHES, Asked, Point, find_points
 from sim.explore.relief import next_reliefs
@@ -74,6 +75,7 @@ class Sweep(Hinting):
         relief: ways of checkpointing with which points that lack memory are tried again; empty: with none.
         held: parameters that all points keep to.
         runtime: the name of one that runs all points; None where none must.
+        workers: processes of ours that worked on it, as many as make the replays of its verdict.
     """
 
     scenario: AnyScenario
@@ -84,6 +86,7 @@ class Sweep(Hinting):
     relief: tuple[str, ...] = ()
     held: Mapping[str, Any] = field(default_factory=dict)
     runtime: str | None = None
+    workers: int = 1
 
     def __post_init__(self) -> None:
         if self.objective not in (offered := objectives(self.scenario)):
@@ -319,7 +322,8 @@ def run_sweep(
         count = workers or LENT
     else:
         count = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
-    with Workers(sweep.scenario, count, executor) as staff:
+    sweep.workers = count if executor is None else 1
+    with Workers[Task](sweep.scenario, count, executor) as staff:
         desk, again, fresh = Desk(staff, store), list[Point](), sweep.points
         try:
             while fresh:

@@ -10,16 +10,15 @@ import signal
 import sys
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from multiprocessing import connection, get_start_method, parent_process
 from threading import Thread
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from profiles.errors import DiffusimError, DiffusimWarning, InputError, warn_caller
-from sim.explore.answers import Answers, Task
 from sim.interrupts import check, held
 from sim.outcomes.contents import engine
 from strategies.strategy import AnyScenario
@@ -46,7 +45,23 @@ class NotStarted(BrokenExecutor):
     """No process could be started for a task."""
 
 
-class Workers:
+class Work(Protocol):
+    """What a worker is asked for; it travels there, and its answers back."""
+
+    @property
+    def points(self) -> Sequence[Any]:
+        """The points that it asks about."""
+        ...
+
+    def answers(self, scenario: AnyScenario) -> Sequence[Any]:
+        """What there is to know."""
+        ...
+
+
+W = TypeVar("W", bound=Work)
+
+
+class Workers(Generic[W]):
     """Workers that know a scenario; to be used in a ``with`` statement, at whose end they stop.
 
     Attributes:
@@ -64,14 +79,14 @@ class Workers:
         self._lent = executor
         self._question = None if executor is None else PackedScenario.of(scenario)
         self._own: ProcessPoolExecutor | None = None if executor or size == 1 else self._hired(size)
-        self._open: dict[Future[Answers], Task] = {}
-        self._here: deque[Task] = deque()
+        self._open: dict[Future[Sequence[Any]], W] = {}
+        self._here: deque[W] = deque()
         self._deaths = self._looks = 0
 
     def _hired(self, count: int) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(count, initializer=_start_worker, initargs=(self.scenario,))
 
-    def __enter__(self) -> "Workers":
+    def __enter__(self) -> "Workers[W]":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -86,7 +101,7 @@ class Workers:
         """Points that were asked for, and not answered yet."""
         return sum(len(task.points) for task in (*self._open.values(), *self._here))
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: W) -> None:
         """Ask for a task to be carried out."""
         try:
             if self._own is not None:
@@ -102,7 +117,7 @@ class Workers:
             )  # too many processes, or threads
             self._replace([task], NotStarted(_words(error)) if ours else error)
 
-    def finished(self) -> list[tuple[Task, Answers]]:
+    def finished(self) -> list[tuple[W, Sequence[Any]]]:
         """Tasks that are done, with their answers; waits a while for one, and gives none where there is none."""
         check()
         if self._here:
@@ -112,8 +127,8 @@ class Workers:
         self._looks = 0 if done else self._looks + 1
         if not done:
             self._look_around()
-        told: list[tuple[Task, Answers]] = []
-        lost: list[Task] = []
+        told: list[tuple[W, Sequence[Any]]] = []
+        lost: list[W] = []
         for future in done:
             task, error = self._open.pop(future), None if future.cancelled() else future.exception()
             if isinstance(error, DiffusimError):
@@ -135,14 +150,14 @@ class Workers:
         if self._lent is not None and self._looks == QUIET:
             _say(f"the executor has not answered for {QUIET * LOOK_S:g} s: still waiting for it")
 
-    def run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Answers]]:
+    def run(self, tasks: Iterable[W]) -> Iterator[tuple[W, Sequence[Any]]]:
         """Carry out tasks; each comes with its answers as soon as it is done."""
         for task in tasks:
             self.submit(task)
         while self._open or self._here:
             yield from self.finished()
 
-    def _replace(self, lost: list[Task], error: BaseException | None) -> None:
+    def _replace(self, lost: list[W], error: BaseException | None) -> None:
         """Give tasks that were lost to others: new processes, then one process, then this one.
 
         What an executor of somebody else failed at is done here: where that is our fault, it fails again.
@@ -169,7 +184,7 @@ class Workers:
         for task in lost:
             self.submit(task)
 
-    def _withdrawn(self) -> list[Task]:
+    def _withdrawn(self) -> list[W]:
         """The tasks that are open, which are so no more."""
         tasks = list(self._open.values())
         self._open.clear()
@@ -271,7 +286,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _carry_out(task: Task) -> Answers:
+def _carry_out(task: Work) -> Sequence[Any]:
     return task.answers(_scenario_of_worker[0])
 
 
@@ -294,7 +309,7 @@ _scenarios: dict[bytes, AnyScenario] = {}
 """The scenarios that this process was sent last."""
 
 
-def _carry_out_elsewhere(question: PackedScenario, task: Task) -> Answers:
+def _carry_out_elsewhere(question: PackedScenario, task: Work) -> Sequence[Any]:
     """The answers of a task.
 
     Raises:

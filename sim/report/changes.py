@@ -1,6 +1,6 @@
 """Changes: what would change the answer of a sweep, by simulating its best few points again."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final, NamedTuple
@@ -133,15 +133,18 @@ def _of_decoding(scenario: SamplingScenario, num_gpus: int) -> Iterator[Variatio
     yield Variation(f"VAE on {num_gpus} GPUs", f"--vae-parallel {num_gpus}", changed)
 
 
-def changes(sweep: Sweep, answer: Point) -> tuple[Change, ...]:
-    """What would change an answer: what becomes of it and of the best of other strategies."""
+def changes_asked(
+    sweep: Sweep, answer: Point
+) -> list[tuple[Callable[..., Change], tuple[Variation, Sweep, list[Point]]]]:
+    """The calls that give what would change an answer: what becomes of it and of the best of other strategies."""
     assert answer.result is not None
     points, asked = contenders(sweep, answer), sweep.scenario
     if isinstance(asked, Scenario):
         own = asked.workload.checkpointing
         points = [replace(point, checkpointing=point.checkpointing or own) for point in points]
         asked = asked.with_checkpointing(answer.checkpointing or own)
-    return tuple(_change(variation, sweep, points) for variation in variations(asked, answer.result.num_gpus))
+    bare = replace(sweep, points=[])
+    return [(_change, (one, bare, points)) for one in variations(asked, answer.result.num_gpus)]
 
 
 def contenders(sweep: Sweep, answer: Point) -> list[Point]:

@@ -1,8 +1,8 @@
 """Reasons: where the time of a point goes, and why.
 
-The share of the host is by how much shorter compute is on a host that dispatches in no time, for which the point is replayed so,
-too, and the optimizer's step where that is on the host. What compute loses to collectives is by how much shorter it is
-where those that run beside it do not slow it, for which it is replayed once more.
+The share of the host is by how much shorter compute is on a host that dispatches in no time, for which the point is
+replayed so, too, and the optimizer's step where that is on the host. What compute loses to collectives is by how much
+shorter it is where those that run beside it do not slow it, for which it is replayed once more where any do.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +21,7 @@ from sim.explore.sweep import Sweep
 from sim.outcomes.parts import Part, main_part, measured_parts, replay_parts
 from sim.outcomes.results import Result
 from sim.outcomes.runs import run_point, weigh
+from sim.replay.metrics import busy_s as computing_s
 from sim.replay.metrics import collective_s
 from sim.replay.waits import MESSAGE, Way, awaited_s, between_nodes, members
 from sim.report.numbers import duration
@@ -37,6 +38,8 @@ LEAST_PART: Final = 0.01
 """Share of a difference from which on a part of it is told."""
 LEAST_SLOWED: Final = 0.02
 """Share of the time from which on what collectives slow is worth a reason."""
+ROUNDING: Final = 1e-9
+"""Share by which sums of times may differ: in another order they differ in their last digits."""
 LEFT: Final = 0.1
 """Share of what is awaited on the wire that need not be told."""
 LEAST_STEP: Final = 0.01
@@ -134,11 +137,20 @@ def delays(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> tupl
     if stack.forward_operator_s or stack.backward_operator_s:
         unhurried = replace(stack, forward_operator_s=0.0, backward_operator_s=0.0)
         there = replace(there, stack=unhurried, asked_stack="")
-        alone_s = _busy_s(strategy, there)
+        parts = measured_parts(strategy, there)
+        alone_s = weigh(strategy, there, parts).expected.busy_s
+        if not any(_is_held_up(part.trace) for part in parts):
+            return max(0.0, busy_s - alone_s) / whole_s, 0.0
     unslowed_s = alone_s
     if result.expected.collective_s and cluster.overlap_slowdown > 1:
         unslowed_s = _busy_s(strategy, replace(there, cluster=replace(cluster, overlap_slowdown=1.0)))
     return max(0.0, busy_s - alone_s) / whole_s, max(0.0, alone_s - unslowed_s) / whole_s
+
+
+def _is_held_up(trace: Trace) -> bool:
+    """Whether ops take longer than their work, as beside collectives; only what repeats them is not in a trace."""
+    work_s = fsum(op.duration_s for row in trace.plan.ops for op in row) / trace.plan.num_devices
+    return computing_s(trace) > (1 + ROUNDING) * work_s
 
 
 def _busy_s(strategy: AnyStrategy, scenario: AnyScenario) -> float:

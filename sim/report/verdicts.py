@@ -8,12 +8,13 @@ from typing import Any, Final
 from profiles.costs.trust import Trust
 from profiles.errors import counted
 from profiles.units import GIB
+from sim.explore.errands import errands_done
 from sim.explore.legality import starters
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
 from sim.outcomes.hints import Hinting
 from sim.outcomes.results import Result
-from sim.report.changes import Change, changes, fastest_of
+from sim.report.changes import Change, changes_asked, fastest_of
 from sim.report.descriptions import Tried, fairness, how, tried
 from sim.report.numbers import drawn_words, duration
 from sim.report.panels import (
@@ -260,22 +261,28 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
     ties = sweep.ties()
     leaders = {point.name: point for point in reversed(ties)}
     runs_in = starters(best, sweep.scenario)
+    told = errands_done(
+        sweep,
+        (account_of_best, (sweep, best, None if sweep.objective == "memory" else other)),
+        *([] if runs_in else [(best_started, (sweep, best, values))]),
+        *changes_asked(sweep, best),
+    )
     return Verdict(
         title=sweep.title,
         objective=sweep.objective,
         best=best.result,
         how=how(best.result, values),
-        account=account_of_best(sweep, best, None if sweep.objective == "memory" else other),
+        account=told[0],
         runner_up=None if other is None else other.result,
         runner_up_how="" if other is None or other.result is None else how(other.result, values),
         ties=Counter(point.name for point in ties),
         relieved={name: of.checkpointing for name, of in leaders.items() if of.checkpointing is not None},
-        changes=changes(sweep, best),
+        changes=tuple(told[1 if runs_in else 2 :]),
         trust=trust_in(best.result, sweep.scenario.cluster.device.name),
         fair=fairness(sweep.points),
         again=command_of(best.result),
         runs_in=runs_in,
-        runnable=None if runs_in else best_started(sweep, best, values),
+        runnable=None if runs_in else told[1],
         copies=sweep.copies(best),
         same_as=tuple(_said(point, values) for point in same),
         fastest=fastest,

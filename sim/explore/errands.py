@@ -1,0 +1,43 @@
+"""Errands: calls about a sweep that was run, each of which replays points; its processes make several at once.
+
+Whoever makes them, they give the same.
+"""
+
+from collections.abc import Callable
+from multiprocessing import get_start_method
+from typing import Any, NamedTuple
+
+from sim.explore.sweep import Sweep
+from sim.explore.workers import Workers
+from strategies.strategy import AnyScenario
+
+
+class Errand(NamedTuple):
+    """A call of a function, by its place among others; what is given and what comes back can travel."""
+
+    number: int
+    call: Callable[..., Any]
+    given: tuple[Any, ...]
+
+    @property
+    def points(self) -> tuple[()]:
+        """Points that it asks about as a sweep does: none."""
+        return ()
+
+    def answers(self, scenario: AnyScenario) -> list[Any]:
+        """What the call gives."""
+        return [self.call(*self.given)]
+
+
+def errands_done(sweep: Sweep, *calls: tuple[Callable[..., Any], tuple[Any, ...]]) -> list[Any]:
+    """What calls about a sweep give, in their order; longest first is fastest.
+
+    They are made by as many processes as worked on the sweep where processes start at once, and else here.
+    """
+    count = min(sweep.workers, len(calls))
+    if count == 1 or get_start_method() != "fork":
+        return [call(*given) for call, given in calls]
+    with Workers[Errand](sweep.scenario, count) as staff:
+        errands = (Errand(number, call, given) for number, (call, given) in enumerate(calls))
+        told = {errand.number: answer for errand, (answer,) in staff.run(errands)}
+    return [told[number] for number in range(len(calls))]
