@@ -117,9 +117,9 @@ class Scene(Generic[W]):
             value = self._memo[key] = make()
         return value
 
-    def remember_last(self, kind: str, key: Hashable, make: Callable[[], T]) -> T:
+    def remember_last(self, kind: str, key: object, make: Callable[[], T]) -> T:
         """The value that ``make`` makes, kept until one of its kind is made for another key: such are large."""
-        kept: tuple[Hashable, T] | None = self._memo.get(kind)
+        kept: tuple[object, T] | None = self._memo.get(kind)
         if kept is None or kept[0] != key:
             kept = self._memo[kind] = key, make()
         return kept[1]

@@ -52,6 +52,10 @@ class Strategy(Protocol):
 class Refining(Protocol):
     """A strategy that improves its plan once it has seen when everything happens."""
 
+    def unrefined(self) -> Strategy:
+        """The point that stands for all whose plan before any refinement is this one's."""
+        ...
+
     def refine(
         self, scenario: Scenario, trace: Trace, excerpt: Excerpt | None = None, end_s: float | None = None
     ) -> Plan:

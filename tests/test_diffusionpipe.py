@@ -1,10 +1,15 @@
 """DiffusionPipe on real models: what its refinements do to frozen work, and two backbones against one another."""
 
+from dataclasses import replace
+
 import pytest
 
+import sim
 from profiles.architectures.models import load_model
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
+from sim.explore.workers import Workers
+from sim.outcomes import unrefined
 from sim.outcomes.parts import replay
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
@@ -82,6 +87,31 @@ def test_of_all_refinements_the_fastest_counts(scenario, degree, micro_batches, 
 def test_inside_a_node_filling_never_costs_time(scenario, degree, micro_batches, fill):
     filled = replay(pipe(degree, micro_batches, fill), scenario).end_s
     assert filled < replay(pipe(degree, micro_batches, "none"), scenario).end_s
+
+
+def test_both_ways_of_filling_replay_one_unfilled_plan(scenario, monkeypatch):
+    replayed = []
+    monkeypatch.setattr(unrefined, "simulate", lambda *asked: replayed.append(asked) or simulate(*asked))
+    for extra in (False, True):
+        there = scenario.with_extra_forward(extra)
+        alone = {fill: replay(pipe(2, 8, fill), replace(there)).starts for fill in ("full", "partial")}
+        assert alone["full"] != alone["partial"]
+        replayed.clear()
+        for fill in ("partial", "full", "partial"):
+            assert replay(pipe(2, 8, fill), there).starts == alone[fill]
+        assert len(replayed) == 1
+    unfilled = replay(pipe(2, 8, "none"), there).starts
+    assert unfilled == replay(pipe(2, 8, "none"), replace(there)).starts
+
+
+def test_neighbours_that_replay_one_unfilled_plan_make_one_task(monkeypatch):
+    tasks, submit = [], Workers.submit
+    monkeypatch.setattr(Workers, "submit", lambda self, task: tasks.append(task) or submit(self, task))
+    sim.sweep("sd21", gpus=4, batch_size=16, strategy="diffusionpipe,1f1b", workers=1)
+    simulated = [[asked.strategy for asked in task.points] for task in tasks if task.limits_s is not None]
+    for first, *others in simulated:
+        assert all(replace(other, fill=first.fill) == first for other in others)
+    assert {len(points) for points in simulated} == {1, 2}
 
 
 def test_the_optimizer_step_does_not_wait_for_work_that_no_bubble_took(scenario):

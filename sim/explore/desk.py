@@ -1,13 +1,14 @@
 """The desk: where a sweep asks; what the store knows is not asked of workers, and what they answer is kept in it."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 from profiles.errors import InfeasibleError
 from sim.explore.answers import Answer, Answers, Bounds, Outcome, Task
 from sim.explore.points import Asked
 from sim.explore.workers import Workers
+from sim.outcomes.unrefined import unrefined
 
 if TYPE_CHECKING:
     from sim.explore.store import Store
@@ -59,7 +60,7 @@ class Desk:
             asked: points with the seconds from which on each does not matter, which no later call raises.
             count: so many outcomes are wanted now.
         """
-        ahead = (pair for pair in asked if not self._known(*pair))
+        ahead = groupby((pair for pair in asked if not self._known(*pair)), lambda pair: _alike(pair[0]))
         for point, limit_s in asked[:count]:
             self._ask(ahead)
             while point not in self._answers:
@@ -78,10 +79,13 @@ class Desk:
             self._asked.add(point)
         return point in self._asked
 
-    def _ask(self, ahead: Iterator[tuple[Asked, float]]) -> None:
-        """Keep the workers busy with what comes first."""
+    def _ask(self, ahead: Iterator[tuple[Asked, Iterator[tuple[Asked, float]]]]) -> None:
+        """Keep the workers busy with what comes first; neighbours that replay one plan first make one task."""
         workers = self.workers
-        while workers.open_points < workers.window and (chunk := tuple(islice(ahead, workers.chunk))):
+        while workers.open_points < workers.window:
+            chunk = [pair for _, pairs in islice(ahead, workers.chunk) for pair in pairs]
+            if not chunk:
+                return
             points, limits_s = zip(*chunk, strict=True)
             self._asked.update(points)
             workers.submit(Task(points, limits_s))
@@ -95,3 +99,8 @@ class Desk:
     def _keep(self, task: Task, answers: Answers) -> None:
         if self.store is not None:
             self.store.keep(task.points, answers, rough=task.rough)
+
+
+def _alike(asked: Asked) -> Asked:
+    """A point as it is before any refinement."""
+    return asked._replace(strategy=unrefined(asked.strategy))

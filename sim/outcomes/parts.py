@@ -21,6 +21,7 @@ from sim.outcomes.steady import (
     with_all_micro_batches,
     with_all_steps,
 )
+from sim.outcomes.unrefined import unrefined_trace
 from sim.replay.engine import no_collection, simulate
 from strategies.patching.alike_groups import unfolded
 from strategies.patching.frozen import with_frozen
@@ -51,9 +52,8 @@ def replay(strategy: Strategy, scenario: Scenario) -> Trace:
         DeadlockError: the strategy's order can never be carried out.
     """
     with no_collection():
-        plan = strategy.plan(scenario)
-        network = network_of(scenario, plan.placement)
-        trace = simulate(plan, network)
+        trace = unrefined_trace(strategy, scenario)
+        network = network_of(scenario, trace.plan.placement)
         refined: list[Trace] = []
         while issubclass(type(strategy), Refining):  # asked of a class, as in ``jobs``
             plan = cast(Refining, strategy).refine(scenario, trace)

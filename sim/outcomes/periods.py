@@ -17,6 +17,7 @@ import numpy as np
 from profiles.checks import sum_in_order
 from sim.outcomes.measures import Measures
 from sim.outcomes.steady import FIRST_MICRO_BATCHES, grown, piece
+from sim.outcomes.unrefined import unrefined_trace
 from sim.replay.engine import simulate
 from sim.replay.memory import FloatArray, IntArray, repeated_peak_memory_bytes
 from sim.replay.metrics import wire_spans
@@ -27,7 +28,7 @@ from strategies.plans.network import Network, network_of
 from strategies.plans.plan import Filling
 from strategies.plans.traces import Trace
 from strategies.scenario import Scenario
-from strategies.strategy import Refining, Repeating
+from strategies.strategy import Refining, Repeating, Strategy
 
 MULTIPLES: Final = (1, 2, 3, 4, 6, 8)
 """Periods of the order after which times are looked at: they may repeat less often."""
@@ -246,10 +247,8 @@ def with_all_periods(strategy: Repeating, scenario: Scenario) -> tuple[Trace, Me
     excerpt = repeats.excerpt(FIRST_ROUNDS * strategy.pipeline_degree + FIRST_MICRO_BATCHES)
     if excerpt is None:
         return None
-    plan = strategy.plan(scenario, excerpt)
-    network = network_of(scenario, plan.placement)
-    trace = simulate(plan, network)
-    period = period_of(trace, excerpt, network)
+    trace = unrefined_trace(cast(Strategy, strategy), scenario, excerpt)
+    period = period_of(trace, excerpt, network_of(scenario, trace.plan.placement))
     return None if period is None else _refined(strategy, scenario, excerpt, trace, period)
 
 

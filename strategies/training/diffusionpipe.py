@@ -83,6 +83,10 @@ class DiffusionPipe(LinearPipeline):
         """The plan of one iteration, or an excerpt of it; where bubbles are to be filled, without the frozen work."""
         return self._builder(scenario, excerpt).build(None if self.fill == "none" else Filling(()))
 
+    def unrefined(self) -> Self:
+        """The point that stands for all ways of filling the bubbles of one plan."""
+        return self if self.fill == "none" else replace(self, fill=FILLS[-1])
+
     def refine(
         self, scenario: Scenario, trace: Trace, excerpt: Excerpt | None = None, end_s: float | None = None
     ) -> Plan:
@@ -104,7 +108,11 @@ class DiffusionPipe(LinearPipeline):
     def _fill(self, scenario: Scenario, trace: Trace, end_s: float | None) -> Filling:
         layout = self.layout(scenario)
         shape = layout.shape
-        bubbles = find_bubbles([trace.busy(p) for p in range(shape.degree)], trace.end_s, end_s)
+        bubbles = scenario.remember_last(
+            "bubbles",
+            (trace.starts, trace.ends, trace.end_s, end_s),
+            lambda: find_bubbles([trace.busy(p) for p in range(shape.degree)], trace.end_s, end_s),
+        )
         chains = frozen_chains(scenario, _input_wire_s_per_byte(layout))
         layers = fill_bubbles(
             bubbles, chains, layout.group_batch, shape.degree, shape.replicas, partial=self.fill == "partial"
