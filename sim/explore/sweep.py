@@ -127,7 +127,7 @@ class Sweep(Hinting):
         Of those with one result under several names the first alone. None where memory is ranked by, which is counted.
         """
         best = self.best_point()
-        if best is None or self.objective == "memory":
+        if best is None:
             return []
         twins = self.twins()
         others = (p for p in self.ranked() if p.recommended and p is not best and id(p) not in twins)

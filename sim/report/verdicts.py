@@ -14,7 +14,7 @@ from sim.explore.points import Point
 from sim.explore.sweep import Sweep
 from sim.outcomes.hints import Hinting
 from sim.outcomes.results import Result
-from sim.report.changes import Change, changes_asked, fastest_of
+from sim.report.changes import Change, changes_asked, fastest_of, names_of
 from sim.report.descriptions import Tried, fairness, how, tried
 from sim.report.numbers import drawn_words, duration
 from sim.report.panels import (
@@ -53,7 +53,7 @@ class Verdict(Hinting):
         trust: what published numbers say of estimates like this one; None where nothing is estimated.
         fair: what is to be said of how the strategies compare; empty where each has its best partition.
         again: the command line that gives the best result again.
-        fastest: the fastest point known, where memory is ranked by; else None.
+        fastest: the fastest point, where memory is ranked by; else None.
         fastest_how: its parameters.
         runs_in: the runtimes that run the best.
         runnable: where none does, the best point that one runs; None where there is none.
@@ -152,7 +152,14 @@ class Verdict(Hinting):
         others = f"; --runtime asks for the best of {', '.join(self.runnable.others)}" * bool(
             self.runnable.others
         )
-        return [("", f"{named}: {duration(result)}, {than}, runs in {runs_in}{others}")]
+        return [("", f"{named}: {self._took_words(result)}, {than}, runs in {runs_in}{others}")]
+
+    def _took_words(self, result: Result) -> str:
+        """What a result takes of what is ranked by."""
+        if self.objective == "memory":
+            return f"{result.peak_memory_bytes / GIB:.1f} GiB"
+        cost = f", {result.gpu_s_per_sample:,.2f} GPU-seconds each" if self.objective == "cost" else ""
+        return f"{duration(result)}{cost}"
 
     def _worse_words(self, times: float) -> str:
         """How many times as much of what is ranked by."""
@@ -161,7 +168,7 @@ class Verdict(Hinting):
     def _fastest_words(self, fastest: Result) -> str:
         """How much faster a point is than the one that takes the least memory."""
         if fastest.samples_per_s <= self.best.samples_per_s:
-            return "as far as is known; points are ranked by memory"
+            return "the same: no other point is faster"
         ratio = fastest.samples_per_s / self.best.samples_per_s
         named = ", ".join(filter(None, (fastest.strategy, self.fastest_how)))
         there = f"{fastest.peak_memory_bytes / GIB:.1f} GiB"
@@ -172,13 +179,13 @@ class Verdict(Hinting):
             where = " on 1 GPU" if self.best.num_gpus == 1 else ""
             return f"none: no other strategy that was asked has a point that fits{where}"
         named = self._named(self.runner_up, self.runner_up_how)
+        took = f"{named}: {self._took_words(self.runner_up)}"
         if self.objective == "memory":
-            return f"{named}: {self.runner_up.peak_memory_bytes / GIB:.1f} GiB"
-        took, times = duration(self.runner_up), self.best.samples_per_s / self.runner_up.samples_per_s
+            return took
+        times = self.best.samples_per_s / self.runner_up.samples_per_s
         if self.objective == "cost":
-            cost = self.runner_up.gpu_s_per_sample
-            took, times = f"{took}, {cost:,.2f} GPU-seconds each", cost / self.best.gpu_s_per_sample
-        return f"{named}: {took}, " + ("a tie" if self.runner_up_ties else self._worse_words(times))
+            times = self.runner_up.gpu_s_per_sample / self.best.gpu_s_per_sample
+        return f"{took}, " + ("a tie" if self.runner_up_ties else self._worse_words(times))
 
     def __str__(self) -> str:
         return panel_text(self.title, self.lines)
@@ -253,7 +260,7 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
     if best is None or best.result is None:
         return None
     values = tried(sweep.points)
-    fastest = fastest_of(sweep) if sweep.objective == "memory" else None
+    by_memory = sweep.objective == "memory"
     ranked = [point for point in sweep.ranked() if point.status == "simulated" and point.recommended]
     twins = sweep.twins()
     same = [point for point in ranked if twins.get(id(point)) is best]
@@ -261,28 +268,33 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
     ties = sweep.ties()
     leaders = {point.name: point for point in reversed(ties)}
     runs_in = starters(best, sweep.scenario)
-    told = errands_done(
-        sweep,
-        (account_of_best, (sweep, best, None if sweep.objective == "memory" else other)),
-        *([] if runs_in else [(best_started, (sweep, best, values))]),
-        *changes_asked(sweep, best),
+    told = iter(
+        errands_done(
+            sweep,
+            (account_of_best, (sweep, best, None if by_memory else other)),
+            *([] if runs_in else [(best_started, (sweep, best, values))]),
+            *([(fastest_of, (replace(sweep, points=[]), names_of(sweep)))] if by_memory else []),
+            *changes_asked(sweep, best),
+        )
     )
+    account, runnable = next(told), None if runs_in else next(told)
+    fastest = next(told) if by_memory else None
     return Verdict(
         title=sweep.title,
         objective=sweep.objective,
         best=best.result,
         how=how(best.result, values),
-        account=told[0],
+        account=account,
         runner_up=None if other is None else other.result,
         runner_up_how="" if other is None or other.result is None else how(other.result, values),
         ties=Counter(point.name for point in ties),
         relieved={name: of.checkpointing for name, of in leaders.items() if of.checkpointing is not None},
-        changes=tuple(told[1 if runs_in else 2 :]),
+        changes=tuple(told),
         trust=trust_in(best.result, sweep.scenario.cluster.device.name),
         fair=fairness(sweep.points),
         again=command_of(best.result),
         runs_in=runs_in,
-        runnable=None if runs_in else told[1],
+        runnable=runnable,
         copies=sweep.copies(best),
         same_as=tuple(_said(point, values) for point in same),
         fastest=fastest,
