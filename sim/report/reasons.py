@@ -114,11 +114,11 @@ def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> 
     return replace(found, reasons=reasons or (busy,))
 
 
-Parts = Callable[[], Sequence[Part]]
+Replayed = Callable[[], Sequence[Part]]
 """Gives the replayed parts of a point, which are not replayed before somebody asks."""
 
 
-def split_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result, parts: Parts) -> Account:
+def split_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result, parts: Replayed) -> Account:
     """The account of a point without reasons."""
     busy, wire, idle = shares(result)
     stepped = min(busy, step_share(scenario, parts))
@@ -157,7 +157,7 @@ def _busy_s(strategy: AnyStrategy, scenario: AnyScenario) -> float:
     return weigh(strategy, scenario, measured_parts(strategy, scenario)).expected.busy_s
 
 
-def step_share(scenario: AnyScenario, parts: Parts) -> float:
+def step_share(scenario: AnyScenario, parts: Replayed) -> float:
     """Share of the time in which the optimizer steps on the host; 0 where it steps on the GPUs."""
     if not isinstance(scenario, Scenario) or scenario.workload.offload != "optimizer":
         return 0.0
@@ -191,7 +191,7 @@ def brief(reason: str) -> str:
     return reason.partition(HELP)[0]
 
 
-def _wire_reasons(parts: Parts, wire: float) -> Iterator[str]:
+def _wire_reasons(parts: Replayed, wire: float) -> Iterator[str]:
     """What is awaited on the wire, all but a small part of it: how fast it moves, and over which link."""
     if wire < COUNTS:
         return
@@ -206,7 +206,7 @@ def _wire_reasons(parts: Parts, wire: float) -> Iterator[str]:
         yield f"{share:.0%} of the time waits for {_way_words(trace, way)}: {_pace_words(trace, way)}"
 
 
-def _slowed_reason(parts: Parts, slowed: float, result: Result) -> Iterator[str]:
+def _slowed_reason(parts: Replayed, slowed: float, result: Result) -> Iterator[str]:
     """By how much collectives slow the compute that they run beside, and which of them do most."""
     if slowed < LEAST_SLOWED:
         return
@@ -259,7 +259,7 @@ def _pace_words(trace: Trace, way: Way) -> str:
     return f"each moves {pace / GB:.2g} GB/s, of {of}"
 
 
-def _idle_reason(result: Result, idle: float, parts: Parts) -> Iterator[str]:
+def _idle_reason(result: Result, idle: float, parts: Replayed) -> Iterator[str]:
     """How many stages the pipeline of the first job has, where they wait for one another."""
     if idle < COUNTS:
         return
@@ -270,7 +270,7 @@ def _idle_reason(result: Result, idle: float, parts: Parts) -> Iterator[str]:
         yield f"{idle:.0%} of the time the {len(stages)} stages of the pipeline wait for one another"
 
 
-def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, parts: Parts) -> Iterator[str]:
+def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, parts: Replayed) -> Iterator[str]:
     """What GPUs that work on the same samples encode over again."""
     team = getattr(strategy, "context_degree", 1) * getattr(strategy, "tensor_degree", 1)
     if scenario.task != "train" or team == 1:
