@@ -36,6 +36,8 @@ COUNTS: Final = 0.1
 """Share of the time from which on it is worth a reason."""
 LEAST_PART: Final = 0.01
 """Share of a difference from which on a part of it is told."""
+LEAST_TOLD: Final = 1e-4
+"""Share of the time from which on a difference is told at all."""
 LEAST_SLOWED: Final = 0.02
 """Share of the time from which on what collectives slow is worth a reason."""
 ROUNDING: Final = 1e-9
@@ -304,6 +306,8 @@ def _runner_up_reason(sweep: Sweep, account: Account, best: Point, runner_up: Po
     parts = cache(lambda: measured_parts(strategy, there))
     ours_s, theirs_s = (point.score(sweep.objective) for point in (best, runner_up))
     ours, theirs = account.seconds(ours_s), split_of(strategy, there, other, parts).seconds(theirs_s)
+    if theirs_s - ours_s < LEAST_TOLD * ours_s:
+        return
     unit = "GPU-s" if sweep.objective == "cost" else _unit(other)
     words = ", ".join(_differences({name: theirs[name] - ours[name] for name in ours}, unit))
     if words:
