@@ -24,6 +24,8 @@ from strategies.strategy import AnyScenario
 
 CONTENDERS: Final = 4
 """Strategies whose best points are simulated again; where cost is ranked by those on every number of GPUs."""
+SWEPT: Final = 150
+"""Points that may fit, of the most of a sweep that is swept over again: half a second; of more it would take longer."""
 IMAGES: Final = 4
 """Images drawn together in place of one."""
 COMPILED: Final = "compiled"
@@ -155,10 +157,12 @@ def changes_asked(sweep: Sweep, answer: Point) -> list[tuple[Callable[..., Chang
         own = asked.workload.checkpointing
         points = [replace(point, checkpointing=point.checkpointing or own) for point in points]
         asked = asked.with_checkpointing(answer.checkpointing or own)
-    bare, names = replace(sweep, points=[]), names_of(sweep)
+    bare, names = replace(sweep, points=[]), tuple(dict.fromkeys(point.name for point in sweep.points))
+    few = sum(point.reason is None for point in sweep.points) <= SWEPT
     return [
         (_regrouped, (one, bare, names, answer)) if one.regrouped else (_change, (one, bare, points))
         for one in variations(asked, answer.result.num_gpus)
+        if few or not one.regrouped
     ]
 
 
@@ -196,19 +200,19 @@ def _change(variation: Variation, sweep: Sweep, points: Sequence[Point]) -> Chan
 
 def _regrouped(variation: Variation, sweep: Sweep, names: Sequence[str], first: Point) -> Change:
     """What becomes of an answer where the best of all points of the strategies is looked for again."""
-    objective = objectives(sweep.scenario)[0] if sweep.objective == "pareto" else sweep.objective
-    found = swept_again(sweep, names, variation.scenario, objective)
-    best = found.best_point()
-    if best is None:
-        return _told(variation, sweep, first, first, None)
-    own = next((p for p in found.ranked() if p.name == first.name and p.status == "simulated"), first)
-    if own is not first and own.score(objective) == best.score(objective):
+    found = _swept(sweep, names, variation.scenario)
+    ranked = [point for point in found.ranked() if point.status == "simulated"]
+    own = next((point for point in ranked if point.name == first.name), None)
+    best = next(iter(ranked), None)
+    if own is None or best is None:
+        return _told(variation, sweep, first, replace(first, result=None), best)
+    if own.costs == best.costs:
         best = own  # of two names of one result the answer's
     change = _told(variation, sweep, first, own, best)
-    if best is not own or own.strategy == first.strategy:
+    if not change.stays or own.parameters == first.parameters:
         return change
-    assert best.result is not None
-    return replace(change, how=how(best.result, tried(found.points)))
+    assert own.result is not None
+    return replace(change, how=how(own.result, tried(found.points)))
 
 
 def _told(variation: Variation, sweep: Sweep, first: Point, answer: Point, best: Point | None) -> Change:
@@ -223,31 +227,29 @@ def _told(variation: Variation, sweep: Sweep, first: Point, answer: Point, best:
     return Change(variation.name, variation.flags, best.name, speed, best is answer, tie, memory, gpus)
 
 
-def names_of(sweep: Sweep) -> tuple[str, ...]:
-    """The strategies that a sweep looked at."""
-    return tuple(dict.fromkeys(point.name for point in sweep.points))
+def fastest_of(sweep: Sweep) -> Result | None:
+    """The fastest recommended point of a sweep that ranks by something else; what that knows of points holds."""
+    points = [replace(point) for point in sweep.points if point.recommended and point.checkpointing is None]
+    objective = objectives(sweep.scenario)[0]
+    again = replace(sweep, objective=objective, points=points, top=1, exhaustive=False)
+    run_sweep(again, workers=1)
+    best = again.best_point()
+    return None if best is None else best.result
 
 
-def fastest_of(sweep: Sweep, names: Sequence[str]) -> Result | None:
-    """The fastest recommended point of the strategies of a sweep that ranks by something else."""
-    found = swept_again(sweep, names, sweep.scenario, objectives(sweep.scenario)[0]).best_point()
-    return None if found is None else found.result
-
-
-def swept_again(sweep: Sweep, names: Sequence[str], scenario: AnyScenario, objective: str) -> Sweep:
-    """A sweep run over another scenario or by another objective, whose best recommended point is exact.
-
-    Args:
-        sweep: what else is asked.
-        names: its strategies.
-        scenario: of the task of the sweep.
-        objective: what the ranking minimises.
-    """
+def _swept(sweep: Sweep, names: Sequence[str], scenario: AnyScenario) -> Sweep:
+    """A sweep of strategies over another scenario, whose best recommended point, and that of each, is exact."""
     points = find_points(scenario, names, sweep.held)
     if sweep.runtime is not None:
         points = within(sweep.runtime, points, scenario)
-    points = [point for point in points if point.recommended]
-    again = replace(sweep, scenario=scenario, objective=objective, points=points, top=1, exhaustive=False)
+    again = replace(
+        sweep,
+        scenario=scenario,
+        objective=objectives(scenario)[0] if sweep.objective == "pareto" else sweep.objective,
+        points=[point for point in points if point.recommended],
+        top=1,
+        exhaustive=False,
+    )
     run_sweep(again, workers=1)
     return again
 

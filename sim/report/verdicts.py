@@ -14,7 +14,7 @@ from sim.explore.points import Point
 from sim.explore.sweep import Sweep
 from sim.outcomes.hints import Hinting
 from sim.outcomes.results import Result
-from sim.report.changes import Change, changes_asked, fastest_of, names_of
+from sim.report.changes import Change, changes_asked, fastest_of
 from sim.report.descriptions import Tried, fairness, how, tried
 from sim.report.numbers import drawn_words, duration
 from sim.report.panels import (
@@ -254,7 +254,8 @@ def _short(result: Result) -> dict[str, Any]:
 def verdict_of(sweep: Sweep) -> Verdict | None:
     """The verdict of a sweep; None where no point that is recommended fits.
 
-    What would change it is simulated: up to four points, for each of up to three changes.
+    What would change it is simulated: up to four points, for each of up to three changes; of more images at once what
+    a sweep needs.
     """
     best = sweep.best_point()
     if best is None or best.result is None:
@@ -273,7 +274,7 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
             sweep,
             (account_of_best, (sweep, best, None if by_memory else other)),
             *([] if runs_in else [(best_started, (sweep, best, values))]),
-            *([(fastest_of, (replace(sweep, points=[]), names_of(sweep)))] if by_memory else []),
+            *([(fastest_of, (sweep,))] if by_memory else []),
             *changes_asked(sweep, best),
         )
     )
