@@ -7,10 +7,13 @@ from rich.console import Console
 
 import sim
 from profiles.errors import InfeasibleError, InputError
+from profiles.units import GIB
 from sim.cli.flags import gpus_flag
 from sim.cli.main import main
 from sim.explore import scaling as explored
 from sim.explore.scaling import Scaling, Step, knee_of, steps_of
+from sim.explore.ways_out import needed_bytes
+from sim.outcomes.phrases import OUT_OF_MEMORY
 from sim.report import scalings
 from sim.report.scalings import knee_line, print_markdown, print_scaling
 
@@ -55,6 +58,24 @@ def test_numbers_on_which_nothing_fits_are_left_out():
     assert (none.verdict, none.fastest, none.chosen) == (None, None, none.sweeps[-1])
     with pytest.raises(InfeasibleError, match="no point of the sweep is feasible: 1 of 1 x "):
         _ = none.best
+
+
+def test_numbers_on_which_nothing_fits_are_told_with_what_the_nearest_lacks():
+    asked = {"steps": 4, "strategy": "hybrid,tensor,single", "workers": 1}
+    found = sim.sweep("wan2.1-14b", "rtx4090-pcie-8", [1, 4, 8], **asked)
+    knee, one, four, best, *_ = found.verdict.lines
+    assert knee == ("knee", "none: something fits on 8 GPUs alone, of the numbers that were asked")
+    assert one[1].startswith("1 GPU: out of memory, the nearest is single: needs at least ")
+    for sweep, (_, said) in zip(found, (one, four), strict=False):
+        least = min(needed_bytes(point) for point in sweep.points if point.kind == OUT_OF_MEMORY)
+        lack = (least - sweep.scenario.cluster.device.memory_bytes) / GIB
+        assert said.endswith(f": {lack:.1f} GiB too much")
+    assert (one[0], four[0], best[0]) == ("not on", "", "best")
+
+
+def test_a_number_without_a_point_says_why():
+    lines = sim.sweep("sd21", gpus=[1, 2], batch_size=8, strategy="spp", workers=1).verdict.lines
+    assert dict(lines)["not on"].startswith("1 GPU: no pipeline degree, such as spp: no divisor of gpus(1) ")
 
 
 def test_the_verdict_names_the_fastest_beside_the_knee(scaling, monkeypatch):

@@ -60,6 +60,7 @@ class Verdict(Hinting):
         copies: of the best that work side by side where cost is ranked by, each on images of its own.
         same_as: points of other strategies that are the best under another name, in words.
         lead: lines above all others, of a verdict on several numbers of GPUs.
+        best_word: what the best is called.
         note: what else is to be said; empty where there is nothing.
     """
 
@@ -83,6 +84,7 @@ class Verdict(Hinting):
     copies: int = 1
     same_as: tuple[str, ...] = ()
     lead: tuple[Line, ...] = ()
+    best_word: str = "best"
     note: str = ""
 
     @property
@@ -96,7 +98,7 @@ class Verdict(Hinting):
         named = self._named(self.best, self.how)
         lines = [
             *self.lead,
-            ("at the knee" if len(self.lead) > 1 else "best", named),
+            (self.best_word, named),
             *(("", f"the same: {words}") for words in self.same_as),
             *result_lines(self.best, self.account),
             *self._copies_line(),
