@@ -14,7 +14,8 @@ from sim.explore import scaling as explored
 from sim.explore.scaling import Scaling, Step, knee_of, steps_of
 from sim.explore.ways_out import needed_bytes
 from sim.outcomes.phrases import OUT_OF_MEMORY
-from sim.report import scalings
+from sim.report import plots, scalings
+from sim.report.html.contents import sweep_contents
 from sim.report.scalings import knee_line, print_markdown, print_scaling
 
 
@@ -90,6 +91,30 @@ def test_the_verdict_names_the_fastest_beside_the_knee(scaling, monkeypatch):
     assert fastest.startswith(f"8 GPUs, {scaling.fastest.result.samples_per_s:,.4g} samples/s, at ")
     assert knee.startswith("2 GPUs, at 100% ")
     assert verdict.title.startswith("Stable Diffusion 2.1, training on 2 to 8 GPUs of p4de")
+
+
+def test_titles_say_which_number_is_recommended_and_which_is_the_fastest(scaling, monkeypatch):
+    assert scaling.choice == ""
+    assert sweep_contents(scaling.sweeps)["points"]["legend"]["recommended"] == "recommended"
+    monkeypatch.setattr(explored, "PAYS", 0.99)
+    assert scaling.choice == "recommended: 2 GPUs, the knee; fastest: 8 GPUs"
+    found = sweep_contents(scaling.sweeps)
+    assert found["title"] == scaling.verdict.title == scaling.title
+    assert scaling.title.endswith(f", batch 64; {scaling.choice}")
+    assert found["points"]["legend"]["recommended"] == "recommended, at the knee"
+
+
+def test_the_picture_of_the_knee_names_the_fastest(monkeypatch, tmp_path):
+    monkeypatch.setattr(explored, "PAYS", 0.999)
+    titles = []
+    monkeypatch.setattr(
+        plots, "save_figure", lambda figure, _: titles.append(figure.axes[0].get_title("left"))
+    )
+    asked = ["--model", "sd21", "--gpus", "2,4", "--batch-size", "64", "--strategy", "ddp"]
+    assert main(["sweep", *asked, "--plot", str(tmp_path / "a.svg")]) == 0
+    said = titles[0].replace("\n", " ")
+    assert "training on 2 GPUs of p4de" in said
+    assert said.endswith("; recommended: 2 GPUs, the knee; fastest: 4 GPUs")
 
 
 def test_a_batch_that_grows_with_the_gpus_is_named_by_one_gpu(scaling):

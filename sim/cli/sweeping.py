@@ -177,9 +177,12 @@ def _case(sweeps: Sequence[Sweep]) -> str:
 def _draw(options: argparse.Namespace, sweeps: Sequence[Sweep], chosen: Sweep) -> None:
     """Write the pictures that are asked for, of a sweep and of its first point, and the report."""
     if options.plot is not None:
-        from sim.report.plots import save_figure
+        from sim.report.plots import plot_sweep, save_figure
 
-        save_figure(chosen.plot(), options.plot)
+        title = "; ".join(filter(None, (chosen.title, Scaling(tuple(sweeps)).choice)))
+        save_figure(
+            plot_sweep(chosen.rows(), title, chosen.scenario.cluster.device.memory_bytes), options.plot
+        )
         print(f"sim: wrote {options.plot}", file=sys.stderr)
     if options.trace or options.gantt:
         write_files(options, chosen.result_of(next(iter(chosen))))

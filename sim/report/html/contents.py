@@ -137,11 +137,12 @@ def _points_of(sweeps: Iterable[Sweep], chosen: Sweep) -> dict[str, Any]:
     places = {id(point): i for i, point in enumerate(ranked)}
     best = chosen.best_point()
     front = _front(ranked, simulated)
+    ring = f"{RECOMMENDED}, at the knee" if Scaling(tuple(sweeps)).choice else RECOMMENDED
     return {
         "task": sweeps[0].scenario.task,
         "unit": unit_of(Scaling(tuple(sweeps))),
         "strategies": [_look(name, ranked) for name in names],
-        "legend": {"band": BAND, "gpus": GPUS, "recommended": RECOMMENDED, "faded": FADED},
+        "legend": {"band": BAND, "gpus": GPUS, "recommended": ring, "faded": FADED},
         "columns": {key: [column[key] for column in columns] for key in (columns[0] if columns else {})},
         "shown": _shown(columns, sampled),
         "front": front,
