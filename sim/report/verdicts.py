@@ -28,7 +28,7 @@ from sim.report.panels import (
 )
 from sim.report.reasons import Account, account_of_best
 from sim.report.started import Runnable, best_started
-from sim.report.tables import command_of
+from sim.report.tables import command_of, measured_words
 
 RANKED_BY: Final[Mapping[str, str]] = {"cost": "the cost", "memory": "the memory"}
 """What is ranked by, where that is not the time."""
@@ -62,6 +62,7 @@ class Verdict(Hinting):
         lead: lines above all others, of a verdict on several numbers of GPUs.
         best_word: what the best is called.
         note: what else is to be said; empty where there is nothing.
+        measured: the factor of a measured run on compute, in words; empty without one.
     """
 
     title: str
@@ -86,6 +87,7 @@ class Verdict(Hinting):
     lead: tuple[Line, ...] = ()
     best_word: str = "best"
     note: str = ""
+    measured: str = ""
 
     @property
     def runner_up_ties(self) -> bool:
@@ -112,6 +114,7 @@ class Verdict(Hinting):
             word = "" if number else "if"
             lines.append((word, f"{change.name}: {change.words(self.best.strategy, self.objective)}"))
         lines += [("runs in", runs_in_words(self.runs_in)), *self._runnable_line()]
+        lines += [("measured", self.measured)] if self.measured else []
         lines.append(("trust", "exact: all times are given" if self.trust is None else str(self.trust)))
         notes = filter(None, (self.fair, self.note))
         return [*lines, *(("note", words) for words in notes)]
@@ -289,6 +292,7 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
         same_as=tuple(_said(point, values) for point in same),
         fastest=fastest,
         fastest_how="" if fastest is None else how(fastest, values),
+        measured=measured_words(sweep.scenario),
     )
 
 

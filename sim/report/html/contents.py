@@ -23,7 +23,7 @@ from sim.report.panels import Line
 from sim.report.plots.looks import BAND, FADED, GPUS, MARKERS, RECOMMENDED, label_of, strategy_look
 from sim.report.reasons import Account
 from sim.report.scalings import unit_of
-from sim.report.tables import account_in, command_of, lines_of
+from sim.report.tables import account_in, command_of, lines_of, measured_words
 from sim.report.verdicts import with_note
 from strategies.strategy import AnyScenario
 
@@ -257,7 +257,7 @@ def provenance(scenario: AnyScenario) -> list[Line]:
         ("device", f"{cluster.device.name}. {cluster.device.source}"),
         ("stack", f"{scenario.stack_name}: {stack.summary}. {stack.source}"),
         ("layer times", scenario.costs.provenance),
-        *([("measured", str(scenario.calibration))] if scenario.measured is not None else []),
+        *([("measured", measured_words(scenario))] if scenario.measured is not None else []),
         ("content", ", ".join(f"{name} {key}" for name, key in inputs_of(scenario).items())),
         ("diffusim", f"{version('diffusim')}, Python {python_version()}"),
     ]
