@@ -140,20 +140,29 @@ def _print(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> None:
 
 
 def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
-    """A remark that the question is of training, where nothing says so and the model could draw; else empty."""
+    """A remark on which task the question is of, where no flag of that task alone says so; else empty.
+
+    A question of training has it where the model could draw.
+    """
     from sim.report.facts import sampled_on
     from sim.report.numbers import drawn_words
 
-    own = (name for name in OPTIONS["train"] if name not in OPTIONS["sample"])
-    said = (
+    scenario = sweep.scenario
+    own = set(OPTIONS[scenario.task]).difference(
+        *(OPTIONS[task] for task in OPTIONS if task != scenario.task)
+    )
+    if (
         options.task
         or options.strategy
         or given_parameters(options)
         or any(hasattr(options, name) for name in own)
-    )
-    if said or sweep.scenario.task != "train" or sampled_on(sweep.scenario.model) is None:
+    ):
         return ""
-    several = drawn_words(sweep.scenario.options)[1]
+    several = drawn_words(scenario.options)[1]
+    if scenario.task == "sample":
+        return f"this is about drawing {several}; --task train asks about training"
+    if sampled_on(scenario.model) is None:
+        return ""
     return f"this is about training; --steps 20, or another flag of sampling, asks about drawing {several}"
 
 
