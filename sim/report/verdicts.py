@@ -51,7 +51,7 @@ class Verdict(Hinting):
         relieved: what the best of these recompute, where they lack memory without.
         changes: what would change the answer.
         trust: what published numbers say of estimates like this one; None where nothing is estimated.
-        fair: what is to be said of how the strategies compare; empty where each has its best partition.
+        fair: what is to be said of how points compare; empty where each strategy has its best partition.
         again: the command line that gives the best result again.
         fastest: the fastest point known, where memory is ranked by; else None.
         fastest_how: its parameters.
@@ -284,7 +284,7 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
         relieved={name: of.checkpointing for name, of in leaders.items() if of.checkpointing is not None},
         changes=tuple(told[1 if runs_in else 2 :]),
         trust=trust_in(best.result, sweep.scenario.cluster.device.name),
-        fair=fairness(sweep.points),
+        fair=fairness(sweep.points) or _one_copy_words(sweep),
         again=command_of(best.result),
         runs_in=runs_in,
         runnable=None if runs_in else told[1],
@@ -294,6 +294,14 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
         fastest_how="" if fastest is None else how(fastest, values),
         measured=measured_words(sweep.scenario),
     )
+
+
+def _one_copy_words(sweep: Sweep) -> str:
+    """That throughput of sampling is of one copy, where several might work side by side; else empty."""
+    scenario = sweep.scenario
+    if sweep.objective != "throughput" or scenario.task == "train" or scenario.workload.num_gpus == 1:
+        return ""
+    return "throughput is of one copy of the model; the objective cost compares copies side by side"
 
 
 def _said(point: Point, values: Tried) -> str:
