@@ -38,8 +38,8 @@ SYMBOLS: Final = dict(
     )
 )  # fmt: skip
 """Plotly's names of the markers of strategies."""
-DIGITS: Final = 5
-"""Significant digits of what is drawn of a point."""
+DIGITS: Final = 8
+"""Significant digits of what is drawn of a point: more than are shown, which are rounded once, as in text."""
 NOTHING: Final = "none: no point that is recommended fits"
 WHISKERS: Final = 60
 """Points whose bands are drawn: more would hide the points."""
