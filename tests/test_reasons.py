@@ -238,11 +238,11 @@ def test_other_runtimes_are_named_beside_the_best_that_runs():
 def test_the_best_that_runs_is_found_among_what_was_not_simulated_too():
     sweep = sim.sweep("sd21", gpus=8, batch_size=256, strategy="diffusionpipe,gpipe", workers=1)
     best = sweep.best_point()
-    before = best_started(sweep, best, {})
+    before = best_started(sweep, best)
     for point in sweep.points:
         if point.name == "gpipe" and point.result is not None:
             point.result = None
-    again = best_started(sweep, best, {})
+    again = best_started(sweep, best)
     assert again.result.times == before.result.times
     assert again.runs_in == before.runs_in
 

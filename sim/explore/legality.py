@@ -1,6 +1,6 @@
 """Legality: which runtimes run a point."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, Final
@@ -186,7 +186,7 @@ def within(name: str, points: Sequence[Point], scenario: AnyScenario) -> list[Po
     kept: dict[object, Point] = {}
     refused: dict[str, Point] = {}
     for point in points:
-        own = _kept_to(runtime, point, scenario)
+        own = kept_to(runtime, point, scenario)
         if reason := refusal(runtime, own, scenario):
             none = Point(None, point.name, reason=reason, kind=f"not in {name}", seamless=point.seamless)
             refused.setdefault(point.name, none)
@@ -197,8 +197,13 @@ def within(name: str, points: Sequence[Point], scenario: AnyScenario) -> list[Po
     return [*kept.values(), *sorted(others, key=lambda point: point.name not in runtime.rules)]
 
 
-def _kept_to(runtime: Runtime, point: Point, scenario: AnyScenario) -> Point:
-    """A point with the parameters that break the rule of a runtime as it allows them."""
+def kept_to(
+    runtime: Runtime,
+    point: Point,
+    scenario: AnyScenario,
+    held: Collection[str] = (RECOMPUTED,),
+) -> Point:
+    """A point with the parameters that break the rule of a runtime as it allows them; ``held`` stay as they are."""
     rule = runtime.rules.get(point.name)
     if rule is None or point.strategy is None:
         return point
@@ -206,8 +211,11 @@ def _kept_to(runtime: Runtime, point: Point, scenario: AnyScenario) -> Point:
         case = case_of(point.strategy, _there(point, scenario))
     except InfeasibleError:
         return point  # the sweep says why
-    changes = {name: of for name, of in rule.kept_to(case.parameters).items() if name != RECOMPUTED}
-    return replace(point, strategy=replace(point.strategy, **changes)) if changes else point  # type: ignore[type-var]
+    changes = {name: of for name, of in rule.kept_to(case.parameters).items() if name not in held}
+    if not changes:
+        return point
+    recomputed, own = changes.pop(RECOMPUTED, point.checkpointing), replace(point.strategy, **changes)  # type: ignore[type-var]
+    return Point(own, point.name, num_gpus=point.num_gpus, seamless=point.seamless, checkpointing=recomputed)
 
 
 def _there(point: Point, scenario: AnyScenario) -> AnyScenario:

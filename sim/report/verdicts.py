@@ -148,10 +148,14 @@ class Verdict(Hinting):
             return []
         result, runs_in = self.runnable.result, ", ".join(self.runnable.runs_in)
         named = self._named(result, self.runnable.how)
+        unsure, others = self.runnable.unsure, ""
         than = "a tie" if self.runnable.tie else self._worse_words(self.runnable.times)
-        others = f"; --runtime asks for the best of {', '.join(self.runnable.others)}" * bool(
-            self.runnable.others
-        )
+        if unsure:
+            than = than if self.runnable.tie else f"at most {than}"
+            better = "better" if self.objective in RANKED_BY else "faster"
+            others = f"; --runtime {' or '.join(unsure)} may find a {better} one"
+        elif self.runnable.others:
+            others = f"; --runtime asks for the best of {', '.join(self.runnable.others)}"
         return [("", f"{named}: {duration(result)}, {than}, runs in {runs_in}{others}")]
 
     def _worse_words(self, times: float) -> str:
@@ -223,6 +227,7 @@ def _runnable_json(runnable: Runnable) -> dict[str, Any]:
     own = {
         "tie": runnable.tie,
         "others": runnable.others,
+        "unsure": runnable.unsure,
         "runs_in": list(runnable.runs_in),
         "again": runnable.again,
     }
@@ -264,7 +269,7 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
     told = errands_done(
         sweep,
         (account_of_best, (sweep, best, None if sweep.objective == "memory" else other)),
-        *([] if runs_in else [(best_started, (sweep, best, values))]),
+        *([] if runs_in else [(best_started, (sweep, best))]),
         *changes_asked(sweep, best),
     )
     return Verdict(
