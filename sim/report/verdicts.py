@@ -227,7 +227,7 @@ def _runnable_json(runnable: Runnable) -> dict[str, Any]:
     own = {
         "tie": runnable.tie,
         "others": runnable.others,
-        "unsure": runnable.unsure,
+        "unsure": list(runnable.unsure),
         "runs_in": list(runnable.runs_in),
         "again": runnable.again,
     }
