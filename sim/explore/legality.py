@@ -5,12 +5,12 @@ from dataclasses import replace
 from math import prod
 from typing import Any, Final
 
-from profiles.errors import InfeasibleError, InputError, counted
+from profiles.errors import InfeasibleError, InputError
 from profiles.software import runtimes
-from profiles.software.levers import HALF
 from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
 from sim.asking.scenarios import KIND
 from sim.explore.points import Asked, Point
+from sim.outcomes.heeded import unheeded
 from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of
 from strategies.parameters import flag_of
@@ -147,18 +147,8 @@ def check_heeded(strategy: AnyStrategy, scenario: AnyScenario) -> None:
         InputError: there is one.
         InfeasibleError: the point does not exist.
     """
-    if isinstance(scenario, Scenario):
-        return
-    grid = getattr(getattr(strategy, "layout", lambda _: None)(scenario), "grid", None)
-    if grid is None:
-        return
-    workload = scenario.workload
-    gpus = counted(workload.num_gpus, "GPU")
-    if workload.heads == "padded" and grid.ulysses * grid.tensor == 1:
-        raise InputError(f"--heads is padded, but {strategy.name} does not divide attention heads on {gpus}")
-    if workload.all_to_all != HALF and grid.ulysses == 1:
-        asked = f"--all-to-all is {workload.all_to_all}"
-        raise InputError(f"{asked}, but {strategy.name} has no all-to-all on {gpus}")
+    for reason in unheeded(strategy, scenario).values():
+        raise InputError(reason)
 
 
 def check_runs(name: str, strategy: AnyStrategy, scenario: AnyScenario) -> Runtime:

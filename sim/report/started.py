@@ -67,7 +67,7 @@ def best_started(sweep: Sweep, best: Point) -> Runnable | None:
     score = first.score(objective)
     others = tuple(sorted(found.keys() - set(names), key=lambda name: (found[name].score(objective), name)))
     unsure = tuple(name for name, least in sorted(left.items()) if least < score)
-    words, again = how(result, tried([*sweep.points, first])), command_of(result)
+    words, again = how(result, tried([*sweep.points, first])), command_of(sweep.result_of(first))
     return Runnable(result, words, names, again, tie, score / best.score(objective), others, unsure)
 
 
@@ -83,7 +83,7 @@ def best_of_each(sweep: Sweep) -> Started:
         if least >= worst:
             continue
         if point.result is None and count == TRIED:
-            left = {name: least for name in names} | left
+            left = dict.fromkeys(names, least) | left
             continue
         count += point.result is None
         limit_s = inf if objective == "memory" else worst / point.price(objective)

@@ -285,7 +285,7 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
         changes=tuple(told[1 if runs_in else 2 :]),
         trust=trust_in(best.result, sweep.scenario.cluster.device.name),
         fair=fairness(sweep.points),
-        again=command_of(best.result),
+        again=command_of(sweep.result_of(best)),
         runs_in=runs_in,
         runnable=None if runs_in else told[1],
         copies=sweep.copies(best),
