@@ -12,7 +12,7 @@ from sim.asking.scenarios import KIND
 from sim.explore.points import Asked, Point
 from sim.outcomes.heeded import unheeded
 from sim.outcomes.results import Result
-from sim.outcomes.runs import parameters_of
+from sim.outcomes.runs import parameters_of, run_point
 from strategies.parameters import flag_of
 from strategies.registry import class_of
 from strategies.scenario import Scenario
@@ -95,19 +95,39 @@ def first_runtime(result: Result) -> Runtime:
         (one for one in of_task if case.strategy in one.rules), key=lambda one: bool(one.unknown(case.model))
     )
     why = (
-        "; ".join([*_nearly(having, case), *(one.refusal(case) for one in having)]) or "none has the strategy"
+        "; ".join([*_nearly(having, case, result), *(one.refusal(case) for one in having)])
+        or "none has the strategy"
     )
     raise InputError(f"no runtime is known that starts this {case.strategy}: {why}")
 
 
-def _nearly(runtimes: Sequence[Runtime], case: Case) -> Iterator[str]:
-    """With which other parameters beside degrees the first of some runtimes would run a case."""
+def _nearly(runtimes: Sequence[Runtime], case: Case, result: Result) -> Iterator[str]:
+    """With which other parameters beside degrees the first of some runtimes would run a case that then fits.
+
+    Where none fits, what the first that would run it lacks.
+    """
+    lacking: list[str] = []
     for runtime in runtimes:
         changes = runtime.rules[case.strategy].kept_to(case.parameters)
         if changes and not runtime.refusal(replace(case, parameters={**case.parameters, **changes})):
             flags = " ".join(f"{flag_of(name)} {value}" for name, value in changes.items())
-            yield f"with {flags} {runtime.name} runs it"
-            return
+            if not (lacks := _lacks(runtime, result)):
+                yield f"with {flags} {runtime.name} runs it"
+                return
+            lacking.append(f"with {flags} {runtime.name} would run it, but it does not fit: {lacks}")
+    yield from lacking[:1]
+
+
+def _lacks(runtime: Runtime, result: Result) -> str:
+    """Why the point of a result does not fit as a runtime runs it, in words; empty where it does."""
+    assert result.source is not None
+    scenario = result.source.scenario
+    own = kept_to(runtime, Point(result.source.strategy, result.strategy), scenario, held=())
+    assert own.strategy is not None
+    try:
+        return run_point(own.strategy, _there(own, scenario)).missing_memory or ""
+    except InfeasibleError as error:
+        return str(error)
 
 
 def _check_strategies(runtime: Runtime) -> None:
