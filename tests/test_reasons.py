@@ -7,6 +7,7 @@ import pytest
 
 import sim
 from sim.explore.legality import starters
+from sim.explore.points import Point
 from sim.outcomes.runs import run_point
 from sim.replay.metrics import exposed_communication_s
 from sim.replay.waits import MESSAGE, Way, awaited_s
@@ -284,6 +285,18 @@ def test_the_best_that_runs_may_recompute_what_its_runtime_always_does():
     assert point.checkpointing == "block"
     assert point.result.iteration_s == sim.sweep(**asked, runtime="torchtitan").best.iteration_s
     assert "torchtitan" not in best_of_each(sim.sweep(**asked, checkpointing="none")).best
+
+
+def test_no_runtime_is_asked_for_more_micro_batches_than_a_sweep_looks_at():
+    asked = {"gpus": 4, "batch_size": 4096, "pipeline_degree": 4, "micro_batches": 512, "memory": "999GiB"}
+    sweep = sim.sweep("sd21", strategy="1f1b", workers=1, **asked)
+
+    def found(count):
+        own = replace(sweep.best.source.strategy, micro_batches=count, optimizer="sharded")
+        return best_of_each(replace(sweep, points=[Point(own, "1f1b")], left=[], held={})).best
+
+    assert set(found(1024)) == {"torch-pipelining"}
+    assert found(2048) == {}
 
 
 def test_points_with_checkpointing_that_need_not_be_simulated_are_kept_apart():

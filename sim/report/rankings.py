@@ -20,7 +20,7 @@ from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import LETTERS, MEANINGS, held_fixed, how, tried
 from sim.report.numbers import band, drawn_words, duration
 from sim.report.panels import show_panel
-from sim.report.tables import console
+from sim.report.tables import command_of, console
 from sim.report.verdicts import Verdict, with_note
 from strategies.registry import baselines
 
@@ -307,3 +307,9 @@ def _not_applicable(points: Sequence[Point]) -> dict[str, list[str]]:
         if None not in counts:
             found.setdefault(str(counts.most_common(1)[0][0]), []).append(name)
     return found
+
+
+def command(point: Point) -> str:
+    """The command line that gives a simulated point again."""
+    assert point.result is not None
+    return command_of(point.result)

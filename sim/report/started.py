@@ -1,13 +1,13 @@
 """Started: the best point of each runtime, where none runs the best of all."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Final, NamedTuple
 
 from profiles.software.runtimes import all_runtimes
 from sim.explore.answers import bounds_of, take_bounds
 from sim.explore.legality import RECOMPUTED, kept_to, refusal, starters
-from sim.explore.points import Asked, Point
+from sim.explore.points import Asked, Point, groups
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
 from sim.report.changes import simulated_again
@@ -95,23 +95,29 @@ def best_of_each(sweep: Sweep) -> Started:
 
 def _promising(sweep: Sweep) -> Iterator[Point]:
     """The points that may fit, then what runtimes run in place of those that they refuse, bounded; none twice."""
-    points = [*sweep.points, *sweep.left]
-    known = set(map(_key, points))
+    points, scenario = [*sweep.points, *sweep.left], sweep.scenario
     yield from (point for point in points if point.recommended and not point.reason)
-    held = {*sweep.held, *(() if sweep.relief else (RECOMPUTED,))}
-    scenario = sweep.scenario
-    for runtime in all_runtimes().values():
-        if runtime.task != scenario.task or runtime.unknown(scenario.model.name):
+    known = set(map(_key, points))
+    for own in _in_place(sweep, points):
+        if own.strategy is None or _key(own) in known or not groups([own]):
             continue
-        for point in points:
-            own = kept_to(runtime, point, scenario, held)
-            if not own.recommended or _key(own) in known or refusal(runtime, own, scenario):
-                continue
-            known.add(_key(own))
-            asked = Asked(own.strategy, own.num_gpus or scenario.workload.num_gpus, own.checkpointing)
-            take_bounds(own, bounds_of(asked, scenario, rough=True), scenario.cluster.device.memory_bytes)
-            if not own.reason:
-                yield own
+        known.add(_key(own))
+        asked = Asked(own.strategy, own.num_gpus or scenario.workload.num_gpus, own.checkpointing)
+        take_bounds(own, bounds_of(asked, scenario, rough=True), scenario.cluster.device.memory_bytes)
+        if not own.reason:
+            yield own
+
+
+def _in_place(sweep: Sweep, points: Sequence[Point]) -> Iterator[Point]:
+    """What each runtime runs in place of points: those with the parameters that it refuses as it allows them.
+
+    What was asked for stays as it is.
+    """
+    scenario, held = sweep.scenario, {*sweep.held, *(() if sweep.relief else (RECOMPUTED,))}
+    for runtime in all_runtimes().values():
+        if runtime.task == scenario.task and not runtime.unknown(scenario.model.name):
+            there = (kept_to(runtime, point, scenario, held) for point in points if point.recommended)
+            yield from (own for own in there if not refusal(runtime, own, scenario))
 
 
 def _key(point: Point) -> tuple[object, ...]:
