@@ -14,7 +14,7 @@ from sim.report.changes import simulated_again
 from sim.report.descriptions import how, tried
 from sim.report.tables import command_of
 
-TRIED: Final = 24
+TRIED: Final = 8
 """Points that are simulated although the sweep did not need to: those that promise most of what runtimes run."""
 
 
