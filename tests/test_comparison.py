@@ -312,7 +312,7 @@ def test_a_sweep_a_result_and_a_file_are_compared_in_any_combination(batches, fo
     assert sim.compare(sweep, folder / "before.csv").questions[0].same == simulated
     (one,) = sim.compare(best, sweep).questions
     assert (one.same, one.moved, one.differing.keys()) == (1, [], {"strategies"})
-    with pytest.raises(InputError, match=r"^after is 3, must be a sweep, a result, or a file$"):
+    with pytest.raises(InputError, match=r"^after is of type int, must be a sweep, a result, or a file$"):
         sim.compare(best, 3)
     with pytest.raises(InputError, match=r"^question is 0z, but before holds 1 question: "):
         sim.compare(best, sweep, question="0z")
@@ -342,3 +342,17 @@ def test_the_questions_of_one_alone_are_named(batches, tmp_path):
         f"only in {store}: {found.only_before[0]}"
     ]
     assert "batch_size 32" in found.only_before[0]
+
+
+def test_of_several_numbers_of_gpus_the_fastest_wins_though_fewer_are_known_from_each_sweep(tmp_path):
+    scaling = sim.sweep("pixart", "a100-nvlink-8", [2, 4], steps=4, workers=1)
+    scaling.frame().to_csv(tmp_path / "rows.csv", index=False)
+    (record,) = read_records(tmp_path / "rows.csv")
+    assert record.winner.num_gpus == 4
+    assert record.points[record.winner].seconds == pytest.approx(scaling.best.latency_s)
+    simulated = {key for key, known in record.points.items() if known.status == "simulated"}
+    assert len(simulated) == len({_point(row) for row in scaling.rows() if row["status"] == "simulated"})
+
+
+def _point(row):
+    return row["strategy"], row["num_gpus"], str(row["parameters"])

@@ -26,7 +26,7 @@ from strategies.registry import baselines
 
 TIE: Final = " tie"
 """Mark of points that tie with the best."""
-TIED: Final = "tie: may be as fast as 1; points of one strategy are told apart by less"
+TIED: Final = "tie: may be as fast as 1, within the errors of both strategies, which differ"
 """What the mark means, and why points between others may lack it."""
 FRONT: Final = " *"
 """Mark of points of the Pareto front."""
@@ -270,8 +270,6 @@ def remarks(sweep: Sweep, verdict: Verdict | None) -> Iterator[str]:
     if verdict is not None:
         yield f"held fixed: {held_fixed(sweep.points, verdict.best)}"
         yield _times_words(sweep, verdict.best)
-        if sweep.scenario.measured is not None:
-            yield f"compute {sweep.scenario.calibration}"
     yield from _infeasible_words(sweep)
     ranked = sweep.ranked()
     counts = {

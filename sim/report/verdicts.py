@@ -28,7 +28,7 @@ from sim.report.panels import (
 )
 from sim.report.reasons import Account, account_of_best
 from sim.report.started import Runnable, best_started
-from sim.report.tables import command_of
+from sim.report.tables import command_of, measured_words
 
 RANKED_BY: Final[Mapping[str, str]] = {"cost": "the cost", "memory": "the memory"}
 """What is ranked by, where that is not the time."""
@@ -51,7 +51,7 @@ class Verdict(Hinting):
         relieved: what the best of these recompute, where they lack memory without.
         changes: what would change the answer.
         trust: what published numbers say of estimates like this one; None where nothing is estimated.
-        fair: what is to be said of how the strategies compare; empty where each has its best partition.
+        fair: what is to be said of how points compare; empty where each strategy has its best partition.
         again: the command line that gives the best result again.
         fastest: the fastest point known, where memory is ranked by; else None.
         fastest_how: its parameters.
@@ -60,7 +60,9 @@ class Verdict(Hinting):
         copies: of the best that work side by side where cost is ranked by, each on images of its own.
         same_as: points of other strategies that are the best under another name, in words.
         lead: lines above all others, of a verdict on several numbers of GPUs.
+        best_word: what the best is called.
         note: what else is to be said; empty where there is nothing.
+        measured: the factor of a measured run on compute, in words; empty without one.
     """
 
     title: str
@@ -83,7 +85,9 @@ class Verdict(Hinting):
     copies: int = 1
     same_as: tuple[str, ...] = ()
     lead: tuple[Line, ...] = ()
+    best_word: str = "best"
     note: str = ""
+    measured: str = ""
 
     @property
     def runner_up_ties(self) -> bool:
@@ -96,7 +100,7 @@ class Verdict(Hinting):
         named = self._named(self.best, self.how)
         lines = [
             *self.lead,
-            ("at the knee" if len(self.lead) > 1 else "best", named),
+            (self.best_word, named),
             *(("", f"the same: {words}") for words in self.same_as),
             *result_lines(self.best, self.account),
             *self._copies_line(),
@@ -110,6 +114,7 @@ class Verdict(Hinting):
             word = "" if number else "if"
             lines.append((word, f"{change.name}: {change.words(self.best.strategy, self.objective)}"))
         lines += [("runs in", runs_in_words(self.runs_in)), *self._runnable_line()]
+        lines += [("measured", self.measured)] if self.measured else []
         lines.append(("trust", "exact: all times are given" if self.trust is None else str(self.trust)))
         notes = filter(None, (self.fair, self.note))
         return [*lines, *(("note", words) for words in notes)]
@@ -284,7 +289,7 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
         relieved={name: of.checkpointing for name, of in leaders.items() if of.checkpointing is not None},
         changes=tuple(told[1 if runs_in else 2 :]),
         trust=trust_in(best.result, sweep.scenario.cluster.device.name),
-        fair=fairness(sweep.points),
+        fair=fairness(sweep.points) or _one_copy_words(sweep),
         again=command_of(sweep.result_of(best)),
         runs_in=runs_in,
         runnable=None if runs_in else told[1],
@@ -292,7 +297,16 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
         same_as=tuple(_said(point, values) for point in same),
         fastest=fastest,
         fastest_how="" if fastest is None else how(fastest, values),
+        measured=measured_words(sweep.scenario),
     )
+
+
+def _one_copy_words(sweep: Sweep) -> str:
+    """That throughput of sampling is of one copy, where several might work side by side; else empty."""
+    scenario = sweep.scenario
+    if sweep.objective != "throughput" or scenario.task == "train" or scenario.workload.num_gpus == 1:
+        return ""
+    return "throughput is of one copy of the model; the objective cost compares copies side by side"
 
 
 def _said(point: Point, values: Tried) -> str:
