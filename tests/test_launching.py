@@ -15,6 +15,7 @@ import sim
 from profiles.architectures.models import model_names
 from profiles.errors import InputError
 from profiles.software.runtimes import RUNTIMES, Case, Rule, all_runtimes, find_runtime, read_runtime, runs_in
+from profiles.units import GIB
 from sim.cli.main import main
 from sim.explore.legality import case_of, runtimes_of
 from sim.launching.launch import launch_of
@@ -483,6 +484,23 @@ def test_a_point_that_one_other_parameter_would_start_says_so():
     assert sim.launch("sd21", "1f1b", **(asked | {"optimizer": "replicated"})).runtime == "torch-pipelining"
     row = sim.run("sd21", "1f1b", **asked)
     assert ("runs in", "no runtime that is known here") in lines_of(row, account_in(row))
+
+
+def test_no_parameter_is_advised_with_which_a_point_does_not_fit():
+    asked = {"gpus": 8, "pipeline_degree": 4, "micro_batches": 8}
+    there = sim.run("sd21", "1f1b", **asked, optimizer="replicated").peak_memory_bytes / GIB - 0.1
+    assert sim.run("sd21", "1f1b", **asked, optimizer="sharded", memory=f"{there}GiB").fits_memory
+    said = rf"with optimizer replicated torch-pipelining would run it, but it does not fit: needs {there + 0.1:.1f} GiB"
+    with pytest.raises(InputError, match=said):
+        sim.launch("sd21", "1f1b", **asked, optimizer="sharded", memory=f"{there}GiB")
+
+
+def test_what_was_not_read_says_so_in_a_sentence():
+    asked = {"pipeline_degree": 2, "micro_batches": 4, "batch_size": 64, "gpus": 4}
+    unread = sim.launch("sd3-medium", "1f1b", runtime="diffusion-pipe", **asked)
+    assert unread.notes[0] == "no version of it was checked"
+    read = sim.launch("sd21", "1f1b", runtime="torch-pipelining", **asked)
+    assert read.notes[0] == f"for {find_runtime('torch-pipelining').version}"
 
 
 def test_what_the_simulation_says_of_a_point_is_no_word_of_the_runtime(capsys):

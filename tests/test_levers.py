@@ -1,5 +1,6 @@
 """Levers scale what they scale: steps that are skipped, products and weights in fp8, exchanges in fp8."""
 
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from profiles.software import levers
 from profiles.software.levers import HALF, device_in, load_levers, products_in_fp8
 from profiles.software.levers import LEVERS as SHIPPED
 from sim.outcomes.runs import bound, run_point
+from strategies.parameters import flag_of
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
@@ -144,6 +146,23 @@ def test_what_a_point_does_not_heed_is_refused_where_it_is_asked_for_alone_and_n
     assert {point.name for point in found if point.status == "simulated"} == {"ring", "ulysses"}
     with pytest.raises(InputError, match=r"cache_steps is 0\.23, which skips none of 4 steps"):
         flux(cache_steps=0.23)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "given", "kept"),
+    [
+        ("distrifusion", {"all_to_all": "fp8"}, False),
+        ("ring", {"heads": "padded"}, False),
+        ("ulysses", {"all_to_all": "fp8"}, True),
+    ],
+)
+def test_the_command_that_gives_the_best_again_runs(strategy, given, kept, ask):
+    asked = {"model": "flux-dev", "cluster": "p5", "gpus": 4, "steps": 2, **given}
+    sweep = sim.sweep(strategy=strategy, workers=1, **asked)
+    (flag,) = given
+    again = sweep.verdict.again
+    assert (flag_of(flag) in again, flag in sweep.best.flags) == (kept, kept)
+    assert ask(*shlex.split(again)[1:])["latency_s"] == sweep.best.latency_s
 
 
 def test_titles_name_the_levers_and_say_what_is_not_modelled():

@@ -7,11 +7,12 @@ import pytest
 
 import sim
 from sim.explore.legality import starters
+from sim.explore.points import Point
 from sim.outcomes.runs import run_point
 from sim.replay.metrics import exposed_communication_s
 from sim.replay.waits import MESSAGE, Way, awaited_s
 from sim.report.reasons import COUNTS, account_of, delays, shares
-from sim.report.started import best_started
+from sim.report.started import best_of_each, best_started
 
 PIXART = {"resolution": 512, "steps": 4}
 
@@ -238,13 +239,89 @@ def test_other_runtimes_are_named_beside_the_best_that_runs():
 def test_the_best_that_runs_is_found_among_what_was_not_simulated_too():
     sweep = sim.sweep("sd21", gpus=8, batch_size=256, strategy="diffusionpipe,gpipe", workers=1)
     best = sweep.best_point()
-    before = best_started(sweep, best, {})
+    before = best_started(sweep, best)
     for point in sweep.points:
         if point.name == "gpipe" and point.result is not None:
             point.result = None
-    again = best_started(sweep, best, {})
+    again = best_started(sweep, best)
     assert again.result.times == before.result.times
     assert again.runs_in == before.runs_in
+
+
+FLUX = {
+    "model": "flux-dev",
+    "cluster": "l40-pcie-8",
+    "gpus": 4,
+    "device": "h100-80gb-sxm",
+    "resolution": 1024,
+}
+ALPHA = {"model": "pixart", "cluster": "l40-pcie-8", "gpus": 8, "resolution": 1024}
+
+
+@pytest.mark.parametrize(
+    ("asked", "runtime", "latency_s"), [(FLUX, "xdit", 2.338), (ALPHA, "xdit-scripts", 0.593)]
+)
+def test_the_best_that_runs_is_that_of_a_sweep_in_its_runtime(asked, runtime, latency_s):
+    sweep = sim.sweep(**asked, steps=20, workers=1)
+    found = sweep.verdict.runnable
+    assert (found.runs_in, found.unsure) == ((runtime,), ())
+    assert found.result.latency_s == pytest.approx(latency_s, abs=0.001)
+    assert "receive after" in found.how
+    for name, point in best_of_each(sweep).best.items():
+        own = sim.sweep(**asked, steps=20, runtime=name, workers=1).best
+        assert point.result.latency_s == own.latency_s
+
+
+def test_what_was_held_stays_in_the_best_that_runs():
+    sweep = sim.sweep(**FLUX, steps=2, strategy="pipefusion", receive="before", workers=1)
+    assert sweep.verdict.runnable is None
+    free = sim.sweep(**FLUX, steps=2, strategy="pipefusion", workers=1)
+    assert free.verdict.runnable.result.parameters["receive"] == "after"
+
+
+def test_the_best_that_runs_may_recompute_what_its_runtime_always_does():
+    asked = {"model": "flux-dev", "cluster": "h100-nvlink-8", "gpus": 8, "strategy": "fsdp", "workers": 1}
+    point = best_of_each(sim.sweep(**asked)).best["torchtitan"]
+    assert point.checkpointing == "block"
+    assert point.result.iteration_s == sim.sweep(**asked, runtime="torchtitan").best.iteration_s
+    assert "torchtitan" not in best_of_each(sim.sweep(**asked, checkpointing="none")).best
+
+
+def test_no_runtime_is_asked_for_more_micro_batches_than_a_sweep_looks_at():
+    asked = {"gpus": 4, "batch_size": 4096, "pipeline_degree": 4, "micro_batches": 512, "memory": "999GiB"}
+    sweep = sim.sweep("sd21", strategy="1f1b", workers=1, **asked)
+
+    def found(count):
+        own = replace(sweep.best.source.strategy, micro_batches=count, optimizer="sharded")
+        return best_of_each(replace(sweep, points=[Point(own, "1f1b")], left=[], held={})).best
+
+    assert set(found(1024)) == {"torch-pipelining"}
+    assert found(2048) == {}
+
+
+def test_points_with_checkpointing_that_need_not_be_simulated_are_kept_apart():
+    asked = {
+        "model": "wan2.1-1.3b",
+        "cluster": "h100-nvlink-8",
+        "gpus": 4,
+        "batch_size": 4,
+        "frozen": "cached",
+    }
+    sweep = sim.sweep(**asked, memory="40GiB", workers=1)
+    assert sweep.left
+    assert {point.status for point in sweep.left} == {"bounded"}
+    assert all(point.checkpointing and point not in sweep.points for point in sweep.left)
+
+
+def test_a_better_one_that_was_not_looked_for_is_not_ruled_out(monkeypatch):
+    monkeypatch.setattr("sim.report.started.TRIED", 0)
+    sweep = sim.sweep(**FLUX, steps=20, workers=1)
+    found = sweep.verdict.runnable
+    assert found.unsure == ("xdit",)
+    said = " ".join(str(sweep.verdict).replace("│", "").split())
+    assert f"at most {found.times:.2f} x the time, runs in " in said
+    assert "; --runtime xdit may find a faster one" in said
+    assert sweep.verdict.to_json()["runnable"]["unsure"] == ["xdit"]
 
 
 def test_a_vae_on_all_gpus_is_offered_where_one_is_included():

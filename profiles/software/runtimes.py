@@ -17,6 +17,8 @@ from profiles.mappings import FrozenMapping
 RUNTIMES: Final = Path(__file__).parents[1] / "runtimes"
 BECAUSE: Final = "because"
 """Key of a rule's reason, beside the parameters that it is about."""
+UNCHECKED: Final = "not checked"
+"""In place of a version that was read."""
 LEAST: Final = "least"
 """Key of a rule's smallest values, by parameter."""
 

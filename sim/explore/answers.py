@@ -65,7 +65,7 @@ class Answer:
         return found
 
 
-def _bounds_of(asked: Asked, scenario: AnyScenario, *, rough: bool) -> Bounds | InfeasibleError:
+def bounds_of(asked: Asked, scenario: AnyScenario, *, rough: bool) -> Bounds | InfeasibleError:
     """Bounds of a point, rough ones where that spares time, or the reason why it does not exist."""
     there = asked.at(scenario)
     memory_bytes = there.cluster.device.memory_bytes
@@ -103,7 +103,7 @@ class Task(NamedTuple):
     def answers(self, scenario: AnyScenario) -> "Answers":
         """What there is to know of its points."""
         if self.limits_s is None:
-            return [_bounds_of(asked, scenario, rough=self.rough) for asked in self.points]
+            return [bounds_of(asked, scenario, rough=self.rough) for asked in self.points]
         pairs = zip(self.points, self.limits_s, strict=True)
         return [answer_of(asked, scenario, limit_s) for asked, limit_s in pairs]
 

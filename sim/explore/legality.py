@@ -1,18 +1,18 @@
 """Legality: which runtimes run a point."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, Final
 
-from profiles.errors import InfeasibleError, InputError, counted
+from profiles.errors import InfeasibleError, InputError
 from profiles.software import runtimes
-from profiles.software.levers import HALF
 from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
 from sim.asking.scenarios import KIND
 from sim.explore.points import Asked, Point
+from sim.outcomes.heeded import unheeded
 from sim.outcomes.results import Result
-from sim.outcomes.runs import parameters_of
+from sim.outcomes.runs import parameters_of, run_point
 from strategies.parameters import flag_of
 from strategies.registry import class_of
 from strategies.scenario import Scenario
@@ -95,19 +95,39 @@ def first_runtime(result: Result) -> Runtime:
         (one for one in of_task if case.strategy in one.rules), key=lambda one: bool(one.unknown(case.model))
     )
     why = (
-        "; ".join([*_nearly(having, case), *(one.refusal(case) for one in having)]) or "none has the strategy"
+        "; ".join([*_nearly(having, case, result), *(one.refusal(case) for one in having)])
+        or "none has the strategy"
     )
     raise InputError(f"no runtime is known that starts this {case.strategy}: {why}")
 
 
-def _nearly(runtimes: Sequence[Runtime], case: Case) -> Iterator[str]:
-    """With which other parameters beside degrees the first of some runtimes would run a case."""
+def _nearly(runtimes: Sequence[Runtime], case: Case, result: Result) -> Iterator[str]:
+    """With which other parameters beside degrees the first of some runtimes would run a case that then fits.
+
+    Where none fits, what the first that would run it lacks.
+    """
+    lacking: list[str] = []
     for runtime in runtimes:
         changes = runtime.rules[case.strategy].kept_to(case.parameters)
         if changes and not runtime.refusal(replace(case, parameters={**case.parameters, **changes})):
             flags = " ".join(f"{flag_of(name)} {value}" for name, value in changes.items())
-            yield f"with {flags} {runtime.name} runs it"
-            return
+            if not (lacks := _lacks(runtime, result)):
+                yield f"with {flags} {runtime.name} runs it"
+                return
+            lacking.append(f"with {flags} {runtime.name} would run it, but it does not fit: {lacks}")
+    yield from lacking[:1]
+
+
+def _lacks(runtime: Runtime, result: Result) -> str:
+    """Why the point of a result does not fit as a runtime runs it, in words; empty where it does."""
+    assert result.source is not None
+    scenario = result.source.scenario
+    own = kept_to(runtime, Point(result.source.strategy, result.strategy), scenario, held=())
+    assert own.strategy is not None
+    try:
+        return run_point(own.strategy, _there(own, scenario)).missing_memory or ""
+    except InfeasibleError as error:
+        return str(error)
 
 
 def _check_strategies(runtime: Runtime) -> None:
@@ -147,18 +167,8 @@ def check_heeded(strategy: AnyStrategy, scenario: AnyScenario) -> None:
         InputError: there is one.
         InfeasibleError: the point does not exist.
     """
-    if isinstance(scenario, Scenario):
-        return
-    grid = getattr(getattr(strategy, "layout", lambda _: None)(scenario), "grid", None)
-    if grid is None:
-        return
-    workload = scenario.workload
-    gpus = counted(workload.num_gpus, "GPU")
-    if workload.heads == "padded" and grid.ulysses * grid.tensor == 1:
-        raise InputError(f"--heads is padded, but {strategy.name} does not divide attention heads on {gpus}")
-    if workload.all_to_all != HALF and grid.ulysses == 1:
-        asked = f"--all-to-all is {workload.all_to_all}"
-        raise InputError(f"{asked}, but {strategy.name} has no all-to-all on {gpus}")
+    for reason in unheeded(strategy, scenario).values():
+        raise InputError(reason)
 
 
 def check_runs(name: str, strategy: AnyStrategy, scenario: AnyScenario) -> Runtime:
@@ -186,7 +196,7 @@ def within(name: str, points: Sequence[Point], scenario: AnyScenario) -> list[Po
     kept: dict[object, Point] = {}
     refused: dict[str, Point] = {}
     for point in points:
-        own = _kept_to(runtime, point, scenario)
+        own = kept_to(runtime, point, scenario)
         if reason := refusal(runtime, own, scenario):
             none = Point(None, point.name, reason=reason, kind=f"not in {name}", seamless=point.seamless)
             refused.setdefault(point.name, none)
@@ -197,8 +207,13 @@ def within(name: str, points: Sequence[Point], scenario: AnyScenario) -> list[Po
     return [*kept.values(), *sorted(others, key=lambda point: point.name not in runtime.rules)]
 
 
-def _kept_to(runtime: Runtime, point: Point, scenario: AnyScenario) -> Point:
-    """A point with the parameters that break the rule of a runtime as it allows them."""
+def kept_to(
+    runtime: Runtime,
+    point: Point,
+    scenario: AnyScenario,
+    held: Collection[str] = (RECOMPUTED,),
+) -> Point:
+    """A point with the parameters that break the rule of a runtime as it allows them; ``held`` stay as they are."""
     rule = runtime.rules.get(point.name)
     if rule is None or point.strategy is None:
         return point
@@ -206,8 +221,11 @@ def _kept_to(runtime: Runtime, point: Point, scenario: AnyScenario) -> Point:
         case = case_of(point.strategy, _there(point, scenario))
     except InfeasibleError:
         return point  # the sweep says why
-    changes = {name: of for name, of in rule.kept_to(case.parameters).items() if name != RECOMPUTED}
-    return replace(point, strategy=replace(point.strategy, **changes)) if changes else point  # type: ignore[type-var]
+    changes = {name: of for name, of in rule.kept_to(case.parameters).items() if name not in held}
+    if not changes:
+        return point
+    recomputed, own = changes.pop(RECOMPUTED, point.checkpointing), replace(point.strategy, **changes)  # type: ignore[type-var]
+    return Point(own, point.name, num_gpus=point.num_gpus, seamless=point.seamless, checkpointing=recomputed)
 
 
 def _there(point: Point, scenario: AnyScenario) -> AnyScenario:

@@ -76,6 +76,7 @@ class Sweep(Hinting):
         held: parameters that all points keep to.
         runtime: the name of one that runs all points; None where none must.
         workers: processes of ours that worked on it, as many as make the replays of its verdict.
+        left: points with checkpointing that were bounded, and need not be simulated.
     """
 
     scenario: AnyScenario
@@ -87,6 +88,7 @@ class Sweep(Hinting):
     held: Mapping[str, Any] = field(default_factory=dict)
     runtime: str | None = None
     workers: int = 1
+    left: list[Point] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.objective not in (offered := objectives(self.scenario)):
@@ -334,3 +336,4 @@ def run_sweep(
                     fresh = next_reliefs(sweep, again)  # what was found to lack memory only now
         finally:
             sweep.points += [point for point in again if point.status == "simulated"] or nearest(sweep, again)
+            sweep.left = [point for point in again if point.status == "bounded"]

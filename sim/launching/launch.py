@@ -8,7 +8,7 @@ from typing import Any
 from profiles.architectures.models import Model
 from profiles.errors import InputError
 from profiles.machines.clusters import Cluster
-from profiles.software.runtimes import Runtime, find_runtime
+from profiles.software.runtimes import UNCHECKED, Runtime, find_runtime
 from sim.api import run
 from sim.asking.arguments import speaks_of_parameters
 from sim.explore.legality import case_of, first_runtime
@@ -61,4 +61,5 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
     text, *notes = commented(start, (SAMPLERS | TRAINERS)[runtime.name](start))
     lacking = [f"{result.strategy} does not fit: {result.missing_memory}"] if result.missing_memory else []
     remarks = (*result.source.remarks, *lacking)
-    return Launch(runtime.name, text.rstrip("\n") + "\n", (f"for {runtime.version}", *notes), remarks)
+    read = "no version of it was checked" if runtime.version == UNCHECKED else f"for {runtime.version}"
+    return Launch(runtime.name, text.rstrip("\n") + "\n", (read, *notes), remarks)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from profiles.costs.bands import Doubt
 from profiles.errors import InputError, counted
 from profiles.mappings import FrozenMapping
+from sim.outcomes.heeded import unheeded
 from sim.outcomes.hints import no_attribute
 from sim.outcomes.measures import Measures
 from sim.outcomes.phrases import activity, missing_memory
@@ -296,7 +297,9 @@ class Result:
         """The flags of ``sim run`` that give the result again, by name."""
         where = {"model": self.model, "cluster": self.cluster, "stack": self.stack, "gpus": self.num_gpus}
         point = {"batch_size": self.batch_size, "strategy": self.strategy, **self.parameters}
-        return {**where, **point, **self.asked, **self.options}
+        given = {**where, **point, **self.asked, **self.options}
+        left = () if self.source is None else unheeded(self.source.strategy, self.source.scenario)
+        return {key: value for key, value in given.items() if key not in left}
 
     @property
     def experiment(self) -> str:

@@ -1,14 +1,17 @@
 """Started: the best point of each runtime, where none runs the best of all."""
 
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Final, NamedTuple
 
-from sim.explore.legality import starters
-from sim.explore.points import Point
+from profiles.software.runtimes import all_runtimes
+from sim.explore.answers import bounds_of, take_bounds
+from sim.explore.legality import RECOMPUTED, kept_to, refusal, starters
+from sim.explore.points import Asked, Point, groups
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
 from sim.report.changes import simulated_again
-from sim.report.descriptions import Tried, how
+from sim.report.descriptions import how, tried
 from sim.report.tables import command_of
 
 TRIED: Final = 8
@@ -25,7 +28,8 @@ class Runnable(NamedTuple):
         again: the command line that gives its result again.
         tie: whether it ties with the best of all.
         times: what it takes over what the best takes, of what is ranked by.
-        others: other runtimes that run some point; what each runs fastest, ``--runtime`` says, which recomputes for it.
+        others: other runtimes that run some point; what each runs best, ``--runtime`` says.
+        unsure: runtimes that may run a better one: not all that promise more were simulated.
     """
 
     result: Result
@@ -35,11 +39,24 @@ class Runnable(NamedTuple):
     tie: bool
     times: float
     others: tuple[str, ...]
+    unsure: tuple[str, ...]
 
 
-def best_started(sweep: Sweep, best: Point, values: Tried) -> Runnable | None:
+class Started(NamedTuple):
+    """What a search for the best point of each runtime found.
+
+    Attributes:
+        best: the best point by runtime.
+        left: what the points that were not simulated cannot undercut, at their best, by runtime.
+    """
+
+    best: dict[str, Point]
+    left: dict[str, float]
+
+
+def best_started(sweep: Sweep, best: Point) -> Runnable | None:
     """The best point that runtimes run; None where there is none that fits."""
-    found = best_of_each(sweep)
+    found, left = best_of_each(sweep)
     if not found:
         return None
     objective, first = sweep.objective, min(found.values(), key=lambda point: point.score(sweep.objective))
@@ -47,28 +64,65 @@ def best_started(sweep: Sweep, best: Point, values: Tried) -> Runnable | None:
     assert result is not None
     alike = sweep.twins().get(id(first), first)  # of points with one result the first says whether they tie
     tie = alike is best or alike.tied(best, objective)
-    times = first.score(objective) / best.score(objective)
+    score = first.score(objective)
     others = tuple(sorted(found.keys() - set(names), key=lambda name: (found[name].score(objective), name)))
-    words, again = how(result, values), command_of(result)
-    return Runnable(result, words, names, again, tie, times, others)
+    unsure = tuple(name for name, least in sorted(left.items()) if least < score)
+    words, again = how(result, tried([*sweep.points, first])), command_of(sweep.result_of(first))
+    return Runnable(result, words, names, again, tie, score / best.score(objective), others, unsure)
 
 
-def best_of_each(sweep: Sweep) -> dict[str, Point]:
+def best_of_each(sweep: Sweep) -> Started:
     """The best point of each runtime that runs any, among them a few that were not simulated but may be better."""
-    objective, left = sweep.objective, TRIED
+    objective = sweep.objective
     found: dict[str, Point] = {}
-    points = [point for point in sweep.points if point.recommended and not point.reason]
-    for point in sorted(points, key=lambda point: _least(point, objective)):
+    left: dict[str, float] = {}
+    count = 0
+    for point in sorted(_promising(sweep), key=lambda point: _least(point, objective)):
         least, names = _least(point, objective), starters(point, sweep.scenario)
         worst = max((found[name].score(objective) if name in found else inf for name in names), default=0.0)
-        if least >= worst or (point.result is None and not left):
+        if least >= worst:
             continue
-        left -= point.result is None
+        if point.result is None and count == TRIED:
+            left = dict.fromkeys(names, least) | left
+            continue
+        count += point.result is None
         limit_s = inf if objective == "memory" else worst / point.price(objective)
         known = point if point.result is not None else simulated_again(point, sweep.scenario, limit_s)
         score = known.score(objective)
         found |= {name: known for name in names if name not in found or score < found[name].score(objective)}
-    return {name: point for name, point in found.items() if point.status == "simulated"}
+    return Started({name: point for name, point in found.items() if point.status == "simulated"}, left)
+
+
+def _promising(sweep: Sweep) -> Iterator[Point]:
+    """The points that may fit, then what runtimes run in place of those that they refuse, bounded; none twice."""
+    points, scenario = [*sweep.points, *sweep.left], sweep.scenario
+    yield from (point for point in points if point.recommended and not point.reason)
+    known = set(map(_key, points))
+    for own in _in_place(sweep, points):
+        if own.strategy is None or _key(own) in known or not groups([own]):
+            continue
+        known.add(_key(own))
+        asked = Asked(own.strategy, own.num_gpus or scenario.workload.num_gpus, own.checkpointing)
+        take_bounds(own, bounds_of(asked, scenario, rough=True), scenario.cluster.device.memory_bytes)
+        if not own.reason:
+            yield own
+
+
+def _in_place(sweep: Sweep, points: Sequence[Point]) -> Iterator[Point]:
+    """What each runtime runs in place of points: those with the parameters that it refuses as it allows them.
+
+    What was asked for stays as it is.
+    """
+    scenario, held = sweep.scenario, {*sweep.held, *(() if sweep.relief else (RECOMPUTED,))}
+    for runtime in all_runtimes().values():
+        if runtime.task == scenario.task and not runtime.unknown(scenario.model.name):
+            there = (kept_to(runtime, point, scenario, held) for point in points if point.recommended)
+            yield from (own for own in there if not refusal(runtime, own, scenario))
+
+
+def _key(point: Point) -> tuple[object, ...]:
+    """What tells a point from others."""
+    return point.strategy, point.num_gpus, point.checkpointing
 
 
 def _least(point: Point, objective: str) -> float:

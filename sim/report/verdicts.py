@@ -153,10 +153,14 @@ class Verdict(Hinting):
             return []
         result, runs_in = self.runnable.result, ", ".join(self.runnable.runs_in)
         named = self._named(result, self.runnable.how)
+        unsure, others = self.runnable.unsure, ""
         than = "a tie" if self.runnable.tie else self._worse_words(self.runnable.times)
-        others = f"; --runtime asks for the best of {', '.join(self.runnable.others)}" * bool(
-            self.runnable.others
-        )
+        if unsure:
+            than = than if self.runnable.tie else f"at most {than}"
+            better = "better" if self.objective in RANKED_BY else "faster"
+            others = f"; --runtime {' or '.join(unsure)} may find a {better} one"
+        elif self.runnable.others:
+            others = f"; --runtime asks for the best of {', '.join(self.runnable.others)}"
         return [("", f"{named}: {self._took_words(result)}, {than}, runs in {runs_in}{others}")]
 
     def _took_words(self, result: Result) -> str:
@@ -235,6 +239,7 @@ def _runnable_json(runnable: Runnable) -> dict[str, Any]:
     own = {
         "tie": runnable.tie,
         "others": runnable.others,
+        "unsure": list(runnable.unsure),
         "runs_in": list(runnable.runs_in),
         "again": runnable.again,
     }
@@ -278,7 +283,7 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
         errands_done(
             sweep,
             (account_of_best, (sweep, best, None if by_memory else other)),
-            *([] if runs_in else [(best_started, (sweep, best, values))]),
+            *([] if runs_in else [(best_started, (sweep, best))]),
             *([(fastest_of, (sweep,))] if by_memory else []),
             *changes_asked(sweep, best),
         )
@@ -298,7 +303,7 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
         changes=tuple(told),
         trust=trust_in(best.result, sweep.scenario.cluster.device.name),
         fair=fairness(sweep.points) or _one_copy_words(sweep),
-        again=command_of(best.result),
+        again=command_of(sweep.result_of(best)),
         runs_in=runs_in,
         runnable=runnable,
         copies=sweep.copies(best),
