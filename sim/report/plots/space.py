@@ -34,7 +34,7 @@ ASKED: Final[Mapping[str, tuple[str, ...]]] = {
     "sample": ("model", "cluster", "stack", "batch_size", "resolution", "steps", "guidance"),
 }
 """Keys by which scenarios of a task differ; a sampler may use fewer GPUs than there are."""
-Answers = Sweep | Scaling | Iterable[Sweep | Scaling | ChartRow]
+Drawable = Sweep | Scaling | Iterable[Sweep | Scaling | ChartRow]
 """What is drawn: sweeps, or rows of them."""
 TIE_HATCH: Final = "///"
 
@@ -80,7 +80,7 @@ class WinnersInfo:
         return any(winner and winner.ties for line in self.winners for winner in line)
 
 
-def plot_winners_info(rows: Answers, across: str, down: str, baseline: str | None = None) -> WinnersInfo:
+def plot_winners_info(rows: Drawable, across: str, down: str, baseline: str | None = None) -> WinnersInfo:
     """The values that ``plot_winners`` draws.
 
     Args:
@@ -114,7 +114,7 @@ def plot_winners_info(rows: Answers, across: str, down: str, baseline: str | Non
     return WinnersInfo(vertical, horizontal, winners, over, units.pop() if len(units) == 1 else "samples")
 
 
-def _rows_with(asked: Answers, **keys: str) -> list[ChartRow]:
+def _rows_with(asked: Drawable, **keys: str) -> list[ChartRow]:
     """The rows of what is to be drawn, all of which have some keys.
 
     Raises:
@@ -162,7 +162,7 @@ def _winner(rows: Sequence[ChartRow], over: Sequence[str]) -> Winner | None:
 
 
 def plot_winners(
-    rows: Answers,
+    rows: Drawable,
     across: str,
     down: str,
     title: str = "",
@@ -272,7 +272,7 @@ class ScalingInfo:
     speeds: dict[str, list[float | None]]
 
 
-def plot_scaling_info(rows: Answers, across: str) -> ScalingInfo:
+def plot_scaling_info(rows: Drawable, across: str) -> ScalingInfo:
     """The values that ``plot_scaling`` draws: of several results at one place, the fastest.
 
     Args:
@@ -296,7 +296,7 @@ def plot_scaling_info(rows: Answers, across: str) -> ScalingInfo:
     return ScalingInfo(values, {name: [best[name].get(x) for x in values] for name in names})
 
 
-def plot_scaling(rows: Answers, across: str, title: str = "", ax: Axes | None = None) -> Figure:
+def plot_scaling(rows: Drawable, across: str, title: str = "", ax: Axes | None = None) -> Figure:
     """The throughput per GPU of the best point of each strategy along one axis, values evenly spaced."""
     info = plot_scaling_info(rows, across)
     figure, axes = chart(8.4, 4.4, ax)
