@@ -312,7 +312,7 @@ def test_a_sweep_a_result_and_a_file_are_compared_in_any_combination(batches, fo
     assert sim.compare(sweep, folder / "before.csv").questions[0].same == simulated
     (one,) = sim.compare(best, sweep).questions
     assert (one.same, one.moved, one.differing.keys()) == (1, [], {"strategies"})
-    with pytest.raises(InputError, match=r"^after is 3, must be a sweep, a result, or a file$"):
+    with pytest.raises(InputError, match=r"^after is of type int, must be a sweep, a result, or a file$"):
         sim.compare(best, 3)
     with pytest.raises(InputError, match=r"^question is 0z, but before holds 1 question: "):
         sim.compare(best, sweep, question="0z")

@@ -40,11 +40,11 @@ def test_what_no_published_number_is_of_says_so():
     assert found == Trust("train", "measured", "a-strategy-of-ones-own", nearest=near)
     assert str(found) == (
         "no independent published number (training, a-strategy-of-ones-own, on GPUs with measured kernels); nearest:"
-        f" {near.numbers} of data parallel, too few to judge by"
+        f" {near.numbers} numbers of data parallel, too few to judge by"
     )
     drawn = trust_of("sample", "l20-48gb", "hybrid", 8)
     assert drawn.nearest == trust_of("sample", "l20-48gb", "hybrid", 1)
-    assert f"; nearest: {drawn.nearest.numbers} of one GPU: median error " in str(drawn)
+    assert f"; nearest: {drawn.nearest.numbers} numbers of one GPU: median error " in str(drawn)
 
 
 def test_times_that_are_given_need_no_trust():

@@ -212,7 +212,7 @@ def test_the_verdict_comes_first_and_all_lines_fit_the_terminal(trained, drawn, 
             print_sweep(sweep)
             lines = capsys.readouterr().out.splitlines()
             assert lines[0].startswith("╭─")
-            commands = ("again: ", "a tie that runs: ")
+            commands = ("again: ", "a tie that runs: ", "the best that runs: ")
             assert all(len(line) <= width for line in lines if not line.startswith(commands)), width
 
 

@@ -63,7 +63,11 @@ class Trust:
         where = f"{doing}, {self.kind}, on GPUs {'with' if self.family == FAMILIES[0] else 'without'} measured kernels"
         if not self.numbers:
             near = self.nearest
-            own = "" if near is None else f"; nearest: {near.numbers} of {near.kind}{near.errors_words}"
+            own = (
+                ""
+                if near is None
+                else f"; nearest: {counted(near.numbers, 'number')} of {near.kind}{near.errors_words}"
+            )
             return f"no independent published number ({where}){own}"
         return f"{counted(self.numbers, 'independent published number')} ({where}){self.errors_words}"
 

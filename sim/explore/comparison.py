@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, counted, shown
-from sim.explore.records import CODE, Key, Recorded, Rows, read_records
+from sim.explore.records import CODE, Key, NamedRows, Recorded, read_records
 
 CHOOSE: Final = "choose with --question KEY, or KEY,KEY for one of each file"
 
@@ -145,7 +145,7 @@ def _winner_json(record: Recorded) -> dict[str, Any] | None:
 
 
 def compare(
-    before: Path | Rows, after: Path | Rows, keys: Sequence[str] = ()
+    before: Path | NamedRows, after: Path | NamedRows, keys: Sequence[str] = ()
 ) -> tuple[list[Comparison], list[str], list[str]]:
     """Comparisons of the questions of two sources, and the questions that one of the two alone has.
 
@@ -179,7 +179,7 @@ def compare(
     )
 
 
-def _chosen(source: Path | Rows, keys: Sequence[str]) -> list[Recorded]:
+def _chosen(source: Path | NamedRows, keys: Sequence[str]) -> list[Recorded]:
     """The questions of a source that are to be looked at, no two of them asked in the same words.
 
     Raises:

@@ -107,7 +107,7 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class NamedRows:
     """Rows of a sweep, or results, under their public keys, with the word by which refusals call them."""
 
     name: str
@@ -117,14 +117,14 @@ class Rows:
         return self.name
 
 
-def read_records(source: Path | Rows) -> list[Recorded]:
+def read_records(source: Path | NamedRows) -> list[Recorded]:
     """The questions of a store, of a sweep's rows as CSV, of results as JSON, or of rows that no file holds.
 
     Raises:
         InputError: it is none of these, or damaged.
     """
-    start = b"" if isinstance(source, Rows) else _start_of(source)
-    if isinstance(source, Rows):
+    start = b"" if isinstance(source, NamedRows) else _start_of(source)
+    if isinstance(source, NamedRows):
         records = _of_rows(_flat_rows(source.name, source.rows))
     elif start == SQLITE:
         records = list(_of_store(source))

@@ -45,7 +45,7 @@ class NotStarted(BrokenExecutor):
     """No process could be started for a task."""
 
 
-class Work(Protocol):
+class Answerable(Protocol):
     """What a worker is asked for; it travels there, and its answers back."""
 
     @property
@@ -58,7 +58,7 @@ class Work(Protocol):
         ...
 
 
-W = TypeVar("W", bound=Work)
+W = TypeVar("W", bound=Answerable)
 
 
 class Workers(Generic[W]):
@@ -286,7 +286,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _carry_out(task: Work) -> Sequence[Any]:
+def _carry_out(task: Answerable) -> Sequence[Any]:
     return task.answers(_scenario_of_worker[0])
 
 
@@ -309,7 +309,7 @@ _scenarios: dict[bytes, AnyScenario] = {}
 """The scenarios that this process was sent last."""
 
 
-def _carry_out_elsewhere(question: PackedScenario, task: Work) -> Sequence[Any]:
+def _carry_out_elsewhere(question: PackedScenario, task: Answerable) -> Sequence[Any]:
     """The answers of a task.
 
     Raises:

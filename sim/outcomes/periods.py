@@ -32,8 +32,8 @@ from strategies.strategy import Refining, Repeating, Strategy
 
 MULTIPLES: Final = (1, 2, 3, 4, 6, 8)
 """Periods of the order after which times are looked at: they may repeat less often."""
-LEAST_MICRO_BATCHES: Final = 24
-"""Iterations of fewer are replayed whole."""
+LEAST_MICRO_BATCHES: Final = 96
+"""Iterations of fewer are replayed whole: of these, looking for periods takes longer than it spares."""
 FIRST_ROUNDS: Final = 2
 """Micro-batches for each position, beyond the fewest that show the order and a few more, that are replayed."""
 TOLERANCE: Final = 1e-12

@@ -16,7 +16,7 @@ from sim.asking.arguments import speaks_of_parameters
 from sim.explore.comparison import Comparison, Moved
 from sim.explore.comparison import compare as compared
 from sim.explore.frames import frame_of
-from sim.explore.records import CODE, Recorded, Rows
+from sim.explore.records import CODE, NamedRows, Recorded
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
@@ -33,7 +33,7 @@ NOT_ASKED: Final = "not asked"
 """What stands for what one of the two has no word of."""
 HEADS: Final = ("point", "before", "after", "change", "rank")
 
-Answer = str | PathLike[str] | Sweep | Scaling | Result
+Comparable = str | PathLike[str] | Sweep | Scaling | Result
 """What is compared: a file, or what ``sweep`` and ``run`` give."""
 
 
@@ -120,7 +120,7 @@ class Compared:
 
 
 @speaks_of_parameters
-def compare(before: Answer, after: Answer, *, question: str | Sequence[str] = ()) -> Compared:
+def compare(before: Comparable, after: Comparable, *, question: str | Sequence[str] = ()) -> Compared:
     """What changed between two answers: what was asked otherwise, who wins now, and which points moved by how much.
 
     Args:
@@ -137,15 +137,15 @@ def compare(before: Answer, after: Answer, *, question: str | Sequence[str] = ()
     return Compared(tuple(found), tuple(only_before), tuple(only_after), (str(one), str(other)))
 
 
-def _source(name: str, answer: object) -> Path | Rows:
+def _source(name: str, answer: object) -> Path | NamedRows:
     """The file, or the rows, of an answer."""
     if isinstance(answer, str | PathLike):
         return Path(answer)
     if isinstance(answer, Result):
-        return Rows(name, [answer.to_json()])
+        return NamedRows(name, [answer.to_json()])
     if isinstance(answer, Sweep | Scaling):
-        return Rows(name, answer.rows())
-    raise InputError(f"{name} is a {type(answer).__name__}, must be a sweep, a result, or a file")
+        return NamedRows(name, answer.rows())
+    raise InputError(f"{name} is of type {type(answer).__name__}, must be a sweep, a result, or a file")
 
 
 def _lines(one: Comparison) -> list[str]:

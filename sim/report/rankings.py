@@ -26,7 +26,7 @@ from strategies.registry import baselines
 
 TIE: Final = " tie"
 """Mark of points that tie with the best."""
-TIED: Final = "tie: may be as fast as 1; points of one strategy are told apart by less"
+TIED: Final = "tie: may be as fast as 1, within the errors of both strategies, which differ"
 """What the mark means, and why points between others may lack it."""
 FRONT: Final = " *"
 """Mark of points of the Pareto front."""

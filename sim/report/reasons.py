@@ -36,6 +36,8 @@ COUNTS: Final = 0.1
 """Share of the time from which on it is worth a reason."""
 LEAST_PART: Final = 0.01
 """Share of a difference from which on a part of it is told."""
+LEAST_TOLD: Final = 1e-4
+"""Share of the time from which on a difference is told at all."""
 LEAST_SLOWED: Final = 0.02
 """Share of the time from which on what collectives slow is worth a reason."""
 ROUNDING: Final = 1e-9
@@ -114,11 +116,11 @@ def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> 
     return replace(found, reasons=reasons or (busy,))
 
 
-Parts = Callable[[], Sequence[Part]]
+Replayed = Callable[[], Sequence[Part]]
 """Gives the replayed parts of a point, which are not replayed before somebody asks."""
 
 
-def split_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result, parts: Parts) -> Account:
+def split_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result, parts: Replayed) -> Account:
     """The account of a point without reasons."""
     busy, wire, idle = shares(result)
     stepped = min(busy, step_share(scenario, parts))
@@ -157,7 +159,7 @@ def _busy_s(strategy: AnyStrategy, scenario: AnyScenario) -> float:
     return weigh(strategy, scenario, measured_parts(strategy, scenario)).expected.busy_s
 
 
-def step_share(scenario: AnyScenario, parts: Parts) -> float:
+def step_share(scenario: AnyScenario, parts: Replayed) -> float:
     """Share of the time in which the optimizer steps on the host; 0 where it steps on the GPUs."""
     if not isinstance(scenario, Scenario) or scenario.workload.offload != "optimizer":
         return 0.0
@@ -191,7 +193,7 @@ def brief(reason: str) -> str:
     return reason.partition(HELP)[0]
 
 
-def _wire_reasons(parts: Parts, wire: float) -> Iterator[str]:
+def _wire_reasons(parts: Replayed, wire: float) -> Iterator[str]:
     """What is awaited on the wire, all but a small part of it: how fast it moves, and over which link."""
     if wire < COUNTS:
         return
@@ -206,7 +208,7 @@ def _wire_reasons(parts: Parts, wire: float) -> Iterator[str]:
         yield f"{share:.0%} of the time waits for {_way_words(trace, way)}: {_pace_words(trace, way)}"
 
 
-def _slowed_reason(parts: Parts, slowed: float, result: Result) -> Iterator[str]:
+def _slowed_reason(parts: Replayed, slowed: float, result: Result) -> Iterator[str]:
     """By how much collectives slow the compute that they run beside, and which of them do most."""
     if slowed < LEAST_SLOWED:
         return
@@ -259,7 +261,7 @@ def _pace_words(trace: Trace, way: Way) -> str:
     return f"each moves {pace / GB:.2g} GB/s, of {of}"
 
 
-def _idle_reason(result: Result, idle: float, parts: Parts) -> Iterator[str]:
+def _idle_reason(result: Result, idle: float, parts: Replayed) -> Iterator[str]:
     """How many stages the pipeline of the first job has, where they wait for one another."""
     if idle < COUNTS:
         return
@@ -270,7 +272,7 @@ def _idle_reason(result: Result, idle: float, parts: Parts) -> Iterator[str]:
         yield f"{idle:.0%} of the time the {len(stages)} stages of the pipeline wait for one another"
 
 
-def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, parts: Parts) -> Iterator[str]:
+def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, parts: Replayed) -> Iterator[str]:
     """What GPUs that work on the same samples encode over again."""
     team = getattr(strategy, "context_degree", 1) * getattr(strategy, "tensor_degree", 1)
     if scenario.task != "train" or team == 1:
@@ -304,6 +306,8 @@ def _runner_up_reason(sweep: Sweep, account: Account, best: Point, runner_up: Po
     parts = cache(lambda: measured_parts(strategy, there))
     ours_s, theirs_s = (point.score(sweep.objective) for point in (best, runner_up))
     ours, theirs = account.seconds(ours_s), split_of(strategy, there, other, parts).seconds(theirs_s)
+    if theirs_s - ours_s < LEAST_TOLD * ours_s:
+        return
     unit = "GPU-s" if sweep.objective == "cost" else _unit(other)
     words = ", ".join(_differences({name: theirs[name] - ours[name] for name in ours}, unit))
     if words:
