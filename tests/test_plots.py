@@ -651,5 +651,7 @@ def test_a_key_that_rows_lack_is_refused_by_those_that_they_have(axes, said):
 
 
 def test_what_has_no_rows_is_refused():
-    with pytest.raises(InputError, match=r"^rows hold a str, must be sweeps, or what their rows\(\) gives$"):
-        plot_winners_info(pd.DataFrame({"model": ["toy"]}), "model", "model")
+    for asked, kind in ((pd.DataFrame({"model": ["toy"]}), "str"), (3, "int")):
+        words = rf"^rows hold a {kind}, must be sweeps, or what their rows\(\) gives$"
+        with pytest.raises(InputError, match=words):
+            plot_winners_info(asked, "model", "model")

@@ -121,7 +121,8 @@ def _rows_with(asked: Drawable, **keys: str) -> list[ChartRow]:
         InputError: something has no rows, or one lacks a key, which is named by its argument.
     """
     found: list[ChartRow] = []
-    for item in (asked,) if isinstance(asked, Sweep | Scaling) else asked:
+    alone = isinstance(asked, Sweep | Scaling) or not isinstance(asked, Iterable)
+    for item in (asked,) if alone else asked:
         if not isinstance(item, Sweep | Scaling | Mapping):
             raise InputError(f"rows hold a {type(item).__name__}, must be sweeps, or what their rows() gives")
         found += [item] if isinstance(item, Mapping) else item.rows()
