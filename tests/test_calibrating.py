@@ -139,6 +139,23 @@ def test_a_sweep_names_its_measured_run_and_ranks_with_its_factor(trained, tmp_p
         if item["status"] == "simulated":
             assert item["compute_factor"] == factor
             assert item["options"]["measured_run"] == str(path)
+    said = f"compute times {factor:.2f}, from your measured run {path}"
+    assert ("measured", said) in found.verdict.lines
+    assert said in found._repr_html_()
+    assert "measured" not in dict(sim.sweep("sd21", **DDP, strategy="ddp").verdict.lines)
+
+
+def test_a_factor_of_training_says_so_where_it_scales_sampling(capsys):
+    asked = ["--model", "flux-dev", "--gpus", "1", "--strategy", "single", "--steps", "4"]
+    train = {"model": "flux-dev", "strategy": "zero3", "gpus": 8, "step_s": 8.0, "cluster": "p4de"}
+    train |= {"trainable": "lora:16", "checkpointing": "block"}
+    for command in ("run", "sweep"):
+        assert main([command, *asked, "--measured-run", json.dumps(train)]) == 0
+        said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+        assert "from your measured run; that is of training, and sampling may take another factor" in said
+    sampled = {"model": "flux-dev", "strategy": "single", "gpus": 1, "latency_s": 6.0, "steps": 4}
+    assert main(["run", *asked, "--measured-run", json.dumps(sampled)]) == 0
+    assert "another factor" not in capsys.readouterr().out
 
 
 def test_a_printed_sweep_says_by_how_much_compute_was_scaled_and_how_to_have_it_again(capsys, tmp_path):
@@ -148,7 +165,10 @@ def test_a_printed_sweep_says_by_how_much_compute_was_scaled_and_how_to_have_it_
     assert main(["sweep", *asked, "--strategy", "ddp,zero2", "--measured-run", run, *out]) == 0
     lines = capsys.readouterr().out.splitlines()
     factor = sim.run("sd21", "ddp", **DDP, measured={"step_s": 1.5}).compute_factor
-    assert f"compute times {factor:.2f}, from your measured run" in lines
+    said = next(line.strip("│ ").split("  ") for line in lines if line.startswith("│ measured"))
+    assert [words.strip() for words in said if words] == [
+        "measured", f"compute times {factor:.2f}, from your measured run"
+    ]  # fmt: skip
     (again,) = (line.removeprefix("again: ") for line in lines if line.startswith("again: "))
     assert main([*shlex.split(again)[1:], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["compute_factor"] == factor

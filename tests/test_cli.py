@@ -269,16 +269,31 @@ def test_without_out_no_file_is_left(sim, elsewhere):
 
 def test_a_question_that_names_no_task_is_told_to_be_of_training(sim):
     note = "this is about training; --steps 20, or another flag of sampling, asks about drawing images"
-    flat = lambda text: " ".join(text.replace("│", " ").split())  # noqa: E731
     plain = ("sweep", "--model", "sd21", "--gpus", 2, "--batch-size", 8)
-    assert note in flat(sim(*plain)[1])
+    assert note in _flat(sim(*plain)[1])
     for said in (("--task", "train"), ("--frozen", "cached"), ("--strategy", "ddp"), ("--micro-batches", 2)):
-        assert note not in flat(sim(*plain, *said)[1])
+        assert note not in _flat(sim(*plain, *said)[1])
     *_, said, error = sim(*plain, "--memory", "1GiB")[
         2
     ].splitlines()  # where nothing fits, beside the refusal
     assert said == f"sim: note: {note}"
     assert error.endswith("GiB too much); no way out was found among changes of one flag or of two")
+
+
+def test_a_question_that_a_resolution_alone_makes_one_of_sampling_is_told_so(sim):
+    note = "this is about drawing images; --task train asks about training"
+    plain = ("sweep", "--model", "sd21", "--gpus", 1, "--resolution", 768)
+    assert note in _flat(sim(*plain)[1])
+    for said in (("--task", "sample"), ("--steps", 20), ("--strategy", "single")):
+        assert note not in _flat(sim(*plain, *said)[1])
+    trained = _flat(sim(*plain, "--task", "train")[1])
+    assert "training on 1 GPU" in trained
+    assert "this is about" not in trained
+
+
+def _flat(text):
+    """A panel as one line."""
+    return " ".join(text.replace("│", " ").split())
 
 
 def test_a_complete_sweep_takes_away_what_an_interrupted_one_left(sim, elsewhere):

@@ -342,3 +342,17 @@ def test_the_questions_of_one_alone_are_named(batches, tmp_path):
         f"only in {store}: {found.only_before[0]}"
     ]
     assert "batch_size 32" in found.only_before[0]
+
+
+def test_of_several_numbers_of_gpus_the_fastest_wins_though_fewer_are_known_from_each_sweep(tmp_path):
+    scaling = sim.sweep("pixart", "a100-nvlink-8", [2, 4], steps=4, workers=1)
+    scaling.frame().to_csv(tmp_path / "rows.csv", index=False)
+    (record,) = read_records(tmp_path / "rows.csv")
+    assert record.winner.num_gpus == 4
+    assert record.points[record.winner].seconds == pytest.approx(scaling.best.latency_s)
+    simulated = {key for key, known in record.points.items() if known.status == "simulated"}
+    assert len(simulated) == len({_point(row) for row in scaling.rows() if row["status"] == "simulated"})
+
+
+def _point(row):
+    return row["strategy"], row["num_gpus"], str(row["parameters"])

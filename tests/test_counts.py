@@ -7,11 +7,15 @@ from rich.console import Console
 
 import sim
 from profiles.errors import InfeasibleError, InputError
+from profiles.units import GIB
 from sim.cli.flags import gpus_flag
 from sim.cli.main import main
 from sim.explore import scaling as explored
 from sim.explore.scaling import Scaling, Step, knee_of, steps_of
-from sim.report import scalings
+from sim.explore.ways_out import needed_bytes
+from sim.outcomes.phrases import OUT_OF_MEMORY
+from sim.report import plots, scalings
+from sim.report.html.contents import sweep_contents
 from sim.report.scalings import knee_line, print_markdown, print_scaling
 
 
@@ -57,6 +61,24 @@ def test_numbers_on_which_nothing_fits_are_left_out():
         _ = none.best
 
 
+def test_numbers_on_which_nothing_fits_are_told_with_what_the_nearest_lacks():
+    asked = {"steps": 4, "strategy": "hybrid,tensor,single", "workers": 1}
+    found = sim.sweep("wan2.1-14b", "rtx4090-pcie-8", [1, 4, 8], **asked)
+    knee, one, four, best, *_ = found.verdict.lines
+    assert knee == ("knee", "none: something fits on 8 GPUs alone, of the numbers that were asked")
+    assert one[1].startswith("1 GPU: out of memory, the nearest is single: needs at least ")
+    for sweep, (_, said) in zip(found, (one, four), strict=False):
+        least = min(needed_bytes(point) for point in sweep.points if point.kind == OUT_OF_MEMORY)
+        lack = (least - sweep.scenario.cluster.device.memory_bytes) / GIB
+        assert said.endswith(f": {lack:.1f} GiB too much")
+    assert (one[0], four[0], best[0]) == ("not on", "", "best")
+
+
+def test_a_number_without_a_point_says_why():
+    lines = sim.sweep("sd21", gpus=[1, 2], batch_size=8, strategy="spp", workers=1).verdict.lines
+    assert dict(lines)["not on"].startswith("1 GPU: no pipeline degree, such as spp: no divisor of gpus(1) ")
+
+
 def test_the_verdict_names_the_fastest_beside_the_knee(scaling, monkeypatch):
     assert dict(scaling.verdict.lines)["knee"].startswith("none: up to 8 GPUs each")
     monkeypatch.setattr(explored, "PAYS", 0.99)  # nothing added pays
@@ -69,6 +91,30 @@ def test_the_verdict_names_the_fastest_beside_the_knee(scaling, monkeypatch):
     assert fastest.startswith(f"8 GPUs, {scaling.fastest.result.samples_per_s:,.4g} samples/s, at ")
     assert knee.startswith("2 GPUs, at 100% ")
     assert verdict.title.startswith("Stable Diffusion 2.1, training on 2 to 8 GPUs of p4de")
+
+
+def test_titles_say_which_number_is_recommended_and_which_is_the_fastest(scaling, monkeypatch):
+    assert scaling.choice == ""
+    assert sweep_contents(scaling.sweeps)["points"]["legend"]["recommended"] == "recommended"
+    monkeypatch.setattr(explored, "PAYS", 0.99)
+    assert scaling.choice == "recommended: 2 GPUs, the knee; fastest: 8 GPUs"
+    found = sweep_contents(scaling.sweeps)
+    assert found["title"] == scaling.verdict.title == scaling.title
+    assert scaling.title.endswith(f", batch 64; {scaling.choice}")
+    assert found["points"]["legend"]["recommended"] == "recommended, at the knee"
+
+
+def test_the_picture_of_the_knee_names_the_fastest(monkeypatch, tmp_path):
+    monkeypatch.setattr(explored, "PAYS", 0.999)
+    titles = []
+    monkeypatch.setattr(
+        plots, "save_figure", lambda figure, _: titles.append(figure.axes[0].get_title("left"))
+    )
+    asked = ["--model", "sd21", "--gpus", "2,4", "--batch-size", "64", "--strategy", "ddp"]
+    assert main(["sweep", *asked, "--plot", str(tmp_path / "a.svg")]) == 0
+    said = titles[0].replace("\n", " ")
+    assert "training on 2 GPUs of p4de" in said
+    assert said.endswith("; recommended: 2 GPUs, the knee; fastest: 4 GPUs")
 
 
 def test_a_batch_that_grows_with_the_gpus_is_named_by_one_gpu(scaling):

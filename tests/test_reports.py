@@ -16,7 +16,7 @@ from profiles.machines.clusters import load_cluster
 from profiles.units import GIB, MILLISECOND
 from sim.explore.scaling import Scaling
 from sim.report.html import replayed
-from sim.report.html.contents import sweep_contents, write_run_report, write_sweep_report
+from sim.report.html.contents import DIGITS, sweep_contents, write_run_report, write_sweep_report
 from sim.report.html.document import check_plotly, document, embedded, write_document
 from sim.report.html.replayed import memory_of, timeline_of
 from sim.report.plots import plot_timeline
@@ -68,7 +68,7 @@ def many(values, count=MANY):
     for key, column in columns.items():
         columns[key] = [column[i] for i in rows]
     for key in ("time", "speed", "memory"):
-        columns[key] = [float(f"{value * generator.uniform(0.7, 1.3):.5g}") for value in columns[key]]
+        columns[key] = [float(f"{value * generator.uniform(0.7, 1.3):.{DIGITS}g}") for value in columns[key]]
     found["points"] |= {"best": 0, "ties": [], "front": [0], "whiskers": list(range(50))}
     return found
 
@@ -292,6 +292,28 @@ def test_a_page_marks_what_is_not_recommended_as_pictures_do(drawn):
     assert {points["legend"][key] for key in ("band", "gpus", "recommended")} <= set(legend)
     alphas = {one.get_alpha() for one in figure.axes[0].collections if len(one.get_offsets()) > 0}
     assert points["legend"]["faded"] in alphas
+
+
+def test_times_in_a_page_round_as_those_in_text(trained, drawn):
+    for sweep, decimals, each in ((trained, 1, 1e3), (drawn, 3, 1)):
+        points = [point for point in sweep.ranked() if point.status == "simulated"]
+        shown = sweep_contents([sweep])["points"]["columns"]["time"]
+        assert len(points) > 10
+        for point, seconds in zip(points, shown, strict=False):
+            words = f"{point.result.expected.duration_s * each:,.{decimals}f}"
+            assert f"{seconds * each:,.{decimals}f}" == words
+
+
+@NEEDS_BROWSER
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["trained", "drawn"])
+def test_the_table_of_a_page_shows_times_as_text_does(browser, pages, request, name):
+    opened(browser, pages / f"{name}.html")
+    shown = browser.execute_script("return [timed(POINTS.best), byId('rows').tBodies[0].textContent]")
+    best = request.getfixturevalue(name).best
+    words = f"{best.latency_s:,.3f}" if name == "drawn" else f"{best.iteration_s * 1e3:,.1f}"
+    assert shown[0] == words
+    assert words in shown[1]
 
 
 @NEEDS_BROWSER

@@ -268,3 +268,18 @@ def test_the_way_of_a_degree_of_one_is_not_said():
     assert varied("fsdp", {"reshard": True, "context_degree": 1, "context": "ring"}, values) == "reshard True"
     divided = varied("fsdp", {"reshard": True, "context_degree": 2, "context": "ring"}, values)
     assert divided == "reshard True, context 2, context ring"
+
+
+def test_throughput_of_sampling_is_said_to_be_of_one_copy():
+    def noted(gpus, **asked):
+        found = sim.sweep("pixart", "a100-nvlink-8", gpus, strategy="single,ulysses", workers=1, **asked)
+        return "throughput is of one copy of the model; the objective cost compares" in str(
+            found.verdict.lines
+        )
+
+    assert noted(4, objective="throughput", steps=4)
+    assert not noted(4, objective="latency", steps=4)
+    assert not noted(4, objective="cost", steps=4)
+    assert not noted(1, objective="throughput", steps=4)
+    trained = sim.sweep("sd21", gpus=2, batch_size=8, strategy="ddp", workers=1)
+    assert "one copy" not in str(trained.verdict.lines)

@@ -4,6 +4,7 @@ Published one-GPU latencies (``anchors.csv``) scale the estimates of a shipped m
 measured scales all compute of a model on a device under a stack.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,8 @@ from profiles.errors import wrong
 
 PUBLISHED: Final = "published latencies of one GPU"
 OWN: Final = "your measured run"
+DOING: Final[Mapping[str, str]] = {"train": "training", "sample": "sampling"}
+"""Tasks in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,15 @@ class MeasuredRun:
     def factor(self) -> float:
         """Factor on compute."""
         return self.calibration.factor
+
+    def words(self, task: str) -> str:
+        """The factor with the run that it is from, and that a scenario is of another task than that run, if it is."""
+        said = dict(self.options).get("measured_run", "")
+        where = "" if said.lstrip().startswith("{") else said
+        first = " ".join(filter(None, (f"compute {self.calibration}", where)))
+        done, asked = (DOING[name] for name in (self.task, task))
+        other = "" if self.task == task else f"; that is of {done}, and {asked} may take another factor"
+        return first + other
 
     @property
     def what(self) -> str:

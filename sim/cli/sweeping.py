@@ -140,20 +140,29 @@ def _print(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> None:
 
 
 def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
-    """A remark that the question is of training, where nothing says so and the model could draw; else empty."""
+    """A remark on which task the question is of, where no flag of that task alone says so; else empty.
+
+    A question of training has it where the model could draw.
+    """
     from sim.report.facts import sampled_on
     from sim.report.numbers import drawn_words
 
-    own = (name for name in OPTIONS["train"] if name not in OPTIONS["sample"])
-    said = (
+    scenario = sweep.scenario
+    own = set(OPTIONS[scenario.task]).difference(
+        *(OPTIONS[task] for task in OPTIONS if task != scenario.task)
+    )
+    if (
         options.task
         or options.strategy
         or given_parameters(options)
         or any(hasattr(options, name) for name in own)
-    )
-    if said or sweep.scenario.task != "train" or sampled_on(sweep.scenario.model) is None:
+    ):
         return ""
-    several = drawn_words(sweep.scenario.options)[1]
+    several = drawn_words(scenario.options)[1]
+    if scenario.task == "sample":
+        return f"this is about drawing {several}; --task train asks about training"
+    if sampled_on(scenario.model) is None:
+        return ""
     return f"this is about training; --steps 20, or another flag of sampling, asks about drawing {several}"
 
 
@@ -177,9 +186,12 @@ def _case(sweeps: Sequence[Sweep]) -> str:
 def _draw(options: argparse.Namespace, sweeps: Sequence[Sweep], chosen: Sweep) -> None:
     """Write the pictures that are asked for, of a sweep and of its first point, and the report."""
     if options.plot is not None:
-        from sim.report.plots import save_figure
+        from sim.report.plots import plot_sweep, save_figure
 
-        save_figure(chosen.plot(), options.plot)
+        title = "; ".join(filter(None, (chosen.title, Scaling(tuple(sweeps)).choice)))
+        save_figure(
+            plot_sweep(chosen.rows(), title, chosen.scenario.cluster.device.memory_bytes), options.plot
+        )
         print(f"sim: wrote {options.plot}", file=sys.stderr)
     if options.trace or options.gantt:
         write_files(options, chosen.result_of(next(iter(chosen))))

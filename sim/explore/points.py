@@ -108,9 +108,14 @@ class Point:
         return (self.num_gpus or 1) if objective == "cost" else 1
 
     def tied(self, other: "Point", objective: str) -> bool:
-        """Whether both have results whose scores differ by less than their comparison can tell."""
+        """Whether both have results whose scores differ by less than their comparison can tell; memory is counted."""
         one, two = self.result, other.result
-        if one is None or two is None or {self.status, other.status} != {"simulated"}:
+        if (
+            one is None
+            or two is None
+            or {self.status, other.status} != {"simulated"}
+            or objective == "memory"
+        ):
             return False
         return tied(one.doubt, self.score(objective), two.doubt, other.score(objective))
 

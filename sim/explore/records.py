@@ -239,8 +239,25 @@ def _of_rows(rows: Iterable[FileRow]) -> list[Recorded]:
         own = {key: row.text(key) for key in names if key in row.values and key not in shared}
         options = {} if cell(row.values.get(RELIEF, "")) else own  # those of the point, not of what was asked
         record = _question_of(records, shared, options, _inputs(row))
-        record.points[_key(row, task)] = _known(row)
+        _note(record, _key(row, task), _known(row))
+    for record in records:
+        order = [STATUSES.index(known.status) for known in record.points.values()]
+        if order != sorted(order):  # several sweeps, one after the other
+            record.points = _by_time(record.points)
     return records
+
+
+def _note(record: Recorded, key: Key, known: Known) -> None:
+    """Note what a row knows of a point, unless the sweep on another number of GPUs knows more of it."""
+    before = record.points.get(key)
+    if before is None or STATUSES.index(known.status) <= STATUSES.index(before.status):
+        record.points[key] = known
+
+
+def _by_time(points: Mapping[Key, Known]) -> dict[Key, Known]:
+    """Points with the fastest first."""
+    ranked = sorted(points, key=lambda key: (STATUSES.index(points[key].status), points[key].seconds or 0.0))
+    return {key: points[key] for key in ranked}
 
 
 def _question_of(
@@ -306,10 +323,7 @@ def _of_store(path: Path) -> Iterator[Recorded]:
             there = said.pop("memory_bytes", None)
             with store.as_written(f"an answer to {said.get('task')} {said.get('model')}"):
                 points = dict(_stored(store, question, None if there is None else float(there)))
-            ranked = sorted(
-                points, key=lambda key: (STATUSES.index(points[key].status), points[key].seconds or 0.0)
-            )
-            yield Recorded(said, {**inputs, CODE: code}, {key: points[key] for key in ranked})
+            yield Recorded(said, {**inputs, CODE: code}, _by_time(points))
 
 
 def _stored_key(text: str) -> Key:

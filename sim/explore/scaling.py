@@ -171,7 +171,16 @@ class Scaling(Hinting):
             f" on {counts[0]} to {counts[-1]} GPUs of ",
         )
         title = self.chosen.title.replace(here, there, 1)
-        return title.replace(f", batch {workload.batch_size}", f", {self.batch}", 1)
+        title = title.replace(f", batch {workload.batch_size}", f", {self.batch}", 1)
+        return "; ".join(filter(None, (title, self.choice)))
+
+    @property
+    def choice(self) -> str:
+        """The number of GPUs that is recommended and the fastest in words; empty where they are the same."""
+        knee, fastest = self.knee, self.fastest
+        if knee is None or fastest is None or knee.gpus == fastest.gpus:
+            return ""
+        return f"recommended: {counted(knee.gpus, 'GPU')}, the knee; fastest: {counted(fastest.gpus, 'GPU')}"
 
     @property
     def batch(self) -> str:

@@ -127,7 +127,7 @@ class Sweep(Hinting):
         Of those with one result under several names the first alone. None where memory is ranked by, which is counted.
         """
         best = self.best_point()
-        if best is None or self.objective == "memory":
+        if best is None:
             return []
         twins = self.twins()
         others = (p for p in self.ranked() if p.recommended and p is not best and id(p) not in twins)
@@ -304,7 +304,7 @@ def run_sweep(
     executor: Executor | None = None,
     store: "Store | None" = None,
 ) -> None:
-    """Bound all points of a sweep, then simulate those that can still matter.
+    """Bound all points of a sweep that are not, then simulate those that can still matter.
 
     Args:
         sweep: its points are filled in as they are done.
@@ -327,7 +327,7 @@ def run_sweep(
         desk, again, fresh = Desk(staff, store), list[Point](), sweep.points
         try:
             while fresh:
-                bound_points(sweep, fresh, desk, report)
+                bound_points(sweep, [point for point in fresh if not point.reached], desk, report)
                 again += [point for point in fresh if point.checkpointing is not None]
                 if not (fresh := next_reliefs(sweep, again)):
                     simulate_points(sweep, [*sweep.points, *again], desk, report)

@@ -1,7 +1,8 @@
 """Waves: the points of a sweep in the order in which they are bounded and simulated.
 
 A bound in full takes time. So points are bounded roughly at first, by the compute of their busiest GPU, and in full
-once they come to the head of the queue. Whatever is simulated was bounded in full, and comes in the order of that.
+once they come to the head of the queue: by time or cost, whatever is simulated was bounded in full, and comes in the
+order of that. By memory, and where all is simulated, rough bounds of the time stay.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

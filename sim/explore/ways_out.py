@@ -1,6 +1,6 @@
 """Ways out: what would have to be asked otherwise, so that something fits, where nothing that was asked does."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, combinations
 from math import inf, log
@@ -267,11 +267,30 @@ def example_of(points: Iterable[Point], kind: str) -> Point:
 
 def such_as(points: Iterable[Point], kind: str) -> str:
     """An example of a kind in words."""
+    return f"such as {_example_words(points, kind)}"
+
+
+def _example_words(points: Iterable[Point], kind: str) -> str:
     example = example_of(points, kind)
     if example.reason == kind:
-        return f"such as {example.name}"
+        return example.name
     recomputing = f" with {example.checkpointing} checkpointing" if example.checkpointing else ""
-    return f"such as {example.name}{recomputing}: {example.reason}"
+    return f"{example.name}{recomputing}: {example.reason}"
+
+
+def nearest_words(sweep: "Sweep") -> str:
+    """What keeps the points of a sweep without a best one from it, in words: of memory what the nearest lacks."""
+    counts = sweep.infeasible_by_reason()
+    if not counts or any(point.reason is None for point in sweep.points):
+        return why_none(sweep, most=0)
+    kind = _told_of(counts)
+    such = "the nearest is" if kind == OUT_OF_MEMORY else "such as"
+    return f"{kind}, {such} {_example_words(sweep.points, kind)}"
+
+
+def _told_of(counts: Mapping[str, int]) -> str:
+    """The reason that is told, of those that there are: memory first, which other flags may mend."""
+    return OUT_OF_MEMORY if OUT_OF_MEMORY in counts else next(iter(counts))
 
 
 def why_none(sweep: "Sweep", most: int = TOLD) -> str:
@@ -284,7 +303,7 @@ def why_none(sweep: "Sweep", most: int = TOLD) -> str:
         return "no point of the sweep is feasible and recommended: in what those draw that fit, seams show"
     if not counts or any(point.status == "bounded" for point in sweep.points):
         return "nothing was simulated yet"
-    kind = OUT_OF_MEMORY if OUT_OF_MEMORY in counts else next(iter(counts))
+    kind = _told_of(counts)
     words = f"{counts[kind]} of {len(sweep.points)} x {kind} ({such_as(sweep.points, kind)})"
     if kind == OUT_OF_MEMORY and most:
         first = example_of(sweep.points, kind).name

@@ -1,17 +1,22 @@
-"""Changes: what would change the answer of a sweep, by simulating its best few points again."""
+"""Changes: what would change the answer of a sweep, by simulating its best few points again.
+
+Where other degrees are best of what is changed, as of more images at once, its strategies are swept over again.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from profiles.errors import InfeasibleError, InputError, counted
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import DEFAULT_STACK, load_stack
-from sim.explore.points import Asked, Point
-from sim.explore.sweep import Sweep
+from sim.explore.legality import within
+from sim.explore.points import Asked, Point, find_points
+from sim.explore.sweep import Sweep, objectives, run_sweep
 from sim.outcomes.results import Result
 from sim.outcomes.runs import run_within
+from sim.report.descriptions import how, tried
 from sim.report.numbers import drawn_words
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
@@ -19,6 +24,8 @@ from strategies.strategy import AnyScenario
 
 CONTENDERS: Final = 4
 """Strategies whose best points are simulated again; where cost is ranked by those on every number of GPUs."""
+SWEPT: Final = 150
+"""Points that may fit, of the most of a sweep that is swept over again: half a second; of more it would take longer."""
 IMAGES: Final = 4
 """Images drawn together in place of one."""
 COMPILED: Final = "compiled"
@@ -31,12 +38,13 @@ class Change:
     Attributes:
         name: the change in words.
         flags: those that ask for it; empty where none does.
-        strategy: the best of the few that were simulated again; None where none of them fits.
+        strategy: the best of what was simulated again; None where none of it fits.
         speed: samples per second over those of the answer as it is, of all copies where cost is ranked by.
         stays: whether the answer is still of the same strategy.
         tie: whether the answer ties with the new best.
         memory: peak memory over that of the answer as it is.
         num_gpus: GPUs of that best where they are more or fewer than the answer's; else None.
+        how: parameters of that best in words, where the answer's strategy stays with others; else empty.
     """
 
     name: str
@@ -47,6 +55,7 @@ class Change:
     tie: bool
     memory: float = 1.0
     num_gpus: int | None = None
+    how: str = ""
 
     def words(self, answer: str, objective: str = "throughput") -> str:
         """What becomes of an answer, in words."""
@@ -55,21 +64,27 @@ class Change:
         speed = f"{self.speed:.2f} x the speed"
         if objective == "memory":
             speed = f"{self.memory:.2f} x the memory, {speed}"
+        where = "" if self.num_gpus is None else f" on {counted(self.num_gpus, 'GPU')}"
         if self.stays:
-            return f"{speed}, {answer} stays"
-        where = "" if self.num_gpus is None else f"on {counted(self.num_gpus, 'GPU')} "
-        return f"{speed}, {self.strategy} {where}" + (
+            return f"{speed}, {answer} stays{where}" + (f" with {self.how}" if self.how else "")
+        return f"{speed}, {self.strategy}{where} " + (
             f"first, {answer} a tie" if self.tie else f"instead of {answer}"
         )
 
 
 class Variation(NamedTuple):
-    """A scenario with one thing changed, and what that is; ``recomputes`` where it is what is recomputed."""
+    """A scenario with one thing changed, and what that is.
+
+    Attributes:
+        recomputes: whether that is what is recomputed.
+        regrouped: whether other degrees are best then than before.
+    """
 
     name: str
     flags: str
     scenario: AnyScenario
     recomputes: bool = False
+    regrouped: bool = False
 
 
 def variations(scenario: AnyScenario, num_gpus: int) -> Iterator[Variation]:
@@ -117,7 +132,8 @@ def _of_sampling(scenario: SamplingScenario) -> Iterator[Variation]:
         yield Variation(f"stack {other}", f"--stack {other}", changed)
     batch = scenario.workload.batch_size * IMAGES
     changed = replace(scenario, workload=replace(scenario.workload, batch_size=batch))
-    yield Variation(f"{batch} {drawn_words(scenario.options)[1]} at once", f"--batch-size {batch}", changed)
+    name = f"{batch} {drawn_words(scenario.options)[1]} at once"
+    yield Variation(name, f"--batch-size {batch}", changed, regrouped=True)
 
 
 def _of_decoding(scenario: SamplingScenario, num_gpus: int) -> Iterator[Variation]:
@@ -133,9 +149,7 @@ def _of_decoding(scenario: SamplingScenario, num_gpus: int) -> Iterator[Variatio
     yield Variation(f"VAE on {num_gpus} GPUs", f"--vae-parallel {num_gpus}", changed)
 
 
-def changes_asked(
-    sweep: Sweep, answer: Point
-) -> list[tuple[Callable[..., Change], tuple[Variation, Sweep, list[Point]]]]:
+def changes_asked(sweep: Sweep, answer: Point) -> list[tuple[Callable[..., Change], tuple[Any, ...]]]:
     """The calls that give what would change an answer: what becomes of it and of the best of other strategies."""
     assert answer.result is not None
     points, asked = contenders(sweep, answer), sweep.scenario
@@ -143,8 +157,13 @@ def changes_asked(
         own = asked.workload.checkpointing
         points = [replace(point, checkpointing=point.checkpointing or own) for point in points]
         asked = asked.with_checkpointing(answer.checkpointing or own)
-    bare = replace(sweep, points=[])
-    return [(_change, (one, bare, points)) for one in variations(asked, answer.result.num_gpus)]
+    bare, names = replace(sweep, points=[]), tuple(dict.fromkeys(point.name for point in sweep.points))
+    few = sum(point.reason is None for point in sweep.points) <= SWEPT
+    return [
+        (_regrouped, (one, bare, names, answer)) if one.regrouped else (_change, (one, bare, points))
+        for one in variations(asked, answer.result.num_gpus)
+        if few or not one.regrouped
+    ]
 
 
 def contenders(sweep: Sweep, answer: Point) -> list[Point]:
@@ -176,28 +195,63 @@ def _change(variation: Variation, sweep: Sweep, points: Sequence[Point]) -> Chan
         limit = inf if objective == "memory" else best.score(objective) / point.price(objective)
         found = simulated_again(point, variation.scenario, limit)
         best = min(best, found, key=lambda one: one.score(objective))
-    if best.result is None or best.status != "simulated":
+    return _told(variation, sweep, first, answer, best)
+
+
+def _regrouped(variation: Variation, sweep: Sweep, names: Sequence[str], first: Point) -> Change:
+    """What becomes of an answer where the best of all points of the strategies is looked for again."""
+    found = _swept(sweep, names, variation.scenario)
+    ranked = [point for point in found.ranked() if point.status == "simulated"]
+    own = next((point for point in ranked if point.name == first.name), None)
+    best = next(iter(ranked), None)
+    if own is None or best is None:
+        return _told(variation, sweep, first, replace(first, result=None), best)
+    if own.costs == best.costs:
+        best = own  # of two names of one result the answer's
+    change = _told(variation, sweep, first, own, best)
+    if not change.stays or own.parameters == first.parameters:
+        return change
+    assert own.result is not None
+    return replace(change, how=how(own.result, tried(found.points)))
+
+
+def _told(variation: Variation, sweep: Sweep, first: Point, answer: Point, best: Point | None) -> Change:
+    """A change, by the answer before and after it and the best after it."""
+    if best is None or best.result is None or best.status != "simulated":
         return Change(variation.name, variation.flags, None, 0.0, stays=False, tie=False)
+    assert first.result is not None
     speed = sweep.samples_per_s(best) / sweep.samples_per_s(first)
     memory = best.result.peak_memory_bytes / first.result.peak_memory_bytes
-    tie = best is not answer and answer.tied(best, objective)
+    tie = best is not answer and answer.tied(best, sweep.objective)
     gpus = None if best.num_gpus == first.num_gpus else best.num_gpus
     return Change(variation.name, variation.flags, best.name, speed, best is answer, tie, memory, gpus)
 
 
 def fastest_of(sweep: Sweep) -> Result | None:
-    """The fastest recommended point known of a sweep, with those that promise most of what it did not simulate."""
-    points = [point for point in sweep.points if point.recommended and point.reason is None]
-    found = min((p for p in points if p.result is not None), key=lambda p: p.score("latency"), default=None)
-    leaders: dict[str, Point] = {}
-    for point in sorted(points, key=lambda point: point.bound_s):
-        leaders.setdefault(point.name, point)
-    for point in list(leaders.values())[:CONTENDERS]:
-        limit_s = inf if found is None else found.score("latency")
-        if point.result is None and point.bound_s < limit_s:
-            again = simulated_again(point, sweep.scenario, limit_s)
-            found = again if again.status == "simulated" else found
-    return None if found is None else found.result
+    """The fastest recommended point of a sweep that ranks by something else; what that knows of points holds."""
+    points = [replace(point) for point in sweep.points if point.recommended and point.checkpointing is None]
+    objective = objectives(sweep.scenario)[0]
+    again = replace(sweep, objective=objective, points=points, top=1, exhaustive=False)
+    run_sweep(again, workers=1)
+    best = again.best_point()
+    return None if best is None else best.result
+
+
+def _swept(sweep: Sweep, names: Sequence[str], scenario: AnyScenario) -> Sweep:
+    """A sweep of strategies over another scenario, whose best recommended point, and that of each, is exact."""
+    points = find_points(scenario, names, sweep.held)
+    if sweep.runtime is not None:
+        points = within(sweep.runtime, points, scenario)
+    again = replace(
+        sweep,
+        scenario=scenario,
+        objective=objectives(scenario)[0] if sweep.objective == "pareto" else sweep.objective,
+        points=[point for point in points if point.recommended],
+        top=1,
+        exhaustive=False,
+    )
+    run_sweep(again, workers=1)
+    return again
 
 
 def simulated_again(point: Point, scenario: AnyScenario, limit_s: float) -> Point:

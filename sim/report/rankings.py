@@ -270,8 +270,6 @@ def remarks(sweep: Sweep, verdict: Verdict | None) -> Iterator[str]:
     if verdict is not None:
         yield f"held fixed: {held_fixed(sweep.points, verdict.best)}"
         yield _times_words(sweep, verdict.best)
-        if sweep.scenario.measured is not None:
-            yield f"compute {sweep.scenario.calibration}"
     yield from _infeasible_words(sweep)
     ranked = sweep.ranked()
     counts = {

@@ -7,6 +7,7 @@ from typing import Final
 from profiles.errors import counted
 from profiles.units import GIB
 from sim.explore.scaling import Scaling, Step
+from sim.explore.ways_out import nearest_words
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import Tried, how, tried
 from sim.report.numbers import band, counted_words, milliseconds
@@ -27,10 +28,21 @@ def verdict_of(scaling: Scaling) -> Verdict | None:
     verdict, knee, fastest = scaling.chosen.verdict, scaling.knee, scaling.fastest
     if verdict is None or knee is None or fastest is None or len(scaling) == 1:
         return verdict
-    lead = [knee_line(scaling), *_beyond_lines(scaling, knee)]
+    lead = [knee_line(scaling), *_beyond_lines(scaling, knee), *_left_out_lines(scaling)]
     if fastest.gpus != knee.gpus:
         lead.insert(0, _fastest_line(scaling, fastest))
-    return replace(verdict, title=scaling.title, lead=tuple(lead))
+    word = "at the knee" if scaling.bends else verdict.best_word
+    return replace(verdict, title=scaling.title, lead=tuple(lead), best_word=word)
+
+
+def _left_out_lines(scaling: Scaling) -> Iterator[Line]:
+    """The numbers of GPUs that have no step, each with what keeps it from one."""
+    there, word = {step.gpus for step in scaling.steps}, "not on"
+    for sweep in scaling.sweeps:
+        gpus = sweep.scenario.workload.num_gpus
+        if gpus not in there:
+            yield (word, f"{counted(gpus, 'GPU')}: {nearest_words(sweep)}")
+            word = ""
 
 
 def _beyond_lines(scaling: Scaling, knee: Step) -> Iterator[Line]:
@@ -105,6 +117,11 @@ def knee_line(scaling: Scaling) -> Line:
     assert knee is not None
     beyond = next((step for step in steps if step.gpus > knee.gpus), None)
     share, first = f"{knee.efficiency:.0%}", steps[0].gpus
+    if len(steps) == 1:
+        return (
+            "knee",
+            f"none: something fits on {counted(first, 'GPU')} alone, of the numbers that were asked",
+        )
     if beyond is None:
         pays = f"none: up to {counted(knee.gpus, 'GPU')} each added GPU pays"
         return ("knee", f"{pays}; the speed per GPU there is {share} of that on {first}")

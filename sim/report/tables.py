@@ -27,7 +27,7 @@ from sim.report.numbers import banded, drawn_words, milliseconds
 from sim.report.panels import Line, panel_markdown, result_lines, runs_in_words, show_panel, trust_in
 from sim.report.reasons import Account, account_of, shares
 from strategies.parameters import flag_of
-from strategies.strategy import AnyStrategy
+from strategies.strategy import AnyScenario, AnyStrategy
 
 NO_TERMINAL: Final = 140
 """Characters of a line where no terminal is there and COLUMNS is not set."""
@@ -281,9 +281,12 @@ def _provenance(result: Result) -> str:
     words = [result.provenance]
     if result.provenance != "measured" and scenario.costs.published.source:
         words.append(f"those of the backbone {scenario.costs.published}")
-    if scenario.measured is not None:
-        words.append(f"compute {scenario.calibration}")
-    return "; ".join(words)
+    return "; ".join(filter(None, (*words, measured_words(scenario))))
+
+
+def measured_words(scenario: AnyScenario) -> str:
+    """The factor of a measured run on compute; empty without one."""
+    return "" if scenario.measured is None else scenario.measured.words(scenario.task)
 
 
 def _stage_columns(result: Result, words: Words) -> list[Column]:

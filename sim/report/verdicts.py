@@ -28,7 +28,7 @@ from sim.report.panels import (
 )
 from sim.report.reasons import Account, account_of_best
 from sim.report.started import Runnable, best_started
-from sim.report.tables import command_of
+from sim.report.tables import command_of, measured_words
 
 RANKED_BY: Final[Mapping[str, str]] = {"cost": "the cost", "memory": "the memory"}
 """What is ranked by, where that is not the time."""
@@ -51,16 +51,18 @@ class Verdict(Hinting):
         relieved: what the best of these recompute, where they lack memory without.
         changes: what would change the answer.
         trust: what published numbers say of estimates like this one; None where nothing is estimated.
-        fair: what is to be said of how the strategies compare; empty where each has its best partition.
+        fair: what is to be said of how points compare; empty where each strategy has its best partition.
         again: the command line that gives the best result again.
-        fastest: the fastest point known, where memory is ranked by; else None.
+        fastest: the fastest point, where memory is ranked by; else None.
         fastest_how: its parameters.
         runs_in: the runtimes that run the best.
         runnable: where none does, the best point that one runs; None where there is none.
         copies: of the best that work side by side where cost is ranked by, each on images of its own.
         same_as: points of other strategies that are the best under another name, in words.
         lead: lines above all others, of a verdict on several numbers of GPUs.
+        best_word: what the best is called.
         note: what else is to be said; empty where there is nothing.
+        measured: the factor of a measured run on compute, in words; empty without one.
     """
 
     title: str
@@ -83,7 +85,9 @@ class Verdict(Hinting):
     copies: int = 1
     same_as: tuple[str, ...] = ()
     lead: tuple[Line, ...] = ()
+    best_word: str = "best"
     note: str = ""
+    measured: str = ""
 
     @property
     def runner_up_ties(self) -> bool:
@@ -96,7 +100,7 @@ class Verdict(Hinting):
         named = self._named(self.best, self.how)
         lines = [
             *self.lead,
-            ("at the knee" if len(self.lead) > 1 else "best", named),
+            (self.best_word, named),
             *(("", f"the same: {words}") for words in self.same_as),
             *result_lines(self.best, self.account),
             *self._copies_line(),
@@ -110,6 +114,7 @@ class Verdict(Hinting):
             word = "" if number else "if"
             lines.append((word, f"{change.name}: {change.words(self.best.strategy, self.objective)}"))
         lines += [("runs in", runs_in_words(self.runs_in)), *self._runnable_line()]
+        lines += [("measured", self.measured)] if self.measured else []
         lines.append(("trust", "exact: all times are given" if self.trust is None else str(self.trust)))
         notes = filter(None, (self.fair, self.note))
         return [*lines, *(("note", words) for words in notes)]
@@ -152,7 +157,14 @@ class Verdict(Hinting):
         others = f"; --runtime asks for the best of {', '.join(self.runnable.others)}" * bool(
             self.runnable.others
         )
-        return [("", f"{named}: {duration(result)}, {than}, runs in {runs_in}{others}")]
+        return [("", f"{named}: {self._took_words(result)}, {than}, runs in {runs_in}{others}")]
+
+    def _took_words(self, result: Result) -> str:
+        """What a result takes of what is ranked by."""
+        if self.objective == "memory":
+            return f"{result.peak_memory_bytes / GIB:.1f} GiB"
+        cost = f", {result.gpu_s_per_sample:,.2f} GPU-seconds each" if self.objective == "cost" else ""
+        return f"{duration(result)}{cost}"
 
     def _worse_words(self, times: float) -> str:
         """How many times as much of what is ranked by."""
@@ -161,7 +173,7 @@ class Verdict(Hinting):
     def _fastest_words(self, fastest: Result) -> str:
         """How much faster a point is than the one that takes the least memory."""
         if fastest.samples_per_s <= self.best.samples_per_s:
-            return "as far as is known; points are ranked by memory"
+            return "the same: no other point is faster"
         ratio = fastest.samples_per_s / self.best.samples_per_s
         named = ", ".join(filter(None, (fastest.strategy, self.fastest_how)))
         there = f"{fastest.peak_memory_bytes / GIB:.1f} GiB"
@@ -172,13 +184,13 @@ class Verdict(Hinting):
             where = " on 1 GPU" if self.best.num_gpus == 1 else ""
             return f"none: no other strategy that was asked has a point that fits{where}"
         named = self._named(self.runner_up, self.runner_up_how)
+        took = f"{named}: {self._took_words(self.runner_up)}"
         if self.objective == "memory":
-            return f"{named}: {self.runner_up.peak_memory_bytes / GIB:.1f} GiB"
-        took, times = duration(self.runner_up), self.best.samples_per_s / self.runner_up.samples_per_s
+            return took
+        times = self.best.samples_per_s / self.runner_up.samples_per_s
         if self.objective == "cost":
-            cost = self.runner_up.gpu_s_per_sample
-            took, times = f"{took}, {cost:,.2f} GPU-seconds each", cost / self.best.gpu_s_per_sample
-        return f"{named}: {took}, " + ("a tie" if self.runner_up_ties else self._worse_words(times))
+            times = self.runner_up.gpu_s_per_sample / self.best.gpu_s_per_sample
+        return f"{took}, " + ("a tie" if self.runner_up_ties else self._worse_words(times))
 
     def __str__(self) -> str:
         return panel_text(self.title, self.lines)
@@ -247,13 +259,14 @@ def _short(result: Result) -> dict[str, Any]:
 def verdict_of(sweep: Sweep) -> Verdict | None:
     """The verdict of a sweep; None where no point that is recommended fits.
 
-    What would change it is simulated: up to four points, for each of up to three changes.
+    What would change it is simulated: up to four points, for each of up to three changes; of more images at once what
+    a sweep needs.
     """
     best = sweep.best_point()
     if best is None or best.result is None:
         return None
     values = tried(sweep.points)
-    fastest = fastest_of(sweep) if sweep.objective == "memory" else None
+    by_memory = sweep.objective == "memory"
     ranked = [point for point in sweep.ranked() if point.status == "simulated" and point.recommended]
     twins = sweep.twins()
     same = [point for point in ranked if twins.get(id(point)) is best]
@@ -261,33 +274,47 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
     ties = sweep.ties()
     leaders = {point.name: point for point in reversed(ties)}
     runs_in = starters(best, sweep.scenario)
-    told = errands_done(
-        sweep,
-        (account_of_best, (sweep, best, None if sweep.objective == "memory" else other)),
-        *([] if runs_in else [(best_started, (sweep, best, values))]),
-        *changes_asked(sweep, best),
+    told = iter(
+        errands_done(
+            sweep,
+            (account_of_best, (sweep, best, None if by_memory else other)),
+            *([] if runs_in else [(best_started, (sweep, best, values))]),
+            *([(fastest_of, (sweep,))] if by_memory else []),
+            *changes_asked(sweep, best),
+        )
     )
+    account, runnable = next(told), None if runs_in else next(told)
+    fastest = next(told) if by_memory else None
     return Verdict(
         title=sweep.title,
         objective=sweep.objective,
         best=best.result,
         how=how(best.result, values),
-        account=told[0],
+        account=account,
         runner_up=None if other is None else other.result,
         runner_up_how="" if other is None or other.result is None else how(other.result, values),
         ties=Counter(point.name for point in ties),
         relieved={name: of.checkpointing for name, of in leaders.items() if of.checkpointing is not None},
-        changes=tuple(told[1 if runs_in else 2 :]),
+        changes=tuple(told),
         trust=trust_in(best.result, sweep.scenario.cluster.device.name),
-        fair=fairness(sweep.points),
+        fair=fairness(sweep.points) or _one_copy_words(sweep),
         again=command_of(best.result),
         runs_in=runs_in,
-        runnable=None if runs_in else told[1],
+        runnable=runnable,
         copies=sweep.copies(best),
         same_as=tuple(_said(point, values) for point in same),
         fastest=fastest,
         fastest_how="" if fastest is None else how(fastest, values),
+        measured=measured_words(sweep.scenario),
     )
+
+
+def _one_copy_words(sweep: Sweep) -> str:
+    """That throughput of sampling is of one copy, where several might work side by side; else empty."""
+    scenario = sweep.scenario
+    if sweep.objective != "throughput" or scenario.task == "train" or scenario.workload.num_gpus == 1:
+        return ""
+    return "throughput is of one copy of the model; the objective cost compares copies side by side"
 
 
 def _said(point: Point, values: Tried) -> str:

@@ -8,11 +8,13 @@ const GL = (() => {
 })();
 const POINTS = VALUES.points;
 const SAMPLED = POINTS && POINTS.task === "sample";
-const TIME = SAMPLED ? { word: "latency", unit: "s", each: 1 } : { word: "iteration", unit: "ms", each: 1000 };
+const TIME = SAMPLED ? { word: "latency", unit: "s", each: 1, decimals: 3 }
+  : { word: "iteration", unit: "ms", each: 1000, decimals: 1 }; // as many as in text
 const MOST_WORDS = 3000; // of more points, hovering tells where they are and whose
 const chosen = { mask: null, marked: null };
 
 const inTime = (i) => POINTS.columns.time[i] * TIME.each;
+const timed = (i) => fixed(inTime(i), TIME.decimals);
 const height = (i) => (SAMPLED ? inTime(i) : POINTS.columns.speed[i]);
 const shownPoint = (i) => !chosen.mask || chosen.mask[i] === 1;
 
@@ -21,7 +23,7 @@ function words(i) {
   const band = c.low[i] === null ? "" : ` (${number(c.low[i] * TIME.each)} to ${number(c.high[i] * TIME.each)})`;
   const least = c.simulated[i] ? "" : "at least ";
   return `<b>${plain(POINTS.strategies[c.strategy[i]].name)}</b>, ${counted(c.gpus[i], "GPU")}<br>${plain(c.how[i])}<br>` +
-    `${least}${number(inTime(i))} ${TIME.unit}${band}<br>${least}${number(c.memory[i], 3)} GiB`;
+    `${least}${timed(i)} ${TIME.unit}${band}<br>${least}${number(c.memory[i], 3)} GiB`;
 }
 
 function cloud(places, name, marker) {

@@ -23,7 +23,7 @@ from sim.report.panels import Line
 from sim.report.plots.looks import BAND, FADED, GPUS, MARKERS, RECOMMENDED, label_of, strategy_look
 from sim.report.reasons import Account
 from sim.report.scalings import unit_of
-from sim.report.tables import account_in, command_of, lines_of
+from sim.report.tables import account_in, command_of, lines_of, measured_words
 from sim.report.verdicts import with_note
 from strategies.strategy import AnyScenario
 
@@ -38,8 +38,8 @@ SYMBOLS: Final = dict(
     )
 )  # fmt: skip
 """Plotly's names of the markers of strategies."""
-DIGITS: Final = 5
-"""Significant digits of what is drawn of a point."""
+DIGITS: Final = 8
+"""Significant digits of what is drawn of a point: more than are shown, which are rounded once, as in text."""
 NOTHING: Final = "none: no point that is recommended fits"
 WHISKERS: Final = 60
 """Points whose bands are drawn: more would hide the points."""
@@ -137,11 +137,12 @@ def _points_of(sweeps: Iterable[Sweep], chosen: Sweep) -> dict[str, Any]:
     places = {id(point): i for i, point in enumerate(ranked)}
     best = chosen.best_point()
     front = _front(ranked, simulated)
+    ring = f"{RECOMMENDED}, at the knee" if Scaling(tuple(sweeps)).choice else RECOMMENDED
     return {
         "task": sweeps[0].scenario.task,
         "unit": unit_of(Scaling(tuple(sweeps))),
         "strategies": [_look(name, ranked) for name in names],
-        "legend": {"band": BAND, "gpus": GPUS, "recommended": RECOMMENDED, "faded": FADED},
+        "legend": {"band": BAND, "gpus": GPUS, "recommended": ring, "faded": FADED},
         "columns": {key: [column[key] for column in columns] for key in (columns[0] if columns else {})},
         "shown": _shown(columns, sampled),
         "front": front,
@@ -256,7 +257,7 @@ def provenance(scenario: AnyScenario) -> list[Line]:
         ("device", f"{cluster.device.name}. {cluster.device.source}"),
         ("stack", f"{scenario.stack_name}: {stack.summary}. {stack.source}"),
         ("layer times", scenario.costs.provenance),
-        *([("measured", str(scenario.calibration))] if scenario.measured is not None else []),
+        *([("measured", measured_words(scenario))] if scenario.measured is not None else []),
         ("content", ", ".join(f"{name} {key}" for name, key in inputs_of(scenario).items())),
         ("diffusim", f"{version('diffusim')}, Python {python_version()}"),
     ]

@@ -10,6 +10,10 @@ function number(value, digits = 4) {
   FORMATS[most] ??= new Intl.NumberFormat("en-US", { maximumSignificantDigits: most });
   return FORMATS[most].format(value);
 }
+function fixed(value, decimals) {
+  FORMATS[`.${decimals}`] ??= new Intl.NumberFormat("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+  return FORMATS[`.${decimals}`].format(value);
+}
 const TOUCHED = window.matchMedia("(pointer: coarse)").matches; // a finger on a picture scrolls the page
 const zooming = (words) => (TOUCHED || narrow() ? "" : ` ${words}`); // which takes a pointer
 const narrow = () => window.innerWidth <= 640;

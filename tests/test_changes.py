@@ -1,0 +1,88 @@
+"""What would change an answer, and the fastest where memory is ranked by, are what the sweeps of it find."""
+
+import pytest
+
+import sim
+from sim.report.changes import SWEPT, Change
+
+L40 = ("flux-dev", "l40-pcie-8", 4, {"resolution": 1024, "steps": 4})
+PIXART = ("pixart", "l40-pcie-8", 4, {"guidance": "none", "steps": 4})
+HELD = ("pixart", "a100-nvlink-8", 4, {"resolution": 1024, "steps": 4, "ulysses_degree": 2})
+XDIT = ("flux-dev", "h100-ib", 4, {"steps": 4, "runtime": "xdit"})
+
+
+@pytest.mark.parametrize(
+    ("objective", "asked"),
+    [
+        *(("latency", one) for one in (L40, PIXART, HELD, XDIT)),
+        ("memory", L40),
+        ("memory", PIXART),
+        ("cost", PIXART),
+        ("pareto", PIXART),
+    ],
+)
+def test_several_images_at_once_are_what_the_sweep_of_them_finds(objective, asked):
+    *where, given = asked
+    sweep = sim.sweep(*where, objective=objective, workers=1, **given)
+    several = sim.sweep(*where, objective=objective, batch_size=4, workers=1, **given)
+    change = next(one for one in sweep.verdict.changes if one.name == "4 images at once")
+    best, then = sweep.best_point(), several.best_point()
+    assert (change.flags, change.strategy) == ("--batch-size 4", then.name)
+    assert change.speed == several.samples_per_s(then) / sweep.samples_per_s(best)
+    assert change.memory == several.best.peak_memory_bytes / sweep.best.peak_memory_bytes
+    assert change.stays == (then.name == best.name)
+    assert change.num_gpus == (None if then.num_gpus == best.num_gpus else then.num_gpus)
+    assert bool(change.how) == (change.stays and then.parameters != best.parameters)
+
+
+def test_the_parameters_are_said_with_which_a_strategy_stays():
+    sweep = sim.sweep(*L40[:3], workers=1, **L40[3])
+    text = " ".join(str(sweep.verdict).replace("│", "").split())
+    change = next(one for one in sweep.verdict.changes if one.how)
+    assert f"4 images at once: {change.speed:.2f} x the speed, hybrid stays with {change.how}" in text
+    moved = Change("c", "", "ulysses", 1.5, stays=True, tie=False, num_gpus=2, how="ring 2")
+    assert moved.words("ulysses") == "1.50 x the speed, ulysses stays on 2 GPUs with ring 2"
+
+
+def test_what_would_take_long_to_sweep_again_is_left_out():
+    names = {}
+    for gpus in (1, 16):
+        sweep = sim.sweep("sd3-medium", "h100-ib", gpus, steps=2, workers=1)
+        many = sum(point.reason is None for point in sweep.points) > SWEPT
+        names[many] = [change.name for change in sweep.verdict.changes]
+    assert "4 images at once" in names[False]
+    assert names[True] == ["stack compiled", "twice the link between nodes"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [
+        (("uvit-h", "a100-ib", 16), {}),
+        (("sd21", "p4de", 8), {}),
+        (("sd21", "p4de", 8), {"batch_size": 64, "strategy": "ddp,zero2,fsdp,1f1b", "exhaustive": True}),
+        (L40[:3], L40[3]),
+    ],
+)
+def test_the_fastest_is_what_a_sweep_by_time_finds(asked, given):
+    by_memory = {key: value for key, value in given.items() if key != "exhaustive"}
+    sweep = sim.sweep(*asked, objective="memory", workers=1, **by_memory)
+    known = [(point.bound_s, point.rough, point.result) for point in sweep.points]
+    found, fastest = sweep.verdict.fastest, sim.sweep(*asked, workers=1, **given).best
+    assert (found.strategy, found.parameters, found.times) == (
+        fastest.strategy,
+        fastest.parameters,
+        fastest.times,
+    )
+    assert [(point.bound_s, point.rough, point.result) for point in sweep.points] == known
+
+
+def test_memory_is_counted_so_that_nothing_ties_and_told_of_what_a_runtime_runs():
+    sweep = sim.sweep(*L40[:3], objective="memory", workers=1, **L40[3])
+    verdict = sweep.verdict
+    runnable, least = verdict.runnable.result, sweep.best.peak_memory_bytes
+    assert not sweep.ties()
+    assert not verdict.runnable.tie
+    assert not any(point.tied(sweep.best_point(), "memory") for point in sweep.points)
+    said = next(words for _, words in verdict.lines if ", runs in " in words)
+    held = runnable.peak_memory_bytes
+    assert f": {held / 2**30:.1f} GiB, {held / least:.2f} x the memory, runs in " in said
