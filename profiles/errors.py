@@ -7,6 +7,7 @@ plan can never be carried out.
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Final
 from warnings import warn
 
@@ -102,17 +103,25 @@ def near(name: str, known: Iterable[str], least: float = 0.7) -> str:
     """The question whether one of the names known, or what it stands for in a mapping, was meant.
 
     It is empty where none is like the name: by ``least`` or more, of 1 for the same name, or as the only one that
-    begins with it.
+    begins with it. Of names that are as like it, that is meant which begins with more of its letters.
     """
-    from difflib import get_close_matches  # takes long, and only errors need it
+    from difflib import SequenceMatcher, get_close_matches  # takes long, and only errors need it
 
     names = list(dict.fromkeys(known))
     begun = [one for one in names if len(name) >= BEGUN and one.startswith(name)]
-    found = begun if len(begun) == 1 else get_close_matches(name[:LONGEST], names, n=1, cutoff=least)
+    said = name[:LONGEST]
+    found = begun if len(begun) == 1 else get_close_matches(said, names, n=len(names) or 1, cutoff=least)
     if not found:
         return ""
-    meant = known[found[0]] if isinstance(known, Mapping) else found[0]
+    likeness = {one: (SequenceMatcher(None, one, said).ratio(), _begun_alike(one, said)) for one in found}
+    nearest = max(found, key=lambda one: likeness[one])
+    meant = known[nearest] if isinstance(known, Mapping) else nearest
     return f"did you mean {meant}? "
+
+
+def _begun_alike(one: str, other: str) -> int:
+    """The letters with which both names begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def near_or_all(name: str, known: Sequence[str]) -> str:

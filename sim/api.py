@@ -6,7 +6,7 @@ parameters, where the command line speaks of flags.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from profiles.architectures.models import Model
 from profiles.costs.calibration import MeasuredRun
-from profiles.errors import InputError
+from profiles.errors import InputError, shown
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import Stack
 from sim.asking.arguments import (
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from sim.explore.store import Store
 
 S = TypeVar("S", bound=AnyScenario)
+Contenders = str | type[AnyStrategy] | Sequence[str | type[AnyStrategy]]
+"""Strategies that a sweep looks at: names, with commas or as a list, or classes."""
 
 SWEEPING: Final = ("task", "objective", "top", "exhaustive", "workers", "executor", "store", "report")
 """Arguments that ``sweep`` has besides."""
@@ -63,7 +65,7 @@ SWEEPING: Final = ("task", "objective", "top", "exhaustive", "workers", "executo
 @speaks_of_parameters
 def run(
     model: str | Model | AnyScenario,
-    strategy: str | AnyStrategy,
+    strategy: str | AnyStrategy | type[AnyStrategy],
     cluster: str | Cluster | None = None,
     gpus: int | None = None,
     *,
@@ -77,7 +79,7 @@ def run(
 
     Args:
         model: a model's name, a model folder, a model, or a whole scenario.
-        strategy: a strategy's name, or one with its parameters.
+        strategy: a strategy's name, its class, or one with its parameters.
         cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
         gpus: GPUs in all; by default one node, or as many as the strategy can use.
         stack: a stack's name, a stack file, or a stack; by default ``eager``.
@@ -129,7 +131,7 @@ def _scaled(point: AnyStrategy, scenario: S, number: Number) -> S:
 @speaks_of_parameters
 def calibrate(
     model: str | Model | AnyScenario,
-    strategy: str | AnyStrategy,
+    strategy: str | AnyStrategy | type[AnyStrategy],
     cluster: str | Cluster | None = None,
     gpus: int | None = None,
     *,
@@ -141,7 +143,7 @@ def calibrate(
 
     Args:
         model: a model's name, a model folder, a model, or a whole scenario.
-        strategy: a strategy's name, or one with its parameters.
+        strategy: a strategy's name, its class, or one with its parameters.
         cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
         gpus: GPUs in all.
         measured: one number, such as ``{"step_s": 0.87}``, ``samples_per_s`` or, of sampling, ``latency_s``.
@@ -169,7 +171,7 @@ def sweep(
     cluster: str | Cluster | None = None,
     gpus: int | None = None,
     *,
-    strategy: str | Sequence[str] | None = None,
+    strategy: Contenders | None = None,
     task: str | None = None,
     objective: str | None = None,
     stack: str | Stack | None = None,
@@ -191,7 +193,7 @@ def sweep(
         cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
         gpus: GPUs in all; by default one node. Of several numbers, such as ``[8, 16, 32]``, the sweeps come as a
             ``Scaling``, which knows the knee.
-        strategy: strategies to look at; by default all of the task.
+        strategy: names or classes of strategies to look at; by default all of the task.
         task: ``train`` or ``sample``; by default what ``strategy`` or the options say, else ``train``.
         objective: what is ranked by; by default throughput, of sampling latency.
         stack: a stack's name, a stack file, or a stack; by default ``eager``.
@@ -233,12 +235,14 @@ def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContex
     """The store of a sweep, to be used in a ``with`` statement; None where nothing is to be kept.
 
     Raises:
-        InputError: it cannot be written, or is no store.
+        InputError: it cannot be written, or is no store, or a strategy stands in no file.
     """
     if path is None:
         return nullcontext()
-    from sim.explore.store import Store
+    from sim.explore.store import Store, source_of
 
+    for cls in {type(point.strategy) for point in sweep.points if point.strategy is not None}:
+        source_of(cls)
     return Store(Path(path), sweep.scenario)
 
 
@@ -248,7 +252,7 @@ def start_sweep(
     cluster: str | Cluster | None = None,
     gpus: int | None = None,
     *,
-    strategy: str | Sequence[str] | None = None,
+    strategy: Contenders | None = None,
     task: str | None = None,
     objective: str | None = None,
     stack: str | Stack | None = None,
@@ -264,7 +268,7 @@ def start_sweep(
     Raises:
         InputError: as of ``sweep``.
     """
-    names = strategy.split(",") if isinstance(strategy, str) else strategy
+    names = _swept(strategy)
     auto = not isinstance(model, Scene) and given.get("checkpointing", AUTO) in (AUTO, None)
     auto = auto and _chosen_here(given, runtime)
     every = (*ARGUMENTS, *SWEEPING)
@@ -283,9 +287,25 @@ def start_sweep(
     return found
 
 
+def _swept(strategy: Contenders | None) -> Sequence[str | type[AnyStrategy]] | None:
+    """The strategies that a sweep is to look at; None where none is named.
+
+    Raises:
+        InputError: one has its parameters already, which a sweep is to find.
+    """
+    if isinstance(strategy, str):
+        return strategy.split(",")
+    several = tuple(strategy) if isinstance(strategy, Iterable) else None if strategy is None else (strategy,)
+    for one in several or ():
+        if not isinstance(one, type) and hasattr(one, "candidates"):
+            given = f"{shown(one)} is given, but a sweep finds the parameters itself"
+            raise InputError(f"{given}: give the class, strategy={type(one).__name__}, or ask sim.run")
+    return several
+
+
 @speaks_of_parameters
 def schedule(
-    strategy: str | AnyStrategy,
+    strategy: str | AnyStrategy | type[AnyStrategy],
     model: str | Model | AnyScenario | None = None,
     cluster: str | Cluster | None = None,
     gpus: int | None = None,
@@ -297,7 +317,7 @@ def schedule(
     """The order of a strategy; of one that samples all steps of a run with their exchanges.
 
     Args:
-        strategy: a strategy's name, or one with its parameters.
+        strategy: a strategy's name, its class, or one with its parameters.
         model: a model's name, a model folder, a model, or a scenario; many orders do not depend on it.
         cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
         gpus: GPUs in all.

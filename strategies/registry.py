@@ -29,6 +29,8 @@ OTHERWISE: Final = {
     "sample": "trains, it does not draw images",
 }
 """The reason why a strategy is none of a task."""
+_given: Final[dict[str, type[Any]]] = {}
+"""Strategies that a script or a notebook gave as classes, by name: asked about only where they are named."""
 SAMPLER_FACTS: Final = ("seamless", "baseline", "gpu_counts", "guidance_groups")
 """Facts that a sampler states beside its name, its task and its summary."""
 
@@ -100,6 +102,24 @@ def _add(found: dict[str, type[Any]], cls: type[Any]) -> None:
         )
 
 
+def take(cls: type[Any]) -> str:
+    """Take note of a strategy that a script or a notebook gives as a class; its name means it from now on.
+
+    Raises:
+        InputError: it does not say what it is, lacks a method, or another has its name.
+    """
+    where = f"{cls.__module__}.{cls.__qualname__}"
+    if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
+        raise InputError(f"strategy {where} does not define {', '.join(lacking)}")
+    before = _given.pop(getattr(cls, "name", ""), None)
+    if before is not None and f"{before.__module__}.{before.__qualname__}" != where:
+        _given[before.name] = before  # else it is the same, written again, as a notebook's cell is
+    known = {**_found(), **_given}
+    _add(known, cls)
+    _given[cls.name] = cls
+    return str(cls.name)
+
+
 @cache
 def _of_task(task: str) -> Mapping[str, type[Any]]:
     check_choice("task", task, TASKS)
@@ -133,12 +153,12 @@ def class_of(name: str, task: str | None = None) -> type[AnyStrategy]:
 def _class(name: str, task: str | None) -> type[Any]:
     if task not in (None, task_of(name)):
         raise InputError(f"{name} {OTHERWISE[str(task)]}; choose from {', '.join(_of_task(str(task)))}")
-    return _found()[name]
+    return _given.get(name) or _found()[name]
 
 
 def strategy_named(name: str, *, silent: bool = False) -> str:
     """The strategy that a name, or another name of it, means; the name itself where it means none."""
-    return known_name("strategy", name, _found(), silent=silent) or name
+    return known_name("strategy", name, {**_found(), **_given}, silent=silent) or name
 
 
 def task_of(name: str) -> str:
@@ -147,9 +167,10 @@ def task_of(name: str) -> str:
     Raises:
         InputError: there is none of this name.
     """
-    if name not in _found():
-        raise unknown_name("strategy", name, _found())
-    task: str = _found()[name].task
+    known = {**_found(), **_given}
+    if name not in known:
+        raise unknown_name("strategy", name, known)
+    task: str = known[name].task
     return task
 
 

@@ -21,7 +21,7 @@ from profiles.machines.hosts import AHEAD, NO_CALLS, STEP_OPERATORS, Calls
 from profiles.machines.whatifs import whatif_words
 from profiles.software.levers import HALF, load_levers, products_in_fp8
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
-from strategies.plans.workloads import ALL, EMBEDDED, SamplingWorkload
+from strategies.plans.workloads import ALL, EMBEDDED, GUIDANCES, SamplingWorkload
 from strategies.scenario import Scene, check_kinds
 
 
@@ -58,8 +58,9 @@ class SamplingScenario(Scene[SamplingWorkload]):
         if self.workload.precision != HALF:
             products_in_fp8(self.cluster.device)
         if self.workload.guidance == EMBEDDED != self.model.guidance:
-            takes = f"is {EMBEDDED}, but {self.model.name} takes no guidance scale as an input: none draws so"
-            raise wrong("guidance", takes)
+            others = ", ".join(guidance for guidance in GUIDANCES if guidance != EMBEDDED)
+            takes = f"{self.model.name} takes no guidance scale as an input; choose from {others}"
+            raise wrong("guidance", f"is {EMBEDDED}, but {takes}")
         if self.workload.vae_parallel > self.workload.num_gpus:
             problem = f"is {self.workload.vae_parallel}, must be at most gpus({self.workload.num_gpus})"
             raise wrong("vae_parallel", problem)

@@ -474,7 +474,7 @@ REFUSED = [
     ("run --model broken --strategy ddp", "broken/layers.csv:1: column component is missing"),
     ("run --model sd21 --cluster . --strategy ddp", ".: cannot be read: is a directory"),
     ("run --model sd21 --cluster a-file --strategy ddp", "a-file: byte 0 is not UTF-8, must be a text file"),
-    ("run --model sd21 --cluster ideal --strategy ddp", "device 'ideal' has no rates of its own, and "),
+    ("run --model sd21 --cluster ideal --strategy ddp", "such as sim.equal_layers_model"),
     ("run --model sd21 --strategy ddp --trace nope/t.json", "--trace is 'nope/t.json', must be a file in a folder"),
     ("run --model sd21 --strategy ddp --gantt .", "--gantt is '.', must be a file in a folder that exists"),
     ("run --model sd21 --strategy ddp --gantt g.bmp", "--gantt is 'g.bmp', must end in .png, .svg, .pdf"),
@@ -576,13 +576,15 @@ def test_what_an_interrupted_sweep_knows_is_no_reason_to_fail_where_it_cannot_be
 # Pipes and interrupts
 
 
-@pytest.mark.parametrize("arguments", [["strategies", "--json"], ["--help"], [*RUN, "--strategy", "spp"]])
+@pytest.mark.parametrize(
+    "arguments", [["strategies", "--json"], ["strategies"], ["--help"], [*RUN, "--strategy", "spp"]]
+)
 def test_a_reader_that_has_seen_enough_ends_the_command_quietly(arguments):
     process = shell(*arguments)
     process.stdout.close()  # as `head -1` does, at the latest when the command writes
     assert process.stderr.read() == ""
     process.stderr.close()
-    assert process.wait(timeout=60) in (0, 1)
+    assert process.wait(timeout=60) == 0
 
 
 def interrupted_after(num_answers, store):

@@ -175,7 +175,8 @@ def test_a_device_without_rates_needs_measured_times():
     with pytest.raises(InputError) as error:
         ComponentCosts(component(LAYER), IDEAL)
     assert str(error.value) == (
-        "device 'ideal' has no rates of its own, and unet has no times measured on it (times/ideal.csv)"
+        "device 'ideal' has no rates of its own, and unet has no times measured on it (times/ideal.csv);"
+        " a device without rates is for models whose times are given, such as sim.equal_layers_model"
     )
 
 

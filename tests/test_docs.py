@@ -263,6 +263,20 @@ def test_the_python_of_a_page_runs(page):
             exec(compile(block, page, "exec"), {})
 
 
+@pytest.mark.slow
+def test_a_script_that_the_document_makes_of_a_strategy_runs(tmp_path):
+    """A file, as a notebook is run from top to bottom."""
+    strategy, _, asking = blocks(TUTORIAL, "python")
+    (tmp_path / "own.py").write_text(strategy + asking + "print(sweep.best_of('pairs'))", encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, tmp_path / "own.py"], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "pairs takes " in done.stdout
+    assert "<Result sd21 by pairs, training on 8 GPUs of p4de, stack eager: " in done.stdout
+
+
 @pytest.mark.parametrize("name", ["toy_pipeline.py", "toy_sampler.py"])
 def test_the_strategies_of_the_document_are_those_that_are_installed_and_tested(name):
     assert (ROOT / "tests/data" / name).read_text(encoding="utf-8") in blocks(TUTORIAL, "python")

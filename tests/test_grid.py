@@ -57,10 +57,10 @@ def test_gpus_left_over_draw_other_images(make):
 
 
 REFUSED = [
-    ({"pipeline": 3}, {}, r"pipeline_degree\(3\) = 3 are not gpus\(8\)"),
+    ({"pipeline": 3}, {}, r"pipeline_degree\(3\) is not gpus\(8\)"),
     ({}, {}, r"runs on one GPU, not on gpus\(8\)"),
-    ({"ring": 2, "ulysses": 2}, {}, r"ulysses_degree\(2\) \* ring_degree\(2\) = 4 are not gpus\(8\)"),
-    ({"ring": 3, "data": None}, {"batch_size": 8}, r"ring_degree\(3\) = 3 do not divide gpus\(8\)"),
+    ({"ring": 2, "ulysses": 2}, {}, r"ulysses_degree\(2\) \* ring_degree\(2\) = 4 is not gpus\(8\)"),
+    ({"ring": 3, "data": None}, {"batch_size": 8}, r"ring_degree\(3\) does not divide gpus\(8\)"),
     (
         {"pipeline": 4, "data": None},
         {"batch_size": 3},

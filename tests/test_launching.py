@@ -526,3 +526,26 @@ def test_a_parameter_of_pipelines_decides_nothing_without_a_pipeline():
     assert sim.launch(**asked, ulysses_degree=2, receive="before").runtime == "xdit"
     with pytest.raises(InputError, match="with warmup_steps 1 receive after xdit"):
         sim.launch(**asked, pipeline_degree=2)
+
+
+def test_a_result_is_launched_as_its_question_is():
+    asked = {"model": "sd21", "strategy": "zero2", "gpus": 4, "batch_size": 16}
+    result = sim.run(**asked)
+    swept = sim.sweep("sd21", gpus=4, batch_size=16, strategy="zero2", workers=1).best_of("zero2")
+    assert sim.launch(result).text == sim.launch(swept).text == sim.launch(**asked).text
+    assert sim.launch(result, runtime="deepspeed").text == sim.launch(**asked, runtime="deepspeed").text
+
+
+def test_a_result_is_launched_as_it_is_and_without_one_a_strategy_is_named():
+    result = sim.run("sd21", "zero2", gpus=4, batch_size=16)
+    for given in ({"gpus": 8}, {"strategy": "ddp"}, {"batch_size": 32}):
+        with pytest.raises(
+            InputError, match=f"^{next(iter(given))} is given, but the result says it already$"
+        ):
+            sim.launch(result, **given)
+    with pytest.raises(InputError, match=r"^xdit .* does not run it: "):
+        sim.launch(result, runtime="xdit")
+    with pytest.raises(InputError, match=r"came from another process: give its model and strategy$"):
+        sim.launch(replace(result, source=None))
+    with pytest.raises(InputError, match=r"^strategy must be given, but where a result is$"):
+        sim.launch("sd21")

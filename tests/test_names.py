@@ -160,3 +160,9 @@ def test_every_printed_number_of_one_thing_is_singular(tmp_path, monkeypatch, ca
     assert repr(sweep).startswith("<Scaling over 1 GPU")
     assert repr(sim.schedule("1f1b", pipeline_degree=1, micro_batches=1)).endswith(": 1 device>")
     assert ": 1 point, best" in repr(sweep.chosen)
+
+
+def test_of_names_as_like_a_mistyped_one_that_which_begins_alike_is_meant():
+    for names in (["sd21", "sdxl"], ["sdxl", "sd21"]):
+        assert near("sd2l", names) == "did you mean sd21? "
+        assert near("sdx1", names) == "did you mean sdxl? "

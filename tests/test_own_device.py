@@ -106,4 +106,4 @@ def test_sweeps_and_samplers_warn_too(folder, capsys):
 def test_a_device_without_rates_says_on_which_others_there_are_times(folder, capsys):
     (folder / "mine" / "times" / "my-gpu.csv").write_text(TIMES)
     assert main(["run", "--model", "mine", "--cluster", "ideal", "--gpus", "1", "--strategy", "ddp"]) == 2
-    assert "no times measured on it (times/ideal.csv), only on my-gpu\n" in capsys.readouterr().err
+    assert "no times measured on it (times/ideal.csv), only on my-gpu; " in capsys.readouterr().err

@@ -230,7 +230,7 @@ def test_what_cannot_be_divided_is_refused_with_its_numbers(make):
         ({"layers": (0, 3, 3, 2)}, r"layers\(0,3,3,2\) begin with a stage of none"),
         ({"patches": 17}, r"patches\(17\) exceeds rows\(16\) of transformer at 256"),
         ({"warmup": 6}, r"warmup_steps\(6\) exceeds steps\(5\)"),
-        ({"pipeline_degree": 3}, r"pipeline_degree\(3\) = 3 are not gpus\(4\)"),
+        ({"pipeline_degree": 3}, r"pipeline_degree\(3\) is not gpus\(4\)"),
     ):
         sampler, scenario = drawn(make, **rest)
         with pytest.raises(InfeasibleError, match=message):

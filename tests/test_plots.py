@@ -1,8 +1,10 @@
 """Plots: what they draw, by value; and that they draw it, without a display and without pyplot."""
 
+import re
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
@@ -617,3 +619,39 @@ def test_a_strategy_whose_seams_show_is_marked_in_the_legend():
         for name, more in (("naive-patch", {"recommended": False}), ("ulysses", {"recommended": True}))
     ]
     assert {"naive-patch (seams show)", "ulysses"} <= set(legend(plot_sweep(rows)))
+
+
+# What is drawn, and along which keys
+
+
+def test_winners_are_drawn_of_sweeps_as_of_their_rows():
+    small = {"batch_size": 16, "strategy": ["ddp", "gpipe"], "workers": 1, "self_conditioning": 0.0}
+    both = sim.sweep("sd21", gpus=[2, 4], **small)
+    info = plot_winners_info(both.rows(), "num_gpus", "model")
+    assert (info.across, info.down) == ([2, 4], ["sd21"])
+    for answers in (both, both.sweeps, [both.sweeps[0], *both.sweeps[1].rows()]):
+        assert plot_winners_info(answers, "num_gpus", "model") == info
+        assert plot_scaling_info(answers, "num_gpus") == plot_scaling_info(both.rows(), "num_gpus")
+
+
+@pytest.mark.parametrize(
+    ("axes", "said"),
+    [
+        (("num_gpu", "model"), "across is 'num_gpu', which a row lacks; did you mean num_gpus?"),
+        (
+            ("model", "link"),
+            "down is 'link', which a row lacks; choose from strategy, model, num_gpus, samples_per_s",
+        ),
+    ],
+)
+def test_a_key_that_rows_lack_is_refused_by_those_that_they_have(axes, said):
+    row = {"strategy": "ddp", "model": "toy", "num_gpus": 2, "samples_per_s": 1.0}
+    with pytest.raises(InputError, match=f"^{re.escape(said)}$"):
+        plot_winners_info([row], *axes)
+
+
+def test_what_has_no_rows_is_refused():
+    for asked, kind in ((pd.DataFrame({"model": ["toy"]}), "str"), (3, "int")):
+        words = rf"^rows hold a {kind}, must be sweeps, or what their rows\(\) gives$"
+        with pytest.raises(InputError, match=words):
+            plot_winners_info(asked, "model", "model")

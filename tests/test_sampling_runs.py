@@ -392,7 +392,7 @@ def test_the_number_of_torchruns_processes_must_be_that_of_the_ranks(monkeypatch
         ("--strategy ulysses --patches 2", "ulysses has no parameter --patches"),
         ("--strategy ring --plant wrong-version", "needs a sampler that keeps keys and values"),
         ("--strategy ring --plant lost-patch", "needs pipefusion with at least 2 patches"),
-        ("--strategy usp", "ulysses_degree(2) * ring_degree(2) = 4 are not gpus(2)"),
+        ("--strategy usp", "ulysses_degree(2) * ring_degree(2) = 4 is not gpus(2)"),
     ],
 )
 def test_what_cannot_run_is_refused_in_one_line(capsys, arguments, message):

@@ -122,7 +122,9 @@ class ComponentCosts:
             others = ", ".join(name for name, _ in component.times)
             raise InputError(
                 f"device '{device.name}' has no rates of its own, and {component.name} has no times measured on it"
-                f" (times/{device.name}.csv)" + (f", only on {others}" if others else "")
+                f" (times/{device.name}.csv)"
+                + (f", only on {others}" if others else "")
+                + "; a device without rates is for models whose times are given, such as sim.equal_layers_model"
             )
         self._times, self._scale = estimate, scale * calibration
 

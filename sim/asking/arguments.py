@@ -6,6 +6,7 @@ from Python reads parameters (``speaks_of_parameters``), who calls from the comm
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
 from functools import wraps
 from os import PathLike, fspath
 from typing import Any, Final, ParamSpec, TypeVar
@@ -18,7 +19,7 @@ from profiles.software.stacks import DEFAULT_STACK, Stack
 from sim.asking.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, fields_of, scenario_of
 from sim.outcomes.runs import parameters_of
 from strategies.parameters import check_parameters, flag_of
-from strategies.registry import make, strategies_of
+from strategies.registry import make, strategies_of, take
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario, Scene
 from strategies.strategy import AnyScenario, AnyStrategy
@@ -87,7 +88,7 @@ def request_of(
     gpus: int | None,
     given: dict[str, Any],
     *,
-    strategies: Sequence[str | AnyStrategy] | None,
+    strategies: Sequence[str | AnyStrategy | type[AnyStrategy]] | None,
     task: str | None = None,
     stack: str | Stack | None = None,
     arguments: Sequence[str] = ARGUMENTS,
@@ -101,7 +102,11 @@ def request_of(
     model = fspath(model) if isinstance(model, PathLike) else model
     cluster = fspath(cluster) if isinstance(cluster, PathLike) else cluster
     stack = fspath(stack) if isinstance(stack, PathLike) else stack
-    said = None if strategies is None else tuple(strategies)
+    said = (
+        None
+        if strategies is None
+        else tuple(take(one) if isinstance(one, type) else one for one in strategies)
+    )
     if isinstance(model, Scene):
         shared = {"cluster": cluster, "gpus": gpus, "stack": stack, "task": task}
         own = [name for name in OPTION_NAMES if name in given]
@@ -133,6 +138,8 @@ def _check_asked(model: object, cluster: object, strategies: Sequence[object] | 
     for strategy in () if strategies is None else strategies:
         if not isinstance(strategy, str) and not hasattr(strategy, "candidates"):
             raise InputError(f"strategy is {strategy!r}, must be a name or a strategy")
+        if isinstance(strategy, type) and not is_dataclass(strategy):
+            raise InputError(f"strategy is {strategy!r}, must be a dataclass")
 
 
 def scenario_asked(model: str | Model | AnyScenario | None, request: Request) -> AnyScenario:

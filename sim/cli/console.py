@@ -70,8 +70,8 @@ def guarded(program: str, run: Callable[[Sequence[str]], int], arguments: Sequen
     try:
         try:
             code = run(arguments)
-        except SystemExit as end:  # argparse, after --help and --version
-            code = int(end.code or 0)
+        except SystemExit as end:  # argparse, after --help and --version, or rich, after a broken pipe
+            code = 0 if isinstance(end.__context__, BrokenPipeError) else int(end.code or 0)
         except Exception:
             check()  # Python hides an interrupt in another error where a class is being made
             raise

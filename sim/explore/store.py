@@ -338,7 +338,7 @@ def _kind_of_bounds(*, rough: bool) -> str:
 
 def text_of(point: Asked) -> str:
     """A point as JSON: what it is named, and asked."""
-    own = _source_of(type(point.strategy))
+    own = source_of(type(point.strategy))
     parameters = parameters_of(point.strategy)
     again = {} if point.checkpointing is None else {"checkpointing": point.checkpointing}
     return json.dumps(
@@ -353,9 +353,17 @@ def text_of(point: Asked) -> str:
 
 
 @cache
-def _source_of(cls: type[Any]) -> dict[str, str]:
-    """Hash of the code of a strategy that a package of somebody else brings; ``engine`` holds our own."""
+def source_of(cls: type[Any]) -> dict[str, str]:
+    """Hash of the code of a strategy of somebody else's; ``engine`` holds our own.
+
+    Raises:
+        InputError: it stands in no file, so that answers of its earlier code could not be told apart.
+    """
     if cls.__module__.startswith("strategies."):
         return {}
     module = getmodule(cls)
-    return {"code": content_of(getsource(module if module is not None else cls))}
+    try:
+        return {"code": content_of(getsource(module if module is not None else cls))}
+    except (OSError, TypeError):
+        words = "stands in no file: a store must tell answers of its code from those of other code"
+        raise InputError(f"strategy {cls.__qualname__} {words}") from None

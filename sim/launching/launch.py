@@ -22,8 +22,8 @@ from strategies.strategy import AnyScenario, AnyStrategy
 
 @speaks_of_parameters
 def launch(
-    model: str | Model | AnyScenario,
-    strategy: str | AnyStrategy,
+    model: str | Model | AnyScenario | Result,
+    strategy: str | AnyStrategy | type[AnyStrategy] | None = None,
     cluster: str | Cluster | None = None,
     gpus: int | None = None,
     *,
@@ -33,7 +33,7 @@ def launch(
     """The flags, configuration or code that starts a point in a runtime.
 
     Args:
-        model: as of ``run``.
+        model: as of ``run``; or a result, such as ``sweep.best``, which says all but the runtime.
         strategy: as of ``run``.
         cluster: as of ``run``.
         gpus: as of ``run``.
@@ -44,7 +44,19 @@ def launch(
         InputError: as of ``run``, or no runtime is known to run the point.
         InfeasibleError: the strategy, a degree or the batch does not apply here.
     """
-    result = run(model, strategy, cluster, gpus, runtime=runtime, **given)
+    if isinstance(model, Result):
+        result = model
+        said = {"strategy": strategy, "cluster": cluster, "gpus": gpus, **given}
+        if extra := [name for name, value in said.items() if value is not None]:
+            raise InputError(f"{extra[0]} is given, but the result says it already")
+        if result.source is None:
+            raise InputError(
+                f"the result of {result.title} came from another process: give its model and strategy"
+            )
+    elif strategy is None:
+        raise InputError("--strategy must be given, but where a result is")
+    else:
+        result = run(model, strategy, cluster, gpus, runtime=runtime, **given)
     return launch_of(result, first_runtime(result) if runtime is None else find_runtime(runtime))
 
 

@@ -192,7 +192,11 @@ def _reasons(one: Comparison) -> Sequence[str]:
         f"{key}: {before or NOT_ASKED} -> {after or NOT_ASKED}" for key, (before, after) in differing.items()
     ]
     if "model" in differing:
-        return ["two models are compared:", *lines]
+        models = next(line for line in lines if line.startswith("model: "))
+        return [
+            f"two models are compared: {models.removeprefix('model: ')}",
+            *(x for x in lines if x != models),
+        ]
     if lines:
         return lines
     hashed = (one.before.inputs.keys() & one.after.inputs.keys()) - {CODE}

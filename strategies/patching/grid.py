@@ -190,10 +190,11 @@ def make_grid(
     }
     gpus, product = scenario.workload.num_gpus, prod(inner.values())
     if not product or gpus % product or (data is not None and product * data != gpus):
-        factors = " * ".join(f"{name}({value})" for name, value in inner.items() if value != 1)
-        rule = "do not divide" if data is None else "are not"
+        factors = [f"{name}({value})" for name, value in inner.items() if value != 1]
+        said = f"{' * '.join(factors)} = {product}" if len(factors) > 1 else "".join(factors)
+        rule = "does not divide" if data is None else "is not"
         raise InfeasibleError(
-            f"{factors} = {product} {rule} gpus({gpus})"
+            f"{said} {rule} gpus({gpus})"
             if factors
             else f"runs on one GPU, not on gpus({gpus}): leave --gpus out",
             "the degrees do not give the number of GPUs",

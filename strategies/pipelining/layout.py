@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from strategies.orders.problem import Chain, Problem
+from strategies.orders.whole import check_whole
 from strategies.parameters import SKIP_ROUTES, check_choice
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.cutting import cut_chain
@@ -200,7 +201,11 @@ class Layout(Pipeline):
             rows: the passes of each position.
             blocking: devices wait for their messages between ops.
             left_out: micro-batches of each chain that rows lack.
+
+        Raises:
+            InputError: rows lack a pass besides, or have one twice.
         """
+        check_whole(rows, [len(self.micro_batches(seat.cut)) - left_out for seat in self.seats])
         return PipelineBuilder(self, rows, Recipe(blocking=blocking), left_out).build()
 
     def problem(self, *, in_flight: tuple[int, ...] | None = None) -> Problem:

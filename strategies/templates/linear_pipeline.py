@@ -11,6 +11,7 @@ from strategies.bounds.critical_path import order_bound
 from strategies.bounds.pipelines import pipeline_bound
 from strategies.orders.capacity import most_in_flight
 from strategies.orders.excerpts import Excerpt, Repeats
+from strategies.orders.whole import of_positions
 from strategies.pipelining.candidates import shapes
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.sharding import sharded
@@ -46,6 +47,14 @@ class LinearPipeline(ABC):
     def order(self) -> Rows:
         """The forwards and backwards of each position."""
 
+    def checked_order(self) -> Rows:
+        """The order, checked.
+
+        Raises:
+            InputError: a position has no row, or an empty one.
+        """
+        return of_positions(self.order(), self.pipeline_degree)
+
     def layout(self, scenario: Scenario) -> Layout:
         """The stages and where they lie.
 
@@ -59,11 +68,11 @@ class LinearPipeline(ABC):
     def repeats(self, scenario: Scenario) -> Repeats | None:
         """What of the order repeats itself; None where nothing does."""
         key = ("repeats", self._own(), self.pipeline_degree, self.micro_batches)
-        return scenario.remember(key, lambda: Repeats.of(self.order()))
+        return scenario.remember(key, lambda: Repeats.of(self.checked_order()))
 
     def plan(self, scenario: Scenario, excerpt: Excerpt | None = None) -> Plan:
         """The plan of one iteration, or of an excerpt of it."""
-        rows, left_out = (self.order(), 0) if excerpt is None else excerpt[:2]
+        rows, left_out = (self.checked_order(), 0) if excerpt is None else excerpt[:2]
         return self.layout(scenario).plan(rows, blocking=self.p2p == "blocking", left_out=left_out)
 
     @classmethod
@@ -76,7 +85,7 @@ class LinearPipeline(ABC):
         layout = self.layout(scenario)
         if self.depth_first is not None:
             return pipeline_bound(layout, depth_first=self.depth_first)
-        return order_bound(layout, self.order, self._own(), split=self.split)
+        return order_bound(layout, self.checked_order, self._own(), split=self.split)
 
     def busiest_s(self, scenario: Scenario) -> float:
         """Seconds that the passes of the busiest position take."""
@@ -90,7 +99,7 @@ class LinearPipeline(ABC):
         """For each position the micro-batches whose activations it holds at once when it is fullest."""
         degree, count = self.pipeline_degree, self.micro_batches
         if self.depth_first is None:
-            return most_in_flight(self.order())
+            return most_in_flight(self.checked_order())
         return [min(count, degree - s) if self.depth_first else count for s in range(degree)]
 
     def _own(self) -> tuple[Hashable, ...]:

@@ -10,6 +10,7 @@ from strategies import parameters as fields
 from strategies.bounds.critical_path import order_bound
 from strategies.orders.capacity import most_in_flight
 from strategies.orders.excerpts import Excerpt, Repeats
+from strategies.orders.whole import of_positions
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.sharding import sharded
 from strategies.pipelining.stages import Shape
@@ -63,6 +64,14 @@ class StagedPipeline(ABC):
     def order(self) -> Rows:
         """The forwards and backwards of each position."""
 
+    def checked_order(self) -> Rows:
+        """The order, checked.
+
+        Raises:
+            InputError: a position has no row, or an empty one.
+        """
+        return of_positions(self.order(), self.pipeline_degree)
+
     def layout(self, scenario: Scenario) -> Layout:
         """The stages and where they lie.
 
@@ -76,16 +85,16 @@ class StagedPipeline(ABC):
     def repeats(self, scenario: Scenario) -> Repeats | None:
         """What of the order repeats itself; None where nothing does."""
         key = ("repeats", self._own(), self.pipeline_degree, self.micro_batches)
-        return scenario.remember(key, lambda: Repeats.of(self.order()))
+        return scenario.remember(key, lambda: Repeats.of(self.checked_order()))
 
     def plan(self, scenario: Scenario, excerpt: Excerpt | None = None) -> Plan:
         """The plan of one iteration, or of an excerpt of it."""
-        rows, left_out = (self.order(), 0) if excerpt is None else excerpt[:2]
+        rows, left_out = (self.checked_order(), 0) if excerpt is None else excerpt[:2]
         return self.layout(scenario).plan(rows, blocking=self.p2p == "blocking", left_out=left_out)
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut."""
-        return order_bound(self.layout(scenario), self.order, self._own(), split=self.split)
+        return order_bound(self.layout(scenario), self.checked_order, self._own(), split=self.split)
 
     def busiest_s(self, scenario: Scenario) -> float:
         """Seconds that the passes of the busiest position take."""
@@ -99,7 +108,7 @@ class StagedPipeline(ABC):
 
     def in_flight(self) -> Sequence[int]:
         """For each stage the micro-batches whose activations it holds when its position is fullest."""
-        return most_in_flight(self.order())
+        return most_in_flight(self.checked_order())
 
     def _own(self) -> tuple[Hashable, ...]:
         """The name of the strategy and the fields of its own: with the layout, they say the order."""

@@ -9,8 +9,10 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from profiles.errors import InputError
+from profiles.errors import InputError, near_or_all, shown
+from sim.explore.scaling import Scaling
 from sim.explore.space import samples_per_s
+from sim.explore.sweep import Sweep
 from sim.report.numbers import counted_words
 from sim.report.plots.charts import (
     EDGE,
@@ -32,6 +34,8 @@ ASKED: Final[Mapping[str, tuple[str, ...]]] = {
     "sample": ("model", "cluster", "stack", "batch_size", "resolution", "steps", "guidance"),
 }
 """Keys by which scenarios of a task differ; a sampler may use fewer GPUs than there are."""
+Drawable = Sweep | Scaling | Iterable[Sweep | Scaling | ChartRow]
+"""What is drawn: sweeps, or rows of them."""
 TIE_HATCH: Final = "///"
 
 
@@ -76,26 +80,25 @@ class WinnersInfo:
         return any(winner and winner.ties for line in self.winners for winner in line)
 
 
-def plot_winners_info(
-    rows: Iterable[ChartRow], across: str, down: str, baseline: str | None = None
-) -> WinnersInfo:
+def plot_winners_info(rows: Drawable, across: str, down: str, baseline: str | None = None) -> WinnersInfo:
     """The values that ``plot_winners`` draws.
 
     Args:
-        rows: results under their public keys; those not simulated, or not recommended, leave their cell empty.
-            Rows of a sweep say with ``tie`` which points cannot be told from its best.
+        rows: a sweep, a scaling, several of them, or their rows: results under their public keys. What was not
+            simulated, or is not recommended, leaves its cell empty; ``tie`` says which points of a sweep cannot be
+            told from its best.
         across: the key along the horizontal axis.
         down: the key along the vertical axis.
         baseline: the strategy that the lead is over; by default the best of those that are known as baselines.
 
     Raises:
-        InputError: there are no rows, or two scenarios share a cell.
+        InputError: there are no rows, one lacks a key, or two scenarios share a cell.
     """
     cells: dict[tuple[Any, Any], list[ChartRow]] = {}
     scenarios: dict[tuple[Any, Any], tuple[Any, ...]] = {}
     tasks: dict[str, None] = {}
     units: set[str] = set()
-    for row in rows:
+    for row in _rows_with(rows, across=across, down=down):
         units.add(counted_words(row.get("task", "train"), row.get("options") or row))
         tasks[row.get("task", "train")] = None
         cell = row[down], row[across]
@@ -109,6 +112,25 @@ def plot_winners_info(
     over = (baseline,) if baseline else tuple(name for task in tasks for name in baselines(task))
     winners = [[_winner(cells.get((y, x), ()), over) for x in horizontal] for y in vertical]
     return WinnersInfo(vertical, horizontal, winners, over, units.pop() if len(units) == 1 else "samples")
+
+
+def _rows_with(asked: Drawable, **keys: str) -> list[ChartRow]:
+    """The rows of what is to be drawn, all of which have some keys.
+
+    Raises:
+        InputError: something has no rows, or one lacks a key, which is named by its argument.
+    """
+    found: list[ChartRow] = []
+    alone = isinstance(asked, Sweep | Scaling) or not isinstance(asked, Iterable)
+    for item in (asked,) if alone else asked:
+        if not isinstance(item, Sweep | Scaling | Mapping):
+            raise InputError(f"rows hold a {type(item).__name__}, must be sweeps, or what their rows() gives")
+        found += [item] if isinstance(item, Mapping) else item.rows()
+    for name, key in keys.items():
+        for row in found:
+            if key not in row:
+                raise InputError(f"{name} is {shown(key)}, which a row lacks; {near_or_all(key, list(row))}")
+    return found
 
 
 def _check_alone(
@@ -141,7 +163,7 @@ def _winner(rows: Sequence[ChartRow], over: Sequence[str]) -> Winner | None:
 
 
 def plot_winners(
-    rows: Iterable[ChartRow],
+    rows: Drawable,
     across: str,
     down: str,
     title: str = "",
@@ -152,6 +174,17 @@ def plot_winners(
     """The fastest strategy of each scenario as a map, with its throughput and its lead over a baseline.
 
     Hatched cells are ties: beside the winner they name the fastest of the others that cannot be told from it.
+
+    Args:
+        rows: a sweep, a scaling, several of them, or their rows, with keys of one's own where these are drawn along.
+        across: the key along the horizontal axis, such as ``num_gpus``.
+        down: the key along the vertical axis, such as ``model``.
+        title: of the picture.
+        baseline: the strategy that the lead is over; by default the best of those that are known as baselines.
+        ax: axes of one's own.
+
+    Raises:
+        InputError: there are no rows, one lacks a key, or two scenarios share a cell.
     """
     info = plot_winners_info(rows, across, down, baseline)
     words = [[_words(winner, info) for winner in line] for line in info.winners]
@@ -240,17 +273,17 @@ class ScalingInfo:
     speeds: dict[str, list[float | None]]
 
 
-def plot_scaling_info(rows: Iterable[ChartRow], across: str) -> ScalingInfo:
+def plot_scaling_info(rows: Drawable, across: str) -> ScalingInfo:
     """The values that ``plot_scaling`` draws: of several results at one place, the fastest.
 
     Args:
-        rows: results under their public keys; strategies that have none are left out.
+        rows: as of ``plot_winners_info``; strategies that have none are left out.
         across: the key along the horizontal axis.
 
     Raises:
-        InputError: no row was simulated.
+        InputError: no row was simulated, or one lacks the key.
     """
-    rows = list(rows)
+    rows = _rows_with(rows, across=across)
     best: dict[str, dict[Any, float]] = {}
     for row in rows:
         if row.get("status", "simulated") == "simulated":
@@ -264,7 +297,7 @@ def plot_scaling_info(rows: Iterable[ChartRow], across: str) -> ScalingInfo:
     return ScalingInfo(values, {name: [best[name].get(x) for x in values] for name in names})
 
 
-def plot_scaling(rows: Iterable[ChartRow], across: str, title: str = "", ax: Axes | None = None) -> Figure:
+def plot_scaling(rows: Drawable, across: str, title: str = "", ax: Axes | None = None) -> Figure:
     """The throughput per GPU of the best point of each strategy along one axis, values evenly spaced."""
     info = plot_scaling_info(rows, across)
     figure, axes = chart(8.4, 4.4, ax)
