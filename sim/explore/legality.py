@@ -110,11 +110,14 @@ def _nearly(runtimes: Sequence[Runtime], case: Case, result: Result) -> Iterator
     for runtime in runtimes:
         changes = runtime.rules[case.strategy].kept_to(case.parameters)
         if changes and not runtime.refusal(replace(case, parameters={**case.parameters, **changes})):
-            flags = " ".join(f"{flag_of(name)} {value}" for name, value in changes.items())
+            flags = ", ".join(
+                f"without {flag_of(name)}" if value is None else f"with {flag_of(name)} {value}"
+                for name, value in changes.items()
+            )
             if not (lacks := _lacks(runtime, result)):
-                yield f"with {flags} {runtime.name} runs it"
+                yield f"{flags} {runtime.name} runs it"
                 return
-            lacking.append(f"with {flags} {runtime.name} would run it, but it does not fit: {lacks}")
+            lacking.append(f"{flags} {runtime.name} would run it, but it does not fit: {lacks}")
     yield from lacking[:1]
 
 
