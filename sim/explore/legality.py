@@ -1,6 +1,6 @@
 """Legality: which runtimes run a point."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, Final
@@ -110,15 +110,21 @@ def _nearly(runtimes: Sequence[Runtime], case: Case, result: Result) -> Iterator
     for runtime in runtimes:
         changes = runtime.rules[case.strategy].kept_to(case.parameters)
         if changes and not runtime.refusal(replace(case, parameters={**case.parameters, **changes})):
-            flags = ", ".join(
-                f"without {flag_of(name)}" if value is None else f"with {flag_of(name)} {value}"
-                for name, value in changes.items()
-            )
+            flags = _change_words(changes)
             if not (lacks := _lacks(runtime, result)):
                 yield f"{flags} {runtime.name} runs it"
                 return
             lacking.append(f"{flags} {runtime.name} would run it, but it does not fit: {lacks}")
     yield from lacking[:1]
+
+
+def _change_words(changes: Mapping[str, object]) -> str:
+    """Parameters to give, and those to leave out."""
+    given = [f"{flag_of(name)} {value}" for name, value in changes.items() if value is not None]
+    left = [flag_of(name) for name, value in changes.items() if value is None]
+    return ", ".join(
+        f"{word} {' '.join(flags)}" for word, flags in (("with", given), ("without", left)) if flags
+    )
 
 
 def _lacks(runtime: Runtime, result: Result) -> str:
