@@ -547,5 +547,13 @@ def test_a_result_is_launched_as_it_is_and_without_one_a_strategy_is_named():
         sim.launch(result, runtime="xdit")
     with pytest.raises(InputError, match=r"came from another process: give its model and strategy$"):
         sim.launch(replace(result, source=None))
-    with pytest.raises(InputError, match=r"^strategy must be given, but where a result is$"):
+    with pytest.raises(
+        InputError, match=r"^strategy must be given, or a result in place of all, such as sweep.best$"
+    ):
         sim.launch("sd21")
+
+
+def test_the_best_on_several_numbers_of_gpus_can_be_launched_and_drawn():
+    best = sim.sweep("pixart", "l20-pcie-8", gpus=[1, 2], steps=2, strategy="single,ulysses").best
+    assert sim.launch(best).runtime
+    assert best.traces

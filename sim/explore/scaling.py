@@ -64,7 +64,7 @@ def steps_of(sweeps: Sequence[Sweep]) -> list[Step]:
             first, last = found[0], found[-1]
             efficiency = speed / gpus / (first.samples_per_s / first.gpus)
             gain = (speed / last.samples_per_s - 1) / (gpus / last.gpus - 1)
-        found.append(Step(gpus, best.result, efficiency, gain, copies))
+        found.append(Step(gpus, sweep.result_of(best), efficiency, gain, copies))
     return found
 
 

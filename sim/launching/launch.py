@@ -54,7 +54,7 @@ def launch(
                 f"the result of {result.title} came from another process: give its model and strategy"
             )
     elif strategy is None:
-        raise InputError("--strategy must be given, but where a result is")
+        raise InputError("--strategy must be given, or a result in place of all, such as sweep.best")
     else:
         result = run(model, strategy, cluster, gpus, runtime=runtime, **given)
     return launch_of(result, first_runtime(result) if runtime is None else find_runtime(runtime))
