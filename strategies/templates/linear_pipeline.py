@@ -11,7 +11,7 @@ from strategies.bounds.critical_path import order_bound
 from strategies.bounds.pipelines import pipeline_bound
 from strategies.orders.capacity import most_in_flight
 from strategies.orders.excerpts import Excerpt, Repeats
-from strategies.orders.whole import of_positions
+from strategies.orders.whole import one_chain
 from strategies.pipelining.candidates import shapes
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.sharding import sharded
@@ -51,9 +51,10 @@ class LinearPipeline(ABC):
         """The order, checked.
 
         Raises:
-            InputError: a position has no row, or an empty one.
+            InputError: a position has no row, or a pass is none of its own, there twice or lacking.
         """
-        return of_positions(self.order(), self.pipeline_degree)
+        degree, at = self.pipeline_degree, range(self.pipeline_degree)
+        return one_chain(self.name, self.order(), at, self.micro_batches, degree=degree, split=self.split)
 
     def layout(self, scenario: Scenario) -> Layout:
         """The stages and where they lie.

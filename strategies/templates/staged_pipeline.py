@@ -10,7 +10,7 @@ from strategies import parameters as fields
 from strategies.bounds.critical_path import order_bound
 from strategies.orders.capacity import most_in_flight
 from strategies.orders.excerpts import Excerpt, Repeats
-from strategies.orders.whole import of_positions
+from strategies.orders.whole import one_chain
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.sharding import sharded
 from strategies.pipelining.stages import Shape
@@ -68,9 +68,10 @@ class StagedPipeline(ABC):
         """The order, checked.
 
         Raises:
-            InputError: a position has no row, or an empty one.
+            InputError: a position has no row, or a pass is none of its own, there twice or lacking.
         """
-        return of_positions(self.order(), self.pipeline_degree)
+        degree, at = self.pipeline_degree, self.positions()
+        return one_chain(self.name, self.order(), at, self.micro_batches, degree=degree, split=self.split)
 
     def layout(self, scenario: Scenario) -> Layout:
         """The stages and where they lie.
