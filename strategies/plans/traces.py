@@ -24,8 +24,8 @@ class Trace:
         end_s: when the last op, collective and kept tensor was done: the makespan.
         p2p_bytes: what all GPUs together send in messages.
         collective_bytes: what all GPUs together send in collectives.
-        nearest_s: least seconds between a chunk of a collective, as it comes to its ports, and another event, where
-            that was looked at: where these are few, last digits say which of them goes first.
+        nearest_s: least seconds between a chunk of a collective, as it comes to a port, and what else comes to that
+            port: where these are few, last digits say which of them goes first.
     """
 
     wiring: Wiring
