@@ -11,7 +11,7 @@ from making import make_cluster, make_link
 from sim.outcomes import periods, unrefined
 from sim.outcomes.measures import Measures
 from sim.outcomes.parts import measured_parts, replay_parts, traces_of
-from sim.outcomes.periods import LEAST_MICRO_BATCHES, Period, is_filled, period_of
+from sim.outcomes.periods import LEAST_MICRO_BATCHES, Period, is_filled, period_of, with_all_periods
 from sim.outcomes.runs import run_point, run_within
 from sim.replay.engine import simulate
 from strategies.orders.excerpts import Repeats
@@ -21,6 +21,7 @@ from strategies.plans.bubbles import Bubble
 from strategies.plans.network import Network
 from strategies.plans.plan import FilledLayer, Filling
 from strategies.registry import make_strategy, strategies_of
+from strategies.training.diffusionpipe import DiffusionPipe
 
 REPEATING = [name for name, of in strategies_of("train").items() if hasattr(of, "repeats")]
 TIMES_S = st.sampled_from([0.003, 0.05, 0.1, 0.1003, 0.137])
@@ -205,6 +206,54 @@ def test_a_period_is_one_that_repeats_the_one_before(make):
             lags = [times[index] - times[index - len(ops)] for index in ops]
             assert lags == pytest.approx([period.period_s] * len(ops), rel=1e-11)
     assert period.times * len(period.ops[0]) == 2 * excerpt.left_out
+
+
+@pytest.mark.parametrize("words", ["1f1b", "zero-bubble", "interleaved", "diffusionpipe, unfilled"])
+def test_the_whole_iteration_takes_what_its_excerpt_does_and_what_is_left_out(make, words):
+    excerpt, trace, network = excerpt_of(make, words)
+    left_out_s = period_of(trace, excerpt, network).left_out_s
+    scenario = scenario_of(make, slow_links(make), 240, UNEVEN_S)
+    assert trace.end_s + left_out_s == pytest.approx(
+        simulate(point_of(words).plan(scenario)).end_s, rel=1e-11
+    )
+
+
+def test_bubbles_of_an_excerpt_are_found_as_those_of_the_whole_iteration(make, monkeypatch):
+    told, refine = [], DiffusionPipe.refine
+
+    def listen(self, scenario, trace, excerpt=None, end_s=None):
+        told.append((trace.end_s, end_s))
+        return refine(self, scenario, trace, excerpt, end_s)
+
+    monkeypatch.setattr(DiffusionPipe, "refine", listen)
+    scenario, point = scenario_of(make, slow_links(make), 240, UNEVEN_S), point_of("diffusionpipe")
+    whole_s = simulate(point.plan(scenario)).end_s
+    assert with_all_periods(point, scenario) is not None
+    assert told[0] == (pytest.approx(told[0][0]), pytest.approx(whole_s, rel=1e-11))
+    assert told[0][0] < whole_s / 2
+
+
+def test_of_two_refinements_the_one_is_measured_that_is_faster_in_all(make, monkeypatch):
+    """Where the period of the one that is slower as an excerpt takes half as long."""
+    scenario = scenario_of(make, slow_links(make), 240, UNEVEN_S, encoder_s=0.005)
+    point, seen, of = point_of("diffusionpipe", fill="full"), [], period_of
+
+    def listen(trace, excerpt, network):
+        period = of(trace, excerpt, network)
+        halved = len(seen) == slower
+        seen.append((trace.end_s, period))
+        return replace(period, period_s=period.period_s / 2) if halved else period
+
+    monkeypatch.setattr(periods, "period_of", listen)
+    slower = None
+    with_all_periods(point, scenario)
+    _, *refined = seen
+    slower, (end_s, period) = max(enumerate(refined, 1), key=lambda pair: pair[1][0])
+    seen.clear()
+    trace, measures = with_all_periods(point, scenario)
+    assert len(refined) == 2
+    assert trace.end_s == end_s
+    assert measures.duration_s == pytest.approx(end_s + period.left_out_s / 2)
 
 
 def later(values, place, seconds=1e-6):

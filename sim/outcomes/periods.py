@@ -106,9 +106,9 @@ class _Times:
 
     trace: Trace
     excerpt: Excerpt
-    starts: list[FloatArray]
-    ends: list[FloatArray]
-    passes: list[IntArray]
+    starts: tuple[FloatArray, ...]
+    ends: tuple[FloatArray, ...]
+    passes: tuple[IntArray, ...]
     messages: IntArray
     arrived: FloatArray
     moments: FloatArray
@@ -116,14 +116,18 @@ class _Times:
 
     @classmethod
     def of(cls, trace: Trace, excerpt: Excerpt, network: Network) -> "_Times":
-        starts, ends = ([np.array(own) for own in times] for times in (trace.starts, trace.ends))
-        passes = [
-            np.flatnonzero([type(op.action) is StageAction and op.action.kind != OPTIMIZER for op in ops])
-            for ops in trace.plan.ops
-        ]
+        starts, ends = (tuple([np.array(own) for own in times]) for times in (trace.starts, trace.ends))
+        passes = tuple(
+            [
+                np.flatnonzero([type(op.action) is StageAction and op.action.kind != OPTIMIZER for op in ops])
+                for ops in trace.plan.ops
+            ]
+        )
         messages = np.flatnonzero([source is not None for source in trace.wiring.sources])
         sent, arrived = np.array(trace.sent), np.array(trace.arrived)
         moments = np.sort(np.concatenate([*starts, *ends, sent[messages], arrived[messages]]))
+        for array in (*starts, *ends, *passes, messages, arrived, moments):
+            array.flags.writeable = False
         return cls(trace, excerpt, starts, ends, passes, messages, arrived, moments, network)
 
     def period(self, count: int) -> Period | None:
