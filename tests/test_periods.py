@@ -235,7 +235,7 @@ def test_bubbles_of_an_excerpt_are_found_as_those_of_the_whole_iteration(make, m
 
 def test_of_two_refinements_the_one_is_measured_that_is_faster_in_all(make, monkeypatch):
     """Where the period of the one that is slower as an excerpt takes half as long."""
-    scenario = scenario_of(make, slow_links(make), 240, UNEVEN_S, encoder_s=0.005)
+    one, other = (scenario_of(make, slow_links(make), 240, UNEVEN_S, encoder_s=0.005) for _ in range(2))
     point, seen, of = point_of("diffusionpipe", fill="full"), [], period_of
 
     def listen(trace, excerpt, network):
@@ -246,11 +246,11 @@ def test_of_two_refinements_the_one_is_measured_that_is_faster_in_all(make, monk
 
     monkeypatch.setattr(periods, "period_of", listen)
     slower = None
-    with_all_periods(point, scenario)
+    with_all_periods(point, one)
     _, *refined = seen
     slower, (end_s, period) = max(enumerate(refined, 1), key=lambda pair: pair[1][0])
     seen.clear()
-    trace, measures = with_all_periods(point, scenario)
+    trace, measures = with_all_periods(point, other)
     assert len(refined) == 2
     assert trace.end_s == end_s
     assert measures.duration_s == pytest.approx(end_s + period.left_out_s / 2)
@@ -313,6 +313,23 @@ def test_bubbles_that_are_filled_one_after_the_other_are_replayed_whole(make):
         scenario = scenario_of(make, slow_links(make), 240, UNEVEN_S, encoder_s=encoder_s)
         found = check_alike(point_of("diffusionpipe"), scenario)
         assert (found.continued is None) == whole
+
+
+def test_a_period_that_is_filled_is_known_before_anything_is_refined(make, monkeypatch):
+    scenario = scenario_of(make, slow_links(make), 240, UNEVEN_S, encoder_s=0.02)
+    monkeypatch.setattr(DiffusionPipe, "refine", None)
+    assert with_all_periods(point_of("diffusionpipe"), scenario) is None
+
+
+def test_ways_of_filling_share_the_period_of_their_unfilled_plan(make, monkeypatch):
+    scenario, found, of = scenario_of(make, slow_links(make), 240, UNEVEN_S), [], period_of
+    monkeypatch.setattr(periods, "period_of", lambda *asked: found.append(asked) or of(*asked))
+    counts = []
+    for fill, degree in (("full", 4), ("partial", 4), ("partial", 8)):
+        with_all_periods(point_of("diffusionpipe", fill=fill, pipeline_degree=degree, group_size=8), scenario)
+        unfilled = [trace for trace, *_ in found if not trace.plan.filling.layers]
+        counts.append(len(unfilled))
+    assert counts == [1, 1, 2]
 
 
 def test_a_period_is_filled_where_one_of_its_bubbles_is():
