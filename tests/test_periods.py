@@ -154,6 +154,15 @@ def test_of_a_long_pipeline_less_than_half_is_replayed(make, words, monkeypatch)
         assert max(passes.values()) < 120
 
 
+def test_of_an_order_that_repeats_itself_in_rounds_more_is_replayed(make):
+    scenario, counts = scenario_of(make, slow_links(make), 240, UNEVEN_S), []
+    for words in ("1f1b", "interleaved"):
+        (found,) = measured_parts(point_of(words), scenario)
+        actions = [op.action for op in found.trace.plan.ops[0] if isinstance(op.action, StageAction)]
+        counts.append(len({action.micro_batch for action in actions}))
+    assert 1.3 * counts[0] < counts[1] < 120
+
+
 def test_who_asks_for_the_trace_gets_all_micro_batches(make):
     scenario, point = scenario_of(make, slow_links(make), 240, UNEVEN_S), point_of("1f1b")
     (named,) = traces_of(point, scenario, measured_parts(point, scenario))

@@ -21,7 +21,7 @@ from sim.outcomes.unrefined import unrefined, unrefined_trace
 from sim.replay.engine import simulate
 from sim.replay.memory import FloatArray, IntArray, repeated_peak_memory_bytes
 from sim.replay.metrics import wire_spans
-from strategies.orders.excerpts import Excerpt
+from strategies.orders.excerpts import SHORT_CYCLE, Excerpt
 from strategies.pipelining.frozen import FROZEN
 from strategies.plans.actions import OPTIMIZER, StageAction
 from strategies.plans.network import Network, network_of
@@ -36,6 +36,8 @@ LEAST_MICRO_BATCHES: Final = 96
 """Iterations of fewer are replayed whole: of these, looking for periods takes longer than it spares."""
 FIRST_ROUNDS: Final = 2
 """Micro-batches for each position, beyond the fewest that show the order and a few more, that are replayed."""
+FIRST_ROUNDS_OF_LONG_PERIODS: Final = 4
+"""The same where an order repeats itself in rounds of micro-batches: an excerpt has but few of these."""
 TOLERANCE: Final = 1e-12
 """Share of an iteration by which times may differ: sums in another order differ in their last digits."""
 TIE: Final = 1e-9
@@ -253,8 +255,10 @@ def _unrefined(strategy: Repeating, scenario: Scenario) -> Unrefined | None:
 
     def make() -> Unrefined | None:
         repeats = strategy.repeats(scenario)
-        rounds = FIRST_ROUNDS * strategy.pipeline_degree + FIRST_MICRO_BATCHES
-        excerpt = None if repeats is None else repeats.excerpt(rounds)
+        if repeats is None:
+            return None
+        rounds = FIRST_ROUNDS if repeats.shortest.period <= SHORT_CYCLE else FIRST_ROUNDS_OF_LONG_PERIODS
+        excerpt = repeats.excerpt(rounds * strategy.pipeline_degree + FIRST_MICRO_BATCHES)
         if excerpt is None:
             return None
         trace = unrefined_trace(cast(Strategy, strategy), scenario, excerpt)
