@@ -4,7 +4,7 @@ Frozen layers run data-parallel on whatever positions are idle, so a layer may m
 Every position first takes the samples whose inputs lie there; the rest is sent.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -96,7 +96,7 @@ class _Pending:
     def __init__(self) -> None:
         self._left: dict[int, _Segment] = {}
         self._all: deque[int] = deque()
-        self._there: dict[int | None, deque[int]] = {}
+        self._there: defaultdict[int | None, deque[int]] = defaultdict(deque)
         self._came = 0
 
     def add(self, segments: Iterable[_Segment]) -> None:
@@ -104,13 +104,13 @@ class _Pending:
         for number, segment in enumerate(segments, self._came):
             self._left[number] = segment
             self._all.append(number)
-            self._there.setdefault(segment.position, deque()).append(number)
+            self._there[segment.position].append(number)
             self._came = number + 1
 
     def take(self, positions: Sequence[int], shares: Sequence[int]) -> list[list[_Segment]]:
         """Take so many samples for each position; what lies on another only where its own are too few."""
         pairs = list(zip(positions, shares, strict=True))
-        taken = [self._take(self._there.get(position, deque()), share) for position, share in pairs]
+        taken = [self._take(self._there[position], share) for position, share in pairs]
         for share, own in zip(shares, taken, strict=True):
             own.extend(self._take(self._all, share - _count(own)))
         return taken
@@ -219,7 +219,7 @@ class FrozenWork:
         self._replicas = replicas
         self._tensors = tensors
         self._recorder = recorder
-        self._pending: dict[tuple[int, int], _Pending] = {}
+        self._pending: defaultdict[tuple[int, int], _Pending] = defaultdict(_Pending)
         self._outputs: dict[int, list[_Segment]] = {}
         self._known: dict[int, int] = {}
         self.placed: list[PlacedOp] = []
@@ -233,7 +233,7 @@ class FrozenWork:
                 self._add_op(filled, position, segments)
 
     def _pending_of(self, component: int, layer: int) -> _Pending:
-        pending = self._pending.setdefault((component, layer), _Pending())
+        pending = self._pending[component, layer]
         if layer == 0:
             inputs = self._frozen_inputs(component)
             main = max(inputs, key=lambda i: self._model.components[i].layers[-1].output_bytes, default=None)
@@ -256,7 +256,7 @@ class FrozenWork:
         if layer == len(self._model.components[component].layers) - 1:
             self._outputs.setdefault(component, []).extend(written)
         else:
-            self._pending.setdefault((component, layer + 1), _Pending()).add(written)
+            self._pending[component, layer + 1].add(written)
         if layer:
             self._connect(segments, component, layer - 1, draft)
         else:
