@@ -53,7 +53,7 @@ PatchRow = Sequence[PatchPass]
 
 
 def least_run_seconds(layout: GridLayout) -> float:
-    """Seconds below which no run of a layout can take: of a pipeline rounds, of patches steps, else the longest stage."""
+    """Seconds below which no run of a layout can take: rounds of a pipeline, steps of patches, or the longest stage."""
     steps = layout.num_steps
     if isinstance(layout, Patches):
         return (1 - ROUNDING) * least_patch_steps_s(layout)
