@@ -20,6 +20,7 @@ from strategies.plans.actions import StageAction
 from strategies.plans.bubbles import Bubble
 from strategies.plans.network import Network
 from strategies.plans.plan import FilledLayer, Filling
+from strategies.plans.traces import Trace
 from strategies.registry import make_strategy, strategies_of
 
 REPEATING = [name for name, of in strategies_of("train").items() if hasattr(of, "repeats")]
@@ -246,6 +247,12 @@ def test_a_collective_that_runs_beside_a_period_is_no_part_of_one(make):
 def test_where_a_chunk_of_a_collective_meets_something_else_nothing_is_continued(make):
     excerpt, trace, network = excerpt_of(make)
     assert period_of(replace(trace, nearest_s=1e-9), excerpt, network) is None
+
+
+def test_where_nobody_looked_for_such_meetings_nothing_is_continued(make):
+    excerpt, trace, network = excerpt_of(make)
+    times = {of.name: getattr(trace, of.name) for of in fields(Trace) if of.name != "nearest_s"}
+    assert period_of(Trace(**times), excerpt, network) is None
 
 
 def test_where_messages_meet_at_a_port_nothing_is_continued(make, monkeypatch):

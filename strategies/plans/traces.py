@@ -1,7 +1,6 @@
 """The trace: when everything of a plan happened."""
 
 from dataclasses import dataclass
-from math import inf
 
 from strategies.plans.plan import Plan
 from strategies.plans.wiring import Wiring
@@ -24,8 +23,8 @@ class Trace:
         end_s: when the last op, collective and kept tensor was done: the makespan.
         p2p_bytes: what all GPUs together send in messages.
         collective_bytes: what all GPUs together send in collectives.
-        nearest_s: least seconds between a chunk of a collective, as it comes to its ports, and another event, where
-            that was looked at: where these are few, last digits say which of them goes first.
+        nearest_s: a chunk of a collective comes to its ports at least so many seconds from any other event; where
+            that is little, last digits may say which goes first. Zero promises nothing; infinite where none meets any.
     """
 
     wiring: Wiring
@@ -38,7 +37,7 @@ class Trace:
     end_s: float
     p2p_bytes: float
     collective_bytes: float
-    nearest_s: float = inf
+    nearest_s: float = 0.0
 
     def __repr__(self) -> str:
         return f"<Trace of {self.plan!r}: {self.end_s:.4g} s>"

@@ -8,30 +8,26 @@ from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.bounds.two_way import two_way_bound, two_way_least_memory
 from strategies.orders.chimera import chimera_order
-from strategies.orders.excerpts import Excerpt, Repeats
+from strategies.orders.excerpts import Repeats
 from strategies.pipelining.candidates import shapes
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Shape
-from strategies.pipelining.two_way import two_way_layout, two_way_rows
+from strategies.pipelining.two_way import two_way_layout, two_way_repeats, two_way_rows
 from strategies.plans.actions import Rows
-from strategies.plans.plan import Plan
 from strategies.scenario import Scenario
+from strategies.templates.ordered_pipeline import OrderedPipeline
 
 
 @dataclass(frozen=True, slots=True)
-class Bidirectional:
+class Bidirectional(OrderedPipeline):
     """One backbone in two directions, in Chimera's order, or two backbones, one in each direction.
 
     Source: Li and Hoefler, Chimera, 2021; DiffusionPipe, sections 2.2 and 4.2.
     """
 
     name: ClassVar[str] = "bidirectional"
-    task: ClassVar[str] = "train"
     summary: ClassVar[str] = "two directions on the same devices: one backbone (Chimera), or two"
 
-    pipeline_degree: int = fields.pipeline_degree()
-    micro_batches: int = fields.micro_batches()
-    group_size: int | None = fields.group_size()
     partition: str = fields.partition("blocks")
     p2p: str = fields.p2p()
     skip_route: str = fields.skip_route()
@@ -44,6 +40,10 @@ class Bidirectional:
         """
         return chimera_order(self.pipeline_degree, self.micro_batches)
 
+    def checked_order(self) -> Rows:
+        """The order, which the layout of both directions checks."""
+        return self.order()
+
     def layout(self, scenario: Scenario) -> Layout:
         """The stages of both directions.
 
@@ -54,14 +54,10 @@ class Bidirectional:
 
     def repeats(self, scenario: Scenario) -> Repeats | None:
         """What of the order repeats itself; None where nothing does."""
-        layout = self.layout(scenario)
-        return layout.remember("repeats", lambda: Repeats.of(two_way_rows(layout)))
+        return two_way_repeats(self.layout(scenario))
 
-    def plan(self, scenario: Scenario, excerpt: Excerpt | None = None) -> Plan:
-        """The plan of one iteration, or of an excerpt of it."""
-        layout = self.layout(scenario)
-        rows, left_out = (two_way_rows(layout), 0) if excerpt is None else excerpt[:2]
-        return layout.plan(rows, blocking=self.p2p == "blocking", left_out=left_out)
+    def _rows(self, layout: Layout) -> Rows:
+        return two_way_rows(layout)
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
@@ -85,10 +81,6 @@ class Bidirectional:
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut."""
         return two_way_bound(self.layout(scenario))
-
-    def busiest_s(self, scenario: Scenario) -> float:
-        """Seconds that the passes of the busiest position take."""
-        return self.layout(scenario).busiest_s()
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without."""

@@ -21,7 +21,7 @@ from strategies.pipelining.filling import LOCAL_BATCHES, fill_bubbles
 from strategies.pipelining.frozen import frozen_chains
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Shape
-from strategies.pipelining.two_way import two_way_layout, two_way_rows
+from strategies.pipelining.two_way import two_way_layout, two_way_repeats, two_way_rows
 from strategies.plans.actions import Rows
 from strategies.plans.bubbles import find_bubbles
 from strategies.plans.plan import Filling, Plan
@@ -68,14 +68,13 @@ class DiffusionPipe(LinearPipeline):
 
     def repeats(self, scenario: Scenario) -> Repeats | None:
         """What of the order repeats itself; None where nothing does."""
-        if not _is_cascaded(scenario):
-            return LinearPipeline.repeats(self, scenario)
-        layout = self.layout(scenario)
-        return layout.remember("repeats", lambda: Repeats.of(self._rows(layout)))
+        if _is_cascaded(scenario):
+            return two_way_repeats(self.layout(scenario))
+        return LinearPipeline.repeats(self, scenario)
 
     def _builder(self, scenario: Scenario, excerpt: Excerpt | None) -> PipelineBuilder:
         layout = self.layout(scenario)
-        rows, left_out = (self._rows(layout), 0) if excerpt is None else excerpt[:2]
+        rows, left_out = self._passes(layout, excerpt)
         recipe = Recipe(blocking=self.p2p == "blocking", cross_iteration=True)
         return PipelineBuilder(layout, rows, recipe, left_out)
 
@@ -90,14 +89,7 @@ class DiffusionPipe(LinearPipeline):
     def refine(
         self, scenario: Scenario, trace: Trace, excerpt: Excerpt | None = None, end_s: float | None = None
     ) -> Plan:
-        """The plan with frozen layers in its bubbles, then with what is left spread evenly in time.
-
-        Args:
-            scenario: what is asked about.
-            trace: of the plan before.
-            excerpt: of which it is a trace, where it is not one of a whole iteration.
-            end_s: when that ends, in seconds.
-        """
+        """The plan with frozen layers in its bubbles, then with what is left spread evenly in time."""
         filling = trace.plan.filling
         nothing = self.fill == "none" or not scenario.frozen
         if nothing or filling is None or filling.balanced:
