@@ -56,7 +56,7 @@ def test_numbers_on_which_nothing_fits_are_left_out():
     assert [step.gpus for step in steps_of(found.sweeps)] == [2]
     none = sim.sweep("sd21", gpus=[1], batch_size=8, strategy="spp", workers=1)
     assert none.knee is None
-    assert (none.verdict, none.fastest, none.chosen) == (None, None, none.sweeps[-1])
+    assert (bool(none.verdict), none.fastest, none.chosen) == (False, None, none.sweeps[-1])
     with pytest.raises(InfeasibleError, match="no point of the sweep is feasible: 1 of 1 x "):
         _ = none.best
 
@@ -250,6 +250,20 @@ def test_by_cost_the_runner_up_is_named_at_the_most_gpus_that_pay(costs, capsys)
         assert f"on {result.num_gpus} GPU" in lines[word]
     print_scaling(costs)
     assert "copies" in capsys.readouterr().out
+
+
+def test_where_nothing_fits_the_verdict_prints_what_lacks_as_the_command_does(capsys):
+    none = sim.sweep("wan2.1-14b", gpus=[1], strategy="ddp", workers=1)
+    assert main(["sweep", "--model", "wan2.1-14b", "--gpus", "1", "--strategy", "ddp"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1].removeprefix("sim: error: ")
+    for verdict in (none.verdict, none.sweeps[0].verdict):
+        assert not verdict
+        assert str(verdict).replace("_", "-") == said.replace("--", "").replace("_", "-")
+        assert said[:40] in repr(verdict) and said[:40] in verdict._repr_html_()
+        with pytest.raises(InfeasibleError, match=r"^no point of the sweep is feasible: "):
+            _ = verdict.lines
+        with pytest.raises(AttributeError):
+            _ = verdict.nothing
 
 
 def test_one_number_of_gpus_has_the_verdict_of_its_sweep_and_no_knee():

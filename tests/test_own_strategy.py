@@ -1,6 +1,8 @@
 """A strategy of one's own as a script or a notebook gives it: as a class, or made, without a package."""
 
 import re
+import sys
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -9,7 +11,9 @@ from typing import ClassVar
 import pytest
 
 import sim
-from profiles.errors import DeadlockError, InputError
+from profiles.errors import DeadlockError, DiffusimWarning, InputError
+from sim.explore import workers
+from sim.explore.workers import SERIAL_POINTS
 from strategies import registry
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, FORWARD, OPTIMIZER, StageAction
@@ -218,3 +222,53 @@ def test_a_mutated_order_gives_what_its_passes_say_or_one_line(seed):
         )
         assert result.to_json() == again.to_json()
         assert is_whole
+
+
+def local_pairs():
+    """Pairs as a function makes it, so that no other process can know the class."""
+
+    @dataclass(frozen=True, slots=True)
+    class Inner(GPipe):
+        name: ClassVar[str] = "inner"
+
+    return Inner
+
+
+def test_a_class_made_inside_a_function_is_swept_by_this_process_alone():
+    inner = local_pairs()
+    words = r"^strategy local_pairs\.<locals>\.Inner stands at the top of no module, and is not sent to other"
+    with pytest.warns(DiffusimWarning, match=words):
+        found = sim.sweep("sd21", gpus=64, strategy=inner, workers=2)
+    assert (len(found.points) > SERIAL_POINTS, found.workers) == (True, 1)
+    other = sim.sweep("sd21", gpus=64, strategy="gpipe", workers=1)
+    assert found.best_of(inner).iteration_s == found.best_of("inner").iteration_s == other.best.iteration_s
+
+
+def test_what_a_given_executor_cannot_be_sent_is_done_here_and_named():
+    words = r"^the executor failed \(.*local_pairs\.<locals>\.Inner'; only what stands at the top of a module can be"
+    with ProcessPoolExecutor(1) as executor, pytest.warns(DiffusimWarning, match=words):
+        found = sim.sweep("sd21", strategy=local_pairs(), executor=executor, **SMALL)
+    assert found.best.strategy == "inner"
+    with ThreadPoolExecutor(1) as executor:
+        assert sim.sweep("sd21", strategy=local_pairs(), executor=executor, **SMALL).best == found.best
+
+
+def test_a_class_of_the_script_that_runs_is_sent_to_no_process_that_is_not_forked(monkeypatch):
+    script = written(__module__="__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "Pairs", script, raising=False)
+    for method, said in (
+        ("fork", ""),
+        ("spawn", "strategy Pairs stands in the script or notebook that runs"),
+    ):
+        monkeypatch.setattr(workers, "get_start_method", lambda method=method: method)
+        assert workers.stays([script, GPipe]).startswith(said) and bool(said) == bool(workers.stays([script]))
+
+
+@pytest.mark.parametrize("asked", [5, int, GPipe()])
+def test_the_best_is_asked_of_a_name_or_a_class(asked):
+    found = sim.sweep("sd21", strategy="gpipe", workers=1, **SMALL)
+    assert found.best_of(GPipe) == found.best_of("gpipe")
+    with pytest.raises(
+        InputError, match=rf"^strategy is {re.escape(repr(asked))[:20]}.*, must be a name or the"
+    ):
+        found.best_of(asked)

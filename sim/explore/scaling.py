@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-    from sim.report.verdicts import Verdict
+    from sim.report.verdicts import NoVerdict, Verdict
 
 PAYS: Final = 0.5
 """Share of the speed that GPUs added would bring if all scaled, from which on they pay."""
@@ -155,11 +155,12 @@ class Scaling(Hinting):
         return max(results, key=lambda one: one.samples_per_s)
 
     @property
-    def verdict(self) -> "Verdict | None":
-        """The verdict at the knee, which names the fastest too; None where nothing recommended fits."""
-        from sim.report.scalings import verdict_of
+    def verdict(self) -> "Verdict | NoVerdict":
+        """The verdict at the knee, which names the fastest too; where nothing fits, that of the most GPUs."""
+        from sim.report.scalings import verdict_at_knee
+        from sim.report.verdicts import NoVerdict
 
-        return verdict_of(self)
+        return verdict_at_knee(self) or NoVerdict(self.sweeps[-1])
 
     @property
     def title(self) -> str:

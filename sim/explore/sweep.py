@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from profiles.errors import InfeasibleError, InputError, counted, shown
+from profiles.errors import DiffusimWarning, InfeasibleError, InputError, counted, shown, warn_caller
 from sim.asking.arguments import speak_of_parameters
 from sim.asking.scenarios import KIND
 from sim.explore.answers import Task
@@ -24,7 +24,7 @@ from sim.explore.points import MAX_MICRO_BATCHES, Asked, Point, find_points
 from sim.explore.relief import next_reliefs
 from sim.explore.waves import Report, bound_points, simulate_points
 from sim.explore.ways_out import TOLD, nearest, why_none
-from sim.explore.workers import LENT, SERIAL_POINTS, Workers
+from sim.explore.workers import LENT, SERIAL_POINTS, Workers, stays
 from sim.outcomes.contents import content_of, inputs_of
 from sim.outcomes.hints import Hinting
 from sim.outcomes.parts import named_traces, replay_parts
@@ -34,7 +34,7 @@ from sim.outcomes.runs import source_of
 from sim.replay.engine import no_collection
 from strategies.parameters import check_integer
 from strategies.registry import class_of
-from strategies.strategy import AnyScenario
+from strategies.strategy import AnyScenario, AnyStrategy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from sim.explore.store import Store
-    from sim.report.verdicts import Verdict
+    from sim.report.verdicts import NoVerdict, Verdict
 
 __all__ = [
     "MAX_MICRO_BATCHES", "OBJECTIVES", "TOP", "Point", "Report", "Sweep", "find_points", "objectives", "run_sweep",
@@ -156,11 +156,14 @@ class Sweep(Hinting):
         return self.copies(point) * point.result.samples_per_s
 
     @property
-    def verdict(self) -> "Verdict | None":
-        """The recommendation, how sure it is and what would change it; None where nothing recommended fits."""
-        from sim.report.verdicts import verdict_of
+    def verdict(self) -> "Verdict | NoVerdict":
+        """The recommendation, how sure it is and what would change it.
 
-        return verdict_of(self)
+        Where nothing recommended fits it is false, and prints what lacks and ways out.
+        """
+        from sim.report.verdicts import NoVerdict, verdict_of
+
+        return verdict_of(self) or NoVerdict(self)
 
     @property
     def best(self) -> Result:
@@ -178,19 +181,22 @@ class Sweep(Hinting):
         """Why there is no best point, and so many ways out at most."""
         return speak_of_parameters(InfeasibleError(why_none(self, most)))
 
-    def best_of(self, strategy: str) -> Result:
-        """The result of the best point of a strategy.
+    def best_of(self, strategy: str | type[AnyStrategy]) -> Result:
+        """The result of the best point of a strategy, which is given by its name or its class.
 
         Raises:
-            InputError: there is no strategy of this name.
+            InputError: there is no such strategy.
             InfeasibleError: none of its points is feasible.
         """
-        class_of(strategy)  # refuses a name that no strategy has
-        own = [p for p in self.ranked() if p.name == strategy]
+        name = getattr(strategy, "name", None) if isinstance(strategy, type) else strategy
+        if not isinstance(name, str):
+            raise InputError(f"strategy is {shown(strategy)}, must be a name or the class of a strategy")
+        class_of(name)  # refuses a name that no strategy has
+        own = [p for p in self.ranked() if p.name == name]
         reason = own[0].reason if own else "the sweep did not look at it"
         first = next((point for point in own if point.status == "simulated"), None)
         if first is None:
-            raise InfeasibleError(f"no point of {strategy} is feasible: {reason}")
+            raise InfeasibleError(f"no point of {name} is feasible: {reason}")
         return self.result_of(first)
 
     def result_of(self, point: Point) -> Result:
@@ -326,6 +332,9 @@ def run_sweep(
         count = workers or LENT
     else:
         count = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
+        if count > 1 and (why := stays({type(point.strategy) for point in sweep.points})):
+            warn_caller(f"{why}, and is not sent to other processes: this one does all", DiffusimWarning)
+            count = 1
     sweep.workers = count if executor is None else 1
     with Workers[Task](sweep.scenario, count, executor) as staff:
         desk, again, fresh = Desk(staff, store), list[Point](), sweep.points

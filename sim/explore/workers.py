@@ -232,7 +232,11 @@ def _say(words: str) -> None:
 
 
 def _words(error: BaseException | None) -> str:
-    return "cancelled" if error is None else " ".join(f"{type(error).__name__}: {error}".split())
+    if error is None:
+        return "cancelled"
+    unsent = isinstance(error, pickle.PicklingError) or "pickle" in str(error)
+    rule = "; only what stands at the top of a module can be sent" if unsent else ""
+    return " ".join(f"{type(error).__name__}: {error}".split()) + rule
 
 
 @contextmanager
@@ -251,6 +255,21 @@ def script_aside() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = script
+
+
+def stays(classes: Iterable[type[Any]]) -> str:
+    """Why one of some classes cannot be sent to processes of ours, in words; empty where all can.
+
+    Those that are not forked do not know what the script that is running defines.
+    """
+    for cls in classes:
+        try:
+            pickle.dumps(cls)
+        except (pickle.PicklingError, AttributeError, TypeError):
+            return f"strategy {cls.__qualname__} stands at the top of no module"
+        if cls.__module__ == "__main__" and get_start_method() != "fork":
+            return f"strategy {cls.__qualname__} stands in the script or notebook that runs, not in a module"
+    return ""
 
 
 # What runs in a process of our own

@@ -21,7 +21,7 @@ from sim.report.descriptions import LETTERS, MEANINGS, held_fixed, how, tried
 from sim.report.numbers import band, drawn_words, duration
 from sim.report.panels import show_panel
 from sim.report.tables import command_of, console
-from sim.report.verdicts import Verdict, with_note
+from sim.report.verdicts import Verdict, verdict_of, with_note
 from strategies.registry import baselines
 
 TIE: Final = " tie"
@@ -41,7 +41,7 @@ def print_rows_json(answer: Sweep | Scaling) -> None:
     """Print all rows as one JSON list; that of each sweep's recommended point also holds its verdict."""
     items: list[dict[str, Any]] = []
     for sweep in answer if isinstance(answer, Scaling) else (answer,):
-        own, verdict = rows(sweep), sweep.verdict
+        own, verdict = rows(sweep), verdict_of(sweep)
         if verdict is not None:
             best = next(one for one in own if one["status"] == "simulated" and one.get("recommended", True))
             best["verdict"] = verdict.to_json()
@@ -52,7 +52,7 @@ def print_rows_json(answer: Sweep | Scaling) -> None:
 def print_sweep(sweep: Sweep, note: str = "") -> None:
     """Print the verdict and a note, the best points and the best of each strategy, and what is infeasible and why."""
     screen, shown = console(), shown_points(sweep)
-    verdict = with_note(sweep.verdict, note)
+    verdict = with_note(verdict_of(sweep), note)
     if verdict is not None:
         show_panel(screen, verdict.title, verdict.lines)
     if shown.rows:
@@ -71,7 +71,7 @@ def print_sweep(sweep: Sweep, note: str = "") -> None:
 
 def print_markdown(sweep: Sweep, note: str = "") -> None:
     """Print the verdict with a note, and the table, in Markdown."""
-    shown, verdict = shown_points(sweep), with_note(sweep.verdict, note)
+    shown, verdict = shown_points(sweep), with_note(verdict_of(sweep), note)
     parts = [NO_BEST] if verdict is None else [verdict.markdown(), f"```\n{verdict.again}\n```"]
     if shown.rows:
         kept = columns(sweep, shown)

@@ -15,17 +15,17 @@ from sim.report.panels import Line, show_panel
 from sim.report.rankings import legend
 from sim.report.reasons import BUSY, account_of_best
 from sim.report.tables import console
-from sim.report.verdicts import Verdict, with_note
+from sim.report.verdicts import Verdict, verdict_of, with_note
 
 NONE: Final = "best: none; nothing that is recommended fits, on any of these numbers of GPUs"
 
 
-def verdict_of(scaling: Scaling) -> Verdict | None:
+def verdict_at_knee(scaling: Scaling) -> Verdict | None:
     """The verdict at the knee, after the fastest and the knee; None where nothing recommended fits.
 
     Of one number of GPUs it is that of its sweep: one has no knee.
     """
-    verdict, knee, fastest = scaling.chosen.verdict, scaling.knee, scaling.fastest
+    verdict, knee, fastest = verdict_of(scaling.chosen), scaling.knee, scaling.fastest
     if verdict is None or knee is None or fastest is None or len(scaling) == 1:
         return verdict
     lead = [knee_line(scaling), *_beyond_lines(scaling, knee), *_left_out_lines(scaling)]
@@ -83,7 +83,7 @@ def _values(scaling: Scaling) -> Tried:
 
 def print_scaling(scaling: Scaling, note: str = "") -> None:
     """Print the verdict at the knee with a note, and the best on each number of GPUs."""
-    screen, steps, verdict = console(), scaling.steps, with_note(scaling.verdict, note)
+    screen, steps, verdict = console(), scaling.steps, with_note(verdict_at_knee(scaling), note)
     if verdict is None:
         screen.print(NONE)
         return
@@ -98,7 +98,7 @@ def print_scaling(scaling: Scaling, note: str = "") -> None:
 
 def print_markdown(scaling: Scaling, note: str = "") -> None:
     """Print the same in Markdown."""
-    verdict = with_note(scaling.verdict, note)
+    verdict = with_note(verdict_at_knee(scaling), note)
     if verdict is None:
         print(NONE)
         return

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from html import escape
 from typing import Any, Final
 
 from profiles.costs.trust import Trust
@@ -233,6 +234,36 @@ class Verdict(Hinting):
             "runs_in": list(self.runs_in),
             **({} if self.runnable is None else {"runnable": _runnable_json(self.runnable)}),
         }
+
+
+class NoVerdict:
+    """What a sweep says of which nothing recommended fits: it is false, and prints what lacks and ways out."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self._sweep = sweep
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __str__(self) -> str:
+        return str(self._sweep.none_fits())
+
+    def __repr__(self) -> str:
+        return f"<NoVerdict: {self._sweep.none_fits(most=0)}>"
+
+    def _repr_html_(self) -> str:
+        """The same, in a notebook."""
+        return f"<b>{escape(self._sweep.title)}</b><p>{escape(str(self))}</p>"
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        """What a verdict has, this lacks.
+
+        Raises:
+            InfeasibleError: a verdict has it; what lacks, and ways out.
+        """
+        if name.startswith("_") or not hasattr(Verdict, name):
+            raise AttributeError(name)
+        raise self._sweep.none_fits()
 
 
 def _runnable_json(runnable: Runnable) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Ordered pipelines: what pipelines have in common that run in an order of their own."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
 from typing import ClassVar, Final
@@ -64,13 +64,13 @@ class OrderedPipeline(ABC):
             InfeasibleError: the backbone cannot be cut so.
         """
 
-    def positions(self) -> tuple[int, ...]:
-        """The position of each stage, one on each unless a template says otherwise.
+    def positions(self) -> Sequence[int]:
+        """The position of each stage.
 
         Raises:
             InfeasibleError: this point does not exist.
         """
-        return tuple(range(self.pipeline_degree))
+        return range(self.pipeline_degree)
 
     def checked_order(self) -> Rows:
         """The order, checked.

@@ -41,7 +41,7 @@ class Bidirectional(OrderedPipeline):
         return chimera_order(self.pipeline_degree, self.micro_batches)
 
     def checked_order(self) -> Rows:
-        """The order, which is right as Chimera's is made."""
+        """The order, which the layout of both directions checks."""
         return self.order()
 
     def layout(self, scenario: Scenario) -> Layout:

@@ -22,7 +22,7 @@ from sim.report.html.replayed import memory_of, timeline_of
 from sim.report.panels import Line
 from sim.report.plots.looks import BAND, FADED, GPUS, MARKERS, RECOMMENDED, label_of, strategy_look
 from sim.report.reasons import Account
-from sim.report.scalings import unit_of
+from sim.report.scalings import unit_of, verdict_at_knee
 from sim.report.tables import account_in, command_of, lines_of, measured_words
 from sim.report.verdicts import with_note
 from strategies.strategy import AnyScenario
@@ -93,7 +93,7 @@ def sweep_contents(sweeps: Sequence[Sweep], asked: str = "", note: str = "") -> 
     """
     scaling = Scaling(tuple(sweeps))
     chosen, several = scaling.chosen, len(sweeps) > 1
-    verdict = with_note(scaling.verdict if several else chosen.verdict, note)
+    verdict = with_note(verdict_at_knee(scaling), note)
     values: dict[str, Any] = {
         "kind": "sweep",
         "title": chosen.title if verdict is None else verdict.title,

@@ -28,10 +28,7 @@ def result_html(result: Result) -> str:
 def sweep_html(sweep: Sweep) -> str:
     """The verdict of a sweep and its best points; why nothing fits, where nothing does."""
     verdict, shown = sweep.verdict, shown_points(sweep)
-    if verdict is None:
-        head = f"<b>{escape(sweep.title)}</b><p>{escape(str(sweep.none_fits()))}</p>"
-    else:
-        head = panel_html(verdict.title, verdict.lines)
+    head = verdict._repr_html_()
     if not shown.rows:
         return head
     table = table_html(shown.title, columns(sweep, shown), shown.above)
@@ -41,8 +38,8 @@ def sweep_html(sweep: Sweep) -> str:
 def scaling_html(scaling: Scaling) -> str:
     """The verdict at the knee, and the best on each number of GPUs."""
     verdict, steps = scaling.verdict, scaling.steps
-    if verdict is None:
-        return f"<b>{escape(repr(scaling)[1:-1])}</b><p>{escape(str(scaling.sweeps[-1].none_fits()))}</p>"
+    if not verdict:
+        return f"<b>{escape(repr(scaling)[1:-1])}</b><p>{escape(str(verdict))}</p>"
     table = [
         Column("GPUs", [str(step.gpus) for step in steps]),
         Column("strategy", [step.result.strategy for step in steps], words=True),
