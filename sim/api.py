@@ -330,7 +330,7 @@ def schedule(
         InfeasibleError: the strategy, a degree or the batch does not apply here.
     """
     if format not in ("text", "torch"):
-        raise InputError(f"--format is '{format}', must be one of text, torch")
+        raise InputError(f"--format is {shown(format)}, must be one of text, torch")
     every = (*SHARED, "format")
     request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack, arguments=every)
     sampled, point = find_task(request) == "sample", strategy_asked(request)

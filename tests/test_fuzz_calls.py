@@ -83,6 +83,11 @@ HUGE = 10**5000
             lambda: sim.run("sd21", "ddp", resolution="9" * 5000),
             r"resolution is '9+ \.\.\. 9+', must be pixels",
         ),
+        (lambda: sim.sweep("sd21", task=HUGE), "task is a int of more digits than are read, must be one of"),
+        (
+            lambda: sim.sweep("sd21", objective=HUGE),
+            "objective is a int of more digits than are read, must be",
+        ),
         (lambda: sim.run(HUGE, "ddp"), "model is a int of more digits than are read, must be a name"),
         (
             lambda: sim.run("sd21", "ddp", measured={"step_s": HUGE}),
