@@ -241,6 +241,8 @@ def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContex
         return nullcontext()
     from sim.explore.store import Store, source_of
 
+    if not isinstance(path, str | PathLike):
+        raise InputError(f"--store is {shown(path)}, must be a file")
     for cls in {type(point.strategy) for point in sweep.points if point.strategy is not None}:
         source_of(cls)
     return Store(Path(path), sweep.scenario)
