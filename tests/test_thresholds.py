@@ -51,6 +51,7 @@ def test_a_point_is_ruled_out_by_the_last_of_the_top_unless_it_may_be_the_best_o
     known.best_of["zero2"] = 0.5 * own
     assert limit(known, unknown()) == 3.0 * own
     known.add(other)
+    assert known.best_of["ddp"] == own
     assert limit(known, unknown()) == 2.0 * own
     assert limit(known, unknown("ddp")) == 2.0 * own
     known.best_of["zero2"] = 2.5 * own
