@@ -242,6 +242,8 @@ def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContex
         return nullcontext()
     from sim.explore.store import Store, source_of
 
+    if not isinstance(path, str | PathLike):
+        raise InputError(f"--store is {shown(path)}, must be a file")
     for cls in {type(point.strategy) for point in sweep.points if point.strategy is not None}:
         source_of(cls)
     return Store(Path(path), sweep.scenario)
@@ -331,7 +333,7 @@ def schedule(
         InfeasibleError: the strategy, a degree or the batch does not apply here.
     """
     if format not in ("text", "torch"):
-        raise InputError(f"--format is '{format}', must be one of text, torch")
+        raise InputError(f"--format is {shown(format)}, must be one of text, torch")
     every = (*SHARED, "format")
     request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack, arguments=every)
     sampled, point = find_task(request) == "sample", strategy_asked(request)

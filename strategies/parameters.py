@@ -198,7 +198,7 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
         InputError: it is not.
     """
     if value not in choices:
-        raise InputError(f"{name} is '{value}', must be one of {', '.join(choices)}")
+        raise InputError(f"{name} is {shown(value)}, must be one of {', '.join(choices)}")
 
 
 def _check_when_made(owner: type[Any]) -> None:
