@@ -88,7 +88,7 @@ def run(
         measured_run: a measured run that compute is scaled to: its flags and number as a file or a mapping, or
             what ``calibrate`` gives.
         runtime: the name of one that must run it.
-        given: options of the scenario and parameters of the strategy.
+        given: options of the scenario and parameters of the strategy: the flags of ``sim run`` with underscores.
 
     Raises:
         InputError: a name is unknown, a value breaks its rule, or the runtime does not run it.
@@ -148,7 +148,7 @@ def calibrate(
         gpus: GPUs in all; by default one node, or as many as the strategy can use.
         measured: one number, such as ``{"step_s": 0.87}``, ``samples_per_s`` or, of sampling, ``latency_s``.
         stack: a stack's name, a stack file, or a stack; by default ``eager``.
-        given: options of the scenario and parameters of the strategy.
+        given: options of the scenario and parameters of the strategy: the flags of ``sim run`` with underscores.
 
     Returns:
         What ``run`` and ``sweep`` take as ``measured_run``.
@@ -324,7 +324,7 @@ def schedule(
         gpus: GPUs in all; by default one node, or as many as the strategy can use.
         format: ``text``, or ``torch`` as torch.distributed.pipelining reads it.
         stack: a stack's name, a stack file, or a stack; by default ``eager``.
-        given: options of the scenario and parameters of the strategy.
+        given: options of the scenario and parameters of the strategy: the flags of ``sim run`` with underscores.
 
     Raises:
         InputError: as of ``run``, or the order depends on the model and none is given.
