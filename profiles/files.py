@@ -52,11 +52,13 @@ def read_text(path: Path) -> str:
 
 
 def check_regular(path: Path) -> None:
-    """Refuse a pipe or a device, which whoever opens it may wait for.
+    """Refuse a pipe or a device, which whoever opens it may wait for, and what can be no path.
 
     Raises:
         InputError: it is one.
     """
+    if "\0" in str(path):
+        raise InputError(f"{shown(str(path))} holds a NUL character, which no path does")
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise InputError(f"{path}: is not a regular file")
 

@@ -43,6 +43,7 @@ from sim.outcomes.parts import measured_parts, replay_parts, traces_of
 from sim.outcomes.results import Result
 from sim.outcomes.runs import source_of, weigh
 from sim.outcomes.schedules import Schedule, format_patches, written
+from strategies.orders.whole import order_of
 from strategies.plans.workloads import AUTO, RELIEF
 from strategies.scenario import Scene
 from strategies.strategy import (
@@ -344,7 +345,7 @@ def schedule(
     if model is None:
         assert isinstance(point, Scheduled)
         check_passes(point)
-        return written(point, point.order(), format)
+        return written(point, order_of(point), format)
     scenario = scenario_asked(model, request)
     check_exists(point, scenario, held(request, point))
     check_passes(point, scenario)

@@ -6,7 +6,7 @@ from inspect import signature
 from math import inf
 from typing import Any, Final, TypeVar
 
-from profiles.errors import InputError, wrong
+from profiles.errors import InputError, shown, wrong
 
 S = TypeVar("S")
 
@@ -16,6 +16,8 @@ OPTIMIZERS: Final = ("replicated", "sharded")
 SKIP_ROUTES: Final = ("relay", "local")
 MAX_PARAMETER: Final = 65536
 """The largest integer that a parameter may be; a plan of so many parts would take minutes."""
+MAX_INTEGER: Final = 10**12
+"""The largest that any other integer may be; orders of more positions or micro-batches would take hours."""
 RECEIVES: Final = ("before", "after")
 """Times to post the receive of the next patch: before the present one is computed, or after."""
 
@@ -164,7 +166,7 @@ def flag_of(name: str) -> str:
 
 
 def check_integer(
-    name: str, value: object, *, minimum: int = 1, most: int | None = None, flag: str | None = None
+    name: str, value: object, *, minimum: int = 1, most: int = MAX_INTEGER, flag: str | None = None
 ) -> None:
     """Refuse what is no integer, or one out of range; ``flag`` is its flag, where it has another name.
 
@@ -172,11 +174,11 @@ def check_integer(
         InputError: it is.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        raise wrong(name, f"is {value!r}, must be an integer", flag)
+        raise wrong(name, f"is {shown(value)}, must be an integer", flag)
     if value < minimum:
-        raise wrong(name, f"is {value}, must be at least {minimum}", flag)
-    if most is not None and value > most:
-        raise wrong(name, f"is {value}, must be at most {most}", flag)
+        raise wrong(name, f"is {shown(value)}, must be at least {minimum}", flag)
+    if value > most:
+        raise wrong(name, f"is {shown(value)}, must be at most {most}", flag)
 
 
 def check_option(name: str, value: object, choices: Sequence[str]) -> None:
@@ -186,7 +188,7 @@ def check_option(name: str, value: object, choices: Sequence[str]) -> None:
         InputError: it is.
     """
     if value not in choices:
-        raise wrong(name, f"is {value!r}, must be one of {', '.join(choices)}")
+        raise wrong(name, f"is {shown(value)}, must be one of {', '.join(choices)}")
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
@@ -223,7 +225,7 @@ def _check(name: str, value: Any, item: Parameter) -> None:
     if rules["choices"]:
         check_option(name, value, rules["choices"])
     if not _is_a(value, rules["kind"]):
-        raise wrong(name, f"is {value!r}, must be {KINDS[rules['kind']]}")
+        raise wrong(name, f"is {shown(value)}, must be {KINDS[rules['kind']]}")
     if rules["kind"] is float and not 0 < value < inf:
         raise wrong(name, f"is {value}, must be positive and finite")
     if rules["kind"] in (int, tuple):

@@ -14,7 +14,7 @@ from profiles.costs.calibration import Calibration, MeasuredRun, check_same
 from profiles.costs.layers import ModelCosts
 from profiles.costs.offloading import HostSide
 from profiles.costs.resolutions import in_words, resized, sides_of, with_frames
-from profiles.errors import InfeasibleError, InputError, counted, wrong
+from profiles.errors import InfeasibleError, InputError, counted, shown, wrong
 from profiles.machines.clusters import Cluster
 from profiles.machines.whatifs import whatif_words
 from profiles.software.stacks import Stack, load_stack
@@ -149,7 +149,7 @@ def check_kinds(scene: "Scene[Any]", workload: type[Any]) -> None:
         ("stack", scene.stack, Stack),
     ):
         if not isinstance(value, kind):
-            raise InputError(f"{name} is {value!r}, must be a {kind.__name__}")
+            raise InputError(f"{name} is {shown(value)}, must be a {kind.__name__}")
     if isinstance(scene.measured, MeasuredRun):
         check_same(scene.measured.of, (scene.model.name, scene.cluster.device.name, scene.stack.name))
     elif scene.measured is not None:

@@ -116,6 +116,7 @@ SWEEP = [
     "8",
     "--json",
 ]
+COUNTS = "sweep --model small --gpus 2,4 --strategy zero2,zero3 --batch-size 8 --runtime deepspeed --json"
 RESULT = (
     "run --model small --gpus 2 --strategy zero2 --micro-batches 2 --batch-size 8 --checkpointing full --json"
 )
@@ -152,7 +153,11 @@ COMMANDS = (
     "launch --model flux-dev --gpus 4 --strategy ulysses --keys-values freed --runtime xdit",
     "launch --model wan2.1-14b --gpus 8 --strategy fsdp --runtime fsdp2 --checkpointing block",
     "sweep --model small --gpus 1-4 --runtime accelerate --json --out rows.csv",
+    "sweep --model small --gpus 2,4,4 --strategy ddp,1f1b --objective memory --runtime torch-pipelining --out rows.csv",
+    "sweep --model pixart --gpus 1-4 --strategy ring,tensor --steps 2 --runtime xdit-scripts --json --out rows.csv",
+    "run --model small --strategy zero2 --gpus 4 --batch-size 32 --measured-run r.json --measured step_s=0.02 --json",
     "compare s.db rows.csv --json",
+    "compare counts.csv counts.json",
     "merge out.db s.db",
 )
 """Command lines that are right.
@@ -202,6 +207,7 @@ def answers() -> dict[str, bytes]:
         folder = Path()
         _write_small(folder / "small")
         _print_to(folder / "rows.json", [*SWEEP, "--out", "rows.csv", "--store", "s.db"])
+        _print_to(folder / "counts.json", [*COUNTS.split(), "--out", "counts.csv"])
         _print_to(folder / "r.json", RESULT.split())
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
@@ -318,9 +324,9 @@ def _store(random: Random, folder: Path) -> Case:
 
 
 def _rows(random: Random, folder: Path) -> Case:
-    name = random.choice(("rows.csv", "rows.json", "r.json"))
+    name = random.choice(("rows.csv", "rows.json", "counts.csv", "counts.json", "r.json"))
     text, path = answers()[name].decode(), folder / f"damaged{Path(name).suffix}"
-    (spoil if name == "rows.csv" else spoil_json)(random, path, text)
+    (spoil if path.suffix == ".csv" else spoil_json)(random, path, text)
     return Case(["compare", *random.sample([path.name, name], 2), "--json"], path.name)
 
 

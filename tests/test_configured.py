@@ -322,6 +322,7 @@ def test_encoders_take_the_backbone_s_prompts_up_to_their_own_positions(counted)
             PIXART | {"num_layers": 2**70},
             r"num_layers is 1180591620717411303424, which makes more than 5000 modules",
         ),
+        (PIXART | {"in_channels": 4 * 10**15}, r"has no sample: RuntimeError: Storage size .* overflowed"),
         (PIXART | {"patch_size": "."}, r"patch_size is \".\", must be a positive integer, or a list of them"),
         (UNET | {"addition_embed_type": "image"}, r"(addition_embed_type|cannot be built)"),
         (DIT | {"norm_type": "layer_norm"}, r"DiTTransformer2DModel cannot be built from it"),

@@ -3,16 +3,19 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import ClassVar
 
 import pytest
 
 import sim
-from profiles.errors import InputError
+from profiles.errors import DeadlockError, InputError
 from strategies import registry
-from strategies.plans.actions import BACKWARD, FORWARD, parse_action
+from strategies.orders.named import one_forward_one_backward_order
+from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, FORWARD, OPTIMIZER, StageAction
 from strategies.templates.linear_pipeline import LinearPipeline
 from strategies.training.gpipe import GPipe
+from strategies.training.zero_bubble import ZeroBubble
 
 TOY = Path(__file__).parent / "data" / "toy_pipeline.py"
 SMALL = {"gpus": 4, "batch_size": 16, "self_conditioning": 0.0}
@@ -106,35 +109,112 @@ def test_a_strategy_that_stands_in_no_file_is_not_kept_in_a_store(tmp_path):
         )
 
 
-F = parse_action(f"0{FORWARD}0")
+def changed(at, entry):
+    """Rows with another entry at a place of position 1."""
+    return lambda rows: (rows[0], (*rows[1][:at], entry, *rows[1][at + 1 :]), *rows[2:])
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        (
-            lambda rows: tuple(() for _ in rows),
-            "row 0 of the order is empty, must hold its forwards and backwards",
-        ),
-        (lambda rows: (*rows[:3], ()), "row 3 of the order is empty, must hold its forwards and backwards"),
-        (lambda rows: rows[:3], "the order has 3 rows, must have one for each of pipeline_degree(4)"),
-        (lambda rows: (*rows, rows[0]), "the order has 5 rows, must have one for each of pipeline_degree(4)"),
-        (
-            lambda rows: tuple(row[:4] for row in rows),
-            "the order has 2 forwards and 2 backwards of stage 0, must have 4 of each",
-        ),
-        (
-            lambda rows: ((F, *rows[0]), *rows[1:]),
-            "the order has 5 forwards and 4 backwards of stage 0, must have 4 of each",
-        ),
-        (
-            lambda rows: (rows[0], tuple(a for a in rows[1] if a.kind != BACKWARD), *rows[2:]),
-            "the order has 4 forwards and 0 backwards of stage 1, must have 4 of each",
-        ),
-    ],
-)
-def test_an_order_that_is_not_whole_is_refused_in_one_line(changed, said):
+ONCE = "each micro-batch passes each stage once there and once back"
+PASS = "must be a StageAction(stage, kind, micro_batch)"
+BROKEN = [
+    (lambda rows: None, " is None, must be a tuple of rows"),
+    (lambda rows: "1F0", " is '1F0', must be a tuple of rows"),
+    (lambda rows: rows[:3], " has 3 rows, must have one for each of pipeline_degree(4)"),
+    (lambda rows: (*rows, rows[0]), " has 5 rows, must have one for each of pipeline_degree(4)"),
+    (lambda rows: (None, *rows[1:]), ", position 0 is None, must be a tuple of passes"),
+    (lambda rows: (*rows[:3], (p for p in rows[3])), ", position 3 is <generator object"),
+    (lambda rows: tuple(() for _ in rows), f", position 0 lacks 0F0: {ONCE}"),
+    (lambda rows: tuple(row[:4] for row in rows), f", position 0 lacks 0F2: {ONCE}"),
+    (lambda rows: ((rows[0][0], *rows[0]), *rows[1:]), f", position 0 repeats 0F0: {ONCE}"),
+    (changed(3, StageAction(1, BACKWARD, 0)), f", position 1 repeats 1B0: {ONCE}"),
+    (lambda rows: (*rows[:2], rows[3], rows[2]), ", position 2, entry 0 is 3F0, must be of stage 2, which lies"),
+    (changed(0, None), f", position 1, entry 0 is None, {PASS}"),
+    (changed(1, "1F1"), f", position 1, entry 1 is '1F1', {PASS}"),
+    (changed(2, [1, FORWARD, 0]), f", position 1, entry 2 is [1, 'F', 0], {PASS}"),
+    (changed(2, StageAction(1, FORWARD, None)), f", micro_batch=None), {PASS}"),
+    (changed(1, StageAction(9, FORWARD, 1)), ", position 1, entry 1 is 9F1, must be of stage 1, which lies there"),
+    (changed(1, StageAction(1, FORWARD, 4)), ", entry 1 is 1F4, must be of a micro-batch from 0 to 3"),
+    (changed(1, StageAction(1, FORWARD, -1)), ", entry 1 is 1F-1, must be of a micro-batch from 0 to 3"),
+    (changed(2, StageAction(1, BACKWARD_INPUT, 0)), ", entry 2 is 1I0, must be of kind F or B; a strategy whose "),
+    (changed(2, StageAction(1, OPTIMIZER)), ", entry 2 is 1O-1, must be of kind F or B; a strategy whose "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "said"), BROKEN)
+def test_an_order_that_is_not_whole_is_refused_in_one_line_that_says_where(change, said):
     pairs = written()
-    broken = written(order=lambda self: changed(pairs.order(self)))
-    with pytest.raises(InputError, match=f"^{re.escape(said)}$"):
-        sim.run("sd21", broken(pipeline_degree=4, micro_batches=4), **SMALL)
+    broken = written(order=lambda self: change(pairs.order(self)))
+    words = f"^the order of pairs.*{re.escape(said)}.*$"
+    degrees = {"pipeline_degree": 4, "micro_batches": 4}
+    for ask in (sim.run, sim.sweep):
+        with pytest.raises(InputError, match=words):
+            ask("sd21", strategy=broken, **degrees, **SMALL)
+    with pytest.raises(InputError, match=words):
+        sim.schedule(broken, **degrees)
+
+
+def test_backwards_of_a_strategy_that_splits_them_come_in_two_parts():
+    @dataclass(frozen=True, slots=True)
+    class Unsplit(ZeroBubble):
+        name: ClassVar[str] = "unsplit"
+
+        def order(self):
+            return one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
+
+    with pytest.raises(InputError, match=r"position 0, entry 4 is 0B0, must be of kind F or I or W$"):
+        sim.schedule(Unsplit, pipeline_degree=4, micro_batches=4)
+
+
+def mutated(rows, draw):
+    """Rows with one to three faults, or none that matters, as a reader of the docs may write them."""
+    rows = [list(row) for row in rows]
+    for _ in range(draw.randint(1, 3)):
+        row = draw.choice([row for row in rows if isinstance(row, list)] or [[]])
+        at = draw.randrange(len(row)) if row else 0
+        entry = row[at] if row else None
+        fields = entry if isinstance(entry, tuple) and len(entry) == 3 else (0, FORWARD, 0)
+        others = (
+            None, "0F0", 3, (), [], {}, object(), StageAction(None, None, None), tuple(fields),
+            StageAction(fields[0], draw.choice("FBIWEO"), fields[2]),
+            StageAction(draw.choice([-1, 0, 1, 3, 4, 1.0, True]), *fields[1:]),
+            StageAction(*fields[:2], draw.choice([-1, 0, 3, 4, 0.5, 2.0, "0", 10**30])),
+        )  # fmt: skip
+        match draw.randrange(6):
+            case 0 if row:
+                row[at] = draw.choice(others)
+            case 1 if row:
+                del row[at]
+            case 2:
+                row.insert(at, draw.choice((*others, entry)))
+            case 3:
+                draw.shuffle(draw.choice((rows, row)))
+            case 4:
+                rows[draw.randrange(len(rows))] = draw.choice([iter(row), tuple(row), row, None, "0F0"])
+            case 5:
+                row.sort(key=lambda one: one[2] if isinstance(one, tuple) and len(one) == 3 else 0)
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_a_mutated_order_gives_what_its_passes_say_or_one_line(seed):
+    pairs = written()
+    right = pairs.order(pairs(pipeline_degree=4, micro_batches=4))
+    once = mutated(right, Random(seed))
+    listed = all(isinstance(row, list | tuple) for row in once)
+    is_whole = listed and all(
+        len(row) == len(own) and all(row.count(one) == 1 for one in own)
+        for row, own in zip(once, right, strict=True)
+    )
+    point = written(order=lambda self: once)(pipeline_degree=4, micro_batches=4)
+    try:
+        result = sim.run("sd21", point, **SMALL)
+    except (InputError, DeadlockError) as error:
+        assert "\n" not in str(error)
+        assert is_whole == isinstance(error, DeadlockError)
+    else:
+        plain = tuple(tuple(StageAction(int(s), kind, int(m)) for s, kind, m in row) for row in once)
+        again = sim.run(
+            "sd21", written(order=lambda self: plain)(pipeline_degree=4, micro_batches=4), **SMALL
+        )
+        assert result.to_json() == again.to_json()
+        assert is_whole

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -38,6 +39,7 @@ from sim.report.plots import (
     plot_winners,
     plot_winners_info,
     save_figure,
+    timeline,
 )
 from sim.report.plots.charts import IDLE_FACE
 from sim.report.plots.patches import PatchColours
@@ -184,6 +186,24 @@ def test_a_title_breaks_in_its_first_part_or_between_parts(pipeline):
     assert len(lines) == 2
     assert lines[-1] == "1,009.6 ms  |  bubble ratio 37.3 %"
     assert not any(line.endswith("|") for line in lines)
+
+
+class Counted(list):
+    """A list that counts how often it is gone through."""
+
+    times = 0
+
+    def __iter__(self):
+        self.times += 1
+        return super().__iter__()
+
+
+def test_a_timeline_goes_through_its_bars_a_few_times_however_many_there_are(pipeline, monkeypatch):
+    info = plot_timeline_info(pipeline)
+    counted = Counted(10 * info.bars)
+    monkeypatch.setattr(timeline, "plot_timeline_info", lambda trace: replace(info, bars=counted))
+    plot_timeline(pipeline)
+    assert counted.times < 12 < len(counted)
 
 
 def test_the_units_of_a_shard_are_too_many_for_shades():

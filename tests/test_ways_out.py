@@ -9,6 +9,7 @@ from sim.api import start_sweep
 from sim.cli.main import main
 from sim.explore.questions import Question
 from sim.explore.ways_out import example_of, needed_bytes, ways_out
+from strategies.scenario import Scenario
 
 TIGHT = {"gpus": 2, "batch_size": 2, "memory": "9GiB"}
 """Weights, gradients and states of the optimizer of sd21 take 14 GiB."""
@@ -135,6 +136,21 @@ def test_each_way_fits_when_it_is_added_to_the_very_command(asked, told, tmp_pat
     for flags, dropped in ways_told(said):
         assert main(with_way(command, flags, dropped)) == 0
         assert "does not fit" not in capsys.readouterr().err
+
+
+def test_what_would_do_is_looked_for_in_one_scenario_for_each_workload(monkeypatch):
+    made = []
+    model, trained = sim.load_model("flux-dev"), Scenario._trained
+
+    def noting(scenario, of):
+        made.append(scenario.workload)
+        return trained(scenario, of)
+
+    scenario = start_sweep(model, gpus=2, batch_size=4, memory="9GiB", strategy="ddp").scenario
+    monkeypatch.setattr(Scenario, "_trained", noting)
+    assert ways_out(Question(scenario, ["ddp"], single=True)) == ""
+    assert len(made) > 8
+    assert len(made) < 2 * len(set(made))  # recomputing makes some anew
 
 
 def test_a_parameter_is_told_with_a_value_or_left_out_not_both(capsys):

@@ -9,6 +9,7 @@ before that there is no backward. Source: Hu et al., LoRA, 2021, section 4; PEFT
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Final
 
 from profiles.architectures.components import Component, Layer
@@ -50,8 +51,9 @@ def _adapted(model: Model, component: Component, rank: int) -> Component:
         raise InputError(
             f"--trainable needs the linears of {component.name}: {model.name} has no kernels.csv"
         )
+    beside = cache(lambda kernels: tuple(_kernels_beside(kernels, rank)))  # most layers are alike
     adapters = tuple(
-        tuple(_kernels_beside(kernels, rank)) if layer.backward == "full" else ()
+        beside(kernels) if layer.backward == "full" else ()
         for layer, kernels in zip(component.layers, component.kernels, strict=True)
     )
     first = next((index for index, own in enumerate(adapters) if own), None)

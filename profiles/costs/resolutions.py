@@ -17,7 +17,7 @@ from profiles.architectures.kernels import LayerKernels
 from profiles.architectures.models import Model, frame_rule
 from profiles.architectures.shares import Extent
 from profiles.costs.layers import ComponentCosts, FloatArray
-from profiles.errors import wrong
+from profiles.errors import shown, wrong
 from profiles.machines.devices import Device
 
 
@@ -27,9 +27,11 @@ def sides_of(resolution: str) -> tuple[int, int]:
     Raises:
         InputError: it is neither.
     """
-    if not isinstance(resolution, str) or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)?", resolution, re.ASCII):
+    if not isinstance(resolution, str) or not re.fullmatch(
+        r"[1-9]\d{0,11}(x[1-9]\d{0,11})?", resolution, re.ASCII
+    ):
         rule = "must be pixels such as 1024, or width and height such as 1280x1920"
-        raise wrong("resolution", f"is {resolution!r}, {rule}")
+        raise wrong("resolution", f"is {shown(resolution)}, {rule}")
     sides = [int(side) for side in resolution.split("x")]
     return sides[-1], sides[0]
 

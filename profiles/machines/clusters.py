@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from profiles.checks import check_choice, check_counts, check_name, check_numbers, check_positive
-from profiles.errors import InputError, counted, wrong
+from profiles.errors import InputError, counted, shown, wrong
 from profiles.files import Table, naming_file, path_kind
 from profiles.machines.devices import Device, device_names, device_of, load_device, read_device
 from profiles.machines.fabrics import ALGORITHMS, OPERATIONS, RING, Between, Collectives, Curves
@@ -171,7 +171,7 @@ class Cluster:
         ):
             if not isinstance(factor, Real) or not 0 < factor < float("inf"):
                 raise InputError(
-                    f"the factor of the {word} bandwidth is {factor!r}, must be positive and finite"
+                    f"the factor of the {word} bandwidth is {shown(factor)}, must be positive and finite"
                 )
             if factor != 1.0:
                 if link is None:

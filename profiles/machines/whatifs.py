@@ -6,9 +6,10 @@ Each is the value of one flag, so that what was changed can be asked for again.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from sys import float_info
 from typing import Any, Final
 
-from profiles.errors import counted, wrong
+from profiles.errors import counted, shown, wrong
 from profiles.machines.clusters import Cluster, Link
 from profiles.machines.devices import Device, find_device
 from profiles.units import GB, GIB
@@ -85,9 +86,10 @@ def _idle_nodes(cluster: Cluster, gpus: int) -> Iterator[str]:
 
 def _with_nodes(cluster: Cluster, value: Any) -> tuple[Cluster, int | str]:  # noqa: ANN401
     """The cluster of so many nodes; ``2x4`` are two of four devices each."""
-    match = re.fullmatch(r"([1-9]\d{0,6})(?:x([1-9]\d{0,6}))?", str(value), re.ASCII)
+    said = value if isinstance(value, str) else shown(value)
+    match = re.fullmatch(r"([1-9]\d{0,6})(?:x([1-9]\d{0,6}))?", said, re.ASCII)
     if match is None:
-        raise wrong("nodes", f"is {value!r}, must be nodes such as 2, or nodes x devices such as 2x4")
+        raise wrong("nodes", f"is {shown(value)}, must be nodes such as 2, or nodes x devices such as 2x4")
     nodes, each = int(match[1]), int(match[2] or cluster.devices_per_node)
     if nodes > MAX_NODES:
         raise wrong("nodes", f"is {value}, must be at most {MAX_NODES}")
@@ -105,7 +107,7 @@ def _with_device(cluster: Cluster, value: Any) -> tuple[Cluster, str]:  # noqa: 
     if isinstance(value, Device):
         return replace(cluster, device=value), value.name
     if not isinstance(value, str):
-        raise wrong("device", f"is {value!r}, must be the name or the file of a device")
+        raise wrong("device", f"is {shown(value)}, must be the name or the file of a device")
     name, device = find_device(value)
     return replace(cluster, device=device), name
 
@@ -116,12 +118,13 @@ def _with_memory(cluster: Cluster, value: Any) -> tuple[Cluster, str]:  # noqa: 
     size = _quantity(words, BYTES)
     if size is None or not LEAST <= size / GIB <= MOST:
         rule = f"must be a size such as 40GiB, in {', '.join(BYTES)}, at most {MOST:g} GiB"
-        raise wrong("memory", f"is {value!r}, {rule}")
+        raise wrong("memory", f"is {shown(value)}, {rule}")
     return replace(cluster, device=replace(cluster.device, memory_bytes=size)), words
 
 
 def _real(value: Any) -> bool:  # noqa: ANN401
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether a value is a number, and of a size that a quotient can have."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float_info.max
 
 
 def _quantity(words: str, units: Mapping[str, float]) -> float | None:
@@ -134,7 +137,7 @@ def _with_link(cluster: Cluster, value: Any) -> tuple[Cluster, str]:  # noqa: AN
     said = _said(value)
     for name, words in said.items():
         if name not in LINKS:
-            raise wrong("link", f"names {name!r}, must be one of {', '.join(LINKS)}")
+            raise wrong("link", f"names {shown(name)}, must be one of {', '.join(LINKS)}")
         field = LINKS[name]
         link: Link | None = getattr(cluster, field)
         if link is None:
@@ -156,7 +159,7 @@ def _said(value: Any) -> dict[str, str]:  # noqa: ANN401
         [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []
     )
     if not parts or not all(isinstance(part, str) and "=" in part for part in parts):
-        raise wrong("link", f"is {value!r}, must be NAME=CHANGE, such as inter=2x or intra=150GB/s")
+        raise wrong("link", f"is {shown(value)}, must be NAME=CHANGE, such as inter=2x or intra=150GB/s")
     said: dict[str, str] = {}
     for part in ",".join(parts).split(","):
         name, _, words = (word.strip() for word in part.partition("="))

@@ -166,7 +166,7 @@ def find_runtime(name: str) -> Runtime:
     """
     names = runtime_names()
     if name not in names:
-        meant = near(name.casefold(), names)
+        meant = near(name.casefold() if isinstance(name, str) else "", names)
         raise InputError(f"unknown runtime {shown(name)}; {meant}choose from {', '.join(names)}")
     return all_runtimes()[name]
 

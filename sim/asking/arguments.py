@@ -13,7 +13,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from profiles.architectures.components import TASKS
 from profiles.architectures.models import Model
-from profiles.errors import DiffusimError, InputError
+from profiles.errors import DiffusimError, InputError, one_line, shown
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import DEFAULT_STACK, Stack
 from sim.asking.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, fields_of, scenario_of
@@ -78,7 +78,7 @@ def speak_of_parameters(error: E) -> E:
     """The error, which names parameters; the command line still says its flags."""
     error.flags = error.flags or str(error)
     words = FLAG.sub(lambda match: match[1].replace("-", "_"), error.flags)
-    error.args = (words, *error.args[1:])
+    error.args = (one_line(words), *error.args[1:])
     return error
 
 
@@ -130,16 +130,16 @@ def _check_asked(model: object, cluster: object, strategies: Sequence[object] | 
         InputError: one is of another kind.
     """
     if not isinstance(model, str | PathLike | Model | Scene | None):
-        raise InputError(f"model is {model!r}, must be a name, a folder, a Model or a Scenario")
+        raise InputError(f"model is {shown(model)}, must be a name, a folder, a Model or a Scenario")
     if not isinstance(cluster, str | PathLike | Cluster | None):
-        raise InputError(f"cluster is {cluster!r}, must be a name, a file or a Cluster")
+        raise InputError(f"cluster is {shown(cluster)}, must be a name, a file or a Cluster")
     if not isinstance(stack, str | PathLike | Stack | None):
-        raise InputError(f"stack is {stack!r}, must be a name, a file or a Stack")
+        raise InputError(f"stack is {shown(stack)}, must be a name, a file or a Stack")
     for strategy in () if strategies is None else strategies:
         if not isinstance(strategy, str) and not hasattr(strategy, "candidates"):
-            raise InputError(f"strategy is {strategy!r}, must be a name or a strategy")
+            raise InputError(f"strategy is {shown(strategy)}, must be a name or a strategy")
         if isinstance(strategy, type) and not is_dataclass(strategy):
-            raise InputError(f"strategy is {strategy!r}, must be a dataclass")
+            raise InputError(f"strategy is {shown(strategy)}, must be a dataclass")
 
 
 def scenario_asked(model: str | Model | AnyScenario | None, request: Request) -> AnyScenario:

@@ -6,12 +6,12 @@ Messages name flags of the command line.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from math import isfinite
+from math import inf
 from numbers import Real
 from typing import Any, Final
 
 from profiles.costs.calibration import OWN, Calibration, MeasuredRun
-from profiles.errors import InputError
+from profiles.errors import InputError, shown
 from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of, run_point
 from strategies.strategy import AnyScenario, AnyStrategy
@@ -45,13 +45,13 @@ class Number:
         if self.name not in NAMES:
             raise InputError(f"--measured is {self}, must be one of {', '.join(NAMES)}")
         value = self.value
-        if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value) or value <= 0:
+        if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < inf:
             raise InputError(f"--measured is {self}, must be a positive number")
         if not 1 / LARGEST <= value <= LARGEST:
             raise InputError(f"--measured is {self}, must be from {1 / LARGEST:g} to {LARGEST:g}")
 
     def __str__(self) -> str:
-        return f"{self.name}={self.value!r}"
+        return f"{self.name}={shown(self.value)}"
 
     @classmethod
     def of(cls, given: Given) -> "Number":
@@ -71,7 +71,7 @@ class Number:
                     f"--measured is '{given}', must be NAME=NUMBER, such as step_s=0.87"
                 ) from None
         if not isinstance(given, Mapping) or len(given) != 1:
-            raise InputError(f"--measured is {given!r}, must be one number, such as step_s=0.87")
+            raise InputError(f"--measured is {shown(given)}, must be one number, such as step_s=0.87")
         return cls(*next(iter(given.items())))
 
     def of_result(self, result: Result) -> float:

@@ -53,19 +53,27 @@ def calibrated(scenario: S, measured: Given | None, run: RunSource | None) -> S:
     """
     if run is None:
         if measured is not None:
-            raise InputError(f"--measured is {measured}, but of which run? give {FLAG}, its flags in a file")
+            raise InputError(
+                f"--measured is {_given(measured)}, but of which run? give {FLAG}, its flags in a file"
+            )
         return scenario
     if scenario.measured is not None:
         raise InputError(f"{FLAG} is given, but the scenario has a measured run already")
     if isinstance(run, MeasuredRun):
         if measured is not None:
-            raise InputError(f"--measured is {measured}, but the run of {FLAG} has its number already")
+            raise InputError(
+                f"--measured is {_given(measured)}, but the run of {FLAG} has its number already"
+            )
         return replace(scenario, measured=run)
     said = _read(run)
     try:
         return replace(scenario, measured=_measured(said, measured, scenario))
     except DiffusimError as error:
         raise InputError(f"{said.where}: {error.flags or error}") from None
+
+
+def _given(measured: Given) -> str:
+    return measured if isinstance(measured, str) else shown(measured)
 
 
 def _measured(said: Said, measured: Given | None, scenario: AnyScenario) -> MeasuredRun:
@@ -130,7 +138,7 @@ def _read(run: str | PathLike[str] | Mapping[str, Any]) -> Said:
         except TypeError as error:
             raise InputError(f"{FLAG} must be names and numbers: {str(error).lower()}") from None
     if not isinstance(run, str | PathLike):
-        raise InputError(f"{FLAG} is {run!r}, must be a file, JSON, a mapping or a MeasuredRun")
+        raise InputError(f"{FLAG} is {shown(run)}, must be a file, JSON, a mapping or a MeasuredRun")
     again = fspath(run)
     inline = again.lstrip().startswith("{")
     where = FLAG if inline else again

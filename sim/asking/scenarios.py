@@ -11,14 +11,14 @@ from typing import Any, Final
 from profiles.architectures.components import TASKS
 from profiles.architectures.models import Model, load_model, model_names
 from profiles.costs.resolutions import check_whole_tokens, in_words
-from profiles.errors import DiffusimWarning, InputError, near_or_all, warn_caller
+from profiles.errors import DiffusimWarning, InputError, near_or_all, shown, warn_caller
 from profiles.machines.clusters import Cluster, cluster_names, load_cluster
 from profiles.machines.whatifs import WHAT_IFS, changed, idle
 from profiles.names import known_name
 from profiles.software.levers import cached_share
 from profiles.software.stacks import DEFAULT_STACK, Stack, load_stack, stack_names
 from sim.asking.limits import check_pixels
-from strategies.parameters import check_integer, flag_of
+from strategies.parameters import MAX_INTEGER, check_integer, flag_of
 from strategies.plans.workloads import (
     DEFAULT_BATCH_PER_GPU,
     OWN_OPTIONS,
@@ -119,10 +119,10 @@ class Request:
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401
-    """A value as parameters take it: numbers of numpy as Python's, lists as tuples."""
+    """A value as parameters take it: numbers and arrays of numpy as Python's, lists as tuples."""
     if isinstance(value, list | tuple):
         return tuple(map(plain, value))
-    return value.item() if hasattr(value, "dtype") and hasattr(value, "item") else value
+    return plain(value.tolist()) if hasattr(value, "dtype") and hasattr(value, "tolist") else value
 
 
 def find_task(request: Request) -> str:
@@ -295,15 +295,19 @@ def _check_included(scenario: SamplingScenario) -> None:
 def _sides(resolution: Any) -> tuple[int, int]:  # noqa: ANN401
     """Width and height in pixels; one number is both, and words are as the command line has them."""
     sides = resolution
-    if isinstance(resolution, str) and re.fullmatch(r"\d+(x\d+)?", resolution, re.ASCII):
+    if isinstance(resolution, str) and re.fullmatch(r"\d{1,12}(x\d{1,12})?", resolution, re.ASCII):
         sides = tuple(map(int, resolution.split("x")))
     if isinstance(sides, int):
         sides = (sides,)
-    if not isinstance(sides, tuple) or len(sides) not in (1, 2) or not all(isinstance(s, int) for s in sides):
+    if not isinstance(sides, tuple) or len(sides) not in (1, 2) or not all(map(_is_side, sides)):
         raise InputError(
-            f"--resolution is {resolution!r}, must be pixels such as 1024, or width and height such as 1280x1920"
+            f"--resolution is {shown(resolution)}, must be pixels such as 1024, or width and height such as 1280x1920"
         )
     return sides[0], sides[-1]
+
+
+def _is_side(pixels: object) -> bool:
+    return isinstance(pixels, int) and abs(pixels) <= MAX_INTEGER
 
 
 def _warn_of_times(model: Model, scenario: AnyScenario) -> None:

@@ -18,7 +18,7 @@ from profiles.software.runtimes import runtime_names
 from profiles.software.stacks import DEFAULT_STACK
 from sim.asking.scenarios import DEFAULT_CLUSTER
 from sim.explore.counts import counts_in
-from strategies.parameters import MAX_PARAMETER, flag_of
+from strategies.parameters import MAX_INTEGER, MAX_PARAMETER, flag_of
 from strategies.plans.workloads import (
     AUTO,
     CHECKPOINTINGS,
@@ -38,8 +38,6 @@ BATCH: Final = {
     "sample": "images, or videos, drawn together (default: 1)",
 }
 """What the batch size is of, by task."""
-MAX_INTEGER: Final = 10**12
-"""Orders of more positions or micro-batches than this would take hours."""
 PARAMETER: Final = "parameter_"
 """Before the names of fields of strategies among the parsed options."""
 

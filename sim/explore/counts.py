@@ -43,5 +43,5 @@ def counts(gpus: Iterable[int]) -> tuple[int, ...]:
     """
     given = list(gpus)
     if not given or not all(isinstance(count, int) and not isinstance(count, bool) for count in given):
-        raise InputError(f"--gpus is {given!r}, must be integers, at least one")
+        raise InputError(f"--gpus is {shown(given)}, must be integers, at least one")
     return tuple(sorted(set(given)))

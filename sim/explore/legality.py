@@ -1,6 +1,7 @@
 """Legality: which runtimes run a point."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from typing import Any, Final
@@ -145,11 +146,18 @@ def _check_strategies(runtime: Runtime) -> None:
     Raises:
         InputError: it has.
     """
-    for name in runtime.rules:
-        try:
+    with _blamed(runtime):
+        for name in runtime.rules:
             class_of(name, runtime.task)
-        except InputError as error:
-            raise InputError(f"{runtimes.RUNTIMES / runtime.name}.toml: strategies: {error}") from None
+
+
+@contextmanager
+def _blamed(runtime: Runtime) -> Iterator[None]:
+    """Let what refuses a value of a runtime's rules name its file."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{runtimes.RUNTIMES / runtime.name}.toml: strategies: {error}") from None
 
 
 def runtime_for(name: str, scenario: AnyScenario) -> Runtime:
@@ -233,7 +241,9 @@ def kept_to(
     changes = {name: of for name, of in rule.kept_to(case.parameters).items() if name not in held}
     if not changes:
         return point
-    recomputed, own = changes.pop(RECOMPUTED, point.checkpointing), replace(point.strategy, **changes)  # type: ignore[type-var]
+    recomputed = changes.pop(RECOMPUTED, point.checkpointing)
+    with _blamed(runtime):
+        own = replace(point.strategy, **changes)  # type: ignore[type-var]
     return Point(own, point.name, num_gpus=point.num_gpus, seamless=point.seamless, checkpointing=recomputed)
 
 

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from profiles.errors import InfeasibleError, InputError, counted
+from profiles.errors import InfeasibleError, InputError, counted, shown
 from sim.asking.arguments import speak_of_parameters
 from sim.asking.scenarios import KIND
 from sim.explore.answers import Task
@@ -316,8 +316,10 @@ def run_sweep(
         store: what it knows is not done again, and what is done is kept in it.
 
     Raises:
-        InputError: there is to be no worker, or the store cannot be used.
+        InputError: there is to be no worker, ``report`` cannot be told, or the store cannot be used.
     """
+    if not callable(report):
+        raise InputError(f"report is {shown(report)}, must be a function of a stage, a number and a total")
     if workers is not None:
         check_integer("workers", workers)
     if executor is not None:

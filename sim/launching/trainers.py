@@ -7,6 +7,7 @@ from typing import Final
 from profiles.software.recipes import RECIPES
 from sim.launching.starts import Start, Written, command
 from sim.outcomes.schedules import written
+from strategies.orders.whole import order_of
 
 FSDP2: Final = """\
 import torch
@@ -186,7 +187,7 @@ schedule._load_csv("order.csv", format="compute_only")
 
 def _torch_pipelining(start: Start) -> Written:
     strategy, stages = start.strategy, start.result.stages
-    order = strategy.order()
+    order = order_of(strategy)
     ranks = {action.stage: rank for rank, row in enumerate(order) for action in row}
     text = TORCH.format(
         order=written(strategy, order, "torch").text,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from profiles.errors import InputError, counted
+from profiles.errors import InputError, counted, shown
 from sim.asking.arguments import speaks_of_parameters
 from sim.explore.comparison import Comparison, Moved
 from sim.explore.comparison import compare as compared
@@ -132,6 +132,8 @@ def compare(before: Comparable, after: Comparable, *, question: str | Sequence[s
         InputError: one is none of these, a file cannot be read, or they have no question in common.
     """
     keys = question.split(",") if isinstance(question, str) else question
+    if not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
+        raise InputError(f"--question is {shown(question)}, must be the beginnings of keys")
     one, other = _source("before", before), _source("after", after)
     found, only_before, only_after = compared(one, other, keys)
     return Compared(tuple(found), tuple(only_before), tuple(only_after), (str(one), str(other)))

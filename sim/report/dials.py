@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from profiles.checks import sum_in_order
-from profiles.errors import DiffusimError, DiffusimWarning, InputError
+from profiles.errors import DiffusimError, DiffusimWarning, InputError, shown
 from profiles.units import GIB
 from sim.api import run
 from sim.outcomes.results import Result
@@ -107,7 +107,7 @@ class Dials:
                 raise InputError(f"there is no dial {name}, must be one of {', '.join(self.dials)}")
             if value not in self.dials[name].options:
                 offered = ", ".join(map(str, self.dials[name].options))
-                raise InputError(f"{name} is {value!r}, must be one of {offered}")
+                raise InputError(f"{name} is {shown(value)}, must be one of {offered}")
         for name, value in values.items():
             self.dials[name].unobserve(self.update, names="value")
             self.dials[name].value = value

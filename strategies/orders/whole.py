@@ -2,41 +2,147 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
-from profiles.errors import InputError
-from strategies.plans.actions import BACKWARD, BACKWARD_WEIGHT, FORWARD, Rows
+from profiles.errors import InputError, shown
+from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Rows, StageAction
 
-
-def of_positions(rows: Rows, degree: int) -> Rows:
-    """Rows, one for each position of a pipeline.
-
-    Raises:
-        InputError: there are more or fewer, or one is empty.
-    """
-    if len(rows) != degree:
-        raise InputError(
-            f"the order has {len(rows)} rows, must have one for each of pipeline_degree({degree})"
-        )
-    if empty := [position for position, row in enumerate(rows) if not row]:
-        raise InputError(f"row {empty[0]} of the order is empty, must hold its forwards and backwards")
-    return rows
+WHOLE: Final = (FORWARD, BACKWARD)
+SPLIT: Final = (FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
+EITHER: Final = (FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
+"""Kinds of passes where each backward may come in two parts, or not."""
+ONCE: Final = ((FORWARD,), (BACKWARD, BACKWARD_INPUT), (BACKWARD, BACKWARD_WEIGHT))
+"""Kinds of which each micro-batch has one pass at each stage."""
 
 
-def check_whole(rows: Rows, passes: Sequence[int]) -> None:
-    """Refuse an order that lacks passes, or has some twice.
+class _Work(NamedTuple):
+    """The work of a position: its stages, the micro-batches of each, and kinds of passes that it may have."""
+
+    stages: tuple[int, ...]
+    numbers: tuple[range, ...]
+    kinds: tuple[str, ...]
+
+
+def one_chain(
+    name: str, order: object, positions: Sequence[int], micro_batches: int, *, degree: int, split: bool
+) -> Rows:
+    """The order of a strategy all of whose micro-batches pass all stages, checked.
 
     Args:
-        rows: the passes of each position.
-        passes: micro-batches that pass each stage.
+        name: of the strategy.
+        order: a row of passes for each position.
+        positions: of each stage.
+        micro_batches: of an iteration.
+        degree: positions of the pipeline.
+        split: backwards come in two parts.
 
     Raises:
-        InputError: a stage has more or fewer forwards, or backwards, than micro-batches.
+        InputError: a position has no row, or a pass is none of its own, there twice or lacking.
     """
-    found = Counter((action.stage, action.kind) for row in rows for action in row)
-    for stage, count in enumerate(passes):
-        there = found[stage, FORWARD]
-        back = found[stage, BACKWARD] + found[stage, BACKWARD_WEIGHT]
-        if (there, back) != (count, count):
-            raise InputError(
-                f"the order has {there} forwards and {back} backwards of stage {stage}, must have {count} of each"
-            )
+    hosted = [tuple([s for s, at in enumerate(positions) if at == p]) for p in range(degree)]
+    numbers = [range(micro_batches)] * len(positions)
+    return whole(f"the order of {name}", order, hosted, numbers, SPLIT if split else WHOLE)
+
+
+def order_of(strategy: Any) -> Rows:  # noqa: ANN401  whatever has an order
+    """The order of a strategy, checked where it knows how.
+
+    Raises:
+        InputError: as of ``whole``.
+        InfeasibleError: this point does not exist.
+    """
+    order: Rows = getattr(strategy, "checked_order", strategy.order)()
+    return order
+
+
+def whole(
+    whose: str,
+    order: Any,  # noqa: ANN401  whatever a strategy gives
+    hosted: Sequence[tuple[int, ...]],
+    numbers: Sequence[range],
+    kinds: tuple[str, ...] = EITHER,
+) -> Rows:
+    """An order whose positions have all passes of their stages, each once.
+
+    Args:
+        whose: the order, as messages call it.
+        order: a row of passes for each position.
+        hosted: the stages of each position.
+        numbers: micro-batches of each stage.
+        kinds: of the passes.
+
+    Raises:
+        InputError: a position has no row, or a pass is none of its own, there twice or lacking.
+    """
+    _check_listed(whose, order, "rows")
+    if len(order) != len(hosted):
+        rule = f"must have one for each of pipeline_degree({len(hosted)})"
+        raise InputError(f"{whose} has {len(order)} rows, {rule}")
+    rows = []
+    for position, (row, stages) in enumerate(zip(order, hosted, strict=True)):
+        where, work = (
+            f"{whose}, position {position}",
+            _Work(stages, tuple([numbers[s] for s in stages]), kinds),
+        )
+        rows.append(own := _row(where, row, work))
+        if kinds == EITHER or not len(own) == len({*map(id, own)}) == len(_passes(work)):
+            _check_once(where, own, work)
+    return tuple(rows)
+
+
+def _check_listed(where: str, rows: Any, what: str) -> None:  # noqa: ANN401
+    if not isinstance(rows, list | tuple):
+        raise InputError(f"{where} is {shown(rows)}, must be a tuple of {what}")
+
+
+@lru_cache(maxsize=256)
+def _passes(work: _Work) -> dict[Any, StageAction]:
+    """The passes that a position may have, under themselves and whatever equals them."""
+    of_stages = zip(work.stages, work.numbers, strict=True)
+    passes = [StageAction(stage, kind, m) for stage, own in of_stages for kind in work.kinds for m in own]
+    return {one: one for one in passes}
+
+
+def _row(where: str, row: Sequence[Any], work: _Work) -> tuple[StageAction, ...]:
+    """A row of passes; plain tuples and numbers of NumPy become what they equal.
+
+    Raises:
+        InputError: an entry is none of the passes.
+    """
+    _check_listed(where, row, "passes")
+    passes, entries = _passes(work), iter(row)
+    try:
+        return tuple([passes[entry] for entry in entries])
+    except (KeyError, TypeError, ValueError):  # what cannot be looked up is no pass either
+        at = len(row) - 1 - len([*entries])
+        raise InputError(f"{where}, entry {at} is {_broken(row[at], work)}") from None
+
+
+def _broken(entry: object, work: _Work) -> str:
+    """An entry that is no pass of its position, and the rule that it breaks."""
+    if not isinstance(entry, StageAction) or not all(map(isinstance, entry, (int, str, int))):
+        return f"{shown(entry)}, must be a StageAction(stage, kind, micro_batch)"
+    said = f"{entry.stage}{entry.kind}{entry.micro_batch}"
+    if entry.stage not in work.stages:
+        return f"{said}, must be of stage {' or '.join(map(str, work.stages)) or 'none'}, which lies there"
+    if entry.kind not in work.kinds:
+        parts = "; a strategy whose backwards come in two parts, I and W, says split = True"
+        return f"{said}, must be of kind {' or '.join(work.kinds)}{parts * (work.kinds == WHOLE)}"
+    own = work.numbers[work.stages.index(entry.stage)]
+    return f"{said}, must be of a micro-batch from {own.start} to {own.stop - 1}"
+
+
+def _check_once(where: str, row: Sequence[StageAction], work: _Work) -> None:
+    """Refuse a row in which a micro-batch passes a stage more than once there or back, or does not.
+
+    Raises:
+        InputError: one does.
+    """
+    for kinds in ONCE:
+        times = Counter((stage, number) for stage, kind, number in row if kind in kinds)
+        for one in _passes(work):
+            if one.kind in kinds and times[one.stage, one.micro_batch] != 1:
+                fault = "repeats" if times[one.stage, one.micro_batch] else "lacks"
+                rule = "each micro-batch passes each stage once there and once back"
+                raise InputError(f"{where} {fault} {one}: {rule}")

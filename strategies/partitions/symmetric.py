@@ -221,11 +221,13 @@ def _least_longest(search: _Search, num_rings: int, work_s: float) -> float:
 
 def _extended(reached: FloatArray, stages: FloatArray, combine: np.ufunc) -> FloatArray:
     """At [j, t] the least over i < j of the combined reached[i, t] and stages[i, j]."""
-    extended = np.full_like(reached, np.inf)
-    begins, ends = np.nonzero(np.isfinite(stages))
-    for length in range(1, int((ends - begins).max(initial=0)) + 1):
-        costs = combine(reached[:-length], stages.diagonal(length)[:, None])
-        np.minimum(extended[length:], costs, out=extended[length:])
+    extended, finite = np.full_like(reached, np.inf), np.isfinite(reached)
+    for begin in np.flatnonzero(finite.any(axis=1)):  # few, where no stage takes long
+        ends, others = np.flatnonzero(np.isfinite(stages[begin])), np.flatnonzero(finite[begin])
+        if len(ends):
+            block = slice(ends[0], ends[-1] + 1), slice(others[0], others[-1] + 1)
+            costs = combine(reached[begin, block[1]], stages[begin, block[0], None])
+            np.minimum(extended[block], costs, out=extended[block])
     return extended
 
 

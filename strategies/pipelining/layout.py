@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from strategies.orders.problem import Chain, Problem
-from strategies.orders.whole import check_whole
+from strategies.orders.whole import whole
 from strategies.parameters import SKIP_ROUTES, check_choice
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.cutting import cut_chain
@@ -203,9 +203,11 @@ class Layout(Pipeline):
             left_out: micro-batches of each chain that rows lack.
 
         Raises:
-            InputError: rows lack a pass besides, or have one twice.
+            InputError: rows lack a pass besides, have one twice, or one that is none of their position.
         """
-        check_whole(rows, [len(self.micro_batches(seat.cut)) - left_out for seat in self.seats])
+        numbers = [self.micro_batches(seat.cut) for seat in self.seats]
+        there = [own[: len(own) - left_out] for own in numbers]
+        rows = whole("the order", rows, self.hosted, there)
         return PipelineBuilder(self, rows, Recipe(blocking=blocking), left_out).build()
 
     def problem(self, *, in_flight: tuple[int, ...] | None = None) -> Problem:

@@ -8,7 +8,7 @@ from typing import Final
 from profiles.architectures.models import MAX_FRAMES, MAX_SIDE
 from profiles.architectures.texts import MAX_TEXT
 from profiles.costs.resolutions import in_words, sides_of
-from profiles.errors import counted, wrong
+from profiles.errors import counted, shown, wrong
 from profiles.software.levers import HALF, PRECISIONS
 from profiles.software.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of
 from strategies.parameters import check_integer, check_option, flag_of
@@ -69,7 +69,7 @@ def _swapped(offload: str, task: str, others: str) -> int:
         return 0
     found = LAYERS.fullmatch(offload) if isinstance(offload, str) else None
     if found is None or not int(found[1]):
-        raise wrong("offload", f"is {offload!r}, must be {others} or layers:N in {task}, N from 1")
+        raise wrong("offload", f"is {shown(offload)}, must be {others} or layers:N in {task}, N from 1")
     return int(found[1])
 
 
@@ -126,7 +126,7 @@ class TrainingWorkload:
         if share is not None and (
             isinstance(share, bool) or not isinstance(share, Real) or not 0 <= share <= 1
         ):
-            raise wrong("self_conditioning", f"is {share!r}, must be between 0 and 1")
+            raise wrong("self_conditioning", f"is {shown(share)}, must be between 0 and 1")
         check_option("self_conditioning_draw", self.self_conditioning_draw, DRAWS)
         check_option("checkpointing", self.checkpointing, CHECKPOINTINGS)
         check_option("memory_recipe", self.memory_recipe, tuple(RECIPES))
@@ -160,7 +160,7 @@ class TrainingWorkload:
         rank = int(found[1]) if found else 0
         if not 1 <= rank <= MAX_RANK:
             rule = f"must be {ALL_WEIGHTS} or lora:RANK, RANK from 1 to {MAX_RANK}"
-            raise wrong("trainable", f"is {self.trainable!r}, {rule}")
+            raise wrong("trainable", f"is {shown(self.trainable)}, {rule}")
         return rank
 
     @property
@@ -239,7 +239,9 @@ class SamplingWorkload:
         check_option("all_to_all", self.all_to_all, PRECISIONS)
         share = self.cache_steps
         if isinstance(share, bool) or not isinstance(share, Real) or not 0 <= share < 1:
-            raise wrong("cache_steps", f"is {share!r}, must be a share of the steps: at least 0, below 1")
+            raise wrong(
+                "cache_steps", f"is {shown(share)}, must be a share of the steps: at least 0, below 1"
+            )
         if share and self.computed_steps == self.steps:
             raise wrong("cache_steps", f"is {share:g}, which skips none of {self.steps} steps")
         check_integer("vae_parallel", self.vae_parallel)
@@ -250,7 +252,7 @@ class SamplingWorkload:
         if self.text_tokens is not None:
             check_integer("text_tokens", self.text_tokens, most=MAX_TEXT)
         if not isinstance(self.include, tuple) or not all(isinstance(name, str) for name in self.include):
-            raise wrong("include", f"is {self.include!r}, must be a tuple of names")
+            raise wrong("include", f"is {shown(self.include)}, must be a tuple of names")
         if ALL in self.include and len(self.include) > 1:
             raise wrong("include", f"names {', '.join(self.include)}: '{ALL}' must stand alone")
 

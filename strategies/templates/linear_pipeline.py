@@ -22,11 +22,10 @@ class LinearPipeline(OrderedPipeline):
 
     The order is followed for the bound, and for what a device holds. Where ``depth_first`` says what it is, closed
     forms take less time: True for FIFO-1F1B, whose position s runs at most P - s micro-batches ahead; False for all
-    forwards, then all backwards. ``split`` says that backwards come in two parts, ``I`` and ``W``.
+    forwards, then all backwards.
     """
 
     depth_first: ClassVar[bool | None] = None
-    split: ClassVar[bool] = False
 
     partition: str = fields.partition("blocks")
     p2p: str = fields.p2p()

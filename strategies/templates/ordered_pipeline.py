@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 
 from strategies import parameters as fields
 from strategies.orders.excerpts import Excerpt, Repeats
-from strategies.orders.whole import of_positions
+from strategies.orders.whole import one_chain
 from strategies.pipelining.layout import Layout
 from strategies.plans.actions import Rows
 from strategies.plans.plan import Plan
@@ -24,12 +24,14 @@ OF_LAYOUT: Final = (
 class OrderedPipeline(ABC):
     """Stages on the positions of a pipeline, in an order that does not depend on their times.
 
-    A template adds where the stages lie, and what bounds them.
+    A template adds where the stages lie, and what bounds them. ``split`` says that backwards come in two parts, ``I``
+    and ``W``.
     """
 
     name: ClassVar[str]
     task: ClassVar[str] = "train"
     summary: ClassVar[str]
+    split: ClassVar[bool] = False
 
     pipeline_degree: int = fields.pipeline_degree()
     micro_batches: int = fields.micro_batches()
@@ -62,13 +64,22 @@ class OrderedPipeline(ABC):
             InfeasibleError: the backbone cannot be cut so.
         """
 
+    def positions(self) -> tuple[int, ...]:
+        """The position of each stage, one on each unless a template says otherwise.
+
+        Raises:
+            InfeasibleError: this point does not exist.
+        """
+        return tuple(range(self.pipeline_degree))
+
     def checked_order(self) -> Rows:
         """The order, checked.
 
         Raises:
-            InputError: a position has no row, or an empty one.
+            InputError: a position has no row, or a pass is none of its own, there twice or lacking.
         """
-        return of_positions(self.order(), self.pipeline_degree)
+        degree, at = self.pipeline_degree, self.positions()
+        return one_chain(self.name, self.order(), at, self.micro_batches, degree=degree, split=self.split)
 
     def repeats(self, scenario: Scenario) -> Repeats | None:
         """What of the order repeats itself; None where nothing does."""

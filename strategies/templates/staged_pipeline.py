@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from strategies.bounds.critical_path import order_bound
 from strategies.orders.capacity import most_in_flight
@@ -19,11 +18,8 @@ class StagedPipeline(OrderedPipeline):
     """The only backbone, several stages per position.
 
     A strategy adds its name, its summary, where its stages lie, its order and its candidates, and after the fields
-    of its own ``partition``, ``p2p`` and ``skip_route``. ``split`` says that backwards come in two parts, ``I`` and
-    ``W``.
+    of its own ``partition``, ``p2p`` and ``skip_route``.
     """
-
-    split: ClassVar[bool] = False
 
     @abstractmethod
     def positions(self) -> tuple[int, ...]:

@@ -149,11 +149,15 @@ def _first_trace(
     """The first of some samples that a component takes, by its number, and the trace of a pass."""
     module = _built(found, spec, dtype)
     refused = ""
-    for number, sample in enumerate(samples):
-        try:
-            return number, component.trace_of(spec, module, sample)
-        except Exception as error:  # whatever the class says to its arguments
-            refused = refused or f"{_where(found)} refuses the sample ({shapes(sample)}): {_complaint(error)}"
+    try:
+        for number, sample in enumerate(samples):
+            try:
+                return number, component.trace_of(spec, module, sample)
+            except Exception as error:  # whatever the class says to its arguments
+                said = f"refuses the sample ({shapes(sample)}): {_complaint(error)}"
+                refused = refused or f"{_where(found)} {said}"
+    except RuntimeError as error:  # of torch, about a tensor larger than there can be
+        raise InputError(f"{_where(found)} has no sample: {first_line(error)}") from None
     raise InputError(refused + _lacking(found))
 
 

@@ -202,15 +202,13 @@ def _seen(boxes: Iterable[Box], info: TimelineInfo) -> list[Box]:
 
 def _draw_bars(axes: Axes, info: TimelineInfo, foot: float) -> None:
     """Draw the ops; white lines part them, except where bars are so narrow that nothing else would be seen."""
-    narrow_s = info.end_s / 400
+    narrow_s, shaded = info.end_s / 400, info.shaded
     patches = PatchColours.of(info.bars)
     groups: dict[tuple[Colour, bool], list[Box]] = {}
     for bar in info.bars:
         if bar.duration_s > 0:
             box = (bar.start_s, bar.end_s, bar.device - 0.42, bar.device + foot)
-            groups.setdefault(
-                (_face(bar, patches, shaded=info.shaded), bar.duration_s > narrow_s), []
-            ).append(box)
+            groups.setdefault((_face(bar, patches, shaded=shaded), bar.duration_s > narrow_s), []).append(box)
     for (face, wide), boxes in groups.items():
         edge, width = ("white", 0.5) if wide else (face, 0.1)
         seen = boxes if wide else _seen(boxes, info)
@@ -239,13 +237,13 @@ def _shade(colour: str, chunk: int) -> Colour:
 
 def _number_bars(axes: Axes, info: TimelineInfo, foot: float, inches_per_s: float, row_height: float) -> None:
     """Write the micro-batch, or the patch and its step, into each bar that is wide enough."""
-    size, patches = min(8.0, 72 * row_height * 0.4), PatchColours.of(info.bars)
+    size, patches, shaded = min(8.0, 72 * row_height * 0.4), PatchColours.of(info.bars), info.shaded
     for bar in info.bars:
         room = (72 * bar.duration_s * inches_per_s / size - 0.3) / 0.65
         text = _number(bar, patches, room)
         if size >= 4 and text and len(text) < room:
             middle = (bar.start_s + bar.end_s) / 2 / MILLISECOND
-            colour = contrast(_face(bar, patches, shaded=info.shaded))
+            colour = contrast(_face(bar, patches, shaded=shaded))
             axes.text(
                 middle, bar.device + (foot - 0.42) / 2, text,
                 ha="center", va="center_baseline", fontsize=size, color=colour, clip_on=True,
