@@ -125,7 +125,7 @@ def optimizer() -> Any:
     """The field for where the states of the optimizer lie among the replicas of a stage."""
     return parameter(
         "replicated",
-        "its states and step: on every replica of a stage all of them, or its part (sharded, as Megatron's"
+        "states and step of the optimizer: all on every replica of a stage, or a part on each (sharded, as Megatron's"
         " distributed optimizer)",
         choices=OPTIMIZERS,
     )

@@ -16,7 +16,13 @@ from strategies.scenario import Scenario
 
 @runtime_checkable
 class Strategy(Protocol):
-    """One way of parallelising a model; its fields are its parameters."""
+    """One way of parallelising the training of a model; its fields are its parameters.
+
+    Attributes:
+        name: what to ask for.
+        task: ``train``.
+        summary: what it does, in a line.
+    """
 
     name: ClassVar[str]
     task: ClassVar[str]
