@@ -8,6 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, islice
 from math import ceil
 from typing import Final, NamedTuple, Protocol
 
@@ -228,9 +229,10 @@ class FrozenWork:
         """Lay out one frozen layer over its positions."""
         shares = filled.shares or _shares(filled.samples, len(filled.positions))
         taken = self._pending_of(filled.component, filled.layer).take(filled.positions, shares)
-        for position, segments in zip(filled.positions, taken, strict=True):
-            if segments:
-                self._add_op(filled, position, segments)
+        pairs = [pair for pair in zip(filled.positions, taken, strict=True) if pair[1]]
+        drafts = [self._add_op(filled, position, segments) for position, segments in pairs]
+        if filled.layer:
+            self._connect(filled.component, filled.layer - 1, [segments for _, segments in pairs], drafts)
 
     def _pending_of(self, component: int, layer: int) -> _Pending:
         pending = self._pending[component, layer]
@@ -245,7 +247,7 @@ class FrozenWork:
     def _frozen_inputs(self, component: int) -> list[int]:
         return [i for i in self._model.inputs_of(component) if i in self._outputs]
 
-    def _add_op(self, filled: FilledLayer, position: int, segments: list[_Segment]) -> None:
+    def _add_op(self, filled: FilledLayer, position: int, segments: list[_Segment]) -> Draft:
         component, layer = filled.component, filled.layer
         if self._recorder:
             self._recorder.op(position, [range(segment.start, segment.stop) for segment in segments])
@@ -257,17 +259,21 @@ class FrozenWork:
             self._outputs.setdefault(component, []).extend(written)
         else:
             self._pending[component, layer + 1].add(written)
-        if layer:
-            self._connect(segments, component, layer - 1, draft)
-        else:
+        if not layer:
             for start, stop, _, _ in segments:
                 for source in self._frozen_inputs(component):
                     self.read_output(source, start, stop, draft)
         self.placed.append(PlacedOp(position, filled.bubble, draft))
+        return draft
 
-    def _connect(self, segments: Iterable[_Segment], component: int, layer: int, reader: Draft) -> None:
+    def _connect(
+        self, component: int, layer: int, taken: Sequence[list[_Segment]], readers: Sequence[Draft]
+    ) -> None:
+        """Let ops read what was written of the layer before theirs."""
         output_bytes = self._model.components[component].layers[layer].output_bytes
-        reader.reads += self._new_tensors(segments, component, layer, output_bytes)
+        tensors = iter(self._new_tensors(chain.from_iterable(taken), component, layer, output_bytes))
+        for segments, reader in zip(taken, readers, strict=True):
+            reader.reads += islice(tensors, len(segments))
 
     def _new_tensors(
         self, segments: Iterable[_Segment], component: int, layer: int, bytes_per_sample: float
