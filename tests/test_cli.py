@@ -386,7 +386,9 @@ REFUSED = [
     ("swep", "COMMAND is 'swep', did you mean sweep? must be one of models, "),
     ("run", "--model, --strategy must be given"),
     ("run --model sd21", "--strategy must be given"),
-    ("--json models", "--json must come after the COMMAND"),
+    ("--json models", "--json must come after the COMMAND: sim models --json ..."),
+    ("--gpus 8 sweep --model sd21", "--gpus must come after the COMMAND: sim sweep --gpus ..."),
+    ("-q sweep", "-q must come after the COMMAND: sim sweep -q ..."),
     ("models --loud", "unknown flag --loud; choose from --help, --json, --quiet, --verbose"),
     ("run --model sd21 --strategy ddp more", "unexpected argument 'more'"),
     (

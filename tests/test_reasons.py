@@ -370,3 +370,9 @@ def test_compute_is_slowed_by_as_much_as_its_replay_on_links_beside_which_it_is_
     slowed = delays(result.source.strategy, scenario, result)[1]
     assert slowed == (busy_s[0] - busy_s[1]) / result.expected.duration_s
     assert (slowed > 0) is slows
+
+
+def test_a_difference_of_less_than_a_ten_thousandth_is_not_told():
+    swept = sim.sweep("sd21", gpus=1, workers=1)
+    assert swept.verdict.runner_up is not None
+    assert not any(" takes 0.0 ms more" in words for words in swept.verdict.account.reasons)
