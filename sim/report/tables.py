@@ -23,7 +23,7 @@ from sim.explore.tuning import Choice
 from sim.outcomes.results import Result
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.facts import cluster_facts, device_facts, model_facts, sampled_on, stack_facts, strategy_facts
-from sim.report.numbers import banded, drawn_words, milliseconds
+from sim.report.numbers import banded, drawn_words, milliseconds, throughput
 from sim.report.panels import Line, panel_markdown, result_lines, runs_in_words, show_panel, trust_in
 from sim.report.reasons import Account, account_of, shares
 from strategies.parameters import flag_of
@@ -368,7 +368,7 @@ def _throughput(choice: Choice) -> str:
         return "-"
     if not choice.result.fits_memory:
         return "does not fit"
-    return f"{choice.result.samples_per_s:,.1f}" + (" tie" if choice.tie else "")
+    return throughput(choice.result.samples_per_s) + (" tie" if choice.tie else "")
 
 
 def command_of(result: Result) -> str:
