@@ -87,7 +87,7 @@ def run(
         measured: what this run was measured to take, such as ``{"step_s": 0.87}``; compute is scaled to it. With
             ``measured_run`` it is that run's number.
         measured_run: a measured run that compute is scaled to: its flags and number as a file or a mapping, or
-            what ``calibrate`` gives.
+            what ``calibrate`` gives, or a result that was given ``measured``.
         runtime: the name of one that must run it.
         given: options of the scenario and parameters of the strategy: the flags of ``sim run`` with underscores.
 

@@ -17,6 +17,7 @@ from sim.asking.calibrating import Number, _factor, measure, question
 from sim.asking.measured_runs import calibrated
 from sim.cli.main import main
 from sim.outcomes.runs import run_point
+from sim.report.tables import account_in, lines_of
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make
 from strategies.scenario import Scenario
@@ -289,3 +290,28 @@ def test_a_scenario_takes_one_measured_run(trained):
         calibrated(once, None, run)
     with pytest.raises(InputError, match="has its number already"):
         calibrated(scenario, number, run)
+
+
+def test_a_result_that_was_measured_is_a_measured_run():
+    asked = {"gpus": 8, "strategy": "ddp"}
+    result = sim.run("sd21", **asked, measured={"step_s": 1.5})
+    swept = sim.sweep("sd21", **asked, workers=1, measured_run=result)
+    assert swept.best.iteration_s == pytest.approx(1.5, rel=1e-3)
+    by = sim.calibrate("sd21", **asked, measured={"step_s": 1.5})
+    assert swept.best.iteration_s == sim.run("sd21", **asked, measured_run=by).iteration_s
+    with pytest.raises(
+        InputError, match=r"^measured_run is <Result sd21 by ddp.*, which is scaled to no measured"
+    ):
+        sim.sweep("sd21", **asked, measured_run=sim.run("sd21", **asked))
+
+
+def test_trust_says_that_a_measured_run_of_the_same_task_sets_the_pace():
+    asked = {"gpus": 8, "workers": 1}
+    said = "; beside these, a measured run of yours sets the pace of compute"
+    by = sim.calibrate("sd21", "ddp", gpus=8, measured={"step_s": 1.5})
+    trained = sim.sweep("sd21", strategy="ddp", measured_run=by, **asked)
+    assert dict(trained.verdict.lines)["trust"].endswith(said)
+    assert dict(lines_of(trained.best, account_in(trained.best)))["trust"].endswith(said)
+    drawn = sim.sweep("sd21", strategy="single", measured_run=by, **asked)
+    assert "measured" in dict(drawn.verdict.lines) and said not in str(drawn.verdict.lines)
+    assert said not in str(sim.sweep("sd21", strategy="ddp", **asked).verdict.lines)

@@ -302,6 +302,18 @@ def test_a_complete_sweep_takes_away_what_an_interrupted_one_left(sim, elsewhere
     assert [path.name for path in elsewhere.iterdir()] == ["rows.csv"]
 
 
+def test_a_complete_sweep_without_a_file_takes_away_what_an_interrupted_one_left_of_its_question(
+    sim, elsewhere
+):
+    own = start_sweep("sd21", gpus=8, strategy="ddp")
+    mine = elsewhere / f"sweep-{_case([own])}-incomplete.csv"
+    other = elsewhere / "sweep-of-something-else-incomplete.csv"
+    for path in (mine, other):
+        path.write_text("status\n")
+    assert sim("sweep", "--model", "sd21", "--gpus", "8", "--strategy", "ddp")[0] == 0
+    assert [path.name for path in elsewhere.iterdir()] == [other.name]
+
+
 def test_fixed_parameters_are_taken_from_any_strategy(ask):
     rows = ask(*SWEEP, "--fill", "partial", "--pipeline-degree", 4)
     assert {row["strategy"] for row in rows} == set(TRAINING)
@@ -386,7 +398,9 @@ REFUSED = [
     ("swep", "COMMAND is 'swep', did you mean sweep? must be one of models, "),
     ("run", "--model, --strategy must be given"),
     ("run --model sd21", "--strategy must be given"),
-    ("--json models", "--json must come after the COMMAND"),
+    ("--json models", "--json must come after the COMMAND: sim models --json ..."),
+    ("--gpus 8 sweep --model sd21", "--gpus must come after the COMMAND: sim sweep --gpus ..."),
+    ("-q sweep", "-q must come after the COMMAND: sim sweep -q ..."),
     ("models --loud", "unknown flag --loud; choose from --help, --json, --quiet, --verbose"),
     ("run --model sd21 --strategy ddp more", "unexpected argument 'more'"),
     (

@@ -356,3 +356,20 @@ def test_of_several_numbers_of_gpus_the_fastest_wins_though_fewer_are_known_from
 
 def _point(row):
     return row["strategy"], row["num_gpus"], str(row["parameters"])
+
+
+def test_what_two_sweeps_rank_by_is_named_and_what_they_recompute_is_not_taken_for_asked():
+    given = {"gpus": 8, "strategy": "ddp,gpipe", "workers": 1}
+    found = sim.compare(*(sim.sweep("sd21", objective=one, **given) for one in ("throughput", "memory")))
+    (question,) = found.to_json()["compared"]
+    assert question["differing"] == {"objective": ["throughput", "memory"]}
+    assert "  objective: throughput -> memory\n  best of each: ddp on 8 GPUs: " in str(found)
+    same = sim.compare(*(sim.sweep("sd21", objective="memory", **given) for _ in range(2)))
+    assert "objective" not in str(same) and "  best: gpipe on 8 GPUs: " in str(same)
+
+
+def test_a_parameter_in_which_two_results_differ_is_named():
+    one, other = (sim.run("sd21", "gpipe", gpus=8, micro_batches=count) for count in (4, 8))
+    assert "  micro-batches: 4 -> 8\n" in str(sim.compare(one, other))
+    assert "the same is asked" in str(sim.compare(one, one))
+    assert "strategies: gpipe -> ddp" in str(sim.compare(one, sim.run("sd21", "ddp", gpus=8)))

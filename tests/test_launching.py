@@ -566,3 +566,34 @@ def test_the_best_on_several_numbers_of_gpus_can_be_launched_and_drawn():
     best = sim.sweep("pixart", "l20-pcie-8", gpus=[1, 2], steps=2, strategy="single,ulysses").best
     assert sim.launch(best).runtime
     assert best.traces
+
+
+def test_a_sweep_is_launched_as_its_best_and_nothing_is_refused_in_a_line():
+    for gpus in (8, [4, 8]):
+        swept = sim.sweep("sd21", gpus=gpus, strategy="ddp,gpipe", workers=1)
+        assert sim.launch(swept) == sim.launch(swept.best)
+    with pytest.raises(
+        InputError, match=r"^model is None, must be a model with a strategy, a result or a sweep$"
+    ):
+        sim.launch(None)
+
+
+def test_long_rows_are_shortened_in_a_terminal_and_whole_in_a_file(capsys, monkeypatch):
+    line = "launch --model sd21 --gpus 8 --strategy zero-bubble --pipeline-degree 4 --micro-batches 64 --batch-size 512"
+    assert main(line.split()) == 0
+    whole = capsys.readouterr().out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(line.split()) == 0
+    short = capsys.readouterr().out
+    pairs = list(zip(whole.splitlines(), short.splitlines(), strict=True))
+    changed = [(one, other) for one, other in pairs if one != other]
+    assert len(changed) == 4 and max(map(len, short.splitlines())) < 230
+    for one, other in changed:
+        assert other == f"{one[:160]} ... ({len(one):,} letters: whole where this goes into a file)"
+
+
+def test_several_runtimes_are_refused_by_the_rule():
+    with pytest.raises(
+        InputError, match=r"^runtime is 'xdit,diffusers', must be one name: all points keep to the"
+    ):
+        find_runtime("xdit,diffusers")

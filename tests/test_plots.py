@@ -4,8 +4,8 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
-import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
@@ -671,7 +671,54 @@ def test_a_key_that_rows_lack_is_refused_by_those_that_they_have(axes, said):
 
 
 def test_what_has_no_rows_is_refused():
-    for asked, kind in ((pd.DataFrame({"model": ["toy"]}), "str"), (3, "int")):
-        words = rf"^rows hold a {kind}, must be sweeps, or what their rows\(\) gives$"
-        with pytest.raises(InputError, match=words):
-            plot_winners_info(asked, "model", "model")
+    such = "must be sweeps, results, or what their rows() or frame() gives"
+    for draw in (partial(plot_winners, across="model", down="num_gpus"), plot_sweep, plot_bubble_ratios):
+        for asked, said in (
+            (3, "rows is 3"), (None, "rows is None"), ("abc", "rows is 'abc'"), ([3], "rows hold a int"),
+        ):  # fmt: skip
+            with pytest.raises(InputError, match=f"^{re.escape(f'{said}, {such}')}$"):
+                draw(asked)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"down": "inputs"}, "down is 'inputs', which holds a dict, must be a key of numbers or words; choose from"),
+        ({"down": "num_gpus"}, "across and down are both 'num_gpus', must be two keys, one for each axis"),
+        ({"across": ["model"]}, "across is ['model'], which a row lacks; did you mean model?"),
+        ({"down": "model", "baseline": "nope"}, "unknown strategy 'nope'; "),
+        ({"down": "model", "baseline": 5}, "unknown strategy '5'; "),
+    ],
+)  # fmt: skip
+def test_axes_and_baselines_that_no_map_has_are_refused(given, said):
+    swept = sim.sweep("sd21", gpus=4, batch_size=16, strategy="ddp", workers=1)
+    with pytest.raises(InputError, match=f"^{re.escape(said)}"):
+        plot_winners_info(swept, **{"across": "num_gpus", "down": "model", **given})
+
+
+def test_a_picture_of_a_sweep_is_that_of_its_rows_and_of_its_frame():
+    swept = sim.sweep("sd21", gpus=[4, 8], batch_size=16, strategy="ddp,gpipe", workers=1)
+    for info in (partial(plot_winners_info, across="num_gpus", down="model"), plot_sweep_info):
+        assert info(swept) == info(swept.rows()) == info(swept.frame()) == info(list(swept))
+    assert plot_bubble_ratios_info(swept) == plot_bubble_ratios_info(swept.frame())
+    assert plot_scaling_info(swept.frame(), "num_gpus") == plot_scaling_info(swept, "num_gpus")
+    result = swept.best
+    assert plot_sweep_info(result).best.strategy == result.strategy
+    assert plot_memory_info(result) == plot_memory_info(result.trace)
+    assert plot_timelines_info({"a": result}) == {"a": plot_timeline_info(result.trace)}
+
+
+def test_what_has_no_trace_or_is_no_picture_is_refused():
+    for draw in (plot_memory, plot_timeline):
+        with pytest.raises(InputError, match=r"^trace is None, must be a result or one of its traces$"):
+            draw(None)
+    with pytest.raises(
+        InputError, match=r"^traces is \[3\], must be a dictionary of results, or of traces, by name$"
+    ):
+        plot_timelines([3])
+    with pytest.raises(InputError, match=r"^figure is None and path 5, must be a picture and its file$"):
+        save_figure(None, 5)
+    with pytest.raises(InputError, match=r"^memory_bytes is '80GB', must be a number$"):
+        plot_sweep([], memory_bytes="80GB")
+    with pytest.raises(InputError, match=r"^a row lacks samples_per_s, and batch_size with latency_s: "):
+        plot_winners([{"strategy": "ddp", "model": "toy", "num_gpus": 2}], "model", "num_gpus")

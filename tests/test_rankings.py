@@ -140,7 +140,7 @@ def test_a_sweep_that_finds_nothing_shows_the_reasons(capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert text == (
         "infeasible: 1 x no pipeline degree (such as spp: no divisor of --gpus 1 between 2 and the 25 blocks of"
-        " the backbone) not a point left of spp: no pipeline degree points: 0 simulated, 0 bounded, 1 infeasible,"
+        " the backbone) no point is left of spp: no pipeline degree points: 0 simulated, 0 bounded, 1 infeasible,"
         " 0 with the result of another"
     )
 
@@ -151,7 +151,7 @@ def test_strategies_without_a_feasible_point_are_named_by_what_they_lack(capsys)
     run_sweep(sweep, workers=1)
     print_sweep(sweep)
     text = " ".join(capsys.readouterr().out.split())
-    assert "not a point left of 1f1b, gpipe, spp: needs one backbone points:" in text
+    assert "no point is left of 1f1b, gpipe, spp: needs one backbone points:" in text
     assert (
         "infeasible: 3 x needs one backbone (such as 1f1b: needs one backbone, the model has 2 (unet_64, unet_128))"
         in text

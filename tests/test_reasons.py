@@ -11,6 +11,7 @@ from sim.explore.points import Point
 from sim.outcomes.runs import run_point
 from sim.replay.metrics import exposed_communication_s
 from sim.replay.waits import MESSAGE, Way, awaited_s
+from sim.report.numbers import plain, throughput
 from sim.report.reasons import COUNTS, account_of, delays, shares
 from sim.report.started import best_of_each, best_started
 
@@ -370,3 +371,19 @@ def test_compute_is_slowed_by_as_much_as_its_replay_on_links_beside_which_it_is_
     slowed = delays(result.source.strategy, scenario, result)[1]
     assert slowed == (busy_s[0] - busy_s[1]) / result.expected.duration_s
     assert (slowed > 0) is slows
+
+
+def test_a_difference_of_less_than_a_ten_thousandth_is_not_told():
+    swept = sim.sweep("sd21", gpus=1, workers=1)
+    assert swept.verdict.runner_up is not None
+    assert not any(" takes 0.0 ms more" in words for words in swept.verdict.account.reasons)
+
+
+def test_paces_and_speeds_are_told_without_an_exponent_and_two_gpus_are_both():
+    swept = sim.sweep("sd21", gpus=8, objective="memory", workers=1)
+    moved = [words for words in swept.verdict.account.reasons if "each moves " in words]
+    assert moved and not any("e+" in words for words in moved)
+    assert [plain(value, 2) for value in (179.0, 1800.0, 9.56, 0.169)] == ["180", "1,800", "9.6", "0.17"]
+    assert [throughput(value) for value in (1644.42, 5.0, 0.1690)] == ["1,644.4", "5.0", "0.169"]
+    team = sim.run("wan2.1-14b", "fsdp", gpus=8, context_degree=2, micro_batches=2, checkpointing="selective")
+    assert any(words.startswith("both GPUs of a team encode the same") for words in team.account.reasons)

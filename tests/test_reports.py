@@ -19,6 +19,7 @@ from sim.report.html import replayed
 from sim.report.html.contents import DIGITS, sweep_contents, write_run_report, write_sweep_report
 from sim.report.html.document import check_plotly, document, embedded, write_document
 from sim.report.html.replayed import memory_of, timeline_of
+from sim.report.numbers import band
 from sim.report.plots import plot_timeline
 
 MANY = 20_000
@@ -309,11 +310,14 @@ def test_times_in_a_page_round_as_those_in_text(trained, drawn):
 @pytest.mark.parametrize("name", ["trained", "drawn"])
 def test_the_table_of_a_page_shows_times_as_text_does(browser, pages, request, name):
     opened(browser, pages / f"{name}.html")
-    shown = browser.execute_script("return [timed(POINTS.best), byId('rows').tBodies[0].textContent]")
+    shown = browser.execute_script(
+        "return [timed(POINTS.best), byId('rows').tBodies[0].textContent, words(POINTS.best)]"
+    )
     best = request.getfixturevalue(name).best
     words = f"{best.latency_s:,.3f}" if name == "drawn" else f"{best.iteration_s * 1e3:,.1f}"
     assert shown[0] == words
     assert words in shown[1]
+    assert f"({band(best, 's' if name == 'drawn' else 'ms')})" in shown[2]
 
 
 @NEEDS_BROWSER

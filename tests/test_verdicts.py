@@ -252,7 +252,7 @@ def test_a_title_too_long_for_the_edge_stands_within():
 
 
 def test_a_sweep_in_which_nothing_fits_has_no_verdict():
-    assert sim.sweep("sd21", gpus=1, batch_size=8, strategy="spp", workers=1).verdict is None
+    assert not sim.sweep("sd21", gpus=1, batch_size=8, strategy="spp", workers=1).verdict
 
 
 def test_ties_that_recompute_the_same_are_named_together(verdict):

@@ -165,6 +165,8 @@ def find_runtime(name: str) -> Runtime:
         InputError: there is none.
     """
     names = runtime_names()
+    if isinstance(name, str) and "," in name:
+        raise InputError(f"runtime is {shown(name)}, must be one name: all points keep to the same runtime")
     if name not in names:
         meant = near(name.casefold() if isinstance(name, str) else "", names)
         raise InputError(f"unknown runtime {shown(name)}; {meant}choose from {', '.join(names)}")

@@ -18,11 +18,12 @@ from profiles.files import read_text
 from profiles.software.stacks import DEFAULT_STACK
 from sim.asking.calibrating import NAMES, Given, Number, measure
 from sim.asking.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, scenario_of
+from sim.outcomes.results import Result
 from strategies.registry import make, strategy_named
 from strategies.strategy import AnyScenario
 
 S = TypeVar("S", bound=AnyScenario)
-RunSource = str | PathLike[str] | Mapping[str, Any] | MeasuredRun
+RunSource = str | PathLike[str] | Mapping[str, Any] | MeasuredRun | Result
 FLAG: Final = "--measured-run"
 RESULT: Final = ("num_gpus", "parameters", "options")
 """Keys by which the result of a run is told from its flags."""
@@ -46,7 +47,7 @@ def calibrated(scenario: S, measured: Given | None, run: RunSource | None) -> S:
     Args:
         scenario: what is asked about.
         measured: the number, where the run does not hold it.
-        run: a file, JSON, a mapping, or a calibration; None leaves the scenario as it is.
+        run: a file, JSON, a mapping, a calibration, or a result with one; None leaves the scenario as it is.
 
     Raises:
         InputError: the run is of another model, device or stack, does not exist or breaks a rule.
@@ -59,6 +60,8 @@ def calibrated(scenario: S, measured: Given | None, run: RunSource | None) -> S:
         return scenario
     if scenario.measured is not None:
         raise InputError(f"{FLAG} is given, but the scenario has a measured run already")
+    if isinstance(run, Result):
+        run = _behind(run)
     if isinstance(run, MeasuredRun):
         if measured is not None:
             raise InputError(
@@ -70,6 +73,19 @@ def calibrated(scenario: S, measured: Given | None, run: RunSource | None) -> S:
         return replace(scenario, measured=_measured(said, measured, scenario))
     except DiffusimError as error:
         raise InputError(f"{said.where}: {error.flags or error}") from None
+
+
+def _behind(result: Result) -> MeasuredRun:
+    """The measured run that the compute of a result is scaled to.
+
+    Raises:
+        InputError: it is scaled to none.
+    """
+    own = None if result.source is None else result.source.scenario.measured
+    if own is None:
+        how = "sim.run(..., measured={'step_s': 0.87}) gives one that is"
+        raise InputError(f"{FLAG} is {shown(result)}, which is scaled to no measured number; {how}")
+    return own
 
 
 def _given(measured: Given) -> str:
@@ -138,7 +154,9 @@ def _read(run: str | PathLike[str] | Mapping[str, Any]) -> Said:
         except TypeError as error:
             raise InputError(f"{FLAG} must be names and numbers: {str(error).lower()}") from None
     if not isinstance(run, str | PathLike):
-        raise InputError(f"{FLAG} is {shown(run)}, must be a file, JSON, a mapping or a MeasuredRun")
+        raise InputError(
+            f"{FLAG} is {shown(run)}, must be a file, JSON, a mapping, a MeasuredRun or a Result"
+        )
     again = fspath(run)
     inline = again.lstrip().startswith("{")
     where = FLAG if inline else again

@@ -85,6 +85,7 @@ def _experiment(arguments: Sequence[str]) -> "Experiment | None":
 
 def _asked(arguments: Sequence[str], experiment: "Experiment | None" = None) -> int:
     """Do what the arguments ask for, those of an experiment among them."""
+    _check_command_first(arguments)
     parser = make_parser(arguments)
     try:
         options, unknown = parser.parse_known_args(arguments)
@@ -100,6 +101,18 @@ def _asked(arguments: Sequence[str], experiment: "Experiment | None" = None) -> 
         return _do(options)
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stderr(nowhere):
         return _do(options)
+
+
+def _check_command_first(arguments: Sequence[str]) -> None:
+    """Refuse flags in front of the command.
+
+    Raises:
+        InputError: there is one.
+    """
+    flag = arguments[0].partition("=")[0]
+    named = next((word for word in arguments if word in COMMANDS), None)
+    if flag.startswith("-") and named is not None and flag not in ("-h", "--help", "--version"):
+        raise InputError(f"{one_line(flag, 80)} must come after the COMMAND: sim {named} {flag} ...")
 
 
 def _check_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:

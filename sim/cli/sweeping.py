@@ -41,10 +41,12 @@ def sweep_command(options: argparse.Namespace) -> int:
     if options.out is not None:
         with held():
             write_rows(_all(sweeps), options.out)
-            _incomplete(options.out).unlink(
-                missing_ok=True
-            )  # what an interrupted sweep left of the same question
+            _incomplete(options.out).unlink(missing_ok=True)
         _tell_rows(sweeps, options.out)
+    if any(Path().glob("sweep-*-incomplete.csv")):
+        _incomplete(_unasked(sweeps)).unlink(
+            missing_ok=True
+        )  # what an interrupted sweep left of this question
     chosen = Scaling(tuple(sweeps)).chosen
     found = any(point.status == "simulated" for point in chosen)
     if found:
@@ -61,7 +63,7 @@ def sweep_command(options: argparse.Namespace) -> int:
 def _save_reached(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> None:
     """Write what an interrupted sweep has come to know, and say where it goes on."""
     try:
-        _write_reached(sweeps, _incomplete(options.out or Path(f"sweep-{_case(sweeps)}.csv")))
+        _write_reached(sweeps, _incomplete(options.out or _unasked(sweeps)))
     except (InputError, OSError) as error:  # nobody asked for this file before
         print(f"sim: {error}", file=sys.stderr)
     if options.store is not None:
@@ -76,6 +78,11 @@ def _tell_undrawn(options: argparse.Namespace) -> None:
     if asked:
         names = ", ".join(map(str, asked))
         print(f"sim: did not write {names}: nothing fits, so there is nothing to draw", file=sys.stderr)
+
+
+def _unasked(sweeps: Sequence[Sweep]) -> Path:
+    """Where the rows of an interrupted sweep go that is to write none."""
+    return Path(f"sweep-{_case(sweeps)}.csv")
 
 
 def _incomplete(out: Path) -> Path:

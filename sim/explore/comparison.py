@@ -52,9 +52,27 @@ class Comparison:
                     found[where] = before.get(key), after.get(key)
         if found.keys() & {"task", "resolution"}:
             found.pop("content of model", None)
+        objectives = self.before.objective, self.after.objective
+        if all(objectives) and objectives[0] != objectives[1]:
+            found["objective"] = objectives
+        found |= self._otherwise
         if self.before.stored == self.after.stored:  # rows list strategies without a point, too
             found |= self._tried
         return dict(sorted(found.items(), key=lambda item: (item[0] != "model", item[0])))
+
+    @property
+    def _otherwise(self) -> dict[str, tuple[str | None, str | None]]:
+        """The parameters that differ between the only points of the two, where both are of one strategy."""
+        if len(self.before.points) != 1 or len(self.after.points) != 1:
+            return {}
+        (one,), (other,) = self.before.points, self.after.points
+        before, after = dict(one.parameters), dict(other.parameters)
+        names = dict.fromkeys([*before, *after]) if one.strategy == other.strategy else {}
+        return {
+            name.replace("_", "-"): (before.get(name), after.get(name))
+            for name in names
+            if before.get(name) != after.get(name)
+        }
 
     @property
     def _tried(self) -> dict[str, tuple[str | None, str | None]]:

@@ -36,6 +36,8 @@ TIMES: Final = ("iteration_s", "latency_s")
 STATUSES: Final = ("simulated", "bounded", "infeasible")
 CODE: Final = "code"
 """Key of the hash of what simulated, beside those of inputs."""
+NO_CHECKPOINTING: Final = "none"
+"""What is recomputed in a point before any is tried again for want of memory."""
 RELIEF: Final = "relief"
 """Of a point that was tried again for want of memory: what is recomputed in it."""
 SQLITE: Final = b"SQLite format 3\0"
@@ -74,11 +76,13 @@ class Recorded:
         asked: what is asked, by public keys.
         inputs: hashes of what was read, and, of a store, of the code.
         points: what is known of each point.
+        objective: what a sweep ranks by; empty where that is not known.
     """
 
     asked: dict[str, str]
     inputs: dict[str, str] = field(default_factory=dict)
     points: dict[Key, Known] = field(default_factory=dict)
+    objective: str = ""
 
     @property
     def words(self) -> str:
@@ -108,10 +112,14 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class NamedRows:
-    """Rows of a sweep, or results, under their public keys, with the word by which refusals call them."""
+    """Rows of a sweep, or results, under their public keys, with the word by which refusals call them.
+
+    ``objective`` is what the sweep ranks by; empty of results.
+    """
 
     name: str
     rows: Sequence[object]
+    objective: str = ""
 
     def __str__(self) -> str:
         return self.name
@@ -126,6 +134,8 @@ def read_records(source: Path | NamedRows) -> list[Recorded]:
     start = b"" if isinstance(source, NamedRows) else _start_of(source)
     if isinstance(source, NamedRows):
         records = _of_rows(_flat_rows(source.name, source.rows))
+        for record in records:
+            record.objective = source.objective
     elif start == SQLITE:
         records = list(_of_store(source))
     elif start.startswith(PARQUET):
@@ -237,7 +247,8 @@ def _of_rows(rows: Iterable[FileRow]) -> list[Recorded]:
         shared = {key: row.text(key) for key in (*SHARED, *ASKED[task])}
         names = (*OPTIONS[task], *WHAT_IFS, "measured", "measured_run")
         own = {key: row.text(key) for key in names if key in row.values and key not in shared}
-        options = {} if cell(row.values.get(RELIEF, "")) else own  # those of the point, not of what was asked
+        relieved = bool(own) and bool(cell(row.values.get(RELIEF, "")))  # which is of the point, not asked
+        options = own | {"checkpointing": NO_CHECKPOINTING} if relieved else own
         record = _question_of(records, shared, options, _inputs(row))
         _note(record, _key(row, task), _known(row))
     for record in records:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+from profiles.errors import InputError
+
 R = TypeVar("R", bound=Mapping[str, Any])
 
 
@@ -25,7 +27,13 @@ def pareto_front(rows: Iterable[R]) -> list[R]:
 
 
 def samples_per_s(item: Mapping[str, Any]) -> float:
-    """The throughput of a result; an image's latency gives that of sampling."""
+    """The throughput of a result; an image's latency gives that of sampling.
+
+    Raises:
+        InputError: it lacks both.
+    """
     if "samples_per_s" in item:
         return float(item["samples_per_s"])
+    if "batch_size" not in item or "latency_s" not in item:
+        raise InputError("a row lacks samples_per_s, and batch_size with latency_s: give results as they are")
     return float(item["batch_size"] / item["latency_s"])

@@ -12,6 +12,8 @@ from profiles.software.runtimes import UNCHECKED, Runtime, find_runtime
 from sim.api import run
 from sim.asking.arguments import speaks_of_parameters
 from sim.explore.legality import case_of, first_runtime
+from sim.explore.scaling import Scaling
+from sim.explore.sweep import Sweep
 from sim.launching.said import commented
 from sim.launching.samplers import SAMPLERS
 from sim.launching.starts import Launch, Start
@@ -22,7 +24,7 @@ from strategies.strategy import AnyScenario, AnyStrategy
 
 @speaks_of_parameters
 def launch(
-    model: str | Model | AnyScenario | Result,
+    model: str | Model | AnyScenario | Result | Sweep | Scaling,
     strategy: str | AnyStrategy | type[AnyStrategy] | None = None,
     cluster: str | Cluster | None = None,
     gpus: int | None = None,
@@ -33,7 +35,7 @@ def launch(
     """The flags, configuration or code that starts a point in a runtime.
 
     Args:
-        model: as of ``run``; or a result, such as ``sweep.best``, which says all but the runtime.
+        model: as of ``run``; or a result, which says all but the runtime, or a sweep, whose best is meant.
         strategy: as of ``run``.
         cluster: as of ``run``.
         gpus: as of ``run``.
@@ -44,8 +46,10 @@ def launch(
         InputError: as of ``run``, or no runtime is known to run the point.
         InfeasibleError: the strategy, a degree or the batch does not apply here.
     """
-    if isinstance(model, Result):
-        result = model
+    if model is None:
+        raise InputError("model is None, must be a model with a strategy, a result or a sweep")
+    if isinstance(model, Result | Sweep | Scaling):
+        result = model if isinstance(model, Result) else model.best
         said = {"strategy": strategy, "cluster": cluster, "gpus": gpus, **given}
         if extra := [name for name, value in said.items() if value is not None]:
             raise InputError(f"{extra[0]} is given, but the result says it already")

@@ -146,7 +146,8 @@ def _source(name: str, answer: object) -> Path | NamedRows:
     if isinstance(answer, Result):
         return NamedRows(name, [answer.to_json()])
     if isinstance(answer, Sweep | Scaling):
-        return NamedRows(name, answer.rows())
+        swept = answer.sweeps[0] if isinstance(answer, Scaling) else answer
+        return NamedRows(name, answer.rows(), swept.objective)
     raise InputError(f"{name} is of type {type(answer).__name__}, must be a sweep, a result, or a file")
 
 
@@ -155,7 +156,7 @@ def _lines(one: Comparison) -> list[str]:
     turned = "".join(f", {count} {words}" for words, count in one.turned.items())
     lines = [
         *_reasons(one),
-        f"best: {_winner(one)}",
+        f"{'best of each' if 'objective' in one.differing else 'best'}: {_winner(one)}",
         f"points simulated in both: {one.same} as they were, {len(one.moved)} moved{turned}",
     ]
     if one.unlisted:

@@ -45,6 +45,16 @@ def rounded(value: float, figures: int) -> str:
     return f"{float(f'{value:.{figures}g}'):,.{max(0, figures - 1 - floor(log10(value)))}f}"
 
 
+def plain(value: float, figures: int) -> str:
+    """A number to so many significant figures at most, without an exponent."""
+    return f"{float(f'{value:.{figures}g}'):,.12g}"
+
+
+def throughput(samples_per_s: float) -> str:
+    """Samples per second; what is less than one to three figures."""
+    return f"{samples_per_s:,.1f}" if samples_per_s >= 1 else plain(samples_per_s, 3)
+
+
 def drawn_words(options: Mapping[str, Any]) -> tuple[str, str]:
     """What a run of the sampler draws, by its options: one of them, and several."""
     return ("video", "videos") if "frames" in options else ("image", "images")

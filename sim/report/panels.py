@@ -15,7 +15,7 @@ from profiles.costs.trust import Trust, trust_of
 from profiles.errors import counted
 from profiles.units import GIB
 from sim.outcomes.results import Result
-from sim.report.numbers import band, drawn_words, duration
+from sim.report.numbers import band, drawn_words, duration, throughput
 from sim.report.reasons import Account
 
 CELLS: Final = 20
@@ -59,7 +59,7 @@ def speed_words(result: Result) -> str:
     took = f"{duration(result)} an iteration{_in_brackets(result, 'ms')}"
     several = result.num_backbones > 1
     each = f", each counted once for each of {result.num_backbones} backbones" if several else ""
-    return f"{took}, {result.samples_per_s:,.1f} samples/s{each}"
+    return f"{took}, {throughput(result.samples_per_s)} samples/s{each}"
 
 
 def _in_brackets(result: Result, unit: str) -> str:

@@ -18,7 +18,7 @@ from sim.explore.ways_out import such_as
 from sim.outcomes.results import Result
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import LETTERS, MEANINGS, held_fixed, how, tried
-from sim.report.numbers import band, drawn_words, duration
+from sim.report.numbers import band, drawn_words, duration, throughput
 from sim.report.panels import show_panel
 from sim.report.tables import command_of, console
 from sim.report.verdicts import Verdict, verdict_of, with_note
@@ -220,7 +220,7 @@ def _of_training(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
         Column("more", [how(r, values, leave) for r in results], 6, words=True, widest=HOW, tells=True),
         Column("iteration\nms", [f"{r.expected.duration_s * 1e3:,.1f}" for r in results]),
         Column("8 of 10\nwithin", [band(r) or "-" for r in results], 3),
-        Column("samples\nper s", [f"{r.samples_per_s:,.1f}" for r in results], 8),
+        Column("samples\nper s", [throughput(r.samples_per_s) for r in results], 8),
         Column(f"speed over\n{' or '.join(baselines('train'))}", speeds, 5),
     ]
 
@@ -292,7 +292,7 @@ def _infeasible_words(sweep: Sweep) -> Iterator[str]:
     for kind, count in sweep.infeasible_by_reason().items():
         yield f"infeasible: {count} x {kind} ({in_flags(such_as(sweep.points, kind))})"
     for kind, names in _not_applicable(sweep.points).items():
-        yield f"not a point left of {', '.join(names)}: {kind}"
+        yield f"no point is left of {', '.join(names)}: {kind}"
 
 
 def _not_applicable(points: Sequence[Point]) -> dict[str, list[str]]:

@@ -24,7 +24,7 @@ from sim.outcomes.runs import run_point, weigh
 from sim.replay.metrics import busy_s as computing_s
 from sim.replay.metrics import collective_s
 from sim.replay.waits import MESSAGE, Way, awaited_s, between_nodes, members
-from sim.report.numbers import duration
+from sim.report.numbers import duration, plain
 from strategies.plans.actions import OPTIMIZER, FrozenAction, StageAction
 from strategies.plans.network import Network
 from strategies.plans.plan import Collective
@@ -251,14 +251,14 @@ def _way_words(trace: Trace, way: Way) -> str:
 
 def _pace_words(trace: Trace, way: Way) -> str:
     """The pace of the largest collective of a way, beside that of its link."""
-    there = f"{_link_of(trace, way).bandwidth_bytes_per_s / GB:.3g}"
+    there = plain(_link_of(trace, way).bandwidth_bytes_per_s / GB, 3)
     if way.operation == MESSAGE:
         return f"the link moves {there} GB/s"
     largest = _largest(trace, way)
     gpus, route = len(members(trace, largest)), Network(trace.plan.placement).collective(largest)
     pace = sent_bytes(way.operation, largest.size_bytes, gpus) / (route.wire_s + route.fixed_s)
     of = f"{there} GB/s of each node" if way.between_nodes else f"the link's {there}"
-    return f"each moves {pace / GB:.2g} GB/s, of {of}"
+    return f"each moves {plain(pace / GB, 2)} GB/s, of {of}"
 
 
 def _idle_reason(result: Result, idle: float, parts: Replayed) -> Iterator[str]:
@@ -282,7 +282,8 @@ def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, parts: Replay
     encoded_s = sum_in_order(op.duration_s for op in ops) / part.trace.plan.num_devices
     if encoded_s:
         share = encoded_s / part.duration_s
-        yield f"all {team} GPUs of a team encode the same samples, {share:.0%} of the time: --frozen cached spares it"
+        both = "both" if team == 2 else f"all {team}"
+        yield f"{both} GPUs of a team encode the same samples, {share:.0%} of the time: --frozen cached spares it"
 
 
 def account_of_best(sweep: Sweep, best: Point, runner_up: Point | None = None) -> Account:

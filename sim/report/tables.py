@@ -23,12 +23,14 @@ from sim.explore.tuning import Choice
 from sim.outcomes.results import Result
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.facts import cluster_facts, device_facts, model_facts, sampled_on, stack_facts, strategy_facts
-from sim.report.numbers import banded, drawn_words, milliseconds
+from sim.report.numbers import banded, drawn_words, milliseconds, throughput
 from sim.report.panels import Line, panel_markdown, result_lines, runs_in_words, show_panel, trust_in
 from sim.report.reasons import Account, account_of, shares
 from strategies.parameters import flag_of
 from strategies.strategy import AnyScenario, AnyStrategy
 
+PACED: Final = "; beside these, a measured run of yours sets the pace of compute"
+"""What trust rests on where compute is scaled to a measured run of the same task."""
 NO_TERMINAL: Final = 140
 """Characters of a line where no terminal is there and COLUMNS is not set."""
 
@@ -191,6 +193,7 @@ def heading(result: Result) -> str:
 def lines_of(result: Result, account: Account) -> list[Line]:
     """A result line by line: the strategy, speed, memory, time and its account, then what else came out."""
     trust = None if result.source is None else trust_in(result, result.source.scenario.cluster.device.name)
+    paced = PACED if result.source is not None and is_paced(result.source.scenario) else ""
     return [
         ("strategy", result.strategy),
         *([("with", words)] if (words := _parameters(result.parameters)) else []),
@@ -198,7 +201,7 @@ def lines_of(result: Result, account: Account) -> list[Line]:
         *_words(result).quantities,
         *_runs_in(result),
         ("layer times", _provenance(result)),
-        *([] if trust is None else [("trust", str(trust))]),
+        *([] if trust is None else [("trust", f"{trust}{paced}")]),
     ]
 
 
@@ -284,6 +287,11 @@ def _provenance(result: Result) -> str:
     return "; ".join(filter(None, (*words, measured_words(scenario))))
 
 
+def is_paced(scenario: AnyScenario) -> bool:
+    """Whether compute is scaled to a measured run of the same task."""
+    return scenario.measured is not None and scenario.measured.task == scenario.task
+
+
 def measured_words(scenario: AnyScenario) -> str:
     """The factor of a measured run on compute; empty without one."""
     return "" if scenario.measured is None else scenario.measured.words(scenario.task)
@@ -360,7 +368,7 @@ def _throughput(choice: Choice) -> str:
         return "-"
     if not choice.result.fits_memory:
         return "does not fit"
-    return f"{choice.result.samples_per_s:,.1f}" + (" tie" if choice.tie else "")
+    return throughput(choice.result.samples_per_s) + (" tie" if choice.tie else "")
 
 
 def command_of(result: Result) -> str:

@@ -29,7 +29,7 @@ from sim.report.panels import (
 )
 from sim.report.reasons import Account, account_of_best
 from sim.report.started import Runnable, best_started
-from sim.report.tables import command_of, measured_words
+from sim.report.tables import PACED, command_of, is_paced, measured_words
 
 RANKED_BY: Final[Mapping[str, str]] = {"cost": "the cost", "memory": "the memory"}
 """What is ranked by, where that is not the time."""
@@ -64,6 +64,7 @@ class Verdict(Hinting):
         best_word: what the best is called.
         note: what else is to be said; empty where there is nothing.
         measured: the factor of a measured run on compute, in words; empty without one.
+        paced: whether that run is of this task.
     """
 
     title: str
@@ -89,6 +90,7 @@ class Verdict(Hinting):
     best_word: str = "best"
     note: str = ""
     measured: str = ""
+    paced: bool = False
 
     @property
     def runner_up_ties(self) -> bool:
@@ -116,7 +118,8 @@ class Verdict(Hinting):
             lines.append((word, f"{change.name}: {change.words(self.best.strategy, self.objective)}"))
         lines += [("runs in", runs_in_words(self.runs_in)), *self._runnable_line()]
         lines += [("measured", self.measured)] if self.measured else []
-        lines.append(("trust", "exact: all times are given" if self.trust is None else str(self.trust)))
+        trust = "exact: all times are given" if self.trust is None else str(self.trust)
+        lines.append(("trust", f"{trust}{PACED if self.paced else ''}"))
         notes = filter(None, (self.fair, self.note))
         return [*lines, *(("note", words) for words in notes)]
 
@@ -342,6 +345,7 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
         fastest=fastest,
         fastest_how="" if fastest is None else how(fastest, values),
         measured=measured_words(sweep.scenario),
+        paced=is_paced(sweep.scenario),
     )
 
 

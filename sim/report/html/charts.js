@@ -20,7 +20,9 @@ const shownPoint = (i) => !chosen.mask || chosen.mask[i] === 1;
 
 function words(i) {
   const c = POINTS.columns;
-  const band = c.low[i] === null ? "" : ` (${number(c.low[i] * TIME.each)} to ${number(c.high[i] * TIME.each)})`;
+  const figures = c.high[i] > 1.2 * c.low[i] ? 2 : 3; // as in text: the wider a band, the fewer
+  const [low, high] = [c.low[i], c.high[i]].map((end) => rounded(end * TIME.each, figures));
+  const band = c.low[i] === null ? "" : ` (${low} to ${high})`;
   const least = c.simulated[i] ? "" : "at least ";
   return `<b>${plain(POINTS.strategies[c.strategy[i]].name)}</b>, ${counted(c.gpus[i], "GPU")}<br>${plain(c.how[i])}<br>` +
     `${least}${timed(i)} ${TIME.unit}${band}<br>${least}${number(c.memory[i], 3)} GiB`;

@@ -10,6 +10,12 @@ function number(value, digits = 4) {
   FORMATS[most] ??= new Intl.NumberFormat("en-US", { maximumSignificantDigits: most });
   return FORMATS[most].format(value);
 }
+// A positive number to so many figures; a leading 1 counts as none.
+function rounded(value, figures) {
+  const most = figures + (figures < 3 && value.toExponential(6).startsWith("1") ? 1 : 0);
+  FORMATS[`~${most}`] ??= new Intl.NumberFormat("en-US", { minimumSignificantDigits: most, maximumSignificantDigits: most });
+  return FORMATS[`~${most}`].format(value);
+}
 function fixed(value, decimals) {
   FORMATS[`.${decimals}`] ??= new Intl.NumberFormat("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
   return FORMATS[`.${decimals}`].format(value);

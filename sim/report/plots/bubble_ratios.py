@@ -1,6 +1,5 @@
 """Bubble ratios over stages and micro-batches."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
 
@@ -10,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from profiles.errors import InputError
-from sim.report.plots.charts import IDLE_FACE, IDLE_HATCH, ChartRow, chart, contrast, is_number, set_title
+from sim.report.plots.charts import IDLE_FACE, IDLE_HATCH, chart, contrast, is_number, set_title
+from sim.report.plots.drawn import Drawable, rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +22,18 @@ class BubbleRatioInfo:
     ratios: list[list[float | None]]
 
 
-def plot_bubble_ratios_info(rows: Iterable[ChartRow]) -> BubbleRatioInfo:
+def plot_bubble_ratios_info(rows: Drawable) -> BubbleRatioInfo:
     """The values that ``plot_bubble_ratios`` draws; of several results at one point, the smallest ratio.
 
     Args:
-        rows: results under their public keys; those without stages, micro-batches or a ratio are left out.
+        rows: sweeps, results, or their rows; those without stages, micro-batches or a ratio are left out.
 
     Raises:
         InputError: no row is left.
     """
     best: dict[tuple[int, int], float] = {}
-    for row in rows:
-        parameters = row.get("parameters", {})
+    for row in rows_of(rows):
+        parameters = row.get("parameters", row)  # a frame has a column of each
         key = parameters.get("pipeline_degree"), parameters.get("micro_batches")
         if all(map(is_number, (*key, row.get("bubble_ratio")))):
             best[key] = min(best.get(key, 1.0), float(row["bubble_ratio"]))
@@ -44,7 +44,7 @@ def plot_bubble_ratios_info(rows: Iterable[ChartRow]) -> BubbleRatioInfo:
     return BubbleRatioInfo(stages, counts, [[best.get((p, m)) for m in counts] for p in stages])
 
 
-def plot_bubble_ratios(rows: Iterable[ChartRow], title: str = "", ax: Axes | None = None) -> Figure:
+def plot_bubble_ratios(rows: Drawable, title: str = "", ax: Axes | None = None) -> Figure:
     """The bubble ratios as a map with the percentages written in its cells.
 
     Source: DiffusionPipe, Figure 4.

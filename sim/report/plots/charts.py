@@ -7,6 +7,7 @@ Colours are those of Okabe and Ito, which the colour-blind tell apart; those of 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from math import ceil, floor, isfinite, log10
+from os import PathLike
 from pathlib import Path
 from textwrap import wrap
 from typing import Any, Final, Literal
@@ -18,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import Locator, MaxNLocator, NullLocator, StrMethodFormatter
 from matplotlib.transforms import ScaledTranslation
 
-from profiles.errors import InputError
+from profiles.errors import InputError, shown
 
 ENDINGS: Final = (".png", ".svg", ".pdf")
 IDLE_FACE: Final = "#F6F6F6"
@@ -57,12 +58,14 @@ class Chart(Figure):
         return buffer.getvalue()
 
 
-def save_figure(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: str | PathLike[str]) -> None:
     """Write a figure in the format of the path's ending; the same figure gives the same bytes.
 
     Raises:
         InputError: the ending is unknown, or the file cannot be written.
     """
+    if not isinstance(figure, Figure) or not isinstance(path, str | PathLike):
+        raise InputError(f"figure is {shown(figure)} and path {shown(path)}, must be a picture and its file")
     path = Path(path)
     ending = path.suffix.lower()
     if ending not in ENDINGS:
@@ -138,7 +141,7 @@ def set_title(axes: Axes, *parts: str) -> None:
 
     A line may break in the first part, and between parts.
     """
-    first, *others = [part for part in parts if part] or [""]
+    first, *others = [str(part) for part in parts if part] or [""]
     words = "  |  ".join([first, *(part.replace(" ", HARD_SPACE) for part in others)])
     lines = wrap(words, max(30, int(inches(axes)[0] / TITLE_LETTER)), replace_whitespace=False)
     title = "\n".join(line.strip(" |") for line in lines).replace(HARD_SPACE, " ")

@@ -8,8 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from profiles.units import GIB, MILLISECOND
+from sim.outcomes.results import Result
 from sim.replay.timelines import MemoryCurve, memory_curves
 from sim.report.plots.charts import GRID, LIMIT, PLAIN, add_legend, chart, set_title
+from sim.report.plots.drawn import trace_of
 from strategies.plans.traces import Trace
 
 
@@ -21,13 +23,15 @@ class MemoryInfo:
     capacity_bytes: float | None
 
 
-def plot_memory_info(trace: Trace) -> MemoryInfo:
+def plot_memory_info(trace: Trace | Result) -> MemoryInfo:
     """The values that ``plot_memory`` draws."""
+    trace = trace_of(trace)
     return MemoryInfo(memory_curves(trace), trace.plan.placement.cluster.device.memory_bytes)
 
 
-def plot_memory(trace: Trace, title: str = "", ax: Axes | None = None) -> Figure:
+def plot_memory(trace: Trace | Result, title: str = "", ax: Axes | None = None) -> Figure:
     """The memory of each device over one iteration, as steps."""
+    trace = trace_of(trace)
     info = plot_memory_info(trace)
     figure, axes = chart(10.0, 4.6, ax)
     every = ceil(len(info.curves) / 16)

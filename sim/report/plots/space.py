@@ -9,10 +9,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from profiles.errors import InputError, near_or_all, shown
-from sim.explore.scaling import Scaling
+from profiles.errors import InputError, shown
 from sim.explore.space import samples_per_s
-from sim.explore.sweep import Sweep
 from sim.report.numbers import counted_words
 from sim.report.plots.charts import (
     EDGE,
@@ -26,16 +24,15 @@ from sim.report.plots.charts import (
     set_title,
     speed,
 )
+from sim.report.plots.drawn import Drawable, rows_of
 from sim.report.plots.looks import strategy_look
-from strategies.registry import baselines
+from strategies.registry import baselines, class_of
 
 ASKED: Final[Mapping[str, tuple[str, ...]]] = {
     "train": ("model", "cluster", "stack", "num_gpus", "batch_size"),
     "sample": ("model", "cluster", "stack", "batch_size", "resolution", "steps", "guidance"),
 }
 """Keys by which scenarios of a task differ; a sampler may use fewer GPUs than there are."""
-Drawable = Sweep | Scaling | Iterable[Sweep | Scaling | ChartRow]
-"""What is drawn: sweeps, or rows of them."""
 TIE_HATCH: Final = "///"
 
 
@@ -84,21 +81,25 @@ def plot_winners_info(rows: Drawable, across: str, down: str, baseline: str | No
     """The values that ``plot_winners`` draws.
 
     Args:
-        rows: a sweep, a scaling, several of them, or their rows: results under their public keys. What was not
-            simulated, or is not recommended, leaves its cell empty; ``tie`` says which points of a sweep cannot be
-            told from its best.
+        rows: a sweep, a scaling, several of them, their rows, or a frame of these. What was not simulated,
+            or is not recommended, leaves its cell empty; ``tie`` says which points of a sweep cannot be told from its
+            best.
         across: the key along the horizontal axis.
         down: the key along the vertical axis.
         baseline: the strategy that the lead is over; by default the best of those that are known as baselines.
 
     Raises:
-        InputError: there are no rows, one lacks a key, or two scenarios share a cell.
+        InputError: there are no rows, one lacks a key, both keys are one, or two scenarios share a cell.
     """
+    if across == down:
+        raise InputError(f"across and down are both {shown(across)}, must be two keys, one for each axis")
+    if baseline is not None:
+        class_of(str(baseline))  # refuses a name that no strategy has
     cells: dict[tuple[Any, Any], list[ChartRow]] = {}
     scenarios: dict[tuple[Any, Any], tuple[Any, ...]] = {}
     tasks: dict[str, None] = {}
     units: set[str] = set()
-    for row in _rows_with(rows, across=across, down=down):
+    for row in rows_of(rows, across=across, down=down):
         units.add(counted_words(row.get("task", "train"), row.get("options") or row))
         tasks[row.get("task", "train")] = None
         cell = row[down], row[across]
@@ -112,25 +113,6 @@ def plot_winners_info(rows: Drawable, across: str, down: str, baseline: str | No
     over = (baseline,) if baseline else tuple(name for task in tasks for name in baselines(task))
     winners = [[_winner(cells.get((y, x), ()), over) for x in horizontal] for y in vertical]
     return WinnersInfo(vertical, horizontal, winners, over, units.pop() if len(units) == 1 else "samples")
-
-
-def _rows_with(asked: Drawable, **keys: str) -> list[ChartRow]:
-    """The rows of what is to be drawn, all of which have some keys.
-
-    Raises:
-        InputError: something has no rows, or one lacks a key, which is named by its argument.
-    """
-    found: list[ChartRow] = []
-    alone = isinstance(asked, Sweep | Scaling) or not isinstance(asked, Iterable)
-    for item in (asked,) if alone else asked:
-        if not isinstance(item, Sweep | Scaling | Mapping):
-            raise InputError(f"rows hold a {type(item).__name__}, must be sweeps, or what their rows() gives")
-        found += [item] if isinstance(item, Mapping) else item.rows()
-    for name, key in keys.items():
-        for row in found:
-            if key not in row:
-                raise InputError(f"{name} is {shown(key)}, which a row lacks; {near_or_all(key, list(row))}")
-    return found
 
 
 def _check_alone(
@@ -176,7 +158,7 @@ def plot_winners(
     Hatched cells are ties: beside the winner they name the fastest of the others that cannot be told from it.
 
     Args:
-        rows: a sweep, a scaling, several of them, or their rows, with keys of one's own where these are drawn along.
+        rows: as of ``plot_winners_info``, with keys of one's own where these are drawn along.
         across: the key along the horizontal axis, such as ``num_gpus``.
         down: the key along the vertical axis, such as ``model``.
         title: of the picture.
@@ -184,7 +166,7 @@ def plot_winners(
         ax: axes of one's own.
 
     Raises:
-        InputError: there are no rows, one lacks a key, or two scenarios share a cell.
+        InputError: there are no rows, one lacks a key, both keys are one, or two scenarios share a cell.
     """
     info = plot_winners_info(rows, across, down, baseline)
     words = [[_words(winner, info) for winner in line] for line in info.winners]
@@ -283,7 +265,7 @@ def plot_scaling_info(rows: Drawable, across: str) -> ScalingInfo:
     Raises:
         InputError: no row was simulated, or one lacks the key.
     """
-    rows = _rows_with(rows, across=across)
+    rows = rows_of(rows, across=across)
     best: dict[str, dict[Any, float]] = {}
     for row in rows:
         if row.get("status", "simulated") == "simulated":

@@ -1,6 +1,6 @@
 """A sweep: throughput, or the latency of sampling, against peak memory, and the Pareto front of the two."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import log2
@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from profiles.errors import InputError
+from profiles.errors import InputError, shown
 from profiles.units import GIB
 from sim.explore.space import pareto_front, samples_per_s
 from sim.report.plots.charts import (
@@ -26,6 +26,7 @@ from sim.report.plots.charts import (
     scale_logarithmically,
     set_title,
 )
+from sim.report.plots.drawn import Drawable, rows_of
 from sim.report.plots.looks import BAND, FADED, GPUS, RECOMMENDED, label_of, strategy_look
 
 NEAR: Final = 0.6
@@ -84,16 +85,16 @@ class SweepInfo:
         return (point.latency_s or 0.0) if self.by_latency else point.samples_per_s
 
 
-def plot_sweep_info(results: Iterable[ChartRow]) -> SweepInfo:
+def plot_sweep_info(results: Drawable) -> SweepInfo:
     """The values that ``plot_sweep`` draws.
 
     Args:
-        results: results under their public keys; rows that were not simulated are left out.
+        results: sweeps, results, or their rows; what was not simulated is left out.
 
     Raises:
         InputError: no row is left.
     """
-    rows = [row for row in results if is_number(row.get("peak_memory_bytes"))]
+    rows = [row for row in rows_of(results) if is_number(row.get("peak_memory_bytes"))]
     if not rows:
         raise InputError("no row has been simulated: nothing to plot")
     front = pareto_front(rows)
@@ -130,7 +131,7 @@ def _band(row: ChartRow, speed: float) -> tuple[float, float] | None:
 
 
 def plot_sweep(
-    results: Iterable[ChartRow], title: str = "", memory_bytes: float | None = None, ax: Axes | None = None
+    results: Drawable, title: str = "", memory_bytes: float | None = None, ax: Axes | None = None
 ) -> Figure:
     """Throughput against peak memory, one marker per strategy, a ring around the best; axes hold what there is.
 
@@ -138,11 +139,13 @@ def plot_sweep(
     against peak memory: the larger a marker, the more GPUs.
 
     Args:
-        results: results under their public keys.
+        results: as of ``plot_sweep_info``.
         title: of the figure.
         memory_bytes: what a device has, drawn as a line where points come near it.
         ax: axes to draw on; by default those of a new figure.
     """
+    if memory_bytes is not None and not is_number(memory_bytes):
+        raise InputError(f"memory_bytes is {shown(memory_bytes)}, must be a number")
     info = plot_sweep_info(results)
     figure, axes = chart(9.0, 5.4, ax)
     if info.front:

@@ -11,8 +11,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from profiles.errors import InputError
+from profiles.errors import InputError, shown
 from profiles.units import MILLISECOND
+from sim.outcomes.results import Result
 from sim.replay.metrics import idle_s
 from sim.replay.timelines import (
     COLLECTIVE,
@@ -36,6 +37,7 @@ from sim.report.plots.charts import (
     inches,
     set_title,
 )
+from sim.report.plots.drawn import trace_of
 from sim.report.plots.patches import PatchColours
 from strategies.plans.actions import PatchAction, StageAction
 from strategies.plans.traces import Span, Trace
@@ -86,8 +88,9 @@ class TimelineInfo:
         return max((bar.chunk for bar in self.bars), default=0) < SHADES
 
 
-def plot_timeline_info(trace: Trace) -> TimelineInfo:
+def plot_timeline_info(trace: Trace | Result) -> TimelineInfo:
     """The values that ``plot_timeline`` draws."""
+    trace = trace_of(trace)
     return TimelineInfo(
         bars=compute_bars(trace),
         idle=idle_spans(trace),
@@ -98,7 +101,7 @@ def plot_timeline_info(trace: Trace) -> TimelineInfo:
     )
 
 
-def plot_timeline(trace: Trace, title: str = "", ax: Axes | None = None) -> Figure:
+def plot_timeline(trace: Trace | Result, title: str = "", ax: Axes | None = None) -> Figure:
     """The Gantt chart of one iteration: one row per simulated device, collectives in a lane below."""
     info = plot_timeline_info(trace)
     num_devices = len(info.idle)
@@ -113,7 +116,7 @@ def plot_timeline(trace: Trace, title: str = "", ax: Axes | None = None) -> Figu
     return figure
 
 
-def plot_timelines_info(traces: Mapping[str, Trace]) -> dict[str, TimelineInfo]:
+def plot_timelines_info(traces: Mapping[str, Trace | Result]) -> dict[str, TimelineInfo]:
     """The values that ``plot_timelines`` draws, by name.
 
     Raises:
@@ -121,10 +124,12 @@ def plot_timelines_info(traces: Mapping[str, Trace]) -> dict[str, TimelineInfo]:
     """
     if not traces:
         raise InputError("there is no trace: nothing to plot")
+    if not isinstance(traces, Mapping):
+        raise InputError(f"traces is {shown(traces)}, must be a dictionary of results, or of traces, by name")
     return {name: plot_timeline_info(trace) for name, trace in traces.items()}
 
 
-def plot_timelines(traces: Mapping[str, Trace], title: str = "", columns: int = 2) -> Figure:
+def plot_timelines(traces: Mapping[str, Trace | Result], title: str = "", columns: int = 2) -> Figure:
     """The Gantt charts of several traces side by side, on one axis of time and with one legend.
 
     Args:
