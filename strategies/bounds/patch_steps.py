@@ -1,5 +1,6 @@
 """Steps of patches: how long devices take at least that each compute their own rows, and gather those of all."""
 
+from profiles.checks import sum_in_order
 from strategies.bounds.stopwatch import Courses, Stopwatch
 from strategies.patching.builder import GroupCollectives
 from strategies.patching.patch_parallel import Kind, Patches
@@ -10,7 +11,7 @@ def least_patch_steps_s(patches: Patches) -> float:
     """Seconds below which no run of patches can take: of its first device, on ports of its own."""
     warmup, steps = patches.warmup_steps or 0, patches.num_steps
     parts = (Kind.SYNCHRONOUS, warmup), (patches.kind, steps - warmup)
-    return sum(times * _least_step_s(patches, kind) for kind, times in parts if times)
+    return sum_in_order(times * _least_step_s(patches, kind) for kind, times in parts if times)
 
 
 def _least_step_s(patches: Patches, kind: Kind) -> float:
@@ -28,5 +29,5 @@ def _least_step_s(patches: Patches, kind: Kind) -> float:
             watch.exchange(what, action)
     output = GroupCollectives("all_gather", (tuple(range(positions)),), (patches.output_bytes(),))
     watch.exchange(output, action)
-    gathering_s = sum(courses[output].times_s[0])
+    gathering_s = sum_in_order(courses[output].times_s[0])
     return max(watch.free_s, patches.host_s + scenario.solver_s + gathering_s)
