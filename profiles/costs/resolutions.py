@@ -27,7 +27,9 @@ def sides_of(resolution: str) -> tuple[int, int]:
     Raises:
         InputError: it is neither.
     """
-    if not isinstance(resolution, str) or not re.fullmatch(r"[1-9]\d{0,11}(x[1-9]\d{0,11})?", resolution, re.ASCII):
+    if not isinstance(resolution, str) or not re.fullmatch(
+        r"[1-9]\d{0,11}(x[1-9]\d{0,11})?", resolution, re.ASCII
+    ):
         rule = "must be pixels such as 1024, or width and height such as 1280x1920"
         raise wrong("resolution", f"is {shown(resolution)}, {rule}")
     sides = [int(side) for side in resolution.split("x")]
