@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiles.architectures.models import Component, Layer, MeasuredTime, Model
+from profiles.architectures.models import Component, Layer, MeasuredTime, Model, load_model
 from profiles.costs.layers import OPTIMIZER_TRAFFIC, ComponentCosts, ModelCosts
 from profiles.errors import InputError
+from profiles.machines.clusters import load_cluster
 from profiles.machines.devices import Device, Rates
 from profiles.software.recipes import RECIPES
 from profiles.software.stacks import load_stack
@@ -88,6 +89,16 @@ def test_recomputing_all_but_attention_takes_the_rest_of_the_forward(batch):
     expected = batch * (CONV_S + MATMUL_S + MOVED_S) + KERNELS_S
     assert costs_of().recomputed_s(batch, attention=False) == pytest.approx([expected])
     assert costs_of().attention_s(batch) == pytest.approx([batch * ATTENTION_S])
+
+
+def test_copies_take_what_the_law_says_and_are_scaled_as_the_layers_are():
+    model, device, stack = load_model("uvit-h"), load_cluster("p4de").device, load_stack()
+    backbone = model.components[model.backbones[0]]
+    whole_s, fixed_s = (float(device.laws.memory_s("copy", moved)) for moved in (1e9, 0.0))
+    for factor in (1.0, 1.5):
+        costs = ComponentCosts(backbone, device, calibration=factor, stack=stack)
+        assert costs.copied_s(1e9, 1) == pytest.approx(factor * whole_s / stack.rates.memory)
+        assert costs.copied_s(1e9, 3) == pytest.approx(factor * (whole_s + 2 * fixed_s) / stack.rates.memory)
 
 
 def test_the_least_estimate_per_sample_is_that_of_the_largest_batch():
