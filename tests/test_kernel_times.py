@@ -104,6 +104,12 @@ EACH = [
 # Forward
 
 
+def test_the_backward_of_self_attention_is_that_of_its_kernels_alone():
+    alone = costs(SELF).backward_s(3)
+    assert costs(SELF).attention_backward_s(3).tolist() == alone.tolist()
+    assert costs(LINEAR, SELF, CROSS).attention_backward_s(3) == pytest.approx(alone)
+
+
 @pytest.mark.parametrize(("attention", "heads_s"), [("flash", 0.0), ("packed", HEADS_BYTES / MEMORY)])
 def test_who_recomputes_all_but_attention_lays_its_heads_out_again(attention, heads_s):
     found = costs(LINEAR, SELF, stack=replace(PLAIN, attention=attention))
