@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiles.architectures.models import Component, Layer, MeasuredTime, Model
+from profiles.architectures.models import Component, Layer, MeasuredTime, Model, load_model
 from profiles.costs.layers import OPTIMIZER_TRAFFIC, ComponentCosts, ModelCosts
 from profiles.errors import InputError
+from profiles.machines.clusters import load_cluster
 from profiles.machines.devices import Device, Rates
 from profiles.software.recipes import RECIPES
 from profiles.software.stacks import load_stack
@@ -83,7 +84,43 @@ def test_component_costs_are_the_estimates_of_its_layers():
             assert getattr(costs, way)(batch) == pytest.approx(alone)
 
 
+@pytest.mark.parametrize("batch", [1, 4])
+def test_recomputing_all_but_attention_takes_the_rest_of_the_forward(batch):
+    expected = batch * (CONV_S + MATMUL_S + MOVED_S) + KERNELS_S
+    assert costs_of().recomputed_s(batch, attention=False) == pytest.approx([expected])
+    assert costs_of().attention_s(batch) == pytest.approx([batch * ATTENTION_S])
+
+
+def test_copies_take_what_the_law_says_and_are_scaled_as_the_layers_are():
+    model, device, stack = load_model("uvit-h"), load_cluster("p4de").device, load_stack()
+    backbone = model.components[model.backbones[0]]
+    whole_s, fixed_s = (float(device.laws.memory_s("copy", moved)) for moved in (1e9, 0.0))
+    for factor in (1.0, 1.5):
+        costs = ComponentCosts(backbone, device, calibration=factor, stack=stack)
+        assert costs.copied_s(1e9, 1) == pytest.approx(factor * whole_s / stack.rates.memory)
+        assert costs.copied_s(1e9, 3) == pytest.approx(factor * (whole_s + 2 * fixed_s) / stack.rates.memory)
+
+
+def test_the_least_estimate_per_sample_is_that_of_the_largest_batch():
+    costs = costs_of()
+    assert costs.least_forward_s_per_sample(7)[0] == costs.forward_s(7)[0] / 7
+    assert costs.least_forward_s_per_sample(1)[0] == costs.forward_s(1)[0]
+
+
 # Measured times
+
+
+def test_each_layer_takes_what_was_measured_of_it_however_long_the_others_take():
+    seconds = (0.25, 8.0, 1.0, 0.5)
+    times = tuple(
+        MeasuredTime(layer, batch, batch * forward_s, 2 * batch * forward_s)
+        for layer, forward_s in enumerate(seconds)
+        for batch in (1, 2)
+    )
+    costs = ComponentCosts(component(*[LAYER] * 4, times=(("ideal", times),)), IDEAL)
+    for batch in (1, 2):
+        assert costs.forward_s(batch).tolist() == [batch * layer_s for layer_s in seconds]
+        assert costs.backward_s(batch).tolist() == [2 * batch * layer_s for layer_s in seconds]
 
 
 def test_measured_times_hold_where_they_were_measured():

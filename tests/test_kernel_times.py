@@ -104,6 +104,19 @@ EACH = [
 # Forward
 
 
+def test_the_backward_of_self_attention_is_that_of_its_kernels_alone():
+    alone = costs(SELF).backward_s(3)
+    assert costs(SELF).attention_backward_s(3).tolist() == alone.tolist()
+    assert costs(LINEAR, SELF, CROSS).attention_backward_s(3) == pytest.approx(alone)
+
+
+@pytest.mark.parametrize(("attention", "heads_s"), [("flash", 0.0), ("packed", HEADS_BYTES / MEMORY)])
+def test_who_recomputes_all_but_attention_lays_its_heads_out_again(attention, heads_s):
+    found = costs(LINEAR, SELF, stack=replace(PLAIN, attention=attention))
+    assert found.recomputed_s(3, attention=False) == pytest.approx([3 * (LINEAR_S + heads_s)])
+    assert found.forward_s(3) == pytest.approx([3 * (LINEAR_S + heads_s + SELF_S)])
+
+
 @pytest.mark.parametrize("batch", [1, 3, 64])
 @pytest.mark.parametrize(("kernel", "seconds"), EACH)
 def test_a_forward_is_the_work_of_its_kernels_over_the_laws(kernel, seconds, batch):

@@ -184,3 +184,12 @@ def test_a_scenario_trains_its_model_at_the_resolution_of_its_workload():
     plain = Scenario(model, cluster, TrainingWorkload(8, 64))
     assert again.options == plain.options
     np.testing.assert_allclose(again.costs.components[2].forward_s(4), plain.costs.components[2].forward_s(4))
+
+
+@pytest.mark.parametrize(("height", "width", "halo"), [(1, 2, 2.0), (2, 1, 1.0)])
+def test_what_patches_exchange_grows_with_the_image_with_its_rows_or_not_at_all(height, width, halo):
+    model = load_model("sdxl")
+    larger = resized(model, height * model.height, width * model.width, A100)
+    before, after = (component(of, "unet").exchanges for of in (model, larger))
+    times = {(one.kind, two.elements / one.elements) for one, two in zip(before, after, strict=True)}
+    assert times == {("halo", halo), ("key_value", 2.0), ("reduce", 2.0), ("statistics", 1.0)}
