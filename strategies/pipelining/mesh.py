@@ -7,7 +7,7 @@ modulations, and biases, which nobody counted apart, are whole on each of its GP
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -209,7 +209,14 @@ class MeshLayout(Layout):
 
     def parameters(self, stage: int) -> float:
         """Trained parameters of a unit that tensor parallelism leaves each GPU."""
-        return self.trained_parameters[stage] if self.mesh.tensor == 1 else self.kept(stage).trained
+        return self._trained[stage]
+
+    @cached_property
+    def _trained(self) -> Sequence[float]:
+        """The ``parameters`` of all units, which do not depend on the samples."""
+        if self.mesh.tensor == 1:
+            return self.trained_parameters
+        return [self.kept(unit).trained for unit in range(len(self.stages))]
 
     def kept(self, stage: int) -> "Kept":
         """What tensor parallelism leaves each GPU of a unit."""
@@ -242,6 +249,16 @@ class MeshLayout(Layout):
 
     def weight_bytes(self, stage: int) -> float:
         """Bytes of a unit's weights as its GPUs gather them, whole but for tensor parallelism."""
+        return self._weights_bytes[stage]
+
+    @cached_property
+    def _weights_bytes(self) -> Sequence[float]:
+        """The ``weight_bytes`` of all units, which do not depend on the samples."""
+        alike = ("weights of units", self.cuts, self.mesh.tensor)
+        units = range(len(self.stages))
+        return self.scenario.remember(alike, lambda: [self._weight_bytes(unit) for unit in units])
+
+    def _weight_bytes(self, stage: int) -> float:
         whole = gathered_bytes(self, self.stages[stage])
         if self.mesh.tensor == 1:
             return whole

@@ -17,13 +17,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from profiles.architectures.models import Component
 from profiles.architectures.shares import ELEMENT_BYTES
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.frozen import Draft, Drafts
-from strategies.pipelining.mesh import CONTEXT, TENSOR, Collected, MeshLayout
+from strategies.pipelining.mesh import CONTEXT, TENSOR, Collected, Mesh, MeshLayout
 from strategies.pipelining.sharding import GATHER, REDUCE, SCATTER
 from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
-from strategies.plans.plan import Collective
+from strategies.plans.plan import Collective, Stage
 
 SINGLE_BYTES: Final = 4.0
 """Bytes of an element of the gradients of keys and values on their way around a ring."""
@@ -67,7 +68,7 @@ class Inside:
     """What the layers of a unit exchange on one micro-batch.
 
     Attributes:
-        layout: the unit's layout.
+        mesh: its GPUs.
         attentions: self-attentions.
         hidden_bytes: queries of all self-attentions on one GPU, and as much their keys, values and outputs.
         sums: pairs of matrices that tensor parallelism divides.
@@ -77,7 +78,7 @@ class Inside:
         whole_tensors: that they are of.
     """
 
-    layout: MeshLayout
+    mesh: Mesh
     attentions: int
     hidden_bytes: float
     sums: int
@@ -90,13 +91,11 @@ class Inside:
     def of(cls, layout: MeshLayout, unit: int) -> "Inside":
         """What a unit exchanges."""
         stage, mesh, kept = layout.stages[unit], layout.mesh, layout.kept(unit)
-        own = [
-            e for e in layout.component(stage).exchanges if stage.first_layer <= e.layer <= stage.last_layer
-        ]
-        keys, sums = ([e.elements for e in own if e.kind == kind] for kind in ("key_value", "reduce"))
+        own = ("exchanged", stage.component, stage.first_layer, stage.last_layer)
+        keys, sums = layout.scenario.remember(own, lambda: _elements(layout.component(stage), stage))
         of_all = layout.local_batch * layout.exchanged_bytes(stage)
         return cls(
-            layout,
+            mesh,
             len(keys),
             of_all * sum(keys) / 2 / mesh.team,
             len(sums),
@@ -137,30 +136,30 @@ class Inside:
             yield from self._all_to_all(3)
             yield Work(half_s)
             yield from self._tensor(SCATTER, first)
-        if self.layout.mesh.tensor > 1 and self.whole_bytes:
-            what = Collected(REDUCE, TENSOR, self.layout.mesh.tensors)
+        if self.mesh.tensor > 1 and self.whole_bytes:
+            what = Collected(REDUCE, TENSOR, self.mesh.tensors)
             yield TeamExchange(what, self.whole_bytes, self.whole_tensors)
             yield Work(0.0)  # which waits for it before anything is scattered over the shards
 
     def _tensor(self, operation: str, sums: int) -> Iterator[TeamExchange]:
-        mesh = self.layout.mesh
+        mesh = self.mesh
         if mesh.tensor > 1 and sums > 0:
             size = self.summed_bytes * sums / self.sums
             yield TeamExchange(Collected(operation, TENSOR, mesh.tensors), size, sums)
 
     def _all_to_all(self, tensors: int) -> Iterator[TeamExchange]:
-        mesh = self.layout.mesh
+        mesh = self.mesh
         if mesh.share.ulysses > 1:
             what = Collected("all_to_all", CONTEXT, mesh.contexts)
             yield TeamExchange(what, tensors * self.hidden_bytes, tensors * self.attentions)
 
     def _pass_on(self, size_bytes: float, *, wait: bool = False) -> TeamExchange:
-        what = Collected("send_recv", CONTEXT, self.layout.mesh.contexts)
+        what = Collected("send_recv", CONTEXT, self.mesh.contexts)
         return TeamExchange(what, size_bytes, self.attentions, wait)
 
     def _around(self, attention_s: float) -> Iterator[Work | TeamExchange]:
         """Attention on the keys and values of one GPU of the ring after another."""
-        rounds = self.layout.mesh.share.ring
+        rounds = self.mesh.share.ring
         for number in range(rounds):
             if number < rounds - 1:
                 yield self._pass_on(2 * self.hidden_bytes)
@@ -168,7 +167,7 @@ class Inside:
 
     def _back_around(self, attention_s: float) -> Iterator[Work | TeamExchange]:
         """The backward of that: keys and values go around once more, and their gradients until they are home."""
-        rounds = self.layout.mesh.share.ring
+        rounds = self.mesh.share.ring
         for number in range(rounds):
             if number < rounds - 1:
                 yield self._pass_on(2 * self.hidden_bytes)
@@ -178,29 +177,77 @@ class Inside:
                 yield self._pass_on(size, wait=number == rounds - 1)
 
 
-def _items_of(layout: MeshLayout, unit: int, kind: str) -> Items:
-    """The pieces of a pass through a unit, and the exchanges between them."""
-    alike = (layout.mesh, layout.local_batch, layout.stages[unit], kind)
-    return layout.scenario.remember(("items", alike), lambda: _joined(_items(layout, unit, kind)))
+def _elements(component: Component, stage: Stage) -> tuple[list[int], list[int]]:
+    """Elements of the keys and values of each self-attention of a unit, and of each pair of matrices."""
+    own = [e for e in component.exchanges if stage.first_layer <= e.layer <= stage.last_layer]
+    keys, sums = ([e.elements for e in own if e.kind == kind] for kind in ("key_value", "reduce"))
+    return keys, sums
 
 
-def _items(layout: MeshLayout, unit: int, kind: str) -> Iterator[Work | TeamExchange]:
-    stage, inside = layout.stages[unit], Inside.of(layout, unit)
-    costs, of = layout.scenario.costs.components[stage.component], (layout.local_batch, layout.share)
-    layers = slice(stage.first_layer, stage.last_layer + 1)
-    attention_s = float(costs.attention_s(*of)[layers].sum())
-    if kind != BACKWARD:
-        yield from inside.forward(stage.forward_s - attention_s, attention_s)
-        return
-    backward_s, back_s = (
-        float(s[layers].sum()) for s in (costs.backward_s(*of), costs.attention_backward_s(*of))
-    )
-    checkpointing = layout.scenario.workload.checkpointing
-    if checkpointing != "none":
+class Computed(NamedTuple):
+    """Seconds that a unit computes in a pass: attention, all else, and both in the forward that runs again for it.
+
+    Attributes:
+        rest_s: all but attention.
+        attention_s: attention.
+        again_s: of the forward that runs again, all but attention; None: none does.
+        attended_s: its attention; None: what it gave was kept.
+    """
+
+    rest_s: float
+    attention_s: float
+    again_s: float | None = None
+    attended_s: float | None = None
+
+    @classmethod
+    def of(cls, layout: MeshLayout, unit: int, kind: str) -> "Computed":
+        """What a pass through a unit computes."""
+        stage, of = layout.stages[unit], (layout.local_batch, layout.share)
+        costs, layers = (
+            layout.scenario.costs.components[stage.component],
+            slice(stage.first_layer, stage.last_layer + 1),
+        )
+        attention_s = float(costs.attention_s(*of)[layers].sum())
+        if kind != BACKWARD:
+            return cls(stage.forward_s - attention_s, attention_s)
+        backward_s, back_s = (
+            float(s[layers].sum()) for s in (costs.backward_s(*of), costs.attention_backward_s(*of))
+        )
+        rest_s, checkpointing = backward_s - back_s, layout.scenario.workload.checkpointing
+        if checkpointing == "none":
+            return cls(rest_s, back_s)
         attends = checkpointing != "selective"
         again_s = stage.backward_s - backward_s - (attention_s if attends else 0.0)
-        yield from inside.forward(max(0.0, again_s), attention_s, attends=attends)
-    yield from inside.backward(backward_s - back_s, back_s)
+        return cls(rest_s, back_s, max(0.0, again_s), attention_s if attends else None)
+
+
+class Pass(NamedTuple):
+    """A pass through a unit by what it exchanges and computes; units alike have it in common."""
+
+    inside: Inside
+    kind: str
+    computed: Computed
+
+    @classmethod
+    def of(cls, layout: MeshLayout, unit: int, kind: str) -> "Pass":
+        """The pass of a unit."""
+        return cls(Inside.of(layout, unit), kind, Computed.of(layout, unit, kind))
+
+    def items(self) -> Iterator[Work | TeamExchange]:
+        """The pieces of the pass, and the exchanges between them."""
+        rest_s, attention_s, again_s, attended_s = self.computed
+        if self.kind != BACKWARD:
+            yield from self.inside.forward(rest_s, attention_s)
+            return
+        if again_s is not None:
+            yield from self.inside.forward(again_s, attended_s or 0.0, attends=attended_s is not None)
+        yield from self.inside.backward(rest_s, attention_s)
+
+
+def _items_of(layout: MeshLayout, unit: int, kind: str) -> Items:
+    """The pieces of a pass through a unit, and the exchanges between them."""
+    own = Pass.of(layout, unit, kind)
+    return layout.scenario.remember(("items", own), lambda: _joined(own.items()))
 
 
 def _joined(items: Iterator[Work | TeamExchange]) -> Items:
@@ -218,9 +265,14 @@ def _joined(items: Iterator[Work | TeamExchange]) -> Items:
 
 def span_of(layout: MeshLayout, unit: int, kind: str) -> PassSpan:
     """The seconds of a pass through a unit on ports that only alike teams use."""
+    own = Pass.of(layout, unit, kind)
+    return layout.scenario.remember(("span", own), lambda: _span(layout, _joined(own.items())))
+
+
+def _span(layout: MeshLayout, items: Items) -> PassSpan:
     streams = dict.fromkeys((CONTEXT, TENSOR), 0.0)
     first_s, ended_s, there_s, later_s = None, 0.0, 0.0, 0.0
-    for item in _items_of(layout, unit, kind):
+    for item in items:
         if isinstance(item, Work):
             first_s = there_s if first_s is None else first_s
             ended_s = there_s + item.seconds
