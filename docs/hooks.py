@@ -24,6 +24,7 @@ MARK = re.compile(r"^<!-- (?P<kind>help|table): (?P<what>[\w -]+) -->$", re.MULT
 TABLES = {
     "models": (sim.models, ["name", "component", "trainable", "layers", "parameters", "skips"]),
     "clusters": (sim.clusters, ["name", "device", "devices_per_node", "max_nodes", "source"]),
+    "devices": (sim.devices, ["name", "memory_bytes", "source"]),
     "stacks": (sim.stacks, ["name", "summary", "source"]),
     "strategies": (sim.strategies, ["name", "task", "summary", "parameters"]),
 }

@@ -89,7 +89,7 @@ def run(
         measured_run: a measured run that compute is scaled to: its flags and number as a file or a mapping, or
             what ``calibrate`` gives, or a result that was given ``measured``.
         runtime: the name of one that must run it.
-        given: options of the scenario and parameters of the strategy.
+        given: options of the scenario and parameters of the strategy: the flags of ``sim run`` with underscores.
 
     Raises:
         InputError: a name is unknown, a value breaks its rule, or the runtime does not run it.
@@ -146,10 +146,10 @@ def calibrate(
         model: a model's name, a model folder, a model, or a whole scenario.
         strategy: a strategy's name, its class, or one with its parameters.
         cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
-        gpus: GPUs in all.
+        gpus: GPUs in all; by default one node, or as many as the strategy can use.
         measured: one number, such as ``{"step_s": 0.87}``, ``samples_per_s`` or, of sampling, ``latency_s``.
         stack: a stack's name, a stack file, or a stack; by default ``eager``.
-        given: options of the scenario and parameters of the strategy.
+        given: options of the scenario and parameters of the strategy: the flags of ``sim run`` with underscores.
 
     Returns:
         What ``run`` and ``sweep`` take as ``measured_run``.
@@ -196,7 +196,8 @@ def sweep(
             ``Scaling``, which knows the knee.
         strategy: names or classes of strategies to look at; by default all of the task.
         task: ``train`` or ``sample``; by default what ``strategy`` or the options say, else ``train``.
-        objective: what is ranked by; by default throughput, of sampling latency.
+        objective: what is ranked by: ``throughput``, ``latency``, ``memory``, ``pareto`` or, of sampling, ``cost``; by
+            default throughput, of sampling latency.
         stack: a stack's name, a stack file, or a stack; by default ``eager``.
         measured: the number of ``measured_run``, where that does not hold it.
         measured_run: as of ``run``.
@@ -242,6 +243,8 @@ def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContex
         return nullcontext()
     from sim.explore.store import Store, source_of
 
+    if not isinstance(path, str | PathLike):
+        raise InputError(f"--store is {shown(path)}, must be a file")
     for cls in {type(point.strategy) for point in sweep.points if point.strategy is not None}:
         source_of(cls)
     return Store(Path(path), sweep.scenario)
@@ -321,17 +324,17 @@ def schedule(
         strategy: a strategy's name, its class, or one with its parameters.
         model: a model's name, a model folder, a model, or a scenario; many orders do not depend on it.
         cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
-        gpus: GPUs in all.
+        gpus: GPUs in all; by default one node, or as many as the strategy can use.
         format: ``text``, or ``torch`` as torch.distributed.pipelining reads it.
         stack: a stack's name, a stack file, or a stack; by default ``eager``.
-        given: options of the scenario and parameters of the strategy.
+        given: options of the scenario and parameters of the strategy: the flags of ``sim run`` with underscores.
 
     Raises:
         InputError: as of ``run``, or the order depends on the model and none is given.
         InfeasibleError: the strategy, a degree or the batch does not apply here.
     """
     if format not in ("text", "torch"):
-        raise InputError(f"--format is '{format}', must be one of text, torch")
+        raise InputError(f"--format is {shown(format)}, must be one of text, torch")
     every = (*SHARED, "format")
     request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack, arguments=every)
     sampled, point = find_task(request) == "sample", strategy_asked(request)

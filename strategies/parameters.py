@@ -125,7 +125,7 @@ def optimizer() -> Any:
     """The field for where the states of the optimizer lie among the replicas of a stage."""
     return parameter(
         "replicated",
-        "its states and step: on every replica of a stage all of them, or its part (sharded, as Megatron's"
+        "states and step of the optimizer: all on every replica of a stage, or a part on each (sharded, as Megatron's"
         " distributed optimizer)",
         choices=OPTIMIZERS,
     )
@@ -198,7 +198,7 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
         InputError: it is not.
     """
     if value not in choices:
-        raise InputError(f"{name} is '{value}', must be one of {', '.join(choices)}")
+        raise InputError(f"{name} is {shown(value)}, must be one of {', '.join(choices)}")
 
 
 def _check_when_made(owner: type[Any]) -> None:

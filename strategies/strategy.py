@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast, runtime_chec
 
 from strategies.orders.excerpts import Excerpt, Repeats
 from strategies.plans.actions import Order
-from strategies.plans.plan import Plan
+from strategies.plans.plan import Filling, Plan
 from strategies.plans.traces import Trace
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
@@ -16,7 +16,13 @@ from strategies.scenario import Scenario
 
 @runtime_checkable
 class Strategy(Protocol):
-    """One way of parallelising a model; its fields are its parameters."""
+    """One way of parallelising the training of a model; its fields are its parameters.
+
+    Attributes:
+        name: what to ask for.
+        task: ``train``.
+        summary: what it does, in a line.
+    """
 
     name: ClassVar[str]
     task: ClassVar[str]
@@ -66,6 +72,21 @@ class Refining(Protocol):
             trace: of the plan before.
             excerpt: of which it is a trace, where it is not one of a whole iteration.
             end_s: when that ends, in seconds.
+        """
+        ...
+
+
+@runtime_checkable
+class BubbleFilling(Refining, Protocol):
+    """A strategy that refines its plan by frozen work in its bubbles, and says beforehand what goes where."""
+
+    def filling(self, scenario: Scenario, trace: Trace, end_s: float | None = None) -> Filling | None:
+        """Where frozen layers go; None where nothing is filled.
+
+        Args:
+            scenario: what is asked about.
+            trace: of the plan before any refinement.
+            end_s: when the whole iteration ends, in seconds, where it is a trace of an excerpt.
         """
         ...
 

@@ -13,7 +13,7 @@ from profiles.costs.layers import ModelCosts
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from profiles.software.recipes import RECIPES
-from sim.asking.calibrating import Number, measure, question
+from sim.asking.calibrating import Number, _factor, measure, question
 from sim.asking.measured_runs import calibrated
 from sim.cli.main import main
 from sim.outcomes.runs import run_point
@@ -51,6 +51,18 @@ def test_the_simulators_own_time_gives_factor_one_and_leaves_everything_as_it_wa
     again = sim.run("sd21", "ddp", **DDP, measured={quantity: value})
     assert again.compute_factor == 1.0
     assert said(again) == said(trained)
+
+
+@pytest.mark.parametrize(("quantity", "times"), [("step_s", 0.5), ("samples_per_s", 2.0)])
+def test_what_was_measured_to_be_twice_as_fast_takes_half_the_simulated_time(trained, quantity, times):
+    value = trained.samples_per_s if quantity == "samples_per_s" else trained.iteration_s
+    assert Number(quantity, times * value).of_result(trained) == 2.0
+
+
+def test_a_number_that_the_plan_jumps_over_is_refused():
+    with pytest.raises(InputError, match=r"the plan changes where compute takes 1\.5 times as long, past it"):
+        _factor(lambda factor: -0.2 if factor < 1.5 else 0.3, Number("step_s", 1.0))
+    assert _factor(lambda factor: factor - 1.25, Number("step_s", 1.0)) == pytest.approx(1.25)
 
 
 @pytest.mark.parametrize("quantity", ["latency_s", "step_s", "samples_per_s"])

@@ -411,6 +411,9 @@ REFUSED = [
     ("sweep --model sd21 --out=", "--out is empty, must name a file"),
     ("run --model sd21 --strategy ddp --gpus", "--gpus needs a value"),
     ("run --model sd21 --strategy", "--strategy needs a value"),
+    ("run --model sd21 --strategy=--", "--strategy needs a value"),
+    ("run --model sd21 --strategy ddp --trace=--", "--trace needs a value"),
+    ("run --experiment=--", "--experiment needs a value"),
     # names
     ("run --model nope --strategy ddp", "unknown model 'nope'; choose from "),
     ("run --model sd21 --cluster nope --strategy ddp", "unknown cluster 'nope'; choose from "),

@@ -81,6 +81,29 @@ ELSEWHERE = {
 RUN_ELSEWHERE = [command for own in ELSEWHERE.values() for command in own]
 TYPED = re.compile(r"(sim|python|pip|torchrun|mpiexec|srun|dask|mkdocs) ")
 """Beginnings of commands."""
+QUOTED = [
+    (
+        "accuracy.md",
+        r"compute times [^`]+",
+        "run --model sd21 --gpus 8 --strategy ddp --batch-size 256 --measured step_s=0.87",
+    ),
+    (
+        "reference/runtimes.md",
+        r"sim: error: [^`]+",
+        "run --model flux-dev --cluster h100-nvlink-8 --strategy pipefusion --patches 16 --steps 28 --runtime xdit",
+    ),
+    (
+        "tutorials/serve.md",
+        r"24 heads, ulysses [^`]+",
+        "run --model flux-dev --cluster p5 --gpus 16 --strategy ulysses --steps 28",
+    ),
+    (
+        "how_it_works/sharding.md",
+        r"24 heads, context_degree [^`]+",
+        "run --model flux-dev --cluster h100-ib --gpus 16 --batch-size 16 --strategy fsdp --context-degree 16",
+    ),
+]
+"""What pages quote of the output of commands that they do not show, and these."""
 CONFIGS = {
     "unet": {
         "_class_name": "UNet2DConditionModel",
@@ -253,6 +276,15 @@ def test_the_ranks_of_the_documents_measure_links_made_small(tmp_path):
     assert done.returncode == 0, done.stderr
     cluster = read_cluster(tmp_path / words[words.index("--output") + 1])
     assert (cluster.devices_per_node, cluster.device.name) == (2, words[words.index("--device") + 1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "pattern", "command"), QUOTED)
+def test_what_a_page_quotes_is_what_the_command_says(page, pattern, command, capsys):
+    main(shlex.split(command))
+    said = capsys.readouterr()
+    quoted = re.search(pattern, PAGES[f"docs/pages/{page}"].read_text(encoding="utf-8"))[0]
+    assert " ".join(quoted.split()) in " ".join((said.out + said.err).split())
 
 
 @pytest.mark.slow

@@ -83,6 +83,11 @@ HUGE = 10**5000
             lambda: sim.run("sd21", "ddp", resolution="9" * 5000),
             r"resolution is '9+ \.\.\. 9+', must be pixels",
         ),
+        (lambda: sim.sweep("sd21", task=HUGE), "task is a int of more digits than are read, must be one of"),
+        (
+            lambda: sim.sweep("sd21", objective=HUGE),
+            "objective is a int of more digits than are read, must be",
+        ),
         (lambda: sim.run(HUGE, "ddp"), "model is a int of more digits than are read, must be a name"),
         (
             lambda: sim.run("sd21", "ddp", measured={"step_s": HUGE}),
@@ -91,6 +96,7 @@ HUGE = 10**5000
         (lambda: sim.run("sd21", "ddp", runtime=3), "unknown runtime 3; choose from"),
         (lambda: sim.run("sd21\x1b[31m", "ddp"), r"sd21\\x1b\[31m"),
         (lambda: sim.sweep("sd21", gpus=2, report=3), "report is 3, must be a function of a stage"),
+        (lambda: sim.sweep("sd21", gpus=2, store=3), "store is 3, must be a file"),
         (lambda: sim.compare("\0", "rows.csv"), r"'\\x00' holds a NUL character, which no path does"),
         (lambda: sim.compare("rows.csv", "rows.csv", question=7), "question is 7, must be the beginnings"),
     ],

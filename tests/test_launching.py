@@ -486,6 +486,15 @@ def test_a_point_that_one_other_parameter_would_start_says_so():
     assert ("runs in", "no runtime that is known here") in lines_of(row, account_in(row))
 
 
+def test_a_point_that_a_parameter_less_would_start_says_what_to_leave_out():
+    asked = {"gpus": 2, "steps": 20, "pipeline_degree": 2, "layers": (28, 29)}
+    said = "starts this pipefusion: with warmup_steps 1 receive after, without layers xdit runs it;"
+    with pytest.raises(InputError, match=said):
+        sim.launch("flux-dev", "pipefusion", **asked)
+    fitting = {"gpus": 2, "steps": 20, "pipeline_degree": 2, "warmup_steps": 1, "receive": "after"}
+    assert sim.launch("flux-dev", "pipefusion", **fitting).runtime == "xdit"
+
+
 def test_no_parameter_is_advised_with_which_a_point_does_not_fit():
     asked = {"gpus": 8, "pipeline_degree": 4, "micro_batches": 8}
     there = sim.run("sd21", "1f1b", **asked, optimizer="replicated").peak_memory_bytes / GIB - 0.1

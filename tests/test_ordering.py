@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import DeadlockError, InfeasibleError
-from strategies.orders.capacity import fits, peak_held_bytes
+from strategies.orders.capacity import fits, least_in_flight, peak_held_bytes
 from strategies.orders.list_scheduling import PRIORITIES, evaluate, list_schedule, lower_bound_s
 from strategies.orders.problem import Chain, Problem, heads, lanes_of, tails, wave_positions, wave_problem
 from strategies.plans.actions import parse_order
@@ -286,3 +286,31 @@ def test_peaks_count_activations_where_no_bytes_are_given():
         2,
         1,
     )
+
+
+@st.composite
+def waves(draw):
+    """Stages laid out in waves, with lags and with caps on the micro-batches in flight."""
+    degree, micro_batches = draw(st.integers(1, 4)), draw(st.integers(1, 12))
+    problem = wave_problem(degree, micro_batches, draw(st.integers(1, 2)))
+    count, seconds = len(problem.positions), st.sampled_from([0.0, 0.1, 0.3, 1.0, 2.0, 7.0])
+    times = st.lists(seconds, min_size=count, max_size=count).map(tuple)
+    caps = (draw(st.integers(1, 9)),) * count
+    return replace(
+        problem, forward_s=draw(times), backward_s=draw(times), forward_lag_s=draw(times), in_flight=caps
+    )
+
+
+@given(waves(), st.sampled_from(sorted(PRIORITIES)))
+def test_no_device_idles_before_the_first_micro_batch_comes_up_to_it_again(problem, priority):
+    rows, degree, least = list_schedule(problem, priority).rows, problem.num_devices, least_in_flight(problem)
+    for device, row in enumerate(rows):
+        again = next(n for n, action in enumerate(row) if action.stage == 2 * degree - 1 - device)
+        assert {action.stage for action in row[:again]} == {device}
+        assert least[device] <= again
+    assert least[degree:] == [1] * (len(least) - degree)
+
+
+def test_the_first_device_of_a_long_wave_is_full_when_its_first_micro_batch_comes_up_again():
+    assert least_in_flight(wave_problem(4, 100)) == [7, 5, 3, 1, 1, 1, 1, 1]
+    assert least_in_flight(replace(wave_problem(4, 100), in_flight=(4,) * 8))[:4] == [4, 4, 3, 1]

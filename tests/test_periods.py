@@ -11,7 +11,7 @@ from making import make_cluster, make_link
 from sim.outcomes import periods, unrefined
 from sim.outcomes.measures import Measures
 from sim.outcomes.parts import measured_parts, replay_parts, traces_of
-from sim.outcomes.periods import LEAST_MICRO_BATCHES, Period, is_filled, period_of
+from sim.outcomes.periods import LEAST_MICRO_BATCHES, Period, is_filled, period_of, with_all_periods
 from sim.outcomes.runs import run_point, run_within
 from sim.replay.engine import simulate
 from strategies.orders.excerpts import Repeats
@@ -22,6 +22,7 @@ from strategies.plans.network import Network
 from strategies.plans.plan import FilledLayer, Filling
 from strategies.plans.traces import Trace
 from strategies.registry import make_strategy, strategies_of
+from strategies.training.diffusionpipe import DiffusionPipe
 
 REPEATING = [name for name, of in strategies_of("train").items() if hasattr(of, "repeats")]
 TIMES_S = st.sampled_from([0.003, 0.05, 0.1, 0.1003, 0.137])
@@ -154,6 +155,15 @@ def test_of_a_long_pipeline_less_than_half_is_replayed(make, words, monkeypatch)
         assert max(passes.values()) < 120
 
 
+def test_of_an_order_that_repeats_itself_in_rounds_more_is_replayed(make):
+    scenario, counts = scenario_of(make, slow_links(make), 240, UNEVEN_S), []
+    for words in ("1f1b", "interleaved"):
+        (found,) = measured_parts(point_of(words), scenario)
+        actions = [op.action for op in found.trace.plan.ops[0] if isinstance(op.action, StageAction)]
+        counts.append(len({action.micro_batch for action in actions}))
+    assert 1.3 * counts[0] < counts[1] < 120
+
+
 def test_who_asks_for_the_trace_gets_all_micro_batches(make):
     scenario, point = scenario_of(make, slow_links(make), 240, UNEVEN_S), point_of("1f1b")
     (named,) = traces_of(point, scenario, measured_parts(point, scenario))
@@ -206,6 +216,54 @@ def test_a_period_is_one_that_repeats_the_one_before(make):
             lags = [times[index] - times[index - len(ops)] for index in ops]
             assert lags == pytest.approx([period.period_s] * len(ops), rel=1e-11)
     assert period.times * len(period.ops[0]) == 2 * excerpt.left_out
+
+
+@pytest.mark.parametrize("words", ["1f1b", "zero-bubble", "interleaved", "diffusionpipe, unfilled"])
+def test_the_whole_iteration_takes_what_its_excerpt_does_and_what_is_left_out(make, words):
+    excerpt, trace, network = excerpt_of(make, words)
+    left_out_s = period_of(trace, excerpt, network).left_out_s
+    scenario = scenario_of(make, slow_links(make), 240, UNEVEN_S)
+    assert trace.end_s + left_out_s == pytest.approx(
+        simulate(point_of(words).plan(scenario)).end_s, rel=1e-11
+    )
+
+
+def test_bubbles_of_an_excerpt_are_found_as_those_of_the_whole_iteration(make, monkeypatch):
+    told, refine = [], DiffusionPipe.refine
+
+    def listen(self, scenario, trace, excerpt=None, end_s=None):
+        told.append((trace.end_s, end_s))
+        return refine(self, scenario, trace, excerpt, end_s)
+
+    monkeypatch.setattr(DiffusionPipe, "refine", listen)
+    scenario, point = scenario_of(make, slow_links(make), 240, UNEVEN_S), point_of("diffusionpipe")
+    whole_s = simulate(point.plan(scenario)).end_s
+    assert with_all_periods(point, scenario) is not None
+    assert told[0] == (pytest.approx(told[0][0]), pytest.approx(whole_s, rel=1e-11))
+    assert told[0][0] < whole_s / 2
+
+
+def test_of_two_refinements_the_one_is_measured_that_is_faster_in_all(make, monkeypatch):
+    """Where the period of the one that is slower as an excerpt takes half as long."""
+    one, other = (scenario_of(make, slow_links(make), 240, UNEVEN_S, encoder_s=0.005) for _ in range(2))
+    point, seen, of = point_of("diffusionpipe", fill="full"), [], period_of
+
+    def listen(trace, excerpt, network):
+        period = of(trace, excerpt, network)
+        halved = len(seen) == slower
+        seen.append((trace.end_s, period))
+        return replace(period, period_s=period.period_s / 2) if halved else period
+
+    monkeypatch.setattr(periods, "period_of", listen)
+    slower = None
+    with_all_periods(point, one)
+    _, *refined = seen
+    slower, (end_s, period) = max(enumerate(refined, 1), key=lambda pair: pair[1][0])
+    seen.clear()
+    trace, measures = with_all_periods(point, other)
+    assert len(refined) == 2
+    assert trace.end_s == end_s
+    assert measures.duration_s == pytest.approx(end_s + period.left_out_s / 2)
 
 
 def later(values, place, seconds=1e-6):
@@ -271,6 +329,23 @@ def test_bubbles_that_are_filled_one_after_the_other_are_replayed_whole(make):
         scenario = scenario_of(make, slow_links(make), 240, UNEVEN_S, encoder_s=encoder_s)
         found = check_alike(point_of("diffusionpipe"), scenario)
         assert (found.continued is None) == whole
+
+
+def test_a_period_that_is_filled_is_known_before_anything_is_refined(make, monkeypatch):
+    scenario = scenario_of(make, slow_links(make), 240, UNEVEN_S, encoder_s=0.02)
+    monkeypatch.setattr(DiffusionPipe, "refine", None)
+    assert with_all_periods(point_of("diffusionpipe"), scenario) is None
+
+
+def test_ways_of_filling_share_the_period_of_their_unfilled_plan(make, monkeypatch):
+    scenario, found, of = scenario_of(make, slow_links(make), 240, UNEVEN_S), [], period_of
+    monkeypatch.setattr(periods, "period_of", lambda *asked: found.append(asked) or of(*asked))
+    counts = []
+    for fill, degree in (("full", 4), ("partial", 4), ("partial", 8)):
+        with_all_periods(point_of("diffusionpipe", fill=fill, pipeline_degree=degree, group_size=8), scenario)
+        unfilled = [trace for trace, *_ in found if not trace.plan.filling.layers]
+        counts.append(len(unfilled))
+    assert counts == [1, 1, 2]
 
 
 def test_a_period_is_filled_where_one_of_its_bubbles_is():

@@ -163,7 +163,7 @@ def test_a_full_device_holds_what_its_order_says(make):
     scenario = make.scenario(make.model(unet), make.cluster(memory_bytes=9000.0), 4, 16)
     strategy = Pulse(4, 16)
     peak = run_point(strategy, scenario).expected.peak_memory_bytes
-    assert strategy.least_memory_bytes(scenario) < 0.5 * peak
+    assert 0.6 * peak < strategy.least_memory_bytes(scenario) <= peak
     assert 9000 < strategy.held_bytes(scenario) <= peak
     fitting = make.scenario(make.model(unet), make.cluster(memory_bytes=peak), 4, 16)
     assert strategy.held_bytes(fitting) == pytest.approx(peak, abs=10)  # hidden states come on top

@@ -38,6 +38,16 @@ def test_a_stage_that_waits_for_a_collective_delays_its_next_patch_but_not_the_s
     assert least_seconds([PatchPass(3.0, 3.0), ONE_S], [[PatchPass(3.0, 3.0), ONE_S]] * 2, 0, 1) == 7.0
 
 
+def test_a_stage_that_waits_for_the_last_message_is_late_and_one_that_is_busy_is_not():
+    late = ONE_S._replace(late_s=0.25)
+    assert least_seconds([ONE_S, late], [], 1, 0) == 2.25
+    assert (
+        least_seconds([late, ONE_S], [], 2, 0) == 4.25
+    )  # not before the first round: nobody sends it anything
+    busy = [[PatchPass(1.0, 1.0), PatchPass(3.0, 3.0, late_s=0.25)]] * 4
+    assert least_seconds(busy[0], busy, 0, 1) == 1.0 + 0.25 + 4 * 3.0
+
+
 def test_one_stage_works_without_a_pause():
     assert least_seconds([ONE_S], [[PatchPass(0.25, 0.25)]] * 4, 2, 3) == 5.0
 

@@ -27,7 +27,9 @@ from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import gpu_counts
 
 SAMPLERS = list(all_samplers())
-PIPELINES = ("single", "tensor", "ulysses", "ring", "usp", "pipefusion", "hybrid")
+EXACT = (
+    "single", "tensor", "ulysses", "ring", "usp", "pipefusion", "hybrid", "naive-patch", "sync-patch", "distrifusion",
+)  # fmt: skip
 """Samplers whose bound knows all that blocks them."""
 
 
@@ -135,13 +137,25 @@ def test_no_bound_of_a_hybrid_exceeds_its_simulation_where_switches_are_shared(
     assert sampler.bound(scenario) <= run_point(sampler, scenario).latency_s
 
 
+@pytest.mark.parametrize(("ulysses", "tensor", "patches"), [(1, 8, 2), (8, 1, 4), (2, 4, 2)])
+def test_the_bound_of_a_pipeline_knows_that_messages_of_a_team_share_its_nodes_port(ulysses, tensor, patches):
+    degrees = {"ulysses_degree": ulysses, "tensor_degree": tensor, "pipeline_degree": 2, "patches": patches}
+    sampler, model = make_sampler("hybrid", degrees), load_model("hunyuanvideo")
+    scenario = SamplingScenario(
+        model, load_cluster("p4de"), SamplingWorkload(16, model.width, model.height, 3, "embedded")
+    )
+    taken = run_point(sampler, scenario).latency_s
+    assert sampler.bound(scenario) == pytest.approx(taken, rel=1e-3)
+    assert sampler.bound(scenario) <= taken
+
+
 @pytest.mark.parametrize(
     "cluster", ["a100-nvlink-8", "p4de"]
 )  # the other slows compute beside collectives down
-def test_the_bound_of_a_pipeline_of_patches_is_its_time_where_no_port_is_shared_and_no_host_pays(cluster):
+def test_the_bound_of_a_sampler_is_its_time_where_no_port_is_shared_and_no_host_pays(cluster):
     scenario = replace(pixart(8, cluster, steps=3), stack=load_stack("compiled"))
     for point in simulate_everything(scenario):
-        if point.name in PIPELINES:
+        if point.name in EXACT:
             there, taken = scenario.on(point.num_gpus), point.result.latency_s
             bound_s, tensors = point.strategy.bound(there), getattr(point.strategy, "tensor_degree", 1) or 1
             assert bound_s == pytest.approx(taken, rel=1e-6 if tensors == 1 else 2e-3), point

@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 import pytest
 
 from profiles.architectures.models import load_model
+from profiles.architectures.shares import Share
 from profiles.machines.clusters import load_cluster
 from sim.outcomes import parts
 from sim.outcomes.measures import Measures
@@ -188,6 +189,21 @@ def test_a_large_step_without_most_of_its_alike_layers_measures_as_the_whole_ste
         assert getattr(found.expected, of.name) == pytest.approx(getattr(true.expected, of.name), rel=1e-9)
     assert found.times["step_s"] == pytest.approx(true.times["step_s"], rel=1e-9)
     assert found.stages == true.stages
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [("Ulysses and a ring", Share(ulysses=8, ring=3)), ("tensors and a ring", Share(tensor=8, ring=4))],
+)
+def test_a_large_step_without_most_of_its_alike_layers_computes_what_all_of_them_take(name, share):
+    sampler, scenario = large(name)
+    stack = replace(scenario.stack, forward_operator_s=0.0, backward_operator_s=0.0)
+    scenario = replace(scenario, cluster=replace(scenario.cluster, overlap_slowdown=1.0), stack=stack)
+    parts = measured_parts(sampler, scenario)
+    assert main_part(parts).continued is not None
+    layers_s = scenario.costs.gpu_s(scenario.backbone_index, 1, share)
+    busy_s = weigh(sampler, scenario, parts).expected.busy_s
+    assert busy_s == pytest.approx(scenario.workload.steps * layers_s.sum(), rel=1e-9)
 
 
 def test_layers_that_do_not_repeat_one_another_or_wait_for_their_host_are_no_measure_of_others():

@@ -35,11 +35,12 @@ def watch(make):
 def two_nodes(make):
     """Two nodes of two devices, whose pairs across nodes share the card of each."""
 
-    def start(*, shared=True, slowdown=1.0):
+    def start(*, shared=True, slowdown=1.0, behind_s=0.0):
         cluster = make.cluster(
             make.link(bandwidth=100.0), make.link("nic", 1.0), slowdown=slowdown, devices_per_node=2
         )
-        return Stopwatch(Courses(Network(Placement(cluster, 4, 4, 4)), shared=shared), ALL)
+        courses = Courses(Network(Placement(cluster, 4, 4, 4)), shared=shared)
+        return Stopwatch(courses, ALL, behind_s=behind_s)
 
     return start
 
@@ -95,6 +96,17 @@ def test_of_groups_that_share_a_card_one_is_late_and_once_all_have_exchanged_eve
         each.exchange(GroupCollectives("all_gather", ((0, 1), (2, 3)), (4.0,)), WORK)
     inside_s = alone.free_s - 3.0
     assert clock.free_s == 4.0 + 1.0 + inside_s
+
+
+def test_a_device_that_begins_behind_counts_once_all_have_exchanged_with_it_and_nobody_knows_which(two_nodes):
+    behind, punctual = two_nodes(behind_s=2.0), two_nodes()
+    for each in (behind, punctual):
+        each.compute_together(ALL, WORK, 1.0)
+        each.exchange(GroupCollectives("all_to_all", ((0, 1), (2, 3)), (4.0,)), WORK)
+    assert behind.free_s == punctual.free_s
+    for each in (behind, punctual):
+        each.exchange(GroupCollectives("all_to_all", (ALL,), (4.0,)), WORK)
+    assert behind.free_s == pytest.approx(2.0 + punctual.free_s)
 
 
 def test_slowdown_counts_on_ports_of_their_own_alone(two_nodes):
@@ -163,16 +175,20 @@ SPREAD_FROM_SOMEBODY = [
     st.sampled_from([1.0, 1.3, 1.6, 2.0]),
     st.booleans(),
     st.lists(exchanges, min_size=1, max_size=7),
+    st.tuples(st.sampled_from([0.0, 0.3, 4.0, 30.0]), st.integers(0, 15)),
 )
-@example("switches", (2, 2, 2), 1.0, True, SPREAD_FROM_SOMEBODY)
-@settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example("switches", (2, 2, 2), 1.0, True, SPREAD_FROM_SOMEBODY, (0.0, 0))
+@example("one node", (1, 4, 2), 1.0, True, SPREAD_FROM_SOMEBODY[:1], (4.0, 3))
+@settings(max_examples=350, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_replay_of_what_both_are_told_lets_a_device_go_on_sooner(
-    make, name, degrees, slowdown, shared, told
+    make, name, degrees, slowdown, shared, told, late
 ):
     team = Team(tuple(range(prod(degrees))), *degrees)
     placement = Placement(clusters(make, name, slowdown), *[len(team.devices)] * 3)
-    watch = Stopwatch(Courses(Network(placement), shared=shared), team.devices)
+    behind_s = late[0] if shared else 0.0
+    watch = Stopwatch(Courses(Network(placement), shared=shared), team.devices, behind_s=behind_s)
     builder = SamplingBuilder(placement)
+    builder.compute(late[1] % len(team.devices), WORK, behind_s)
     for recorder in (builder, watch):
         recorder.compute_together(team.devices, WORK, 0.5)
         for family, operation, sizes, wait, work_s in told:

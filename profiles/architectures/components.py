@@ -28,9 +28,20 @@ TASKS: Final = ("train", "sample")
 class Layer:
     """The smallest unit a cut may separate; work and bytes are of one sample's forward pass.
 
-    Of ``parameters`` ``adapters`` are of adapters, which are trained whatever ``backward`` says of the others;
-    ``adapted_share`` is the part of ``saved_bytes`` that is kept where adapters alone are trained, 1 where nobody
-    counted it.
+    Attributes:
+        block: number of the block that it belongs to.
+        name: what messages call it.
+        parameters: of all of it, adapters included.
+        backward: ``full``; ``input``, of a frozen layer through which gradients pass; or ``none``.
+        conv_flop: work of convolutions; a multiply-add is two FLOP.
+        matmul_flop: work of matrix products.
+        attention_flop: work of attention.
+        moved_bytes: traffic through memory.
+        kernels: how many it launches.
+        output_bytes: what crosses a cut after it, and travels over its skips.
+        saved_bytes: what its backward pass keeps.
+        adapters: parameters of adapters, which are trained whatever ``backward`` says of the others.
+        adapted_share: share of ``saved_bytes`` that is kept where adapters alone are trained; 1 if nobody counted it.
     """
 
     block: int
@@ -110,7 +121,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTime:
-    """Measured times of one layer at one batch size."""
+    """Measured seconds of one layer's passes over a whole batch of one size."""
 
     layer: int
     batch_size: int
@@ -127,16 +138,31 @@ class MeasuredTime:
 class Component:
     """A part of a model that runs as one chain of layers.
 
-    ``carried_bytes`` is what travels with the hidden state over every cut besides, per sample;
-    ``self_conditioning`` the probability of the extra forward pass; ``times`` the measured times by device;
-    ``reads`` which layers read what of an input, where that is not the first layer the whole output;
-    ``exchanges`` are in execution order; ``tasks`` are those that it exists for. ``frames`` are those of a video's
-    latents, among which its image tokens are divided evenly; where a component takes them in turn, ``passes`` is how
-    often, its work that of all and its bytes those of one. ``latent_bytes`` is what a backbone denoises, per sample, 0
-    where that is as large as its prediction. ``cacheable`` is False of a frozen component whose output depends on the
-    noise or the time step, so that nobody can compute it before training. ``kernels`` are those of each layer in the
-    precision of the model, ``half_kernels`` in half precision; where nobody counted them there are none of any.
-    ``adapters`` are kernels too, of adapters beside frozen layers.
+    Attributes:
+        name: what inputs, skips and messages call it.
+        trainable: whether it is a backbone; else it is frozen.
+        inputs: components whose output it needs.
+        image_tokens: tokens that grow with the pixels; 0 where its work does not depend on them.
+        text_tokens: tokens that do not grow with them.
+        carried_bytes: per sample, what travels over every cut beside the hidden state.
+        self_conditioning: probability of the extra forward pass.
+        layers: in the order in which they run.
+        skips: by layer.
+        exchanges: what patches of a layer need of one another, in the order in which they run.
+        times: for each device its measured times.
+        reads: layers that read of an input; where none are named, the first reads all of it.
+        tasks: those that it exists for, of ``train`` and ``sample``.
+        frames: of a video's latents, among which its image tokens are divided evenly.
+        passes: how often it runs where it takes frames in turn; its work is that of all, its bytes those of one.
+        latent_bytes: per sample, what a backbone denoises; 0 where that is as large as its prediction.
+        kernels: of each layer in the precision of the model; empty where nobody counted them.
+        half_kernels: the same in half precision.
+        cacheable: False of a frozen component whose output depends on the noise or the time step, so that nobody can
+            compute it before training.
+        adapters: kernels of the adapters beside each frozen layer.
+
+    Raises:
+        InputError: a value breaks its rule, or names a layer that is not there.
     """
 
     name: str

@@ -70,13 +70,26 @@ MAX_COMPONENTS: Final = 16
 class Model:
     """A diffusion model: frozen components and one or several backbones, in the order of its file.
 
-    ``guidance`` says whether it samples with classifier-free guidance (``batch``), with its scale as an input of the
-    backbone (``embedded``) or without (``none``), ``anchors``
-    how long that took one GPU; ``anchor_backbones`` are the backbones that they time, where the model is a part of the
-    one that was timed. Both sides of an image are multiples of ``multiple`` pixels, up to ``largest``; a video has
-    ``frames``, one more than a multiple of ``frame_step``, and for so many one latent frame.
-    ``resized_from`` are height and width of its files, where it is at another resolution; ``steps`` are those in which
-    it was distilled to draw, None where it was not.
+    Attributes:
+        name: what asks for it again, where it is shipped.
+        title: its name in words.
+        source: where its tables are from.
+        dtype: precision in which its layers were counted.
+        height: pixels of the images that its tables count.
+        width: the same.
+        components: the frozen ones and the backbones.
+        guidance: ``batch``, classifier-free; ``embedded``, its scale is an input of the backbone; or ``none``.
+        anchors: published latencies of drawing on one GPU.
+        anchor_backbones: the backbones that anchors time, where the model is a part of the one that was timed.
+        multiple: pixels of which both sides of an image are multiples.
+        largest: pixels of the longest side that it draws; None where that is not known.
+        frames: of a video, one more than a multiple of ``frame_step``; 1 of an image.
+        frame_step: frames for which there is one latent frame.
+        resized_from: height and width of its files, where it is at another resolution.
+        steps: denoising steps to which it was distilled; None where it was not.
+
+    Raises:
+        InputError: a value breaks its rule, names are not distinct, or inputs form a cycle.
     """
 
     name: str

@@ -27,12 +27,21 @@ LINKS: Final = ("nvswitch", "pcie", "nic", "ideal")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A kind of link: ``nvswitch``, ``pcie``, ``nic`` or ``ideal`` (free).
+    """How GPUs of a node, or nodes, are connected.
 
-    ``bandwidth_bytes_per_s`` is per port and direction. ``latency_s`` is the wire's, ``call_s`` the software's,
-    per message. The last two are of ``nic`` alone, infinite where a port is all: what one connection carries (a TCP
-    connection fills a fraction of a fast port), and what one device reaches of its node's port (its own adapter). The
-    three before them are of ``pcie`` alone: devices under one switch, and what switches and host share.
+    Attributes:
+        kind: ``nvswitch``, ``pcie``, ``nic`` or ``ideal`` (free).
+        bandwidth_bytes_per_s: of a port in each direction.
+        latency_s: seconds of a message on the wire beside its bytes.
+        call_s: seconds of the software for a message.
+        switch_size: of ``pcie``, devices under one switch.
+        switch_bandwidth_bytes_per_s: of ``pcie``, what devices under one switch share.
+        host_bandwidth_bytes_per_s: of ``pcie``, what all switches of a host share.
+        flow_bytes_per_s: of ``nic``, what one connection carries, as a TCP connection fills a part of a fast port.
+        rail_bytes_per_s: of ``nic``, what one device reaches of its node's port, by its own adapter.
+
+    Raises:
+        InputError: a value breaks its rule.
     """
 
     kind: str
@@ -80,7 +89,21 @@ class Link:
 class Cluster:
     """Equal nodes of equal devices.
 
-    ``changes`` are the what-ifs that made it, each with the value of its flag; none where it is as its file says.
+    Attributes:
+        name: what asks for it again, where it is shipped.
+        source: where its numbers are from.
+        device: each of its GPUs.
+        devices_per_node: GPUs of a node.
+        max_nodes: the most nodes there may be.
+        overlap_slowdown: factor on compute while a collective runs beside it, at least 1.
+        intra_node: the link between GPUs of a node.
+        inter_node: the link between nodes; None of a single node.
+        collectives: what collectives reach of these links.
+        host: the host of each node.
+        changes: what-ifs that made it, each with the value of its flag; none where it is as its file says.
+
+    Raises:
+        InputError: a value breaks its rule.
     """
 
     name: str
@@ -137,7 +160,7 @@ class Cluster:
             other: names of no links, which are refused.
 
         Raises:
-            InputError: a factor is not positive, there is no link between nodes, or none of another name.
+            InputError: a factor is not positive and finite, there is no link between nodes, or no link of a name.
         """
         for name in other:
             raise InputError(f"{name} is no link of a cluster, must be intra_node or inter_node")

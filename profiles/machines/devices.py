@@ -27,7 +27,7 @@ RATE_KEYS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rates a device reaches, per class of work."""
+    """FLOP and bytes per second that a device reaches, by class of work, and seconds of a kernel's launch."""
 
     conv_flop_per_s: float
     matmul_flop_per_s: float
@@ -51,8 +51,13 @@ class Rates:
 class Device:
     """One accelerator.
 
-    ``memory_bytes`` is None where memory is unlimited; ``own_laws`` are of its kernels by shape, ``rates`` of its work
-    by class. Where one of these is None it follows from the other; where both are, all times must be measured.
+    Attributes:
+        name: what asks for it again, where it is shipped.
+        source: where its numbers are from.
+        memory_bytes: what a process can use; None where that is unlimited.
+        rates: of its work by class.
+        own_laws: of its kernels by shape. Where one of both is None it follows from the other; where both are, all
+            times must be measured.
     """
 
     name: str

@@ -132,7 +132,7 @@ def find_task(request: Request) -> str:
         InputError: these do not go together.
     """
     if request.task is not None and request.task not in TASKS:
-        raise InputError(f"--task is '{request.task}', must be one of {', '.join(TASKS)}")
+        raise InputError(f"--task is {shown(request.task)}, must be one of {', '.join(TASKS)}")
     if request.strategies is not None:
         found, owner = _task_of_strategies(request.strategies, request.task)
     elif request.task is not None:

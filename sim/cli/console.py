@@ -42,6 +42,12 @@ class Parser(argparse.ArgumentParser):
                 raise InputError(match.expand(wording))
         raise InputError(message)
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:  # noqa: ANN401
+        """The values of an action; two dashes are none, for which argparse gives an empty list."""
+        if action.option_strings and arg_strings == ["--"]:
+            raise argparse.ArgumentError(action, "expected one argument")
+        return super()._get_values(action, arg_strings)
+
     def _check_value(self, action: argparse.Action, value: object) -> None:
         """Refuse what is none of the choices of an action, in this project's words."""
         if action.choices is not None and value not in action.choices:

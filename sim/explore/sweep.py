@@ -94,7 +94,7 @@ class Sweep(Hinting):
         if self.objective not in (offered := objectives(self.scenario)):
             rule = f"must be one of {', '.join(offered)} in a sweep of {KIND[self.scenario.task]}"
             hint = "; cost is of sampling: --steps or --task sample" * (self.objective == "cost")
-            raise InputError(f"--objective is '{self.objective}', {rule}{hint}")
+            raise InputError(f"--objective is {shown(self.objective)}, {rule}{hint}")
         check_integer("top", self.top)
 
     def ranked(self) -> list[Point]:

@@ -1,6 +1,6 @@
 """Waves: the points of a sweep in the order in which they are bounded and simulated.
 
-A bound in full takes time. So points are bounded roughly at first, by the compute of their busiest GPU, and in full
+A bound in full takes time. So points are bounded roughly at first, by the work of their busiest GPU, and in full
 once they come to the head of the queue: by time or cost, whatever is simulated was bounded in full, and comes in the
 order of that. By memory, and where all is simulated, rough bounds of the time stay.
 """
@@ -28,9 +28,11 @@ Report = Callable[[str, int, int], None]
 
 
 def bound_points(sweep: "Sweep", points: list[Point], desk: Desk, report: Report) -> None:
-    """Bound points, roughly where that is enough for now."""
+    """Bound points, roughly where that is enough for now; it is not for samplers where that would decide ties."""
     total = sum(map(len, groups(points)))
-    for done, _ in enumerate(_bounded(sweep, points, desk, rough=True), 1):
+    stays = sweep.exhaustive or sweep.objective == "memory"
+    rough = not (stays and sweep.scenario.task == "sample")
+    for done, _ in enumerate(_bounded(sweep, points, desk, rough=rough), 1):
         report("bounding", done, total)
 
 

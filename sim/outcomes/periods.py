@@ -17,18 +17,18 @@ import numpy as np
 from profiles.checks import sum_in_order
 from sim.outcomes.measures import Measures
 from sim.outcomes.steady import FIRST_MICRO_BATCHES, grown, piece
-from sim.outcomes.unrefined import unrefined_trace
+from sim.outcomes.unrefined import unrefined, unrefined_trace
 from sim.replay.engine import simulate
 from sim.replay.memory import FloatArray, IntArray, repeated_peak_memory_bytes
 from sim.replay.metrics import wire_spans
-from strategies.orders.excerpts import Excerpt
+from strategies.orders.excerpts import SHORT_CYCLE, Excerpt
 from strategies.pipelining.frozen import FROZEN
 from strategies.plans.actions import OPTIMIZER, StageAction
 from strategies.plans.network import Network, network_of
 from strategies.plans.plan import Filling
 from strategies.plans.traces import Trace
 from strategies.scenario import Scenario
-from strategies.strategy import Refining, Repeating, Strategy
+from strategies.strategy import BubbleFilling, Refining, Repeating, Strategy
 
 MULTIPLES: Final = (1, 2, 3, 4, 6, 8)
 """Periods of the order after which times are looked at: they may repeat less often."""
@@ -36,6 +36,8 @@ LEAST_MICRO_BATCHES: Final = 96
 """Iterations of fewer are replayed whole: of these, looking for periods takes longer than it spares."""
 FIRST_ROUNDS: Final = 2
 """Micro-batches for each position, beyond the fewest that show the order and a few more, that are replayed."""
+FIRST_ROUNDS_OF_LONG_PERIODS: Final = 4
+"""The same where an order repeats itself in rounds of micro-batches: an excerpt has but few of these."""
 TOLERANCE: Final = 1e-12
 """Share of an iteration by which times may differ: sums in another order differ in their last digits."""
 TIE: Final = 1e-9
@@ -106,9 +108,9 @@ class _Times:
 
     trace: Trace
     excerpt: Excerpt
-    starts: list[FloatArray]
-    ends: list[FloatArray]
-    passes: list[IntArray]
+    starts: tuple[FloatArray, ...]
+    ends: tuple[FloatArray, ...]
+    passes: tuple[IntArray, ...]
     messages: IntArray
     arrived: FloatArray
     moments: FloatArray
@@ -116,14 +118,18 @@ class _Times:
 
     @classmethod
     def of(cls, trace: Trace, excerpt: Excerpt, network: Network) -> "_Times":
-        starts, ends = ([np.array(own) for own in times] for times in (trace.starts, trace.ends))
-        passes = [
-            np.flatnonzero([type(op.action) is StageAction and op.action.kind != OPTIMIZER for op in ops])
-            for ops in trace.plan.ops
-        ]
+        starts, ends = (tuple([np.array(own) for own in times]) for times in (trace.starts, trace.ends))
+        passes = tuple(
+            [
+                np.flatnonzero([type(op.action) is StageAction and op.action.kind != OPTIMIZER for op in ops])
+                for ops in trace.plan.ops
+            ]
+        )
         messages = np.flatnonzero([source is not None for source in trace.wiring.sources])
         sent, arrived = np.array(trace.sent), np.array(trace.arrived)
         moments = np.sort(np.concatenate([*starts, *ends, sent[messages], arrived[messages]]))
+        for array in (*starts, *ends, *passes, messages, arrived, moments):
+            array.flags.writeable = False
         return cls(trace, excerpt, starts, ends, passes, messages, arrived, moments, network)
 
     def period(self, count: int) -> Period | None:
@@ -235,21 +241,39 @@ def _measures(trace: Trace, period: Period, network: Network) -> Measures:
     return grown(Measures.of(trace, peaks_bytes), period.times, period.period_s, added)
 
 
-def with_all_periods(strategy: Repeating, scenario: Scenario) -> tuple[Trace, Measures] | None:
-    """The trace of an excerpt of an iteration and the measures of all of it; None where these do not follow from it.
+Unrefined = tuple[Excerpt, Trace, Period]
+"""An excerpt of an iteration before any refinement, its trace, and the period that is left out of it."""
 
-    None, too, where little can be left out, and with extra forwards, which all come first.
+
+def _unrefined(strategy: Repeating, scenario: Scenario) -> Unrefined | None:
+    """The excerpt of an iteration that stands for all of it; None where none does, or little can be left out.
+
+    None, too, with extra forwards, which all come first. What points share that refine one plan is found once.
     """
     if strategy.micro_batches < LEAST_MICRO_BATCHES or scenario.workload.extra_forward:
         return None
-    if (repeats := strategy.repeats(scenario)) is None:
-        return None
-    excerpt = repeats.excerpt(FIRST_ROUNDS * strategy.pipeline_degree + FIRST_MICRO_BATCHES)
-    if excerpt is None:
-        return None
-    trace = unrefined_trace(cast(Strategy, strategy), scenario, excerpt)
-    period = period_of(trace, excerpt, network_of(scenario, trace.plan.placement))
-    return None if period is None else _refined(strategy, scenario, excerpt, trace, period)
+
+    def make() -> Unrefined | None:
+        repeats = strategy.repeats(scenario)
+        if repeats is None:
+            return None
+        rounds = FIRST_ROUNDS if repeats.shortest.period <= SHORT_CYCLE else FIRST_ROUNDS_OF_LONG_PERIODS
+        excerpt = repeats.excerpt(rounds * strategy.pipeline_degree + FIRST_MICRO_BATCHES)
+        if excerpt is None:
+            return None
+        trace = unrefined_trace(cast(Strategy, strategy), scenario, excerpt)
+        period = period_of(trace, excerpt, network_of(scenario, trace.plan.placement))
+        return None if period is None else (excerpt, trace, period)
+
+    if not issubclass(type(strategy), Refining):
+        return make()
+    return scenario.remember_last("unrefined period", unrefined(cast(Strategy, strategy)), make)
+
+
+def with_all_periods(strategy: Repeating, scenario: Scenario) -> tuple[Trace, Measures] | None:
+    """The trace of an excerpt of an iteration and the measures of all of it; None where these do not follow from it."""
+    found = _unrefined(strategy, scenario)
+    return None if found is None else _refined(strategy, scenario, *found)
 
 
 def _refined(
@@ -260,6 +284,10 @@ def _refined(
     None where bubbles that are left out might be filled, or a refinement does not repeat itself.
     """
     network, first = network_of(scenario, trace.plan.placement), period
+    if isinstance(strategy, BubbleFilling):
+        filling = strategy.filling(scenario, trace, trace.end_s + period.left_out_s)
+        if filling is not None and is_filled(filling, period):
+            return None
     found: list[tuple[float, Trace, Period]] = []
     while issubclass(type(strategy), Refining):  # asked of a class, as in ``jobs``
         end_s = trace.end_s + period.left_out_s

@@ -171,7 +171,7 @@ class Result:
 
     @property
     def exposed_communication_s(self) -> float:
-        """Idle seconds, of the mean device, while something awaited is on the wire."""
+        """Idle seconds, of the mean GPU, while something awaited is on the wire."""
         return self.expected.exposed_communication_s
 
     @property
@@ -181,12 +181,12 @@ class Result:
 
     @property
     def p2p_bytes(self) -> float:
-        """Bytes that all devices together send in messages, in an iteration or per image."""
+        """Bytes that all GPUs together send in messages, in an iteration or per image."""
         return self.expected.p2p_bytes / self._samples
 
     @property
     def collective_bytes(self) -> float:
-        """Bytes that all devices together send in collectives, in an iteration or per image."""
+        """Bytes that all GPUs together send in collectives, in an iteration or per image."""
         return self.expected.collective_bytes / self._samples
 
     @property
@@ -242,22 +242,22 @@ class Result:
 
     @property
     def bubble_ratio(self) -> float:
-        """Share of the devices' time in which they are idle."""
+        """Share of the GPUs' time in which they are idle."""
         return self.expected.idle_s / self.expected.duration_s
 
     @property
     def peak_memory_bytes(self) -> float:
-        """Bytes of the fullest device at its fullest."""
+        """Bytes of the fullest GPU at its fullest."""
         return self.expected.peak_memory_bytes
 
     @property
     def fits_memory(self) -> bool:
-        """Whether the devices have the memory."""
+        """Whether the GPUs have the memory."""
         return self.memory_bytes is None or self.expected.peak_memory_bytes <= self.memory_bytes
 
     @property
     def missing_memory(self) -> str | None:
-        """Memory that the devices lack, in words; None where the point fits."""
+        """Memory that the GPUs lack, in words; None where the point fits."""
         if self.fits_memory or self.memory_bytes is None:
             return None
         return missing_memory(self.expected.peak_memory_bytes, self.memory_bytes)

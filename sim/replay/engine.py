@@ -9,7 +9,7 @@ import gc
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heappush
-from itertools import islice
+from itertools import chain, islice
 from math import inf, ulp
 from operator import itemgetter
 from typing import Final
@@ -89,7 +89,7 @@ class _Replay:
         self.done = [self.env.event() for _ in plan.collectives]
         self.before = previous_collectives(plan.collectives)
         self.beside = streams_of(plan)
-        self.last_send_s = -inf
+        self.messages_s, self.chunks_s = ([-inf] * network.num_ports for _ in range(2))
         self.nearest_s = inf
 
     def run(self) -> Trace:
@@ -107,7 +107,8 @@ class _Replay:
         times = self.starts, self.ends, self.sent, self.arrived
         ahead = Ahead(self.wiring, *times, self.legs, self.clocks)
         ahead.run()
-        self.last_send_s = max(map(self._last_send_s, self.wiring.sends, self.ends), default=-inf)
+        last_send_s = max(map(self._last_send_s, self.wiring.sends, self.ends), default=-inf)
+        self.messages_s = [last_send_s] * len(self.clocks)
         pending = sorted(ahead.pending, key=itemgetter(0, 1))
         for due_s, _, device, start, _ in pending:
             self.env.process(self._device(device, due_s, runs=start != NEVER))
@@ -232,12 +233,15 @@ class _Replay:
         ports, travel_s = self.legs[slot]
         begin = now
         if ports:
-            self.last_send_s, clocks = now, self.clocks
+            clocks, messages_s, chunks_s = self.clocks, self.messages_s, self.chunks_s
             for port, _ in ports:
                 if clocks[port] > begin:
                     begin = clocks[port]
             for port, hold_s in ports:
                 clocks[port] = begin + hold_s
+                messages_s[port] = now
+                if now - chunks_s[port] < self.nearest_s:
+                    self.nearest_s = now - chunks_s[port]
         self.sent[slot] = begin
         self.arrived[slot] = begin + travel_s
         event = self.waiting[slot]
@@ -344,6 +348,7 @@ class _Move:
             Seconds at which all ports have carried the last of these chunks.
         """
         (chunks, chunk_s, ports, shared), clocks, chunk = self._way, self._clocks, self._chunk
+        replay, came_s = self._replay, now
         while True:
             begin = before = now
             for port, _ in ports:
@@ -361,10 +366,12 @@ class _Move:
             now += end - now
             if chunk == chunks or now >= following:
                 break
-        replay, to_next_s = self._replay, following - before
-        since_s, nearest_s = before - replay.last_send_s, replay.nearest_s
-        if to_next_s < nearest_s or since_s < nearest_s or -nearest_s < following - now < nearest_s:
-            replay.nearest_s = min(to_next_s, since_s, abs(following - now))
+        messages_s, chunks_s, nearest_s = replay.messages_s, replay.chunks_s, replay.nearest_s
+        for port, _ in chain(ports, shared):
+            if came_s - messages_s[port] < nearest_s or came_s - chunks_s[port] < nearest_s:
+                nearest_s = came_s - max(messages_s[port], chunks_s[port])
+            chunks_s[port] = before
+        replay.nearest_s = nearest_s
         for stream in self._streams:
             stream.until[self._number] = begin + self._route.wire_s * (chunks - chunk + 1) / chunks
         self._chunk = chunk

@@ -1,6 +1,8 @@
 """Started: the best point of each runtime, where none runs the best of all."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final, NamedTuple
 
@@ -13,6 +15,7 @@ from sim.outcomes.results import Result
 from sim.report.changes import simulated_again
 from sim.report.descriptions import how, tried
 from sim.report.tables import command_of
+from strategies.strategy import AnyScenario
 
 TRIED: Final = 8
 """Points that are simulated although the sweep did not need to: those that promise most of what runtimes run."""
@@ -77,10 +80,17 @@ def best_of_each(sweep: Sweep) -> Started:
     found: dict[str, Point] = {}
     left: dict[str, float] = {}
     count = 0
-    for point in sorted(_promising(sweep), key=lambda point: _least(point, objective)):
-        least, names = _least(point, objective), starters(point, sweep.scenario)
+    queue = [(_least(point, objective), number, point) for number, point in enumerate(_promising(sweep))]
+    heapify(queue)
+    while queue:
+        least, number, point = heappop(queue)
+        names = starters(point, sweep.scenario)
         worst = max((found[name].score(objective) if name in found else inf for name in names), default=0.0)
         if least >= worst:
+            continue
+        if point.rough and point.result is None and sweep.scenario.task == "sample":
+            point = _bounded_in_full(point, sweep)
+            heappush(queue, (_least(point, objective), number, point))
             continue
         if point.result is None and count == TRIED:
             left = dict.fromkeys(names, least) | left
@@ -102,10 +112,22 @@ def _promising(sweep: Sweep) -> Iterator[Point]:
         if own.strategy is None or _key(own) in known or not groups([own]):
             continue
         known.add(_key(own))
-        asked = Asked(own.strategy, own.num_gpus or scenario.workload.num_gpus, own.checkpointing)
-        take_bounds(own, bounds_of(asked, scenario, rough=True), scenario.cluster.device.memory_bytes)
+        _bound(own, scenario, rough=True)
         if not own.reason:
             yield own
+
+
+def _bounded_in_full(point: Point, sweep: Sweep) -> Point:
+    """A point that is bounded roughly, in full; that of the sweep stays as it is."""
+    own = replace(point)
+    _bound(own, sweep.scenario, rough=False)
+    return own
+
+
+def _bound(point: Point, scenario: AnyScenario, *, rough: bool) -> None:
+    assert point.strategy is not None
+    asked = Asked(point.strategy, point.num_gpus or scenario.workload.num_gpus, point.checkpointing)
+    take_bounds(point, bounds_of(asked, scenario, rough=rough), scenario.cluster.device.memory_bytes)
 
 
 def _in_place(sweep: Sweep, points: Sequence[Point]) -> Iterator[Point]:

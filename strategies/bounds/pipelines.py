@@ -6,18 +6,15 @@ carries the messages of many hops, and of all replicas: no pipeline is faster th
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from profiles.checks import sum_in_order
 from profiles.costs.layers import FloatArray
 from strategies.bounds.gradient_sums import sums_end_s
-from strategies.pipelining.layout import Layout
+from strategies.pipelining.layout import ROUNDING, Layout
 from strategies.pipelining.pipeline import Pipeline
-
-ROUNDING: Final = 1e-12
-"""Share that trips added up by multiplication stay below the same added one by one."""
 
 PortTraffic = tuple[int, int, float]
 """The position that sends, the one that receives, and bytes of all messages of one iteration."""

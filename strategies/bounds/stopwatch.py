@@ -95,8 +95,9 @@ class _Clocks:
 
     __slots__ = ("done_s", "ended_s", "free_s", "stream_s")
 
-    def __init__(self) -> None:
-        self.ended_s = self.free_s = self.stream_s = 0.0
+    def __init__(self, begin_s: float = 0.0) -> None:
+        self.ended_s = self.free_s = begin_s
+        self.stream_s = 0.0
         self.done_s: dict[int, float] = {}
 
     def late(self, stream_s: float) -> "_Clocks":
@@ -124,17 +125,31 @@ class _Clocks:
 class Stopwatch:
     """The clocks of a team of devices.
 
+    Args:
+        courses: of their exchanges.
+        devices: of the team.
+        calls: what these cost the host.
+        behind_s: seconds by which one of them begins behind the others, which one is not known; ports that groups
+            share are left out then.
+
     Attributes:
         host_s: what the host of each has dispatched and called for it.
         even: whether all exchanges took every group as long as the first.
     """
 
-    def __init__(self, courses: Courses, devices: Sequence[int], calls: Calls = NO_CALLS) -> None:
+    def __init__(
+        self,
+        courses: Courses,
+        devices: Sequence[int],
+        calls: Calls = NO_CALLS,
+        behind_s: float = 0.0,
+    ) -> None:
         self.courses, self.devices, self.calls = courses, frozenset(devices), calls
         self.host_s, self.even = 0.0, True
         self._slowdown = 1.0 if courses.shared else courses.network.placement.cluster.overlap_slowdown
-        self._all, self._last = _Clocks(), _Clocks()
-        self._late: Late = frozenset()
+        self._all, self._last = _Clocks(), _Clocks(behind_s)
+        self._behind = behind_s > 0
+        self._late: Late = frozenset(map(frozenset, zip(devices))) if self._behind else frozenset()
         self._through_s: dict[int, float] = {}
         self._told = 0
 
@@ -178,7 +193,7 @@ class Stopwatch:
 
     def _hold(self, course: Course, begin_s: float, groups: Sequence[Members]) -> None:
         """Hold the port that groups share; where that takes longest, one of them is late."""
-        if course.port is None:
+        if course.port is None or self._behind:
             return
         through_s = max(self._through_s.get(course.port, 0.0), begin_s) + course.load_s
         self._through_s[course.port] = through_s

@@ -31,6 +31,11 @@ class Team:
     columns: int = 1
 
     @property
+    def degrees(self) -> tuple[int, ...]:
+        """Its degrees, whichever its devices are."""
+        return self.ring, self.ulysses, self.tensor, self.rows, self.columns
+
+    @property
     def sequence(self) -> int:
         """Devices among which the tokens of a patch are divided."""
         return self.ring * self.ulysses * self.rows * self.columns

@@ -246,6 +246,25 @@ def run_seconds(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[
     """The seconds of a run on each GPU of a team, those of self-attention in them, and those of its host."""
 
     def make() -> tuple[float, float, float]:
+        total, attention = _layers_seconds(scenario, team, run)
+        host = scenario.costs.host_s(scenario.backbone_index)
+        layers = slice(run.first, run.end)
+        gpu_s, host_s = float(total[layers].sum()), float(host[layers].sum())
+        if run.conditioned:
+            gpu_s += max(0.0, float(total[0] - total[1]))
+            host_s += max(0.0, float(host[0] - host[1]) - PATCH_OPERATORS * scenario.operator_s)
+        if run.cached:
+            stored_s, storing_s = _stored_s(scenario, team, run)
+            gpu_s, host_s = gpu_s + stored_s, host_s + storing_s
+        return gpu_s, float(attention[layers].sum()), host_s
+
+    return scenario.remember(("run", team.degrees, run), make)
+
+
+def _layers_seconds(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[FloatArray, FloatArray]:
+    """The seconds of all layers on each GPU of a team for a pass as in a run, and those of self-attention in them."""
+
+    def make() -> tuple[FloatArray, FloatArray]:
         whole_text = scenario.workload.text == REPLICATED
         degrees = Share(
             ring=team.ring,
@@ -255,25 +274,13 @@ def run_seconds(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[
             device_rows=team.rows,
             device_columns=team.columns,
         )
-        share = run.share.times(degrees)
-        index = scenario.backbone_index
-        layers = slice(run.first, run.end)
+        share, index = run.share.times(degrees), scenario.backbone_index
         attention = scenario.costs.attention_s(index, run.batch, share)
         uneven = _fullest(scenario, team.ulysses * team.tensor) - 1
         total = scenario.costs.gpu_s(index, run.batch, share) + uneven * attention
-        total = total + waits_s(scenario, total, team.tensor)
-        host = scenario.costs.host_s(index)
-        gpu_s, host_s = float(total[layers].sum()), float(host[layers].sum())
-        if run.conditioned:
-            gpu_s += max(0.0, float(total[0] - total[1]))
-            host_s += max(0.0, float(host[0] - host[1]) - PATCH_OPERATORS * scenario.operator_s)
-        if run.cached:
-            stored_s, storing_s = _stored_s(scenario, team, run)
-            gpu_s, host_s = gpu_s + stored_s, host_s + storing_s
-        return gpu_s, float(((1 + uneven) * attention)[layers].sum()), host_s
+        return total + waits_s(scenario, total, team.tensor), (1 + uneven) * attention
 
-    key = team.ring, team.ulysses, team.tensor, team.rows, team.columns
-    return scenario.remember(("run", key, run), make)
+    return scenario.remember(("layers", team.degrees, run.share, run.batch), make)
 
 
 def merged_s(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[float, float]:

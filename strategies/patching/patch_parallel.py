@@ -111,10 +111,10 @@ class Patches(GridLayout):
 
     def stage_s(self, stage: int = 0) -> float:
         """Seconds that each device computes in a step after the warm-up, or its host dispatches."""
-        return max(float(self._layers_s(self.kind).sum()), self._host_s)
+        return max(float(self._layers_s(self.kind).sum()), self.host_s)
 
     @cached_property
-    def _host_s(self) -> float:
+    def host_s(self) -> float:
         """Seconds in which the host dispatches a step, however the rows are divided."""
         return float(self.scenario.costs.host_s(self.scenario.backbone_index).sum())
 
@@ -151,7 +151,7 @@ class Patches(GridLayout):
         """The tensors that the step before has gathered."""
         gathered = []
         for guided in range(self.grid.guidance):
-            sizes = [sent for _, sent in self._pieces(Kind.DISPLACED) if sent]
+            sizes = [sent for _, sent in self.pieces(Kind.DISPLACED) if sent]
             results = [builder.tensor("all_gather", 0, number, size) for number, size in enumerate(sizes)]
             for device in self.grid.team(guided, 0).devices:
                 for result in results:
@@ -162,8 +162,8 @@ class Patches(GridLayout):
     def _step(self, builder: SamplingBuilder, step: int, gathered: list[list[int]]) -> list[list[int]]:
         """The tensors that each guidance group gathers for the next step, after a step is appended."""
         kind = self.kind_of(step)
-        pieces = list(self._pieces(kind))
-        dispatching = self._host_s / sum_in_order(seconds for seconds, _ in pieces)
+        pieces = list(self.pieces(kind))
+        dispatching = self.host_s / sum_in_order(seconds for seconds, _ in pieces)
         fresh = []
         for guided in range(self.grid.guidance):
             devices = self.grid.team(guided, 0).devices
@@ -190,23 +190,23 @@ class Patches(GridLayout):
     ) -> int:
         return builder.collective("all_gather", devices, size_bytes, held_bytes=size_bytes, wait=wait)
 
-    def _output_bytes(self) -> float:
-        """The bytes of all noise predictions of a step."""
+    def output_bytes(self) -> float:
+        """Bytes of all noise predictions of a step."""
         workload = self.scenario.workload
         return self.scenario.output_bytes * workload.batch_size * workload.predictions
 
     def _gather_output(self, builder: SamplingBuilder) -> None:
-        size = self._output_bytes()
+        size = self.output_bytes()
         builder.collective("all_gather", range(self.grid.positions), size, held_bytes=size)
 
     def _give_output(self, builder: SamplingBuilder) -> None:
         """Let the predictions of the step before lie on every device, until its first op has used them."""
-        output = builder.tensor("all_gather", 0, 0, self._output_bytes())
+        output = builder.tensor("all_gather", 0, 0, self.output_bytes())
         for device in range(self.grid.positions):
             builder.give(device, output)
             builder.expect(device, output)
 
-    def _pieces(self, kind: Kind) -> Iterator[tuple[float, float]]:
+    def pieces(self, kind: Kind) -> Iterator[tuple[float, float]]:
         """Seconds of compute, and the bytes gathered before it (synchronous) or after it (displaced)."""
         if kind is Kind.SYNCHRONOUS:
             yield from self._between_exchanges()

@@ -4,9 +4,11 @@ Frozen layers run data-parallel on whatever positions are idle, so a layer may m
 Every position first takes the samples whose inputs lie there; the rest is sent.
 """
 
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, islice
 from math import ceil
 from typing import Final, NamedTuple, Protocol
 
@@ -87,6 +89,50 @@ class _Segment(NamedTuple):
     stop: int
     position: int | None
     writer: Draft | None
+
+
+class _Pending:
+    """Segments that a layer has yet to see, in the order in which they came; each position takes its own first."""
+
+    def __init__(self) -> None:
+        self._left: dict[int, _Segment] = {}
+        self._all: deque[int] = deque()
+        self._there: defaultdict[int | None, deque[int]] = defaultdict(deque)
+        self._came = 0
+
+    def add(self, segments: Iterable[_Segment]) -> None:
+        """Add segments after all others."""
+        for number, segment in enumerate(segments, self._came):
+            self._left[number] = segment
+            self._all.append(number)
+            self._there[segment.position].append(number)
+            self._came = number + 1
+
+    def take(self, positions: Sequence[int], shares: Sequence[int]) -> list[list[_Segment]]:
+        """Take so many samples for each position; what lies on another only where its own are too few."""
+        pairs = list(zip(positions, shares, strict=True))
+        taken = [self._take(self._there[position], share) for position, share in pairs]
+        for share, own in zip(shares, taken, strict=True):
+            own.extend(self._take(self._all, share - _count(own)))
+        return taken
+
+    def _take(self, numbers: deque[int], share: int) -> list[_Segment]:
+        """Take up to so many samples of some segments; those that are gone already leave their numbers."""
+        taken: list[_Segment] = []
+        while share > 0 and numbers:
+            number = numbers[0]
+            segment = self._left.get(number)
+            count = 0 if segment is None else segment.stop - segment.start
+            if segment is not None and count > share:
+                middle = segment.start + share
+                taken.append(segment._replace(stop=middle))
+                self._left[number] = segment._replace(start=middle)
+                break
+            if segment is not None:
+                taken.append(self._left.pop(number))
+            numbers.popleft()
+            share -= count
+        return taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,66 +220,60 @@ class FrozenWork:
         self._replicas = replicas
         self._tensors = tensors
         self._recorder = recorder
-        self._pending: dict[tuple[int, int], list[_Segment]] = {}
+        self._pending: defaultdict[tuple[int, int], _Pending] = defaultdict(_Pending)
         self._outputs: dict[int, list[_Segment]] = {}
         self._known: dict[int, int] = {}
         self.placed: list[PlacedOp] = []
 
     def place(self, filled: FilledLayer) -> None:
         """Lay out one frozen layer over its positions."""
-        pending = self._pending_of(filled.component, filled.layer)
         shares = filled.shares or _shares(filled.samples, len(filled.positions))
-        there: dict[int | None, list[int]] = {}
-        for number, segment in enumerate(pending):
-            there.setdefault(segment.position, []).append(number)
-        left: list[_Segment | None] = [*pending]
-        anywhere, taken = there.get(None, []), list[list[_Segment]]()
-        for position, share in zip(filled.positions, shares, strict=True):
-            taken.append(_take(left, sorted(there.get(position, []) + anywhere), share))
-        for share, own in zip(shares, taken, strict=True):
-            own.extend(_take(left, range(len(left)), share - _count(own)))
-        pending[:] = [segment for segment in left if segment is not None]
-        for position, segments in zip(filled.positions, taken, strict=True):
-            if segments:
-                self._add_op(filled, position, segments)
+        taken = self._pending_of(filled.component, filled.layer).take(filled.positions, shares)
+        pairs = [pair for pair in zip(filled.positions, taken, strict=True) if pair[1]]
+        drafts = [self._add_op(filled, position, segments) for position, segments in pairs]
+        if filled.layer:
+            self._connect(filled.component, filled.layer - 1, [segments for _, segments in pairs], drafts)
 
-    def _pending_of(self, component: int, layer: int) -> list[_Segment]:
-        pending = self._pending.setdefault((component, layer), [])
+    def _pending_of(self, component: int, layer: int) -> _Pending:
+        pending = self._pending[component, layer]
         if layer == 0:
             inputs = self._frozen_inputs(component)
             main = max(inputs, key=lambda i: self._model.components[i].layers[-1].output_bytes, default=None)
             there = [_Segment(0, self._batch_size, None, None)] if main is None else self._outputs[main]
-            pending += there[self._known.get(component, 0) :]
+            pending.add(there[self._known.get(component, 0) :])
             self._known[component] = len(there)
         return pending
 
     def _frozen_inputs(self, component: int) -> list[int]:
         return [i for i in self._model.inputs_of(component) if i in self._outputs]
 
-    def _add_op(self, filled: FilledLayer, position: int, segments: list[_Segment]) -> None:
+    def _add_op(self, filled: FilledLayer, position: int, segments: list[_Segment]) -> Draft:
         component, layer = filled.component, filled.layer
         if self._recorder:
             self._recorder.op(position, [range(segment.start, segment.stop) for segment in segments])
         local = ceil(_count(segments) / self._replicas)
         duration_s = float(self._scenario.costs.components[component].forward_s(local)[layer])
         draft = Draft(FrozenAction(component, layer, local), duration_s)
-        last = layer == len(self._model.components[component].layers) - 1
-        following = self._outputs.setdefault(component, []) if last else self._following(component, layer)
-        following += [_Segment(start, stop, position, draft) for start, stop, _, _ in segments]
-        if layer:
-            self._connect(segments, component, layer - 1, draft)
+        written = [_Segment(start, stop, position, draft) for start, stop, _, _ in segments]
+        if layer == len(self._model.components[component].layers) - 1:
+            self._outputs.setdefault(component, []).extend(written)
         else:
+            self._pending[component, layer + 1].add(written)
+        if not layer:
             for start, stop, _, _ in segments:
                 for source in self._frozen_inputs(component):
                     self.read_output(source, start, stop, draft)
         self.placed.append(PlacedOp(position, filled.bubble, draft))
+        return draft
 
-    def _following(self, component: int, layer: int) -> list[_Segment]:
-        return self._pending.setdefault((component, layer + 1), [])
-
-    def _connect(self, segments: Iterable[_Segment], component: int, layer: int, reader: Draft) -> None:
+    def _connect(
+        self, component: int, layer: int, taken: Sequence[list[_Segment]], readers: Sequence[Draft]
+    ) -> None:
+        """Let ops read what was written of the layer before theirs."""
         output_bytes = self._model.components[component].layers[layer].output_bytes
-        reader.reads += self._new_tensors(segments, component, layer, output_bytes)
+        tensors = iter(self._new_tensors(chain.from_iterable(taken), component, layer, output_bytes))
+        for segments, reader in zip(taken, readers, strict=True):
+            reader.reads += islice(tensors, len(segments))
 
     def _new_tensors(
         self, segments: Iterable[_Segment], component: int, layer: int, bytes_per_sample: float
@@ -270,22 +310,3 @@ def _shares(samples: int, count: int) -> Sequence[int]:
 
 def _count(segments: Iterable[_Segment]) -> int:
     return sum(segment.stop - segment.start for segment in segments)
-
-
-def _take(left: list[_Segment | None], numbers: Iterable[int], share: int) -> list[_Segment]:
-    """Take up to ``share`` samples out of some entries of a list, of which what is not taken is left."""
-    taken: list[_Segment] = []
-    for number in numbers:
-        if share <= 0:
-            break
-        if (segment := left[number]) is None:
-            continue
-        start, stop = segment.start, segment.stop
-        if stop - start <= share:
-            taken.append(segment)
-            left[number] = None
-        else:
-            taken.append(segment._replace(stop=start + share))
-            left[number] = segment._replace(start=start + share)
-        share -= stop - start
-    return taken

@@ -23,8 +23,9 @@ class Trace:
         end_s: when the last op, collective and kept tensor was done: the makespan.
         p2p_bytes: what all GPUs together send in messages.
         collective_bytes: what all GPUs together send in collectives.
-        nearest_s: a chunk of a collective comes to its ports at least so many seconds from any other event; where
-            that is little, last digits may say which goes first. Zero promises nothing; infinite where none meets any.
+        nearest_s: least seconds between a chunk of a collective, as it comes to a port, and what else comes to that
+            port: where these are few, last digits say which of them goes first. Zero promises nothing; infinite
+            where none meets any.
     """
 
     wiring: Wiring

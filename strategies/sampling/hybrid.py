@@ -26,8 +26,8 @@ class Hybrid(GridSampler):
     name: ClassVar[str] = "hybrid"
     summary: ClassVar[str] = "products of guidance, sequence, pipeline and tensor parallelism"
 
-    guidance_degree: int | None = fields.degree(
-        "groups, one per noise prediction (default: by --guidance)", None
+    guidance_degree: int | None = fields.parameter(
+        None, "groups of GPUs, one per noise prediction (default: by --guidance)"
     )
     ulysses_degree: int = fields.degree("that exchange tokens for heads around attention")
     ring_degree: int = fields.degree("around which keys and values pass")

@@ -23,9 +23,9 @@ from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Shape
 from strategies.pipelining.two_way import two_way_layout, two_way_repeats, two_way_rows
 from strategies.plans.actions import Rows
-from strategies.plans.bubbles import find_bubbles
+from strategies.plans.bubbles import Bubble, find_bubbles
 from strategies.plans.plan import Filling, Plan
-from strategies.plans.traces import Trace
+from strategies.plans.traces import Span, Trace
 from strategies.scenario import Scenario
 from strategies.templates.linear_pipeline import LinearPipeline
 
@@ -91,20 +91,35 @@ class DiffusionPipe(LinearPipeline):
     ) -> Plan:
         """The plan with frozen layers in its bubbles, then with what is left spread evenly in time."""
         filling = trace.plan.filling
-        nothing = self.fill == "none" or not scenario.frozen
-        if nothing or filling is None or filling.balanced:
+        if filling is None or filling.balanced:
             return trace.plan
-        refined = _balance(filling, trace) if filling.starts else self._fill(scenario, trace, end_s)
-        return trace.plan if refined is filling else self._builder(scenario, excerpt).build(refined)
+        refined = _balance(filling, trace) if filling.starts else self.filling(scenario, trace, end_s)
+        if refined is None or refined is filling:
+            return trace.plan
+        return self._builder(scenario, excerpt).build(refined)
 
-    def _fill(self, scenario: Scenario, trace: Trace, end_s: float | None) -> Filling:
+    def filling(self, scenario: Scenario, trace: Trace, end_s: float | None = None) -> Filling | None:
+        """Where frozen layers go; None where nothing is filled.
+
+        Args:
+            scenario: what is asked about.
+            trace: of the plan before.
+            end_s: when the whole iteration ends, in seconds, where it is a trace of an excerpt.
+        """
+        if self.fill == "none" or not scenario.frozen:
+            return None
+        what = "whole" if end_s is None else "excerpt"
+        times = trace.starts, trace.ends, trace.end_s, end_s
+        bubbles = scenario.remember_last(
+            f"bubbles {what}", times, lambda: find_bubbles(_busy(trace), trace.end_s, end_s)
+        )
+        return scenario.remember_last(
+            f"filling {what}", (self, *times), lambda: self._fill(scenario, trace, bubbles)
+        )
+
+    def _fill(self, scenario: Scenario, trace: Trace, bubbles: Sequence[Bubble]) -> Filling:
         layout = self.layout(scenario)
         shape = layout.shape
-        bubbles = scenario.remember_last(
-            "bubbles",
-            (trace.starts, trace.ends, trace.end_s, end_s),
-            lambda: find_bubbles([trace.busy(p) for p in range(shape.degree)], trace.end_s, end_s),
-        )
         chains = frozen_chains(scenario, _input_wire_s_per_byte(layout))
         layers = fill_bubbles(
             bubbles, chains, layout.group_batch, shape.degree, shape.replicas, partial=self.fill == "partial"
@@ -148,6 +163,11 @@ class DiffusionPipe(LinearPipeline):
         samples = layout.frozen_samples
         least = samples if self.fill == "full" else min(samples, LOCAL_BATCHES[0])
         return min(resident) + least * layout.frozen_sample_bytes
+
+
+def _busy(trace: Trace) -> list[list[Span]]:
+    """The compute of each position."""
+    return [trace.busy(position) for position in range(trace.plan.num_devices)]
 
 
 def _stages_s(layout: Layout) -> list[float]:

@@ -11,7 +11,7 @@ from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.bounds.critical_path import ordered_bound
 from strategies.bounds.pipelines import staged_bound
-from strategies.orders.capacity import most_in_flight
+from strategies.orders.capacity import least_in_flight, most_in_flight
 from strategies.orders.list_scheduling import Ordering, Schedulers, evaluate, list_schedule
 from strategies.orders.problem import Problem, wave_positions
 from strategies.orders.wave import wave_order
@@ -171,9 +171,11 @@ class Pulse:
         return ordered_bound(self.layout(scenario), lambda: self.ordering(scenario).rows, ("pulse", self))
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
-        """Bytes that the fullest device cannot do without, whatever the order."""
+        """Bytes that the fullest device cannot do without, in whichever order list scheduling finds."""
         layout = self.layout(scenario)
-        return layout.least_memory_bytes([1] * len(layout.stages), frozen_first=True)
+        scheduled = self.micro_batches > self.pipeline_degree  # else the order may be the wave's
+        least = least_in_flight(self._problem(layout)) if scheduled else [1] * len(layout.stages)
+        return layout.least_memory_bytes(least, frozen_first=True)
 
     def held_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device holds at least; the order is made as far as only it can tell."""
