@@ -53,7 +53,7 @@ from strategies.strategy import (
 )
 
 if TYPE_CHECKING:
-    from sim.explore.store import Store
+    from sim.explore.keeping.store import Store
 
 S = TypeVar("S", bound=AnyScenario)
 Contenders = str | type[AnyStrategy] | Sequence[str | type[AnyStrategy]]
@@ -241,7 +241,7 @@ def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContex
     """
     if path is None:
         return nullcontext()
-    from sim.explore.store import Store, source_of
+    from sim.explore.keeping.store import Store, source_of
 
     if not isinstance(path, str | PathLike):
         raise InputError(f"--store is {shown(path)}, must be a file")

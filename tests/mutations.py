@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from sim.explore.store import checksum_of
+from sim.explore.keeping.store import checksum_of
 
 VALUES = (
     "", "0", "-1", "1", "2", "3.5", "-0.0", "1e308", "1e-308", "1e999", "1e18", "1e19", "nan", "inf", "-inf", "1_000",

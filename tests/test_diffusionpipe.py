@@ -8,7 +8,7 @@ import sim
 from profiles.architectures.models import load_model
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
-from sim.explore.workers import Workers
+from sim.explore.working.workers import Workers
 from sim.outcomes import unrefined
 from sim.outcomes.parts import replay
 from sim.replay.engine import simulate

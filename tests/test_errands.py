@@ -6,8 +6,8 @@ import pytest
 
 import sim
 from profiles.errors import InputError
-from sim.explore.errands import errands_done
-from sim.explore.workers import SERIAL_POINTS
+from sim.explore.working.errands import errands_done
+from sim.explore.working.workers import SERIAL_POINTS
 
 
 @pytest.fixture(scope="module")

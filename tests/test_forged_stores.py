@@ -9,7 +9,7 @@ import pytest
 from mutations import CELLS
 
 import sim
-from sim.explore.store import checksum_of
+from sim.explore.keeping.store import checksum_of
 
 ASKED = {"gpus": 2, "batch_size": 8, "strategy": ["ddp"], "workers": 1}
 

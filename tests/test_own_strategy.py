@@ -12,8 +12,8 @@ import pytest
 
 import sim
 from profiles.errors import DeadlockError, DiffusimWarning, InputError
-from sim.explore import workers
-from sim.explore.workers import SERIAL_POINTS
+from sim.explore.working import workers
+from sim.explore.working.workers import SERIAL_POINTS
 from strategies import registry
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, FORWARD, OPTIMIZER, StageAction

@@ -20,9 +20,9 @@ from profiles.errors import InfeasibleError, InputError
 from sim.cli.main import main
 from sim.explore import answers as answering
 from sim.explore.answers import Answer, Bounds, answer_of
+from sim.explore.keeping.records import read_records
+from sim.explore.keeping.store import Store, StoreFile
 from sim.explore.points import Asked, find_points
-from sim.explore.records import read_records
-from sim.explore.store import Store, StoreFile
 from sim.explore.sweep import Sweep, run_sweep
 from sim.outcomes.contents import ENGINE, content_of, inputs_of
 from sim.outcomes.runs import run_within

@@ -19,11 +19,11 @@ import pytest
 
 import sim
 from profiles.errors import DiffusimWarning, InputError
-from sim.explore import workers as working
 from sim.explore.answers import Task
-from sim.explore.dask_cluster import on_cluster
 from sim.explore.points import Asked
-from sim.explore.workers import WAVE, PackedScenario, Workers
+from sim.explore.working import workers as working
+from sim.explore.working.dask_cluster import on_cluster
+from sim.explore.working.workers import WAVE, PackedScenario, Workers
 
 ROOT = Path(__file__).parents[1]
 SMALL = {"gpus": 4, "batch_size": 16, "strategy": ["ddp", "gpipe", "1f1b", "interleaved", "zero2"]}
@@ -418,8 +418,8 @@ class TestOfDask:
 
     def test_where_all_workers_are_gone_the_sweep_goes_on_alone(self, alone, monkeypatch):
         distributed = pytest.importorskip("distributed")
-        monkeypatch.setattr("sim.explore.dask_cluster.ABSENCE_S", 1.0)
-        monkeypatch.setattr("sim.explore.dask_cluster.LOOK_S", 0.25)
+        monkeypatch.setattr("sim.explore.working.dask_cluster.ABSENCE_S", 1.0)
+        monkeypatch.setattr("sim.explore.working.dask_cluster.LOOK_S", 0.25)
         kept = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "dashboard_address": None}
         with (
             distributed.LocalCluster(**kept) as cluster,
@@ -448,7 +448,7 @@ class TestOfDask:
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense", "tcp://nowhere.invalid:8786"])
 def test_an_address_where_no_scheduler_answers_is_refused(address, monkeypatch):
     pytest.importorskip("distributed")
-    monkeypatch.setattr("sim.explore.dask_cluster.PATIENCE_S", 1.0)
+    monkeypatch.setattr("sim.explore.working.dask_cluster.PATIENCE_S", 1.0)
     with (
         pytest.raises(InputError, match=f"^--dask is '{address}', where no scheduler answers"),
         on_cluster(address),
@@ -457,7 +457,7 @@ def test_an_address_where_no_scheduler_answers_is_refused(address, monkeypatch):
 
 
 def test_without_dask_the_flag_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("sim.explore.dask_cluster.find_spec", lambda _: None)
+    monkeypatch.setattr("sim.explore.working.dask_cluster.find_spec", lambda _: None)
     with (
         pytest.raises(InputError, match=r"needs Dask: pip install 'diffusim\[dask\]'"),
         on_cluster("tcp://x:1"),

@@ -6,7 +6,7 @@ import sys
 
 from profiles.errors import InputError
 from profiles.files import path_kind
-from sim.explore.store import StoreFile
+from sim.explore.keeping.store import StoreFile
 from sim.report.comparisons import compare
 from sim.report.tables import console
 

@@ -124,7 +124,7 @@ def _run(options: argparse.Namespace, sweep: Sweep) -> None:
 @contextmanager
 def _help(options: argparse.Namespace, sweep: Sweep) -> Iterator[dict[str, Any]]:
     """Who works on a sweep and where answers are kept, as ``run_sweep`` takes it."""
-    from sim.explore.dask_cluster import on_cluster
+    from sim.explore.working.dask_cluster import on_cluster
 
     with api.open_store(options.store, sweep) as store, on_cluster(options.dask) as workers:
         yield {**workers, "store": store}

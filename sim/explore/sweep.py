@@ -19,12 +19,12 @@ from profiles.errors import DiffusimWarning, InfeasibleError, InputError, counte
 from sim.asking.arguments import speak_of_parameters
 from sim.asking.scenarios import KIND
 from sim.explore.answers import Task
-from sim.explore.desk import Desk
 from sim.explore.points import MAX_MICRO_BATCHES, Asked, Point, find_points
 from sim.explore.relief import next_reliefs
 from sim.explore.waves import Report, bound_points, simulate_points
 from sim.explore.ways_out import TOLD, nearest, why_none
-from sim.explore.workers import LENT, SERIAL_POINTS, Workers, stays
+from sim.explore.working.desk import Desk
+from sim.explore.working.workers import LENT, SERIAL_POINTS, Workers, stays
 from sim.outcomes.contents import content_of, inputs_of
 from sim.outcomes.hints import Hinting
 from sim.outcomes.parts import named_traces, replay_parts
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-    from sim.explore.store import Store
+    from sim.explore.keeping.store import Store
     from sim.report.verdicts import NoVerdict, Verdict
 
 __all__ = [

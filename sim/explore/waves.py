@@ -11,10 +11,10 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from sim.explore.answers import take_bounds, take_outcome
-from sim.explore.desk import Desk
 from sim.explore.points import Asked, Point, groups
 from sim.explore.thresholds import Threshold
-from sim.explore.workers import WAVE
+from sim.explore.working.desk import Desk
+from sim.explore.working.workers import WAVE
 
 if TYPE_CHECKING:
     from sim.explore.sweep import Sweep

@@ -9,10 +9,10 @@ from typing import Any, Final
 from profiles.costs.trust import Trust
 from profiles.errors import counted
 from profiles.units import GIB
-from sim.explore.errands import errands_done
 from sim.explore.legality import starters
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
+from sim.explore.working.errands import errands_done
 from sim.outcomes.hints import Hinting
 from sim.outcomes.results import Result
 from sim.report.changes import Change, changes_asked, fastest_of

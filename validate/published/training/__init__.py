@@ -5,7 +5,7 @@ from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from typing import Final
 
-from sim.explore.workers import end, follow_parent
+from sim.explore.working.workers import end, follow_parent
 from validate.published.training.experiment import Findings, texts
 
 EXPERIMENTS: Final[tuple[Callable[[], Findings], ...]] = tuple(

@@ -18,8 +18,8 @@ from profiles.files import check_regular, parse_number, read_text
 from profiles.machines.whatifs import WHAT_IFS
 from sim.asking.scenarios import OPTIONS, fields_of
 from sim.explore.answers import Bounds
-from sim.explore.kept import bounds_from, mapping_in, mapping_of, measures_from, text_in
-from sim.explore.store import KINDS, StoreFile
+from sim.explore.keeping.kept import bounds_from, mapping_in, mapping_of, measures_from, text_in
+from sim.explore.keeping.store import KINDS, StoreFile
 from sim.outcomes.contents import content_of
 from sim.outcomes.measures import Measures
 from sim.outcomes.phrases import OUT_OF_MEMORY

@@ -1,4 +1,4 @@
-"""Comparisons: what changed between two stores, sweeps or results, and which of their inputs differ.
+"""Differences: what changed between two stores, sweeps or results, and which of their inputs differ.
 
 Questions asked in the same words are compared, or the only ones of both files.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, counted, shown
-from sim.explore.records import CODE, Key, NamedRows, Recorded, read_records
+from sim.explore.keeping.records import CODE, Key, NamedRows, Recorded, read_records
 
 CHOOSE: Final = "choose with --question KEY, or KEY,KEY for one of each file"
 

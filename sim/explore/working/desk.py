@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from profiles.errors import InfeasibleError
 from sim.explore.answers import Answer, Answers, Bounds, Outcome, Task
 from sim.explore.points import Asked
-from sim.explore.workers import Workers
+from sim.explore.working.workers import Workers
 from sim.outcomes.unrefined import unrefined
 
 if TYPE_CHECKING:
-    from sim.explore.store import Store
+    from sim.explore.keeping.store import Store
 
 
 class Desk:

@@ -8,7 +8,7 @@ from multiprocessing import get_start_method
 from typing import Any, NamedTuple
 
 from sim.explore.sweep import Sweep
-from sim.explore.workers import Workers
+from sim.explore.working.workers import Workers
 from strategies.strategy import AnyScenario
 
 

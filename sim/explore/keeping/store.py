@@ -20,7 +20,7 @@ from profiles.errors import InfeasibleError, InputError, one_line
 from profiles.files import check_regular, path_kind
 from profiles.outputs import check_writable
 from sim.explore.answers import Answer, Answers, Bounds
-from sim.explore.kept import answer_from, bounds_from, mapping_of, texts_in, written
+from sim.explore.keeping.kept import answer_from, bounds_from, mapping_of, texts_in, written
 from sim.explore.points import Asked
 from sim.interrupts import held
 from sim.outcomes.contents import content_of, engine, inputs_of

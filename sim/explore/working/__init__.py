@@ -1,0 +1,1 @@
+"""Working: who carries out the tasks of a sweep, and what stands between them and it."""
