@@ -33,10 +33,6 @@ def unknown(name="zero2", gib=0.0):
     return Point(make_strategy(name, {}), name, least_memory_bytes=gib * GIB)
 
 
-def limit(known, point):
-    return known.limits([point])[id(point)]
-
-
 @pytest.mark.parametrize(("objective", "own"), [("throughput", 1.0), ("memory", GIB)])
 def test_a_point_is_ruled_out_by_the_last_of_the_top_unless_it_may_be_the_best_of_its_own(
     simulated, objective, own
@@ -44,18 +40,18 @@ def test_a_point_is_ruled_out_by_the_last_of_the_top_unless_it_may_be_the_best_o
     known = Threshold(objective, 2)
     one, other, third = (simulated(seconds, seconds) for seconds in (1.0, 2.0, 3.0))
     known.add(third)
-    assert limit(known, unknown()) == inf  # the top has room
-    assert limit(known, unknown("ddp")) == inf
+    assert known.limit(unknown()) == inf  # the top has room
+    assert known.limit(unknown("ddp")) == inf
     known.add(one)
-    assert limit(known, unknown()) == inf  # nothing is known of its own strategy
+    assert known.limit(unknown()) == inf  # nothing is known of its own strategy
     known.best_of["zero2"] = 0.5 * own
-    assert limit(known, unknown()) == 3.0 * own
+    assert known.limit(unknown()) == 3.0 * own
     known.add(other)
     assert known.best_of["ddp"] == own
-    assert limit(known, unknown()) == 2.0 * own
-    assert limit(known, unknown("ddp")) == 2.0 * own
+    assert known.limit(unknown()) == 2.0 * own
+    assert known.limit(unknown("ddp")) == 2.0 * own
     known.best_of["zero2"] = 2.5 * own
-    assert limit(known, unknown()) == 2.5 * own
+    assert known.limit(unknown()) == 2.5 * own
 
 
 def test_points_of_equal_results_take_one_place_of_the_top(simulated):
@@ -63,9 +59,9 @@ def test_points_of_equal_results_take_one_place_of_the_top(simulated):
     known.best_of["zero2"] = 0.0
     for _ in range(3):
         known.add(simulated(1.0))
-    assert limit(known, unknown()) == inf
+    assert known.limit(unknown()) == inf
     known.add(simulated(4.0))
-    assert limit(known, unknown()) == 4.0
+    assert known.limit(unknown()) == 4.0
 
 
 def test_a_point_is_beaten_by_the_fastest_that_takes_no_more_memory_than_it_must(simulated):
@@ -73,7 +69,7 @@ def test_a_point_is_beaten_by_the_fastest_that_takes_no_more_memory_than_it_must
     known.best_of["zero2"] = 0.0
     for seconds, gib in ((3.0, 1.0), (2.0, 2.0), (2.5, 3.0), (1.0, 4.0)):
         known.add(simulated(seconds, gib))
-    asked = {gib: limit(known, unknown(gib=gib)) for gib in (0.5, 1.0, 1.9, 2.0, 3.5, 4.0, 9.0)}
+    asked = {gib: known.limit(unknown(gib=gib)) for gib in (0.5, 1.0, 1.9, 2.0, 3.5, 4.0, 9.0)}
     assert asked == {0.5: inf, 1.0: 3.0, 1.9: 3.0, 2.0: 2.0, 3.5: 2.0, 4.0: 1.0, 9.0: 1.0}
     known.best_of["zero2"] = 2.75
-    assert limit(known, unknown(gib=4.0)) == 2.75  # it may still be the best of its own
+    assert known.limit(unknown(gib=4.0)) == 2.75  # it may still be the best of its own

@@ -23,7 +23,7 @@ from sim.explore.answers import Task
 from sim.explore.points import Asked
 from sim.explore.working import workers as working
 from sim.explore.working.dask_cluster import on_cluster
-from sim.explore.working.workers import WAVE, PackedScenario, Workers
+from sim.explore.working.workers import PackedScenario, Workers
 
 ROOT = Path(__file__).parents[1]
 SMALL = {"gpus": 4, "batch_size": 16, "strategy": ["ddp", "gpipe", "1f1b", "interleaved", "zero2"]}

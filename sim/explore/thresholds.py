@@ -2,7 +2,6 @@
 
 import heapq
 from bisect import bisect_right, insort
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
@@ -19,6 +18,7 @@ class Threshold:
         objective: what is minimised.
         top: so many of the best points are to be exact.
         scores: scores by what points of equal results share.
+        kth: the last score of the top; infinite where it has room.
         best_of: the best score of each strategy.
         front: bytes and seconds of the points that no other beats in both, by bytes.
     """
@@ -26,6 +26,7 @@ class Threshold:
     objective: str
     top: int
     scores: dict[Any, float] = field(default_factory=dict)
+    kth: float = inf
     best_of: dict[str, float] = field(default_factory=dict)
     front: list[tuple[float, float]] = field(default_factory=list)
 
@@ -35,22 +36,17 @@ class Threshold:
         if score == inf or point.result is None:
             return
         self.scores[point.identity] = score
+        best = heapq.nsmallest(self.top, self.scores.values())
+        self.kth = best[-1] if len(best) >= self.top else inf
         self.best_of[point.name] = min(self.best_of.get(point.name, inf), score)
         insort(self.front, (point.result.expected.peak_memory_bytes, point.result.expected.duration_s))
         fastest = accumulate((front_s for _, front_s in self.front), min, initial=inf)
         self.front = [item for item, before_s in zip(self.front, fastest, strict=False) if item[1] < before_s]
 
-    def limits(self, points: Iterable[Point]) -> dict[int, float]:
-        """For each point, by its id, the score from which on it does not matter."""
-        best = heapq.nsmallest(self.top, self.scores.values())
-        kth = best[-1] if len(best) >= self.top else inf
-        return {
-            id(point): max(
-                self.best_of.get(point.name, inf),
-                self._beaten_s(point) if self.objective == "pareto" else kth,
-            )
-            for point in points
-        }
+    def limit(self, point: Point) -> float:
+        """The score from which on a point does not matter."""
+        last = self._beaten_s(point) if self.objective == "pareto" else self.kth
+        return max(self.best_of.get(point.name, inf), last)
 
     def _beaten_s(self, point: Point) -> float:
         """Seconds of the fastest point that takes no more memory than this one cannot do without."""

@@ -1,24 +1,28 @@
-"""Waves: the points of a sweep in the order in which they are bounded and simulated.
+"""The queue: the points of a sweep in the order in which they are bounded and simulated.
 
 A bound in full takes time. So points are bounded roughly at first, by the work of their busiest GPU, and in full
 once they come to the head of the queue: by time or cost, whatever is simulated was bounded in full, and comes in the
 order of that. By memory, and where all is simulated, rough bounds of the time stay.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from math import inf
 from typing import TYPE_CHECKING, Final
 
 from sim.explore.answers import take_bounds, take_outcome
 from sim.explore.points import Asked, Point, groups
 from sim.explore.thresholds import Threshold
-from sim.explore.working.desk import Desk
-from sim.explore.working.workers import WAVE
+from sim.explore.working.desk import Desk, Request, alike
 
 if TYPE_CHECKING:
     from sim.explore.sweep import Sweep
 
+LAG: Final = 4
+"""Points under way; how these come out decides about no other of them, so that results do not depend on who is quick."""
+UNSURE: Final = 2
+"""Points under way of a strategy of which nothing that fits is known yet, and so nothing is ruled out."""
 AHEAD: Final = 64
 """Points at the head of the queue that are bounded in full together."""
 OF_EACH: Final = 16
@@ -54,24 +58,17 @@ def _asked(sweep: "Sweep", points: Iterable[Point]) -> list[Asked]:
 
 
 def simulate_points(sweep: "Sweep", points: list[Point], desk: Desk, report: Report) -> None:
-    """Simulate what can still matter, wave by wave; where all is asked for, everything."""
-    done, known = 0, {flag: Threshold(sweep.objective, sweep.top) for flag in (True, False)}
-    for point in points:
-        known[point.recommended].add(point)
-    queue = _Queue(sweep, points, desk)
-    while queue.points:
-        limits = _limits(sweep, queue.points, known)
-        count = queue.advance(limits)
-        ahead = [point for point in queue.points[: desk.workers.reach(count)] if not queue.is_rough(point)]
-        limits_s = [_limit_s(sweep, point, limits[id(point)]) for point in ahead]
-        asked = list(zip(_asked(sweep, ahead), limits_s, strict=True))
-        wave, total = queue.points[:count], done + len(queue.points)
-        queue.points = queue.points[count:]
-        for point, outcome in zip(wave, desk.outcomes(asked, count), strict=True):
-            take_outcome(point, outcome)
-            known[point.recommended].add(point)
+    """Simulate what can still matter, in order; where all is asked for, everything.
+
+    Each point is decided on as soon as those are known that were decided on ``LAG`` places before it.
+    """
+    queue, done = _Queue(sweep, points, desk), 0
+    while queue.fill():
+        for point, request in queue.under_way.popleft():
+            take_outcome(point, desk.outcome(request, ahead=map(queue.request, queue.promising())))
+            queue.learn(point)
             done += 1
-            report("simulating", done, total)
+            report("simulating", done, done + len(queue))
 
 
 class _Queue:
@@ -81,29 +78,95 @@ class _Queue:
 
     Attributes:
         points: by their least scores.
+        under_way: those that were asked about, in the order in which they were decided on; together what shares work.
+        known: what limits the recommended points set to each other, and the others.
     """
 
     def __init__(self, sweep: "Sweep", points: list[Point], desk: Desk) -> None:
         self.sweep, self.desk = sweep, desk
+        self.known = {flag: Threshold(sweep.objective, sweep.top) for flag in (True, False)}
+        for point in points:
+            self.learn(point)
         self.points = [point for point in points if point.status == "bounded"]
+        self.under_way = deque[list[tuple[Point, Request]]]()
         self._places = {id(point): place for place, point in enumerate(self.points)}
         self._leaders = set[int]()
         self._leaders.update(map(id, self._find_leaders()))
+        self.points.sort(key=self._rank)
 
-    def is_rough(self, point: Point) -> bool:
+    def __len__(self) -> int:
+        return len(self.points) + sum(map(len, self.under_way))
+
+    def learn(self, point: Point) -> None:
+        """Take note of how a point came out."""
+        self.known[point.recommended].add(point)
+
+    def request(self, point: Point) -> Request:
+        """What to ask about a point: the seconds from which on it does not matter, by the score."""
+        (asked,), score = _asked(self.sweep, [point]), self._limit(point)
+        by_memory = self.sweep.objective == "memory"
+        return asked, inf if by_memory else score / point.price(self.sweep.objective)
+
+    def fill(self) -> bool:
+        """Decide on points until enough are under way, and ask about them; whether there are any."""
+        count = len(self.under_way)
+        while len(self.under_way) < LAG and (alike := self._next()):
+            self.under_way.append([(point, self.request(point)) for point in alike])
+        fresh = chain.from_iterable(islice(self.under_way, count, None))
+        self.desk.ask(request for _, request in fresh)
+        return bool(self.under_way)
+
+    def _next(self) -> list[Point]:
+        """Take out the first point that matters and need not wait, bounded in full, and those that share its replay."""
+        place = 0
+        while place < len(self.points):
+            point = self.points[place]
+            if not self._matters(point):
+                del self.points[place]
+            elif self._waits(point):
+                place += 1
+            elif self._is_rough(point):
+                self._sharpen(self.points[:AHEAD])
+                self.points = sorted(filter(self._matters, self.points), key=self._rank)
+                place = 0
+            else:
+                return self._taken(place)
+        return []
+
+    def _taken(self, place: int) -> list[Point]:
+        """The point at a place, and those right behind it that replay one plan first; they leave the queue."""
+
+        def shared(point: Point) -> Asked:
+            return alike(_asked(self.sweep, [point])[0])
+
+        plan, alike_ones = shared(self.points[place]), list[Point]()
+        for point in islice(self.points, place, None):
+            if shared(point) != plan or self._is_rough(point) or not self._matters(point):
+                break
+            alike_ones.append(point)
+        del self.points[place : place + len(alike_ones)]
+        return alike_ones
+
+    def promising(self) -> Iterator[Point]:
+        """The points that come next, as far as that is known."""
+        return (point for point in self.points if self._matters(point) and not self._is_rough(point))
+
+    def _limit(self, point: Point) -> float:
+        """The score from which on a point does not matter; recommended points and others apart."""
+        return inf if self.sweep.exhaustive else self.known[point.recommended].limit(point)
+
+    def _matters(self, point: Point) -> bool:
+        return point.least_score(self.sweep.objective) < self._limit(point)
+
+    def _waits(self, point: Point) -> bool:
+        """Whether others of its strategy, of which nothing is known that fits, tell first how long it may take."""
+        if self.sweep.exhaustive or point.name in self.known[point.recommended].best_of:
+            return False
+        return sum(ones[0][0].name == point.name for ones in self.under_way) >= UNSURE
+
+    def _is_rough(self, point: Point) -> bool:
         """Whether a point is to be bounded in full before it is simulated."""
         return point.rough and not self.sweep.exhaustive and self.sweep.objective != "memory"
-
-    def advance(self, limits: Mapping[int, float]) -> int:
-        """Leave out points that no longer matter; so many of the others are next, and bounded in full."""
-        while True:
-            left = (p for p in self.points if p.least_score(self.sweep.objective) < limits[id(p)])
-            self.points = sorted(left, key=self._rank)
-            many = len(self.points)
-            count = many if self.sweep.exhaustive else min(WAVE, self.sweep.top, many)
-            if not any(map(self.is_rough, self.points[:count])):
-                return count
-            self._sharpen(self.points[:AHEAD])
 
     def _rank(self, point: Point) -> tuple[bool, float, int]:
         score = point.least_score(self.sweep.objective)
@@ -115,29 +178,13 @@ class _Queue:
             of_each: dict[str, list[Point]] = {}
             for point in sorted(self.points, key=self._rank):
                 of_each.setdefault(point.name, []).append(point)
-            unsure = [own for own in of_each.values() if self.is_rough(own[0])]
+            unsure = [own for own in of_each.values() if self._is_rough(own[0])]
             if not unsure:
                 return [own[0] for own in of_each.values()]
             self._sharpen(chain.from_iterable(own[:OF_EACH] for own in unsure))
 
     def _sharpen(self, points: Iterable[Point]) -> None:
         """Bound those points in full that are not."""
-        for _ in _bounded(self.sweep, filter(self.is_rough, points), self.desk, rough=False):
+        for _ in _bounded(self.sweep, filter(self._is_rough, points), self.desk, rough=False):
             pass
         self.points = [point for point in self.points if point.status == "bounded"]
-
-
-def _limits(sweep: "Sweep", queue: list[Point], known: Mapping[bool, Threshold]) -> dict[int, float]:
-    """For each point, by its id, the score from which on it does not matter; recommended points and others apart."""
-    if sweep.exhaustive:
-        return dict.fromkeys(map(id, queue), inf)
-    return {
-        key: limit
-        for flag, ones in known.items()
-        for key, limit in ones.limits([p for p in queue if p.recommended == flag]).items()
-    }
-
-
-def _limit_s(sweep: "Sweep", point: Point, limit: float) -> float:
-    """The seconds from which on a point does not matter, by the score from which on it does not."""
-    return inf if sweep.objective == "memory" else limit / point.price(sweep.objective)

@@ -1,6 +1,6 @@
 """The desk: where a sweep asks; what the store knows is not asked of workers, and what they answer is kept in it."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,10 @@ from sim.outcomes.unrefined import unrefined
 
 if TYPE_CHECKING:
     from sim.explore.keeping.store import Store
+
+
+Request = tuple[Asked, float]
+"""A point, and the seconds from which on it does not matter."""
 
 
 class Desk:
@@ -44,30 +48,39 @@ class Desk:
             yield from known.items()
             if left := tuple(asked for asked in group if asked not in known):
                 tasks.append(Task(left, rough=rough))
-        for task, answers in self.workers.run(tasks):
-            if task.limits_s is not None:
-                self._take(task, answers)
-                continue
-            self._keep(task, answers)
-            for asked, answer in zip(task.points, answers, strict=True):
-                assert not isinstance(answer, Answer)
-                yield asked, answer
+        for task in tasks:
+            self.workers.submit(task)
+        left = len(tasks)
+        while left:
+            for task, answers in self.workers.finished():
+                if task.limits_s is not None:
+                    self._take(task, answers)
+                    continue
+                left -= 1
+                self._keep(task, answers)
+                for asked, answer in zip(task.points, answers, strict=True):
+                    assert not isinstance(answer, Answer)
+                    yield asked, answer
 
-    def outcomes(self, asked: Sequence[tuple[Asked, float]], count: int) -> Iterator[Outcome]:
-        """The outcomes of the first ``count`` of some points, in their order; the others may be asked about next.
+    def ask(self, requests: Iterable[Request]) -> None:
+        """Have points replayed, each up to a limit that no later request raises."""
+        for task in self._tasks(requests):
+            self.workers.submit(task)
+
+    def outcome(self, request: Request, ahead: Iterable[Request]) -> Outcome:
+        """How a point came out that was asked about.
 
         Args:
-            asked: points with the seconds from which on each does not matter, which no later call raises.
-            count: so many outcomes are wanted now.
+            request: as it was asked about.
+            ahead: what may be asked for next; asked about where workers would be idle meanwhile.
         """
-        ahead = groupby((pair for pair in asked if not self._known(*pair)), lambda pair: _alike(pair[0]))
-        for point, limit_s in asked[:count]:
-            self._ask(ahead)
-            while point not in self._answers:
-                for task, answers in self.workers.finished():
-                    self._take(task, answers)
-                self._ask(ahead)
-            yield self._answers[point].within(limit_s)
+        (point, limit_s), workers, tasks = request, self.workers, self._tasks(ahead)
+        while point not in self._answers:
+            while workers.open_points < workers.window and (task := next(tasks, None)) is not None:
+                workers.submit(task)
+            for task, answers in workers.finished():
+                self._take(task, answers)
+        return self._answers[point].within(limit_s)
 
     def _known(self, point: Asked, limit_s: float) -> bool:
         """Whether a point is answered, or asked about; what the store has is an answer from now on."""
@@ -79,16 +92,13 @@ class Desk:
             self._asked.add(point)
         return point in self._asked
 
-    def _ask(self, ahead: Iterator[tuple[Asked, Iterator[tuple[Asked, float]]]]) -> None:
-        """Keep the workers busy with what comes first; neighbours that replay one plan first make one task."""
-        workers = self.workers
-        while workers.open_points < workers.window:
-            chunk = [pair for _, pairs in islice(ahead, workers.chunk) for pair in pairs]
-            if not chunk:
-                return
+    def _tasks(self, requests: Iterable[Request]) -> Iterator[Task]:
+        """What is not known yet, as tasks; neighbours that replay one plan first make one."""
+        groups = groupby((pair for pair in requests if not self._known(*pair)), lambda pair: alike(pair[0]))
+        while chunk := [pair for _, pairs in islice(groups, self.workers.chunk) for pair in pairs]:
             points, limits_s = zip(*chunk, strict=True)
             self._asked.update(points)
-            workers.submit(Task(points, limits_s))
+            yield Task(points, limits_s)
 
     def _take(self, task: Task, answers: Answers) -> None:
         self._keep(task, answers)
@@ -101,6 +111,6 @@ class Desk:
             self.store.keep(task.points, answers, rough=task.rough)
 
 
-def _alike(asked: Asked) -> Asked:
+def alike(asked: Asked) -> Asked:
     """A point as it is before any refinement."""
     return asked._replace(strategy=unrefined(asked.strategy))

@@ -25,8 +25,6 @@ from strategies.strategy import AnyScenario
 
 SERIAL_POINTS: Final = 48
 """Fewer points than this are done before worker processes would have started."""
-WAVE: Final = 16
-"""Points simulated between two looks at the bounds; fixed, so that results do not depend on the machine."""
 LENT: Final = 16
 """Tasks at once of somebody's executor, unless its user says otherwise."""
 CHUNK: Final = 4
@@ -67,15 +65,15 @@ class Workers(Generic[W]):
     Attributes:
         size: tasks that are carried out at once; 1 without any process or executor.
         chunk: points that a task is to hold.
-        window: points that are to be asked for at once.
+        window: points asked for at once below which workers may become idle.
     """
 
     def __init__(self, scenario: AnyScenario, size: int, executor: Executor | None = None) -> None:
         self.scenario, self.size = scenario, size
         if executor is None:
-            self.chunk, self.window = 1, 1 if size == 1 else max(WAVE, size)
+            self.chunk, self.window = 1, size if size > 1 else 0
         else:
-            self.chunk, self.window = CHUNK, max(WAVE, 2 * size * CHUNK)
+            self.chunk, self.window = CHUNK, max(LENT, 2 * size * CHUNK)
         self._lent = executor
         self._question = None if executor is None else PackedScenario.of(scenario)
         self._own: ProcessPoolExecutor | None = None if executor or size == 1 else self._hired(size)
@@ -91,10 +89,6 @@ class Workers(Generic[W]):
 
     def __exit__(self, *_: object) -> None:
         self._dismiss()
-
-    def reach(self, count: int) -> int:
-        """Points to ask for where ``count`` are needed now: more only where so few would leave workers idle."""
-        return count if self.window <= WAVE else max(count, self.window)
 
     @property
     def open_points(self) -> int:
