@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import struct
 import subprocess
@@ -117,6 +118,36 @@ def test_the_order_in_which_tasks_are_done_changes_no_byte(alone, monkeypatch):
     real = working.wait
     monkeypatch.setattr(working, "wait", wait)
     assert document(sim.sweep("sd21", executor=executor, workers=8, **SMALL)) == alone
+
+
+class Shuffled(Executor):
+    """Carries out one of what waits, by chance, whenever somebody waits."""
+
+    def __init__(self, seed):
+        self.waiting, self.chance = [], random.Random(seed)
+
+    def submit(self, work, /, *given):
+        self.waiting.append((future := Future(), work, given))
+        return future
+
+    def finish_one(self):
+        future, work, given = self.waiting.pop(self.chance.randrange(len(self.waiting)))
+        future.set_result(work(*given))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("workers", [1, 6])
+def test_whoever_is_quick_decides_about_no_point(alone, monkeypatch, seed, workers):
+    executor = Shuffled(seed)
+
+    def wait(futures, **given):
+        if executor.waiting:
+            executor.finish_one()
+        return real(futures, **given)
+
+    real = working.wait
+    monkeypatch.setattr(working, "wait", wait)
+    assert document(sim.sweep("sd21", executor=executor, workers=workers, **SMALL)) == alone
 
 
 def test_an_executor_is_sent_chunks_with_the_best_known_threshold(monkeypatch):
@@ -324,13 +355,11 @@ def test_a_worker_of_another_version_is_refused(monkeypatch):
 # How much they are asked
 
 
-def test_a_few_workers_are_asked_for_no_more_than_a_wave():
+def test_only_workers_who_would_be_idle_are_asked_ahead_of_need():
     scenario = sim.sweep("sd21", gpus=2, batch_size=4, strategy="ddp", workers=1).scenario
-    for size in (1, 2, WAVE):
+    for size, window in ((1, 0), (2, 2), (40, 40)):
         with Workers(scenario, size) as workers:
-            assert workers.reach(WAVE) == WAVE
-    with Workers(scenario, 40) as workers:
-        assert workers.reach(WAVE) == 40
+            assert workers.window == window
 
 
 def test_tasks_are_done_here_where_nobody_else_is_there():

@@ -19,10 +19,10 @@ from sim.explore.working.desk import Desk, Request, alike
 if TYPE_CHECKING:
     from sim.explore.sweep import Sweep
 
-LAG: Final = 4
-"""Points under way; how these come out decides about no other of them, so that results do not depend on who is quick."""
+LAG: Final = 3
+"""Places between a point and the last whose outcome decides on it; fixed, so that no result depends on who is quick."""
 UNSURE: Final = 2
-"""Points under way of a strategy of which nothing that fits is known yet, and so nothing is ruled out."""
+"""Places under way of a strategy of which no result is known, so that nothing of it is ruled out."""
 AHEAD: Final = 64
 """Points at the head of the queue that are bounded in full together."""
 OF_EACH: Final = 16
@@ -110,8 +110,8 @@ class _Queue:
     def fill(self) -> bool:
         """Decide on points until enough are under way, and ask about them; whether there are any."""
         count = len(self.under_way)
-        while len(self.under_way) < LAG and (alike := self._next()):
-            self.under_way.append([(point, self.request(point)) for point in alike])
+        while len(self.under_way) < LAG and (points := self._next()):
+            self.under_way.append([(point, self.request(point)) for point in points])
         fresh = chain.from_iterable(islice(self.under_way, count, None))
         self.desk.ask(request for _, request in fresh)
         return bool(self.under_way)
@@ -135,21 +135,21 @@ class _Queue:
 
     def _taken(self, place: int) -> list[Point]:
         """The point at a place, and those right behind it that replay one plan first; they leave the queue."""
-
-        def shared(point: Point) -> Asked:
-            return alike(_asked(self.sweep, [point])[0])
-
-        plan, alike_ones = shared(self.points[place]), list[Point]()
+        first, taken = self._plan(self.points[place]), list[Point]()
         for point in islice(self.points, place, None):
-            if shared(point) != plan or self._is_rough(point) or not self._matters(point):
+            if self._plan(point) != first or self._is_rough(point) or not self._matters(point):
                 break
-            alike_ones.append(point)
-        del self.points[place : place + len(alike_ones)]
-        return alike_ones
+            taken.append(point)
+        del self.points[place : place + len(taken)]
+        return taken
+
+    def _plan(self, point: Point) -> Asked:
+        """What is replayed first of a point."""
+        return alike(_asked(self.sweep, [point])[0])
 
     def promising(self) -> Iterator[Point]:
-        """The points that come next, as far as that is known."""
-        return (point for point in self.points if self._matters(point) and not self._is_rough(point))
+        """The points that come next, by what is known so far."""
+        return (p for p in self.points if self._matters(p) and not self._waits(p) and not self._is_rough(p))
 
     def _limit(self, point: Point) -> float:
         """The score from which on a point does not matter; recommended points and others apart."""

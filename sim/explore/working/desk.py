@@ -50,13 +50,13 @@ class Desk:
                 tasks.append(Task(left, rough=rough))
         for task in tasks:
             self.workers.submit(task)
-        left = len(tasks)
-        while left:
+        still_open = len(tasks)
+        while still_open:
             for task, answers in self.workers.finished():
                 if task.limits_s is not None:
                     self._take(task, answers)
                     continue
-                left -= 1
+                still_open -= 1
                 self._keep(task, answers)
                 for asked, answer in zip(task.points, answers, strict=True):
                     assert not isinstance(answer, Answer)
