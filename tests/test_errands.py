@@ -1,6 +1,7 @@
 """Errands: what a verdict replays is the same whoever replays it."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -34,6 +35,17 @@ def test_errands_come_back_in_their_order_from_processes_of_their_own(swept):
 def test_a_sweep_of_one_worker_makes_its_errands_itself():
     alone = sim.sweep("sd21", gpus=8, strategy="gpipe", workers=1)
     assert errands_done(alone, (by_process, (1,)), (by_process, (2,))) == [(1, os.getpid()), (2, os.getpid())]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_is_done_meanwhile_is_done_here_and_once(swept, workers):
+    done = []
+    asked = replace(swept, workers=workers)
+    told = errands_done(
+        asked, (by_process, (1,)), (by_process, (2,)), meanwhile=lambda: done.append(os.getpid())
+    )
+    assert [number for number, _ in told] == [1, 2]
+    assert done == [os.getpid()]
 
 
 def test_an_errand_that_is_refused_says_so_here(swept):

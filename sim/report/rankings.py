@@ -39,14 +39,18 @@ NO_BEST: Final = "best: none; every point that fits leaves seams, which is not r
 
 def print_rows_json(answer: Sweep | Scaling) -> None:
     """Print all rows as one JSON list; that of each sweep's recommended point also holds its verdict."""
-    items: list[dict[str, Any]] = []
-    for sweep in answer if isinstance(answer, Scaling) else (answer,):
-        own, verdict = rows(sweep), verdict_of(sweep)
-        if verdict is not None:
-            best = next(one for one in own if one["status"] == "simulated" and one.get("recommended", True))
-            best["verdict"] = verdict.to_json()
-        items += own
-    print(json.dumps(items, allow_nan=False))
+    sweeps = answer if isinstance(answer, Scaling) else (answer,)
+    print(json.dumps([row for sweep in sweeps for row in _rows_with_verdict(sweep)], allow_nan=False))
+
+
+def _rows_with_verdict(sweep: Sweep) -> list[dict[str, Any]]:
+    """The rows of a sweep, made while others work on its verdict."""
+    own: list[dict[str, Any]] = []
+    verdict = verdict_of(sweep, meanwhile=lambda: own.extend(rows(sweep)))
+    if verdict is not None:
+        best = next(one for one in own if one["status"] == "simulated" and one.get("recommended", True))
+        best["verdict"] = verdict.to_json()
+    return own
 
 
 def print_sweep(sweep: Sweep, note: str = "") -> None:

@@ -1,7 +1,7 @@
 """Verdicts: what a sweep recommends, how sure that is, and what would change it."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from html import escape
 from typing import Any, Final
@@ -295,14 +295,15 @@ def _short(result: Result) -> dict[str, Any]:
     return {key: found[key] for key in keys}
 
 
-def verdict_of(sweep: Sweep) -> Verdict | None:
+def verdict_of(sweep: Sweep, meanwhile: Callable[[], object] = lambda: None) -> Verdict | None:
     """The verdict of a sweep; None where no point that is recommended fits.
 
     What would change it is simulated: up to four points, for each of up to three changes; of more images at once what
-    a sweep needs.
+    a sweep needs. While other processes do that, this one does ``meanwhile``.
     """
     best = sweep.best_point()
     if best is None or best.result is None:
+        meanwhile()
         return None
     values = tried(sweep.points)
     by_memory = sweep.objective == "memory"
@@ -320,6 +321,7 @@ def verdict_of(sweep: Sweep) -> Verdict | None:
             *([] if runs_in else [(best_started, (sweep, best))]),
             *([(fastest_of, (sweep,))] if by_memory else []),
             *changes_asked(sweep, best),
+            meanwhile=meanwhile,
         )
     )
     account, runnable = next(told), None if runs_in else next(told)

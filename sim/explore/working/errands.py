@@ -29,15 +29,27 @@ class Errand(NamedTuple):
         return [self.call(*self.given)]
 
 
-def errands_done(sweep: Sweep, *calls: tuple[Callable[..., Any], tuple[Any, ...]]) -> list[Any]:
+def errands_done(
+    sweep: Sweep,
+    *calls: tuple[Callable[..., Any], tuple[Any, ...]],
+    meanwhile: Callable[[], object] = lambda: None,
+) -> list[Any]:
     """What calls about a sweep give, in their order; longest first is fastest.
 
     They are made by as many processes as worked on the sweep where processes start at once, and else here.
+
+    Args:
+        sweep: what they are about.
+        calls: functions, with what is given to them.
+        meanwhile: what this process does itself before it waits for them.
     """
     count = min(sweep.workers, len(calls))
     if count == 1 or get_start_method() != "fork":
+        meanwhile()
         return [call(*given) for call, given in calls]
     with Workers[Errand](sweep.scenario, count) as staff:
-        errands = (Errand(number, call, given) for number, (call, given) in enumerate(calls))
-        told = {errand.number: answer for errand, (answer,) in staff.run(errands)}
+        for number, (call, given) in enumerate(calls):
+            staff.submit(Errand(number, call, given))
+        meanwhile()
+        told = {errand.number: answer for errand, (answer,) in staff.run(())}
     return [told[number] for number in range(len(calls))]
