@@ -15,11 +15,6 @@ from simpy.events import NORMAL
 class Moving(Protocol):
     """A collective under way."""
 
-    @property
-    def is_through(self) -> bool:
-        """Whether all its chunks have moved."""
-        ...
-
     def go_on(self) -> float | None:
         """Move the next chunks; when the last of them has, in seconds, or None where the collective has ended."""
         ...
@@ -33,11 +28,11 @@ class Clock(simpy.Environment):
         heappush(self._queue, (moment, NORMAL, next(self._eid), event))
 
     def then(self, due: "Due", moment: float) -> "Due | None":
-        """Schedule a collective; if another moves chunks before it, and before all else, that one, now its turn."""
+        """Schedule a collective; if another comes before it, and before all else, that one, now its turn."""
         entry = moment, NORMAL, next(self._eid), due
         first = self._queue[0] if self._queue else entry
         follower = first[3]
-        if first < entry and type(follower) is Due and not follower.move.is_through:
+        if first < entry and type(follower) is Due:
             self._now = heapreplace(self._queue, entry)[0]
             return follower
         heappush(self._queue, entry)

@@ -302,11 +302,6 @@ class _Move:
             stream.begin(self, self._start)
         self._due.come_at(self._start + route.fixed_s + (0.0 if self._way.chunks else route.wire_s))
 
-    @property
-    def is_through(self) -> bool:
-        """Whether all its chunks have moved."""
-        return self._chunk == self._way.chunks
-
     def go_on(self) -> float | None:
         """Move the next chunks; when the last of them has, in seconds, or None where the collective has ended."""
         env = self._due.env
