@@ -6,19 +6,20 @@ counter, so two runs of a plan are identical to the bit.
 """
 
 import gc
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from heapq import heappush
 from itertools import chain, islice
 from math import inf, ulp
 from operator import itemgetter
 from typing import Final
 
 import simpy
+from simpy.events import NORMAL
 
 from profiles.checks import sum_in_order
 from profiles.errors import DeadlockError
 from sim.replay.ahead import NEVER, Ahead
-from sim.replay.clock import Clock, Due
 from sim.replay.streams import Stream, streams_of
 from sim.replay.ways import Leg, ways_of
 from strategies.plans.network import Network
@@ -65,7 +66,7 @@ class _Replay:
     """State of one replay: the clocks of all ports, and what was sent and has arrived."""
 
     def __init__(self, wiring: Wiring, network: Network) -> None:
-        self.env = Clock()
+        self.env = _Clock()
         self.wiring = wiring
         self.plan = plan = wiring.plan
         count = len(wiring.sources)
@@ -174,7 +175,7 @@ class _Replay:
                 yield from self._run_early(device, start - now, index, beside)
             elif not runs:
                 work_s = op.duration_s
-                work_s = beside.estimate_s(work_s, start) if beside is not None and beside.moves else work_s
+                work_s = beside.estimate_s(work_s, start) if beside is not None and beside.until else work_s
                 yield timeout(start - now + work_s)
             if beside is not None and beside.last_s > start and index not in early:
                 yield from self._finish(op.duration_s, start, beside)
@@ -275,45 +276,65 @@ class _Replay:
         self.done[number].succeed()
 
 
+class _Clock(simpy.Environment):
+    """An environment in which an event can be scheduled for a moment, where a delay would round."""
+
+    def schedule_at(self, event: simpy.Event, moment: float) -> None:
+        """Let an event happen at a moment."""
+        heappush(self._queue, (moment, NORMAL, next(self._eid), event))
+
+
+class _Due(simpy.Event):
+    """A timeout that comes again and again, where a new one each time would cost more than what it calls."""
+
+    env: _Clock
+
+    def __init__(self, env: _Clock, call: Callable[[simpy.Event], None]) -> None:
+        super().__init__(env)
+        self._ok, self._value, self._calls = True, None, [call]
+
+    def come_at(self, moment: float) -> None:
+        """Come at a moment."""
+        self.callbacks = self._calls
+        self.env.schedule_at(self, moment)
+
+    def stop(self) -> None:
+        """Let go of what it calls: whoever holds what holds it is freed at once, without the garbage collector."""
+        self._calls = []
+
+
 class _Move:
-    """One collective under way: chunk by chunk; each ends when what is above its cards has carried it too.
+    """One collective under way: chunk by chunk; each ends when what is above its cards has carried it too."""
 
-    Attributes:
-        until_s: when it ends, if nothing delays it any more.
-    """
-
-    __slots__ = (
-        "_chunk", "_clocks", "_due", "_number", "_replay", "_route", "_start", "_streams", "_way", "until_s",
-    )  # fmt: skip
+    __slots__ = ("_chunk", "_clocks", "_due", "_number", "_replay", "_route", "_start", "_streams", "_way")
 
     def __init__(self, replay: _Replay, number: int, streams: list[Stream]) -> None:
         self._replay, self._number, self._streams = replay, number, streams
-        self._clocks, self._due = replay.clocks, Due(replay.env, self)
+        self._clocks, self._due = replay.clocks, _Due(replay.env, self._go_on)
         self._route = replay.collective_routes[number]
         self._way = replay.ways[id(self._route)]
         self._start = replay.env.now
-        self.until_s = self._start + (self._route.fixed_s + self._route.wire_s)
         self._chunk = 0
 
     def begin(self) -> None:
         """Occupy the streams, and go on the wire after what comes before it."""
         route = self._route
         for stream in self._streams:
-            stream.begin(self, self._start)
+            stream.begin(self._number, self._start, route.fixed_s + route.wire_s)
         self._due.come_at(self._start + route.fixed_s + (0.0 if self._way.chunks else route.wire_s))
 
-    def go_on(self) -> float | None:
-        """Move the next chunks; when the last of them has, in seconds, or None where the collective has ended."""
+    def _go_on(self, _: simpy.Event) -> None:
+        """Move the next chunks, or end where all have moved."""
         env = self._due.env
         if self._chunk < self._way.chunks:
-            return self._carry(env.now, env.peek())
-        self._end(env.now)
-        return None
+            self._due.come_at(self._carry(env.now, env.peek()))
+        else:
+            self._end(env.now)
 
     def _end(self, now: float) -> None:
         self._due.stop()
         for stream in self._streams:
-            stream.end(self, now)
+            stream.end(self._number, now)
         self._replay.end_collective(self._number, self._start)
 
     def _carry(self, now: float, following: float) -> float:
@@ -351,7 +372,8 @@ class _Move:
                 nearest_s = came_s - max(messages_s[port], chunks_s[port])
             chunks_s[port] = before
         replay.nearest_s = nearest_s
-        self.until_s = begin + self._route.wire_s * (chunks - chunk + 1) / chunks
+        for stream in self._streams:
+            stream.until[self._number] = begin + self._route.wire_s * (chunks - chunk + 1) / chunks
         self._chunk = chunk
         return now
 

@@ -1,15 +1,8 @@
 """Streams: the communication streams of devices, whose collectives slow down the compute beside them."""
 
 from math import inf
-from typing import Protocol
 
 from strategies.plans.plan import Plan
-
-
-class Moving(Protocol):
-    """A collective that runs, and until when it does at least, in seconds."""
-
-    until_s: float
 
 
 class Stream:
@@ -17,29 +10,29 @@ class Stream:
 
     Attributes:
         slowdown: of compute beside a collective.
-        moves: the collectives that run.
+        until: for each collective that runs until when it does at least.
         last_s: when the last collective has ended; infinite while one runs.
     """
 
-    __slots__ = ("_spans", "last_s", "moves", "slowdown")
+    __slots__ = ("_spans", "last_s", "slowdown", "until")
 
     def __init__(self, slowdown: float) -> None:
         self.slowdown = slowdown
-        self.moves: list[Moving] = []
+        self.until: dict[int, float] = {}
         self.last_s = -inf
         self._spans: list[list[float]] = []
 
-    def begin(self, move: Moving, now: float) -> None:
-        """A collective begins."""
-        if not self.moves:
+    def begin(self, number: int, now: float, at_least_s: float) -> None:
+        """A collective begins; it takes at least so long."""
+        if not self.until:
             self._spans.append([now, inf])
             self.last_s = inf
-        self.moves.append(move)
+        self.until[number] = now + at_least_s
 
-    def end(self, move: Moving, now: float) -> None:
+    def end(self, number: int, now: float) -> None:
         """A collective ends."""
-        self.moves.remove(move)
-        if not self.moves:
+        del self.until[number]
+        if not self.until:
             self._spans[-1][1] = self.last_s = now
 
     def done_s(self, start: float, now: float) -> float:
@@ -53,10 +46,9 @@ class Stream:
 
     def estimate_s(self, work_s: float, now: float) -> float:
         """The seconds until work is done if no other collective begins; never too long."""
-        moves = self.moves
-        if not moves:
+        if not self.until:
             return work_s
-        until = moves[0].until_s if len(moves) == 1 else max([move.until_s for move in moves])
+        until = next(iter(self.until.values())) if len(self.until) == 1 else max(self.until.values())
         if until <= now:
             return work_s
         beside = min(work_s * self.slowdown, until - now)

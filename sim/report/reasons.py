@@ -261,9 +261,7 @@ def _pace_words(trace: Trace, way: Way) -> str:
     return f"each moves {plain(pace / GB, 2)} GB/s, of {of}"
 
 
-def _idle_reason(
-    strategy: AnyStrategy, scenario: AnyScenario, result: Result, idle: float
-) -> Iterator[str]:
+def _idle_reason(strategy: AnyStrategy, scenario: AnyScenario, result: Result, idle: float) -> Iterator[str]:
     """How many stages the pipeline of the first job has, where they wait for one another."""
     if idle < COUNTS:
         return
