@@ -57,6 +57,11 @@ def _hash(content: bytes) -> str:
 
 def inputs_of(scenario: AnyScenario) -> dict[str, str]:
     """Hashes of the model, cluster, device and stack of a scenario, and of the run measured of them, if any."""
+    known: dict[str, str] = scenario.remember("inputs", lambda: _inputs_of(scenario))
+    return dict(known)
+
+
+def _inputs_of(scenario: AnyScenario) -> dict[str, str]:
     cluster = scenario.cluster
     around = tuple(getattr(cluster, item.name) for item in fields(cluster) if item.name != "device")
     inputs: dict[str, object] = {

@@ -28,14 +28,16 @@ LONG_STEPS: Final = 40
 """Runs of at most so many steps are replayed whole where cards share switches or no bound says when they are steady."""
 FIRST_MICRO_BATCHES: Final = 6
 """Micro-batches that are replayed of an iteration that has at least twice as many: the fewest that can be compared."""
-FIRST_STEPS: Final = 6
+FIRST_STEPS: Final = 5
 """Steps beyond the warm-up that are replayed first; twice as many where these do not come to repeat one another."""
 SETTLED: Final = 9 / 8
 """Steps that a run takes to become steady, over those of its bound, which knows no shared ports."""
 LEAST_TIMES: Final = 4 / 3
 """A run is at least so many times as long as what is replayed of it; else all of it is."""
-ALIKE: Final = 3
+ALIKE: Final = 2
 """Successive steps that have to repeat the one before."""
+ALIKE_MICRO_BATCHES: Final = 3
+"""The same of micro-batches."""
 LAST: Final = 2
 """Steps at the end that are not looked at: nothing follows them."""
 TOLERANCE: Final = 1e-9
@@ -80,13 +82,13 @@ def _step(shorter: Plan, trace: Trace, network: Network) -> Measures:
     tensors = _last(len(shorter.tensors), len(trace.plan.tensors))
     sent = (of.size_bytes for of in trace.wiring.transfers if of is not None and of.tensor in tensors)
     p2p_bytes = sum_in_order(sent) * trace.plan.placement.copies
-    return replace(_work(shorter, trace, network), p2p_bytes=p2p_bytes)
+    return replace(_work(shorter, trace, network, ALIKE), p2p_bytes=p2p_bytes)
 
 
-def _work(shorter: Plan, trace: Trace, network: Network) -> Measures:
+def _work(shorter: Plan, trace: Trace, network: Network, alike: int) -> Measures:
     """Measures of the ops and collectives of one step, the last that was looked at."""
     counts = zip(map(len, shorter.ops), map(len, trace.plan.ops), strict=True)
-    each, window = _window(len(shorter.collectives), len(trace.plan.collectives))
+    each, window = _window(len(shorter.collectives), len(trace.plan.collectives), alike)
     ops, last = enumerate(_last(*of) for of in counts), window[len(window) - each :]
     added_s = collective_s(trace, window) - collective_s(trace, window[: len(window) - each])
     return replace(piece(trace, wire_spans(trace), ops, last, network), collective_s=added_s)
@@ -105,10 +107,10 @@ def with_all_micro_batches(shorter: Plan, trace: Trace, count: int, network: Net
     """
     if any(trace.wiring.transfers) or any(_hosts_s(shorter, trace.plan)):
         return None
-    period_s = _one_lag_s(trace, [*_lags_s(shorter, trace)])
+    period_s = _one_lag_s(trace, [*_lags_s(shorter, trace, ALIKE_MICRO_BATCHES)])
     if period_s is None or not _hold_alike(shorter, trace):
         return None
-    return grown(Measures.of(trace), count, period_s, _work(shorter, trace, network))
+    return grown(Measures.of(trace), count, period_s, _work(shorter, trace, network, ALIKE_MICRO_BATCHES))
 
 
 def grows_in_one_place(shorter: Plan, longer: Plan) -> bool:
@@ -144,11 +146,11 @@ def _looks_of_collectives(collectives: Iterable[Collective]) -> Looks:
     ]
 
 
-def _window(shorter: int, longer: int) -> tuple[int, range]:
+def _window(shorter: int, longer: int, alike: int = ALIKE) -> tuple[int, range]:
     """How many items a step has of those that runs count, and the items whose likes in the next step are compared."""
     each = longer - shorter
     end = longer - LAST * each
-    return each, range(max(0, end - ALIKE * each), end)
+    return each, range(max(0, end - alike * each), end)
 
 
 def _last(shorter: int, longer: int) -> range:
@@ -157,15 +159,15 @@ def _last(shorter: int, longer: int) -> range:
     return window[len(window) - each :]
 
 
-def _lags_s(shorter: Plan, trace: Trace) -> Iterator[float]:
+def _lags_s(shorter: Plan, trace: Trace, alike: int = ALIKE) -> Iterator[float]:
     """Seconds from ops and collectives to their likes in the next step; infinite where they have none."""
     for device, (before, ops) in enumerate(zip(shorter.ops, trace.plan.ops, strict=True)):
-        each, window = _window(len(before), len(ops))
+        each, window = _window(len(before), len(ops), alike)
         for times in (trace.starts[device], trace.ends[device]):
             yield from (times[index + each] - times[index] for index in window)
         if any(ops[index][1:2] != ops[index + each][1:2] for index in window):
             yield float("inf")
-    each, window = _window(len(shorter.collectives), len(trace.plan.collectives))
+    each, window = _window(len(shorter.collectives), len(trace.plan.collectives), alike)
     for index in window:
         yield from (
             b - a for a, b in zip(trace.collectives[index], trace.collectives[index + each], strict=True)
@@ -195,7 +197,7 @@ def _hosts_s(shorter: Plan, plan: Plan) -> Iterator[float]:
 def _hold_alike(shorter: Plan, trace: Trace) -> bool:
     """Whether each device holds as many bytes in the middle of an op as in that of its like in the next step."""
     for device, (before, ops) in enumerate(zip(shorter.ops, trace.plan.ops, strict=True)):
-        each, window = _window(len(before), len(ops))
+        each, window = _window(len(before), len(ops), ALIKE_MICRO_BATCHES)
         starts, ends = (
             np.array(times[device][window.start : window.stop + each]) for times in (trace.starts, trace.ends)
         )

@@ -18,7 +18,7 @@ from profiles.machines.collectives import sent_bytes
 from profiles.units import GB
 from sim.explore.points import Asked, Point
 from sim.explore.sweep import Sweep
-from sim.outcomes.parts import Part, main_part, measured_parts, replay_parts
+from sim.outcomes.parts import Part, jobs, main_part, measured_parts, replay_parts
 from sim.outcomes.results import Result
 from sim.outcomes.runs import run_point, weigh
 from sim.replay.metrics import busy_s as computing_s
@@ -109,7 +109,7 @@ def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> 
         *_host_reason(scenario, found.host - stepped),
         *_wire_reasons(parts, found.wire),
         *_slowed_reason(parts, found.slowed, result),
-        *_idle_reason(result, found.idle, parts),
+        *_idle_reason(strategy, scenario, result, found.idle),
         *_encoding_reason(strategy, scenario, parts),
     )
     busy = f"GPUs compute {found.compute - found.slowed:.0%} {BUSY}"
@@ -261,13 +261,13 @@ def _pace_words(trace: Trace, way: Way) -> str:
     return f"each moves {plain(pace / GB, 2)} GB/s, of {of}"
 
 
-def _idle_reason(result: Result, idle: float, parts: Replayed) -> Iterator[str]:
+def _idle_reason(strategy: AnyStrategy, scenario: AnyScenario, result: Result, idle: float) -> Iterator[str]:
     """How many stages the pipeline of the first job has, where they wait for one another."""
     if idle < COUNTS:
         return
-    first_job = [part for part in parts() if part.variant.job == 0]
-    own = result.stages[: len(main_part(first_job).phase.plan.stages)]
-    stages = {tuple(stage["devices"]) for stage in own}
+    first_job, *_ = jobs(strategy, scenario)
+    devices = (tuple(stage["devices"]) for stage in result.stages)
+    stages = {own for own in devices if own[0] < first_job[1].workload.num_gpus}
     if len(stages) > 1:
         yield f"{idle:.0%} of the time the {len(stages)} stages of the pipeline wait for one another"
 
