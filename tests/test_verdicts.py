@@ -85,7 +85,7 @@ def test_a_bar_is_as_full_as_its_shares():
     assert bar(0.25, 0.25, 0.25, marks="█▓▒") == "█" * 5 + "▓" * 5 + "▒" * 5 + "░" * 5
 
 
-def test_what_would_change_the_answer_is_what_a_run_of_it_gives(trained, verdict):
+def test_what_would_change_the_answer_is_no_less_than_what_runs_of_the_best_give(trained, verdict):
     names = [change.name for change in verdict.changes]
     assert names == ["checkpointing", "encoders cached", "twice the link between nodes"]
     options = ({"checkpointing": "block"}, {"frozen": "cached"}, {})
@@ -98,9 +98,8 @@ def test_what_would_change_the_answer_is_what_a_run_of_it_gives(trained, verdict
             if found.fits_memory:
                 times[point.name] = found
         best = max(times, key=lambda name: times[name].samples_per_s)
-        assert change.strategy == best
-        assert change.speed == times[best].samples_per_s / verdict.best.samples_per_s
-        assert change.stays == (best == verdict.best.strategy)
+        assert change.speed >= times[best].samples_per_s / verdict.best.samples_per_s
+        assert change.stays == (change.strategy == verdict.best.strategy)
 
 
 def test_the_least_memory_is_told_with_what_it_costs_in_speed():
@@ -111,7 +110,7 @@ def test_the_least_memory_is_told_with_what_it_costs_in_speed():
     ratio = fastest.samples_per_s / sweep.best.samples_per_s
     assert f": {ratio:.1f} x as fast, {fastest.iteration_s * 1e3:,.1f} ms in " in told["fastest"]
     checkpointing = told["if"]
-    assert checkpointing.startswith("no checkpointing: 1.")
+    assert checkpointing.startswith("no checkpointing: at most 1.")
     assert " x the memory, 1." in checkpointing
 
 
@@ -120,7 +119,12 @@ def test_a_change_says_what_becomes_of_the_answer():
     assert change.words("ddp") == "1.50 x the speed, ddp stays"
     assert replace(change, stays=False).words("spp") == "1.50 x the speed, ddp instead of spp"
     assert replace(change, stays=False, tie=True).words("spp") == "1.50 x the speed, ddp first, spp a tie"
-    assert replace(change, strategy=None).words("spp") == "none of the best few fits"
+    assert replace(change, exact=False).words("ddp") == "at least 1.50 x the speed, ddp stays"
+    assert replace(change, exact=False).words("ddp", "memory").startswith("at most 1.00 x the memory, 1.50 x")
+    assert change.words("ddp", "cost") == "1.50 x the throughput, ddp stays"
+    assert replace(change, strategy=None).words("spp") == "none fits"
+    short = "none of the nearest points fits; --c looks at all"
+    assert replace(change, strategy=None, exact=False).words("spp") == short
 
 
 def test_the_link_that_is_doubled_is_the_one_that_is_used(trained, drawn):
@@ -142,7 +146,15 @@ def test_a_change_under_which_nothing_fits_says_so():
         sim.load_cluster("p4de"), device=replace(sim.load_cluster("p4de").device, memory_bytes=30 * 2**30)
     )
     sweep = sim.sweep(
-        "sd21", tight, 8, batch_size=128, frozen="cached", checkpointing="full", strategy="ddp", workers=1
+        "sd21",
+        tight,
+        8,
+        batch_size=128,
+        frozen="cached",
+        checkpointing="full",
+        strategy="ddp",
+        workers=1,
+        micro_batches=1,
     )
     changes = {change.name: change for change in sweep.verdict.changes}
     without = run_point(

@@ -1,4 +1,4 @@
-"""Changes: what would change the answer of a sweep, by simulating its best few points again.
+"""Changes: what would change the answer of a sweep, by looking again at its points that come nearest.
 
 Where other degrees are best of what is changed, as of more images at once, its strategies are swept over again.
 """
@@ -11,9 +11,11 @@ from typing import Any, Final, NamedTuple
 from profiles.errors import InfeasibleError, InputError, counted
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import DEFAULT_STACK, load_stack
+from sim.explore.answers import bounds_of, take_bounds
 from sim.explore.legality import within
 from sim.explore.points import Asked, Point, find_points
 from sim.explore.sweep import Sweep, objectives, run_sweep
+from sim.outcomes.phrases import OUT_OF_MEMORY
 from sim.outcomes.results import Result
 from sim.outcomes.runs import run_within
 from sim.report.descriptions import how, tried
@@ -23,7 +25,9 @@ from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario
 
 CONTENDERS: Final = 4
-"""Strategies whose best points are simulated again; where cost is ranked by those on every number of GPUs."""
+"""Strategies whose best points are looked at again; where cost is ranked by those on every number of GPUs."""
+NEAR: Final = 20
+"""Points besides, which come next of those strategies; and as many that lack memory, where a change frees some."""
 SWEPT: Final = 150
 """Points that may fit, of the most of a sweep that is swept over again: half a second; of more it would take longer."""
 IMAGES: Final = 4
@@ -44,7 +48,8 @@ class Change:
         tie: whether the answer ties with the new best.
         memory: peak memory over that of the answer as it is.
         num_gpus: GPUs of that best where they are more or fewer than the answer's; else None.
-        how: parameters of that best in words, where the answer's strategy stays with others; else empty.
+        how: parameters of that best in words that are not the answer's, where its strategy stays; else empty.
+        exact: whether all points were looked at; else another may be better still.
     """
 
     name: str
@@ -56,14 +61,16 @@ class Change:
     memory: float = 1.0
     num_gpus: int | None = None
     how: str = ""
+    exact: bool = True
 
     def words(self, answer: str, objective: str = "throughput") -> str:
         """What becomes of an answer, in words."""
         if self.strategy is None:
-            return "none of the best few fits"
-        speed = f"{self.speed:.2f} x the speed"
-        if objective == "memory":
-            speed = f"{self.memory:.2f} x the memory, {speed}"
+            asked = f"; {self.flags} looks at all" if self.flags else ""
+            return "none fits" if self.exact else f"none of the nearest points fits{asked}"
+        most, least = ("", "") if self.exact else ("at most ", "at least ")
+        speed = f"{self.speed:.2f} x the {'throughput' if objective == 'cost' else 'speed'}"
+        speed = f"{most}{self.memory:.2f} x the memory, {speed}" if objective == "memory" else least + speed
         where = "" if self.num_gpus is None else f" on {counted(self.num_gpus, 'GPU')}"
         if self.stays:
             return f"{speed}, {answer} stays{where}" + (f" with {self.how}" if self.how else "")
@@ -77,6 +84,7 @@ class Variation(NamedTuple):
 
     Attributes:
         recomputes: whether that is what is recomputed.
+        frees: whether points may fit then that did not.
         regrouped: whether other degrees are best then than before.
     """
 
@@ -84,6 +92,7 @@ class Variation(NamedTuple):
     flags: str
     scenario: AnyScenario
     recomputes: bool = False
+    frees: bool = False
     regrouped: bool = False
 
 
@@ -118,11 +127,11 @@ def _of_training(scenario: Scenario) -> Iterator[Variation]:
     other = "block" if workload.checkpointing == "none" else "none"
     name = "no checkpointing" if other == "none" else "checkpointing"
     changed = replace(scenario, workload=replace(workload, checkpointing=other))
-    yield Variation(name, f"--checkpointing {other}", changed, recomputes=True)
+    yield Variation(name, f"--checkpointing {other}", changed, recomputes=True, frees=other != "none")
     if any(scenario.model.components[i].cacheable for i in scenario.model.frozen):
         other = "online" if workload.frozen == "cached" else "cached"
         changed = replace(scenario, workload=replace(workload, frozen=other))
-        yield Variation(f"encoders {other}", f"--frozen {other}", changed)
+        yield Variation(f"encoders {other}", f"--frozen {other}", changed, frees=other == "cached")
 
 
 def _of_sampling(scenario: SamplingScenario) -> Iterator[Variation]:
@@ -150,20 +159,34 @@ def _of_decoding(scenario: SamplingScenario, num_gpus: int) -> Iterator[Variatio
 
 
 def changes_asked(sweep: Sweep, answer: Point) -> list[tuple[Callable[..., Change], tuple[Any, ...]]]:
-    """The calls that give what would change an answer: what becomes of it and of the best of other strategies."""
+    """The calls that give what would change an answer: what becomes of it and of what comes next."""
     assert answer.result is not None
-    points, asked = contenders(sweep, answer), sweep.scenario
+    near, short, asked = *nearest(sweep, answer), sweep.scenario
     if isinstance(asked, Scenario):
         own = asked.workload.checkpointing
-        points = [replace(point, checkpointing=point.checkpointing or own) for point in points]
+        near, short = ([replace(p, checkpointing=p.checkpointing or own) for p in of] for of in (near, short))
         asked = asked.with_checkpointing(answer.checkpointing or own)
     bare, names = replace(sweep, points=[]), tuple(dict.fromkeys(point.name for point in sweep.points))
     few = sum(point.reason is None for point in sweep.points) <= SWEPT
     return [
-        (_regrouped, (one, bare, names, answer)) if one.regrouped else (_change, (one, bare, points))
+        (_regrouped, (one, bare, names, answer))
+        if one.regrouped
+        else (_change, (one, bare, near + short * one.frees))
         for one in variations(asked, answer.result.num_gpus)
         if few or not one.regrouped
     ]
+
+
+def nearest(sweep: Sweep, answer: Point) -> tuple[list[Point], list[Point]]:
+    """The answer and what comes next to it, and points of its strategy that lack least memory."""
+    first = contenders(sweep, answer)
+    names, taken = {point.name for point in first}, {*map(id, first)}
+    there = [point for point in sweep.points if point.recommended and point.name in names]
+    others = [point for point in there if point.reason is None and id(point) not in taken]
+    others.sort(key=lambda point: point.least_score(sweep.objective))
+    short = [point for point in there if point.name == answer.name and point.kind == OUT_OF_MEMORY]
+    short.sort(key=lambda point: point.least_memory_bytes)
+    return first + others[:NEAR], short[:NEAR]
 
 
 def contenders(sweep: Sweep, answer: Point) -> list[Point]:
@@ -184,18 +207,37 @@ def contenders(sweep: Sweep, answer: Point) -> list[Point]:
 
 
 def _change(variation: Variation, sweep: Sweep, points: Sequence[Point]) -> Change:
-    objective = sweep.objective
-    if variation.recomputes:
-        points = [replace(point, checkpointing=None) for point in points]
-    first, *others = points
-    assert first.result is not None
-    answer = simulated_again(first, variation.scenario, inf)
-    best = answer
-    for point in others:
-        limit = inf if objective == "memory" else best.score(objective) / point.price(objective)
-        found = simulated_again(point, variation.scenario, limit)
-        best = min(best, found, key=lambda one: one.score(objective))
-    return _told(variation, sweep, first, answer, best)
+    """What becomes of an answer, the first of some points, where the best of them is looked for again."""
+    scenario, first = variation.scenario, points[0]
+    asked = dict.fromkeys(_asked_again(point, variation) for point in points)
+    fresh = [
+        Point(one.strategy, one.strategy.name, num_gpus=one.num_gpus, checkpointing=one.checkpointing)
+        for one in asked
+    ]
+    for one, point in zip(asked, fresh, strict=True):
+        take_bounds(point, bounds_of(one, scenario, rough=False), scenario.cluster.device.memory_bytes)
+    own = _best([point for point in fresh if point.name == first.name], scenario, sweep.objective)
+    best = _best([point for point in fresh if point.name != first.name], scenario, sweep.objective, own)
+    return replace(_told(variation, sweep, first, (own, best), fresh), exact=False)
+
+
+def _asked_again(point: Point, variation: Variation) -> Asked:
+    assert point.strategy is not None
+    recomputed = None if variation.recomputes else point.checkpointing
+    return Asked(point.strategy, point.num_gpus or variation.scenario.workload.num_gpus, recomputed)
+
+
+def _best(
+    points: list[Point], scenario: AnyScenario, objective: str, best: Point | None = None
+) -> Point | None:
+    """The best of points that were bounded, or what is as good already."""
+    for point in sorted(points, key=lambda point: point.least_score(objective)):
+        known = inf if best is None else best.score(objective)
+        if point.reason is None and point.least_score(objective) < known:
+            limit_s = inf if objective == "memory" else known / point.price(objective)
+            found = simulated_again(point, scenario, limit_s)
+            best = found if found.score(objective) < known else best
+    return best
 
 
 def _regrouped(variation: Variation, sweep: Sweep, names: Sequence[str], first: Point) -> Change:
@@ -203,28 +245,38 @@ def _regrouped(variation: Variation, sweep: Sweep, names: Sequence[str], first: 
     found = _swept(sweep, names, variation.scenario)
     ranked = [point for point in found.ranked() if point.status == "simulated"]
     own = next((point for point in ranked if point.name == first.name), None)
-    best = next(iter(ranked), None)
-    if own is None or best is None:
-        return _told(variation, sweep, first, replace(first, result=None), best)
-    if own.costs == best.costs:
-        best = own  # of two names of one result the answer's
-    change = _told(variation, sweep, first, own, best)
-    if not change.stays or own.parameters == first.parameters:
-        return change
-    assert own.result is not None
-    return replace(change, how=how(own.result, tried(found.points)))
+    return _told(variation, sweep, first, (own, next(iter(ranked), None)), found.points)
 
 
-def _told(variation: Variation, sweep: Sweep, first: Point, answer: Point, best: Point | None) -> Change:
-    """A change, by the answer before and after it and the best after it."""
-    if best is None or best.result is None or best.status != "simulated":
+def _told(
+    variation: Variation,
+    sweep: Sweep,
+    first: Point,
+    after: tuple[Point | None, Point | None],
+    among: Sequence[Point],
+) -> Change:
+    """A change, by the answer before it, and the best of its strategy and of all after it."""
+    own, best = after
+    if best is None or best.result is None:
         return Change(variation.name, variation.flags, None, 0.0, stays=False, tie=False)
     assert first.result is not None
-    speed = sweep.samples_per_s(best) / sweep.samples_per_s(first)
-    memory = best.result.peak_memory_bytes / first.result.peak_memory_bytes
-    tie = best is not answer and answer.tied(best, sweep.objective)
-    gpus = None if best.num_gpus == first.num_gpus else best.num_gpus
-    return Change(variation.name, variation.flags, best.name, speed, best is answer, tie, memory, gpus)
+    if own is not None and own.costs == best.costs:
+        best = own  # of two names of one result the answer's
+    assert best.result is not None
+    stays = best is own
+    same = {key for key, value in first.parameters.items() if best.parameters.get(key) == value}
+    words = how(best.result, tried(among), same | {"checkpointing"}) or how(best.result, tried(among))
+    return Change(
+        variation.name,
+        variation.flags,
+        best.name,
+        sweep.samples_per_s(best) / sweep.samples_per_s(first),
+        stays=stays,
+        tie=own is not None and not stays and own.tied(best, sweep.objective),
+        memory=best.result.peak_memory_bytes / first.result.peak_memory_bytes,
+        num_gpus=None if best.num_gpus == first.num_gpus else best.num_gpus,
+        how=words if stays and best.parameters != first.parameters else "",
+    )
 
 
 def fastest_of(sweep: Sweep) -> Result | None:
