@@ -27,7 +27,7 @@ def teams(make):
     (blocks,) = model.components
     own = replace(blocks, exchanges=tuple(e for e in blocks.exchanges if e.layer < 3))
     model = replace(model, components=(own,))
-    return make.scenario(model, training_scenes.node(make), 8, 16, checkpointing="selective")
+    return make.scenario(model, training_scenes.node(make), 8, 8, checkpointing="selective")
 
 
 def measured(strategy, scenario):
