@@ -3,7 +3,7 @@
 import re
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import ClassVar
@@ -11,14 +11,20 @@ from typing import ClassVar
 import pytest
 
 import sim
+from profiles.architectures.models import load_model
 from profiles.errors import DeadlockError, DiffusimWarning, InputError
+from profiles.machines.clusters import load_cluster
 from sim.explore.working import workers
 from sim.explore.working.workers import SERIAL_POINTS
+from sim.outcomes.runs import run_point
 from strategies import registry
-from strategies.orders.named import one_forward_one_backward_order
+from strategies.orders.named import gpipe_order, one_forward_one_backward_order
 from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, FORWARD, OPTIMIZER, StageAction
+from strategies.plans.workloads import TrainingWorkload
+from strategies.scenario import Scenario
 from strategies.templates.linear_pipeline import LinearPipeline
 from strategies.training.gpipe import GPipe
+from strategies.training.one_forward_one_backward import OneForwardOneBackward
 from strategies.training.zero_bubble import ZeroBubble
 
 TOY = Path(__file__).parent / "data" / "toy_pipeline.py"
@@ -38,6 +44,12 @@ def written(**own):
     space = {"__name__": __name__}
     exec(compile(TOY.read_text(encoding="utf-8"), "a cell", "exec"), space)
     return type("Pairs", (space["Pairs"],), {"__slots__": (), "__module__": __name__, **own})
+
+
+def scene(gpus, batch_size, self_conditioning):
+    """Training of SD 2.1, with nothing kept from an earlier use."""
+    workload = TrainingWorkload(gpus, batch_size, self_conditioning=self_conditioning)
+    return Scenario(load_model("sd21"), load_cluster("p4de"), workload)
 
 
 def test_a_class_with_its_parameters_beside_it_is_the_strategy_that_they_make():
@@ -72,6 +84,42 @@ def test_a_class_that_is_written_again_takes_the_place_of_the_first(given):
     again = written()
     sim.run("sd21", again, **SMALL)
     assert given == {"pairs": again}
+
+
+def test_a_class_that_is_written_again_is_asked_anew_of_a_scenario_that_knew_the_first():
+    measured = {"pipeline_degree": 4, "micro_batches": 128, "group_size": 4}
+    asked = {"gpus": 4, "batch_size": 128, "self_conditioning": 0.0}
+    eager = written(
+        order=lambda self: one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
+    )
+    again = written(order=lambda self: gpipe_order(self.pipeline_degree, self.micro_batches))
+    reused, fresh = scene(**asked), scene(**asked)
+    first = run_point(eager(**measured), reused)
+    second = run_point(again(**measured), reused)
+    assert second.times == run_point(again(**measured), fresh).times
+    assert second.expected == run_point(again(**measured), fresh).expected
+    assert second.peak_memory_bytes > 2 * first.peak_memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("partition", "optimal"), ("p2p", "blocking"), ("group_size", 4)]
+)
+def test_an_order_may_depend_on_any_field_but_for_those_that_its_class_says(field, value):
+    def order(self):
+        as_asked = getattr(self, field) == value
+        return (gpipe_order if as_asked else one_forward_one_backward_order)(4, self.micro_batches)
+
+    asked = {"gpus": 8, "batch_size": 256, "self_conditioning": 0.0}
+    own = type(
+        "Own", (OneForwardOneBackward,), {"name": "own", "depth_first": None, "order": order, "__slots__": ()}
+    )
+    points = [own(4, 128, 8), replace(own(4, 128, 8), **{field: value})]
+    fresh = [run_point(point, scene(**asked)) for point in points]
+    for turn in (1, -1):
+        reused = scene(**asked)
+        found = [run_point(point, reused) for point in points[::turn]][::turn]
+        assert [one.times for one in found] == [one.times for one in fresh]
+        assert [one.peak_memory_bytes for one in found] == [one.peak_memory_bytes for one in fresh]
 
 
 @pytest.mark.parametrize("name", ["gpipe", "pairs"])

@@ -51,7 +51,7 @@ class LinearPipeline(OrderedPipeline):
         layout = self.layout(scenario)
         if self.depth_first is not None:
             return pipeline_bound(layout, depth_first=self.depth_first)
-        return order_bound(layout, self.checked_order, self._own(), split=self.split)
+        return order_bound(layout, self.checked_order, self._order_key(), split=self.split)
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without."""

@@ -3,8 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from dataclasses import fields as dataclass_fields
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from strategies import parameters as fields
 from strategies.orders.excerpts import Excerpt, Repeats
@@ -14,24 +13,21 @@ from strategies.plans.actions import Rows
 from strategies.plans.plan import Plan
 from strategies.scenario import Scenario
 
-OF_LAYOUT: Final = (
-    "pipeline_degree", "micro_batches", "group_size", "partition", "p2p", "skip_route", "optimizer"
-)  # fmt: skip
-"""Fields that every strategy reads alike: they say how stages lie and exchange, not in which order they run."""
-
 
 @dataclass(frozen=True, slots=True)
 class OrderedPipeline(ABC):
     """Stages on the positions of a pipeline, in an order that does not depend on their times.
 
     A template adds where the stages lie, and what bounds them. ``split`` says that backwards come in two parts, ``I``
-    and ``W``.
+    and ``W``; ``order_fields``, which fields the order and the positions of the stages depend on: points that differ
+    in others share what follows. It holds for the very class that declares it; without it they depend on all.
     """
 
     name: ClassVar[str]
     task: ClassVar[str] = "train"
     summary: ClassVar[str]
     split: ClassVar[bool] = False
+    order_fields: ClassVar[tuple[str, ...]]
 
     pipeline_degree: int = fields.pipeline_degree()
     micro_batches: int = fields.micro_batches()
@@ -83,8 +79,7 @@ class OrderedPipeline(ABC):
 
     def repeats(self, scenario: Scenario) -> Repeats | None:
         """What of the order repeats itself; None where nothing does."""
-        key = ("repeats", self._own(), self.pipeline_degree, self.micro_batches)
-        return scenario.remember(key, lambda: Repeats.of(self.checked_order()))
+        return scenario.remember(("repeats", self._order_key()), lambda: Repeats.of(self.checked_order()))
 
     def plan(self, scenario: Scenario, excerpt: Excerpt | None = None) -> Plan:
         """The plan of one iteration, or of an excerpt of it."""
@@ -104,8 +99,8 @@ class OrderedPipeline(ABC):
         """The passes of each position, and how many micro-batches of each chain an excerpt leaves out."""
         return (self._rows(layout), 0) if excerpt is None else (excerpt.rows, excerpt.left_out)
 
-    def _own(self) -> tuple[Hashable, ...]:
-        """The name of the strategy and the fields of its own: with the layout, they say the order."""
-        return self.name, *(
-            getattr(self, item.name) for item in dataclass_fields(self) if item.name not in OF_LAYOUT
-        )
+    def _order_key(self) -> Hashable:
+        """Tells the order of this point from all others."""
+        cls = type(self)
+        names: tuple[str, ...] | None = vars(cls).get("order_fields")  # a subclass may order by more
+        return self if names is None else (cls, *(getattr(self, name) for name in names))

@@ -41,13 +41,13 @@ class StagedPipeline(OrderedPipeline):
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut."""
-        return order_bound(self.layout(scenario), self.checked_order, self._own(), split=self.split)
+        return order_bound(self.layout(scenario), self.checked_order, self._order_key(), split=self.split)
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without."""
         layout = self.layout(scenario)
-        key = ("in flight", self._own(), self.pipeline_degree, self.micro_batches)
-        return layout.least_memory_bytes(scenario.remember(key, self.in_flight), frozen_first=True)
+        in_flight = scenario.remember(("in flight", self._order_key()), self.in_flight)
+        return layout.least_memory_bytes(in_flight, frozen_first=True)
 
     def in_flight(self) -> Sequence[int]:
         """For each stage the micro-batches whose activations it holds when its position is fullest."""

@@ -15,6 +15,7 @@ class GPipe(LinearPipeline):
 
     name: ClassVar[str] = "gpipe"
     summary: ClassVar[str] = "all forwards, then all backwards, on equal blocks"
+    order_fields: ClassVar[tuple[str, ...]] = ("pipeline_degree", "micro_batches")
     depth_first: ClassVar[bool | None] = False
 
     optimizer: str = fields.optimizer()

@@ -21,6 +21,7 @@ class Interleaved(StagedPipeline):
 
     name: ClassVar[str] = "interleaved"
     summary: ClassVar[str] = "1F1B with several chunks of equal blocks on every position"
+    order_fields: ClassVar[tuple[str, ...]] = ("pipeline_degree", "micro_batches", "chunks")
 
     chunks: int = fields.parameter(2, "stages of each position; one would be 1f1b", minimum=2)
     partition: str = fields.partition("blocks")

@@ -18,6 +18,7 @@ class OneForwardOneBackward(LinearPipeline):
 
     name: ClassVar[str] = "1f1b"
     summary: ClassVar[str] = "FIFO-1F1B on equal blocks"
+    order_fields: ClassVar[tuple[str, ...]] = ("pipeline_degree", "micro_batches")
     depth_first: ClassVar[bool | None] = True
 
     optimizer: str = fields.optimizer()

@@ -100,7 +100,7 @@ class Pulse:
         def cut(pipeline: Pipeline) -> tuple[Cut, ...]:
             return (Cut(scenario.backbone_index, self._boundaries(pipeline), positions),)
 
-        key = (self.name, self.partition, self.waves, self.p2p)
+        key = (type(self), self.partition, self.waves, self.p2p)
         return Layout.once(scenario, Shape.of(self), key, self.skip_route, cut, distant_skips=True)
 
     def _boundaries(self, pipeline: Pipeline) -> tuple[int, ...]:

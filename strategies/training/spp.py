@@ -15,6 +15,7 @@ class SPP(LinearPipeline):
 
     name: ClassVar[str] = "spp"
     summary: ClassVar[str] = "FIFO-1F1B on the optimal partition"
+    order_fields: ClassVar[tuple[str, ...]] = ("pipeline_degree", "micro_batches")
     depth_first: ClassVar[bool | None] = True
 
     partition: str = fields.partition("optimal")

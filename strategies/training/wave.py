@@ -22,6 +22,7 @@ class Wave(StagedPipeline):
 
     name: ClassVar[str] = "wave"
     summary: ClassVar[str] = "stages of equal blocks laid out in waves (Hanayo)"
+    order_fields: ClassVar[tuple[str, ...]] = ("pipeline_degree", "micro_batches", "waves")
 
     waves: int = fields.parameter(1, "times the stages go down the positions and up again")
     partition: str = fields.partition("blocks")

@@ -17,6 +17,7 @@ class ZeroBubble(LinearPipeline):
 
     name: ClassVar[str] = "zero-bubble"
     summary: ClassVar[str] = "1F1B on equal blocks, gradients of weights put off (ZB-H1)"
+    order_fields: ClassVar[tuple[str, ...]] = ("pipeline_degree", "micro_batches")
     split: ClassVar[bool] = True
 
     optimizer: str = fields.optimizer()
