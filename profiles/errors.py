@@ -82,7 +82,7 @@ def _repr(value: object) -> str:
     try:
         return repr(value)
     except ValueError:
-        return f"a {type(value).__name__} of more digits than are read"
+        return "an integer of more digits than are read"
 
 
 def one_line(text: str, longest: int = 2000) -> str:

@@ -142,7 +142,7 @@ def test_sdxl_launches_60_and_60_and_35(make):
     patches = Patches.of(scenario)
     sizes = [size for _, size in patches._between_exchanges() if size]
     assert len(sizes) == 155
-    launched = [size for _, size in patches._pieces(Kind.DISPLACED)]
+    launched = [size for _, size in patches.pieces(Kind.DISPLACED)]
     assert launched == pytest.approx([sum(sizes[:60]), sum(sizes[60:120]), sum(sizes[120:])])
     kinds = Counter(e.kind for e in scenario.backbone.exchanges)
     assert (kinds["halo"], kinds["key_value"], kinds["statistics"]) == (39, 70, 46)
@@ -151,7 +151,7 @@ def test_sdxl_launches_60_and_60_and_35(make):
 def test_compute_is_the_same_in_steps_of_either_kind(make):
     patches = Patches.of(make.sampling(blocks(text_tokens=64), make.cluster(), GPUS))
     seconds = [
-        sum(seconds for seconds, _ in patches._pieces(kind)) for kind in (Kind.SYNCHRONOUS, Kind.DISPLACED)
+        sum(seconds for seconds, _ in patches.pieces(kind)) for kind in (Kind.SYNCHRONOUS, Kind.DISPLACED)
     ]
     text = 64 / (ROWS**2 + 64)
     assert seconds == pytest.approx([LAYERS * LAYER_S * ((1 - text) / GPUS + text)] * 2)

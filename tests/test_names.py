@@ -116,7 +116,7 @@ def test_values_are_shown_escaped_and_short():
     assert shown(8) == "8"
     long = shown("x" * 1000)
     assert (len(long), long[:3], long[-3:]) == (85, "'xx", "xx'")
-    assert shown(10**5000) == "a int of more digits than are read"
+    assert shown(10**5000) == "an integer of more digits than are read"
     assert one_line("a\n\x07b") == r"a \x07b"
     assert len(one_line("y" * 5000)) < 2010
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import sim
-from sim.report.numbers import band, banded, duration, milliseconds, rounded
+from sim.report.numbers import band, banded, duration, milliseconds, plain, rounded, throughput
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +23,28 @@ def result():
 )  # fmt: skip
 def test_a_number_is_rounded_to_figures_and_written_without_an_exponent(value, figures, words):
     assert rounded(value, figures) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (5e-5, "0.00005"), (1.234e-7, "0.000000123"), (0.5, "0.5"),
+        (179.0, "179"), (1.8e3, "1,800"), (1.5e13, "15,000,000,000,000"),
+    ],
+)  # fmt: skip
+def test_a_number_to_figures_at_most_has_no_exponent(value, words):
+    assert plain(value, 3) == words
+
+
+@pytest.mark.parametrize(
+    ("samples_per_s", "words"),
+    [
+        (2e-5, "0.00002"), (0.1694, "0.169"), (0.9994, "0.999"),
+        (0.9996, "1.0"), (1.0, "1.0"), (1.04, "1.0"), (5.04, "5.0"), (1644.42, "1,644.4"),
+    ],
+)  # fmt: skip
+def test_samples_per_second_below_one_have_three_figures_and_others_one_decimal(samples_per_s, words):
+    assert throughput(samples_per_s) == words
 
 
 @pytest.mark.parametrize(

@@ -263,8 +263,14 @@ def test_a_title_too_long_for_the_edge_stands_within():
     assert " ".join(stream.getvalue().replace("│", "").split()).count("a title") == 10
 
 
-def test_a_sweep_in_which_nothing_fits_has_no_verdict():
-    assert not sim.sweep("sd21", gpus=1, batch_size=8, strategy="spp", workers=1).verdict
+def test_a_sweep_in_which_nothing_fits_has_no_verdict(monkeypatch):
+    sweep = sim.sweep("sd21", gpus=1, batch_size=8, strategy="spp", workers=1)
+    none = sweep.verdict
+    assert not none and none == sweep.verdict
+    with pytest.raises(FrozenInstanceError):
+        none.sweep = None
+    monkeypatch.setattr(type(sweep), "none_fits", lambda _: "<b>no point")
+    assert "<p>&lt;b&gt;no point</p>" in none._repr_html_()
 
 
 def test_ties_that_recompute_the_same_are_named_together(verdict):

@@ -29,7 +29,7 @@ class Bounds:
     """Lower bounds of a point: seconds, and bytes of its fullest device.
 
     The seconds are 0, and were not computed, where the point lacks memory in whatever order it runs. ``rough`` ones
-    are those of the busiest device's compute alone.
+    are those of the busiest device's work alone.
     """
 
     bound_s: float

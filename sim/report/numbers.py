@@ -1,6 +1,7 @@
 """Numbers in words: times with their bands."""
 
 from collections.abc import Mapping
+from decimal import Decimal
 from math import floor, log10
 from typing import Any, Final
 
@@ -47,12 +48,13 @@ def rounded(value: float, figures: int) -> str:
 
 def plain(value: float, figures: int) -> str:
     """A number to so many significant figures at most, without an exponent."""
-    return f"{float(f'{value:.{figures}g}'):,.12g}"
+    return f"{Decimal(f'{value:.{figures}g}'):,f}"
 
 
 def throughput(samples_per_s: float) -> str:
     """Samples per second; what is less than one to three figures."""
-    return f"{samples_per_s:,.1f}" if samples_per_s >= 1 else plain(samples_per_s, 3)
+    below = plain(samples_per_s, 3)
+    return f"{samples_per_s:,.1f}" if samples_per_s >= 1 or below == "1" else below
 
 
 def drawn_words(options: Mapping[str, Any]) -> tuple[str, str]:

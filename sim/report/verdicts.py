@@ -239,24 +239,24 @@ class Verdict(Hinting):
         }
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class NoVerdict:
     """What a sweep says of which nothing recommended fits: it is false, and prints what lacks and ways out."""
 
-    def __init__(self, sweep: Sweep) -> None:
-        self._sweep = sweep
+    sweep: Sweep
 
     def __bool__(self) -> bool:
         return False
 
     def __str__(self) -> str:
-        return str(self._sweep.none_fits())
+        return str(self.sweep.none_fits())
 
     def __repr__(self) -> str:
-        return f"<NoVerdict: {self._sweep.none_fits(most=0)}>"
+        return f"<NoVerdict: {self.sweep.none_fits(most=0)}>"
 
     def _repr_html_(self) -> str:
         """The same, in a notebook."""
-        return f"<b>{escape(self._sweep.title)}</b><p>{escape(str(self))}</p>"
+        return f"<b>{escape(self.sweep.title)}</b><p>{escape(str(self))}</p>"
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         """What a verdict has, this lacks.
@@ -266,7 +266,7 @@ class NoVerdict:
         """
         if name.startswith("_") or not hasattr(Verdict, name):
             raise AttributeError(name)
-        raise self._sweep.none_fits()
+        raise self.sweep.none_fits()
 
 
 def _runnable_json(runnable: Runnable) -> dict[str, Any]:

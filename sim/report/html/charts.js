@@ -18,11 +18,16 @@ const timed = (i) => fixed(inTime(i), TIME.decimals);
 const height = (i) => (SAMPLED ? inTime(i) : POINTS.columns.speed[i]);
 const shownPoint = (i) => !chosen.mask || chosen.mask[i] === 1;
 
+function bandOf(i) {
+  const c = POINTS.columns;
+  if (c.low[i] === null || c.low[i] === c.high[i]) return "";
+  const figures = c.high[i] > 1.2 * c.low[i] ? 2 : 3; // as in text: the wider a band, the fewer
+  return [c.low[i], c.high[i]].map((end) => rounded(end * TIME.each, figures)).join(" to ");
+}
+
 function words(i) {
   const c = POINTS.columns;
-  const figures = c.high[i] > 1.2 * c.low[i] ? 2 : 3; // as in text: the wider a band, the fewer
-  const [low, high] = [c.low[i], c.high[i]].map((end) => rounded(end * TIME.each, figures));
-  const band = c.low[i] === null ? "" : ` (${low} to ${high})`;
+  const band = bandOf(i) && ` (${bandOf(i)})`;
   const least = c.simulated[i] ? "" : "at least ";
   return `<b>${plain(POINTS.strategies[c.strategy[i]].name)}</b>, ${counted(c.gpus[i], "GPU")}<br>${plain(c.how[i])}<br>` +
     `${least}${timed(i)} ${TIME.unit}${band}<br>${least}${number(c.memory[i], 3)} GiB`;

@@ -246,7 +246,7 @@ const Filters = {
     row.insertCell().append(mark);
     const said = {
       strategy: POINTS.strategies[c.strategy[i]].label, gpus: String(c.gpus[i]), how: c.how[i],
-      time: timed(i), low: c.low[i] === null ? "" : `${number(c.low[i] * TIME.each, 3)} to ${number(c.high[i] * TIME.each, 3)}`,
+      time: timed(i), low: bandOf(i),
       speed: number(c.speed[i]), memory: c.memory[i].toFixed(1), bubble: c.bubble[i] === null ? "" : `${c.bubble[i].toFixed(1)} %`,
     };
     for (const [key, , look] of heads) {

@@ -1,7 +1,7 @@
 """What is drawn: rows of results, and traces, in whatever they are given."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, Final, Union
 
 from profiles.errors import InputError, near_or_all, shown
 from sim.explore.scaling import Scaling
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Drawable = Union[Sweep, Scaling, Result, "DataFrame", Iterable[Sweep | Scaling | Result | ChartRow]]
 """What is drawn: sweeps, results, their rows, or a frame of these."""
-SUCH: str = "sweeps, results, or what their rows() or frame() gives"
+SUCH: Final = "sweeps, results, or what their rows() or frame() gives"
 
 
 def rows_of(asked: Drawable, **keys: str) -> list[ChartRow]:
@@ -27,13 +27,13 @@ def rows_of(asked: Drawable, **keys: str) -> list[ChartRow]:
     found = [row for item in _items(asked) for row in _rows(item)]
     for name, key in keys.items():
         for row in found:
+            if isinstance(key, str) and key in row and _fits_axis(row[key]):
+                continue
+            fit = [known for known, value in row.items() if _fits_axis(value)]
             if not isinstance(key, str) or key not in row:
-                fit = [known for known, value in row.items() if _fits_axis(value)]
                 raise InputError(f"{name} is {shown(key)}, which a row lacks; {near_or_all(str(key), fit)}")
-            if not _fits_axis(row[key]):
-                fit = [known for known, value in row.items() if _fits_axis(value)]
-                rule = f"must be a key of numbers or words; choose from {', '.join(fit)}"
-                raise InputError(f"{name} is {shown(key)}, which holds a {type(row[key]).__name__}, {rule}")
+            rule = f"must be a key of numbers or words; choose from {', '.join(fit)}"
+            raise InputError(f"{name} is {shown(key)}, which holds a {type(row[key]).__name__}, {rule}")
     return found
 
 
