@@ -298,8 +298,8 @@ def _short(result: Result) -> dict[str, Any]:
 def verdict_of(sweep: Sweep, meanwhile: Callable[[], object] = lambda: None) -> Verdict | None:
     """The verdict of a sweep; None where no point that is recommended fits.
 
-    What would change it is simulated: up to four points, for each of up to three changes; of more images at once what
-    a sweep needs. While other processes do that, this one does ``meanwhile``.
+    For each of up to three changes the points that come nearest are looked at again, of more images at once all. While
+    other processes do that, this one does ``meanwhile``.
     """
     best = sweep.best_point()
     if best is None or best.result is None:
