@@ -32,7 +32,7 @@ ELSEWHERE = (
     "must be given",
     " does not run it: ",
     ", but of models it has ",
-    "no runtime is known that runs this ",
+    "no runtime is known that starts this ",
     "--cache-steps is ",
     " has no factor on products in fp8",
 )

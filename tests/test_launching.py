@@ -576,6 +576,36 @@ def test_a_sweep_is_launched_as_its_best_and_nothing_is_refused_in_a_line():
         InputError, match=r"^model is None, must be a model with a strategy, a result or a sweep$"
     ):
         sim.launch(None)
+    with pytest.raises(
+        InputError, match=r"^model is \[<Scaling .*\], must be a model with a strategy, a result or"
+    ):
+        sim.launch([swept, swept])
+
+
+def test_of_a_sweep_whose_best_no_runtime_runs_the_best_that_one_runs_is_named():
+    asked = {"gpus": 8, "workers": 1, "trainable": "lora:16"}
+    swept = sim.sweep("flux-dev", strategy="bidirectional,zero2", **asked)
+    other = swept.verdict.runnable
+    assert swept.best.strategy == "bidirectional" and other.tie
+    with pytest.raises(InputError) as error:
+        sim.launch(swept)
+    named = f"; a tie that runs in deepspeed: zero2, {other.how} (sweep.verdict.runnable.again)"
+    assert str(error.value).endswith(named)
+    with pytest.raises(
+        InputError, match=r"; a sweep with runtime accelerate or deepspeed or .* asks for the best"
+    ):
+        sim.launch(sim.sweep("flux-dev", strategy="bidirectional", **asked))
+
+
+def test_a_runtime_that_would_run_a_point_with_other_parameters_is_named_once():
+    asked = {"gpus": 8, "pipeline_degree": 4, "optimizer": "sharded"}
+    with pytest.raises(InputError) as error:
+        sim.launch("sd3-medium", "1f1b", **asked)
+    assert "with optimizer replicated diffusion-pipe would run it" in str(error.value)
+    assert str(error.value).count("diffusion-pipe") == 1
+    with pytest.raises(InputError, match=r"^runtime is diffusion-pipe, but .* does not run it") as error:
+        sim.launch("sd3-medium", "1f1b", **asked, runtime="diffusion-pipe")
+    assert str(error.value).count("not checked") == 1
 
 
 def test_long_rows_are_shortened_in_a_terminal_and_whole_in_a_file(capsys, monkeypatch):

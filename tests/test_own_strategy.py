@@ -205,6 +205,17 @@ def test_an_order_that_is_not_whole_is_refused_in_one_line_that_says_where(chang
         sim.schedule(broken, **degrees)
 
 
+def test_numbers_of_an_order_that_equal_whole_ones_become_whole():
+    pairs = written()
+    as_floats = [
+        [StageAction(one.stage, one.kind, float(one.micro_batch)) for one in row]
+        for row in pairs(4, 4).order()
+    ]
+    rows = written(order=lambda self: as_floats)(4, 4).checked_order()
+    assert rows == pairs(4, 4).checked_order()
+    assert {type(one.micro_batch) for row in rows for one in row} == {int}
+
+
 def test_backwards_of_a_strategy_that_splits_them_come_in_two_parts():
     @dataclass(frozen=True, slots=True)
     class Unsplit(ZeroBubble):

@@ -95,28 +95,30 @@ def first_runtime(result: Result) -> Runtime:
     having = sorted(
         (one for one in of_task if case.strategy in one.rules), key=lambda one: bool(one.unknown(case.model))
     )
-    why = (
-        "; ".join([*_nearly(having, case, result), *(one.refusal(case) for one in having)])
-        or "none has the strategy"
-    )
-    raise InputError(f"no runtime is known that starts this {case.strategy}: {why}")
+    nearly = _nearly(having, case, result)
+    why = [*nearly.values(), *(one.refusal(case) for one in having if one.name not in nearly)]
+    if not why:
+        knowing = [one.name for one in of_task if not one.unknown(case.model)]
+        others = f"; a sweep with --runtime {' or '.join(knowing)} asks for the best that it runs"
+        why = [f"none has the strategy{others if knowing else ''}"]
+    raise InputError(f"no runtime is known that starts this {case.strategy}: {'; '.join(why)}")
 
 
-def _nearly(runtimes: Sequence[Runtime], case: Case, result: Result) -> Iterator[str]:
+def _nearly(runtimes: Sequence[Runtime], case: Case, result: Result) -> dict[str, str]:
     """With which other parameters beside degrees the first of some runtimes would run a case that then fits.
 
-    Where none fits, what the first that would run it lacks.
+    Under its name; where none fits, what the first that would run it lacks.
     """
-    lacking: list[str] = []
+    lacking: dict[str, str] = {}
     for runtime in runtimes:
         changes = runtime.rules[case.strategy].kept_to(case.parameters)
         if changes and not runtime.refusal(replace(case, parameters={**case.parameters, **changes})):
             flags = _change_words(changes)
             if not (lacks := _lacks(runtime, result)):
-                yield f"{flags} {runtime.name} runs it"
-                return
-            lacking.append(f"{flags} {runtime.name} would run it, but it does not fit: {lacks}")
-    yield from lacking[:1]
+                return {runtime.name: f"{flags} {runtime.name} runs it"}
+            if not lacking:
+                lacking[runtime.name] = f"{flags} {runtime.name} would run it, but it does not fit: {lacks}"
+    return lacking
 
 
 def _change_words(changes: Mapping[str, object]) -> str:

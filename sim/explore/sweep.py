@@ -126,7 +126,8 @@ class Sweep(Hinting):
     def ties(self) -> list[Point]:
         """The recommended points of which the comparison with the best cannot tell that they are slower, best first.
 
-        Of those with one result under several names the first alone. None where memory is ranked by, which is counted.
+        They are of what was simulated; of those with one result under several names the first alone. None where
+        memory is ranked by, which is counted.
         """
         best = self.best_point()
         if best is None:

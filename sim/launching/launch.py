@@ -3,10 +3,11 @@
 What is printed stands in the installed files that the profile of the runtime names.
 """
 
+from os import PathLike
 from typing import Any
 
 from profiles.architectures.models import Model
-from profiles.errors import InputError
+from profiles.errors import InputError, shown
 from profiles.machines.clusters import Cluster
 from profiles.software.runtimes import UNCHECKED, Runtime, find_runtime
 from sim.api import run
@@ -19,6 +20,7 @@ from sim.launching.samplers import SAMPLERS
 from sim.launching.starts import Launch, Start
 from sim.launching.trainers import TRAINERS
 from sim.outcomes.results import Result
+from strategies.scenario import Scene
 from strategies.strategy import AnyScenario, AnyStrategy
 
 
@@ -46,8 +48,8 @@ def launch(
         InputError: as of ``run``, or no runtime is known to run the point.
         InfeasibleError: the strategy, a degree or the batch does not apply here.
     """
-    if model is None:
-        raise InputError("model is None, must be a model with a strategy, a result or a sweep")
+    if not isinstance(model, str | PathLike | Model | Scene | Result | Sweep | Scaling):
+        raise InputError(f"model is {shown(model)}, must be a model with a strategy, a result or a sweep")
     if isinstance(model, Result | Sweep | Scaling):
         result = model if isinstance(model, Result) else model.best
         said = {"strategy": strategy, "cluster": cluster, "gpus": gpus, **given}
@@ -61,7 +63,19 @@ def launch(
         raise InputError("--strategy must be given, or a result in place of all, such as sweep.best")
     else:
         result = run(model, strategy, cluster, gpus, runtime=runtime, **given)
-    return launch_of(result, first_runtime(result) if runtime is None else find_runtime(runtime))
+    return launch_of(result, _first_runtime(model, result) if runtime is None else find_runtime(runtime))
+
+
+def _first_runtime(model: object, result: Result) -> Runtime:
+    """The first runtime that runs a result; of a sweep whose best none runs, the error names the best that one does."""
+    try:
+        return first_runtime(result)
+    except InputError as error:
+        if not isinstance(model, Sweep) or (other := model.verdict.runnable) is None:
+            raise
+        named = ", ".join(filter(None, (other.result.strategy, other.how)))
+        what = f"{'a tie' if other.tie else 'the best'} that runs in {other.runs_in[0]}"
+        raise InputError(f"{error}; {what}: {named} (sweep.verdict.runnable.again)") from None
 
 
 def launch_of(result: Result, runtime: Runtime) -> Launch:

@@ -48,7 +48,7 @@ class Verdict(Hinting):
         account: where its time goes, and why.
         runner_up: the best of another strategy; None where there is none.
         runner_up_how: its parameters.
-        ties: points of each strategy that tie with the best.
+        ties: points of each strategy, of those simulated, that tie with the best.
         relieved: what the best of these recompute, where they lack memory without.
         changes: what would change the answer.
         trust: what published numbers say of estimates like this one; None where nothing is estimated.
