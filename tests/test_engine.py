@@ -621,7 +621,7 @@ def test_collectives_of_one_node_share_its_port(make):
 
 @pytest.mark.parametrize(("target", "apart"), [(0, 0.0), (2, 0.25)])
 def test_a_chunk_is_near_what_comes_to_its_own_ports_alone(make, target, apart):
-    # Position 1 sends when the third chunk of position 0 comes, to it or to another; position 3 sends soon after the sixth.
+    # Position 1 sends when the third chunk of position 0 comes, to it or another; position 3 just after the sixth.
     cluster = make.cluster(make.link("nvswitch", bandwidth=1.0), devices_per_node=8)
     rows = [
         [make.op("0B0", 0.0, writes="g")],
