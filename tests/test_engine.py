@@ -619,15 +619,15 @@ def test_collectives_of_one_node_share_its_port(make):
     assert (first_s, second_s) == (pytest.approx(2.0 - 1 / MAX_CHUNKS), pytest.approx(2.0))
 
 
-@pytest.mark.parametrize(("target", "apart"), [(0, 0.0), (2, 0.5)])
+@pytest.mark.parametrize(("target", "apart"), [(0, 0.0), (2, 0.25)])
 def test_a_chunk_is_near_what_comes_to_its_own_ports_alone(make, target, apart):
-    # Position 1 sends when the third chunk of position 0 comes, to it or to another; position 3 sends amid the sixth.
+    # Position 1 sends when the third chunk of position 0 comes, to it or another; position 3 just after the sixth.
     cluster = make.cluster(make.link("nvswitch", bandwidth=1.0), devices_per_node=8)
     rows = [
         [make.op("0B0", 0.0, writes="g")],
         [make.op("1F0", 2 * CHUNK_S, writes="a")],
         [],
-        [make.op("3F0", 5.5 * CHUNK_S, writes="b")],
+        [make.op("3F0", 5.25 * CHUNK_S, writes="b")],
     ]
     rows[target].append(make.op("2F0", 0.0, "a"))
     rows[0].append(make.op("0F0", 0.0, "b"))

@@ -202,6 +202,16 @@ DEGREES = [
 ]
 
 
+@pytest.mark.parametrize("checkpointing", ["none", "selective", "block"])
+def test_the_bound_counts_attention_that_exchanges_nothing(checkpointing):
+    workload = TrainingWorkload(8, 64, self_conditioning=0.0, checkpointing=checkpointing)
+    asked = Scenario(load_model("controlnet-hint-vae"), load_cluster("p4de"), workload)
+    point = fsdp()
+    bound_s, iteration_s = point.bound(asked), run_point(point, asked).iteration_s
+    assert point.busiest_s(asked) <= bound_s <= iteration_s
+    assert bound_s == pytest.approx(iteration_s, rel=0.003)
+
+
 @pytest.mark.parametrize(("context", "way", "tensor"), DEGREES)
 @pytest.mark.parametrize("checkpointing", ["none", "block"])
 def test_the_bound_is_the_critical_path(team, context, way, tensor, checkpointing):

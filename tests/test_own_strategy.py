@@ -170,11 +170,12 @@ ONCE = "each micro-batch passes each stage once there and once back"
 PASS = "must be a StageAction(stage, kind, micro_batch)"
 BROKEN = [
     (lambda rows: None, " is None, must be a tuple of rows"),
+    (lambda rows: (row for row in rows), " is a generator, must be a tuple of rows"),
     (lambda rows: "1F0", " is '1F0', must be a tuple of rows"),
     (lambda rows: rows[:3], " has 3 rows, must have one for each of pipeline_degree(4)"),
     (lambda rows: (*rows, rows[0]), " has 5 rows, must have one for each of pipeline_degree(4)"),
     (lambda rows: (None, *rows[1:]), ", position 0 is None, must be a tuple of passes"),
-    (lambda rows: (*rows[:3], (p for p in rows[3])), ", position 3 is <generator object"),
+    (lambda rows: (*rows[:3], (p for p in rows[3])), ", position 3 is a generator, must be a tuple of passes"),
     (lambda rows: tuple(() for _ in rows), f", position 0 lacks 0F0: {ONCE}"),
     (lambda rows: tuple(row[:4] for row in rows), f", position 0 lacks 0F2: {ONCE}"),
     (lambda rows: ((rows[0][0], *rows[0]), *rows[1:]), f", position 0 repeats 0F0: {ONCE}"),

@@ -284,7 +284,7 @@ def _refined(
     None where bubbles that are left out might be filled, or a refinement does not repeat itself.
     """
     network, first = network_of(scenario, trace.plan.placement), period
-    if isinstance(strategy, BubbleFilling):
+    if isinstance(strategy, BubbleFilling):  # spares a plan that the loop would refuse for the same reason
         filling = strategy.filling(scenario, trace, trace.end_s + period.left_out_s)
         if filling is not None and is_filled(filling, period):
             return None

@@ -26,7 +26,7 @@ from strategies.plans.network import Route
 
 T = TypeVar("T")
 
-ROUNDING: Final = 1e-9
+BELOW_SUM: Final = 1e-9
 """Share that a bound stays below what it adds up to: sums in another order differ in their last digits."""
 
 LONG_ROUNDS: Final = 100
@@ -56,7 +56,7 @@ def least_run_seconds(layout: GridLayout) -> float:
     """Seconds below which no run of a layout can take: rounds of a pipeline, steps of patches, or the longest stage."""
     steps = layout.num_steps
     if isinstance(layout, Patches):
-        return (1 - ROUNDING) * least_patch_steps_s(layout)
+        return (1 - BELOW_SUM) * least_patch_steps_s(layout)
     if not isinstance(layout, PatchPipeline):
         return steps * max(layout.stage_s(stage) for stage in range(layout.grid.pipeline))
     whole = steps if layout.warmup_steps is None else layout.warmup_steps
@@ -65,7 +65,7 @@ def least_run_seconds(layout: GridLayout) -> float:
         found[0] is None or layout.grid.ring > 1
     ):  # else all that is exchanged is waited for, and slows down nothing
         found.append(_alone(layout, displaced=whole < steps))
-    return (1 - ROUNDING) * max(
+    return (1 - BELOW_SUM) * max(
         least_seconds(way, patches, whole, steps - whole, ahead_s) for way, *patches in filter(None, found)
     )
 
@@ -79,10 +79,10 @@ def roughly_least_seconds(layout: GridLayout) -> float:
     way = ways.way(None)
     seconds = whole * sum_in_order(each.sent_s for each in way)
     if whole == steps:
-        return (1 - ROUNDING) * (seconds - way[-1].sent_s + way[-1].held_s)
+        return (1 - BELOW_SUM) * (seconds - way[-1].sent_s + way[-1].held_s)
     longest = max(range(len(way)), key=lambda stage: way[stage].held_s)
     seconds += (steps - whole) * sum_in_order(ways.patches_s(longest))
-    return (1 - ROUNDING) * seconds
+    return (1 - BELOW_SUM) * seconds
 
 
 def _alone(pipeline: PatchPipeline, *, displaced: bool) -> list[PatchRow]:

@@ -13,7 +13,7 @@ import numpy as np
 from profiles.checks import sum_in_order
 from profiles.costs.layers import FloatArray
 from strategies.bounds.gradient_sums import sums_end_s
-from strategies.pipelining.layout import ROUNDING, Layout
+from strategies.pipelining.layout import BELOW_PRODUCT, Layout
 from strategies.pipelining.pipeline import Pipeline
 
 PortTraffic = tuple[int, int, float]
@@ -97,7 +97,7 @@ def _paced_s(
     for last in {degree - 1, int(pass_s.argmax())}:
         before = begin <= last
         through_s = there_by_s[before] + head_s[last] + left[before] * pass_s[last]
-        own_s[last] = (1 - ROUNDING) * float(through_s.max(initial=0.0))
+        own_s[last] = (1 - BELOW_PRODUCT) * float(through_s.max(initial=0.0))
     return own_s
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
-from strategies.orders.problem import ROUNDING, Lane, Problem, limits_of
+from strategies.orders.problem import SUM_TOLERANCE, Lane, Problem, limits_of
 from strategies.plans.actions import BACKWARD, BACKWARD_WEIGHT, FORWARD, Rows, StageAction
 
 
@@ -25,7 +25,7 @@ def check_room(problem: Problem) -> None:
     """
     for device, capacity in enumerate(problem.capacity_bytes or ()):
         for _, stages, claim in _claims_on(problem, device):
-            if claim > capacity * (1 + ROUNDING):
+            if claim > capacity * (1 + SUM_TOLERANCE):
                 terms = " + ".join(f"{(problem.held_bytes or ())[stage]:g}" for stage in stages)
                 equation = f"{terms} = {claim:g}" if len(stages) > 1 else terms
                 raise InfeasibleError(
@@ -83,7 +83,7 @@ class Room:
         if self.problem.capacity_bytes is None or lane.kind == BACKWARD:
             return True
         stage = lane.stage
-        capacity = self.problem.capacity_bytes[lane.device] * (1 + ROUNDING)
+        capacity = self.problem.capacity_bytes[lane.device] * (1 + SUM_TOLERANCE)
         if self._held(lane.device, stage) > capacity:
             return False
         for chain, stages, claim in self.claims[lane.device]:
@@ -141,7 +141,7 @@ def fits(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> bool:
     """True if an order keeps within the caps."""
     peaks = peak_held_bytes(problem, rows)
     capacities = problem.capacity_bytes or (math.inf,) * len(peaks)
-    if any(peak > capacity * (1 + ROUNDING) for peak, capacity in zip(peaks, capacities, strict=True)):
+    if any(peak > capacity * (1 + SUM_TOLERANCE) for peak, capacity in zip(peaks, capacities, strict=True)):
         return False
     for stage, limit in enumerate(problem.in_flight or ()):
         kinds = [action.kind for action in rows[problem.positions[stage]] if action.stage == stage]
@@ -178,7 +178,7 @@ def least_in_flight(problem: Problem) -> list[int]:
     due_s = list(accumulate(passes_s, initial=0.0))
     for device in range(degree):
         pace_s = max(pace_s, problem.forward_s[device])
-        alone_s = (1 - ROUNDING) * (due_s[2 * degree - 1 - device] - due_s[device])
+        alone_s = (1 - SUM_TOLERANCE) * (due_s[2 * degree - 1 - device] - due_s[device])
         most = min(len(problem.chains[0].micro_batches), limits_of(problem)[device])
         least[device] = min(1 + int(alone_s / pace_s), most) if pace_s else 1
     return least

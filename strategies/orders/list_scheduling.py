@@ -18,7 +18,7 @@ import numpy as np
 from profiles.errors import DeadlockError
 from strategies.orders.capacity import Room, check_room, fits, peak_held_bytes, room_bound_s
 from strategies.orders.problem import (
-    ROUNDING,
+    SUM_TOLERANCE,
     Chain,
     Lane,
     Problem,
@@ -136,7 +136,7 @@ class Schedulers:
             enough_bytes: An order is followed only until a device holds more than this.
         """
         held = (of.held_bytes(saved_bytes, resident_bytes, enough_bytes) for of in self._all)
-        return min(held) * (1 - ROUNDING)
+        return min(held) * (1 - SUM_TOLERANCE)
 
 
 def _keys(

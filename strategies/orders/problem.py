@@ -10,8 +10,8 @@ from typing import Final
 
 from strategies.plans.actions import BACKWARD, FORWARD
 
-ROUNDING: Final = 1e-9
-"""Share of a capacity by which sums of bytes may miss it."""
+SUM_TOLERANCE: Final = 1e-9
+"""Share by which a sum of bytes or seconds may miss what it is held against: its last digits depend on the order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ def limits_of(problem: Problem) -> list[int]:
     for stage, position in enumerate(problem.positions):
         limit = most if problem.in_flight is None else problem.in_flight[stage]
         if problem.capacity_bytes is not None and problem.held_bytes and problem.held_bytes[stage] > 0:
-            fitting = problem.capacity_bytes[position] * (1 + ROUNDING) / problem.held_bytes[stage]
+            fitting = problem.capacity_bytes[position] * (1 + SUM_TOLERANCE) / problem.held_bytes[stage]
             limit = int(min(limit, fitting))
         limits.append(max(limit, 1))
     return limits

@@ -19,7 +19,7 @@ from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from strategies.orders.capacity import fits
 from strategies.orders.list_scheduling import Ordering, evaluate, list_schedule, lower_bound_s
-from strategies.orders.problem import ROUNDING, Problem, heads, lanes_of, limits_of, tails
+from strategies.orders.problem import SUM_TOLERANCE, Problem, heads, lanes_of, limits_of, tails
 from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
 
 CERTIFICATE: Final = "certificate"
@@ -291,7 +291,7 @@ class _Programme:
             self._at_most([term for of in passes for term in self._running(*of, slot)], 1.0)
             if capacity < math.inf:
                 held = (term for of in passes for term in self._holding(*of, slot, capacity))
-                self._at_most(held, 1.0 + ROUNDING)
+                self._at_most(held, 1.0 + SUM_TOLERANCE)
 
     def _running(self, number: int, index: int, slot: int) -> Iterator[tuple[float, Any]]:
         """The terms that are 1 while a pass runs, where it can at all."""

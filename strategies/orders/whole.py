@@ -1,7 +1,7 @@
 """Whole orders: every position has its passes, and every micro-batch passes each stage once there and once back."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -93,7 +93,8 @@ def whole(
 
 def _check_listed(where: str, rows: Any, what: str) -> None:  # noqa: ANN401
     if not isinstance(rows, list | tuple):
-        raise InputError(f"{where} is {shown(rows)}, must be a tuple of {what}")
+        found = "a generator" if isinstance(rows, Generator) else shown(rows)
+        raise InputError(f"{where} is {found}, must be a tuple of {what}")
 
 
 @lru_cache(maxsize=256)

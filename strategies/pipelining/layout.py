@@ -30,7 +30,7 @@ T = TypeVar("T")
 OF_ANY_GROUP: Final = ("stages", "seats", "hosted", "trained_parameters", "handovers_bytes")
 """What is derived of a layout alike for groups of any size."""
 
-ROUNDING: Final = 1e-12
+BELOW_PRODUCT: Final = 1e-12
 """Share that seconds multiplied stay below the same added one by one."""
 
 STILL = Hop(0.0, 0.0)
@@ -192,7 +192,7 @@ class Layout(Pipeline):
             len(self.micro_batches(seat.cut)) * (forwards * stage.forward_s + stage.backward_s)
             for stage, seat in zip(self.stages, self.seats, strict=True)
         ]
-        return (1 - ROUNDING) * max(sum_in_order(of_stages[s] for s in hosted) for hosted in self.hosted)
+        return (1 - BELOW_PRODUCT) * max(sum_in_order(of_stages[s] for s in hosted) for hosted in self.hosted)
 
     def plan(self, rows: Rows, *, blocking: bool = False, left_out: int = 0) -> Plan:
         """The plan of an order whose frozen work runs before it.

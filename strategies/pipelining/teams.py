@@ -109,7 +109,7 @@ class Inside:
         self, rest_s: float, attention_s: float, *, attends: bool = True
     ) -> Iterator[Work | TeamExchange]:
         """A forward; where attention's output was kept, all but attention itself."""
-        first = min(self.attentions, self.sums)
+        first, last_s = min(self.attentions, self.sums), self._last_s(rest_s, attention_s)
         others = self.sums - first
         if self.attentions:
             yield from self._tensor(GATHER, first)
@@ -119,27 +119,31 @@ class Inside:
             yield from self._all_to_all(1)
             yield from self._tensor(SCATTER, first)
         yield from self._tensor(GATHER, others)
-        yield Work(rest_s / 2 if self.attentions else rest_s)
+        yield Work(last_s)
         yield from self._tensor(SCATTER, others)
 
     def backward(self, rest_s: float, attention_s: float) -> Iterator[Work | TeamExchange]:
         """A backward, the other way round, and the sum of gradients that each GPU has a part of."""
         first = min(self.attentions, self.sums)
-        others, half_s = self.sums - first, rest_s / 2 if self.attentions else rest_s
+        others = self.sums - first
         yield from self._tensor(GATHER, others)
-        yield Work(half_s)
+        yield Work(self._last_s(rest_s, attention_s))
         yield from self._tensor(SCATTER, others)
         if self.attentions:
             yield from self._tensor(GATHER, first)
             yield from self._all_to_all(1)
             yield from self._back_around(attention_s)
             yield from self._all_to_all(3)
-            yield Work(half_s)
+            yield Work(rest_s / 2)
             yield from self._tensor(SCATTER, first)
         if self.mesh.tensor > 1 and self.whole_bytes:
             what = Collected(REDUCE, TENSOR, self.mesh.tensors)
             yield TeamExchange(what, self.whole_bytes, self.whole_tensors)
             yield Work(0.0)  # which waits for it before anything is scattered over the shards
+
+    def _last_s(self, rest_s: float, attention_s: float) -> float:
+        """Seconds after attention, half of the rest; of a unit whose attention exchanges nothing, of all."""
+        return rest_s / 2 if self.attentions else rest_s + attention_s
 
     def _tensor(self, operation: str, sums: int) -> Iterator[TeamExchange]:
         mesh = self.mesh

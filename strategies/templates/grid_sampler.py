@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from strategies.bounds.patch_rounds import ROUNDING, least_run_seconds, roughly_least_seconds, settled_steps
+from strategies.bounds.patch_rounds import BELOW_SUM, least_run_seconds, roughly_least_seconds, settled_steps
 from strategies.patching.alike_groups import folded
 from strategies.patching.alike_layers import Shortened, shortened
 from strategies.patching.frozen import least_frozen_s
@@ -67,12 +67,12 @@ class GridSampler(ABC):
         """Seconds that no run can undercut, with the frozen components that it includes."""
         layout = self._made(scenario)
         denoising_s = scenario.remember(("least", self), lambda: least_run_seconds(layout))
-        return denoising_s + (1 - ROUNDING) * least_frozen_s(scenario, layout.grid)
+        return denoising_s + (1 - BELOW_SUM) * least_frozen_s(scenario, layout.grid)
 
     def busiest_s(self, scenario: SamplingScenario) -> float:
         """As ``bound``, and no more: seconds of the stage with most to do."""
         layout = self._made(scenario)
-        return roughly_least_seconds(layout) + (1 - ROUNDING) * least_frozen_s(scenario, layout.grid)
+        return roughly_least_seconds(layout) + (1 - BELOW_SUM) * least_frozen_s(scenario, layout.grid)
 
     def settled_steps(self, scenario: SamplingScenario) -> int:
         """Steps after which each repeats the one before, judged by what bounds them; 0 where that cannot tell."""
