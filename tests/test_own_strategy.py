@@ -206,6 +206,16 @@ def test_an_order_that_is_not_whole_is_refused_in_one_line_that_says_where(chang
         sim.schedule(broken, **degrees)
 
 
+def test_numbers_that_equal_whole_ones_become_these():
+    pairs = written()
+    floats = written(
+        order=lambda self: [[StageAction(s, k, float(m)) for s, k, m in row] for row in pairs.order(self)]
+    )
+    rows = floats(pipeline_degree=2, micro_batches=4).checked_order()
+    assert rows == pairs.order(pairs(pipeline_degree=2, micro_batches=4))
+    assert {type(one.micro_batch) for row in rows for one in row} == {int}
+
+
 def test_backwards_of_a_strategy_that_splits_them_come_in_two_parts():
     @dataclass(frozen=True, slots=True)
     class Unsplit(ZeroBubble):

@@ -48,8 +48,9 @@ class Placement:
     def __post_init__(self) -> None:
         gpus, group, positions = self.num_gpus, self.group_size, self.num_positions
         if gpus % group:
+            asked = "pipeline_degree" if group == positions else "group_size"  # by default a group is one pipeline
             raise InfeasibleError(
-                f"gpus({gpus}) is no multiple of group_size({group})", "groups do not divide the GPUs"
+                f"gpus({gpus}) is no multiple of {asked}({group})", "groups do not divide the GPUs"
             )
         if group % positions:
             raise InfeasibleError(
