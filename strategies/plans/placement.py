@@ -48,7 +48,8 @@ class Placement:
     def __post_init__(self) -> None:
         gpus, group, positions = self.num_gpus, self.group_size, self.num_positions
         if gpus % group:
-            asked = "pipeline_degree" if group == positions else "group_size"  # by default a group is one pipeline
+            # by default a group is one pipeline
+            asked = "pipeline_degree" if group == positions else "group_size"
             raise InfeasibleError(
                 f"gpus({gpus}) is no multiple of {asked}({group})", "groups do not divide the GPUs"
             )
