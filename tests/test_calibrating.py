@@ -232,7 +232,7 @@ RUN = {"model": "sd21", "strategy": "ddp", "gpus": 8, "batch_size": 128, "step_s
         (RUN | {"strategy": "tardis"}, "unknown strategy 'tardis'"),
         (RUN | {"colour": 3}, "unknown parameter 'colour'"),
         (RUN | {"gpus": 10**6}, "but cluster p4de has at most"),
-        (RUN | {"strategy": "gpipe", "pipeline_degree": 7}, "--gpus 8 is no multiple of --group-size 7"),
+        (RUN | {"strategy": "gpipe", "pipeline_degree": 7}, "--gpus 8 is no multiple of --pipeline-degree 7"),
     ],
 )
 def test_a_measured_run_that_breaks_a_rule_is_refused_in_one_line(capsys, tmp_path, run, words):

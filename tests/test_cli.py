@@ -478,7 +478,7 @@ REFUSED = [
         "run --model sd21 --strategy 1f1b --pipeline-degree 60000 --micro-batches 60000",
         "--pipeline-degree 60000 exceeds the 25 blocks of the backbone",
     ),
-    ("run --model sd21 --strategy 1f1b --gpus 7", "--gpus 7 is no multiple of --group-size 2"),
+    ("run --model sd21 --strategy 1f1b --gpus 7", "--gpus 7 is no multiple of --pipeline-degree 2"),
     (
         "run --model sd21 --strategy ddp --gpus 12",
         "--gpus 12 and devices_per_node(8) do not divide one another, as 8 or 16 would: one replica is simulated",

@@ -81,7 +81,7 @@ def test_what_cannot_be_run_leaves_the_reason_and_no_picture():
     assert drawn(dials)
     dials.turn(pipeline_degree=3)
     assert dials.result is None
-    assert dials.words.value == "<b>gpus(8) is no multiple of group_size(3)</b>"
+    assert dials.words.value == "<b>gpus(8) is no multiple of pipeline_degree(3)</b>"
     assert drawn(dials) == {}
     assert not dials.figure.data[-2].x
     dials.turn(pipeline_degree=4)

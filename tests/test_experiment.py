@@ -189,7 +189,7 @@ def test_parameters_and_options_given_back_reproduce_a_result(scenario):
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({"pipeline_degree": 3}, r"gpus\(8\) is no multiple of group_size\(3\)"),
+        ({"pipeline_degree": 3}, r"gpus\(8\) is no multiple of pipeline_degree\(3\)"),
         ({"pipeline_degree": 8}, r"pipeline_degree\(8\) exceeds the 4 blocks"),
         (
             {"micro_batches": 5},

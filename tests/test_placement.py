@@ -46,7 +46,8 @@ def test_every_gpu_holds_one_position_of_one_group(nodes_of, gpus, group, positi
 @pytest.mark.parametrize(
     ("gpus", "group", "positions", "words"),
     [
-        (8, 3, 3, r"gpus\(8\) is no multiple of group_size\(3\)"),
+        (8, 3, 3, r"gpus\(8\) is no multiple of pipeline_degree\(3\)"),
+        (8, 3, 1, r"gpus\(8\) is no multiple of group_size\(3\)"),
         (8, 4, 3, r"group_size\(4\) is no multiple of pipeline_degree\(3\)"),
         (12, 3, 3, r"group_size\(3\) and devices_per_node\(4\) do not divide one another"),
         (10, 2, 2, r"gpus\(10\) and devices_per_node\(4\) do not divide one another"),

@@ -48,8 +48,10 @@ class Placement:
     def __post_init__(self) -> None:
         gpus, group, positions = self.num_gpus, self.group_size, self.num_positions
         if gpus % group:
+            # by default a group is one pipeline
+            asked = "pipeline_degree" if group == positions else "group_size"
             raise InfeasibleError(
-                f"gpus({gpus}) is no multiple of group_size({group})", "groups do not divide the GPUs"
+                f"gpus({gpus}) is no multiple of {asked}({group})", "groups do not divide the GPUs"
             )
         if group % positions:
             raise InfeasibleError(
