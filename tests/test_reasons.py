@@ -280,6 +280,13 @@ def test_what_was_held_stays_in_the_best_that_runs():
     assert free.verdict.runnable.result.parameters["receive"] == "after"
 
 
+def test_what_runs_in_less_than_the_best_says_by_what():
+    verdict = sim.sweep(**FLUX, steps=2, strategy="pipefusion", workers=1).verdict
+    for times, by in ((0.98, " by parameters that this sweep holds fixed"), (1.02, "")):
+        told = replace(verdict, runnable=verdict.runnable._replace(times=times, tie=False))
+        assert f", {times} x the time{by}, runs in xdit" in " ".join(str(told).replace("│", "").split())
+
+
 def test_the_best_that_runs_may_recompute_what_its_runtime_always_does():
     asked = {"model": "flux-dev", "cluster": "h100-nvlink-8", "gpus": 8, "strategy": "fsdp", "workers": 1}
     point = best_of_each(sim.sweep(**asked)).best["torchtitan"]

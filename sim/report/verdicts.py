@@ -159,6 +159,8 @@ class Verdict(Hinting):
         named = self._named(result, self.runnable.how)
         unsure, others = self.runnable.unsure, ""
         than = "a tie" if self.runnable.tie else self._worse_words(self.runnable.times)
+        if self.runnable.times < 1:
+            than += " by parameters that this sweep holds fixed"
         if unsure:
             than = than if self.runnable.tie else f"at most {than}"
             better = "better" if self.objective in RANKED_BY else "faster"
