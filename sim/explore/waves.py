@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from sim.explore.answers import take_bounds, take_outcome
 from sim.explore.points import Asked, Point, groups
 from sim.explore.thresholds import Threshold
-from sim.explore.working.desk import Desk, Request, alike
+from sim.explore.working.desk import Desk, Limited, alike
 
 if TYPE_CHECKING:
     from sim.explore.sweep import Sweep
@@ -88,7 +88,7 @@ class _Queue:
         for point in points:
             self.learn(point)
         self.points = [point for point in points if point.status == "bounded"]
-        self.under_way = deque[list[tuple[Point, Request]]]()
+        self.under_way = deque[list[tuple[Point, Limited]]]()
         self._places = {id(point): place for place, point in enumerate(self.points)}
         self._leaders = set[int]()
         self._leaders.update(map(id, self._find_leaders()))
@@ -101,7 +101,7 @@ class _Queue:
         """Take note of how a point came out."""
         self.known[point.recommended].add(point)
 
-    def request(self, point: Point) -> Request:
+    def request(self, point: Point) -> Limited:
         """What to ask about a point: the seconds from which on it does not matter, by the score."""
         (asked,), score = _asked(self.sweep, [point]), self._limit(point)
         by_memory = self.sweep.objective == "memory"

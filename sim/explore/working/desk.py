@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sim.explore.keeping.store import Store
 
 
-Request = tuple[Asked, float]
+Limited = tuple[Asked, float]
 """A point, and the seconds from which on it does not matter."""
 
 
@@ -62,12 +62,12 @@ class Desk:
                     assert not isinstance(answer, Answer)
                     yield asked, answer
 
-    def ask(self, requests: Iterable[Request]) -> None:
+    def ask(self, requests: Iterable[Limited]) -> None:
         """Have points replayed, each up to a limit that no later request raises."""
         for task in self._tasks(requests):
             self.workers.submit(task)
 
-    def outcome(self, request: Request, ahead: Iterable[Request]) -> Outcome:
+    def outcome(self, request: Limited, ahead: Iterable[Limited]) -> Outcome:
         """How a point came out that was asked about.
 
         Args:
@@ -92,7 +92,7 @@ class Desk:
             self._asked.add(point)
         return point in self._asked
 
-    def _tasks(self, requests: Iterable[Request]) -> Iterator[Task]:
+    def _tasks(self, requests: Iterable[Limited]) -> Iterator[Task]:
         """What is not known yet, as tasks; neighbours that replay one plan first make one."""
         groups = groupby((pair for pair in requests if not self._known(*pair)), lambda pair: alike(pair[0]))
         while chunk := [pair for _, pairs in islice(groups, self.workers.chunk) for pair in pairs]:
