@@ -23,16 +23,18 @@ class ClusterExecutor(Executor):
     """The workers of a client's cluster: what is asked of them fails once none of them has been there for a while."""
 
     def __init__(self, client: Any) -> None:  # noqa: ANN401  of an optional package
-        self._client, self._workers = client, client.get_executor(pure=False)
+        self._client = client
         self._open: set[Future[Any]] = set()
         self._over = Event()
         Thread(target=self._watch, daemon=True).start()
 
     def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:  # noqa: ANN401
         """Ask the cluster for a call; its future fails with ``BrokenExecutor`` where nobody is left to answer."""
-        future: Future[Any] = self._workers.submit(work, *given, **named)
+        asked, future = self._client.submit(work, *given, pure=False, **named), Future[Any]()
         self._open.add(future)
         future.add_done_callback(self._open.discard)
+        future.add_done_callback(lambda of: asked.cancel() if of.cancelled() else None)
+        self._client.loop.add_callback(_hand_over, asked, future)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -51,6 +53,21 @@ class ClusterExecutor(Executor):
         with suppress(OSError, AttributeError):  # the scheduler is gone too, or the client is closed
             return bool(self._client.nthreads())
         return False
+
+
+async def _hand_over(asked: Any, future: Future[Any]) -> None:  # noqa: ANN401  of an optional package
+    """Let a future tell what became of a call, unless nobody listens to it any more.
+
+    Dask's own executor looks twice, at the answer and at its state: where a worker leaves in between, an answer is
+    taken for an error.
+    """
+    with suppress(InvalidStateError):
+        try:
+            answer = await asked
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(answer)
 
 
 @contextmanager
