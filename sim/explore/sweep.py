@@ -1,6 +1,6 @@
 """The sweep: every point of every strategy, bounded first and simulated only while it can still matter.
 
-Points are simulated in order of their bounds, as ``sim.explore.waves`` has it. A point is left out when its bound
+Points are simulated in order of their bounds, as ``sim.explore.queue`` has it. A point is left out when its bound
 already exceeds both the k-th best time so far and the best of its own strategy; since a bound never exceeds the truth,
 the best of each strategy and the k best of all are exact. For the Pareto front of time and memory, a point is left out
 when another is known to be as fast as its bound in no more memory than it cannot do without.
@@ -20,8 +20,8 @@ from sim.asking.arguments import speak_of_parameters
 from sim.asking.scenarios import KIND
 from sim.explore.answers import Task
 from sim.explore.points import MAX_MICRO_BATCHES, Asked, Point, find_points
+from sim.explore.queue import Report, bound_points, simulate_points
 from sim.explore.relief import next_reliefs
-from sim.explore.waves import Report, bound_points, simulate_points
 from sim.explore.ways_out import TOLD, nearest, why_none
 from sim.explore.working.desk import Desk
 from sim.explore.working.workers import LENT, SERIAL_POINTS, Workers, stays
