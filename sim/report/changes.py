@@ -207,7 +207,10 @@ def contenders(sweep: Sweep, answer: Point) -> list[Point]:
 
 
 def _change(variation: Variation, sweep: Sweep, points: Sequence[Point]) -> Change:
-    """What becomes of an answer, the first of some points, where the best of them is looked for again."""
+    """What becomes of an answer, the first of some points, where the best of them is looked for again.
+
+    A whole sweep of each changed question would take up to 2 s; these few points need no workers, store or reliefs.
+    """
     scenario, first = variation.scenario, points[0]
     asked = dict.fromkeys(_asked_again(point, variation) for point in points)
     fresh = [
