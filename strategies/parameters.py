@@ -6,6 +6,7 @@ from inspect import signature
 from math import inf
 from typing import Any, Final, TypeVar
 
+from profiles.checks import is_one_of
 from profiles.errors import InputError, shown, wrong
 
 S = TypeVar("S")
@@ -187,7 +188,7 @@ def check_option(name: str, value: object, choices: Sequence[str]) -> None:
     Raises:
         InputError: it is.
     """
-    if value not in choices:
+    if not is_one_of(value, *choices):
         raise wrong(name, f"is {shown(value)}, must be one of {', '.join(choices)}")
 
 
@@ -197,7 +198,7 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     Raises:
         InputError: it is not.
     """
-    if value not in choices:
+    if not is_one_of(value, *choices):
         raise InputError(f"{name} is {shown(value)}, must be one of {', '.join(choices)}")
 
 

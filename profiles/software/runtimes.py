@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from profiles.architectures.components import TASKS
+from profiles.checks import is_one_of
 from profiles.errors import InputError, near, shown
 from profiles.files import Table
 from profiles.mappings import FrozenMapping
@@ -167,7 +168,7 @@ def find_runtime(name: str) -> Runtime:
     names = runtime_names()
     if isinstance(name, str) and "," in name:
         raise InputError(f"runtime is {shown(name)}, must be one name: all points keep to the same runtime")
-    if name not in names:
+    if not is_one_of(name, *names):
         meant = near(name.casefold() if isinstance(name, str) else "", names)
         raise InputError(f"unknown runtime {shown(name)}; {meant}choose from {', '.join(names)}")
     return all_runtimes()[name]

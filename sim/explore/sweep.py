@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from profiles.checks import is_one_of
 from profiles.errors import DiffusimWarning, InfeasibleError, InputError, counted, shown, warn_caller
 from sim.asking.arguments import speak_of_parameters
 from sim.asking.scenarios import KIND
@@ -91,11 +92,13 @@ class Sweep(Hinting):
     left: list[Point] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.objective not in (offered := objectives(self.scenario)):
+        if not is_one_of(self.objective, *(offered := objectives(self.scenario))):
             rule = f"must be one of {', '.join(offered)} in a sweep of {KIND[self.scenario.task]}"
-            hint = "; cost is of sampling: --steps or --task sample" * (self.objective == "cost")
+            hint = "; cost is of sampling: --steps or --task sample" * is_one_of(self.objective, "cost")
             raise InputError(f"--objective is {shown(self.objective)}, {rule}{hint}")
         check_integer("top", self.top)
+        if not isinstance(self.exhaustive, bool):
+            raise InputError(f"--exhaustive is {shown(self.exhaustive)}, must be True or False")
 
     def ranked(self) -> list[Point]:
         """Simulated points best first, then bounded ones by bound, then infeasible ones; duplicates once.
@@ -323,13 +326,15 @@ def run_sweep(
         store: what it knows is not done again, and what is done is kept in it.
 
     Raises:
-        InputError: there is to be no worker, ``report`` cannot be told, or the store cannot be used.
+        InputError: there is to be no worker, no executor, ``report`` cannot be told, or the store cannot be used.
     """
     if not callable(report):
         raise InputError(f"report is {shown(report)}, must be a function of a stage, a number and a total")
     if workers is not None:
         check_integer("workers", workers)
     if executor is not None:
+        if not isinstance(executor, Executor):
+            raise InputError(f"executor is {shown(executor)}, must be a concurrent.futures.Executor")
         count = workers or LENT
     else:
         count = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
