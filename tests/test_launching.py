@@ -580,6 +580,12 @@ def test_a_sweep_is_launched_as_its_best_and_nothing_is_refused_in_a_line():
         InputError, match=r"^model is \[<Scaling .*\], must be a model with a strategy, a result or"
     ):
         sim.launch([swept, swept])
+    point = next(iter(swept.sweeps[0]))
+    with pytest.raises(
+        InputError, match=r"result or a sweep; of a point give its result: sweep\.result_of\(point\)$"
+    ):
+        sim.launch(point)
+    assert sim.launch(swept.sweeps[0].result_of(point)) == sim.launch(swept.sweeps[0])
 
 
 def test_of_a_sweep_whose_best_no_runtime_runs_the_best_that_one_runs_is_named():
