@@ -4,7 +4,7 @@ Where other degrees are best of what is changed, as of more images at once, its 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from typing import Any, Final, NamedTuple
 
@@ -50,6 +50,7 @@ class Change:
         num_gpus: GPUs of that best where they are more or fewer than the answer's; else None.
         how: parameters of that best in words that are not the answer's, where its strategy stays; else empty.
         exact: whether all points were looked at; else another may be better still.
+        fits: whether the answer as it is fits then.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Change:
     num_gpus: int | None = None
     how: str = ""
     exact: bool = True
+    fits: bool = True
 
     def words(self, answer: str, objective: str = "throughput") -> str:
         """What becomes of an answer, in words."""
@@ -72,11 +74,17 @@ class Change:
         speed = f"{self.speed:.2f} x the {'throughput' if objective == 'cost' else 'speed'}"
         speed = f"{most}{self.memory:.2f} x the memory, {speed}" if objective == "memory" else least + speed
         where = "" if self.num_gpus is None else f" on {counted(self.num_gpus, 'GPU')}"
+        why = "" if self.fits or self.speed >= 1 else ", since what is best now would not fit"
         if self.stays:
-            return f"{speed}, {answer} stays{where}" + (f" with {self.how}" if self.how else "")
-        return f"{speed}, {self.strategy}{where} " + (
-            f"first, {answer} a tie" if self.tie else f"instead of {answer}"
-        )
+            return f"{speed}, {answer} stays{where}{f' with {self.how}' if self.how else ''}{why}"
+        instead = f"first, {answer} a tie" if self.tie else f"instead of {answer}"
+        return f"{speed}, {self.strategy}{where} {instead}{why}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The change under public keys."""
+        found = asdict(self)
+        del found["fits"]
+        return found
 
 
 class Variation(NamedTuple):
@@ -279,6 +287,19 @@ def _told(
         memory=best.result.peak_memory_bytes / first.result.peak_memory_bytes,
         num_gpus=None if best.num_gpus == first.num_gpus else best.num_gpus,
         how=words if stays and best.parameters != first.parameters else "",
+        fits=not any(_lacks_memory(point, first) for point in among),
+    )
+
+
+def _lacks_memory(point: Point, answer: Point) -> bool:
+    """Whether a point is an answer under a changed question, where it lacks memory."""
+    assert answer.result is not None
+    there = point.num_gpus or answer.result.num_gpus
+    return (
+        point.strategy == answer.strategy
+        and point.kind == OUT_OF_MEMORY
+        and there == answer.result.num_gpus
+        and point.checkpointing == answer.checkpointing
     )
 
 

@@ -205,7 +205,7 @@ def _wire_reasons(parts: Replayed, wire: float) -> Iterator[str]:
             return
         left_s -= awaited[way]
         share = wire * awaited[way] / whole_s
-        yield f"{share:.0%} of the time waits for {_way_words(trace, way)}: {_pace_words(trace, way)}"
+        yield f"{share:.0%} of the time is spent waiting for {_way_words(trace, way)}: {_pace_words(trace, way)}"
 
 
 def _slowed_reason(parts: Replayed, slowed: float, result: Result) -> Iterator[str]:
@@ -220,7 +220,7 @@ def _slowed_reason(parts: Replayed, slowed: float, result: Result) -> Iterator[s
     most = max(beside_s, key=lambda way: beside_s[way])
     lost = _time_words(slowed * result.expected.duration_s, _unit(result))
     yield (
-        f"{slowed:.0%} of the time, {lost}, compute loses to collectives that run beside it, mostly"
+        f"compute loses {slowed:.0%} of the time, {lost}, to collectives that run beside it, mostly"
         f" {_way_words(trace, most)}"
     )
 

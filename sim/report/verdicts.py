@@ -166,7 +166,7 @@ class Verdict(Hinting):
             better = "better" if self.objective in RANKED_BY else "faster"
             others = f"; --runtime {' or '.join(unsure)} may find a {better} one"
         elif self.runnable.others:
-            others = f"; --runtime asks for the best of {', '.join(self.runnable.others)}"
+            others = f"; --runtime {' or '.join(self.runnable.others)} finds the best that it runs"
         return [("", f"{named}: {self._took_words(result)}, {than}, runs in {runs_in}{others}")]
 
     def _took_words(self, result: Result) -> str:
@@ -231,7 +231,7 @@ class Verdict(Hinting):
             "runner_up": self.runner_up and {**_short(self.runner_up), "tie": self.runner_up_ties},
             "ties": dict(self.ties),
             **({"same_as": list(self.same_as)} if self.same_as else {}),
-            "changes": [asdict(change) for change in self.changes],
+            "changes": [change.to_json() for change in self.changes],
             "trust": self.trust and asdict(self.trust),
             "note": self.fair,
             **({} if self.fastest is None else {"fastest": _short(self.fastest)}),
