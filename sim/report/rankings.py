@@ -163,7 +163,7 @@ def front(simulated: Sequence[Point]) -> list[Point]:
 def columns(sweep: Sweep, shown: Shown) -> list[Column]:
     """The columns of a table of points, the first and the last the ones that are kept longest."""
     results = [point.result for _, point in shown.rows if point.result is not None]
-    heads = [f"{rank}{_marks(sweep, shown, point)}" for rank, point in shown.rows]
+    heads = [f"{rank}{mark}" for (rank, _), mark in zip(shown.rows, _marks(sweep, shown), strict=True)]
     of_task = _of_sampling if sweep.scenario.task == "sample" else _of_training
     return [
         Column("#", heads),
@@ -182,9 +182,13 @@ def not_started(sweep: Sweep, shown: Shown) -> Iterator[str]:
         yield f"no runtime is known that starts {'number' if len(ranks) == 1 else 'numbers'} {', '.join(ranks)}"
 
 
-def _marks(sweep: Sweep, shown: Shown, point: Point) -> str:
-    on_front = sweep.objective == "pareto" and any(point is one for one in front([p for _, p in shown.rows]))
-    return (FRONT if on_front else "") + (TIE if any(point is tie for tie in sweep.ties()) else "")
+def _marks(sweep: Sweep, shown: Shown) -> Iterator[str]:
+    """The marks of the rows of a table."""
+    points = [point for _, point in shown.rows]
+    on_front = set(map(id, front(points))) if sweep.objective == "pareto" else set()
+    ties = set(map(id, sweep.ties()))
+    for point in points:
+        yield FRONT * (id(point) in on_front) + TIE * (id(point) in ties)
 
 
 def legend(columns: Sequence[Column]) -> Iterator[str]:
