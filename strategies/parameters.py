@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, field, fields, replace
+from functools import cache
 from inspect import signature
 from math import inf
 from typing import Any, Final, TypeVar
@@ -147,17 +148,32 @@ def degree(what: str, default: int | None = 1) -> Any:
 
 
 def check_parameters(strategy: S) -> S:
-    """A strategy with its dependent defaults filled in.
+    """A strategy with its dependent defaults filled in, whose fields are checked again: they may have been changed.
 
     Raises:
         InputError: a field breaks its rule.
     """
-    filled = {
-        item.name: getattr(strategy, item.metadata["same_as"])
-        for item in fields(strategy)  # type: ignore[arg-type]
-        if item.metadata.get("same_as") and getattr(strategy, item.name) is None
+    return replace(strategy, **_dependent(strategy))  # type: ignore[type-var]
+
+
+def completed(strategy: S) -> S:
+    """A strategy that was just made, and so checked, with its dependent defaults filled in."""
+    filled = _dependent(strategy)
+    return replace(strategy, **filled) if filled else strategy  # type: ignore[type-var]
+
+
+def _dependent(strategy: object) -> dict[str, Any]:
+    """The values of the fields that were left out, and are by default those of others."""
+    dependent = _dependent_fields(type(strategy))
+    return {
+        name: getattr(strategy, same_as) for name, same_as in dependent if getattr(strategy, name) is None
     }
-    return replace(strategy, **filled)  # type: ignore[type-var]
+
+
+@cache
+def _dependent_fields(cls: type[Any]) -> tuple[tuple[str, str], ...]:
+    """The fields that are by default the same as others, each with that other."""
+    return tuple((item.name, same) for item in fields(cls) if (same := item.metadata.get("same_as")))
 
 
 def flag_of(name: str) -> str:
