@@ -201,13 +201,21 @@ class Sweep(Hinting):
         Raises:
             InfeasibleError: it was not simulated.
         """
+        return replace(self.sourced(point), inputs=inputs_of(self.scenario))
+
+    def sourced(self, point: Point) -> Result:
+        """As ``result_of``, without the hashes of what was read, which take a while.
+
+        Raises:
+            InfeasibleError: it was not simulated.
+        """
         strategy, result = point.strategy, point.result
         if strategy is None or result is None:
             raise InfeasibleError(f"{point!r} has no result")
         there = Asked(strategy, result.num_gpus, point.checkpointing).at(self.scenario)
         replayed = cache(lambda: named_traces(replay_parts(strategy, there)))
         source = source_of(strategy, there, replayed)
-        return replace(result, inputs=inputs_of(self.scenario), source=source)
+        return replace(result, source=source)
 
     def __iter__(self) -> Iterator[Point]:
         """The points, best first."""
