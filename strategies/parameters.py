@@ -224,14 +224,19 @@ def _check_when_made(owner: type[Any]) -> None:
         return
 
     def check_first(self: Any) -> None:
-        for item in fields(self):
-            if isinstance(item, Parameter):
-                _check(item.name, getattr(self, item.name), item)
+        for item in _parameters_of(type(self)):
+            _check(item.name, getattr(self, item.name), item)
         if own is not None:
             own(self)
 
     check_first.checks = True  # type: ignore[attr-defined]
     owner.__post_init__ = check_first
+
+
+@cache
+def _parameters_of(cls: type[Any]) -> tuple[Parameter, ...]:
+    """The parameters of a class."""
+    return tuple(item for item in fields(cls) if isinstance(item, Parameter))
 
 
 def _check(name: str, value: Any, item: Parameter) -> None:
