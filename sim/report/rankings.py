@@ -55,13 +55,12 @@ def _rows_with_verdict(sweep: Sweep) -> list[dict[str, Any]]:
 
 def print_sweep(sweep: Sweep, note: str = "") -> None:
     """Print the verdict and a note, the best points and the best of each strategy, and what is infeasible and why."""
-    screen, shown = console(), shown_points(sweep)
-    verdict = with_note(verdict_of(sweep), note)
+    screen, (verdict, shown, all_columns) = console(), _told(sweep, note)
     if verdict is not None:
         show_panel(screen, verdict.title, verdict.lines)
     if shown.rows:
         screen.print()
-        kept = show_table(screen, shown.title, columns(sweep, shown), shown.above)
+        kept = show_table(screen, shown.title, all_columns, shown.above)
         screen.print()
         if told := "\n".join(legend(kept)):
             screen.print(f"{told}\n")
@@ -75,10 +74,9 @@ def print_sweep(sweep: Sweep, note: str = "") -> None:
 
 def print_markdown(sweep: Sweep, note: str = "") -> None:
     """Print the verdict with a note, and the table, in Markdown."""
-    shown, verdict = shown_points(sweep), with_note(verdict_of(sweep), note)
+    verdict, shown, kept = _told(sweep, note)
     parts = [NO_BEST] if verdict is None else [verdict.markdown(), f"```\n{verdict.again}\n```"]
     if shown.rows:
-        kept = columns(sweep, shown)
         parts += [markdown_of(shown.title, kept), *legend(kept)]
     print("\n\n".join([*parts, *not_started(sweep, shown), *remarks(sweep, verdict)]))
 
@@ -89,6 +87,18 @@ class Shown(NamedTuple):
     rows: list[tuple[int, Point]]
     above: int | None
     title: str
+
+
+def _told(sweep: Sweep, note: str) -> tuple[Verdict | None, Shown, list[Column]]:
+    """The verdict with a note, and the points of the table and its columns, made while others work on the verdict."""
+    made: list[tuple[Shown, list[Column]]] = []
+
+    def make() -> None:
+        shown = shown_points(sweep)
+        made.append((shown, columns(sweep, shown) if shown.rows else []))
+
+    verdict = with_note(verdict_of(sweep, meanwhile=make), note)
+    return verdict, *made[0]
 
 
 def shown_points(sweep: Sweep) -> Shown:
