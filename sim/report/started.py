@@ -7,15 +7,13 @@ from math import inf
 from typing import Final, NamedTuple
 
 from profiles.software.runtimes import Runtime, all_runtimes
-from sim.explore.answers import bounds_of, take_bounds
 from sim.explore.legality import RECOMPUTED, kept_to, refusal, starters
-from sim.explore.points import Asked, Point, groups
+from sim.explore.points import Point, groups
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
-from sim.report.changes import simulated_again
+from sim.report.changes import bound_again, simulated_again
 from sim.report.descriptions import how, tried
 from sim.report.tables import command_of
-from strategies.strategy import AnyScenario
 
 TRIED: Final = 8
 """Points that are simulated although the sweep did not need to: those that promise most of what runtimes run."""
@@ -112,7 +110,7 @@ def _promising(sweep: Sweep) -> Iterator[Point]:
         if _key(own) in known or refusal(runtime, own, scenario) or not groups([own]):
             continue
         known.add(_key(own))
-        _bound(own, scenario, rough=True)
+        bound_again(own, scenario, rough=True)
         if not own.reason:
             yield own
 
@@ -120,14 +118,8 @@ def _promising(sweep: Sweep) -> Iterator[Point]:
 def _bounded_in_full(point: Point, sweep: Sweep) -> Point:
     """A point that is bounded roughly, in full; that of the sweep stays as it is."""
     own = replace(point)
-    _bound(own, sweep.scenario, rough=False)
+    bound_again(own, sweep.scenario, rough=False)
     return own
-
-
-def _bound(point: Point, scenario: AnyScenario, *, rough: bool) -> None:
-    assert point.strategy is not None
-    asked = Asked(point.strategy, point.num_gpus or scenario.workload.num_gpus, point.checkpointing)
-    take_bounds(point, bounds_of(asked, scenario, rough=rough), scenario.cluster.device.memory_bytes)
 
 
 def _in_place(sweep: Sweep, points: Sequence[Point]) -> Iterator[tuple[Runtime, Point]]:
