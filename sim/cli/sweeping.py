@@ -49,7 +49,7 @@ def sweep_command(options: argparse.Namespace) -> int:
             missing_ok=True
         )  # what an interrupted sweep left of this question
     chosen = Scaling(tuple(sweeps)).chosen
-    found = any(point.status == "simulated" for point in chosen)
+    found = any(point.status == "simulated" for point in chosen.points)
     if found:
         _draw(options, sweeps, chosen)
     _print(options, sweeps)

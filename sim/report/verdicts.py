@@ -303,13 +303,13 @@ def verdict_of(sweep: Sweep, meanwhile: Callable[[], object] = lambda: None) -> 
     For each of up to three changes the points that come nearest are looked at again, of more images at once all. While
     other processes do that, this one does ``meanwhile``.
     """
-    best = sweep.best_point()
+    ranked = [point for point in sweep.ranked() if point.status == "simulated" and point.recommended]
+    best = next(iter(ranked), None)
     if best is None or best.result is None:
         meanwhile()
         return None
     values = tried(sweep.points)
     by_memory = sweep.objective == "memory"
-    ranked = [point for point in sweep.ranked() if point.status == "simulated" and point.recommended]
     twins = sweep.twins()
     same = [point for point in ranked if twins.get(id(point)) is best]
     other = next((point for point in ranked if point.name != best.name and point not in same), None)
