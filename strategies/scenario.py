@@ -128,8 +128,9 @@ class Scene(Generic[W]):
         """The scene on another number of GPUs, where each layer takes as long."""
         if num_gpus == self.workload.num_gpus:
             return self
-        workload = replace(self.workload, num_gpus=num_gpus)
-        return self.remember(("on", num_gpus), lambda: self._under(workload, "costs"))
+        return self.remember(
+            ("on", num_gpus), lambda: self._under(replace(self.workload, num_gpus=num_gpus), "costs")
+        )
 
     def _under(self, workload: W, *alike: str) -> Self:
         """The scene under another workload, with those derived quantities that are alike under both."""
@@ -303,8 +304,11 @@ class Scenario(Scene[TrainingWorkload]):
         """The scenario in which this is recomputed; layers take as long."""
         if checkpointing == self.workload.checkpointing:
             return self
-        workload = replace(self.workload, checkpointing=checkpointing)
-        return self.remember(("checkpointing", checkpointing), lambda: self._under(workload, "costs"))
+
+        def make() -> Scenario:
+            return self._under(replace(self.workload, checkpointing=checkpointing), "costs")
+
+        return self.remember(("checkpointing", checkpointing), make)
 
     def with_batch(self, batch_size: int) -> "Scenario":
         """The scenario of another batch size."""

@@ -8,7 +8,7 @@ when another is known to be as fast as its bound in no more memory than it canno
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -124,7 +124,7 @@ class Sweep(Hinting):
 
     def best_point(self) -> Point | None:
         """The best point that was simulated and is recommended; None where there is none."""
-        return next((p for p in self.ranked() if p.status == "simulated" and p.recommended), None)
+        return _first_of(self.ranked())
 
     def ties(self) -> list[Point]:
         """The recommended points of which the comparison with the best cannot tell that they are slower, best first.
@@ -132,22 +132,17 @@ class Sweep(Hinting):
         They are of what was simulated; of those with one result under several names the first alone. None where
         memory is ranked by, which is counted.
         """
-        best = self.best_point()
+        ranked = self.ranked()
+        best = _first_of(ranked)
         if best is None:
             return []
-        twins = self.twins()
-        others = (p for p in self.ranked() if p.recommended and p is not best and id(p) not in twins)
+        twins = _twins_among(ranked)
+        others = (p for p in ranked if p.recommended and p is not best and id(p) not in twins)
         return [point for point in others if point.tied(best, self.objective)]
 
     def twins(self) -> dict[int, Point]:
         """Points by id whose result is that of a better one of another strategy, as of equal degrees, and that one."""
-        first: dict[object, Point] = {}
-        found: dict[int, Point] = {}
-        for point in self.ranked():
-            if point.identity is not None:
-                same = first.setdefault(point.identity[1:], point)
-                found |= {id(point): same} if same is not point else {}
-        return found
+        return _twins_among(self.ranked())
 
     def copies(self, point: Point) -> int:
         """Copies of a point that work side by side where cost is ranked by: GPUs that one leaves draw other images."""
@@ -209,13 +204,21 @@ class Sweep(Hinting):
         Raises:
             InfeasibleError: it was not simulated.
         """
+        return replace(self.sourced(point), inputs=inputs_of(self.scenario))
+
+    def sourced(self, point: Point) -> Result:
+        """As ``result_of``, without the hashes of what was read, which take a while.
+
+        Raises:
+            InfeasibleError: it was not simulated.
+        """
         strategy, result = point.strategy, point.result
         if strategy is None or result is None:
             raise InfeasibleError(f"{point!r} has no result")
         there = Asked(strategy, result.num_gpus, point.checkpointing).at(self.scenario)
         replayed = cache(lambda: named_traces(replay_parts(strategy, there)))
         source = source_of(strategy, there, replayed)
-        return replace(result, inputs=inputs_of(self.scenario), source=source)
+        return replace(result, source=source)
 
     def __iter__(self) -> Iterator[Point]:
         """The points, best first."""
@@ -306,6 +309,22 @@ class Sweep(Hinting):
         """Counts of the points that cannot exist or do not fit, by reason, the most frequent first."""
         counts = Counter(point.kind for point in self.points if point.kind is not None)
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _first_of(ranked: Iterable[Point]) -> Point | None:
+    """The first of ranked points that was simulated and is recommended; None where there is none."""
+    return next((point for point in ranked if point.status == "simulated" and point.recommended), None)
+
+
+def _twins_among(ranked: Iterable[Point]) -> dict[int, Point]:
+    """Ranked points by id whose result is that of one before them of another strategy, and that one."""
+    first: dict[object, Point] = {}
+    found: dict[int, Point] = {}
+    for point in ranked:
+        if (identity := point.identity) is not None:
+            same = first.setdefault(identity[1:], point)
+            found |= {id(point): same} if same is not point else {}
+    return found
 
 
 @no_collection()

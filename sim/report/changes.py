@@ -5,6 +5,7 @@ Where other degrees are best of what is changed, as of more images at once, its 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Any, Final, NamedTuple
 
@@ -225,8 +226,8 @@ def _change(variation: Variation, sweep: Sweep, points: Sequence[Point]) -> Chan
         Point(one.strategy, one.strategy.name, num_gpus=one.num_gpus, checkpointing=one.checkpointing)
         for one in asked
     ]
-    for one, point in zip(asked, fresh, strict=True):
-        take_bounds(point, bounds_of(one, scenario, rough=False), scenario.cluster.device.memory_bytes)
+    for point in fresh:
+        bound_again(point, scenario, rough=True)
     own = _best([point for point in fresh if point.name == first.name], scenario, sweep.objective)
     best = _best([point for point in fresh if point.name != first.name], scenario, sweep.objective, own)
     return replace(_told(variation, sweep, first, (own, best), fresh), exact=False)
@@ -241,13 +242,21 @@ def _asked_again(point: Point, variation: Variation) -> Asked:
 def _best(
     points: list[Point], scenario: AnyScenario, objective: str, best: Point | None = None
 ) -> Point | None:
-    """The best of points that were bounded, or what is as good already."""
-    for point in sorted(points, key=lambda point: point.least_score(objective)):
+    """The best of points that were bounded roughly, or what is as good already; in full where that may matter."""
+    queue = [(point.least_score(objective), number, point) for number, point in enumerate(points)]
+    heapify(queue)
+    while queue:
+        least, number, point = heappop(queue)
         known = inf if best is None else best.score(objective)
-        if point.reason is None and point.least_score(objective) < known:
-            limit_s = inf if objective == "memory" else known / point.price(objective)
-            found = simulated_again(point, scenario, limit_s)
-            best = found if found.score(objective) < known else best
+        if point.reason is not None or least >= known:
+            continue
+        if point.rough:
+            bound_again(point, scenario, rough=False)
+            heappush(queue, (point.least_score(objective), number, point))
+            continue
+        limit_s = inf if objective == "memory" else known / point.price(objective)
+        found = simulated_again(point, scenario, limit_s)
+        best = found if found.score(objective) < known else best
     return best
 
 
@@ -328,6 +337,13 @@ def _swept(sweep: Sweep, names: Sequence[str], scenario: AnyScenario) -> Sweep:
     )
     run_sweep(again, workers=1)
     return again
+
+
+def bound_again(point: Point, scenario: AnyScenario, *, rough: bool) -> None:
+    """Bound a point in another scenario, perhaps roughly."""
+    assert point.strategy is not None
+    asked = Asked(point.strategy, point.num_gpus or scenario.workload.num_gpus, point.checkpointing)
+    take_bounds(point, bounds_of(asked, scenario, rough=rough), scenario.cluster.device.memory_bytes)
 
 
 def simulated_again(point: Point, scenario: AnyScenario, limit_s: float) -> Point:

@@ -288,7 +288,7 @@ def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, parts: Replay
 
 def account_of_best(sweep: Sweep, best: Point, runner_up: Point | None = None) -> Account:
     """Where the time of the best point of a sweep goes, why it is not less, and where a runner-up spends more."""
-    result = sweep.result_of(best)
+    result = sweep.sourced(best)
     assert result.source is not None
     account = account_of(result.source.strategy, result.source.scenario, result)
     reasons = (

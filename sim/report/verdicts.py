@@ -303,13 +303,13 @@ def verdict_of(sweep: Sweep, meanwhile: Callable[[], object] = lambda: None) -> 
     For each of up to three changes the points that come nearest are looked at again, of more images at once all. While
     other processes do that, this one does ``meanwhile``.
     """
-    best = sweep.best_point()
+    ranked = [point for point in sweep.ranked() if point.status == "simulated" and point.recommended]
+    best = next(iter(ranked), None)
     if best is None or best.result is None:
         meanwhile()
         return None
     values = tried(sweep.points)
     by_memory = sweep.objective == "memory"
-    ranked = [point for point in sweep.ranked() if point.status == "simulated" and point.recommended]
     twins = sweep.twins()
     same = [point for point in ranked if twins.get(id(point)) is best]
     other = next((point for point in ranked if point.name != best.name and point not in same), None)
@@ -341,7 +341,7 @@ def verdict_of(sweep: Sweep, meanwhile: Callable[[], object] = lambda: None) -> 
         changes=tuple(told),
         trust=trust_in(best.result, sweep.scenario.cluster.device.name),
         fair=fairness(sweep.points) or _one_copy_words(sweep),
-        again=command_of(sweep.result_of(best)),
+        again=command_of(sweep.sourced(best)),
         runs_in=runs_in,
         runnable=runnable,
         copies=sweep.copies(best),
