@@ -24,6 +24,7 @@ from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 from strategies.templates.linear_pipeline import LinearPipeline
 from strategies.training.gpipe import GPipe
+from strategies.training.interleaved import Interleaved
 from strategies.training.one_forward_one_backward import OneForwardOneBackward
 from strategies.training.zero_bubble import ZeroBubble
 
@@ -204,6 +205,30 @@ def test_an_order_that_is_not_whole_is_refused_in_one_line_that_says_where(chang
             ask("sd21", strategy=broken, **degrees, **SMALL)
     with pytest.raises(InputError, match=words):
         sim.schedule(broken, **degrees)
+
+
+@pytest.mark.parametrize(
+    ("positions", "said"),
+    [
+        ((0, 1, 0, 2), "the position of stage 3 of placed is 2, must be an integer from 0 to 1"),
+        ((0, -1, 0, 1), "the position of stage 1 of placed is -1, must be an integer from 0 to 1"),
+        ((0, 1, [0], 1), "the position of stage 2 of placed is [0], must be an integer from 0 to 1"),
+        ((0, 1.0, 0, 1), "the position of stage 1 of placed is 1.0, must be an integer from 0 to 1"),
+        (3, "the positions of placed are 3, must be a tuple of one for each stage"),
+    ],
+)
+def test_positions_that_no_pipeline_has_are_refused_before_stages_are_laid_there(positions, said):
+    class Placed(Interleaved):
+        name: ClassVar[str] = "placed"
+
+        def positions(self):
+            return positions
+
+    point = {"pipeline_degree": 2, "micro_batches": 4, "chunks": 2}
+    with pytest.raises(InputError, match=f"^{re.escape(said)}$"):
+        sim.run("sd21", Placed, **point, **SMALL)
+    with pytest.raises(InputError, match=f"^{re.escape(said)}$"):
+        sim.schedule(Placed, **point)
 
 
 def test_numbers_of_an_order_that_equal_whole_ones_become_whole():

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Generator, Sequence
 from functools import lru_cache
+from numbers import Integral
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, shown
@@ -24,6 +25,23 @@ class _Work(NamedTuple):
     kinds: tuple[str, ...]
 
 
+def placed(name: str, positions: Any, degree: int) -> tuple[int, ...]:  # noqa: ANN401  whatever a strategy gives
+    """The position of each stage of a strategy, checked.
+
+    Raises:
+        InputError: one is none of the pipeline's.
+    """
+    if not isinstance(positions, Sequence):
+        raise InputError(
+            f"the positions of {name} are {shown(positions)}, must be a tuple of one for each stage"
+        )
+    for stage, position in enumerate(positions):
+        if not isinstance(position, Integral) or not 0 <= position < degree:
+            rule = f"must be an integer from 0 to {degree - 1}"
+            raise InputError(f"the position of stage {stage} of {name} is {shown(position)}, {rule}")
+    return tuple(positions)
+
+
 def one_chain(
     name: str, order: object, positions: Sequence[int], micro_batches: int, *, degree: int, split: bool
 ) -> Rows:
@@ -32,7 +50,7 @@ def one_chain(
     Args:
         name: of the strategy.
         order: a row of passes for each position.
-        positions: of each stage.
+        positions: of each stage, checked.
         micro_batches: of an iteration.
         degree: positions of the pipeline.
         split: backwards come in two parts.
@@ -40,9 +58,11 @@ def one_chain(
     Raises:
         InputError: a position has no row, or a pass is none of its own, there twice or lacking.
     """
-    hosted = [tuple([s for s, at in enumerate(positions) if at == p]) for p in range(degree)]
+    hosted: list[list[int]] = [[] for _ in range(degree)]
+    for stage, position in enumerate(positions):
+        hosted[position].append(stage)
     numbers = [range(micro_batches)] * len(positions)
-    return whole(f"the order of {name}", order, hosted, numbers, SPLIT if split else WHOLE)
+    return whole(f"the order of {name}", order, [*map(tuple, hosted)], numbers, SPLIT if split else WHOLE)
 
 
 def order_of(strategy: Any) -> Rows:  # noqa: ANN401  whatever has an order

@@ -37,7 +37,7 @@ class StagedPipeline(OrderedPipeline):
         """
         shape = Shape.of(self)
         there = sharded(scenario) if shape.sharded else scenario
-        return Layout.folded(there, shape, self.positions(), self.partition, self.skip_route)
+        return Layout.folded(there, shape, self.checked_positions(), self.partition, self.skip_route)
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut."""
