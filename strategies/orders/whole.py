@@ -36,7 +36,7 @@ def placed(name: str, positions: Any, degree: int) -> tuple[int, ...]:  # noqa: 
             f"the positions of {name} are {shown(positions)}, must be a tuple of one for each stage"
         )
     for stage, position in enumerate(positions):
-        if not isinstance(position, Integral) or not 0 <= position < degree:
+        if not (isinstance(position, Integral) and 0 <= int(position) < degree):
             rule = f"must be an integer from 0 to {degree - 1}"
             raise InputError(f"the position of stage {stage} of {name} is {shown(position)}, {rule}")
     return tuple(positions)
