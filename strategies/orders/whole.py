@@ -32,7 +32,7 @@ def one_chain(
     Args:
         name: of the strategy.
         order: a row of passes for each position.
-        positions: of each stage.
+        positions: of each stage, checked.
         micro_batches: of an iteration.
         degree: positions of the pipeline.
         split: backwards come in two parts.
@@ -40,9 +40,11 @@ def one_chain(
     Raises:
         InputError: a position has no row, or a pass is none of its own, there twice or lacking.
     """
-    hosted = [tuple([s for s, at in enumerate(positions) if at == p]) for p in range(degree)]
+    hosted: list[list[int]] = [[] for _ in range(degree)]
+    for stage, position in enumerate(positions):
+        hosted[position].append(stage)
     numbers = [range(micro_batches)] * len(positions)
-    return whole(f"the order of {name}", order, hosted, numbers, SPLIT if split else WHOLE)
+    return whole(f"the order of {name}", order, [*map(tuple, hosted)], numbers, SPLIT if split else WHOLE)
 
 
 def placed(whose: str, positions: Any, degree: int) -> tuple[int, ...]:  # noqa: ANN401  whatever a strategy gives
