@@ -184,8 +184,8 @@ class Holding(Protocol):
 class Searching(Protocol):
     """A strategy that searches for its order, which takes longer than a bound may; asked only before a replay."""
 
-    def ordered_s(self, scenario: Any) -> float:  # noqa: ANN401  of its own task
-        """Seconds that no iteration in the order found can undercut.
+    def ordered_s(self, scenario: Any) -> Iterator[float]:  # noqa: ANN401  of its own task
+        """Seconds that no iteration in the order found can undercut, as they become clear while it is searched for.
 
         Raises:
             InfeasibleError: this point does not exist for the scenario.

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from strategies.partitions.chain import (
     ChainCosts,
+    StageSearch,
     best_of_front,
     block_partition,
     optimal_partition,
@@ -303,6 +304,19 @@ def test_more_micro_batches_never_lengthen_the_longest_stage(case, num_micro_bat
         optimal_partition(costs, num_stages, m) for m in (num_micro_batches, num_micro_batches + 1)
     )
     assert more.longest_stage_s <= fewer.longest_stage_s
+
+
+@derandomised
+@given(chains(), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([0.0, 0.1, 1.0]))
+def test_messages_that_take_no_longer_leave_the_longest_stage_that_of_the_layers(case, probability, share):
+    costs, num_stages = case
+    messages = {name: share * getattr(costs, name) for name in ("cut_forward_s", "cut_backward_s")}
+    search = StageSearch.over(replaced(costs, **messages), num_stages, probability)
+    if probability == 0.5:
+        assert search.longest_s is None
+    else:
+        assert search.longest_s in (None, search.least_maximum(search.criteria[0]))
+        assert search.longest_s is not None or share > 0
 
 
 @derandomised

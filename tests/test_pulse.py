@@ -1,5 +1,7 @@
 """PULSE: skips that move nothing, on a wave ordered by the stages' real times."""
 
+from math import inf
+
 import pytest
 
 from profiles.architectures.models import load_model
@@ -9,6 +11,7 @@ from profiles.units import MIB
 from sim.outcomes.parts import replay
 from sim.outcomes.runs import run_point, run_within
 from sim.replay.engine import simulate
+from strategies.orders.list_scheduling import MARKS
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario
@@ -177,14 +180,24 @@ def test_a_full_device_holds_what_its_order_says(make):
 def test_the_order_that_is_found_says_before_any_replay_what_it_takes_at_least(p2p, extra_forward):
     scenario = shipped("uvit-1b", "v100-2node", 8, 8 * 16).with_extra_forward(extra_forward)
     point = Pulse(4, 32, in_flight=1, p2p=p2p)
-    replayed_s, ordered_s = replay(point, scenario).end_s, point.ordered_s(scenario)
-    assert 1.05 * point.bound(scenario) < ordered_s <= replayed_s
+    replayed_s, known_s = replay(point, scenario).end_s, list(point.ordered_s(scenario))
+    assert known_s == sorted(known_s)
+    assert 1.05 * point.bound(scenario) < known_s[-1] <= replayed_s
 
 
-def test_a_point_whose_order_says_that_it_takes_too_long_is_not_replayed():
-    scenario = shipped("uvit-1b", "v100-2node", 8, 8 * 16)
-    point = Pulse(4, 32, in_flight=1)
-    ordered_s, known_s = point.ordered_s(scenario), []
-    assert run_within(point, scenario, ordered_s, known_s) == ordered_s
-    assert known_s == [point.bound(scenario), ordered_s]
-    assert run_within(point, scenario, 2 * ordered_s).expected.duration_s >= ordered_s
+@pytest.mark.parametrize("extra_forward", [False, True])
+def test_an_order_is_searched_for_only_until_it_is_clear_that_it_takes_too_long(extra_forward):
+    def anew():
+        return shipped("uvit-1b", "v100-2node", 8, 8 * 16).with_extra_forward(extra_forward)
+
+    point, other = Pulse(4, 32, in_flight=1), Pulse(4, 64, in_flight=1)
+    known_s = []
+    result = run_within(point, anew(), inf, known_s)
+    assert len(set(known_s)) > MARKS / 2
+    for limit_s in known_s[:-1]:
+        scenario, found_s = anew(), []
+        assert run_within(point, scenario, limit_s, found_s) == limit_s
+        assert found_s == known_s[: known_s.index(limit_s) + 1]
+        other.ordering(scenario)  # what was searched for last is another order
+        assert run_within(point, scenario, inf, found_s := []) == result
+        assert found_s == known_s

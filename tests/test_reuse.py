@@ -1,5 +1,6 @@
 """What a scenario keeps of one point changes the answers of no other, whichever comes first."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -39,7 +40,8 @@ def measured(strategy, scenario):
 def answer(ask, scenario):
     """The answer to one question; a refusal is one."""
     try:
-        return ask(scenario)
+        found = ask(scenario)
+        return list(found) if isinstance(found, Iterator) else found
     except (InfeasibleError, DeadlockError) as error:
         return str(error)
 

@@ -56,9 +56,15 @@ def run_within(
     occurring = variants(strategy, scenario)
     least_s = [_bound_s(variant) for variant in occurring]
     known_s.append(_together_s(occurring, least_s))
-    if known_s[-1] < limit_s and any(isinstance(variant.strategy, Searching) for variant in occurring):
-        least_s = [max(bound_s, _ordered_s(of)) for bound_s, of in zip(least_s, occurring, strict=True)]
-        known_s.append(_together_s(occurring, least_s))
+    if known_s[-1] >= limit_s:
+        return known_s[-1]
+    for number, variant in enumerate(occurring):
+        for ordered_s in _ordered_s(variant):
+            if ordered_s > least_s[number]:
+                least_s[number] = ordered_s
+                known_s.append(_together_s(occurring, least_s))
+            if known_s[-1] >= limit_s:
+                return known_s[-1]
     parts: list[Part] = []
     for number, variant in enumerate(occurring):
         if known_s[-1] >= limit_s:
@@ -96,9 +102,9 @@ def _bound_s(variant: Variant) -> float:
     return ask(variant.scenario)
 
 
-def _ordered_s(variant: Variant) -> float:
+def _ordered_s(variant: Variant) -> Iterator[float]:
     strategy = variant.strategy
-    return strategy.ordered_s(variant.scenario) if isinstance(strategy, Searching) else 0.0
+    return strategy.ordered_s(variant.scenario) if isinstance(strategy, Searching) else iter(())
 
 
 def _together_s(occurring: Sequence[Variant], seconds: Sequence[float]) -> float:

@@ -107,12 +107,18 @@ def chimera_ends_s(
     table = _table(problem, degree, last)
     ends_s, complete_s = list(begins_s), [0.0] * (2 * degree)
     for slot in range(2 * degree + last):
-        ends_s = [
-            max(end_s, ends_s[source] + lag_s) + duration_s if first <= slot <= final else end_s
-            for end_s, (first, final, source, lag_s, duration_s) in zip(
-                ends_s, table[slot % len(table)], strict=True
-            )
-        ]
+        turns = table[slot % len(table)]
+        if 2 * degree <= slot <= last:  # everybody has a turn; a comparison takes less than a call of max
+            ends_s = [
+                (end_s if end_s > there_s else there_s) + duration_s
+                for end_s, (_, _, source, lag_s, duration_s) in zip(ends_s, turns, strict=True)
+                for there_s in (ends_s[source] + lag_s,)
+            ]
+        else:
+            ends_s = [
+                max(end_s, ends_s[source] + lag_s) + duration_s if first <= slot <= final else end_s
+                for end_s, (first, final, source, lag_s, duration_s) in zip(ends_s, turns, strict=True)
+            ]
         if slot >= degree + last:
             stage = 2 * degree - 1 + last - slot
             complete_s[stage], complete_s[degree + stage] = ends_s[stage], ends_s[degree - 1 - stage]

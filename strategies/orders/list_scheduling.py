@@ -1,7 +1,7 @@
 """Ordering: in which order each device runs the forwards and backwards of its stages.
 
-List scheduling answers at once, a one-machine bound says how far from the best the answer may be, and a given
-order is replayed for its times. No solver here; see ``strategies.orders.synthesis``.
+List scheduling answers at once, and a one-machine bound says how far from the best the answer may be. No solver
+here; see ``strategies.orders.synthesis``.
 """
 
 from collections import deque
@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from profiles.errors import DeadlockError
 from strategies.orders.capacity import Room, check_room, fits, peak_held_bytes, room_bound_s
 from strategies.orders.problem import (
     SUM_TOLERANCE,
@@ -29,10 +28,10 @@ from strategies.orders.problem import (
     wave_positions,
     wave_problem,
 )
-from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
+from strategies.plans.actions import FORWARD, Rows, StageAction
 
 __all__ = [
-    "BEST", "PRIORITIES", "Chain", "Ordering", "Problem", "Schedulers", "dispatch", "evaluate",
+    "BEST", "MARKS", "PRIORITIES", "Chain", "Ordering", "Problem", "Schedulers", "dispatch",
     "list_schedule", "lower_bound_s", "peak_held_bytes", "wave_positions", "wave_problem",
 ]  # fmt: skip
 
@@ -50,6 +49,9 @@ more the longest tail; three parts of the one and one of the other lie between, 
 backbones unlike.
 """
 
+
+MARKS: Final = 16
+"""Parts of an order after each of which it says how long it takes at least."""
 
 BEST: Final = "best"
 """The priority with the shortest order; the first where several are as short."""
@@ -125,6 +127,10 @@ class Schedulers:
         """The shortest order, the first where several are as short."""
         return min(self._all, key=_ListScheduler.makespan_s).ordering()
 
+    def least_s(self, mark: int) -> float:
+        """Seconds that the shortest order takes at least, as far as so many parts and one more tell."""
+        return min(of.least_s(mark) for of in self._all)
+
     def least_held_bytes(
         self, saved_bytes: Sequence[float], resident_bytes: Sequence[float], enough_bytes: float
     ) -> float:
@@ -166,6 +172,7 @@ class _ListScheduler:
         waiting_s: for each lane when each micro-batch is there that is under way after the next one.
         taken: lane by lane, what each device runs, and the seconds at which that starts.
         wakes: when each device looks next for something to run.
+        marks_s: the seconds that it takes at least, once so many parts are scheduled.
     """
 
     def __init__(self, problem: Problem, lanes: Sequence[Lane], keys: Sequence[Sequence[float]]) -> None:
@@ -179,7 +186,24 @@ class _ListScheduler:
         self.free_s = [0.0 for _ in devices]
         self.taken: list[list[tuple[int, float]]] = [[] for _ in devices]
         self.wakes = [(0.0, device) for device in devices]
+        self.marks_s: list[float] = []
         self._passes = self._run()
+
+    def least_s(self, mark: int) -> float:
+        """Seconds that the order takes at least, as far as so many parts and one more tell."""
+        while len(self.marks_s) <= mark:
+            next(self._passes)
+        return self.marks_s[mark]
+
+    def _least_s(self) -> float:
+        """Seconds that the order takes at least, by what each device has still to run, and what must follow that."""
+        ends_s = [
+            free_s + min((self.lanes[number].tail_s for number in own), default=0.0)
+            for free_s, own in zip(self.free_s, self.lanes_on, strict=True)
+        ]
+        for lane, keys, done in zip(self.lanes, self.keys, self.done, strict=True):
+            ends_s[lane.device] += (len(keys) - done) * lane.duration_s
+        return (1 - SUM_TOLERANCE) * max(ends_s)
 
     def makespan_s(self) -> float:
         """When the last pass ends, in seconds."""
@@ -229,6 +253,7 @@ class _ListScheduler:
             first += 2 * len(own.stages)
         wakes, free_s, due_s, allows = self.wakes, self.free_s, self.due_s, self.room.allows
         lanes_on, keys, done, start = self.lanes_on, self.keys, self.done, self._start
+        started, passes = 0, sum(map(len, keys))
         while wakes:
             now, device = heappop(wakes)
             if free_s[device] > now:
@@ -243,6 +268,9 @@ class _ListScheduler:
                         best, best_key = number, key
             if best >= 0:
                 start(best, now)
+                started += 1
+                while started * MARKS >= (len(self.marks_s) + 1) * passes:
+                    self.marks_s.append(self._least_s())
                 yield best
 
     def _start(self, number: int, now: float) -> None:
@@ -310,79 +338,3 @@ def one_machine_s(passes: list[tuple[float, float, float]]) -> float:
             now += left
             longest = max(longest, now - negative_tail)
     return longest
-
-
-def evaluate(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> Ordering:
-    """The times of a given order: each pass starts as soon as its device and its input are there.
-
-    Whether it stays within the caps is not asked; see ``peak_held_bytes``.
-
-    Raises:
-        DeadlockError: the order can never be carried out.
-    """
-    return _Replay(problem, rows).run()
-
-
-class _Replay:
-    """Walks the rows of all devices as far as their inputs are there, again and again."""
-
-    def __init__(self, problem: Problem, rows: Sequence[Sequence[StageAction]]) -> None:
-        lanes = lanes_of(problem)
-        _check_rows(problem, rows)
-        self.rows = rows
-        self.lanes = {(lane.stage, lane.kind): lane for lane in lanes}
-        self.following = {
-            (lane.stage, lane.kind): (lanes[lane.following].stage, lanes[lane.following].kind)
-            for lane in lanes
-            if lane.following is not None
-        }
-        self.ready = {
-            StageAction(chain.stages[0], FORWARD, micro_batch): 0.0
-            for chain in problem.chains
-            for micro_batch in chain.micro_batches
-        }
-        self.starts: list[list[float]] = [[] for _ in rows]
-        self.free_s = [0.0 for _ in rows]
-
-    def run(self) -> Ordering:
-        while sum(self._walk(device) for device in range(len(self.rows))):
-            pass
-        self._check_end()
-        return Ordering(tuple(map(tuple, self.rows)), tuple(map(tuple, self.starts)), max(self.free_s))
-
-    def _walk(self, device: int) -> int:
-        row, starts = self.rows[device], self.starts[device]
-        before = len(starts)
-        while len(starts) < len(row) and row[len(starts)] in self.ready:
-            action = row[len(starts)]
-            lane = self.lanes[action.stage, action.kind]
-            starts.append(max(self.free_s[device], self.ready[action]))
-            self.free_s[device] = starts[-1] + lane.duration_s
-            if lane.following is not None:
-                following = self.following[action.stage, action.kind]
-                self.ready[StageAction(*following, action.micro_batch)] = self.free_s[device] + lane.lag_s
-        return len(starts) - before
-
-    def _check_end(self) -> None:
-        inputs = {after: before for before, after in self.following.items()}
-        stuck = []
-        for device, (row, starts) in enumerate(zip(self.rows, self.starts, strict=True)):
-            if len(starts) < len(row):
-                action = row[len(starts)]
-                missing = StageAction(*inputs[action.stage, action.kind], action.micro_batch)
-                stuck.append(f"device {device} waits in {action} for {missing}")
-        if stuck:
-            raise DeadlockError("deadlock: " + "; ".join(stuck))
-
-
-def _check_rows(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> None:
-    """Refuse rows that do not hold every pass once, on the device of its stage."""
-    due = sorted(
-        (problem.positions[stage], StageAction(stage, kind, micro_batch))
-        for chain in problem.chains
-        for stage in chain.stages
-        for kind in (FORWARD, BACKWARD)
-        for micro_batch in chain.micro_batches
-    )
-    if len(rows) != problem.num_devices or due != sorted((d, a) for d, row in enumerate(rows) for a in row):
-        raise ValueError("rows must hold every forward and backward once, on the device of its stage")

@@ -13,17 +13,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from profiles.checks import sum_in_order
 from profiles.costs.layers import FloatArray
+from strategies.partitions.stage_tables import (
+    BoolArray,
+    IntArray,
+    cut_column,
+    known_longest,
+    least_maximum,
+    stages_between,
+)
 
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
 CostVector: TypeAlias = tuple[float, ...]
-_Scalar = TypeVar("_Scalar", np.float64, np.bool_)
 
 ROUNDING: Final = 1e-9
 """Share of the largest gap by which the gaps of all stages may add up to less for rounding."""
@@ -204,25 +209,6 @@ def block_partition(blocks: Sequence[int], num_stages: int) -> tuple[int, ...]:
     return tuple(edges[round(i * len(starts) / num_stages)] for i in range(num_stages + 1))
 
 
-def stage_table(values: FloatArray) -> FloatArray:
-    """The sum over the layers from i up to, but without, j at [i, j], infinite where i >= j.
-
-    Each sum runs from the stage's own first layer: equal layers then give equal sums wherever the stage lies,
-    and ties stay ties, which differences of one prefix sum would blur.
-    """
-    num_layers = len(values)
-    table = np.full((num_layers + 1, num_layers + 1), np.inf)
-    np.cumsum(np.where(_below(num_layers, -1), 0.0, values), axis=1, out=table[:-1, 1:])
-    table[_below(num_layers + 1, 0)] = np.inf
-    return table
-
-
-@cache
-def _below(size: int, diagonal: int) -> BoolArray:
-    """Where a square table lies on one of its diagonals, or below."""
-    return np.tri(size, k=diagonal, dtype=np.bool_)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class StageSearch:
     """The stages that a chain offers, and the maxima to be kept small.
@@ -235,15 +221,17 @@ class StageSearch:
         gap_s: T_S - T_C likewise.
         weights: Share of each stage time that counts in the expected pace.
         criteria: What is minimised, in this order: the stage times that count, then the gap.
+        longest_s: The least possible longest stage, where one stage time counts and messages never take longer.
     """
 
     num_stages: int
-    edges: npt.NDArray[np.intp]
+    edges: IntArray
     stage_s: FloatArray
     self_conditioned_s: FloatArray
     gap_s: FloatArray
     weights: tuple[float, ...]
     criteria: tuple[FloatArray, ...]
+    longest_s: float | None = None
 
     @classmethod
     def over(cls, costs: ChainCosts, num_stages: int, self_conditioning: float) -> "StageSearch":
@@ -252,17 +240,17 @@ class StageSearch:
         if not 0 <= self_conditioning <= 1:
             raise ValueError(f"self_conditioning({self_conditioning}) must be between 0 and 1")
         edges = _legal_edges(costs, num_stages)
-        between = np.ix_(edges, edges)
-        both_s = costs.forward_s + costs.backward_s
-        cut, extra = costs.cut_forward_s + costs.cut_backward_s, costs.cut_forward_s
-        stage = np.maximum(stage_table(both_s)[between], _cut_column(cut, edges))
-        conditioned_s = stage_table(both_s + costs.forward_s)[between]
-        conditioned = np.maximum(conditioned_s, _cut_column(cut + extra, edges))
-        gap = stage_table(costs.sync_s - costs.backward_s)[between] + costs.sync_latency_s
-        shares = ((1 - self_conditioning, stage), (self_conditioning, conditioned))
-        counted = [(share, table) for share, table in shares if share > 0]
-        weights, tables = zip(*counted, strict=True)
-        return cls(num_stages, edges, stage, conditioned, gap, weights, (*tables, gap))
+        both_s, cut_s = costs.forward_s + costs.backward_s, costs.cut_forward_s + costs.cut_backward_s
+        own = (both_s, cut_s), (both_s + costs.forward_s, cut_s + costs.cut_forward_s)
+        stage, conditioned = (
+            np.maximum(stages_between(edges, layer_s), cut_column(message_s, edges))
+            for layer_s, message_s in own
+        )
+        gap = stages_between(edges, costs.sync_s - costs.backward_s) + costs.sync_latency_s
+        shares = (1 - self_conditioning, stage, own[0]), (self_conditioning, conditioned, own[1])
+        weights, tables, counted = zip(*(of for of in shares if of[0] > 0), strict=True)
+        longest_s = known_longest(*counted[0], edges, num_stages) if len(counted) == 1 else None
+        return cls(num_stages, edges, stage, conditioned, gap, weights, (*tables, gap), longest_s)
 
     def pace(self, point: CostVector) -> float:
         """The expected time per round of a point, (1 - p) W + p W_sc."""
@@ -308,11 +296,14 @@ class StageSearch:
         """
         *others, last = criteria
         permitted = np.isfinite(last) if allowed is None else allowed
-        while others_front := self.front(others, permitted):
+        known = self.longest_s if allowed is None and len(others) == 1 else None
+        others_front = self.front(others, permitted) if known is None else [(known,)]
+        while others_front:
             within = (_within(others, point, permitted) for point in others_front)
             level = [(*p, self.least_maximum(last, of)) for p, of in zip(others_front, within, strict=True)]
             yield level
             permitted = permitted & (last < max(point[-1] for point in level))
+            others_front = self.front(others, permitted)
 
     def front(self, criteria: Sequence[FloatArray], allowed: BoolArray | None = None) -> list[CostVector]:
         """The non-dominated points of some criteria over the allowed stages."""
@@ -324,19 +315,14 @@ class StageSearch:
     def least_maximum(self, criterion: FloatArray, allowed: BoolArray | None = None) -> float:
         """The least possible maximum over the stages, infinite if the allowed ones do not suffice."""
         table = criterion if allowed is None else np.where(allowed, criterion, np.inf)
-        width = self._width
-        reached, longer = table[0, 1 : width + 1], np.empty((width, width))
-        for stage in range(1, self.num_stages):
-            np.maximum(reached[:, None], self._step(table, stage), out=longer)
-            reached = np.minimum.reduce(longer, axis=0)
-        return float(reached[-1])
+        return least_maximum(table, self.num_stages)
 
     def partition(self, point: CostVector) -> Partition:
         """The lexicographically smallest partition whose maxima do not exceed a point's."""
         allowed = self.within(point)
         ends = [np.arange(self._width) == self._width - 1]
         for stage in reversed(range(1, self.num_stages)):
-            ends.append((self._step(allowed, stage) & ends[-1]).any(axis=1))
+            ends.append(np.logical_or.reduce(self._step(allowed, stage) & ends[-1], axis=1))
         edge, path = 0, [0]
         for stage, reachable in enumerate(reversed(ends)):
             ahead = self._step(allowed, stage)[edge - stage] & reachable
@@ -355,7 +341,7 @@ class StageSearch:
         """Number of edges at which any one stage can begin, as those before and after it need theirs."""
         return len(self.edges) - self.num_stages
 
-    def _step(self, table: npt.NDArray[_Scalar], stage: int) -> npt.NDArray[_Scalar]:
+    def _step(self, table: BoolArray, stage: int) -> BoolArray:
         return table[stage : stage + self._width, stage + 1 : stage + 1 + self._width]
 
 
@@ -377,7 +363,7 @@ def _check_stages(num_stages: int, available: int, pieces: str) -> None:
         raise ValueError(f"num_stages({num_stages}) exceeds the {available} {pieces} of the chain")
 
 
-def _legal_edges(costs: ChainCosts, num_stages: int) -> npt.NDArray[np.intp]:
+def _legal_edges(costs: ChainCosts, num_stages: int) -> IntArray:
     """0, the layers before which a cut is legal, and L."""
     num_cuts = costs.num_layers - 1
     legal = np.ones(num_cuts, dtype=np.bool_) if costs.legal_cuts is None else costs.legal_cuts
@@ -386,12 +372,6 @@ def _legal_edges(costs: ChainCosts, num_stages: int) -> npt.NDArray[np.intp]:
             f"num_stages({num_stages}) needs {num_stages - 1} cuts, but {legal.sum()} of {num_cuts} are legal"
         )
     return np.concatenate(([0], np.flatnonzero(legal) + 1, [costs.num_layers]))
-
-
-def _cut_column(cut_s: FloatArray, edges: npt.NDArray[np.intp]) -> FloatArray:
-    """The message time of the cut before each stage as a column; none before stage 0."""
-    column: FloatArray = np.concatenate(([0.0], cut_s, [0.0]))[edges, None]
-    return column
 
 
 def _within(criteria: Sequence[FloatArray], point: CostVector, allowed: BoolArray) -> BoolArray:

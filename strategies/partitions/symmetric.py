@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from profiles.costs.layers import FloatArray
-from strategies.partitions.chain import stage_table
 from strategies.partitions.collocation import IntArray, SkipEnds, collocating_cut_pairs, split_skips
+from strategies.partitions.stage_tables import stage_table
 
 MAX_LAYERS: Final = 512
 """Layers of a chain with more cut pairs than can be listed; half a minute for twice as many."""
@@ -81,7 +81,10 @@ def symmetric_partition(
     weights, num_rings = None if skip_bytes is None else tuple(skip_bytes), num_stages // 2
     pairs = collocating_cut_pairs(tuple(skips), len(layers), num_stages, weights)
     search = _Search.over(layers, cuts, *pairs)
-    longest_s = _least_longest(search, num_rings, float(layers.sum()))
+    if skips:
+        longest_s = _least_longest(search, num_rings, float(layers.sum()))
+    else:
+        longest_s = _longest_alone(layers, cuts, num_rings)
     boundaries = search.most_even(longest_s).boundaries(num_rings)
     return SymmetricPartition(boundaries, longest_s, *split_skips(skips, boundaries))
 
@@ -219,16 +222,33 @@ def _least_longest(search: _Search, num_rings: int, work_s: float) -> float:
     return search.least(num_rings)
 
 
+def _longest_alone(layer_s: FloatArray, cut_s: FloatArray, num_rings: int) -> float:
+    """The least possible longest stage where no skip says which cuts go together: one stage after the other."""
+    stage_s, cut = stage_table(layer_s), np.concatenate(([0.0], cut_s, [0.0]))
+    outer = num_rings - 1
+    reached = np.where(np.arange(len(cut)) == 0, 0.0, np.inf)
+    for table in (*[stage_s + cut] * outer, stage_s, stage_s, *[stage_s + cut[:, None]] * outer):
+        reached = np.maximum(reached[:, None], table).min(axis=0)
+    return float(reached[-1])
+
+
 def _extended(reached: FloatArray, stages: FloatArray, combine: np.ufunc) -> FloatArray:
     """At [j, t] the least over i < j of the combined reached[i, t] and stages[i, j]."""
-    extended, finite = np.full_like(reached, np.inf), np.isfinite(reached)
-    for begin in np.flatnonzero(finite.any(axis=1)):  # few, where no stage takes long
-        ends, others = np.flatnonzero(np.isfinite(stages[begin])), np.flatnonzero(finite[begin])
-        if len(ends):
-            block = slice(ends[0], ends[-1] + 1), slice(others[0], others[-1] + 1)
-            costs = combine(reached[begin, block[1]], stages[begin, block[0], None])
-            np.minimum(extended[block], costs, out=extended[block])
+    extended, blocks = np.full_like(reached, np.inf), zip(_finite(stages), _finite(reached), strict=True)
+    for begin, (ends, others) in enumerate(blocks):  # short ones, where no stage takes long
+        if ends and others:
+            costs = combine(reached[begin, others], stages[begin, ends, None])
+            block = extended[ends, others]
+            np.minimum(block, costs, out=block)
     return extended
+
+
+def _finite(table: FloatArray) -> list[slice | None]:
+    """For each row of a table the part from its first finite value to its last; None where there is none."""
+    finite = table < np.inf
+    firsts, lasts = finite.argmax(axis=1).tolist(), finite[:, ::-1].argmax(axis=1).tolist()
+    spans = zip(firsts, lasts, finite.any(axis=1).tolist(), strict=True)
+    return [slice(first, finite.shape[1] - last) if some else None for first, last, some in spans]
 
 
 def _check(layer_s: FloatArray, cut_s: FloatArray, skips: Sequence[SkipEnds], num_stages: int) -> None:

@@ -10,9 +10,10 @@ from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.bounds.critical_path import ordered_bound
-from strategies.bounds.pipelines import staged_bound
+from strategies.bounds.pipelines import frozen_s, staged_bound
 from strategies.orders.capacity import least_in_flight, most_in_flight
-from strategies.orders.list_scheduling import Ordering, Schedulers, evaluate, list_schedule
+from strategies.orders.evaluation import evaluate
+from strategies.orders.list_scheduling import MARKS, Ordering, Schedulers, list_schedule
 from strategies.orders.problem import Problem, wave_positions
 from strategies.orders.wave import wave_order
 from strategies.parameters import parameter
@@ -166,9 +167,21 @@ class Pulse:
         """Seconds that the passes of the busiest position take."""
         return self.layout(scenario).busiest_s()
 
-    def ordered_s(self, scenario: Scenario) -> float:
-        """Seconds that no iteration in the synthesised order can undercut."""
-        return ordered_bound(self.layout(scenario), lambda: self.ordering(scenario).rows, ("pulse", self))
+    def ordered_s(self, scenario: Scenario) -> Iterator[float]:
+        """Seconds that no iteration in the synthesised order can undercut, as they become clear."""
+        layout = self.layout(scenario)
+        if self.micro_batches > self.pipeline_degree:
+            before_s = min(frozen_s(layout, position) for position in range(self.pipeline_degree))
+            yield from (before_s + least_s for least_s in self._least_s(scenario, self._problem(layout)))
+        yield ordered_bound(layout, lambda: self.ordering(scenario).rows, ("pulse", self))
+
+    def _least_s(self, scenario: Scenario, problem: Problem) -> Iterator[float]:
+        """Seconds that list scheduling's order takes at least, part by part; each is found once."""
+        known: list[float] = scenario.remember(("least of list schedule", problem), list)
+        for mark in range(MARKS):
+            if mark == len(known):
+                known.append(self._schedulers(scenario, problem).least_s(mark))
+            yield known[mark]
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without, in whichever order list scheduling finds."""
