@@ -52,7 +52,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
         _ = self.costs
 
     def _check_own_options(self) -> None:
-        """Refuse what nobody knows enough of: a device's link to its host, its fp8, or the kernels of a decoder."""
+        """Refuse options for which this is unknown: a device's link to its host, its fp8, or the kernels of a decoder."""
         if self.workload.encoders == "offloaded" or self.workload.swapped:
             _ = self.host_side
         if self.workload.precision != HALF:
@@ -76,7 +76,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
         return self._costs()
 
     def _costs(self, factor: float | None = None) -> SamplingCosts:
-        """The same where products in a smaller precision gain some factor."""
+        """Times of the layers where products in a smaller precision are faster by a factor."""
         return SamplingCosts(
             self.model,
             self.cluster.device,
@@ -164,7 +164,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def calls(self) -> Calls:
         """What calls cost the box's host under the software stack; nothing where it dispatches no operators.
 
-        It does not in graphs, and of a backbone whose operators nobody counted it is not known.
+        In graphs it dispatches none; for a backbone whose operators nobody counted, that is not known.
         """
         if not self.operator_s:
             return NO_CALLS
