@@ -52,7 +52,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
         _ = self.costs
 
     def _check_own_options(self) -> None:
-        """Refuse options that need what is unknown: a device's link to its host, its fp8, or the kernels of a decoder."""
+        """Refuse options that need what is unknown: a device's host link, its fp8, or the kernels of a decoder."""
         if self.workload.encoders == "offloaded" or self.workload.swapped:
             _ = self.host_side
         if self.workload.precision != HALF:
