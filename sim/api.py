@@ -1,8 +1,8 @@
 """The functions of ``sim`` for notebooks, scripts and the command line.
 
-What is given by keyword is either asked of the scenario (``batch_size``; of training ``self_conditioning``,
-``checkpointing``, ...; of sampling ``resolution``, ``steps``, ...) or a parameter of the strategy. Errors speak of
-parameters, where the command line speaks of flags.
+A keyword is either an option of the scenario (``batch_size``; of training ``self_conditioning``, ``checkpointing``,
+...; of sampling ``resolution``, ``steps``, ...) or a parameter of the strategy. Errors name parameters, where the
+command line names flags.
 """
 
 import json
@@ -85,11 +85,11 @@ def run(
         cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
         gpus: GPUs in all; by default one node, or as many as the strategy can use.
         stack: a stack's name, a stack file, or a stack; by default ``eager``.
-        measured: what this run was measured to take, such as ``{"step_s": 0.87}``; compute is scaled to it. With
-            ``measured_run`` it is that run's number.
+        measured: what this run was measured to take, such as ``{"step_s": 0.87}``; compute is scaled so that it takes
+            as long. Beside ``measured_run`` it is the number of that run.
         measured_run: a measured run that compute is scaled to: its flags and number as a file or a mapping, or
-            what ``calibrate`` gives, or a result that was given ``measured``.
-        runtime: the name of one that must run it.
+            what ``calibrate`` gives, or a result of a run that was given ``measured``.
+        runtime: the name of a runtime that must run it.
         given: options of the scenario and parameters of the strategy: the flags of ``sim run`` with underscores.
 
     Raises:
@@ -141,7 +141,7 @@ def calibrate(
     stack: str | Stack | None = None,
     **given: Any,  # noqa: ANN401
 ) -> MeasuredRun:
-    """Find the factor on compute with which a run takes as long as it was measured to take.
+    """Find the factor by which compute must be scaled for a run to take as long as it was measured to take.
 
     Args:
         model: a model's name, a model folder, a model, or a whole scenario.
@@ -200,15 +200,15 @@ def sweep(
         objective: what is ranked by: ``throughput``, ``latency``, ``memory``, ``pareto`` or, of sampling, ``cost``; by
             default throughput, of sampling latency.
         stack: a stack's name, a stack file, or a stack; by default ``eager``.
-        measured: the number of ``measured_run``, where that does not hold it.
+        measured: the number of ``measured_run``, where that holds none.
         measured_run: as of ``run``.
-        runtime: the name of one that must run all points.
-        top: so many of the best of all are exact.
-        exhaustive: simulate every point that may fit, also those that can no longer be the best.
+        runtime: the name of a runtime that must run all points.
+        top: the number of best points that are exact.
+        exhaustive: simulate every point that may fit, even those that can no longer be the best.
         workers: processes, by default one per core; of an executor the tasks at once, by default 16.
         executor: any ``concurrent.futures.Executor``, which does the work in place of own processes.
         store: a file that keeps what is done, so that no sweep does it again; made where there is none.
-        report: told the stage, how many points are done and how many there are.
+        report: called with the stage, the points that are done and the points in all.
         given: options of the scenario, and parameters to hold fixed.
 
     Raises:
@@ -321,7 +321,7 @@ def schedule(
     stack: str | Stack | None = None,
     **given: Any,  # noqa: ANN401
 ) -> Schedule:
-    """The order of a strategy; of one that samples all steps of a run with their exchanges.
+    """The order of a strategy; of a sampler, all steps of a run with their exchanges.
 
     Args:
         strategy: a strategy's name, its class, or one with its parameters.

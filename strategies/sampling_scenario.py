@@ -47,7 +47,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
         _ = self.costs
 
     def _check_own_options(self) -> None:
-        """Refuse what is not there, or nobody knows enough of: components, a host's link, fp8, a decoder's kernels."""
+        """Refuse components that are not there, and options whose host link, fp8 or decoder kernels are unknown."""
         frozen = [self.model.components[i].name for i in self.model.frozen]
         for name in self.workload.include:
             if name not in (*frozen, ALL):
@@ -77,7 +77,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
         return self._costs()
 
     def _costs(self, factor: float | None = None) -> SamplingCosts:
-        """The same where products in a smaller precision gain some factor."""
+        """Times of the layers where products in a smaller precision are faster by a factor."""
         return SamplingCosts(
             self.model,
             self.cluster.device,
@@ -165,7 +165,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def calls(self) -> Calls:
         """What calls cost the box's host under the software stack; nothing where it dispatches no operators.
 
-        It does not in graphs, and of a backbone whose operators nobody counted it is not known.
+        In graphs it dispatches none; for a backbone whose operators nobody counted, that is not known.
         """
         if not self.operator_s:
             return NO_CALLS

@@ -24,7 +24,7 @@ W = TypeVar("W", bound="TrainingWorkload | SamplingWorkload")
 T = TypeVar("T")
 
 MISSING: Final[Any] = object()
-"""What nothing that is remembered is."""
+"""Stands for no value; nothing that is remembered is this object."""
 
 
 @dataclass(frozen=True)

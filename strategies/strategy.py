@@ -1,6 +1,6 @@
 """Strategies as protocols: frozen dataclasses of parameters that turn a scenario into plans.
 
-One that draws images is a sampler.
+A strategy that draws images is a sampler.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ class Strategy(Protocol):
     """One way of parallelising the training of a model; its fields are its parameters.
 
     Attributes:
-        name: what to ask for.
+        name: the one by which it is asked for.
         task: ``train``.
         summary: what it does, in a line.
     """
@@ -46,7 +46,7 @@ class Strategy(Protocol):
         ...
 
     def bound(self, scenario: Scenario) -> float:
-        """Seconds below which no iteration of this point can take.
+        """Seconds that no iteration of this point can undercut.
 
         Raises:
             InfeasibleError: this point does not exist for the scenario.
@@ -59,7 +59,7 @@ class Refining(Protocol):
     """A strategy that improves its plan once it has seen when everything happens."""
 
     def unrefined(self) -> Strategy:
-        """The point that stands for all whose plan before any refinement is this one's."""
+        """The point that stands for all that have the same plan as this one before any refinement."""
         ...
 
     def refine(
@@ -70,15 +70,15 @@ class Refining(Protocol):
         Args:
             scenario: what is asked about.
             trace: of the plan before.
-            excerpt: of which it is a trace, where it is not one of a whole iteration.
-            end_s: when that ends, in seconds.
+            excerpt: of the iteration, which the trace is of; None where it is of the whole.
+            end_s: when the whole iteration ends, in seconds, where the trace is of an excerpt.
         """
         ...
 
 
 @runtime_checkable
 class BubbleFilling(Refining, Protocol):
-    """A strategy that refines its plan by frozen work in its bubbles, and says beforehand what goes where."""
+    """A strategy that refines its plan by frozen work in bubbles, and says where it goes before the plan is built."""
 
     def filling(self, scenario: Scenario, trace: Trace, end_s: float | None = None) -> Filling | None:
         """Where frozen layers go; None where nothing is filled.
@@ -86,14 +86,14 @@ class BubbleFilling(Refining, Protocol):
         Args:
             scenario: what is asked about.
             trace: of the plan before any refinement.
-            end_s: when the whole iteration ends, in seconds, where it is a trace of an excerpt.
+            end_s: when the whole iteration ends, in seconds, where the trace is of an excerpt of it.
         """
         ...
 
 
 @runtime_checkable
 class Repeating(Protocol):
-    """A strategy whose order repeats itself, so that of many micro-batches those in the middle need no replay."""
+    """A strategy whose order repeats itself: of many micro-batches, those in the middle need no replay."""
 
     @property
     def pipeline_degree(self) -> int:
@@ -130,9 +130,9 @@ class Divided(Protocol):
     """A strategy that may divide the GPUs evenly among several jobs, each with a backbone of its own."""
 
     def jobs(self, scenario: Any) -> tuple[Job, ...]:  # noqa: ANN401  of its own task
-        """The jobs in the order of their GPUs, the strategy itself where there is nothing to divide.
+        """The jobs in the order of their GPUs; the strategy itself is the only one where nothing is divided.
 
-        What has several jobs is planned and bounded job by job.
+        Several jobs are planned and bounded one by one.
 
         Raises:
             InfeasibleError: this point does not exist for the scenario.
@@ -142,7 +142,7 @@ class Divided(Protocol):
 
 @runtime_checkable
 class Accumulating(Protocol):
-    """A strategy whose GPUs run one micro-batch after the other, so that the first tell what each further one adds."""
+    """A strategy whose GPUs run micro-batches one after the other: the first few tell what each further one adds."""
 
     @property
     def micro_batches(self) -> int:
@@ -150,7 +150,7 @@ class Accumulating(Protocol):
         ...
 
     def first_micro_batches(self, scenario: Any, count: int) -> Job | None:  # noqa: ANN401  as the others
-        """An iteration of so few of its micro-batches; None where they are not alike, or the batch does not divide."""
+        """An iteration of the first ``count`` micro-batches; None where they differ, or the batch does not divide."""
         ...
 
 
@@ -182,7 +182,7 @@ class Holding(Protocol):
 
 @runtime_checkable
 class Searching(Protocol):
-    """A strategy that searches for its order, which takes longer than a bound may; asked only before a replay."""
+    """A strategy that searches for its order, which takes longer than a bound may: it is asked only before a replay."""
 
     def ordered_s(self, scenario: Any) -> Iterator[float]:  # noqa: ANN401  of its own task
         """Seconds that no iteration in the order found can undercut, as they become clear while it is searched for.
@@ -195,7 +195,7 @@ class Searching(Protocol):
 
 @runtime_checkable
 class RoughlyBounded(Protocol):
-    """A strategy whose bound takes a while; a sweep asks for it only where compute alone leaves a point in question."""
+    """A strategy whose bound takes long; a sweep asks for it only where compute alone does not rule a point out."""
 
     def busiest_s(self, scenario: Any) -> float:  # noqa: ANN401  of its own task
         """Seconds that the backbones' passes on the busiest device take; no more than ``bound``.
@@ -225,10 +225,14 @@ class Remarking(Protocol):
 
 
 class Phase(NamedTuple):
-    """A part of a run that happens several ``times`` alike; all devices meet before and after it.
+    """A part of a run that happens several times alike; all devices wait for one another before and after it.
 
-    ``name`` says what it is, ``steps`` how many denoising steps it has: none where text encoders or the VAE run.
-    The devices of its plan are those of one guidance group that ``stands_for`` so many.
+    Attributes:
+        name: what it is.
+        plan: of one time, on the devices of one guidance group.
+        times: how often it happens.
+        steps: denoising steps of one time; 0 where text encoders or the VAE run.
+        stands_for: guidance groups that do the same at the same time.
     """
 
     name: str
@@ -243,12 +247,12 @@ class Sampler(Protocol):
     """One way of drawing images on several GPUs; its fields are its parameters.
 
     Attributes:
-        name: what to ask for.
+        name: the one by which it is asked for.
         task: ``sample``.
         summary: what it does, in a line.
         seamless: whether no seams show between the patches of an image.
         baseline: whether others are compared with it.
-        gpu_counts: the numbers of GPUs that it can use; None where that is for its degrees to say.
+        gpu_counts: the numbers of GPUs that it can use; None where its degrees decide that.
     """
 
     name: ClassVar[str]
@@ -267,7 +271,7 @@ class Sampler(Protocol):
         ...
 
     def phases(self, scenario: SamplingScenario) -> tuple[Phase, ...]:
-        """The run in parts, of which those that are alike need be replayed only once.
+        """The run in parts; those that are alike are one phase, which is replayed once.
 
         Raises:
             InfeasibleError: this point does not exist for the scenario.
@@ -284,7 +288,7 @@ class Sampler(Protocol):
         ...
 
     def bound(self, scenario: SamplingScenario) -> float:
-        """Seconds below which no run of this point can take.
+        """Seconds that no run of this point can undercut.
 
         Raises:
             InfeasibleError: this point does not exist for the scenario.

@@ -20,9 +20,6 @@ from sim.outcomes.results import Result
 from strategies.plans.workloads import AUTO
 from strategies.scenario import Scenario
 
-LONGEST_LINE: Final = 160
-"""Letters of a line of what starts a point that a terminal shows."""
-
 FIGURES: Final = (".png", ".svg", ".pdf")
 
 
@@ -59,16 +56,8 @@ def launch_command(options: argparse.Namespace) -> int:
         print(f"sim: note: {remark}", file=sys.stderr)
     for note in found.notes:
         print(f"sim: {found.runtime}: {note}", file=sys.stderr)
-    lines = found.text.splitlines(keepends=True)
-    sys.stdout.writelines(map(_shortened, lines) if sys.stdout.isatty() else lines)
+    sys.stdout.write(found.text)
     return 0
-
-
-def _shortened(line: str) -> str:
-    """A line as a terminal shows it: of orders of many micro-batches the beginning."""
-    if len(line) <= LONGEST_LINE:
-        return line
-    return f"{line[:LONGEST_LINE]} ... ({len(line) - 1:,} letters: whole where this goes into a file)\n"
 
 
 def print_experiment(options: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 """Answers: what there is to know of a point, found wherever the point is worked on.
 
 An answer depends on the point and the scenario alone. Where a replay was cut off at a limit, the answer says up to
-which limit it holds; so it serves whoever asks with a lower one, at once or years later.
+which limit it holds; so it serves whoever asks with a lower one later on.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ from strategies.strategy import AnyScenario
 class Bounds:
     """Lower bounds of a point: seconds, and bytes of its fullest device.
 
-    The seconds are 0, and were not computed, where the point lacks memory in whatever order it runs. ``rough`` ones
-    are those of the busiest device's work alone.
+    The seconds are 0, and were not computed, where the point lacks memory in whatever order it runs. With ``rough``
+    they are those of the busiest device's work alone.
     """
 
     bound_s: float
@@ -112,7 +112,7 @@ Answers = Sequence[Bounds | InfeasibleError | Answer]
 
 
 def take_bounds(point: Point, bounds: Bounds | InfeasibleError, memory_bytes: float | None) -> None:
-    """Note what a point cannot undercut; give it up if it lacks memory whatever its order."""
+    """Note what a point cannot undercut; it is infeasible if it lacks memory whatever its order."""
     if isinstance(bounds, InfeasibleError):
         point.reason, point.kind = str(bounds), bounds.kind
         return

@@ -63,7 +63,7 @@ def runtimes_of(strategy: AnyStrategy | None, scenario: AnyScenario) -> tuple[st
 
 
 def always_recomputed(name: str) -> str:
-    """What a runtime recomputes whatever it trains; empty where that is not one thing.
+    """What a runtime recomputes whatever it trains; empty where it leaves that open.
 
     Raises:
         InputError: there is no such runtime.
@@ -105,9 +105,9 @@ def first_runtime(result: Result) -> Runtime:
 
 
 def _nearly(runtimes: Sequence[Runtime], case: Case, result: Result) -> dict[str, str]:
-    """With which other parameters beside degrees the first of some runtimes would run a case that then fits.
+    """With which other parameters beside degrees the first of some runtimes runs a case that then fits, under its name.
 
-    Under its name; where none fits, what the first that would run it lacks.
+    Where none fits, what the first that would run it lacks.
     """
     lacking: dict[str, str] = {}
     for runtime in runtimes:
@@ -143,7 +143,7 @@ def _lacks(runtime: Runtime, result: Result) -> str:
 
 
 def _check_strategies(runtime: Runtime) -> None:
-    """Refuse a runtime whose file has rules of what is no strategy of its task.
+    """Refuse a runtime whose file has rules for what is no strategy of its task.
 
     Raises:
         InputError: it has.
@@ -155,7 +155,7 @@ def _check_strategies(runtime: Runtime) -> None:
 
 @contextmanager
 def _blamed(runtime: Runtime) -> Iterator[None]:
-    """Let what refuses a value of a runtime's rules name its file."""
+    """Let an error about a value in a runtime's rules name the runtime's file."""
     try:
         yield
     except InputError as error:
@@ -232,7 +232,7 @@ def kept_to(
     scenario: AnyScenario,
     held: Collection[str] = (RECOMPUTED,),
 ) -> Point:
-    """A point with the parameters that break the rule of a runtime as it allows them; ``held`` stay as they are."""
+    """A point whose parameters that a runtime refuses are set to what it allows; those in ``held`` stay as they are."""
     rule = runtime.rules.get(point.name)
     if rule is None or point.strategy is None:
         return point
@@ -259,7 +259,7 @@ def _there(point: Point, scenario: AnyScenario) -> AnyScenario:
 
 
 def refusal(runtime: Runtime, point: Point, scenario: AnyScenario) -> str:
-    """The rule of a runtime that a point of a sweep breaks, in words; empty where it runs it."""
+    """The rule of a runtime that a point of a sweep breaks, in words; empty where the runtime runs it."""
     if point.strategy is None:
         return ""
     try:

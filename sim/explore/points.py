@@ -31,7 +31,7 @@ class Asked(NamedTuple):
     checkpointing: str | None = None
 
     def at(self, scenario: AnyScenario) -> AnyScenario:
-        """A scenario as this point asks about it."""
+        """The scenario on the GPUs of this point, with what it recomputes."""
         there = scenario.on(self.num_gpus)
         if self.checkpointing is None or not isinstance(there, Scenario):
             return there
@@ -70,7 +70,7 @@ class Point:
 
     @property
     def recommended(self) -> bool:
-        """Whether it may be the best: it ranks before every point that may not, whatever is ranked by."""
+        """Whether it may be the best; whatever is ranked by, points that may come before those that may not."""
         return self.seamless
 
     def __repr__(self) -> str:
@@ -98,7 +98,7 @@ class Point:
 
     @property
     def identity(self) -> tuple[Any, ...] | None:
-        """A key equal for points of equal results; parameters that change nothing make no other point."""
+        """A key that points with equal results share, as where they differ only in parameters that change nothing."""
         if self.status != "simulated" or self.result is None:
             return None
         return (self.name, self.result.num_gpus, self.result.times, self.result.expected)
@@ -108,7 +108,7 @@ class Point:
         return (self.num_gpus or 1) if objective == "cost" else 1
 
     def tied(self, other: "Point", objective: str) -> bool:
-        """Whether both have results whose scores differ by less than their comparison can tell; memory is counted."""
+        """Whether both have results that their comparison cannot tell apart; by memory never, which is counted."""
         one, two = self.result, other.result
         if (
             one is None
@@ -146,7 +146,7 @@ def find_points(
 ) -> list[Point]:
     """The points of all strategies of a scenario's task, or those named, that keep to fixed parameters.
 
-    Strategies for which a fixed value is not valid, such as a way to cut the backbone, are left out.
+    A strategy for which a fixed value is not valid, such as a way to cut the backbone, gives one infeasible point.
     Samplers are looked at on fewer GPUs too.
 
     Raises:

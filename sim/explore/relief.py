@@ -1,10 +1,9 @@
 """Relief: what recomputes activations where memory is short, in a sweep and in a single run.
 
-What is recomputed takes time, so nothing that fits needs any. Of blocks the bounds tell which points may fit at all.
-Those may be faster with attention kept. Each is bounded before it is simulated, and only what can still matter is
-simulated, in one queue with what fits without: what keeps attention comes first there, and what it beats is not
-replayed. ``full`` is not tried: what it holds, the inputs of stages and one layer, is a bound that no framework
-reaches.
+Recomputation takes time, so a point that fits needs none. A point that lacks memory is bounded with its blocks
+recomputed (``block``). If it may fit then, it is bounded with attention kept as well (``selective``), which may be
+faster. Both stand in one queue with the points that fit without recomputation, and only what can still matter is
+simulated. ``full`` is not tried: it would hold the inputs of stages and one layer, less than any framework does.
 """
 
 from collections.abc import Iterable
@@ -28,7 +27,7 @@ LIGHTEST_FIRST: Final = ("none", SELECTIVE, BLOCK)
 
 
 def next_reliefs(sweep: "Sweep", tried: Iterable[Point]) -> list[Point]:
-    """Points of a sweep with relief that follow from what is known of others, and were not tried yet.
+    """Points of a sweep with relief that are to be tried next, by what is known of others.
 
     Where memory is ranked by, the points that fit are tried again, too: what is recomputed need not be kept.
 
@@ -66,9 +65,9 @@ def _attends_in_one(scenario: AnyScenario) -> bool:
 
 
 def least_recomputed(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[AnyScenario, str]:
-    """A scenario with the least recomputation with which a point fits, and a remark on what it is.
+    """The scenario with the least recomputation that lets a point fit, and a remark that says which it is.
 
-    Where none does, that in which it lacks least by bound.
+    Where none does, the one in which the point lacks least memory by its bound.
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.

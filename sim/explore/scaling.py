@@ -31,11 +31,11 @@ class Step(NamedTuple):
     """The best result on one number of GPUs.
 
     Attributes:
-        gpus: as many as there are, whether or not the result uses all.
+        gpus: the number that was asked about, whether or not the result uses all of them.
         result: the best.
-        efficiency: its speed per GPU over that on the fewest.
-        gain: what the GPUs added since the step before bring, over what they would bring at that step's speed per GPU;
-            1 for the first.
+        efficiency: its speed per GPU over that on the fewest GPUs.
+        gain: the speed that the GPUs added since the step before bring, over what they would bring at that step's speed
+            per GPU; 1 for the first step.
         copies: of it that work side by side, each on images of its own; 1 but where cost is ranked by.
     """
 
@@ -111,7 +111,7 @@ class Scaling(Hinting):
 
     @property
     def knee(self) -> Step | None:
-        """The last number of GPUs up to which all that were added bring half of what they might, or more.
+        """The last step before GPUs are added that bring less than half of their share of speed.
 
         None where nothing that is recommended fits on any.
         """
@@ -137,9 +137,9 @@ class Scaling(Hinting):
 
     @property
     def best(self) -> Result:
-        """The best result by what the sweeps rank by, on any number of GPUs; that at the knee is ``knee.result``.
+        """The best result by what the sweeps rank by, on any number of GPUs; ``knee.result`` is that at the knee.
 
-        By time it is the one of the most samples per second.
+        Where time is ranked by, it is the result with the most samples per second.
 
         Raises:
             InfeasibleError: nothing that is recommended fits, on any number of GPUs.

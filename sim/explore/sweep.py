@@ -3,7 +3,7 @@
 Points are simulated in order of their bounds, as ``sim.explore.queue`` has it. A point is left out when its bound
 already exceeds both the k-th best time so far and the best of its own strategy; since a bound never exceeds the truth,
 the best of each strategy and the k best of all are exact. For the Pareto front of time and memory, a point is left out
-when another is known to be as fast as its bound in no more memory than it cannot do without.
+when another is known that is at least as fast as its bound, in at most the memory that it cannot do without.
 """
 
 import os
@@ -65,7 +65,7 @@ def objectives(scenario: AnyScenario) -> tuple[str, ...]:
 
 @dataclass(slots=True, repr=False)
 class Sweep(Hinting):
-    """A sweep under way; its points can be looked at whenever it is interrupted.
+    """A sweep, done or under way; where it was interrupted, its points hold what is known.
 
     Attributes:
         scenario: what is swept over.
@@ -76,7 +76,7 @@ class Sweep(Hinting):
         relief: ways of checkpointing with which points that lack memory are tried again; empty: with none.
         held: parameters that all points keep to.
         runtime: the name of one that runs all points; None where none must.
-        workers: processes of ours that worked on it, as many as make the replays of its verdict.
+        workers: own processes that worked on it; as many share the replays of its verdict.
         left: points with checkpointing that were bounded, and need not be simulated.
     """
 
@@ -103,8 +103,8 @@ class Sweep(Hinting):
     def ranked(self) -> list[Point]:
         """Simulated points best first, then bounded ones by bound, then infeasible ones; duplicates once.
 
-        Of each, those come last that are not recommended; of equals, those first that are faster, and hold less. Of
-        points that lack memory whatever their order those come first that lack least.
+        Within each group, points that are not recommended come last; of equal scores, the faster comes first, then the
+        one that holds less. Of points that lack memory whatever their order, the one that lacks least comes first.
         """
         order = {"simulated": 0, "bounded": 1, "infeasible": 2}
 
@@ -129,8 +129,8 @@ class Sweep(Hinting):
     def ties(self) -> list[Point]:
         """The recommended points of which the comparison with the best cannot tell that they are slower, best first.
 
-        They are of what was simulated; of those with one result under several names the first alone. None where
-        memory is ranked by, which is counted.
+        Only points that were simulated can tie; of several names for one result, the first alone does. Where memory
+        is ranked by, which is counted, nothing ties.
         """
         ranked = self.ranked()
         best = _first_of(ranked)
@@ -141,11 +141,11 @@ class Sweep(Hinting):
         return [point for point in others if point.tied(best, self.objective)]
 
     def twins(self) -> dict[int, Point]:
-        """Points by id whose result is that of a better one of another strategy, as of equal degrees, and that one."""
+        """By the id of each point that has the result of a better ranked one of another strategy, that better one."""
         return _twins_among(self.ranked())
 
     def copies(self, point: Point) -> int:
-        """Copies of a point that work side by side where cost is ranked by: GPUs that one leaves draw other images."""
+        """Copies of a point that work side by side where cost is ranked by, each on images of its own; else 1."""
         there = self.scenario.workload.num_gpus
         return there // (point.num_gpus or there) if self.objective == "cost" else 1
 
@@ -158,7 +158,7 @@ class Sweep(Hinting):
     def verdict(self) -> "Verdict | NoVerdict":
         """The recommendation, how sure it is and what would change it.
 
-        Where nothing recommended fits it is false, and prints what lacks and ways out.
+        Where nothing that is recommended fits, the verdict is false, and prints what is lacking and ways out.
         """
         from sim.report.verdicts import NoVerdict, verdict_of
 
@@ -177,7 +177,7 @@ class Sweep(Hinting):
         return self.result_of(point)
 
     def none_fits(self, most: int = TOLD) -> InfeasibleError:
-        """Why there is no best point, and so many ways out at most."""
+        """The error that says why there is no best point, with at most so many ways out."""
         return speak_of_parameters(InfeasibleError(why_none(self, most)))
 
     def best_of(self, strategy: str | type[AnyStrategy]) -> Result:
@@ -277,7 +277,7 @@ class Sweep(Hinting):
     def front(self) -> "DataFrame":
         """The points that no other beats in both throughput and memory, by memory.
 
-        All of them where the objective is ``pareto``, else of what was simulated.
+        With the objective ``pareto`` the front is exact; else it is that of the points that were simulated.
         """
         from sim.explore.frames import frame_of
         from sim.explore.space import pareto_front
@@ -341,11 +341,11 @@ def run_sweep(
         sweep: its points are filled in as they are done.
         report: told the stage, how many points are done and how many there are.
         workers: processes, by default one per core; of an executor the tasks at once, by default 16.
-        executor: who does the work in place of own processes; it is left running.
+        executor: does the work in place of own processes; it is left running.
         store: what it knows is not done again, and what is done is kept in it.
 
     Raises:
-        InputError: there is to be no worker, no executor, ``report`` cannot be told, or the store cannot be used.
+        InputError: ``workers`` or ``executor`` is none, ``report`` cannot be called, or the store cannot be used.
     """
     if not callable(report):
         raise InputError(f"report is {shown(report)}, must be a function of a stage, a number and a total")

@@ -1,4 +1,4 @@
-"""Thresholds: from which bound on a point no longer matters, by what is known of the others."""
+"""Thresholds: the bound from which on a point no longer matters, by what is known of the others."""
 
 import heapq
 from bisect import bisect_right, insort
@@ -49,6 +49,6 @@ class Threshold:
         return max(self.best_of.get(point.name, inf), last)
 
     def _beaten_s(self, point: Point) -> float:
-        """Seconds of the fastest point that takes no more memory than this one cannot do without."""
+        """Seconds of the fastest point whose peak memory is at most what this one cannot do without."""
         within = bisect_right(self.front, (point.least_memory_bytes, inf))
         return self.front[within - 1][1] if within else inf

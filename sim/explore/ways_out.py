@@ -34,7 +34,7 @@ MOST_TIMES: Final = 16
 
 
 class WayOut(NamedTuple):
-    """Something asked otherwise, and the flags that ask it; no two of a kind go together.
+    """A change of what is asked, and the flags that ask for it; two of one kind cannot be combined.
 
     Attributes:
         kind: what it concerns.
@@ -43,7 +43,7 @@ class WayOut(NamedTuple):
         strategy: the one that it is of; None where those that were asked are kept.
         held: parameters and their values.
         dropped: parameters that are left out.
-        told_once: whether only the first of its kind that does is told.
+        told_once: whether only the first of its kind with which something fits is told.
     """
 
     kind: str
@@ -56,17 +56,16 @@ class WayOut(NamedTuple):
 
     @property
     def told_as(self) -> str:
-        """What is told once: of several numbers of GPUs, of values of a parameter or of strategies the first is."""
+        """The key of ways of which the first is told alone: numbers of GPUs, values of one parameter, or strategies."""
         if "num_gpus" in dict(self.change):
             return "gpus"
         return self.kind if self.told_once else f"{self.flags} {self.dropped}"
 
 
 def ways_out(question: Question, most: int = TOLD) -> str:
-    """The ways out in words, the smallest changes first, pairs where one change does not do; empty where none is known.
+    """The ways out in words, the smallest changes first, pairs where no single one is enough; empty where none is.
 
-    Parameters come first, then strategies, then what else is asked. Each was simulated with all that was asked
-    besides.
+    Parameters come first, then strategies, then what else is asked. Each was simulated with all else as it was asked.
     """
     if question.scenario.cluster.device.memory_bytes is None:
         return ""
@@ -89,7 +88,7 @@ def ways_out(question: Question, most: int = TOLD) -> str:
 
 
 def _nearest(question: Question, ways: Sequence[WayOut]) -> Sequence[WayOut]:
-    """Ways that fit, a batch among them with as many samples as bisection finds to fit, in place of the fewest."""
+    """Ways that fit, where a smaller batch among them is made as large as bisection finds to fit."""
     scenario = question.scenario
     place = next((i for i, way in enumerate(ways) if "batch_size" in dict(way.change)), None)
     if place is None:
@@ -133,7 +132,7 @@ def _listed(words: Sequence[str], last: str) -> str:
 
 
 def _otherwise(question: Question, ways: Sequence[WayOut]) -> Question | None:
-    """The question with some things asked otherwise; None where that cannot be."""
+    """The question with some changes; None where they are not possible."""
     scenario = question.scenario
     dropped = {name for way in ways for name in way.dropped}
     held = dict(question.parameters) | dict(item for way in ways for item in way.held)
@@ -213,7 +212,7 @@ def _recomputing_too(question: Question, ways: Sequence[WayOut]) -> Iterator[Way
 
 
 def _ways(scenario: AnyScenario, *, relief: bool) -> Iterator[WayOut]:
-    """What may be asked otherwise, those changes first that cost least."""
+    """Changes of what is asked beside parameters and strategies, those that cost least first."""
     workload, gpus = scenario.workload, scenario.workload.num_gpus
     if isinstance(scenario, Scenario):
         yield from _of_training(scenario, relief=relief)

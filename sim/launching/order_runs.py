@@ -4,7 +4,7 @@ A row of hundreds of passes is a line of a dozen runs; what it writes is the com
 ``torch.distributed.pipelining``.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import indent, wrap
 from typing import Final
 
@@ -26,6 +26,13 @@ WIDTH: Final = 100
 """Letters of a line."""
 TOGETHER: Final = 10
 """Passes that do not repeat and are written together."""
+
+
+def list_code(name: str, values: Iterable[object]) -> str:
+    """A list as an assignment in lines that can be read."""
+    words = ", ".join(str(value).replace(" ", HARD_SPACE) for value in values)
+    lines = wrap(f"{name} = [{words}]", WIDTH, subsequent_indent="    ")
+    return "\n".join(lines).replace(HARD_SPACE, " ")
 
 
 def order_code(text: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from profiles.software.recipes import RECIPES
-from sim.launching.order_runs import ROW, order_code
+from sim.launching.order_runs import ROW, list_code, order_code
 from sim.launching.starts import Start, Written, command
 from sim.outcomes.schedules import written
 from strategies.orders.whole import order_of
@@ -175,8 +175,9 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 ORDER = [
 {order}]
-LAYERS = {layers}  # first and last of each stage
-RANK_OF_STAGE = {ranks}
+# first and last layer of each stage
+{layers}
+{ranks}
 
 rank = torch.distributed.get_rank() % {degree}
 own = [
@@ -197,8 +198,8 @@ def _torch_pipelining(start: Start) -> Written:
     text = TORCH.format(
         row=ROW,
         order=order_code(written(strategy, order, "torch").text),
-        layers=[(stage["first_layer"], stage["last_layer"]) for stage in stages],
-        ranks=[ranks[number] for number in range(len(stages))],
+        layers=list_code("LAYERS", [(stage["first_layer"], stage["last_layer"]) for stage in stages]),
+        ranks=list_code("RANK_OF_STAGE", [ranks[number] for number in range(len(stages))]),
         degree=start.strategy.pipeline_degree,
         micro_batches=start.strategy.micro_batches,
     )

@@ -24,7 +24,7 @@ class Column:
         rank: 0 is never given up; of the others, the highest goes first.
         words: whether it holds words, which stand at the left and may go on in a second line.
         widest: characters that its words may take.
-        tells: whether it is of what tells rows apart; where it alone does, it is not given up.
+        tells: whether it helps to tell rows apart; a column that alone does so is never given up.
     """
 
     name: str
@@ -52,7 +52,7 @@ def _table_of(title: str, columns: Sequence[Column], above: int | None = None) -
 
 
 def fitting(columns: Sequence[Column], width: int) -> list[Column]:
-    """The columns that a width has room for: all of their words, or two lines of them, or without the last in rank."""
+    """The columns that a width has room for, words on one line or two; else without those of the highest ranks."""
     free = [replace(column, widest=None) for column in columns]
     if _width(free) <= width:
         return free

@@ -36,9 +36,9 @@ def how(result: Result, values: Tried, leave: Collection[str] = ()) -> str:
 
 
 def varied(strategy: str, parameters: Mapping[str, Any], values: Tried, leave: Collection[str] = ()) -> str:
-    """The parameters in words of which a strategy was tried with several values.
+    """In words the parameters of which several values of a strategy were tried.
 
-    What is not said of a parameter is its default: none, or a degree of 1, whose way says nothing either.
+    A parameter that is not named has its default: none, or a degree of 1.
     """
     own = values.get(strategy, {})
     words = []
@@ -57,7 +57,7 @@ def _runs_of(values: Iterable[object]) -> str:
 
 
 def held_fixed(points: Iterable[Point], result: Result) -> str:
-    """In words what a sweep did not vary: the options, and parameters with one value per strategy.
+    """In words what a sweep did not vary: options, and parameters that had one value in each strategy.
 
     Where other strategies vary a parameter, those that do not are named.
     """

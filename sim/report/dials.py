@@ -45,10 +45,10 @@ def _check_needed() -> None:
 
 
 class Dials:
-    """A run with dials; what it gives is drawn anew at each turn.
+    """A run with dials, whose result is drawn anew whenever one is turned.
 
     Takes what ``sim.run`` takes. Each value that is a list becomes a dial: a slider of numbers, a menu of anything
-    else. Parameters that the chosen strategy does not have are left out, and their dials rest.
+    else. Parameters that the chosen strategy does not have are left out, and their dials are switched off.
 
     Attributes:
         dials: the widgets by keyword.

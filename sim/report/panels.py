@@ -31,7 +31,7 @@ LEAST_SHARE: Final = 0.005
 """Shares of the time that the host takes and that are below this count as compute."""
 
 NEARLY: Final = 0.97
-"""Share of a device's memory beyond which estimates, which torch's own bytes hold within 3 %, may be too low to fit."""
+"""Share of a device's memory beyond which a point may not fit after all: estimates are within 3 % of torch's bytes."""
 
 Line = tuple[str, str]
 """A word, and what it says; a line without a word goes on with the one above."""

@@ -127,9 +127,9 @@ def _checkpointing_of_all(points: Sequence[Point]) -> str | None:
 def chosen_of(
     simulated: Sequence[Point], best: Sequence[Point], twins: Mapping[int, Point]
 ) -> Iterator[tuple[int, Point]]:
-    """The best points with their ranks, and the best of each strategy that is not among them; what looks alike once.
+    """The best points with their ranks, and the best of each strategy that is not among them; equal rows once.
 
-    A point with the result of another that is shown is not: the other names its strategy, too.
+    A point with the result of another that is shown is left out: the other's row names its strategy, too.
     """
     strategies, chosen, shown = set(), {id(point) for point in best}, set()
     looks = set()
@@ -171,7 +171,7 @@ def front(simulated: Sequence[Point]) -> list[Point]:
 
 
 def columns(sweep: Sweep, shown: Shown) -> list[Column]:
-    """The columns of a table of points, the first and the last the ones that are kept longest."""
+    """The columns of a table of points; where the terminal is narrow, the first and the last are kept longest."""
     results = [point.result for _, point in shown.rows if point.result is not None]
     heads = [f"{rank}{mark}" for (rank, _), mark in zip(shown.rows, _marks(sweep, shown), strict=True)]
     of_task = _of_sampling if sweep.scenario.task == "sample" else _of_training

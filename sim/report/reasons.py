@@ -1,8 +1,8 @@
 """Reasons: where the time of a point goes, and why.
 
-The share of the host is by how much shorter compute is on a host that dispatches in no time, for which the point is
-replayed so, too, and the optimizer's step where that is on the host. What compute loses to collectives is by how much
-shorter it is where those that run beside it do not slow it, for which it is replayed once more where any do.
+The point is replayed again on a host that dispatches in no time: the host's share is the time by which compute is
+shorter then, and the optimizer's step where that is on the host. Where collectives run beside compute, it is replayed
+once more as if they did not slow it: what compute loses to them is the time by which it is shorter then.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,15 +57,15 @@ ROUNDS: Final = "send_recv"
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Shares of the devices' time, which add up to 1, and why they are what they are.
+    """Shares of the devices' time, which add up to 1, and what explains them.
 
     Attributes:
         compute: in which GPUs compute.
-        host: in which an op lasts because its host has not dispatched the next, or steps the optimizer.
+        host: in which a GPU waits for its host to dispatch the next operator, or to step the optimizer.
         wire: idle, while something awaited is on the wire.
         idle: all other.
         reasons: in words, the most telling first.
-        slowed: of compute, by how much longer it takes because collectives run beside it and slow it.
+        slowed: the part of compute that it takes longer because collectives run beside it and slow it.
     """
 
     compute: float
@@ -189,7 +189,7 @@ def _host_reason(scenario: AnyScenario, host: float) -> Iterator[str]:
 
 
 def brief(reason: str) -> str:
-    """A reason without what would help."""
+    """A reason without the advice that follows it."""
     return reason.partition(HELP)[0]
 
 
@@ -273,7 +273,7 @@ def _idle_reason(strategy: AnyStrategy, scenario: AnyScenario, result: Result, i
 
 
 def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, parts: Replayed) -> Iterator[str]:
-    """What GPUs that work on the same samples encode over again."""
+    """How much of the time the GPUs of a team encode the same samples, each for itself."""
     team = getattr(strategy, "context_degree", 1) * getattr(strategy, "tensor_degree", 1)
     if scenario.task != "train" or team == 1:
         return
@@ -335,7 +335,7 @@ def _time_words(seconds: float, unit: str) -> str:
 
 
 def _fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
-    """What more GPUs would bring, where the answer leaves some of them out."""
+    """What more GPUs would bring, where the answer does not use all of them."""
     most = sweep.scenario.workload.num_gpus
     if best.result is None or best.result.num_gpus == most:
         return

@@ -28,9 +28,9 @@ class Runnable(NamedTuple):
         runs_in: the runtimes.
         again: the command line that gives its result again.
         tie: whether it ties with the best of all.
-        times: what it takes over what the best takes, of what is ranked by.
-        others: other runtimes that run some point; what each runs best, ``--runtime`` says.
-        unsure: runtimes that may run a better one: not all that promise more were simulated.
+        times: how many times as much it takes as the best, of what is ranked by.
+        others: other runtimes that run some point; a sweep with ``--runtime`` finds the best that each runs.
+        unsure: runtimes that may run a better point, as not all that promise more were simulated.
     """
 
     result: Result

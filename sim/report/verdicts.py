@@ -49,17 +49,17 @@ class Verdict(Hinting):
         runner_up: the best of another strategy; None where there is none.
         runner_up_how: its parameters.
         ties: points of each strategy, of those simulated, that tie with the best.
-        relieved: what the best of these recompute, where they lack memory without.
+        relieved: of each of these strategies, what its best tie recomputes, where it lacks memory without.
         changes: what would change the answer.
         trust: what published numbers say of estimates like this one; None where nothing is estimated.
-        fair: what is to be said of how points compare; empty where each strategy has its best partition.
+        fair: a remark on how fairly points compare; empty where each strategy has its best partition.
         again: the command line that gives the best result again.
         fastest: the fastest point, where memory is ranked by; else None.
         fastest_how: its parameters.
         runs_in: the runtimes that run the best.
-        runnable: where none does, the best point that one runs; None where there is none.
+        runnable: where no runtime runs the best, the best point that one runs; None where there is none.
         copies: of the best that work side by side where cost is ranked by, each on images of its own.
-        same_as: points of other strategies that are the best under another name, in words.
+        same_as: points of other strategies with the result of the best, in words.
         lead: lines above all others, of a verdict on several numbers of GPUs.
         best_word: what the best is called.
         note: what else is to be said; empty where there is nothing.
@@ -243,7 +243,7 @@ class Verdict(Hinting):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NoVerdict:
-    """What a sweep says of which nothing recommended fits: it is false, and prints what lacks and ways out."""
+    """In place of a verdict where nothing that is recommended fits: it is false, and prints what lacks and ways out."""
 
     sweep: Sweep
 
@@ -300,8 +300,8 @@ def _short(result: Result) -> dict[str, Any]:
 def verdict_of(sweep: Sweep, meanwhile: Callable[[], object] = lambda: None) -> Verdict | None:
     """The verdict of a sweep; None where no point that is recommended fits.
 
-    For each of up to three changes the points that come nearest are looked at again, of more images at once all. While
-    other processes do that, this one does ``meanwhile``.
+    For each of up to three changes the nearest points are looked at again; for more images at once, all points are.
+    While other processes do that, this one does ``meanwhile``.
     """
     ranked = [point for point in sweep.ranked() if point.status == "simulated" and point.recommended]
     best = next(iter(ranked), None)
@@ -354,7 +354,7 @@ def verdict_of(sweep: Sweep, meanwhile: Callable[[], object] = lambda: None) -> 
 
 
 def _one_copy_words(sweep: Sweep) -> str:
-    """That throughput of sampling is of one copy, where several might work side by side; else empty."""
+    """A note that the throughput is of one copy, where several might work side by side; else empty."""
     scenario = sweep.scenario
     if sweep.objective != "throughput" or scenario.task == "train" or scenario.workload.num_gpus == 1:
         return ""

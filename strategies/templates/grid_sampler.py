@@ -50,7 +50,7 @@ class GridSampler(ABC):
         return self._made(scenario).steps_overlap
 
     def folded_phases(self, scenario: SamplingScenario) -> tuple[Phase, ...]:
-        """The phases of a run, in whose plans one guidance group stands for all where these are alike."""
+        """The phases of a run; where all guidance groups are alike, one stands for all in their plans."""
         return self._folded(scenario).phases()
 
     def shortened(self, scenario: SamplingScenario) -> Shortened | None:
@@ -70,7 +70,7 @@ class GridSampler(ABC):
         return denoising_s + (1 - BELOW_SUM) * least_frozen_s(scenario, layout.grid)
 
     def busiest_s(self, scenario: SamplingScenario) -> float:
-        """As ``bound``, and no more: seconds of the stage with most to do."""
+        """Seconds of the stage with most to do, which no run can undercut; no more than ``bound``."""
         layout = self._made(scenario)
         return roughly_least_seconds(layout) + (1 - BELOW_SUM) * least_frozen_s(scenario, layout.grid)
 
@@ -88,7 +88,7 @@ class GridSampler(ABC):
         return self._made(scenario).grid.guidance
 
     def _folded(self, scenario: SamplingScenario) -> GridLayout:
-        """The layout of one guidance group where it stands for all, else of all."""
+        """The layout of one guidance group where all are alike, else of all groups."""
         layout = self._made(scenario)
         return folded(layout) if isinstance(layout, PatchPipeline) else layout
 

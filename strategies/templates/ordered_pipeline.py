@@ -19,8 +19,9 @@ class OrderedPipeline(ABC):
     """Stages on the positions of a pipeline, in an order that does not depend on their times.
 
     A template adds where the stages lie, and what bounds them. ``split`` says that backwards come in two parts, ``I``
-    and ``W``; ``order_fields``, which fields the order and the positions of the stages depend on: points that differ
-    in others share what follows. It holds for the very class that declares it; without it they depend on all.
+    and ``W``. ``order_fields`` names the fields on which the order and the positions of the stages depend: points that
+    differ only in other fields share what follows from these. It counts in the class that declares it alone; without
+    it, all fields matter.
     """
 
     name: ClassVar[str]

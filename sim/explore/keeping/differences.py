@@ -106,7 +106,7 @@ class Comparison:
 
     @property
     def turned(self) -> dict[str, int]:
-        """Counts of points whose status is another one, or which one of the two does not know; unlisted ones apart."""
+        """Counts of points whose status changed, or which one of the two does not know; unlisted ones are left out."""
         left_out = self._unlisted
         keys = [
             key for key in dict.fromkeys([*self.before.points, *self.after.points]) if key not in left_out

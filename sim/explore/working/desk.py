@@ -1,4 +1,4 @@
-"""The desk: where a sweep asks; what the store knows is not asked of workers, and what they answer is kept in it."""
+"""The desk: where a sweep asks; workers are asked only for what the store does not know, and it keeps their answers."""
 
 from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby, islice
@@ -22,7 +22,7 @@ class Desk:
     """Answers to what a sweep asks.
 
     Attributes:
-        workers: those who find out.
+        workers: they simulate what is not known.
         store: knows what was found before; None where nothing is kept.
     """
 
@@ -112,5 +112,5 @@ class Desk:
 
 
 def alike(asked: Asked) -> Asked:
-    """A point as it is before any refinement."""
+    """The point that stands for all with the same plan before any refinement."""
     return asked._replace(strategy=unrefined(asked.strategy))

@@ -1,6 +1,6 @@
-"""Errands: calls about a sweep that was run, each of which replays points; its processes make several at once.
+"""Errands: calls about a sweep that was run, each of which replays points; several processes share them.
 
-Whoever makes them, they give the same.
+What a call gives does not depend on the process that makes it.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,9 +31,9 @@ class Errand(NamedTuple):
 
 
 def errands_done(sweep: Sweep, *calls: Call, meanwhile: Callable[[], object] = lambda: None) -> list[Any]:
-    """What calls about a sweep give, in their order; longest first is fastest.
+    """What calls about a sweep give, in their order; they take least time if the longest come first.
 
-    They are made by as many processes as worked on the sweep where processes start at once, and else here.
+    As many processes as worked on the sweep make them, where processes start at once; else this one does.
 
     Args:
         sweep: what they are about.

@@ -1,6 +1,7 @@
 """Workers: who carries out the tasks of a sweep: this process, processes of its own, or anybody's executor.
 
-None of them changes a result. Whatever a worker that died was at is carried out by another, or in the end here.
+None of them changes a result. What a worker was carrying out when it died is given to another, in the end to this
+process.
 """
 
 import gc
@@ -32,7 +33,7 @@ CHUNK: Final = 4
 SCENARIOS: Final = 4
 """Scenarios that a worker of somebody's executor remembers."""
 LOOK_S: Final = 5.0
-"""Seconds without any answer after which one looks whether all workers are there."""
+"""Seconds without any answer after which it is checked that all workers are alive."""
 QUIET: Final = 12
 """Looks in a row without any answer of somebody's executor after which one says so: a queue may be long, or dead."""
 ORPHAN_S: Final = 1.0
@@ -139,7 +140,7 @@ class Workers(Generic[W]):
         return told
 
     def _look_around(self) -> None:
-        """Notice a worker that died without a word, and an executor that has been silent for long."""
+        """Notice a worker that died without notice, and an executor that has not answered for long."""
         if self._own is not None and connection.wait([of.sentinel for of in _processes(self._own)], 0):
             self._replace([], BrokenExecutor("a worker died half through an answer"))
         if self._lent is not None and self._looks == QUIET:
