@@ -531,7 +531,8 @@ def test_a_shell_sees_the_refusal_and_no_traceback():
 
 
 def test_a_shell_has_all_that_is_said_before_a_refusal():
-    process = shell("sweep", "--model", "flux-dev", "--gpus", 1, "--strategy", "ddp")
+    asked = ("--model", "flux-dev", "--gpus", 1, "--strategy", "ddp", "--format", "markdown")
+    process = shell("sweep", *asked)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 2
     assert out.splitlines()[-1].startswith("points: 0 simulated, 0 bounded, ")
