@@ -532,7 +532,8 @@ def test_a_shell_sees_the_refusal_and_no_traceback():
 
 def test_a_shell_has_all_that_is_said_before_a_refusal():
     asked = ("--model", "flux-dev", "--gpus", 1, "--strategy", "ddp", "--format", "markdown")
-    process = shell("sweep", *asked)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    process = shell("sweep", *asked, env=buffered)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 2
     assert out.splitlines()[-1].startswith("points: 0 simulated, 0 bounded, ")
