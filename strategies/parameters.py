@@ -165,7 +165,7 @@ def completed(strategy: S) -> S:
 
 def _dependent(strategy: object) -> dict[str, Any]:
     """The values of the fields that were left out, and are by default those of others."""
-    dependent = _dependent_fields(type(strategy))
+    dependent = _dependent_fields(type(strategy))  # type: ignore[arg-type]  # classes have hashes
     return {
         name: getattr(strategy, same_as) for name, same_as in dependent if getattr(strategy, name) is None
     }
@@ -225,7 +225,7 @@ def _check_when_made(owner: type[Any]) -> None:
         return
 
     def check_first(self: Any) -> None:
-        for item in _parameters_of(type(self)):
+        for item in _parameters_of(type(self)):  # type: ignore[arg-type]  # classes have hashes
             _check(item.name, getattr(self, item.name), item)
         if own is not None:
             own(self)

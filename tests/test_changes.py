@@ -3,6 +3,7 @@
 import pytest
 
 import sim
+from sim.report import changes
 from sim.report.changes import SWEPT, Change
 
 L40 = ("flux-dev", "l40-pcie-8", 4, {"resolution": 1024, "steps": 4})
@@ -102,6 +103,22 @@ def test_a_change_says_nothing_of_memory_where_it_brings_more_speed_or_the_answe
         Change("c", "", "ring", 0.5, stays=False, tie=False),
     ):
         assert "fit" not in change.words("ring")
+
+
+def test_points_that_are_bounded_roughly_at_first_change_no_answer(monkeypatch):
+    sweep, asked = sim.sweep("sd3.5-large", gpus=16, frozen="cached", workers=1), []
+    real = changes.bound_again
+    told = [call(*given) for call, given in changes.changes_asked(sweep, sweep.best_point())]
+    for whole in (False, True):
+
+        def bound(point, scenario, *, rough, whole=whole):
+            asked.append((whole, rough))
+            real(point, scenario, rough=rough and not whole)
+
+        monkeypatch.setattr(changes, "bound_again", bound)
+        calls = changes.changes_asked(sweep, sweep.best_point())
+        assert [call(*given) for call, given in calls] == told
+    assert asked.count((False, False)) < asked.count((True, True)) / 2
 
 
 def test_what_would_take_long_to_sweep_again_is_left_out():

@@ -530,6 +530,16 @@ def test_a_shell_sees_the_refusal_and_no_traceback():
     assert err.count("\n") == 1
 
 
+def test_a_shell_has_all_that_is_said_before_a_refusal():
+    asked = ("--model", "flux-dev", "--gpus", 1, "--strategy", "ddp", "--format", "markdown")
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    process = shell("sweep", *asked, env=buffered)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 2
+    assert out.splitlines()[-1].startswith("points: 0 simulated, 0 bounded, ")
+    assert err.startswith("sim: error: no point of the sweep is feasible")
+
+
 # Training as it is run
 
 

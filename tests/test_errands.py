@@ -48,6 +48,12 @@ def test_what_is_done_meanwhile_is_done_here_and_once(swept, workers):
     assert done == [os.getpid()]
 
 
+def test_what_an_errand_is_given_need_not_travel(swept):
+    assert (
+        errands_done(swept, *[(lambda of: len(of()), (lambda: swept.points,))] * 2) == [len(swept.points)] * 2
+    )
+
+
 def test_an_errand_that_is_refused_says_so_here(swept):
     with pytest.raises(InputError, match="3 is refused"):
         errands_done(swept, (by_process, (2,)), (refuse, (3,)))

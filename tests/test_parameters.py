@@ -7,7 +7,7 @@ import pytest
 
 from profiles.errors import InputError
 from strategies import parameters
-from strategies.parameters import check_parameters
+from strategies.parameters import check_parameters, completed
 from strategies.pipelining.cutting import cut_chain
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.pipeline import Pipeline
@@ -101,7 +101,16 @@ def test_a_check_of_ones_own_runs_after_those_of_the_fields():
 def test_only_what_takes_its_value_from_another_field_is_filled_in():
     gpipe = CLASSES["gpipe"](4, 8)
     assert gpipe.group_size is None
-    assert check_parameters(gpipe) == CLASSES["gpipe"](4, 8, 4)
+    assert completed(gpipe) == check_parameters(gpipe) == CLASSES["gpipe"](4, 8, 4)
+    whole = CLASSES["gpipe"](4, 8, 8)
+    assert completed(whole) is whole
+
+
+def test_what_was_changed_since_it_was_made_is_checked_again():
+    gpipe = CLASSES["gpipe"](4, 8)
+    object.__setattr__(gpipe, "micro_batches", -1)
+    with pytest.raises(InputError, match="micro_batches is -1, must be at least 1"):
+        check_parameters(gpipe)
 
 
 def test_no_stage_is_cut_or_hands_over_in_a_way_that_does_not_exist(make):

@@ -25,6 +25,7 @@ from sim.report.rankings import (
     legend,
     print_rows_json,
     print_sweep,
+    shown_points,
 )
 from sim.report.tables import print_result
 from strategies.plans.workloads import TrainingWorkload
@@ -98,6 +99,18 @@ def test_what_is_not_shown_is_not_explained():
         TIED,
         "D: GPUs of a pipeline group",
     ]
+
+
+def test_a_sweep_is_ranked_as_often_however_many_rows_its_table_has(monkeypatch, sweep):
+    real, shown, counts = Sweep.ranked, shown_points(sweep), []
+    monkeypatch.setattr(Sweep, "ranked", lambda self: counts.append(1) or real(self))
+    each = []
+    for rows in (shown.rows, shown.rows[:1]):
+        counts.clear()
+        columns(sweep, shown._replace(rows=rows))
+        each.append(len(counts))
+    assert len(shown.rows) > 1
+    assert each[0] == each[1]
 
 
 def test_points_that_look_alike_stand_once(sweep):

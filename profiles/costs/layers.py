@@ -105,6 +105,7 @@ class ComponentCosts:
         self.extent: Final = Extent.reference(component) if extent is None else extent
         self._calibration: Final = calibration
         self._kept: dict[Hashable, FloatArray] = {}
+        self._copied_s: dict[tuple[float, int], float] = {}
         of = load_stack() if stack is None else stack
         times = dict(component.times).get(device.name)
         self.provenance: Final = "estimated" if times is None else "measured"
@@ -152,7 +153,10 @@ class ComponentCosts:
 
     def copied_s(self, moved_bytes: float, launches: int) -> float:
         """Seconds of copies beside the layers that read and write so many bytes in all."""
-        return self._scale * self._times.copied_s(moved_bytes, launches)
+        key = moved_bytes, launches
+        if key not in self._copied_s:
+            self._copied_s[key] = self._scale * self._times.copied_s(moved_bytes, launches)
+        return self._copied_s[key]
 
     def backward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
         """Backward seconds of each layer, shape (layers,), at a local batch."""

@@ -66,12 +66,13 @@ class Rule:
 
     def kept_to(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters, no degrees, that break the rule, with values that do not."""
-        named = {name for name in parameters if not name.endswith("_degree")}
         found: dict[str, Any] = {
-            name: of for name, of in self.least.items() if name in named and parameters[name] < of
+            name: of
+            for name, of in self.least.items()
+            if _is_free(name, parameters) and parameters[name] < of
         }
         for name, allowed in self.values.items():
-            if name in named and _refusal(name, allowed, parameters):
+            if _is_free(name, parameters) and _refusal(name, allowed, parameters):
                 found[name] = parameters[allowed] if isinstance(allowed, str) else next(iter(allowed), None)
         return found
 
@@ -82,6 +83,11 @@ class Rule:
                 return f"{name}({value}) must be at least {least}"
         refused = (_refusal(name, allowed, parameters) for name, allowed in self.values.items())
         return next(filter(None, refused), "")
+
+
+def _is_free(name: str, parameters: Mapping[str, Any]) -> bool:
+    """Whether a name is of a parameter that may be given another value: not of a degree."""
+    return name in parameters and not name.endswith("_degree")
 
 
 def _refusal(name: str, allowed: tuple[Any, ...] | str, parameters: Mapping[str, Any]) -> str:

@@ -2,17 +2,17 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from math import inf
 from time import monotonic
-from typing import Any, Final
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import counted
 from sim.explore.sweep import Report, Sweep
 from sim.report.numbers import milliseconds
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 REFRESH_S: Final = 0.1
 """Progress is drawn again at most this often."""
@@ -26,34 +26,41 @@ def progress(sweep: Sweep, *, told: bool = False) -> Iterator[Report]:
         sweep: what runs.
         told: also say in a line when a stage is over.
     """
-    columns = (
-        TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        TextColumn("{task.fields[best]}"),
-    )  # fmt: skip
     shown = sys.stderr is not None and sys.stderr.isatty()
-    # no thread of its own: worker processes may be forked while it is shown
-    with Progress(
-        *columns, console=Console(stderr=True), transient=True, disable=not shown, auto_refresh=False
-    ) as bar:
+    with _bar() if shown else nullcontext() as bar:
         tasks: dict[str, Any] = {}
         start = refreshed = monotonic()
 
         def report(stage: str, done: int, total: int) -> None:
             nonlocal refreshed, start
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total, best="")
             if told and done == total:
                 print(
                     f"sim: {stage} {counted(total, 'point')} took {monotonic() - start:.2f} s",
                     file=sys.stderr,
                 )
                 start = monotonic()
-            if shown and (done == total or monotonic() - refreshed > REFRESH_S):
+            if bar is None:
+                return
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total, best="")
+            if done == total or monotonic() - refreshed > REFRESH_S:
                 refreshed = monotonic()
                 best = best_words(sweep)
                 bar.update(tasks[stage], best=best, completed=done, total=total, refresh=True)
 
         yield report
+
+
+def _bar() -> "Progress":
+    """A bar on stderr, without a thread of its own: worker processes may be forked while it is shown."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("{task.fields[best]}"),
+    )  # fmt: skip
+    return Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
 
 
 def best_words(sweep: Sweep) -> str:

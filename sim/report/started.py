@@ -130,9 +130,8 @@ def _in_place(sweep: Sweep, points: Sequence[Point]) -> Iterator[tuple[Runtime, 
     scenario, held = sweep.scenario, {*sweep.held, *(() if sweep.relief else (RECOMPUTED,))}
     for runtime in all_runtimes().values():
         if runtime.task == scenario.task and not runtime.unknown(scenario.model.name):
-            there = (
-                (point, kept_to(runtime, point, scenario, held)) for point in points if point.recommended
-            )
+            having = (point for point in points if point.recommended and point.name in runtime.rules)
+            there = ((point, kept_to(runtime, point, scenario, held)) for point in having)
             yield from ((runtime, own) for point, own in there if own is not point)
 
 
