@@ -323,13 +323,15 @@ def run_sweep(
         store: what it knows is not done again, and what is done is kept in it.
 
     Raises:
-        InputError: there is to be no worker, ``report`` cannot be told, or the store cannot be used.
+        InputError: there is to be no worker, ``report`` or ``executor`` is none, or the store cannot be used.
     """
     if not callable(report):
         raise InputError(f"report is {shown(report)}, must be a function of a stage, a number and a total")
     if workers is not None:
         check_integer("workers", workers)
     if executor is not None:
+        if not isinstance(executor, Executor):
+            raise InputError(f"executor is {shown(executor)}, must be a concurrent.futures.Executor")
         count = workers or LENT
     else:
         count = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
