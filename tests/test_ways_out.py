@@ -167,6 +167,13 @@ def test_a_parameter_is_told_with_a_value_or_left_out_not_both(capsys):
     assert [flags[:2] for flags, _ in told] == [["--shard-size", "8"], ["--strategy", "zero3"]]
 
 
+def test_a_parameter_is_left_out_beside_another_change_where_neither_does_alone(capsys):
+    asked = "--strategy fsdp --shard-size 2 --gpus 8 --batch-size 64 --memory 30GiB"
+    main(["run", "--model", "flux-dev", *asked.split()])
+    told = capsys.readouterr().err
+    assert "; --checkpointing block --trainable lora:16 without --shard-size, " in told
+
+
 def test_a_report_of_what_nothing_fits_is_refused_with_the_reason(nothing, tmp_path):
     with pytest.raises(sim.InfeasibleError, match="nothing to draw: no point of the sweep is feasible"):
         nothing.write_report(tmp_path / "r.html")
