@@ -107,11 +107,15 @@ HUGE = 10**5000
         (lambda: sim.run("sd21", "ddp", runtime=3), "unknown runtime 3; choose from"),
         (lambda: sim.run("sd21\x1b[31m", "ddp"), r"sd21\\x1b\[31m"),
         (lambda: sim.sweep("sd21", gpus=2, report=3), "report is 3, must be a function of a stage"),
-        (
-            lambda: sim.sweep("sd21", gpus=2, executor=3),
-            "executor is 3, must be a concurrent.futures.Executor",
-        ),
         (lambda: sim.sweep("sd21", gpus=2, exhaustive="no"), "exhaustive is 'no', must be True or False"),
+        (
+            lambda: sim.sweep("sd21", gpus=2, executor=""),
+            "executor is '', must be a concurrent.futures.Executor",
+        ),
+        (
+            lambda: sim.sweep("sd21", gpus=(2, HUGE)),
+            "gpus is 2, an integer of more digits than are read, of which an integer of more digits than are read must",
+        ),
         (lambda: sim.sweep("sd21", gpus=2, store=3), "store is 3, must be a file"),
         (lambda: sim.compare("\0", "rows.csv"), r"'\\x00' holds a NUL character, which no path does"),
         (lambda: sim.compare("rows.csv", "rows.csv", question=7), "question is 7, must be the beginnings"),

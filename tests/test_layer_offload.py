@@ -42,6 +42,17 @@ def test_the_next_block_comes_up_while_one_is_computed_and_the_first_while_the_l
     assert list(waits_s(flux(), np.full(BLOCKS, each_s))) == [0.0] * BLOCKS
 
 
+def test_a_gpu_waits_after_the_last_layer_of_a_block():
+    workload = SamplingWorkload(1, 1024, 1024, offload="layers:19")
+    scenario = SamplingScenario(load_model("sdxl"), load_cluster("p5"), workload)
+    blocks = [layer.block for layer in scenario.backbone.layers]
+    waits = waits_s(scenario, np.zeros(len(blocks)))
+    assert len(set(blocks)) < len(blocks)
+    assert {at for at in range(len(blocks)) if waits[at]} <= {
+        at for at, block in enumerate(blocks) if block not in blocks[at + 1 :]
+    }
+
+
 @pytest.mark.parametrize(("count", "held"), [(1, 1), (2, 2), (30, 2), (BLOCKS, 2)])
 def test_two_of_the_offloaded_blocks_lie_on_the_gpu_at_once(count, held):
     plain, away = flux(), flux(offload=f"layers:{count}")

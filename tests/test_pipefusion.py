@@ -239,9 +239,10 @@ def test_what_cannot_be_divided_is_refused_with_its_numbers(make):
 
 def test_paced_layers_are_the_best_of_all_lists_and_leave_no_stage_empty():
     rng = np.random.default_rng(0)
-    for _ in range(30):
-        count, degree = int(rng.integers(3, 9)), int(rng.integers(1, 4))
-        seconds = [float(value) for value in rng.uniform(0.1, 1.0, count).round(2)]
+    for _ in range(200):
+        count = int(rng.integers(3, 9))
+        degree = int(rng.integers(1, count + 1))
+        seconds = [float(value) for value in (rng.uniform(0.1, 1.0, count) ** 4).round(2)]  # few are long
         layers = paced_layers(seconds, degree)
         cuts = [(0, *inner, count) for inner in combinations(range(1, count), degree - 1)]
         longest = [max(sum(seconds[a:b]) for a, b in pairwise(cut)) for cut in cuts]

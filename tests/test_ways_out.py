@@ -8,7 +8,7 @@ import sim
 from sim.api import start_sweep
 from sim.cli.main import main
 from sim.explore.questions import Question
-from sim.explore.ways_out import example_of, needed_bytes, ways_out
+from sim.explore.ways_out import RANK, example_of, needed_bytes, ways_out
 from strategies.scenario import Scenario
 
 TIGHT = {"gpus": 2, "batch_size": 2, "memory": "9GiB"}
@@ -138,25 +138,40 @@ def test_each_way_fits_when_it_is_added_to_the_very_command(asked, told, tmp_pat
         assert "does not fit" not in capsys.readouterr().err
 
 
-def test_what_would_do_is_looked_for_in_one_scenario_for_each_workload(monkeypatch):
-    made = []
-    model, trained = sim.load_model("flux-dev"), Scenario._trained
+def test_what_would_do_is_looked_for_in_one_scenario_for_each_workload_and_one_model_for_adapters(
+    monkeypatch,
+):
+    made, trained = [], []
+    checked, with_adapters = Scenario._check_own_options, Scenario._trained
 
-    def noting(scenario, of):
+    def checking(scenario):
         made.append(scenario.workload)
-        return trained(scenario, of)
+        return checked(scenario)
 
+    def training(scenario, of):
+        trained.append(scenario.workload)
+        return with_adapters(scenario, of)
+
+    model = sim.load_model("flux-dev")
     scenario = start_sweep(model, gpus=2, batch_size=4, memory="9GiB", strategy="ddp").scenario
-    monkeypatch.setattr(Scenario, "_trained", noting)
+    monkeypatch.setattr(Scenario, "_check_own_options", checking)
+    monkeypatch.setattr(Scenario, "_trained", training)
     assert ways_out(Question(scenario, ["ddp"], single=True)) == ""
-    assert len(made) > 8
-    assert len(made) < 2 * len(set(made))  # recomputing makes some anew
+    assert 8 < len(made) < 2 * len(set(made))  # the first with adapters is checked twice
+    assert [workload.rank for workload in trained] == [RANK]
 
 
 def test_a_parameter_is_told_with_a_value_or_left_out_not_both(capsys):
     main(["run", "--model", "wan2.1-14b", "--strategy", "fsdp", "--shard-size", "1", "--gpus", "8"])
     told = ways_told(capsys.readouterr().err)
     assert [flags[:2] for flags, _ in told] == [["--shard-size", "8"], ["--strategy", "zero3"]]
+
+
+def test_a_parameter_is_left_out_beside_another_change_where_neither_does_alone(capsys):
+    asked = "--strategy fsdp --shard-size 2 --gpus 8 --batch-size 64 --memory 30GiB"
+    main(["run", "--model", "flux-dev", *asked.split()])
+    told = capsys.readouterr().err
+    assert "; --checkpointing block --trainable lora:16 without --shard-size, " in told
 
 
 def test_a_report_of_what_nothing_fits_is_refused_with_the_reason(nothing, tmp_path):

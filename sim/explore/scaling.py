@@ -7,7 +7,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, overload
 
-from profiles.errors import DiffusimWarning, InputError, counted
+from profiles.errors import DiffusimWarning, InputError, counted, shown
 from sim.asking.arguments import speaks_of_parameters
 from sim.explore.counts import counts, counts_in
 from sim.explore.sweep import Sweep
@@ -286,7 +286,9 @@ def each_count(
 
 def _name_all(error: InputError, count: int, gpus: Sequence[int]) -> None:
     """Let an error about a number of GPUs name those that it is one of."""
-    named = [*map(str, gpus)] if len(gpus) <= NAMED else [*map(str, gpus[: NAMED - 2]), "...", str(gpus[-1])]
-    one, all_of_them = f"gpus is {count}, ", f"gpus is {', '.join(named)}, of which {count} "
+    named = [*map(shown, gpus)]
+    if len(gpus) > NAMED:
+        named[NAMED - 2 : -1] = ["..."]
+    one, all_of_them = f"gpus is {shown(count)}, ", f"gpus is {', '.join(named)}, of which {shown(count)} "
     error.flags = error.flags and error.flags.replace(one, all_of_them)
     error.args = (str(error).replace(one, all_of_them), *error.args[1:])

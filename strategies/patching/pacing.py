@@ -49,10 +49,10 @@ def paced_layers(seconds: Sequence[float], degree: int) -> tuple[int, ...]:
 
 def _stages_within(seconds: Sequence[float], longest: float) -> float:
     """The fewest stages no longer than that which hold all layers; infinite where one layer is longer."""
-    if max(seconds) > longest:
-        return inf
     stages, start = 1, 0.0
     for before, after in pairwise([0.0, *accumulate(seconds)]):
+        if after - before > longest:  # rounded as the lengths are that it is compared with
+            return inf
         if after - start > longest:
             stages, start = stages + 1, before
     return stages
