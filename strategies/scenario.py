@@ -303,8 +303,11 @@ class Scenario(Scene[TrainingWorkload]):
         """The scenario in which this is recomputed; layers take as long."""
         if checkpointing == self.workload.checkpointing:
             return self
-        workload = replace(self.workload, checkpointing=checkpointing)
-        return self.remember(("checkpointing", checkpointing), lambda: self._under(workload, "costs"))
+
+        def make() -> Scenario:
+            return self._under(replace(self.workload, checkpointing=checkpointing), "costs")
+
+        return self.remember(("checkpointing", checkpointing), make)
 
     def with_batch(self, batch_size: int) -> "Scenario":
         """The scenario of another batch size."""
