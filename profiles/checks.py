@@ -59,13 +59,18 @@ def check_counts(owner: str, *, least: int = 0, **values: int) -> None:
             raise InputError(f"{owner}: {key} is {value}, must be at least {least}")
 
 
+def is_one_of(value: object, *words: str) -> bool:
+    """Whether a value is one of some words; arrays, which compare with each word at once, are none."""
+    return isinstance(value, str) and value in words
+
+
 def check_choice(owner: str, key: str, value: str, choices: Sequence[str]) -> None:
     """Refuse what is none of the choices.
 
     Raises:
         InputError: it is not.
     """
-    if value not in choices:
+    if not is_one_of(value, *choices):
         raise InputError(f"{owner}: {key} is {shown(value)}, must be one of {', '.join(choices)}")
 
 

@@ -78,11 +78,14 @@ def shown(value: object) -> str:
 
 
 def _repr(value: object) -> str:
-    """What Python shows of a value; whole numbers can be too long for it."""
+    """What Python shows of a value; whole numbers can be too long for it, and objects of a user's own can refuse."""
     try:
         return repr(value)
-    except ValueError:
-        return "an integer of more digits than are read"
+    except Exception:
+        whole = isinstance(value, int)
+        return (
+            "an integer of more digits than are read" if whole else f"a {type(value).__name__} without a repr"
+        )
 
 
 def one_line(text: str, longest: int = 2000) -> str:

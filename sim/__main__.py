@@ -1,12 +1,16 @@
 """The command ``sim``, also as ``python -m sim``: it can be interrupted from its first moment on."""
 
+import gc
 import os
 import signal
 import sys
-from typing import Any, Final
+from contextlib import suppress
+from typing import Any, Final, NoReturn
 
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C."""
+COLLECTED: Final = 100_000
+"""New objects after which garbage is looked for; little of what a command makes becomes any."""
 
 
 def _leave(_number: int, _frame: object) -> None:
@@ -15,17 +19,18 @@ def _leave(_number: int, _frame: object) -> None:
     os._exit(INTERRUPTED)
 
 
-def main() -> int:
-    """Run the command line and return its exit code."""
+def main() -> NoReturn:
+    """Run the command line and end with its exit code, at once: Python takes a while to take all objects away."""
     _interrupts_go_to(_leave)
+    gc.set_threshold(COLLECTED)
     from sim.cli.main import main as run  # noqa: PLC0415  takes a while
 
     code = run()
-    _interrupts_go_to(signal.SIG_IGN)  # all is said and written; Python takes a moment to end
-    if code == INTERRUPTED:  # Python would end as if by SIGINT where an import was interrupted
-        sys.stdout.flush()
-        os._exit(code)
-    return code
+    _interrupts_go_to(signal.SIG_IGN)  # all is said
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with suppress(OSError):  # which was said, or nobody listens
+            stream.flush()
+    os._exit(code)
 
 
 def _interrupts_go_to(handler: Any) -> None:  # noqa: ANN401  as of signal.signal
@@ -34,4 +39,4 @@ def _interrupts_go_to(handler: Any) -> None:  # noqa: ANN401  as of signal.signa
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

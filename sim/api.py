@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from profiles.architectures.models import Model
+from profiles.checks import is_one_of
 from profiles.costs.calibration import MeasuredRun
 from profiles.errors import InputError, shown
 from profiles.machines.clusters import Cluster
@@ -32,7 +33,7 @@ from sim.asking.arguments import (
 from sim.asking.calibrating import Given, Number, measure, question
 from sim.asking.limits import check_passes, check_swept
 from sim.asking.measured_runs import RunSource, calibrated
-from sim.asking.scenarios import find_task
+from sim.asking.scenarios import find_task, plain
 from sim.asking.suggestions import check_exists
 from sim.explore.legality import always_recomputed, check_heeded, check_runs, within
 from sim.explore.points import find_points
@@ -96,7 +97,7 @@ def run(
         InfeasibleError: the strategy, a degree or the batch does not apply here.
         DeadlockError: the strategy's order can never be carried out.
     """
-    auto = given.get("checkpointing") == AUTO and _chosen_here(given, runtime)
+    auto = is_one_of(given.get("checkpointing"), AUTO) and _chosen_here(given, runtime)
     request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
     scenario, point = scenario_asked(model, request), strategy_asked(request)
     scenario, *remarks = least_recomputed(point, scenario) if auto else (scenario,)
@@ -273,7 +274,8 @@ def start_sweep(
         InputError: as of ``sweep``.
     """
     names = _swept(strategy)
-    auto = not isinstance(model, Scene) and given.get("checkpointing", AUTO) in (AUTO, None)
+    asked = given.get("checkpointing")
+    auto = not isinstance(model, Scene) and (asked is None or is_one_of(asked, AUTO))
     auto = auto and _chosen_here(given, runtime)
     every = (*ARGUMENTS, *SWEEPING)
     request = request_of(
@@ -283,8 +285,8 @@ def start_sweep(
     check_swept(scenario)
     chosen = objectives(scenario)[0] if objective is None else objective
     relief = RELIEF if auto and scenario.task == "train" else ()
-    wanted: dict[str, Any] = {"top": top, "exhaustive": exhaustive, "relief": relief, "runtime": runtime}
-    found = Sweep(scenario, chosen, held=request.parameters, **wanted)
+    wanted: dict[str, Any] = {"top": plain(top), "exhaustive": plain(exhaustive), "relief": relief}
+    found = Sweep(scenario, chosen, held=request.parameters, runtime=runtime, **wanted)
     found.points = find_points(scenario, request.names, request.parameters)
     if runtime is not None:
         found.points = within(runtime, found.points, scenario)
@@ -299,6 +301,7 @@ def _swept(strategy: Contenders | None) -> Sequence[str | type[AnyStrategy]] | N
     """
     if isinstance(strategy, str):
         return strategy.split(",")
+    strategy = plain(strategy)
     several = tuple(strategy) if isinstance(strategy, Iterable) else None if strategy is None else (strategy,)
     for one in several or ():
         if not isinstance(one, type) and hasattr(one, "candidates"):
@@ -333,7 +336,7 @@ def schedule(
         InputError: as of ``run``, or the order depends on the model and none is given.
         InfeasibleError: the strategy, a degree or the batch does not apply here.
     """
-    if format not in ("text", "torch"):
+    if not is_one_of(format, "text", "torch"):
         raise InputError(f"--format is {shown(format)}, must be one of text, torch")
     every = (*SHARED, "format")
     request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack, arguments=every)

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, field, fields, replace
+from functools import cache
 from inspect import signature
 from math import inf
 from typing import Any, Final, TypeVar
 
+from profiles.checks import is_one_of
 from profiles.errors import InputError, shown, wrong
 
 S = TypeVar("S")
@@ -147,17 +149,32 @@ def degree(what: str, default: int | None = 1) -> Any:
 
 
 def check_parameters(strategy: S) -> S:
-    """A strategy with its dependent defaults filled in.
+    """A strategy with its dependent defaults filled in, whose fields are checked again: they may have been changed.
 
     Raises:
         InputError: a field breaks its rule.
     """
-    filled = {
-        item.name: getattr(strategy, item.metadata["same_as"])
-        for item in fields(strategy)  # type: ignore[arg-type]
-        if item.metadata.get("same_as") and getattr(strategy, item.name) is None
+    return replace(strategy, **_dependent(strategy))  # type: ignore[type-var]
+
+
+def completed(strategy: S) -> S:
+    """A strategy that was just made, and so checked, with its dependent defaults filled in."""
+    filled = _dependent(strategy)
+    return replace(strategy, **filled) if filled else strategy  # type: ignore[type-var]
+
+
+def _dependent(strategy: object) -> dict[str, Any]:
+    """The values of the fields that were left out, and are by default those of others."""
+    dependent = _dependent_fields(type(strategy))
+    return {
+        name: getattr(strategy, same_as) for name, same_as in dependent if getattr(strategy, name) is None
     }
-    return replace(strategy, **filled)  # type: ignore[type-var]
+
+
+@cache
+def _dependent_fields(cls: type[Any]) -> tuple[tuple[str, str], ...]:
+    """The fields that are by default the same as others, each with that other."""
+    return tuple((item.name, same) for item in fields(cls) if (same := item.metadata.get("same_as")))
 
 
 def flag_of(name: str) -> str:
@@ -187,7 +204,7 @@ def check_option(name: str, value: object, choices: Sequence[str]) -> None:
     Raises:
         InputError: it is.
     """
-    if value not in choices:
+    if not is_one_of(value, *choices):
         raise wrong(name, f"is {shown(value)}, must be one of {', '.join(choices)}")
 
 
@@ -197,7 +214,7 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     Raises:
         InputError: it is not.
     """
-    if value not in choices:
+    if not is_one_of(value, *choices):
         raise InputError(f"{name} is {shown(value)}, must be one of {', '.join(choices)}")
 
 
@@ -208,14 +225,19 @@ def _check_when_made(owner: type[Any]) -> None:
         return
 
     def check_first(self: Any) -> None:
-        for item in fields(self):
-            if isinstance(item, Parameter):
-                _check(item.name, getattr(self, item.name), item)
+        for item in _parameters_of(type(self)):
+            _check(item.name, getattr(self, item.name), item)
         if own is not None:
             own(self)
 
     check_first.checks = True  # type: ignore[attr-defined]
     owner.__post_init__ = check_first
+
+
+@cache
+def _parameters_of(cls: type[Any]) -> tuple[Parameter, ...]:
+    """The parameters of a class."""
+    return tuple(item for item in fields(cls) if isinstance(item, Parameter))
 
 
 def _check(name: str, value: Any, item: Parameter) -> None:

@@ -34,6 +34,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
     """
 
     task: ClassVar[str] = "sample"
+    of_costs: ClassVar[tuple[str, ...]] = ("height", "width", "text_tokens", "frames", "precision")
 
     def __post_init__(self) -> None:
         check_kinds(self, SamplingWorkload)
@@ -42,17 +43,17 @@ class SamplingScenario(Scene[SamplingWorkload]):
         if self.workload.frames is not None:
             model = with_frames(model, self.workload.frames, self.cluster.device)
         object.__setattr__(self, "model", model if tokens is None else with_text(model, tokens))
+        self._check_own_options()
+        _ = self.costs
+
+    def _check_own_options(self) -> None:
+        """Refuse what is not there, or nobody knows enough of: components, a host's link, fp8, a decoder's kernels."""
         frozen = [self.model.components[i].name for i in self.model.frozen]
         for name in self.workload.include:
             if name not in (*frozen, ALL):
                 known = ", ".join(frozen) or "none"
                 problem = f"names '{name}', the frozen components of {self.model.name} are {known}"
                 raise wrong("include", problem)
-        self._check_own_options()
-        _ = self.costs
-
-    def _check_own_options(self) -> None:
-        """Refuse what nobody knows enough of: a device's link to its host, its fp8, or the kernels of a decoder."""
         if self.workload.encoders == "offloaded" or self.workload.swapped:
             _ = self.host_side
         if self.workload.precision != HALF:

@@ -38,6 +38,8 @@ class Scene(Generic[W]):
     """
 
     task: ClassVar[str]
+    of_costs: ClassVar[tuple[str, ...]]
+    """Fields of the workload by which the model and its times differ."""
     model: Model
     cluster: Cluster
     workload: W
@@ -128,8 +130,29 @@ class Scene(Generic[W]):
         """The scene on another number of GPUs, where each layer takes as long."""
         if num_gpus == self.workload.num_gpus:
             return self
-        workload = replace(self.workload, num_gpus=num_gpus)
-        return self.remember(("on", num_gpus), lambda: self._under(workload, "costs"))
+        return self.remember(
+            ("on", num_gpus), lambda: self._under(replace(self.workload, num_gpus=num_gpus), "costs")
+        )
+
+    def under(self, workload: W) -> Self:
+        """The scene under another workload; layers of a model that stays as it is take as long.
+
+        Raises:
+            InputError: as of a scene.
+        """
+
+        def decides(of: W) -> tuple[object, ...]:
+            return tuple(getattr(of, name) for name in self.of_costs)
+
+        alike = self
+        if decides(workload) != decides(self.workload):
+            alike = self.remember(("under", decides(workload)), lambda: replace(self, workload=workload))
+        other = alike._under(workload, "costs")
+        other._check_own_options()
+        return other
+
+    def _check_own_options(self) -> None:
+        """Refuse a workload that this model, cluster or stack cannot have."""
 
     def _under(self, workload: W, *alike: str) -> Self:
         """The scene under another workload, with those derived quantities that are alike under both."""
@@ -169,11 +192,17 @@ class Scenario(Scene[TrainingWorkload]):
     """
 
     task: ClassVar[str] = "train"
+    of_costs: ClassVar[tuple[str, ...]] = ("trainable", "resolution", "frames")
 
     def __post_init__(self) -> None:
         check_kinds(self, TrainingWorkload)
         self.cluster.check_gpus(self.workload.num_gpus)
         object.__setattr__(self, "model", self._trained(self._at_resolution(self.model.for_task("train"))))
+        self._check_own_options()
+        _ = self.costs
+
+    def _check_own_options(self) -> None:
+        """Refuse what a model or a stack cannot have, and what nobody knows: a device's link to its host."""
         if self.workload.self_conditioning is None:
             _check_self_conditioning(self.model)
         if self.workload.checkpointing == "selective" and self.stack.attention == "math":
@@ -182,7 +211,6 @@ class Scenario(Scene[TrainingWorkload]):
             )
         if self.workload.offload != "none":
             _ = self.host_side
-        _ = self.costs
 
     @cached_property
     def costs(self) -> ModelCosts:
@@ -308,6 +336,13 @@ class Scenario(Scene[TrainingWorkload]):
             return self._under(replace(self.workload, checkpointing=checkpointing), "costs")
 
         return self.remember(("checkpointing", checkpointing), make)
+
+    def without_casts(self) -> "Scenario":
+        """The scenario in which no pass casts weights; else layers take as long."""
+        other = self._under(self.workload)
+        stack = replace(self.stack, cast_weights=False)
+        vars(other).update(stack=stack, costs=self.costs.of_half_weights)
+        return other
 
     def with_batch(self, batch_size: int) -> "Scenario":
         """The scenario of another batch size."""

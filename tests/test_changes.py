@@ -86,6 +86,24 @@ def test_the_parameters_are_said_with_which_a_strategy_stays():
     assert moved.words("ulysses") == "1.50 x the speed, ulysses stays on 2 GPUs with ring 2"
 
 
+def test_more_videos_at_once_that_slow_the_answer_say_that_it_would_not_fit():
+    sweep = sim.sweep("wan2.1-14b", "l40-pcie-8", 8, steps=2, strategy="hybrid", workers=1)
+    four = next(change for change in sweep.verdict.changes if change.name == "4 videos at once")
+    assert four.speed < 1
+    assert four.words("hybrid").endswith(f"stays with {four.how}, since what is best now would not fit")
+    best = sweep.best_point().strategy
+    assert not sim.run("wan2.1-14b", best, "l40-pcie-8", 8, steps=2, batch_size=4).fits_memory
+    assert "fits" not in four.to_json()
+
+
+def test_a_change_says_nothing_of_memory_where_it_brings_more_speed_or_the_answer_fits():
+    for change in (
+        Change("c", "", "ring", 1.5, stays=True, tie=False, fits=False),
+        Change("c", "", "ring", 0.5, stays=False, tie=False),
+    ):
+        assert "fit" not in change.words("ring")
+
+
 def test_what_would_take_long_to_sweep_again_is_left_out():
     names = {}
     for gpus in (1, 16):

@@ -14,12 +14,13 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from mutated_inputs import write_inputs
 
 import sim
-from profiles.errors import DiffusimError, DiffusimWarning
-from sim.asking.scenarios import OPTION_NAMES
+from profiles.errors import DiffusimError, DiffusimWarning, InputError
+from sim.asking.scenarios import OPTION_NAMES, OPTIONS
 from strategies.registry import strategies_of
 from strategies.strategy import AnyStrategy
 
@@ -32,6 +33,7 @@ VALUES = (
     -(10**5000), (10**5000,), "", "x", "2", "1,2", "none", "all", "full", "auto", "\0", "\x1b[31m", "y" * 5000, "é",
     "64x64", (256, 512), [], [1, 2], (2,), {}, {"a": 1}, {1, 2}, b"\xff", object(), int, range(3), len, 1j,
     Path("x"), Path("small"), iter([1]), np.int64(2), np.float64(0.5), "h100-ib", "ideal", "r.toml", "rows.csv",
+    np.array([1, 2]), np.array(["none", "full"]), np.array([]), np.array(2), pd.DataFrame({"a": [1]}), pd.NA,
 )  # fmt: skip
 """What stands in the place of an argument."""
 KINDS = {
@@ -105,6 +107,11 @@ HUGE = 10**5000
         (lambda: sim.run("sd21", "ddp", runtime=3), "unknown runtime 3; choose from"),
         (lambda: sim.run("sd21\x1b[31m", "ddp"), r"sd21\\x1b\[31m"),
         (lambda: sim.sweep("sd21", gpus=2, report=3), "report is 3, must be a function of a stage"),
+        (
+            lambda: sim.sweep("sd21", gpus=2, executor=3),
+            "executor is 3, must be a concurrent.futures.Executor",
+        ),
+        (lambda: sim.sweep("sd21", gpus=2, exhaustive="no"), "exhaustive is 'no', must be True or False"),
         (lambda: sim.sweep("sd21", gpus=2, store=3), "store is 3, must be a file"),
         (lambda: sim.compare("\0", "rows.csv"), r"'\\x00' holds a NUL character, which no path does"),
         (lambda: sim.compare("rows.csv", "rows.csv", question=7), "question is 7, must be the beginnings"),
@@ -124,6 +131,36 @@ def test_an_array_is_taken_as_the_list_of_its_numbers():
         sim.run("pixart", "pipefusion", layers=np.array([13, 15]), **asked).latency_s
         == sim.run("pixart", "pipefusion", layers=[13, 15], **asked).latency_s
     )
+
+
+class Contrary:
+    """What can neither be compared nor shown."""
+
+    __hash__ = None
+
+    def __eq__(self, other):
+        raise ValueError("no comparison")
+
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+
+@pytest.mark.parametrize(
+    "value", [np.array(["none", "full"]), pd.DataFrame({"a": [1, 2]}), pd.NA, Contrary()]
+)
+@pytest.mark.parametrize("task", ["train", "sample"])
+def test_what_compares_with_no_word_is_refused_by_the_argument(task, value):
+    asked = {"model": "sd21", "gpus": 2} if task == "train" else {"model": "pixart", "gpus": 2, "steps": 2}
+    words = {"run": ("stack", "runtime"), "schedule": ("format",)}
+    words["sweep"] = ("strategy", "task", "objective", "runtime", "top", "exhaustive", "workers", "executor")
+    calls = [(verb, name) for verb, names in words.items() for name in names]
+    for verb, name in [*calls, *(("run", name) for name in OPTIONS[task])]:
+        given = asked | (
+            {} if verb == "sweep" else {"strategy": "ddp" if task == "train" else "distrifusion"}
+        )
+        with pytest.raises(InputError, match=name) as refusal:
+            getattr(sim, verb)(**given | {name: value})
+        assert str(refusal.value).isprintable()
 
 
 def _try(said: str, words: str, call: Callable[[], Any]) -> bool:

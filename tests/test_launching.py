@@ -19,9 +19,11 @@ from profiles.units import GIB
 from sim.cli.main import main
 from sim.explore.legality import case_of, runtimes_of
 from sim.launching.launch import launch_of
+from sim.launching.order_runs import order_code
 from sim.launching.samplers import SAMPLERS
 from sim.launching.trainers import TRAINERS
 from sim.report.tables import account_in, lines_of
+from strategies.plans.actions import format_torch
 from strategies.registry import class_of, make, strategies_of
 
 FLUX = {"model": "flux-dev", "cluster": "h100-nvlink-8"}
@@ -580,6 +582,12 @@ def test_a_sweep_is_launched_as_its_best_and_nothing_is_refused_in_a_line():
         InputError, match=r"^model is \[<Scaling .*\], must be a model with a strategy, a result or"
     ):
         sim.launch([swept, swept])
+    point = next(iter(swept.sweeps[0]))
+    with pytest.raises(
+        InputError, match=r"result or a sweep; of a point give its result: sweep\.result_of\(point\)$"
+    ):
+        sim.launch(point)
+    assert sim.launch(swept.sweeps[0].result_of(point)) == sim.launch(swept.sweeps[0])
 
 
 def test_of_a_sweep_whose_best_no_runtime_runs_the_best_that_one_runs_is_named():
@@ -592,9 +600,32 @@ def test_of_a_sweep_whose_best_no_runtime_runs_the_best_that_one_runs_is_named()
     named = f"; a tie that runs in deepspeed: zero2, {other.how} (sweep.verdict.runnable.again)"
     assert str(error.value).endswith(named)
     with pytest.raises(
-        InputError, match=r"; a sweep with runtime accelerate or deepspeed or .* asks for the best"
+        InputError, match=r"; sweep with runtime accelerate or deepspeed or .* to find the best"
     ):
         sim.launch(sim.sweep("flux-dev", strategy="bidirectional", **asked))
+
+
+@pytest.mark.parametrize("strategy", ["gpipe", "1f1b", "interleaved", "zero-bubble", "wave"])
+@pytest.mark.parametrize(("degree", "micro_batches"), [(2, 2), (4, 8), (8, 32), (4, 13)])
+def test_the_order_that_is_launched_is_that_of_the_schedule_in_lines_that_can_be_read(
+    strategy, degree, micro_batches
+):
+    if strategy == "interleaved" and micro_batches % degree:
+        pytest.skip("its micro-batches come in whole rounds")
+    shape = {"pipeline_degree": degree, "micro_batches": micro_batches}
+    asked = {"gpus": degree, "batch_size": degree * micro_batches, "self_conditioning": 0.0, **shape}
+    code = sim.launch("sd21", strategy, runtime="torch-pipelining", **asked).text
+    rows = code[code.index("def row") : code.index("LAYERS")]
+    assert max(map(len, rows.splitlines())) <= 120
+    here = {"re": re}
+    exec(rows, here)
+    assert here["ORDER"] == sim.schedule(strategy, **shape, format="torch").text.splitlines()
+
+
+def test_a_row_of_many_micro_batches_is_a_few_runs():
+    order = make("zero-bubble", {"pipeline_degree": 8, "micro_batches": 512}).order()
+    text = format_torch(order)
+    assert len(order_code(text)) < len(text) / 50
 
 
 def test_a_runtime_that_would_run_a_point_with_other_parameters_is_named_once():

@@ -1,6 +1,7 @@
 """Limits: what would take longer than anybody waits is refused before any work, in one line with the limit."""
 
 from dataclasses import replace
+from time import process_time
 
 import pytest
 
@@ -95,6 +96,13 @@ def test_what_would_take_long_is_refused_with_the_limit(capsys, asked, limit):
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert f"at most {limit}" in err
+
+
+def test_orders_are_checked_in_time_that_grows_as_their_positions_do():
+    began_s = process_time()
+    rows = make("1f1b", {"pipeline_degree": 65536, "micro_batches": 1}).checked_order()
+    assert len(rows) == 65536
+    assert process_time() - began_s < 10  # of a minute where each position looks at all stages
 
 
 def write_model(folder, backbones=1, layers=2, skips=0):

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
 import sim
@@ -25,6 +26,7 @@ from strategies.scenario import Scenario
 from strategies.templates.linear_pipeline import LinearPipeline
 from strategies.training.gpipe import GPipe
 from strategies.training.one_forward_one_backward import OneForwardOneBackward
+from strategies.training.wave import Wave
 from strategies.training.zero_bubble import ZeroBubble
 
 TOY = Path(__file__).parent / "data" / "toy_pipeline.py"
@@ -204,6 +206,44 @@ def test_an_order_that_is_not_whole_is_refused_in_one_line_that_says_where(chang
             ask("sd21", strategy=broken, **degrees, **SMALL)
     with pytest.raises(InputError, match=words):
         sim.schedule(broken, **degrees)
+
+
+LIES = "must be from 0 to 1: there are pipeline_degree(2) positions"
+NOWHERE = [
+    (None, "positions() is None, must be a tuple of positions"),
+    ("0110", "positions() is '0110', must be a tuple of positions"),
+    ((0, 1, 2, 0), f"positions(), entry 2 is 2, {LIES}"),
+    ((0, -1, 1, 0), f"positions(), entry 1 is -1, {LIES}"),
+    ((0, 1, 1, None), f"positions(), entry 3 is None, {LIES}"),
+    ((0, 1, [1], 0), f"positions(), entry 2 is [1], {LIES}"),
+    ((0, 0, 0, 0), "positions() has no entry 1, each of pipeline_degree(2) positions must have a stage"),
+]
+
+
+@pytest.mark.parametrize(("positions", "said"), NOWHERE)
+def test_positions_out_of_the_pipeline_are_refused_before_stages_are_laid_out(positions, said):
+    folded = type("Folded", (Wave,), {"name": "folded", "__slots__": (), "positions": lambda self: positions})
+    words = f"^Folded.{re.escape(said)}$"
+    degrees = {"pipeline_degree": 2, "micro_batches": 2}
+    for ask in (sim.run, sim.sweep):
+        with pytest.raises(InputError, match=words):
+            ask("sd21", strategy=folded, **degrees, **SMALL)
+    with pytest.raises(InputError, match=words):
+        sim.schedule(folded, **degrees)
+
+
+def test_positions_may_be_a_list_of_numbers_of_numpy():
+    own = {"name": "folded", "__slots__": (), "positions": lambda self: list(np.array([0, 1, 1, 0]))}
+    found = sim.run("sd21", type("Folded", (Wave,), own)(2, 2), **SMALL)
+    assert found.iteration_s == sim.run("sd21", Wave(2, 2), **SMALL).iteration_s
+
+
+def test_what_stages_hold_is_refused_where_it_is_not_of_each():
+    own = {"name": "folded", "__slots__": (), "in_flight": lambda self: (1, 1, 1)}
+    with pytest.raises(
+        InputError, match=r"^Folded.in_flight\(\) has 3 entries, must have one for each of 4 stages$"
+    ):
+        sim.sweep("sd21", strategy=type("Folded", (Wave,), own), waves=1, pipeline_degree=2, **SMALL)
 
 
 def test_numbers_of_an_order_that_equal_whole_ones_become_whole():

@@ -670,6 +670,42 @@ def test_a_key_that_rows_lack_is_refused_by_those_that_they_have(axes, said):
         plot_winners_info([row], *axes)
 
 
+DRAWN = {
+    "winners": partial(plot_winners, across="model", down="batch_size"),
+    "scaling": partial(plot_scaling, across="batch_size"),
+    "sweep": plot_sweep,
+    "bubble ratios": plot_bubble_ratios,
+}
+
+
+@pytest.mark.parametrize("draw", DRAWN)
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"strategy": None}, "a row lacks strategy: give results as they are"),
+        ({"strategy": 3}, "strategy of a row is 3, must be a name"),
+        ({"num_gpus": "two"}, "num_gpus of a row is 'two', must be a number"),
+        ({"samples_per_s": [1.0]}, "samples_per_s of a row is [1.0], must be a number"),
+        ({"parameters": 4}, "parameters of a row is 4, must be a mapping"),
+        ({"task": "draw"}, "task of a row is 'draw', must be one of train, sample"),
+    ],
+)
+def test_rows_by_hand_that_lack_what_is_drawn_are_refused_by_the_key(draw, change, said):
+    row = {"strategy": "1f1b", "model": "toy", "num_gpus": 2, "batch_size": 8, "samples_per_s": 1.0}
+    row |= {"peak_memory_bytes": 1e9, "bubble_ratio": 0.5, "pipeline_degree": 2, "micro_batches": 4}
+    DRAWN[draw]([row])
+    if draw == "bubble ratios" and change == {"strategy": None}:
+        return  # which are of whatever strategy
+    for changed in (row | change, {key: v for key, v in (row | change).items() if v is not None}):
+        with pytest.raises(InputError, match=f"^{re.escape(said)}$"):
+            DRAWN[draw]([row, changed])
+
+
+def test_a_row_that_lacks_an_end_of_its_band_is_drawn_without():
+    row = {"strategy": "1f1b", "samples_per_s": 1.0, "peak_memory_bytes": 1e9, "iteration_s_low": 0.5}
+    assert plot_sweep_info([row]).points[0].band is None
+
+
 def test_what_has_no_rows_is_refused():
     such = "must be sweeps, results, or what their rows() or frame() gives"
     for draw in (partial(plot_winners, across="model", down="num_gpus"), plot_sweep, plot_bubble_ratios):

@@ -91,7 +91,8 @@ def test_the_exchange_that_takes_the_time_is_named_with_its_pace_and_link():
     )
     assert slow.latency_s > 3 * sound.latency_s
     assert account(slow).reasons == (
-        "86% of the time waits for all-to-all of 8 GPUs in a node (pcie): each moves 0.99 GB/s, of the link's 26",
+        "86% of the time is spent waiting for all-to-all of 8 GPUs in a node (pcie): each moves 0.99 GB/s, of the"
+        " link's 26",
     )
     (reason,) = account(sound).reasons
     assert "each moves 13 GB/s, of the link's 26" in reason
@@ -106,7 +107,7 @@ def test_what_compute_loses_to_collectives_is_what_its_ops_last_beyond_their_pla
     assert found.slowed > 0.05
     (reason,) = found.reasons
     assert reason == (
-        f"{found.slowed:.0%} of the time, {found.slowed * result.iteration_s * 1e3:,.1f} ms, compute loses to"
+        f"compute loses {found.slowed:.0%} of the time, {found.slowed * result.iteration_s * 1e3:,.1f} ms, to"
         " collectives that run beside it, mostly all-reduce of 8 GPUs between nodes"
     )
     assert found.compute + found.host + found.wire + found.idle == pytest.approx(1)
@@ -129,7 +130,7 @@ def test_all_that_is_awaited_on_the_wire_is_told_but_a_tenth():
         "flux-dev", "hybrid", "l40-pcie-8", 8, ring_degree=4, tensor_degree=2, patches=1, steps=4
     )
     found = account(result)
-    told = [reason for reason in found.reasons if "waits for" in reason]
+    told = [reason for reason in found.reasons if "waiting for" in reason]
     assert [word in reason for word, reason in zip(("ring", "all-reduce"), told, strict=True)] == [True] * 2
     shares_told = sum(int(reason.partition("%")[0]) for reason in told) / 100
     assert 0.9 * found.wire - 0.01 <= shares_told <= found.wire + 0.01
@@ -233,7 +234,7 @@ def test_other_runtimes_are_named_beside_the_best_that_runs():
     for name in (*verdict.runnable.runs_in, *others):
         own = sim.sweep("sd21", gpus=16, batch_size=512, strategy="ddp,gpipe", runtime=name, workers=1).best
         assert own.iteration_s >= verdict.runnable.result.iteration_s
-    said = f"; --runtime asks for the best of {', '.join(others)}"
+    said = f"; --runtime {' or '.join(others)} finds the best that it runs"
     assert said in " ".join(str(verdict).replace("│", "").split())
 
 

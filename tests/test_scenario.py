@@ -271,6 +271,44 @@ def test_a_scenario_with_any_field_replaced_answers_as_one_made_anew(warm, task,
 
 
 @pytest.mark.parametrize(
+    ("task", "name"),
+    [
+        (task, name)
+        for task, kind in (("train", TrainingWorkload), ("sample", SamplingWorkload))
+        for name in REPLACED[kind]
+    ],
+)
+def test_a_scenario_under_another_workload_answers_as_one_made_anew(warm, task, name):
+    scenario, ask, before = warm[task]
+    path = ("workload",)
+    found = changed(scenario, path, name, REPLACED[type(scenario.workload)][name])
+    under = scenario.under(found.workload)
+    assert under == found
+    assert ask(under) == ask(anew(found))
+    again = replace(found.workload, batch_size=4 * scenario.workload.batch_size)
+    assert ask(scenario.under(again)) == ask(anew(replace(scenario, workload=again)))
+    assert ask(scenario) == before
+
+
+def test_a_scenario_under_another_workload_refuses_what_one_made_anew_does():
+    trained, drawn = training(), sampling()
+    math = replace(trained, stack=replace(trained.stack, attention="math"))
+    for scenario, wrong, problem in (
+        (trained, {"num_gpus": 16}, "num_gpus is 16"),
+        (math, {"checkpointing": "selective"}, "has no fused attention to keep"),
+        (drawn, {"include": ("x",)}, "names 'x', the frozen components"),
+        (drawn, {"guidance": "embedded"}, "takes no guidance scale"),
+    ):
+        workload = replace(scenario.workload, **wrong)
+        for ask in (
+            lambda of=scenario, w=workload: replace(of, workload=w),
+            lambda of=scenario, w=workload: of.under(w),
+        ):
+            with pytest.raises(InputError, match=problem):
+                ask()
+
+
+@pytest.mark.parametrize(
     "copied", [copy.copy, copy.deepcopy, replace, lambda s: pickle.loads(pickle.dumps(s))]
 )
 def test_a_copy_is_equal_and_remembers_nothing(warm, copied):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from profiles.architectures.components import TASKS
+from profiles.checks import is_one_of
 from profiles.errors import InputError, near, shown
 from profiles.files import Table
 from profiles.mappings import FrozenMapping
@@ -65,11 +66,12 @@ class Rule:
 
     def kept_to(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters, no degrees, that break the rule, with values that do not."""
-        named = {name: of for name, of in parameters.items() if not name.endswith("_degree")}
-        found: dict[str, Any] = {name: of for name, of in self.least.items() if named.get(name, of) < of}
+        named = {name for name in parameters if not name.endswith("_degree")}
+        found: dict[str, Any] = {
+            name: of for name, of in self.least.items() if name in named and parameters[name] < of
+        }
         for name, allowed in self.values.items():
-            own = Rule({name: allowed})
-            if name in named and own.refusal(parameters):
+            if name in named and _refusal(name, allowed, parameters):
                 found[name] = parameters[allowed] if isinstance(allowed, str) else next(iter(allowed), None)
         return found
 
@@ -78,15 +80,20 @@ class Rule:
         for name, least in self.least.items():
             if (value := parameters.get(name, least)) < least:
                 return f"{name}({value}) must be at least {least}"
-        for name, allowed in self.values.items():
-            value = parameters.get(name)
-            if isinstance(allowed, str):
-                if value not in (None, other := parameters.get(allowed)):
-                    return f"{name}({value}) must be {allowed}({other})"
-            elif value is not None and value not in allowed:
-                rule = f"must be {' or '.join(map(str, allowed))}" if allowed else "must be left out"
-                return f"{name}({','.join(map(str, value)) if isinstance(value, tuple) else value}) {rule}"
+        refused = (_refusal(name, allowed, parameters) for name, allowed in self.values.items())
+        return next(filter(None, refused), "")
+
+
+def _refusal(name: str, allowed: tuple[Any, ...] | str, parameters: Mapping[str, Any]) -> str:
+    """That the value of a parameter is not allowed, in words; empty where it is, or is left out."""
+    value = parameters.get(name)
+    if isinstance(allowed, str):
+        other = parameters.get(allowed)
+        return "" if value in (None, other) else f"{name}({value}) must be {allowed}({other})"
+    if value is None or value in allowed:
         return ""
+    rule = f"must be {' or '.join(map(str, allowed))}" if allowed else "must be left out"
+    return f"{name}({','.join(map(str, value)) if isinstance(value, tuple) else value}) {rule}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +174,7 @@ def find_runtime(name: str) -> Runtime:
     names = runtime_names()
     if isinstance(name, str) and "," in name:
         raise InputError(f"runtime is {shown(name)}, must be one name: all points keep to the same runtime")
-    if name not in names:
+    if not is_one_of(name, *names):
         meant = near(name.casefold() if isinstance(name, str) else "", names)
         raise InputError(f"unknown runtime {shown(name)}; {meant}choose from {', '.join(names)}")
     return all_runtimes()[name]
@@ -231,4 +238,5 @@ def _rule(table: Table) -> Rule:
 
 def runs_in(task: str, case: Case) -> tuple[str, ...]:
     """The names of the runtimes of a task that run a point."""
-    return tuple(name for name, one in all_runtimes().items() if one.task == task and not one.refusal(case))
+    having = ((name, one) for name, one in all_runtimes().items() if case.strategy in one.rules)
+    return tuple(name for name, one in having if one.task == task and not one.refusal(case))

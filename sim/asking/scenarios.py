@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from profiles.architectures.components import TASKS
 from profiles.architectures.models import Model, load_model, model_names
+from profiles.checks import is_one_of
 from profiles.costs.resolutions import check_whole_tokens, in_words
 from profiles.errors import DiffusimWarning, InputError, near_or_all, shown, warn_caller
 from profiles.machines.clusters import Cluster, cluster_names, load_cluster
@@ -131,7 +132,7 @@ def find_task(request: Request) -> str:
     Raises:
         InputError: these do not go together.
     """
-    if request.task is not None and request.task not in TASKS:
+    if request.task is not None and not is_one_of(request.task, *TASKS):
         raise InputError(f"--task is {shown(request.task)}, must be one of {', '.join(TASKS)}")
     if request.strategies is not None:
         found, owner = _task_of_strategies(request.strategies, request.task)

@@ -48,11 +48,10 @@ def progress(sweep: Sweep, *, told: bool = False) -> Iterator[Report]:
                     file=sys.stderr,
                 )
                 start = monotonic()
-            due = monotonic() - refreshed > REFRESH_S
-            if due:
+            if shown and (done == total or monotonic() - refreshed > REFRESH_S):
                 refreshed = monotonic()
-                bar.update(tasks[stage], best=best_words(sweep))
-            bar.update(tasks[stage], completed=done, total=total, refresh=due)
+                best = best_words(sweep)
+                bar.update(tasks[stage], best=best, completed=done, total=total, refresh=True)
 
         yield report
 

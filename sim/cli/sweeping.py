@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def sweep_command(options: argparse.Namespace) -> int:
             missing_ok=True
         )  # what an interrupted sweep left of this question
     chosen = Scaling(tuple(sweeps)).chosen
-    found = any(point.status == "simulated" for point in chosen)
+    found = any(point.status == "simulated" for point in chosen.points)
     if found:
         _draw(options, sweeps, chosen)
     _print(options, sweeps)
@@ -118,7 +119,13 @@ def _run(options: argparse.Namespace, sweep: Sweep) -> None:
     from sim.explore.sweep import run_sweep
 
     with _help(options, sweep) as given, progress(sweep, told=options.verbose) as report:
-        run_sweep(sweep, report, **given)
+
+        def prepared(stage: str, done: int, total: int) -> None:
+            if done == 1:  # so workers are busy now, and this takes a while
+                import_module("sim.report.rankings")
+            report(stage, done, total)
+
+        run_sweep(sweep, prepared, **given)
 
 
 @contextmanager

@@ -99,7 +99,7 @@ def first_runtime(result: Result) -> Runtime:
     why = [*nearly.values(), *(one.refusal(case) for one in having if one.name not in nearly)]
     if not why:
         knowing = [one.name for one in of_task if not one.unknown(case.model)]
-        others = f"; a sweep with --runtime {' or '.join(knowing)} asks for the best that it runs"
+        others = f"; sweep with --runtime {' or '.join(knowing)} to find the best that it runs"
         why = [f"none has the strategy{others if knowing else ''}"]
     raise InputError(f"no runtime is known that starts this {case.strategy}: {'; '.join(why)}")
 

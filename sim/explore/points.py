@@ -9,7 +9,7 @@ from profiles.costs.bands import tied
 from profiles.errors import InfeasibleError, InputError
 from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of
-from strategies.parameters import check_parameters, flag_of
+from strategies.parameters import completed, flag_of
 from strategies.registry import class_of, strategies_of
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts, is_seamless
@@ -163,7 +163,7 @@ def find_points(
         seamless = is_seamless(cls)
         try:
             found = _keep(_candidates(cls, scenario), fixed)
-            found = [asked._replace(strategy=check_parameters(asked.strategy)) for asked in found]
+            found = [asked._replace(strategy=completed(asked.strategy)) for asked in found]
             points += [
                 Point(asked.strategy, cls.name, num_gpus=asked.num_gpus, seamless=seamless)
                 for asked in dict.fromkeys(found)

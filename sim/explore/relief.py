@@ -45,17 +45,19 @@ def next_reliefs(sweep: "Sweep", tried: Iterable[Point]) -> list[Point]:
 
     known = {(of.strategy, of.num_gpus, of.checkpointing): of for of in tried}
     blocks = [of for of in known.values() if of.checkpointing == BLOCK]
-    fresh = [_again(of, BLOCK) for of in lack(sweep.points)]
+    again = {BLOCK: lack(sweep.points)}
     if not by_memory and _attends_in_one(sweep.scenario):
-        fresh += [_again(of, SELECTIVE) for of in blocks if of.kind is None]
-    if sweep.runtime is not None:
-        runtime = find_runtime(sweep.runtime)
-        fresh = [of for of in fresh if not refusal(runtime, of, sweep.scenario)]
-    return [of for of in fresh if (of.strategy, of.num_gpus, of.checkpointing) not in known]
-
-
-def _again(of: Point, checkpointing: str) -> Point:
-    return Point(of.strategy, of.name, num_gpus=of.num_gpus, checkpointing=checkpointing)
+        again[SELECTIVE] = [of for of in blocks if of.kind is None]
+    fresh = [
+        Point(of.strategy, of.name, num_gpus=of.num_gpus, checkpointing=checkpointing)
+        for checkpointing, points in again.items()
+        for of in points
+        if (of.strategy, of.num_gpus, checkpointing) not in known
+    ]
+    if sweep.runtime is None:
+        return fresh
+    runtime = find_runtime(sweep.runtime)
+    return [of for of in fresh if not refusal(runtime, of, sweep.scenario)]
 
 
 def _attends_in_one(scenario: AnyScenario) -> bool:

@@ -130,7 +130,7 @@ class Scaling(Hinting):
     @property
     def chosen(self) -> Sweep:
         """The sweep on the knee's number of GPUs; on the most where nothing that is recommended fits."""
-        knee = self.knee
+        knee = self.knee if len(self.sweeps) > 1 else None
         if knee is None:
             return self.sweeps[-1]
         return next(one for one in self.sweeps if one.scenario.workload.num_gpus == knee.gpus)

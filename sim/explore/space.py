@@ -32,8 +32,9 @@ def samples_per_s(item: Mapping[str, Any]) -> float:
     Raises:
         InputError: it lacks both.
     """
-    if "samples_per_s" in item:
-        return float(item["samples_per_s"])
-    if "batch_size" not in item or "latency_s" not in item:
+    speed, images, latency_s = (item.get(key) for key in ("samples_per_s", "batch_size", "latency_s"))
+    if speed is not None:
+        return float(speed)
+    if images is None or latency_s is None:
         raise InputError("a row lacks samples_per_s, and batch_size with latency_s: give results as they are")
-    return float(item["batch_size"] / item["latency_s"])
+    return float(images / latency_s)

@@ -1,6 +1,6 @@
 """The sweep: every point of every strategy, bounded first and simulated only while it can still matter.
 
-Points are simulated in order of their bounds, as ``sim.explore.waves`` has it. A point is left out when its bound
+Points are simulated in order of their bounds, as ``sim.explore.queue`` has it. A point is left out when its bound
 already exceeds both the k-th best time so far and the best of its own strategy; since a bound never exceeds the truth,
 the best of each strategy and the k best of all are exact. For the Pareto front of time and memory, a point is left out
 when another is known to be as fast as its bound in no more memory than it cannot do without.
@@ -8,20 +8,21 @@ when another is known to be as fast as its bound in no more memory than it canno
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from profiles.checks import is_one_of
 from profiles.errors import DiffusimWarning, InfeasibleError, InputError, counted, shown, warn_caller
 from sim.asking.arguments import speak_of_parameters
 from sim.asking.scenarios import KIND
 from sim.explore.answers import Task
 from sim.explore.points import MAX_MICRO_BATCHES, Asked, Point, find_points
+from sim.explore.queue import Report, bound_points, simulate_points
 from sim.explore.relief import next_reliefs
-from sim.explore.waves import Report, bound_points, simulate_points
 from sim.explore.ways_out import TOLD, nearest, why_none
 from sim.explore.working.desk import Desk
 from sim.explore.working.workers import LENT, SERIAL_POINTS, Workers, stays
@@ -91,11 +92,13 @@ class Sweep(Hinting):
     left: list[Point] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.objective not in (offered := objectives(self.scenario)):
+        if not is_one_of(self.objective, *(offered := objectives(self.scenario))):
             rule = f"must be one of {', '.join(offered)} in a sweep of {KIND[self.scenario.task]}"
-            hint = "; cost is of sampling: --steps or --task sample" * (self.objective == "cost")
+            hint = "; cost is of sampling: --steps or --task sample" * is_one_of(self.objective, "cost")
             raise InputError(f"--objective is {shown(self.objective)}, {rule}{hint}")
         check_integer("top", self.top)
+        if not isinstance(self.exhaustive, bool):
+            raise InputError(f"--exhaustive is {shown(self.exhaustive)}, must be True or False")
 
     def ranked(self) -> list[Point]:
         """Simulated points best first, then bounded ones by bound, then infeasible ones; duplicates once.
@@ -121,7 +124,7 @@ class Sweep(Hinting):
 
     def best_point(self) -> Point | None:
         """The best point that was simulated and is recommended; None where there is none."""
-        return next((p for p in self.ranked() if p.status == "simulated" and p.recommended), None)
+        return _first_of(self.ranked())
 
     def ties(self) -> list[Point]:
         """The recommended points of which the comparison with the best cannot tell that they are slower, best first.
@@ -129,22 +132,17 @@ class Sweep(Hinting):
         They are of what was simulated; of those with one result under several names the first alone. None where
         memory is ranked by, which is counted.
         """
-        best = self.best_point()
+        ranked = self.ranked()
+        best = _first_of(ranked)
         if best is None:
             return []
-        twins = self.twins()
-        others = (p for p in self.ranked() if p.recommended and p is not best and id(p) not in twins)
+        twins = _twins_among(ranked)
+        others = (p for p in ranked if p.recommended and p is not best and id(p) not in twins)
         return [point for point in others if point.tied(best, self.objective)]
 
     def twins(self) -> dict[int, Point]:
         """Points by id whose result is that of a better one of another strategy, as of equal degrees, and that one."""
-        first: dict[object, Point] = {}
-        found: dict[int, Point] = {}
-        for point in self.ranked():
-            if point.identity is not None:
-                same = first.setdefault(point.identity[1:], point)
-                found |= {id(point): same} if same is not point else {}
-        return found
+        return _twins_among(self.ranked())
 
     def copies(self, point: Point) -> int:
         """Copies of a point that work side by side where cost is ranked by: GPUs that one leaves draw other images."""
@@ -206,13 +204,21 @@ class Sweep(Hinting):
         Raises:
             InfeasibleError: it was not simulated.
         """
+        return replace(self.sourced(point), inputs=inputs_of(self.scenario))
+
+    def sourced(self, point: Point) -> Result:
+        """As ``result_of``, without the hashes of what was read, which take a while.
+
+        Raises:
+            InfeasibleError: it was not simulated.
+        """
         strategy, result = point.strategy, point.result
         if strategy is None or result is None:
             raise InfeasibleError(f"{point!r} has no result")
         there = Asked(strategy, result.num_gpus, point.checkpointing).at(self.scenario)
         replayed = cache(lambda: named_traces(replay_parts(strategy, there)))
         source = source_of(strategy, there, replayed)
-        return replace(result, inputs=inputs_of(self.scenario), source=source)
+        return replace(result, source=source)
 
     def __iter__(self) -> Iterator[Point]:
         """The points, best first."""
@@ -305,6 +311,22 @@ class Sweep(Hinting):
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
+def _first_of(ranked: Iterable[Point]) -> Point | None:
+    """The first of ranked points that was simulated and is recommended; None where there is none."""
+    return next((point for point in ranked if point.status == "simulated" and point.recommended), None)
+
+
+def _twins_among(ranked: Iterable[Point]) -> dict[int, Point]:
+    """Ranked points by id whose result is that of one before them of another strategy, and that one."""
+    first: dict[object, Point] = {}
+    found: dict[int, Point] = {}
+    for point in ranked:
+        if (identity := point.identity) is not None:
+            same = first.setdefault(identity[1:], point)
+            found |= {id(point): same} if same is not point else {}
+    return found
+
+
 @no_collection()
 def run_sweep(
     sweep: Sweep,
@@ -323,13 +345,15 @@ def run_sweep(
         store: what it knows is not done again, and what is done is kept in it.
 
     Raises:
-        InputError: there is to be no worker, ``report`` cannot be told, or the store cannot be used.
+        InputError: there is to be no worker, no executor, ``report`` cannot be told, or the store cannot be used.
     """
     if not callable(report):
         raise InputError(f"report is {shown(report)}, must be a function of a stage, a number and a total")
     if workers is not None:
         check_integer("workers", workers)
     if executor is not None:
+        if not isinstance(executor, Executor):
+            raise InputError(f"executor is {shown(executor)}, must be a concurrent.futures.Executor")
         count = workers or LENT
     else:
         count = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1

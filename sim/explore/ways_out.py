@@ -140,7 +140,7 @@ def _otherwise(question: Question, ways: Sequence[WayOut]) -> Question | None:
     first = question.names[:1] if scenario.task == "train" else question.names  # many that differ little
     try:
         workload: Any = replace(scenario.workload, **dict(item for way in ways for item in way.change))
-        changed = scenario.remember(("otherwise", workload), lambda: replace(scenario, workload=workload))
+        changed = scenario.remember(("otherwise", workload), lambda: scenario.under(workload))
     except InputError:  # no such thing here: nobody knows the host's link, or the two do not go together
         return None
     return question._replace(

@@ -13,6 +13,7 @@ from profiles.software.runtimes import UNCHECKED, Runtime, find_runtime
 from sim.api import run
 from sim.asking.arguments import speaks_of_parameters
 from sim.explore.legality import case_of, first_runtime
+from sim.explore.points import Point
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.launching.said import commented
@@ -49,7 +50,9 @@ def launch(
         InfeasibleError: the strategy, a degree or the batch does not apply here.
     """
     if not isinstance(model, str | PathLike | Model | Scene | Result | Sweep | Scaling):
-        raise InputError(f"model is {shown(model)}, must be a model with a strategy, a result or a sweep")
+        of_point = "; of a point give its result: sweep.result_of(point)" * isinstance(model, Point)
+        rule = f"must be a model with a strategy, a result or a sweep{of_point}"
+        raise InputError(f"model is {shown(model)}, {rule}")
     if isinstance(model, Result | Sweep | Scaling):
         result = model if isinstance(model, Result) else model.best
         said = {"strategy": strategy, "cluster": cluster, "gpus": gpus, **given}

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from profiles.software.recipes import RECIPES
+from sim.launching.order_runs import ROW, order_code
 from sim.launching.starts import Start, Written, command
 from sim.outcomes.schedules import written
 from strategies.orders.whole import order_of
@@ -161,15 +162,19 @@ def _deepspeed(start: Start) -> Written:
     ), f"start it by deepspeed {_hosts(start)} TRAIN.py --deepspeed_config FILE.json"
 
 
-TORCH: Final = '''\
+TORCH: Final = """\
+import re
 from pathlib import Path
 
 import torch
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
-ORDER = """\\
-{order}"""
+
+{row}
+
+ORDER = [
+{order}]
 LAYERS = {layers}  # first and last of each stage
 RANK_OF_STAGE = {ranks}
 
@@ -179,10 +184,10 @@ own = [
     for stage, (first, last) in enumerate(LAYERS)
     if RANK_OF_STAGE[stage] == rank
 ]
-Path("order.csv").write_text(ORDER)
+Path("order.csv").write_text("\\n".join(ORDER))
 schedule = _PipelineScheduleRuntime(own, {micro_batches}, loss_fn=loss)
 schedule._load_csv("order.csv", format="compute_only")
-'''
+"""
 
 
 def _torch_pipelining(start: Start) -> Written:
@@ -190,7 +195,8 @@ def _torch_pipelining(start: Start) -> Written:
     order = order_of(strategy)
     ranks = {action.stage: rank for rank, row in enumerate(order) for action in row}
     text = TORCH.format(
-        order=written(strategy, order, "torch").text,
+        row=ROW,
+        order=order_code(written(strategy, order, "torch").text),
         layers=[(stage["first_layer"], stage["last_layer"]) for stage in stages],
         ranks=[ranks[number] for number in range(len(stages))],
         degree=start.strategy.pipeline_degree,

@@ -4,7 +4,8 @@ Where other degrees are best of what is changed, as of more images at once, its 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Any, Final, NamedTuple
 
@@ -50,6 +51,7 @@ class Change:
         num_gpus: GPUs of that best where they are more or fewer than the answer's; else None.
         how: parameters of that best in words that are not the answer's, where its strategy stays; else empty.
         exact: whether all points were looked at; else another may be better still.
+        fits: whether the answer as it is fits then.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Change:
     num_gpus: int | None = None
     how: str = ""
     exact: bool = True
+    fits: bool = True
 
     def words(self, answer: str, objective: str = "throughput") -> str:
         """What becomes of an answer, in words."""
@@ -72,11 +75,17 @@ class Change:
         speed = f"{self.speed:.2f} x the {'throughput' if objective == 'cost' else 'speed'}"
         speed = f"{most}{self.memory:.2f} x the memory, {speed}" if objective == "memory" else least + speed
         where = "" if self.num_gpus is None else f" on {counted(self.num_gpus, 'GPU')}"
+        why = "" if self.fits or self.speed >= 1 else ", since what is best now would not fit"
         if self.stays:
-            return f"{speed}, {answer} stays{where}" + (f" with {self.how}" if self.how else "")
-        return f"{speed}, {self.strategy}{where} " + (
-            f"first, {answer} a tie" if self.tie else f"instead of {answer}"
-        )
+            return f"{speed}, {answer} stays{where}{f' with {self.how}' if self.how else ''}{why}"
+        instead = f"first, {answer} a tie" if self.tie else f"instead of {answer}"
+        return f"{speed}, {self.strategy}{where} {instead}{why}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The change under public keys."""
+        found = asdict(self)
+        del found["fits"]
+        return found
 
 
 class Variation(NamedTuple):
@@ -207,15 +216,18 @@ def contenders(sweep: Sweep, answer: Point) -> list[Point]:
 
 
 def _change(variation: Variation, sweep: Sweep, points: Sequence[Point]) -> Change:
-    """What becomes of an answer, the first of some points, where the best of them is looked for again."""
+    """What becomes of an answer, the first of some points, where the best of them is looked for again.
+
+    A whole sweep of each changed question would take up to 2 s; these few points need no workers, store or reliefs.
+    """
     scenario, first = variation.scenario, points[0]
     asked = dict.fromkeys(_asked_again(point, variation) for point in points)
     fresh = [
         Point(one.strategy, one.strategy.name, num_gpus=one.num_gpus, checkpointing=one.checkpointing)
         for one in asked
     ]
-    for one, point in zip(asked, fresh, strict=True):
-        take_bounds(point, bounds_of(one, scenario, rough=False), scenario.cluster.device.memory_bytes)
+    for point in fresh:
+        bound_again(point, scenario, rough=True)
     own = _best([point for point in fresh if point.name == first.name], scenario, sweep.objective)
     best = _best([point for point in fresh if point.name != first.name], scenario, sweep.objective, own)
     return replace(_told(variation, sweep, first, (own, best), fresh), exact=False)
@@ -230,13 +242,21 @@ def _asked_again(point: Point, variation: Variation) -> Asked:
 def _best(
     points: list[Point], scenario: AnyScenario, objective: str, best: Point | None = None
 ) -> Point | None:
-    """The best of points that were bounded, or what is as good already."""
-    for point in sorted(points, key=lambda point: point.least_score(objective)):
+    """The best of points that were bounded roughly, or what is as good already; in full where that may matter."""
+    queue = [(point.least_score(objective), number, point) for number, point in enumerate(points)]
+    heapify(queue)
+    while queue:
+        least, number, point = heappop(queue)
         known = inf if best is None else best.score(objective)
-        if point.reason is None and point.least_score(objective) < known:
-            limit_s = inf if objective == "memory" else known / point.price(objective)
-            found = simulated_again(point, scenario, limit_s)
-            best = found if found.score(objective) < known else best
+        if point.reason is not None or least >= known:
+            continue
+        if point.rough:
+            bound_again(point, scenario, rough=False)
+            heappush(queue, (point.least_score(objective), number, point))
+            continue
+        limit_s = inf if objective == "memory" else known / point.price(objective)
+        found = simulated_again(point, scenario, limit_s)
+        best = found if found.score(objective) < known else best
     return best
 
 
@@ -276,6 +296,19 @@ def _told(
         memory=best.result.peak_memory_bytes / first.result.peak_memory_bytes,
         num_gpus=None if best.num_gpus == first.num_gpus else best.num_gpus,
         how=words if stays and best.parameters != first.parameters else "",
+        fits=not any(_lacks_memory(point, first) for point in among),
+    )
+
+
+def _lacks_memory(point: Point, answer: Point) -> bool:
+    """Whether a point is an answer under a changed question, where it lacks memory."""
+    assert answer.result is not None
+    there = point.num_gpus or answer.result.num_gpus
+    return (
+        point.strategy == answer.strategy
+        and point.kind == OUT_OF_MEMORY
+        and there == answer.result.num_gpus
+        and point.checkpointing == answer.checkpointing
     )
 
 
@@ -304,6 +337,13 @@ def _swept(sweep: Sweep, names: Sequence[str], scenario: AnyScenario) -> Sweep:
     )
     run_sweep(again, workers=1)
     return again
+
+
+def bound_again(point: Point, scenario: AnyScenario, *, rough: bool) -> None:
+    """Bound a point in another scenario, perhaps roughly."""
+    assert point.strategy is not None
+    asked = Asked(point.strategy, point.num_gpus or scenario.workload.num_gpus, point.checkpointing)
+    take_bounds(point, bounds_of(asked, scenario, rough=rough), scenario.cluster.device.memory_bytes)
 
 
 def simulated_again(point: Point, scenario: AnyScenario, limit_s: float) -> Point:

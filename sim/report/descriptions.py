@@ -19,11 +19,13 @@ Tried = Mapping[str, Mapping[str, Collection[Any]]]
 def tried(points: Iterable[Point]) -> dict[str, dict[str, set[Any]]]:
     """The values of parameters among points, by strategy; ``checkpointing`` where some were tried again with it."""
     found: dict[str, dict[str, set[Any]]] = {}
+    seen: dict[int, object] = {}  # those that were tried again with checkpointing have the same strategy
     for point in points:
         if point.checkpointing is not None:
             found.setdefault(point.name, {})["checkpointing"] = {point.checkpointing, "none"}
-        for key, value in point.parameters.items():
-            found.setdefault(point.name, {}).setdefault(key, set()).add(value)
+        if seen.setdefault(id(point.strategy), point) is point:
+            for key, value in point.parameters.items():
+                found.setdefault(point.name, {}).setdefault(key, set()).add(value)
     return found
 
 

@@ -55,13 +55,12 @@ def _rows_with_verdict(sweep: Sweep) -> list[dict[str, Any]]:
 
 def print_sweep(sweep: Sweep, note: str = "") -> None:
     """Print the verdict and a note, the best points and the best of each strategy, and what is infeasible and why."""
-    screen, shown = console(), shown_points(sweep)
-    verdict = with_note(verdict_of(sweep), note)
+    screen, (verdict, shown, all_columns) = console(), _told(sweep, note)
     if verdict is not None:
         show_panel(screen, verdict.title, verdict.lines)
     if shown.rows:
         screen.print()
-        kept = show_table(screen, shown.title, columns(sweep, shown), shown.above)
+        kept = show_table(screen, shown.title, all_columns, shown.above)
         screen.print()
         if told := "\n".join(legend(kept)):
             screen.print(f"{told}\n")
@@ -75,10 +74,9 @@ def print_sweep(sweep: Sweep, note: str = "") -> None:
 
 def print_markdown(sweep: Sweep, note: str = "") -> None:
     """Print the verdict with a note, and the table, in Markdown."""
-    shown, verdict = shown_points(sweep), with_note(verdict_of(sweep), note)
+    verdict, shown, kept = _told(sweep, note)
     parts = [NO_BEST] if verdict is None else [verdict.markdown(), f"```\n{verdict.again}\n```"]
     if shown.rows:
-        kept = columns(sweep, shown)
         parts += [markdown_of(shown.title, kept), *legend(kept)]
     print("\n\n".join([*parts, *not_started(sweep, shown), *remarks(sweep, verdict)]))
 
@@ -89,6 +87,18 @@ class Shown(NamedTuple):
     rows: list[tuple[int, Point]]
     above: int | None
     title: str
+
+
+def _told(sweep: Sweep, note: str) -> tuple[Verdict | None, Shown, list[Column]]:
+    """The verdict with a note, and the points of the table and its columns, made while others work on the verdict."""
+    made: list[tuple[Shown, list[Column]]] = []
+
+    def make() -> None:
+        shown = shown_points(sweep)
+        made.append((shown, columns(sweep, shown) if shown.rows else []))
+
+    verdict = with_note(verdict_of(sweep, meanwhile=make), note)
+    return verdict, *made[0]
 
 
 def shown_points(sweep: Sweep) -> Shown:
@@ -163,7 +173,7 @@ def front(simulated: Sequence[Point]) -> list[Point]:
 def columns(sweep: Sweep, shown: Shown) -> list[Column]:
     """The columns of a table of points, the first and the last the ones that are kept longest."""
     results = [point.result for _, point in shown.rows if point.result is not None]
-    heads = [f"{rank}{_marks(sweep, shown, point)}" for rank, point in shown.rows]
+    heads = [f"{rank}{mark}" for (rank, _), mark in zip(shown.rows, _marks(sweep, shown), strict=True)]
     of_task = _of_sampling if sweep.scenario.task == "sample" else _of_training
     return [
         Column("#", heads),
@@ -182,9 +192,13 @@ def not_started(sweep: Sweep, shown: Shown) -> Iterator[str]:
         yield f"no runtime is known that starts {'number' if len(ranks) == 1 else 'numbers'} {', '.join(ranks)}"
 
 
-def _marks(sweep: Sweep, shown: Shown, point: Point) -> str:
-    on_front = sweep.objective == "pareto" and any(point is one for one in front([p for _, p in shown.rows]))
-    return (FRONT if on_front else "") + (TIE if any(point is tie for tie in sweep.ties()) else "")
+def _marks(sweep: Sweep, shown: Shown) -> Iterator[str]:
+    """The marks of the rows of a table."""
+    points = [point for _, point in shown.rows]
+    on_front = set(map(id, front(points))) if sweep.objective == "pareto" else set()
+    ties = set(map(id, sweep.ties()))
+    for point in points:
+        yield FRONT * (id(point) in on_front) + TIE * (id(point) in ties)
 
 
 def legend(columns: Sequence[Column]) -> Iterator[str]:

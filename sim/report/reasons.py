@@ -205,7 +205,7 @@ def _wire_reasons(parts: Replayed, wire: float) -> Iterator[str]:
             return
         left_s -= awaited[way]
         share = wire * awaited[way] / whole_s
-        yield f"{share:.0%} of the time waits for {_way_words(trace, way)}: {_pace_words(trace, way)}"
+        yield f"{share:.0%} of the time is spent waiting for {_way_words(trace, way)}: {_pace_words(trace, way)}"
 
 
 def _slowed_reason(parts: Replayed, slowed: float, result: Result) -> Iterator[str]:
@@ -220,7 +220,7 @@ def _slowed_reason(parts: Replayed, slowed: float, result: Result) -> Iterator[s
     most = max(beside_s, key=lambda way: beside_s[way])
     lost = _time_words(slowed * result.expected.duration_s, _unit(result))
     yield (
-        f"{slowed:.0%} of the time, {lost}, compute loses to collectives that run beside it, mostly"
+        f"compute loses {slowed:.0%} of the time, {lost}, to collectives that run beside it, mostly"
         f" {_way_words(trace, most)}"
     )
 
@@ -288,7 +288,7 @@ def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, parts: Replay
 
 def account_of_best(sweep: Sweep, best: Point, runner_up: Point | None = None) -> Account:
     """Where the time of the best point of a sweep goes, why it is not less, and where a runner-up spends more."""
-    result = sweep.result_of(best)
+    result = sweep.sourced(best)
     assert result.source is not None
     account = account_of(result.source.strategy, result.source.scenario, result)
     reasons = (

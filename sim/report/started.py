@@ -6,16 +6,14 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final, NamedTuple
 
-from profiles.software.runtimes import all_runtimes
-from sim.explore.answers import bounds_of, take_bounds
+from profiles.software.runtimes import Runtime, all_runtimes
 from sim.explore.legality import RECOMPUTED, kept_to, refusal, starters
-from sim.explore.points import Asked, Point, groups
+from sim.explore.points import Point, groups
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
-from sim.report.changes import simulated_again
+from sim.report.changes import bound_again, simulated_again
 from sim.report.descriptions import how, tried
 from sim.report.tables import command_of
-from strategies.strategy import AnyScenario
 
 TRIED: Final = 8
 """Points that are simulated although the sweep did not need to: those that promise most of what runtimes run."""
@@ -70,7 +68,7 @@ def best_started(sweep: Sweep, best: Point) -> Runnable | None:
     score = first.score(objective)
     others = tuple(sorted(found.keys() - set(names), key=lambda name: (found[name].score(objective), name)))
     unsure = tuple(name for name, least in sorted(left.items()) if least < score)
-    words, again = how(result, tried([*sweep.points, first])), command_of(sweep.result_of(first))
+    words, again = how(result, tried([*sweep.points, first])), command_of(sweep.sourced(first))
     return Runnable(result, words, names, again, tie, score / best.score(objective), others, unsure)
 
 
@@ -108,11 +106,11 @@ def _promising(sweep: Sweep) -> Iterator[Point]:
     points, scenario = [*sweep.points, *sweep.left], sweep.scenario
     yield from (point for point in points if point.recommended and not point.reason)
     known = set(map(_key, points))
-    for own in _in_place(sweep, points):
-        if own.strategy is None or _key(own) in known or not groups([own]):
+    for runtime, own in _in_place(sweep, points):
+        if _key(own) in known or refusal(runtime, own, scenario) or not groups([own]):
             continue
         known.add(_key(own))
-        _bound(own, scenario, rough=True)
+        bound_again(own, scenario, rough=True)
         if not own.reason:
             yield own
 
@@ -120,26 +118,22 @@ def _promising(sweep: Sweep) -> Iterator[Point]:
 def _bounded_in_full(point: Point, sweep: Sweep) -> Point:
     """A point that is bounded roughly, in full; that of the sweep stays as it is."""
     own = replace(point)
-    _bound(own, sweep.scenario, rough=False)
+    bound_again(own, sweep.scenario, rough=False)
     return own
 
 
-def _bound(point: Point, scenario: AnyScenario, *, rough: bool) -> None:
-    assert point.strategy is not None
-    asked = Asked(point.strategy, point.num_gpus or scenario.workload.num_gpus, point.checkpointing)
-    take_bounds(point, bounds_of(asked, scenario, rough=rough), scenario.cluster.device.memory_bytes)
-
-
-def _in_place(sweep: Sweep, points: Sequence[Point]) -> Iterator[Point]:
-    """What each runtime runs in place of points: those with the parameters that it refuses as it allows them.
+def _in_place(sweep: Sweep, points: Sequence[Point]) -> Iterator[tuple[Runtime, Point]]:
+    """What each runtime may run in place of points: those with the parameters that it refuses as it allows them.
 
     What was asked for stays as it is.
     """
     scenario, held = sweep.scenario, {*sweep.held, *(() if sweep.relief else (RECOMPUTED,))}
     for runtime in all_runtimes().values():
         if runtime.task == scenario.task and not runtime.unknown(scenario.model.name):
-            there = (kept_to(runtime, point, scenario, held) for point in points if point.recommended)
-            yield from (own for own in there if not refusal(runtime, own, scenario))
+            there = (
+                (point, kept_to(runtime, point, scenario, held)) for point in points if point.recommended
+            )
+            yield from ((runtime, own) for point, own in there if own is not point)
 
 
 def _key(point: Point) -> tuple[object, ...]:

@@ -166,7 +166,7 @@ class Verdict(Hinting):
             better = "better" if self.objective in RANKED_BY else "faster"
             others = f"; --runtime {' or '.join(unsure)} may find a {better} one"
         elif self.runnable.others:
-            others = f"; --runtime asks for the best of {', '.join(self.runnable.others)}"
+            others = f"; --runtime {' or '.join(self.runnable.others)} finds the best that it runs"
         return [("", f"{named}: {self._took_words(result)}, {than}, runs in {runs_in}{others}")]
 
     def _took_words(self, result: Result) -> str:
@@ -231,7 +231,7 @@ class Verdict(Hinting):
             "runner_up": self.runner_up and {**_short(self.runner_up), "tie": self.runner_up_ties},
             "ties": dict(self.ties),
             **({"same_as": list(self.same_as)} if self.same_as else {}),
-            "changes": [asdict(change) for change in self.changes],
+            "changes": [change.to_json() for change in self.changes],
             "trust": self.trust and asdict(self.trust),
             "note": self.fair,
             **({} if self.fastest is None else {"fastest": _short(self.fastest)}),
@@ -303,13 +303,13 @@ def verdict_of(sweep: Sweep, meanwhile: Callable[[], object] = lambda: None) -> 
     For each of up to three changes the points that come nearest are looked at again, of more images at once all. While
     other processes do that, this one does ``meanwhile``.
     """
-    best = sweep.best_point()
+    ranked = [point for point in sweep.ranked() if point.status == "simulated" and point.recommended]
+    best = next(iter(ranked), None)
     if best is None or best.result is None:
         meanwhile()
         return None
     values = tried(sweep.points)
     by_memory = sweep.objective == "memory"
-    ranked = [point for point in sweep.ranked() if point.status == "simulated" and point.recommended]
     twins = sweep.twins()
     same = [point for point in ranked if twins.get(id(point)) is best]
     other = next((point for point in ranked if point.name != best.name and point not in same), None)
@@ -341,7 +341,7 @@ def verdict_of(sweep: Sweep, meanwhile: Callable[[], object] = lambda: None) -> 
         changes=tuple(told),
         trust=trust_in(best.result, sweep.scenario.cluster.device.name),
         fair=fairness(sweep.points) or _one_copy_words(sweep),
-        again=command_of(sweep.result_of(best)),
+        again=command_of(sweep.sourced(best)),
         runs_in=runs_in,
         runnable=runnable,
         copies=sweep.copies(best),

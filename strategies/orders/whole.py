@@ -32,7 +32,7 @@ def one_chain(
     Args:
         name: of the strategy.
         order: a row of passes for each position.
-        positions: of each stage.
+        positions: of each stage, checked.
         micro_batches: of an iteration.
         degree: positions of the pipeline.
         split: backwards come in two parts.
@@ -40,9 +40,37 @@ def one_chain(
     Raises:
         InputError: a position has no row, or a pass is none of its own, there twice or lacking.
     """
-    hosted = [tuple([s for s, at in enumerate(positions) if at == p]) for p in range(degree)]
+    hosted: list[list[int]] = [[] for _ in range(degree)]
+    for stage, position in enumerate(positions):
+        hosted[position].append(stage)
     numbers = [range(micro_batches)] * len(positions)
-    return whole(f"the order of {name}", order, hosted, numbers, SPLIT if split else WHOLE)
+    return whole(f"the order of {name}", order, [*map(tuple, hosted)], numbers, SPLIT if split else WHOLE)
+
+
+def placed(whose: str, positions: Any, degree: int) -> tuple[int, ...]:  # noqa: ANN401  whatever a strategy gives
+    """The position of each stage, checked; numbers of NumPy become what they equal.
+
+    Args:
+        whose: the positions, as messages call them.
+        positions: of each stage.
+        degree: positions of the pipeline.
+
+    Raises:
+        InputError: an entry is no position of the pipeline, or a position has no stage.
+    """
+    _check_listed(whose, positions, "positions")
+    known, entries = {at: at for at in range(degree)}, iter(positions)
+    try:
+        found = tuple([known[entry] for entry in entries])
+    except (KeyError, TypeError, ValueError):  # what cannot be looked up is no position either
+        stage = len(positions) - 1 - len([*entries])
+        rule = f"must be from 0 to {degree - 1}: there are pipeline_degree({degree}) positions"
+        raise InputError(f"{whose}, entry {stage} is {shown(positions[stage])}, {rule}") from None
+    if len(set(found)) < degree:
+        lacking = min(set(known) - set(found))
+        rule = f"each of pipeline_degree({degree}) positions must have a stage"
+        raise InputError(f"{whose} has no entry {lacking}, {rule}")
+    return found
 
 
 def order_of(strategy: Any) -> Rows:  # noqa: ANN401  whatever has an order
@@ -92,7 +120,7 @@ def whole(
 
 
 def _check_listed(where: str, rows: Any, what: str) -> None:  # noqa: ANN401
-    if not isinstance(rows, list | tuple):
+    if not isinstance(rows, list | tuple | range):
         found = "a generator" if isinstance(rows, Generator) else shown(rows)
         raise InputError(f"{where} is {found}, must be a tuple of {what}")
 

@@ -21,7 +21,7 @@ def stage_table(values: FloatArray) -> FloatArray:
     return _stage_table(values.tobytes())
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16)
 def _stage_table(packed: bytes) -> FloatArray:
     """The same of the bytes of values: links and micro-batches vary much more often than layers."""
     values = np.frombuffer(packed)

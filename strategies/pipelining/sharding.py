@@ -36,13 +36,9 @@ def sharded(scenario: Scenario) -> Scenario:
     """
     if not scenario.stack.cast_weights:
         return scenario
-
-    def make() -> Scenario:
-        found = replace(scenario, stack=replace(scenario.stack, cast_weights=False))
-        vars(found)["costs"] = scenario.costs.of_half_weights
-        return found
-
-    return scenario.remember(("sharded", scenario.workload), make)  # what is kept serves other workloads too
+    return scenario.remember(
+        ("sharded", scenario.workload), scenario.without_casts
+    )  # what is kept serves other workloads too
 
 
 def divided(buffers: Collection[Buffer], names: Collection[str], num_gpus: int) -> tuple[Buffer, ...]:

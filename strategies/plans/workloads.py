@@ -7,6 +7,7 @@ from typing import Final
 
 from profiles.architectures.models import MAX_FRAMES, MAX_SIDE
 from profiles.architectures.texts import MAX_TEXT
+from profiles.checks import is_one_of
 from profiles.costs.resolutions import in_words, sides_of
 from profiles.errors import counted, shown, wrong
 from profiles.software.levers import HALF, PRECISIONS
@@ -65,7 +66,7 @@ def _swapped(offload: str, task: str, others: str) -> int:
     Raises:
         InputError: it is neither among the other values nor ``layers:N``.
     """
-    if offload == "none":
+    if is_one_of(offload, "none"):
         return 0
     found = LAYERS.fullmatch(offload) if isinstance(offload, str) else None
     if found is None or not int(found[1]):
@@ -145,7 +146,8 @@ class TrainingWorkload:
         Raises:
             InputError: ``offload`` is none of its values.
         """
-        return 0 if self.offload == "optimizer" else _swapped(self.offload, "training", "none, optimizer")
+        weights_stay = is_one_of(self.offload, "optimizer")
+        return 0 if weights_stay else _swapped(self.offload, "training", "none, optimizer")
 
     @property
     def rank(self) -> int:
@@ -154,7 +156,7 @@ class TrainingWorkload:
         Raises:
             InputError: ``trainable`` is neither ``all`` nor ``lora:RANK``.
         """
-        if self.trainable == ALL_WEIGHTS:
+        if is_one_of(self.trainable, ALL_WEIGHTS):
             return 0
         found = LORA.fullmatch(self.trainable) if isinstance(self.trainable, str) else None
         rank = int(found[1]) if found else 0

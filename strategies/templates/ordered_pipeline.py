@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from strategies import parameters as fields
 from strategies.orders.excerpts import Excerpt, Repeats
-from strategies.orders.whole import one_chain
+from strategies.orders.whole import one_chain, placed
 from strategies.pipelining.layout import Layout
 from strategies.plans.actions import Rows
 from strategies.plans.plan import Plan
@@ -68,13 +68,22 @@ class OrderedPipeline(ABC):
         """
         return range(self.pipeline_degree)
 
+    def checked_positions(self) -> tuple[int, ...]:
+        """The position of each stage, checked.
+
+        Raises:
+            InputError: an entry is no position of the pipeline, or a position has no stage.
+            InfeasibleError: this point does not exist.
+        """
+        return placed(f"{type(self).__name__}.positions()", self.positions(), self.pipeline_degree)
+
     def checked_order(self) -> Rows:
         """The order, checked.
 
         Raises:
-            InputError: a position has no row, or a pass is none of its own, there twice or lacking.
+            InputError: a stage has no position, a position no row, or a pass is none of its own, twice or lacking.
         """
-        degree, at = self.pipeline_degree, self.positions()
+        degree, at = self.pipeline_degree, self.checked_positions()
         return one_chain(self.name, self.order(), at, self.micro_batches, degree=degree, split=self.split)
 
     def repeats(self, scenario: Scenario) -> Repeats | None:

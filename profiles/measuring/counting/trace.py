@@ -35,7 +35,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor
 
     All are (batch, heads, queries or keys, head dimension).
     """
-    raise NotImplementedError("diffusim::attention counts work on the meta device; it computes nothing")
+    raise RuntimeError("diffusim::attention counts work on the meta device; it computes nothing")
 
 
 @attention.register_fake
@@ -50,7 +50,7 @@ def _save(ctx: FunctionCtx, inputs: tuple[Tensor, ...], output: tuple[Tensor, Te
 
 
 def _backward(ctx: FunctionCtx, *gradients: Tensor) -> None:
-    raise NotImplementedError("only forward passes are counted")
+    raise RuntimeError("only forward passes are counted")
 
 
 attention.register_autograd(_backward, setup_context=_save)

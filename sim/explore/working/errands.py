@@ -3,37 +3,34 @@
 Whoever makes them, they give the same.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import get_start_method
 from typing import Any, NamedTuple
 
 from sim.explore.sweep import Sweep
 from sim.explore.working.workers import Workers
-from strategies.strategy import AnyScenario
+
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function, with what is given to it."""
 
 
 class Errand(NamedTuple):
-    """A call of a function, by its place among others; what is given and what comes back can travel."""
+    """The place of a call among those that are known where it is made; what comes back can travel."""
 
     number: int
-    call: Callable[..., Any]
-    given: tuple[Any, ...]
 
     @property
     def points(self) -> tuple[()]:
         """Points that it asks about as a sweep does: none."""
         return ()
 
-    def answers(self, scenario: AnyScenario) -> list[Any]:
+    def answers(self, calls: Sequence[Call]) -> list[Any]:
         """What the call gives."""
-        return [self.call(*self.given)]
+        call, given = calls[self.number]
+        return [call(*given)]
 
 
-def errands_done(
-    sweep: Sweep,
-    *calls: tuple[Callable[..., Any], tuple[Any, ...]],
-    meanwhile: Callable[[], object] = lambda: None,
-) -> list[Any]:
+def errands_done(sweep: Sweep, *calls: Call, meanwhile: Callable[[], object] = lambda: None) -> list[Any]:
     """What calls about a sweep give, in their order; longest first is fastest.
 
     They are made by as many processes as worked on the sweep where processes start at once, and else here.
@@ -47,9 +44,9 @@ def errands_done(
     if count == 1 or get_start_method() != "fork":
         meanwhile()
         return [call(*given) for call, given in calls]
-    with Workers[Errand](sweep.scenario, count) as staff:
-        for number, (call, given) in enumerate(calls):
-            staff.submit(Errand(number, call, given))
+    with Workers[Errand](calls, count) as staff:
+        for number in range(len(calls)):
+            staff.submit(Errand(number))
         meanwhile()
         told = {errand.number: answer for errand, (answer,) in staff.run(())}
     return [told[number] for number in range(len(calls))]

@@ -51,8 +51,8 @@ class Answerable(Protocol):
         """The points that it asks about."""
         ...
 
-    def answers(self, scenario: AnyScenario) -> Sequence[Any]:
-        """What there is to know."""
+    def answers(self, known: Any, /) -> Sequence[Any]:  # noqa: ANN401  each task its own
+        """What there is to know, from what all tasks are about."""
         ...
 
 
@@ -60,29 +60,30 @@ W = TypeVar("W", bound=Answerable)
 
 
 class Workers(Generic[W]):
-    """Workers that know a scenario; to be used in a ``with`` statement, at whose end they stop.
+    """Workers that know what all tasks are about; to be used in a ``with`` statement, at whose end they stop.
 
     Attributes:
+        known: what that is, such as a scenario; processes that are forked have it at once, whatever it holds.
         size: tasks that are carried out at once; 1 without any process or executor.
         chunk: points that a task is to hold.
         window: points asked for at once below which workers may become idle.
     """
 
-    def __init__(self, scenario: AnyScenario, size: int, executor: Executor | None = None) -> None:
-        self.scenario, self.size = scenario, size
+    def __init__(self, known: Any, size: int, executor: Executor | None = None) -> None:  # noqa: ANN401
+        self.known, self.size = known, size
         if executor is None:
             self.chunk, self.window = 1, size if size > 1 else 0
         else:
             self.chunk, self.window = CHUNK, max(LENT, 2 * size * CHUNK)
         self._lent = executor
-        self._question = None if executor is None else PackedScenario.of(scenario)
+        self._question = None if executor is None else PackedScenario.of(known)
         self._own: ProcessPoolExecutor | None = None if executor or size == 1 else self._hired(size)
         self._open: dict[Future[Sequence[Any]], W] = {}
         self._here: deque[W] = deque()
         self._deaths = self._looks = 0
 
     def _hired(self, count: int) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(count, initializer=_start_worker, initargs=(self.scenario,))
+        return ProcessPoolExecutor(count, initializer=_start_worker, initargs=(self.known,))
 
     def __enter__(self) -> "Workers[W]":
         return self
@@ -116,7 +117,7 @@ class Workers(Generic[W]):
         check()
         if self._here:
             task = self._here.popleft()
-            return [(task, task.answers(self.scenario))]
+            return [(task, task.answers(self.known))]
         done, _ = wait(self._open, timeout=LOOK_S, return_when=FIRST_COMPLETED)
         self._looks = 0 if done else self._looks + 1
         if not done:
@@ -269,15 +270,15 @@ def stays(classes: Iterable[type[Any]]) -> str:
 # What runs in a process of our own
 
 
-_scenario_of_worker: list[AnyScenario] = []
-"""The scenario a worker process was started with; empty elsewhere."""
+_known_to_worker: list[Any] = []
+"""What a worker process was started with; empty elsewhere."""
 
 
-def _start_worker(scenario: AnyScenario) -> None:
-    """Give a process its scenario once."""
+def _start_worker(known: Any) -> None:  # noqa: ANN401
+    """Give a process once what all its tasks are about."""
     follow_parent()
     gc.disable()  # points leave few cycles behind; what they have in common would be walked again and again
-    _scenario_of_worker.append(scenario)
+    _known_to_worker.append(known)
 
 
 def follow_parent() -> None:
@@ -300,7 +301,7 @@ def _end_with_parent() -> None:
 
 
 def _carry_out(task: Answerable) -> Sequence[Any]:
-    return task.answers(_scenario_of_worker[0])
+    return task.answers(_known_to_worker[0])
 
 
 # What runs wherever somebody's executor takes it

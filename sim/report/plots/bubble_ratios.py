@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import isfinite
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -33,8 +34,8 @@ def plot_bubble_ratios_info(rows: Drawable) -> BubbleRatioInfo:
     """
     best: dict[tuple[int, int], float] = {}
     for row in rows_of(rows):
-        parameters = row.get("parameters", row)  # a frame has a column of each
-        key = parameters.get("pipeline_degree"), parameters.get("micro_batches")
+        parameters = row.get("parameters") or row  # a frame has a column of each
+        key: tuple[Any, Any] = parameters.get("pipeline_degree"), parameters.get("micro_batches")
         if all(map(is_number, (*key, row.get("bubble_ratio")))):
             best[key] = min(best.get(key, 1.0), float(row["bubble_ratio"]))
     if not best:

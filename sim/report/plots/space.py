@@ -99,9 +99,9 @@ def plot_winners_info(rows: Drawable, across: str, down: str, baseline: str | No
     scenarios: dict[tuple[Any, Any], tuple[Any, ...]] = {}
     tasks: dict[str, None] = {}
     units: set[str] = set()
-    for row in rows_of(rows, across=across, down=down):
-        units.add(counted_words(row.get("task", "train"), row.get("options") or row))
-        tasks[row.get("task", "train")] = None
+    for row in rows_of(rows, "strategy", across=across, down=down):
+        units.add(counted_words(row.get("task") or "train", row.get("options") or row))
+        tasks[row.get("task") or "train"] = None
         cell = row[down], row[across]
         _check_alone(scenarios, cell, row, (down, across))
         found = cells.setdefault(cell, [])
@@ -121,7 +121,7 @@ def _check_alone(
     row: ChartRow,
     axes: tuple[str, str],
 ) -> None:
-    scenario = tuple(row.get(key) for key in ASKED[row.get("task", "train")])
+    scenario = tuple(row.get(key) for key in ASKED[row.get("task") or "train"])
     if scenarios.setdefault(cell, scenario) != scenario:
         both = " and ".join(f"{key} {value}" for key, value in zip(axes, cell, strict=True))
         raise InputError(f"two scenarios have {both}: {scenarios[cell]} and {scenario}")
@@ -265,7 +265,7 @@ def plot_scaling_info(rows: Drawable, across: str) -> ScalingInfo:
     Raises:
         InputError: no row was simulated, or one lacks the key.
     """
-    rows = rows_of(rows, across=across)
+    rows = rows_of(rows, "strategy", "num_gpus", across=across)
     best: dict[str, dict[Any, float]] = {}
     for row in rows:
         if row.get("status", "simulated") == "simulated":

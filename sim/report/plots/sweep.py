@@ -94,7 +94,7 @@ def plot_sweep_info(results: Drawable) -> SweepInfo:
     Raises:
         InputError: no row is left.
     """
-    rows = [row for row in rows_of(results) if is_number(row.get("peak_memory_bytes"))]
+    rows = [row for row in rows_of(results, "strategy") if is_number(row.get("peak_memory_bytes"))]
     if not rows:
         raise InputError("no row has been simulated: nothing to plot")
     front = pareto_front(rows)
@@ -122,9 +122,9 @@ def _sweep_point(row: ChartRow) -> SweepPoint:
 
 def _band(row: ChartRow, speed: float) -> tuple[float, float] | None:
     """Band of the latency, or of the throughput."""
-    if is_number(row.get("latency_s_low")):
+    if all(is_number(row.get(key)) for key in ("latency_s_low", "latency_s_high")):
         return row["latency_s_low"], row["latency_s_high"]
-    if is_number(row.get("iteration_s_low")):
+    if all(is_number(row.get(key)) for key in ("iteration_s_low", "iteration_s", "iteration_s_high")):
         whole_s = row["iteration_s"]
         return speed * whole_s / row["iteration_s_high"], speed * whole_s / row["iteration_s_low"]
     return None
