@@ -6,7 +6,7 @@ here; see ``strategies.orders.synthesis``.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import chain
 from math import inf
@@ -20,6 +20,7 @@ from strategies.orders.problem import (
     SUM_TOLERANCE,
     Chain,
     Lane,
+    Ordering,
     Problem,
     heads,
     lanes_of,
@@ -28,7 +29,7 @@ from strategies.orders.problem import (
     wave_positions,
     wave_problem,
 )
-from strategies.plans.actions import FORWARD, Rows, StageAction
+from strategies.plans.actions import FORWARD, StageAction
 
 __all__ = [
     "BEST", "MARKS", "PRIORITIES", "Chain", "Ordering", "Problem", "Schedulers", "dispatch",
@@ -55,21 +56,6 @@ MARKS: Final = 16
 
 BEST: Final = "best"
 """The priority with the shortest order; the first where several are as short."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ordering:
-    """An order and its times.
-
-    Attributes:
-        rows: The actions of each device, in order.
-        starts_s: When each of them starts, in seconds.
-        makespan_s: When the last of them ends, in seconds.
-    """
-
-    rows: Rows
-    starts_s: tuple[tuple[float, ...], ...]
-    makespan_s: float
 
 
 def list_schedule(problem: Problem, priority: str = BEST) -> Ordering:
