@@ -16,11 +16,10 @@ from strategies.bounds.pipelines import staged_bound
 from strategies.bounds.two_way import two_way_bound
 from strategies.orders.capacity import peak_held_bytes
 from strategies.orders.chimera import chimera_ends_s, chimera_order
-from strategies.orders.evaluation import evaluate
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
 from strategies.orders.named import one_forward_one_backward_order
-from strategies.orders.problem import Chain, Problem
-from strategies.partitions.chain import partition_front
+from strategies.orders.problem import Chain, Problem, evaluate
+from strategies.partitions.fronts import partition_front
 from strategies.partitions.pair import pair_partition
 from strategies.pipelining.cutting import chain_costs
 from strategies.pipelining.two_way import SPARE, two_way_rows, ways_of

@@ -9,9 +9,17 @@ from hypothesis import strategies as st
 
 from profiles.errors import DeadlockError, InfeasibleError
 from strategies.orders.capacity import fits, least_in_flight, peak_held_bytes
-from strategies.orders.evaluation import evaluate
 from strategies.orders.list_scheduling import MARKS, PRIORITIES, Schedulers, list_schedule, lower_bound_s
-from strategies.orders.problem import Chain, Problem, heads, lanes_of, tails, wave_positions, wave_problem
+from strategies.orders.problem import (
+    Chain,
+    Problem,
+    evaluate,
+    heads,
+    lanes_of,
+    tails,
+    wave_positions,
+    wave_problem,
+)
 from strategies.plans.actions import parse_order
 
 derandomised = settings(derandomize=True, deadline=None, max_examples=150)

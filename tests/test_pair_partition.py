@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.partitions.chain import ChainCosts, Partition, optimal_partition, partition_front
+from strategies.partitions.chain import ChainCosts, Partition, optimal_partition
+from strategies.partitions.fronts import partition_front
 from strategies.partitions.pair import PairCosts, PairSearch, pair_bound_s, pair_partition, pair_rounds
 
 derandomised = settings(derandomize=True, deadline=None, max_examples=60)

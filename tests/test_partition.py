@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 from strategies.partitions.chain import (
     ChainCosts,
     StageSearch,
-    best_of_front,
     block_partition,
     optimal_partition,
-    partition_front,
-    pipeline_bound_s,
 )
+from strategies.partitions.fronts import best_of_front, partition_front, pipeline_bound_s
 
 derandomised = settings(derandomize=True, deadline=None, max_examples=60)
 

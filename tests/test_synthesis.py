@@ -12,10 +12,9 @@ import pytest
 from profiles.errors import InfeasibleError, InputError
 from sim.cli.main import main
 from strategies.orders.capacity import fits, peak_held_bytes
-from strategies.orders.evaluation import evaluate
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
 from strategies.orders.pattern import extend
-from strategies.orders.problem import Chain, Problem, lanes_of, tails, wave_positions, wave_problem
+from strategies.orders.problem import Chain, Problem, evaluate, lanes_of, tails, wave_positions, wave_problem
 from strategies.orders.synthesis import CERTIFICATE, LIST, PROGRAMME, common_unit_s, synthesize
 from strategies.plans.actions import format_order, parse_action, parse_order
 

@@ -6,11 +6,11 @@ here; see ``strategies.orders.synthesis``.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import chain
 from math import inf
-from operator import attrgetter
+from operator import add, attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +20,7 @@ from strategies.orders.problem import (
     SUM_TOLERANCE,
     Chain,
     Lane,
+    Ordering,
     Problem,
     heads,
     lanes_of,
@@ -28,7 +29,7 @@ from strategies.orders.problem import (
     wave_positions,
     wave_problem,
 )
-from strategies.plans.actions import FORWARD, Rows, StageAction
+from strategies.plans.actions import FORWARD, StageAction
 
 __all__ = [
     "BEST", "MARKS", "PRIORITIES", "Chain", "Ordering", "Problem", "Schedulers", "dispatch",
@@ -55,21 +56,6 @@ MARKS: Final = 16
 
 BEST: Final = "best"
 """The priority with the shortest order; the first where several are as short."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ordering:
-    """An order and its times.
-
-    Attributes:
-        rows: The actions of each device, in order.
-        starts_s: When each of them starts, in seconds.
-        makespan_s: When the last of them ends, in seconds.
-    """
-
-    rows: Rows
-    starts_s: tuple[tuple[float, ...], ...]
-    makespan_s: float
 
 
 def list_schedule(problem: Problem, priority: str = BEST) -> Ordering:
@@ -170,6 +156,7 @@ class _ListScheduler:
     Attributes:
         due_s: when the next micro-batch of each lane is there; infinite where it is not under way.
         waiting_s: for each lane when each micro-batch is there that is under way after the next one.
+        tails_s: for each device the seconds that must follow its last pass.
         taken: lane by lane, what each device runs, and the seconds at which that starts.
         wakes: when each device looks next for something to run.
         marks_s: the seconds that it takes at least, once so many parts are scheduled.
@@ -183,6 +170,7 @@ class _ListScheduler:
         self.waiting_s: list[deque[float]] = [deque() for _ in lanes]
         devices = range(problem.num_devices)
         self.lanes_on = [[n for n, lane in enumerate(lanes) if lane.device == device] for device in devices]
+        self.tails_s = [min((lanes[n].tail_s for n in own), default=0.0) for own in self.lanes_on]
         self.free_s = [0.0 for _ in devices]
         self.taken: list[list[tuple[int, float]]] = [[] for _ in devices]
         self.wakes = [(0.0, device) for device in devices]
@@ -197,10 +185,7 @@ class _ListScheduler:
 
     def _least_s(self) -> float:
         """Seconds that the order takes at least, by what each device has still to run, and what must follow that."""
-        ends_s = [
-            free_s + min((self.lanes[number].tail_s for number in own), default=0.0)
-            for free_s, own in zip(self.free_s, self.lanes_on, strict=True)
-        ]
+        ends_s = list(map(add, self.free_s, self.tails_s))
         for lane, keys, done in zip(self.lanes, self.keys, self.done, strict=True):
             ends_s[lane.device] += (len(keys) - done) * lane.duration_s
         return (1 - SUM_TOLERANCE) * max(ends_s)

@@ -18,9 +18,8 @@ from typing import Any, Final
 from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from strategies.orders.capacity import fits
-from strategies.orders.evaluation import evaluate
 from strategies.orders.list_scheduling import Ordering, list_schedule, lower_bound_s
-from strategies.orders.problem import SUM_TOLERANCE, Problem, heads, lanes_of, limits_of, tails
+from strategies.orders.problem import SUM_TOLERANCE, Problem, evaluate, heads, lanes_of, limits_of, tails
 from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
 
 CERTIFICATE: Final = "certificate"

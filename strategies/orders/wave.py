@@ -7,9 +7,8 @@ from functools import lru_cache
 from typing import Final
 
 from strategies.orders.capacity import most_in_flight, peak_held_bytes
-from strategies.orders.evaluation import evaluate
 from strategies.orders.list_scheduling import list_schedule
-from strategies.orders.problem import wave_problem
+from strategies.orders.problem import evaluate, wave_problem
 from strategies.plans.actions import Rows
 
 LATE_BACKWARD: Final = (("balanced", 2.0),)

@@ -11,23 +11,18 @@ Source: DiffusionPipe, sections 4.1 and 4.3, Eq. 1 - 9, 17 and 18, with one repl
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from profiles.checks import sum_in_order
 from profiles.costs.layers import FloatArray
-from strategies.partitions.stage_tables import (
-    BoolArray,
-    IntArray,
-    cut_column,
-    known_longest,
-    least_maximum,
-    stages_between,
-)
 
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+IntArray: TypeAlias = npt.NDArray[np.intp]
 CostVector: TypeAlias = tuple[float, ...]
 
 ROUNDING: Final = 1e-9
@@ -118,78 +113,8 @@ def optimal_partition(
     Source: DiffusionPipe, Eq. 2 and 18 and the expectation of section 4.3.
     """
     search = StageSearch.over(costs, num_stages, self_conditioning)
-    rounds = _num_rounds(num_stages, num_micro_batches)
+    rounds = num_rounds(num_stages, num_micro_batches)
     return search.partition(search.best(rounds, self_conditioning * feedback_s))
-
-
-def partition_front(
-    costs: ChainCosts, num_stages: int, self_conditioning: float = 0.0
-) -> tuple[Partition, ...]:
-    """All non-dominated partitions, which serve every number of micro-batches of this size.
-
-    They are compared in (W, Y) without self-conditioning, in (W_sc, Y) where it is certain, and in
-    (W, W_sc, Y) in between; each combination occurs once, with the lexicographically smallest boundaries that
-    reach it.
-
-    Args:
-        costs: Costs of the chain at one local micro-batch.
-        num_stages: Stages S, at least 1.
-        self_conditioning: Probability p of the extra forward pass, 0 to 1.
-
-    Returns:
-        The front in ascending order of the maxima compared.
-
-    Raises:
-        ValueError: If the chain cannot be cut into so many stages.
-
-    Source: DiffusionPipe, Eq. 3 - 9 and 17.
-    """
-    search = StageSearch.over(costs, num_stages, self_conditioning)
-    return tuple(search.partition(point) for point in sorted(search.front(search.criteria)))
-
-
-def best_of_front(
-    front: Sequence[Partition],
-    num_micro_batches: int,
-    self_conditioning: float = 0.0,
-    feedback_s: float = 0.0,
-) -> Partition:
-    """The partition of a front with the least `pipeline_bound_s`.
-
-    Among equals the smallest expected stage time (1 - p) W + p W_sc wins, then the smallest W; equal maxima
-    have one partition in the front, the one with the lexicographically smallest boundaries.
-
-    Args:
-        front: What `partition_front` returned for the same probability, or for any strictly between 0 and 1.
-        num_micro_batches: Micro-batches M, at least 1.
-        self_conditioning: Probability p of the extra forward pass, 0 to 1.
-        feedback_s: Time T_F to send the chain's output back to stage 0.
-    """
-
-    def rank(partition: Partition) -> tuple[float, ...]:
-        return (
-            pipeline_bound_s(partition, num_micro_batches, self_conditioning, feedback_s),
-            _expected_pace_s(partition, self_conditioning),
-            partition.longest_stage_s,
-            partition.longest_stage_self_conditioned_s,
-        )
-
-    return min(front, key=rank)
-
-
-def pipeline_bound_s(
-    partition: Partition, num_micro_batches: int, self_conditioning: float = 0.0, feedback_s: float = 0.0
-) -> float:
-    """The expected upper bound on the pipeline's time, (1 - p)(K W + Y) + p (K W_sc + Y + T_F).
-
-    K = M + 2S - 2 is the number of rounds on the critical path.
-
-    Source: DiffusionPipe, Eq. 1 and 18.
-    """
-    rounds = _num_rounds(partition.num_stages, num_micro_batches)
-    pace = _expected_pace_s(partition, self_conditioning)
-    # Summed in this order everywhere: rounding is monotone, so what bounds a sum exactly also does in floats.
-    return rounds * pace + partition.largest_gap_s + self_conditioning * feedback_s
 
 
 def block_partition(blocks: Sequence[int], num_stages: int) -> tuple[int, ...]:
@@ -207,6 +132,69 @@ def block_partition(blocks: Sequence[int], num_stages: int) -> tuple[int, ...]:
     _check_stages(num_stages, len(starts), "blocks")
     edges = [*starts, len(blocks)]
     return tuple(edges[round(i * len(starts) / num_stages)] for i in range(num_stages + 1))
+
+
+def stage_table(values: FloatArray) -> FloatArray:
+    """The sum over the layers from i up to, but without, j at [i, j], infinite where i >= j.
+
+    Each sum runs from the stage's own first layer: equal layers then give equal sums wherever the stage lies,
+    and ties stay ties, which differences of one prefix sum would blur.
+    """
+    return _stage_table(values.tobytes())
+
+
+@lru_cache(maxsize=16)
+def _stage_table(packed: bytes) -> FloatArray:
+    """The same of the bytes of values: links and micro-batches vary much more often than layers."""
+    values = np.frombuffer(packed)
+    num_layers = len(values)
+    table = np.full((num_layers + 1, num_layers + 1), np.inf)
+    np.cumsum(np.where(_below(num_layers, -1), 0.0, values), axis=1, out=table[:-1, 1:])
+    table[_below(num_layers + 1, 0)] = np.inf
+    table.flags.writeable = False
+    return table
+
+
+@cache
+def _below(size: int, diagonal: int) -> BoolArray:
+    """Where a square table lies on one of its diagonals, or below."""
+    return np.tri(size, k=diagonal, dtype=np.bool_)
+
+
+def cut_column(cut_s: FloatArray, edges: npt.NDArray[np.intp]) -> FloatArray:
+    """The message time of the cut before each stage as a column; none before stage 0."""
+    column: FloatArray = np.concatenate(([0.0], cut_s, [0.0]))[edges, None]
+    return column
+
+
+def least_maximum(table: FloatArray, num_stages: int) -> float:
+    """The least possible maximum over so many stages between the edges of a table."""
+    width = len(table) - num_stages  # edges at which any one stage can begin
+    reached, longer = table[0, 1 : width + 1], np.empty((width, width))
+    for stage in range(1, num_stages):
+        np.maximum(reached[:, None], table[stage : stage + width, stage + 1 : stage + 1 + width], out=longer)
+        reached = np.minimum.reduce(longer, axis=0)
+    return float(reached[-1])
+
+
+def stages_between(edges: IntArray, layer_s: FloatArray) -> FloatArray:
+    """The stage table of layers between some edges."""
+    table = stage_table(layer_s)
+    return table if len(edges) == len(table) else table[np.ix_(edges, edges)]
+
+
+def known_longest(
+    layer_s: FloatArray, message_s: FloatArray, edges: IntArray, num_stages: int
+) -> float | None:
+    """The least possible longest stage where it is that of the layers alone: no message takes longer."""
+    longest_s = _least_longest(layer_s.tobytes(), edges.tobytes(), num_stages)
+    return longest_s if message_s.max(initial=0.0) <= longest_s else None
+
+
+@lru_cache(maxsize=1024)
+def _least_longest(layer_s: bytes, edges: bytes, num_stages: int) -> float:
+    """The least possible longest stage of layers without messages; links vary more often than layers."""
+    return least_maximum(stages_between(np.frombuffer(edges, np.intp), np.frombuffer(layer_s)), num_stages)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -345,15 +333,11 @@ class StageSearch:
         return table[stage : stage + self._width, stage + 1 : stage + 1 + self._width]
 
 
-def _num_rounds(num_stages: int, num_micro_batches: int) -> int:
+def num_rounds(num_stages: int, num_micro_batches: int) -> int:
+    """Rounds on the critical path, K = M + 2S - 2."""
     if num_micro_batches < 1:
         raise ValueError(f"num_micro_batches({num_micro_batches}) must be at least 1")
     return num_micro_batches + 2 * num_stages - 2
-
-
-def _expected_pace_s(partition: Partition, self_conditioning: float) -> float:
-    without = (1 - self_conditioning) * partition.longest_stage_s
-    return without + self_conditioning * partition.longest_stage_self_conditioned_s
 
 
 def _check_stages(num_stages: int, available: int, pieces: str) -> None:

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from profiles.costs.layers import FloatArray
+from strategies.partitions.chain import stage_table
 from strategies.partitions.collocation import IntArray, SkipEnds, collocating_cut_pairs, split_skips
-from strategies.partitions.stage_tables import stage_table
 
 MAX_LAYERS: Final = 512
 """Layers of a chain with more cut pairs than can be listed; half a minute for twice as many."""

@@ -56,11 +56,15 @@ def saved_bytes(layout: "Layout", stage: Stage, *, in_place: bool = False) -> fl
         stage: the stage.
         in_place: all stages of the component lie on one device, which keeps each skip once.
     """
+    return saved_sample_bytes(layout, stage, in_place=in_place) * layout.held_batch
+
+
+def saved_sample_bytes(layout: "Layout", stage: Stage, *, in_place: bool = False) -> float:
+    """The same per sample of ``held_batch``."""
     if layout.skip_route == "local" and layout.component(stage).skips:  # it depends on where other stages lie
-        return _saved_bytes(layout, stage, in_place=in_place) * layout.held_batch
+        return _saved_bytes(layout, stage, in_place=in_place)
     alike = ("saved", *_layers_of(stage), layout.share, in_place)
-    each = layout.scenario.remember(alike, lambda: _saved_bytes(layout, stage, in_place=in_place))
-    return each * layout.held_batch
+    return layout.scenario.remember(alike, lambda: _saved_bytes(layout, stage, in_place=in_place))
 
 
 def _layers_of(stage: Stage) -> tuple[int, int, int]:
@@ -210,17 +214,38 @@ def _swapped_bytes(pipeline: Pipeline, stages: Sequence[Stage]) -> float:
 
 def resident_bytes(pipeline: Pipeline, stages: Sequence[Stage]) -> float:
     """All bytes that stay on a device."""
-    batch = 0.0 if pipeline.scenario.workload.checkpointing == "none" else pipeline.held_batch
-    own = ("resident", type(pipeline), *map(_layers_of, stages), pipeline.share, pipeline.shards, batch)
+    own = ("resident", type(pipeline), *map(_layers_of, stages), pipeline.share, pipeline.shards)
 
-    def total() -> float:
-        return float(sum_in_order(buffer.size_bytes for buffer in resident_buffers(pipeline, stages)))
+    def make() -> tuple[float, float]:
+        state = sum_in_order(buffer.size_bytes for buffer in _state_buffers(pipeline, stages))
+        return state, _recomputed_sample_bytes(pipeline, stages)
 
-    return pipeline.scenario.remember(own, total)
+    state, recomputed = pipeline.scenario.remember(own, make)
+    return float(state + recomputed * pipeline.held_batch)
+
+
+def _recomputed_sample_bytes(pipeline: Pipeline, stages: Sequence[Stage]) -> float:
+    """Bytes per sample of ``held_batch`` of the largest piece of stages that is recomputed at once."""
+    checkpointing = pipeline.scenario.workload.checkpointing
+    if checkpointing == "none":
+        return 0.0
+    if checkpointing == "full":
+        return max(float(_activations(pipeline, stage).max()) for stage in stages)
+    return max(max(_recomputed(pipeline, stage), default=0.0) for stage in stages)
 
 
 def resident_buffers(pipeline: Pipeline, stages: Sequence[Stage]) -> tuple[Buffer, ...]:
     """The bytes that stay on a device: its stages' state, all frozen weights, recomputation space."""
+    checkpointing, state = pipeline.scenario.workload.checkpointing, _state_buffers(pipeline, stages)
+    if checkpointing == "none":
+        return tuple(state)
+    piece = "layer" if checkpointing == "full" else "block"
+    size = _recomputed_sample_bytes(pipeline, stages) * pipeline.held_batch
+    return *state, Buffer(f"recomputed {piece}", size)
+
+
+def _state_buffers(pipeline: Pipeline, stages: Sequence[Stage]) -> list[Buffer]:
+    """The same without recomputation space."""
     scenario, recipe = pipeline.scenario, pipeline.scenario.workload.recipe
     trained = sum(trained_parameters(pipeline, stage) for stage in stages)
     locked = sum(stage.parameters for stage in stages) - trained
@@ -238,11 +263,4 @@ def resident_buffers(pipeline: Pipeline, stages: Sequence[Stage]) -> tuple[Buffe
     ]
     if recipe.ema_bytes and not on_host:
         buffers.append(Buffer("moving average", trained * recipe.ema_bytes))
-    checkpointing = scenario.workload.checkpointing
-    if checkpointing == "full":
-        largest = max(float(_activations(pipeline, stage).max()) for stage in stages)
-        buffers.append(Buffer("recomputed layer", largest * pipeline.held_batch))
-    elif checkpointing != "none":
-        largest = max(max(_recomputed(pipeline, stage), default=0.0) for stage in stages)
-        buffers.append(Buffer("recomputed block", largest * pipeline.held_batch))
-    return tuple(buffers)
+    return buffers

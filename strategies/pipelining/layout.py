@@ -16,7 +16,7 @@ from strategies.pipelining.cutting import cut_chain
 from strategies.pipelining.footprint import (
     recomputed_bytes,
     resident_bytes,
-    saved_bytes,
+    saved_sample_bytes,
     trained_parameters,
 )
 from strategies.pipelining.pipeline import Hop, Pipeline
@@ -304,7 +304,9 @@ class Layout(Pipeline):
     def _held_bytes(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         of_positions = ([self.stages[s] for s in hosted] for hosted in self.hosted)
         resident = (resident_bytes(self, stages) for stages in of_positions)
-        return tuple(saved_bytes(self, stage) for stage in self.stages), tuple(resident)
+        alike = ("saved by stages", type(self), self.cuts, self.shape.degree, self.skip_route, self.share)
+        saved = self.scenario.remember(alike, lambda: [saved_sample_bytes(self, s) for s in self.stages])
+        return tuple([own * self.held_batch for own in saved]), tuple(resident)
 
     def refuse_distant_skips(self) -> None:
         """Refuse skips that must stay on one device although their ends lie on two.

@@ -152,14 +152,20 @@ class Pipeline:
 
         Where blocks come up from the host, a pass takes no less than they do, spread over its layers.
         """
-        costs, of = self.scenario.costs.components[component], (self.local_batch, self.share)
-        forward_s, backward_s = costs.forward_s(*of), costs.backward_s(*of)
-        if (checkpointing := self.scenario.workload.checkpointing) != "none":
-            backward_s = backward_s + costs.recomputed_s(*of, attention=checkpointing != "selective")
+        alike = ("layer times", component, self.local_batch, self.share)
+        forward_s, backward_s = self.scenario.remember(alike, lambda: self._layer_times(component))
         if not self.scenario.workload.swapped:
             return forward_s, backward_s
         least_s = self.scenario.host_side.copied_s(sum_in_order(self.swapped_bytes(component)))
         forward_s, backward_s = (_at_least(times, least_s) for times in (forward_s, backward_s))
+        return forward_s, backward_s
+
+    def _layer_times(self, component: int) -> tuple[FloatArray, FloatArray]:
+        """The same where nothing comes up."""
+        costs, of = self.scenario.costs.components[component], (self.local_batch, self.share)
+        forward_s, backward_s = costs.forward_s(*of), costs.backward_s(*of)
+        if (checkpointing := self.scenario.workload.checkpointing) != "none":
+            backward_s = backward_s + costs.recomputed_s(*of, attention=checkpointing != "selective")
         return forward_s, backward_s
 
     def swapped_bytes(self, component: int) -> list[float]:
@@ -193,17 +199,24 @@ class Pipeline:
         )
 
     def _make_stages(self, cut: Cut) -> tuple[Stage, ...]:
+        alike = ("stages by layers", cut.component, self.local_batch, self.share)
+        known: dict[tuple[int, int, int], Stage] = self.scenario.remember(alike, dict)
         forward_s, backward_s = self.layer_times(cut.component)
         layers = self.scenario.model.components[cut.component].layers
-        positions = cut.positions or range(cut.num_stages)
-        return tuple(
-            Stage(
+
+        def make(first: int, end: int, position: int) -> Stage:
+            return Stage(
                 cut.component, first, end - 1, position,
                 float(np.add.reduce(forward_s[first:end])), float(np.add.reduce(backward_s[first:end])),
                 sum(layer.parameters for layer in layers[first:end]),
-            )
-            for (first, end), position in zip(pairwise(cut.boundaries), positions, strict=True)
-        )  # fmt: skip
+            )  # fmt: skip
+
+        positions = cut.positions or range(cut.num_stages)
+        places = [
+            (first, end, at) for (first, end), at in zip(pairwise(cut.boundaries), positions, strict=True)
+        ]
+        known.update({place: make(*place) for place in places if place not in known})
+        return tuple([known[place] for place in places])
 
     def handover_bytes(self, stage: Stage, skip_route: str) -> float:
         """Bytes a stage hands over to the next, and gets the gradient of, for one micro-batch.

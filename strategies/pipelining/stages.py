@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from strategies.parameters import OPTIMIZERS
@@ -98,9 +99,15 @@ class Seat:
 
 def seats_of(cuts: Sequence[Cut]) -> tuple[Seat, ...]:
     """The seat of each stage; stages are numbered one cut after the other."""
+    return _seats_of(tuple([cut.num_stages for cut in cuts]))
+
+
+@lru_cache(maxsize=256)
+def _seats_of(counts: tuple[int, ...]) -> tuple[Seat, ...]:
+    """The seat of each stage of chains of so many."""
     seats: list[Seat] = []
-    for number, cut in enumerate(cuts):
-        first, last = len(seats), len(seats) + cut.num_stages - 1
+    for number, count in enumerate(counts):
+        first, last = len(seats), len(seats) + count - 1
         seats += [
             Seat(
                 number, first, last, stage - 1 if stage > first else None, stage + 1 if stage < last else None

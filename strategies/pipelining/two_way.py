@@ -15,10 +15,9 @@ from typing import Final
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from strategies.orders.chimera import check_halves, chimera_order
-from strategies.orders.evaluation import evaluate
 from strategies.orders.excerpts import Repeats
 from strategies.orders.list_scheduling import list_schedule
-from strategies.orders.problem import Chain, Problem
+from strategies.orders.problem import Chain, Problem, evaluate
 from strategies.partitions.chain import ChainCosts, Partition, optimal_partition
 from strategies.partitions.pair import PairCosts, PairSearch, pair_rounds
 from strategies.pipelining.cutting import chain_costs, cut_chain

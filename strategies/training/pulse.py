@@ -12,9 +12,8 @@ from strategies import parameters as fields
 from strategies.bounds.critical_path import ordered_bound
 from strategies.bounds.pipelines import frozen_s, staged_bound
 from strategies.orders.capacity import least_in_flight, most_in_flight
-from strategies.orders.evaluation import evaluate
 from strategies.orders.list_scheduling import MARKS, Ordering, Schedulers, list_schedule
-from strategies.orders.problem import Problem, wave_positions
+from strategies.orders.problem import Problem, evaluate, wave_positions
 from strategies.orders.wave import wave_order
 from strategies.parameters import parameter
 from strategies.partitions.chain import block_partition

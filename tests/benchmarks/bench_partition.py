@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from strategies.partitions.chain import ChainCosts, optimal_partition, partition_front
+from strategies.partitions.chain import ChainCosts, optimal_partition
+from strategies.partitions.fronts import partition_front
 
 
 def u_net(num_layers):
