@@ -228,14 +228,14 @@ class Phase(NamedTuple):
     """A part of a run that happens several ``times`` alike; all devices meet before and after it.
 
     ``name`` says what it is, ``steps`` how many denoising steps it has: none where text encoders or the VAE run.
-    The devices of its plan are those of one guidance group that ``stands_for`` so many.
+    ``standing_in`` says for each device which of its plan stands for it; it is empty where each is there itself.
     """
 
     name: str
     plan: Plan
     times: int
     steps: int = 1
-    stands_for: int = 1
+    standing_in: tuple[int, ...] = ()
 
 
 @runtime_checkable
