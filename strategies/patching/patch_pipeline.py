@@ -197,30 +197,18 @@ class PatchPipeline(GridLayout):
         return found
 
 
-def without_a_step(plan: Plan) -> Plan:
-    """A plan that has as many ops, collectives and tensors as that of a pipeline's run of one step less.
+def written_before(plan: Plan, step: int) -> tuple[int, ...]:
+    """How many ops of each device, and at the end collectives and tensors, a pipeline's plan has before a step.
 
     Args:
-        plan: of a run whose last two steps are displaced.
+        plan: of a run.
+        step: number of the step, counted back from the last, which is 0.
     """
-    last = _step(plan.ops[0][-1])
-    (ops, collective, tensor), ends = _begin(plan, last - 1), _begin(plan, last)
-    return replace(
-        plan,
-        ops=tuple(
-            row[: len(row) - end + first] for row, first, end in zip(plan.ops, ops, ends[0], strict=True)
-        ),
-        collectives=plan.collectives[: len(plan.collectives) - ends[1] + collective],
-        tensors=plan.tensors[: len(plan.tensors) - ends[2] + tensor],
-    )
-
-
-def _begin(plan: Plan, step: int) -> tuple[list[int], int, int]:
-    """The first op of each device in a step, and the first collective and tensor."""
-    ops = [bisect_left(row, step, key=_step) for row in plan.ops]
+    number = _step(plan.ops[0][-1]) - step
+    ops = [bisect_left(row, number, key=_step) for row in plan.ops]
     rows = (islice(row, first, None) for row, first in zip(plan.ops, ops, strict=True))
-    tensor = min(next((op.writes[0] for op in row if op.writes), len(plan.tensors)) for row in rows)
-    return ops, bisect_left(plan.collectives, tensor, key=lambda of: of.reads[0]), tensor
+    tensors = min(next((op.writes[0] for op in row if op.writes), len(plan.tensors)) for row in rows)
+    return *ops, bisect_left(plan.collectives, tensors, key=lambda of: of.reads[0]), tensors
 
 
 def _step(op: Op) -> int:
