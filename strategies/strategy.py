@@ -232,14 +232,14 @@ class Phase(NamedTuple):
         plan: of one time, on the devices of one guidance group.
         times: how often it happens.
         steps: denoising steps of one time; 0 where text encoders or the VAE run.
-        stands_for: guidance groups that do the same at the same time.
+        standing_in: for each device, which of the plan stands for it; empty where each is there itself.
     """
 
     name: str
     plan: Plan
     times: int
     steps: int = 1
-    stands_for: int = 1
+    standing_in: tuple[int, ...] = ()
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Guidance groups that do the same at the same time, of which one is replayed."""
+"""Guidance groups, and nodes of a team, that do the same at the same time, of which one is replayed."""
 
 from dataclasses import fields
 
@@ -28,11 +28,37 @@ ALIKE = {
     ),
     "runs that are not steady": ("qwen-image", "p4de", 16, "hybrid", PIPED, {"steps": 8}),
 }  # fmt: skip
+NODES = {
+    "a ring for each card of a node": ("hunyuanvideo", "p4de", 32, "usp", {"ulysses_degree": 8, "ring_degree": 4}, {}),
+    "rings with two cards of a node": ("flux-dev", "h100-ib", 24, "hybrid", {"ring_degree": 6, "tensor_degree": 4}, {}),
+    "a ring of all": ("pixart", "p4de", 16, "ring", {}, {"guidance": "batch"}),
+    "Ulysses over all": ("pixart", "p4de", 16, "ulysses", {}, {"guidance": "batch"}),
+    "rows in nodes": (
+        "flux-dev", "p4de", 32, "attention2d", {"rows": 4, "columns": 2, "ulysses_degree": 4}, {},
+    ),
+    "guidance groups": (
+        "qwen-image", "h100-ib", 32, "hybrid", {"guidance_degree": 2, "ulysses_degree": 8, "ring_degree": 2}, {},
+    ),
+    "stages": (
+        "hunyuanvideo", "p4de", 48, "hybrid",
+        {"pipeline_degree": 2, "patches": 4, "ring_degree": 3, "ulysses_degree": 4, "tensor_degree": 2}, {},
+    ),
+    "guided stages, encoders and decoders on all nodes": (
+        "pixart", "p4de", 64, "hybrid",
+        {"guidance_degree": 2, "pipeline_degree": 2, "patches": 2, "ring_degree": 4, "ulysses_degree": 4},
+        {"include": ("text_encoder", "vae_decoder"), "vae_parallel": 8},
+    ),
+}  # fmt: skip
+"""By what their nodes exchange; of each team one is replayed."""
 UNLIKE = {
     "cards of one switch": ("pixart", "l40-pcie-8", 8, "hybrid", {**PIPED, "ulysses_degree": 1}, {}),
     "nodes in common": ("pixart", "p4de", 24, "hybrid", {**PIPED, "ulysses_degree": 3}, {"heads": "padded"}),
-    "rings that share a node's cards": (
-        "qwen-image", "h100-ib", 32, "hybrid", {"guidance_degree": 2, "ulysses_degree": 8, "ring_degree": 2}, {},
+    "Ulysses over some nodes": ("pixart", "h100-ib", 32, "usp", {"ulysses_degree": 16, "ring_degree": 2}, {}),
+    "rows over some nodes": (
+        "flux-dev", "p4de", 32, "attention2d", {"rows": 2, "columns": 2, "ulysses_degree": 8}, {},
+    ),
+    "a ring of nodes whose cards share switches": (
+        "pixart", "l40-pcie-8", 16, "usp", {"ulysses_degree": 8, "ring_degree": 2}, {},
     ),
     "several images": ("pixart", "p4de", 32, "hybrid", PIPED, {"batch_size": 2}),
     "predictions in one batch": ("pixart", "p4de", 8, "ulysses", {}, {}),
@@ -51,9 +77,25 @@ def asked(case):
 @pytest.mark.parametrize("name", ALIKE)
 def test_what_one_group_does_is_what_all_do(name):
     sampler, scenario = asked(ALIKE[name])
+    assert devices_of(sampler, scenario) == scenario.workload.num_gpus // 2
+    assert_measured_as_the_whole(sampler, scenario)
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_what_one_node_of_a_team_does_is_what_all_do(name):
+    sampler, scenario = asked(NODES[name])
+    grid = sampler.layout(scenario).grid
+    each = scenario.cluster.devices_per_node
+    assert devices_of(sampler, scenario) == grid.guidance * grid.pipeline * each < scenario.workload.num_gpus
+    assert_measured_as_the_whole(sampler, scenario)
+
+
+def devices_of(sampler, scenario):
+    return main_part(measured_parts(sampler, scenario)).trace.plan.num_devices
+
+
+def assert_measured_as_the_whole(sampler, scenario):
     parts, whole = (of(sampler, scenario) for of in (measured_parts, replay_parts))
-    devices = [main_part(of).trace.plan.num_devices for of in (parts, whole)]
-    assert devices == [scenario.workload.num_gpus // 2, scenario.workload.num_gpus]
     found, true = (weigh(sampler, scenario, own) for own in (parts, whole))
     for of in fields(true.expected):
         assert getattr(found.expected, of.name) == pytest.approx(getattr(true.expected, of.name), rel=1e-9)

@@ -13,7 +13,7 @@ from sim.outcomes.parts import main_part, measured_parts, replay_parts
 from sim.outcomes.runs import run_point, weigh
 from sim.outcomes.steady import FIRST_STEPS, LONG_STEPS, with_all_layers, with_all_steps
 from strategies.patching.alike_layers import KEPT
-from strategies.patching.patch_pipeline import without_a_step
+from strategies.patching.patch_pipeline import written_before
 from strategies.plans.network import Network
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
@@ -95,15 +95,19 @@ def test_a_run_of_twenty_steps_is_continued_where_what_bounds_it_tells_when_it_i
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_plan_without_a_step_is_as_large_as_that_of_one_step_less(name):
+def test_what_is_written_before_a_step_is_all_of_the_steps_before_it(name):
     sampler, scenario = point(name)
-    longer, shorter = (sampler.plan(scenario.with_steps(steps)) for steps in (6, 5))
-    found = without_a_step(longer)
-    assert sizes(found) == sizes(shorter) != sizes(longer)
-
-
-def sizes(plan):
-    return [*map(len, plan.ops)], len(plan.collectives), len(plan.tensors)
+    plan = sampler.plan(scenario.with_steps(6))
+    for step in (4, 5):
+        *ops, collectives, tensors = written_before(plan, 5 - step)
+        for row, count in zip(plan.ops, ops, strict=True):
+            assert row[count - 1].action.step == step - 1 < step == row[count].action.step
+        rows = (row[count:] for row, count in zip(plan.ops, ops, strict=True))
+        writes = [tensor for row in rows for op in row for tensor in op.writes]
+        reads = [of.reads[0] for of in plan.collectives]
+        assert tensors == min(writes)
+        assert all(tensor < tensors for tensor in reads[:collectives])
+        assert all(tensor >= tensors for tensor in reads[collectives:])
 
 
 def test_a_sampler_that_repeats_one_step_is_not_replayed_more_than_once(monkeypatch):
@@ -123,17 +127,17 @@ def test_the_bound_of_a_long_run_stays_below_it():
 def test_a_step_that_takes_longer_is_no_repetition(monkeypatch):
     """A thousandth of a second within the steps compared, or a host that falls behind, is enough."""
     sampler, scenario = point("a pipeline")
-    shorter, trace = sampler.plan(scenario.with_steps(71)), run_of(sampler, scenario, 72)
-    network = Network(shorter.placement)
-    assert with_all_steps(shorter, trace, 1, network) is not None
+    trace = run_of(sampler, scenario, 72)
+    network = Network(trace.plan.placement)
+    assert with_all_steps(trace, 1, network) is not None
     starts = [list(row) for row in trace.starts]
-    starts[3][-30] += 1e-3
-    assert with_all_steps(shorter, replace(trace, starts=starts), 1, network) is None
+    starts[3][written_before(trace.plan, 1)[3] - 1] += 1e-3
+    assert with_all_steps(replace(trace, starts=starts), 1, network) is None
     busy = replace(
         trace.plan, ops=tuple(tuple(op._replace(host_s=1.0) for op in row) for row in trace.plan.ops)
     )
     behind = replace(trace, wiring=replace(trace.wiring, plan=busy))
-    assert with_all_steps(shorter, behind, 1, network) is None
+    assert with_all_steps(behind, 1, network) is None
     monkeypatch.setattr(parts, "with_all_steps", lambda *asked: None)
     assert main_part(measured_parts(sampler, scenario)).continued is None
 
@@ -144,8 +148,8 @@ def run_of(sampler, scenario, steps):
 
 def test_a_run_with_one_more_step_measures_as_its_replay():
     sampler, scenario = point("a ring")
-    shorter, trace = sampler.plan(scenario.with_steps(23)), run_of(sampler, scenario, 24)
-    found = with_all_steps(shorter, trace, 3, Network(shorter.placement))
+    trace = run_of(sampler, scenario, 24)
+    found = with_all_steps(trace, 3, Network(trace.plan.placement))
     whole = Measures.of(run_of(sampler, scenario, 27))
     for of in fields(whole):
         assert getattr(found, of.name) == pytest.approx(getattr(whole, of.name), rel=1e-9)
@@ -215,8 +219,12 @@ def test_layers_that_do_not_repeat_one_another_or_wait_for_their_host_are_no_mea
     ends = [list(row) for row in trace.ends]
     ends[5][short.stretches[0].windows[0].ops[KEPT - 1]] += 1e-6
     assert with_all_layers(replace(trace, ends=ends), short.stretches, network) is None
-    asked = large("Ulysses and a ring", pixels=512)
-    assert main_part(measured_parts(*asked)).continued is None
+    sampler, scenario = large("Ulysses and a ring", pixels=512)
+    short = sampler.shortened(scenario)
+    trace = parts.simulate(short.phase.plan, network)
+    assert with_all_layers(trace, short.stretches, network) is None
+    whole = main_part(measured_parts(sampler, scenario)).trace
+    assert len(whole.plan.ops[0]) > 2 * len(trace.plan.ops[0])
 
 
 def test_a_step_that_is_not_large_is_replayed_whole():

@@ -12,7 +12,6 @@ from sim.outcomes.steady import (
     ALIKE,
     FIRST_MICRO_BATCHES,
     FIRST_STEPS,
-    LAST,
     LEAST_TIMES,
     LONG_STEPS,
     SETTLED,
@@ -25,7 +24,6 @@ from sim.outcomes.unrefined import unrefined_trace
 from sim.replay.engine import no_collection, simulate
 from strategies.patching.alike_groups import unfolded
 from strategies.patching.frozen import with_frozen
-from strategies.patching.patch_pipeline import without_a_step
 from strategies.plans.network import Network, network_of
 from strategies.plans.traces import Trace
 from strategies.sampling_scenario import SamplingScenario
@@ -231,8 +229,8 @@ def _first_steps(variant: Variant, strategy: Sampler, scenario: SamplingScenario
         main = main_part(parts)
         if main.phase.steps != steps:  # so too of a sampler without a grid
             break
-        shorter = without_a_step(main.trace.plan)
-        measures = with_all_steps(shorter, main.trace, whole - steps, Network(shorter.placement))
+        network = Network(main.trace.plan.placement)
+        measures = with_all_steps(main.trace, whole - steps, network)
         if measures is not None:
             phase = main.phase._replace(steps=whole)
             whole_run = main._replace(phase=phase, continued=measures)
@@ -254,7 +252,7 @@ def _first(strategy: Sampler, scenario: SamplingScenario) -> int:
         return whole
     settled = strategy.settled_steps(scenario) if isinstance(strategy, GridSampler) else 0
     if settled:
-        return max(least, int(SETTLED * settled) + ALIKE + LAST)
+        return max(least, int(SETTLED * settled) + ALIKE + 1)
     return whole if whole <= LONG_STEPS else least
 
 

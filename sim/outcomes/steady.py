@@ -11,7 +11,7 @@ the same seconds and the same bytes to the run.
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import chain, starmap
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from sim.outcomes.measures import Measures
 from sim.replay.memory import held_bytes
 from sim.replay.metrics import collective_s, waited_s, wire_spans
 from strategies.patching.alike_layers import KeptLayers, Stretch
+from strategies.patching.patch_pipeline import written_before
 from strategies.plans.network import Network
 from strategies.plans.plan import Collective, Op, Plan
 from strategies.plans.traces import Span, Trace
@@ -28,18 +29,16 @@ LONG_STEPS: Final = 40
 """Runs of at most so many steps are replayed whole where cards share switches or no bound says when they are steady."""
 FIRST_MICRO_BATCHES: Final = 6
 """Micro-batches that are replayed of an iteration that has at least twice as many: the fewest that can be compared."""
-FIRST_STEPS: Final = 5
+FIRST_STEPS: Final = 4
 """Steps beyond the warm-up that are replayed first; twice as many where these do not come to repeat one another."""
 SETTLED: Final = 9 / 8
 """Steps that a run takes to become steady, over those of its bound, which knows no shared ports."""
 LEAST_TIMES: Final = 4 / 3
 """A run is at least so many times as long as what is replayed of it; else all of it is."""
-ALIKE: Final = 2
-"""Successive steps that have to repeat the one before."""
+ALIKE: Final = 1
+"""Successive steps that have to repeat the one before: what a step does follows from the one before it alone."""
 ALIKE_MICRO_BATCHES: Final = 3
 """The same of micro-batches."""
-LAST: Final = 2
-"""Steps at the end that are not looked at: nothing follows them."""
 TOLERANCE: Final = 1e-9
 """Share of the run by which times may differ: sums in another order differ in their last digits."""
 
@@ -47,28 +46,70 @@ HOST_LEAD: Final = 1e-3
 """Share of the time of a layer by which its host has to be done sooner, so that it never holds up the device."""
 
 
-def with_all_steps(shorter: Plan, trace: Trace, steps: int, network: Network) -> Measures | None:
+class _Items(NamedTuple):
+    """Ops of a device, collectives or tensors, of which each step, or micro-batch, has as many.
+
+    Attributes:
+        each: how many.
+        end: the first that is not compared with its like in the next step: what nothing follows ends in its own way.
+    """
+
+    each: int
+    end: int
+
+    def of_last(self, steps: int) -> range:
+        """Those of the last of the steps that are compared."""
+        return range(max(0, self.end - steps * self.each), self.end)
+
+
+class _Cycle(NamedTuple):
+    """What comes again with each step, or micro-batch."""
+
+    ops: tuple[_Items, ...]
+    collectives: _Items
+    tensors: _Items
+
+    @classmethod
+    def of_steps(cls, plan: Plan) -> Self:
+        """The cycle of a run whose last steps are displaced."""
+        pairs = zip(written_before(plan, 1), written_before(plan, 0), strict=True)
+        *ops, collectives, tensors = [_Items(last - first, first) for first, last in pairs]
+        return cls(tuple(ops), collectives, tensors)
+
+    @classmethod
+    def of_micro_batches(cls, shorter: Plan, longer: Plan) -> Self:
+        """The cycle of an iteration that has one micro-batch more than another."""
+        pairs = zip(_sizes(shorter), _sizes(longer), strict=True)
+        *ops, collectives, tensors = [_Items(more - less, 2 * less - more) for less, more in pairs]
+        return cls(tuple(ops), collectives, tensors)
+
+
+def _sizes(plan: Plan) -> list[int]:
+    return [*map(len, plan.ops), len(plan.collectives), len(plan.tensors)]
+
+
+def with_all_steps(trace: Trace, steps: int, network: Network) -> Measures | None:
     """Measures of a run with some more steps than a trace has; None where its last ones do not repeat one another.
 
     Args:
-        shorter: the plan of a run of one step less, which tells them apart.
         trace: of the run.
         steps: how many more.
         network: its routes.
     """
-    period_s = _step_s(shorter, trace)
+    cycle = _Cycle.of_steps(trace.plan)
+    period_s = _step_s(cycle, trace)
     if period_s is None:
         return None
-    return grown(Measures.of(trace), steps, period_s, _step(shorter, trace, network))
+    return grown(Measures.of(trace), steps, period_s, _step(cycle, trace, network))
 
 
-def _step_s(shorter: Plan, trace: Trace) -> float | None:
+def _step_s(cycle: _Cycle, trace: Trace) -> float | None:
     """Seconds from the ops, messages and collectives of a step to those of the next; None where they differ.
 
     Nor may hosts take longer than that for what they dispatch in a step.
     """
-    period_s = _one_lag_s(trace, [*_lags_s(shorter, trace), *_message_lags_s(shorter, trace)])
-    hosts_s = max(_hosts_s(shorter, trace.plan), default=0.0)
+    period_s = _one_lag_s(trace, [*_lags_s(cycle, trace, ALIKE), *_message_lags_s(cycle, trace)])
+    hosts_s = max(_hosts_s(cycle, trace.plan), default=0.0)
     return None if period_s is None or hosts_s > period_s + TOLERANCE * trace.end_s else period_s
 
 
@@ -77,20 +118,22 @@ def _one_lag_s(trace: Trace, lags_s: Sequence[float]) -> float | None:
     return lags_s[0] if lags_s and all(_same(trace, lag_s, lags_s[0]) for lag_s in lags_s) else None
 
 
-def _step(shorter: Plan, trace: Trace, network: Network) -> Measures:
-    """Measures of one step, the last that was looked at; of its seconds those with compute alone."""
-    tensors = _last(len(shorter.tensors), len(trace.plan.tensors))
+def _step(cycle: _Cycle, trace: Trace, network: Network) -> Measures:
+    """Measures of one step, the last that was compared; of its seconds those with compute alone.
+
+    Collectives of the step before may still run in it.
+    """
+    tensors = cycle.tensors.of_last(1)
     sent = (of.size_bytes for of in trace.wiring.transfers if of is not None and of.tensor in tensors)
     p2p_bytes = sum_in_order(sent) * trace.plan.placement.copies
-    return replace(_work(shorter, trace, network, ALIKE), p2p_bytes=p2p_bytes)
+    return replace(_work(cycle, trace, network, 2), p2p_bytes=p2p_bytes)
 
 
-def _work(shorter: Plan, trace: Trace, network: Network, alike: int) -> Measures:
-    """Measures of the ops and collectives of one step, the last that was looked at."""
-    counts = zip(map(len, shorter.ops), map(len, trace.plan.ops), strict=True)
-    each, window = _window(len(shorter.collectives), len(trace.plan.collectives), alike)
-    ops, last = enumerate(_last(*of) for of in counts), window[len(window) - each :]
-    added_s = collective_s(trace, window) - collective_s(trace, window[: len(window) - each])
+def _work(cycle: _Cycle, trace: Trace, network: Network, alike: int) -> Measures:
+    """Measures of the ops and collectives of one step, the last that was compared, beside what is left of others."""
+    ops = enumerate(items.of_last(1) for items in cycle.ops)
+    window, last = (cycle.collectives.of_last(steps) for steps in (alike, 1))
+    added_s = collective_s(trace, window) - collective_s(trace, window[: len(window) - len(last)])
     return replace(piece(trace, wire_spans(trace), ops, last, network), collective_s=added_s)
 
 
@@ -105,12 +148,13 @@ def with_all_micro_batches(shorter: Plan, trace: Trace, count: int, network: Net
         count: how many more.
         network: its routes.
     """
-    if any(trace.wiring.transfers) or any(_hosts_s(shorter, trace.plan)):
+    cycle = _Cycle.of_micro_batches(shorter, trace.plan)
+    if any(trace.wiring.transfers) or any(_hosts_s(cycle, trace.plan)):
         return None
-    period_s = _one_lag_s(trace, [*_lags_s(shorter, trace, ALIKE_MICRO_BATCHES)])
-    if period_s is None or not _hold_alike(shorter, trace):
+    period_s = _one_lag_s(trace, [*_lags_s(cycle, trace, ALIKE_MICRO_BATCHES)])
+    if period_s is None or not _hold_alike(cycle, trace):
         return None
-    return grown(Measures.of(trace), count, period_s, _work(shorter, trace, network, ALIKE_MICRO_BATCHES))
+    return grown(Measures.of(trace), count, period_s, _work(cycle, trace, network, ALIKE_MICRO_BATCHES))
 
 
 def grows_in_one_place(shorter: Plan, longer: Plan) -> bool:
@@ -146,37 +190,22 @@ def _looks_of_collectives(collectives: Iterable[Collective]) -> Looks:
     ]
 
 
-def _window(shorter: int, longer: int, alike: int = ALIKE) -> tuple[int, range]:
-    """How many items a step has of those that runs count, and the items whose likes in the next step are compared."""
-    each = longer - shorter
-    end = longer - LAST * each
-    return each, range(max(0, end - alike * each), end)
-
-
-def _last(shorter: int, longer: int) -> range:
-    """The items of the last step of those that are compared."""
-    each, window = _window(shorter, longer)
-    return window[len(window) - each :]
-
-
-def _lags_s(shorter: Plan, trace: Trace, alike: int = ALIKE) -> Iterator[float]:
+def _lags_s(cycle: _Cycle, trace: Trace, alike: int) -> Iterator[float]:
     """Seconds from ops and collectives to their likes in the next step; infinite where they have none."""
-    for device, (before, ops) in enumerate(zip(shorter.ops, trace.plan.ops, strict=True)):
-        each, window = _window(len(before), len(ops), alike)
+    for device, (items, ops) in enumerate(zip(cycle.ops, trace.plan.ops, strict=True)):
+        each, window = items.each, items.of_last(alike)
         for times in (trace.starts[device], trace.ends[device]):
             yield from (times[index + each] - times[index] for index in window)
         if any(ops[index][1:2] != ops[index + each][1:2] for index in window):
             yield float("inf")
-    each, window = _window(len(shorter.collectives), len(trace.plan.collectives), alike)
-    for index in window:
-        yield from (
-            b - a for a, b in zip(trace.collectives[index], trace.collectives[index + each], strict=True)
-        )
+    for index in cycle.collectives.of_last(alike):
+        like = trace.collectives[index + cycle.collectives.each]
+        yield from (b - a for a, b in zip(trace.collectives[index], like, strict=True))
 
 
-def _message_lags_s(shorter: Plan, trace: Trace) -> Iterator[float]:
+def _message_lags_s(cycle: _Cycle, trace: Trace) -> Iterator[float]:
     """Seconds from messages to their likes in the next step; infinite where they have none."""
-    each, window = _window(len(shorter.tensors), len(trace.plan.tensors))
+    each, window = cycle.tensors.each, cycle.tensors.of_last(ALIKE)
     slots = trace.wiring.slots
     for (tensor, device), slot in slots.items():
         if tensor in window:
@@ -188,16 +217,16 @@ def _message_lags_s(shorter: Plan, trace: Trace) -> Iterator[float]:
                 yield trace.arrived[like] - trace.arrived[slot]
 
 
-def _hosts_s(shorter: Plan, plan: Plan) -> Iterator[float]:
+def _hosts_s(cycle: _Cycle, plan: Plan) -> Iterator[float]:
     """Seconds in which the host of each device dispatches a step."""
-    for before, ops in zip(shorter.ops, plan.ops, strict=True):
-        yield sum_in_order(ops[index].host_s for index in _last(len(before), len(ops)))
+    for items, ops in zip(cycle.ops, plan.ops, strict=True):
+        yield sum_in_order(ops[index].host_s for index in items.of_last(1))
 
 
-def _hold_alike(shorter: Plan, trace: Trace) -> bool:
+def _hold_alike(cycle: _Cycle, trace: Trace) -> bool:
     """Whether each device holds as many bytes in the middle of an op as in that of its like in the next step."""
-    for device, (before, ops) in enumerate(zip(shorter.ops, trace.plan.ops, strict=True)):
-        each, window = _window(len(before), len(ops), ALIKE_MICRO_BATCHES)
+    for device, items in enumerate(cycle.ops):
+        each, window = items.each, items.of_last(ALIKE_MICRO_BATCHES)
         starts, ends = (
             np.array(times[device][window.start : window.stop + each]) for times in (trace.starts, trace.ends)
         )

@@ -313,13 +313,13 @@ def _gathers(
     """Bytes and groups of the gathers of a noise prediction in which the devices of a team take part."""
     own = (found for found in pipeline.gathers(patch) if not set(team.devices).isdisjoint(found[0]))
     for size_bytes, gathers in groupby(own, key=itemgetter(1)):
-        yield size_bytes, tuple(group for group, _ in gathers)
+        yield size_bytes, tuple(group for group, *_ in gathers)
 
 
 def _routes(pipeline: PatchPipeline, stage: int, target: int) -> list[Route]:
     """The routes of the devices of a stage to their likes in another."""
-    teams = (pipeline.grid.team(0, number).devices for number in (stage, target))
-    return [pipeline.network.route(*pair) for pair in zip(*teams, strict=True)]
+    teams, network = (pipeline.grid.team(0, number).devices for number in (stage, target)), pipeline.network
+    return [network.route(*pair) for pair in zip(*teams, strict=True)]
 
 
 def _even_hops(pipeline: PatchPipeline) -> bool:

@@ -57,10 +57,15 @@ class Courses:
     def __init__(self, network: Network, *, shared: bool = True) -> None:
         self.network, self.shared = network, shared
         self._known: dict[GroupCollectives, Course] = {}
+        self._last: tuple[GroupCollectives | None, Course] = None, Course((), True, None, 0.0)
 
     def __getitem__(self, what: GroupCollectives) -> Course:
+        asked, course = self._last
+        if asked is what:  # as in all rounds of a ring: no need to look at all its groups again
+            return course
         if (known := self._known.get(what)) is None:
             known = self._known[what] = self._course(what)
+        self._last = what, known
         return known
 
     def _course(self, what: GroupCollectives) -> Course:

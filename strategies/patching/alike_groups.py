@@ -1,18 +1,24 @@
-"""Alike groups: a run of which one guidance group is written, where the others do the same at the same time.
+"""Alike groups: a run of which one guidance group, or one node of each team, is written and stands for the others.
 
 Guidance groups have the same stages and patches, one for each noise prediction, and meet only to gather it. Where
 nothing else that one holds delays another, whatever happens in one happens in all.
+
+So it is with the nodes of a team where each of its groups lies in one of them, or in all of them in the same places: a
+group of the first kind has its like in each node, and one of the other kind holds the ports of all nodes at once.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from strategies.patching.grid import Team
 from strategies.patching.patch_pipeline import PatchPipeline
 from strategies.strategy import Phase
 
 
 def folded(pipeline: PatchPipeline) -> PatchPipeline:
-    """The pipeline of one guidance group that stands for all; the same pipeline where they are not alike."""
-    return replace(pipeline, grid=replace(pipeline.grid, folded=True)) if _are_alike(pipeline) else pipeline
+    """The pipeline of one guidance group, or of one node of each team, that stands for all; else the same pipeline."""
+    grid = replace(pipeline.grid, folded=_are_alike(pipeline), alike_nodes=_alike_nodes(pipeline))
+    return pipeline if grid == pipeline.grid else replace(pipeline, grid=grid)
 
 
 def _are_alike(pipeline: PatchPipeline) -> bool:
@@ -34,15 +40,48 @@ def _are_alike(pipeline: PatchPipeline) -> bool:
     return apart or (grid.positions <= each and not pcie)
 
 
+def _alike_nodes(pipeline: PatchPipeline) -> int:
+    """Nodes of each team that do the same at the same time; 1 where they do not, or cards share switches."""
+    team, cluster = pipeline.grid.team(0, 0), pipeline.scenario.cluster
+    each = cluster.devices_per_node
+    if pipeline.grid.data > 1 or cluster.intra_node.kind == "pcie" or team.size % each:
+        return 1
+    nodes = team.size // each
+    return nodes if all(_lies_alike(group, each, nodes) for group in _groups(team)) else 1
+
+
+def _groups(team: Team) -> list[tuple[int, ...]]:
+    """All devices of a team that exchange with one another."""
+    return [
+        *team.tensor_groups(),
+        *team.ulysses_groups(),
+        *team.ring_groups(),
+        *team.row_groups(),
+        *team.column_groups(),
+        *team.sequence_groups(),
+    ]
+
+
+def _lies_alike(group: Sequence[int], each: int, nodes: int) -> bool:
+    """Whether a group lies in one node, or in all in the same places."""
+    met = {device // each for device in group}
+    return len(met) == 1 or len(group) == nodes * len({device % each for device in group})
+
+
 def unfolded(phase: Phase) -> Phase:
-    """A phase whose plan has the ops and buffers of all guidance groups for which one stands.
+    """A phase whose plan has the ops and buffers of all devices for which others stand.
 
     It says what lies where, and is none to be carried out: the ops of all read and write what those of one do.
     """
-    plan, groups = phase.plan, phase.stands_for
-    if groups == 1:
+    plan, standing_in = phase.plan, phase.standing_in
+    if not standing_in:
         return phase
-    size = groups * plan.num_devices
-    placement = replace(plan.placement, group_size=size, num_positions=size)
-    plan = replace(plan, ops=plan.ops * groups, resident=plan.resident * groups, placement=placement)
-    return phase._replace(plan=plan, stands_for=1)
+    size = len(standing_in)
+    plan = replace(
+        plan,
+        ops=tuple(plan.ops[device] for device in standing_in),
+        resident=tuple(plan.resident[device] for device in standing_in),
+        placement=replace(plan.placement, group_size=size, num_positions=size),
+        stages=tuple(replace(of, position=standing_in.index(of.position)) for of in plan.stages),
+    )
+    return phase._replace(plan=plan, standing_in=())

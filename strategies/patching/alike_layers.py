@@ -49,8 +49,8 @@ class Shortened(NamedTuple):
 
 def shortened(pipeline: PatchPipeline) -> Shortened | None:
     """A run of shortened steps; None where it is not large, has several stages, or no layers are alike."""
-    grid, layers = pipeline.grid, pipeline.boundaries[-1]
-    if grid.pipeline > 1 or grid.sequence * grid.tensor == 1 or layers * grid.positions <= LARGE:
+    grid, layers, size = pipeline.grid, pipeline.boundaries[-1], pipeline.grid.team(0, 0).size
+    if grid.pipeline > 1 or size == 1 or layers * size * grid.groups <= LARGE:
         return None
     works, step = pipeline.works(0, None), pipeline.num_steps - 1
     alike = [(first, end) for first, end in _alike(works) if end - first > KEPT]
@@ -71,7 +71,7 @@ def shortened(pipeline: PatchPipeline) -> Shortened | None:
         Stretch(end - first - KEPT, tuple(_windows(marks, kept.index(first)))) for first, end in alike
     ]
     plan = builder.build(pipeline.stages(), pipeline.resident([step]))
-    phase = Phase("steady", plan, pipeline.num_steps, stands_for=grid.stands_for)
+    phase = Phase("steady", plan, pipeline.num_steps, standing_in=grid.standing_in)
     return Shortened(phase, tuple(stretches))
 
 

@@ -37,6 +37,7 @@ class GroupCollectives(NamedTuple):
         held_parts: calls whose results are held one at a time, each until it is used; 0: none is held.
         wait: whether the next op of each device waits for it.
         dispatched_as: the operation whose seconds of the host its calls take; by default its own.
+        members: devices of each group; where it names fewer, those that they stand for are the others.
     """
 
     operation: str
@@ -46,6 +47,7 @@ class GroupCollectives(NamedTuple):
     held_parts: int = 0
     wait: bool = True
     dispatched_as: str = ""
+    members: int = 0
 
 
 class RunRecorder(Protocol):
@@ -216,6 +218,7 @@ class SamplingBuilder:
                     held_bytes=size_bytes / what.held_parts if what.held_parts else 0.0,
                     wait=what.wait,
                     dispatched_as=what.dispatched_as,
+                    replicas=len(group) < what.members,
                 )
             results.append(result)
         return results

@@ -20,7 +20,8 @@ GUIDED: Final = 2
 class Team:
     """Devices that compute one patch together: ``ring`` x ``ulysses`` x ``tensor``, the last innermost.
 
-    In place of a ring they may stand in ``rows`` x ``columns``, each row of which lies together.
+    In place of a ring they may stand in ``rows`` x ``columns``, each row of which lies together. Where one node stands
+    for all of a team, its devices alone are named, and of groups those in it.
     """
 
     devices: tuple[int, ...]
@@ -40,6 +41,11 @@ class Team:
         """Devices among which the tokens of a patch are divided."""
         return self.ring * self.ulysses * self.rows * self.columns
 
+    @property
+    def size(self) -> int:
+        """Its devices, named or not."""
+        return self.sequence * self.tensor
+
     def token_bytes(self, size_bytes: float, samples: float, share: float = 1.0) -> float:
         """Bytes on one device of a tensor whose tokens are divided, and under tensor parallelism nothing else.
 
@@ -52,7 +58,7 @@ class Team:
 
     def head_bytes(self, size_bytes: float, samples: float, share: float = 1.0) -> float:
         """Bytes on one device of a tensor whose heads are divided as well; arguments as for ``token_bytes``."""
-        return size_bytes * samples * share / len(self.devices)
+        return size_bytes * samples * share / self.size
 
     def tensor_groups(self) -> list[tuple[int, ...]]:
         """The devices that hold parts of the same matrices."""
@@ -91,7 +97,8 @@ class Grid:
     """Degrees of parallelism; tensor innermost, then Ulysses, ring, pipeline, guidance, and data outermost.
 
     ``rows`` and ``columns`` are of devices, in place of a ring. Source: xDiT, its default order of process groups.
-    Where it is ``folded``, one guidance group stands for all, which do the same at the same time.
+    Where it is ``folded``, one guidance group stands for all, which do the same at the same time. So does one node of
+    each team for all of its ``alike_nodes``.
     """
 
     data: int = 1
@@ -103,6 +110,7 @@ class Grid:
     rows: int = 1
     columns: int = 1
     folded: bool = False
+    alike_nodes: int = 1
 
     @property
     def groups(self) -> int:
@@ -111,13 +119,22 @@ class Grid:
 
     @property
     def stands_for(self) -> int:
-        """Guidance groups that do what each of these does."""
-        return self.guidance // self.groups
+        """GPUs that do what the GPU of each position does."""
+        return self.guidance // self.groups * self.alike_nodes
 
     @property
     def positions(self) -> int:
-        """GPUs of one data-parallel group, or, where it is folded, of one guidance group."""
-        return prod((self.groups, self.pipeline, self.sequence, self.tensor))
+        """GPUs of one data-parallel group that are told apart."""
+        return prod((self.groups, self.pipeline, self.sequence, self.tensor)) // self.alike_nodes
+
+    @property
+    def standing_in(self) -> tuple[int, ...]:
+        """For each GPU of a data-parallel group the position that stands for it; none where each has its own."""
+        if self.stands_for == 1:
+            return ()
+        groups = [guided % self.groups for guided in range(self.guidance)]
+        teams = [self.team(guided, stage).devices for guided in groups for stage in range(self.pipeline)]
+        return tuple(device for devices in teams for device in devices * self.alike_nodes)
 
     @property
     def sequence(self) -> int:
@@ -130,7 +147,7 @@ class Grid:
 
     @cached_property
     def _teams(self) -> tuple[Team, ...]:
-        size = self.sequence * self.tensor
+        size = self.sequence * self.tensor // self.alike_nodes
         parts = self.ring, self.ulysses, self.tensor, self.rows, self.columns
         return tuple(
             Team(tuple(range(start, start + size)), *parts) for start in range(0, self.positions, size)

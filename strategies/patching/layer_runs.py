@@ -147,7 +147,7 @@ class _Runner:
 
     def append(self) -> None:
         team, what, work = self.team, self.exchanged, self.work
-        if len(team.devices) == 1 or not (what.attentions or what.sums):
+        if team.size == 1 or not (what.attentions or what.sums):
             self._compute(work.total_s, work.host_s)
             return
         rest_s = work.total_s - work.attention_s
@@ -168,26 +168,23 @@ class _Runner:
 
     def _all_to_all(self, tensors: int) -> None:
         """Exchange tokens for heads, or heads for tokens, in some tensors of each attention."""
-        if self.team.ulysses == 1:
+        what, run, team = self.exchanged, self.run, self.team
+        if team.ulysses == 1:
             return
-        what, run = self.exchanged, self.run
-        size = tensors * self.work.swollen * self.team.head_bytes(what.hidden_bytes, run.batch, run.tokens)
-        self._tell("all_to_all", self.team.ulysses_groups(), size, calls=tensors * what.attentions)
+        size = tensors * self.work.swollen * team.head_bytes(what.hidden_bytes, run.batch, run.tokens)
+        self._tell("all_to_all", team.ulysses_groups(), team.ulysses, size, tensors * what.attentions)
 
     def _tell(
         self,
         operation: str,
         groups: Sequence[tuple[int, ...]],
-        *sizes_bytes: float,
+        members: int,
+        size_bytes: float,
         calls: int,
-        held: bool = False,
-        wait: bool = True,
-        dispatched_as: str = "",
-    ) -> Sequence[int]:
-        """Tell the recorder of an exchange, whose result is held on each of its devices until it is used, or is not."""
-        parts = max(1, self.exchanged.attentions) if held else 0
-        what = GroupCollectives(operation, tuple(groups), sizes_bytes, calls, parts, wait, dispatched_as)
-        return self.recorder.exchange(what, self.action)
+    ) -> None:
+        """Tell the recorder of an exchange whose result takes the place of what was exchanged."""
+        what = GroupCollectives(operation, tuple(groups), (size_bytes,), calls, members=members)
+        self.recorder.exchange(what, self.action)
 
     def _attend(self) -> None:
         """Append attention; around a ring, on the keys and values of one member after another."""
@@ -201,12 +198,13 @@ class _Runner:
         run, hidden_bytes = self.run, self.exchanged.hidden_bytes
         size = 2 * self.team.head_bytes(hidden_bytes, run.batch, run.tokens)
         size /= run.tokens if run.cached else 1.0
-        groups = self.team.ring_groups()
+        groups, calls = tuple(self.team.ring_groups()), self.exchanged.attentions
+        what = GroupCollectives(
+            "send_recv", groups, (size,), calls, max(1, calls), wait=False, members=rounds
+        )
         for number in range(rounds):
             if number < rounds - 1:
-                results = self._tell(
-                    "send_recv", groups, size, calls=self.exchanged.attentions, held=True, wait=False
-                )
+                results = self.recorder.exchange(what, self.action)
             self._compute(self.work.attention_s / rounds)
             if number < rounds - 1:
                 self.recorder.expect_each(groups, results)
@@ -219,27 +217,43 @@ class _Runner:
         )
         if team.ulysses > 1:
             self._compute(0.0)  # gathers what it has exchanged
-        self._gather("all_gather", team.column_groups(), 2 * team.rows * own, tensors=2)
-        self._gather("all_gather", team.row_groups(), team.columns * own)
+        self._gather("all_gather", team.column_groups(), team.rows, 2 * team.rows * own, tensors=2)
+        self._gather("all_gather", team.row_groups(), team.columns, team.columns * own)
         self._compute(self.work.attention_s)
-        self._gather("all_to_all", team.row_groups(), team.columns * own, team.columns * log_sums)
+        self._gather(
+            "all_to_all", team.row_groups(), team.columns, team.columns * own, team.columns * log_sums
+        )
         if team.columns > 1:
             self._compute(*self.work.merging)
 
     def _gather(
-        self, operation: str, groups: Sequence[tuple[int, ...]], *sizes_bytes: float, tensors: int = 1
+        self,
+        operation: str,
+        groups: Sequence[tuple[int, ...]],
+        members: int,
+        *sizes_bytes: float,
+        tensors: int = 1,
     ) -> None:
-        """Append an exchange around attention."""
-        if len(groups[0]) > 1:
+        """Append an exchange around attention, whose result is held on each of its devices until it is used."""
+        if members > 1:
             calls = tensors * self.exchanged.attentions
-            self._tell(operation, groups, *sizes_bytes, calls=calls, held=True, dispatched_as=EXCHANGE)
+            what = GroupCollectives(
+                operation,
+                tuple(groups),
+                sizes_bytes,
+                calls,
+                max(1, self.exchanged.attentions),
+                dispatched_as=EXCHANGE,
+                members=members,
+            )
+            self.recorder.exchange(what, self.action)
 
     def _sum(self, sums: int) -> None:
         what, run, team = self.exchanged, self.run, self.team
         if team.tensor == 1 or sums <= 0:
             return
         size = team.token_bytes(what.summed_bytes * sums / what.sums, run.batch, run.tokens)
-        self._tell("all_reduce", team.tensor_groups(), size, calls=sums)
+        self._tell("all_reduce", team.tensor_groups(), team.tensor, size, sums)
 
 
 def run_seconds(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[float, float, float]:

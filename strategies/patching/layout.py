@@ -102,12 +102,12 @@ class GridLayout(ABC):
 
     def phases(self) -> tuple[Phase, ...]:
         """The run as a whole where steps overlap; else the warm-up and the other steps, which are alike."""
-        steps, warmup, groups = self.num_steps, self.warmup_steps or 0, self.grid.stands_for
+        steps, warmup, standing_in = self.num_steps, self.warmup_steps or 0, self.grid.standing_in
         if self.steps_overlap:
-            return (Phase("run", self.plan(range(steps)), 1, steps, groups),)
+            return (Phase("run", self.plan(range(steps)), 1, steps, standing_in),)
         parts = (("warm-up", warmup, warmup), ("steady", steps, steps - warmup))
         return tuple(
-            Phase(name, self.plan([end - 1]), times, 1, groups) for name, end, times in parts if times
+            Phase(name, self.plan([end - 1]), times, 1, standing_in) for name, end, times in parts if times
         )
 
     def stages(self) -> list[Stage]:

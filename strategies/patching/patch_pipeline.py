@@ -104,7 +104,7 @@ class PatchPipeline(GridLayout):
     def runs(self, stage: int, patch: int | None) -> list[LayerRun]:
         """The work of a stage as it is written: layer by layer, or, in a pipeline, all layers together."""
         run = self.run(stage, patch)
-        if self.grid.pipeline > 1 or len(self.grid.team(0, stage).devices) == 1:
+        if self.grid.pipeline > 1 or self.grid.team(0, stage).size == 1:
             return [run]
         return [replace(run, first=layer, end=layer + 1) for layer in range(run.first, run.end)]
 
@@ -155,30 +155,33 @@ class PatchPipeline(GridLayout):
         team, images = self.grid.team(0, 0), self.grid.images(self.scenario)
         return team.token_bytes(self.scenario.latent_bytes, images, self.rows(patch))
 
-    def gathers(self, patch: int | None) -> list[tuple[tuple[int, ...], float]]:
+    def gathers(self, patch: int | None) -> list[tuple[tuple[int, ...], float, bool]]:
         """Devices that gather the noise prediction of a patch, and its bytes: inside each team, then between them.
 
-        A device alone gathers it with those that it stands for.
+        With each, whether those that the devices stand for take part.
         """
         predicted = self.scenario.output_bytes * self.batch * self.rows(patch)
         teams = [self.grid.team(guided, self.grid.pipeline - 1) for guided in range(self.grid.groups)]
         inside = [group for team in teams for group in team.sequence_groups()]
         between = list(zip(*(team.devices for team in teams), strict=True))
-        return [(group, predicted) for group in inside if self.grid.sequence > 1] + [
-            (group, predicted * self.grid.guidance) for group in between if self.grid.guidance > 1
+        sequence, guidance = self.grid.sequence, self.grid.guidance
+        return [(group, predicted, len(group) < sequence) for group in inside if sequence > 1] + [
+            (group, predicted * guidance, len(group) < guidance) for group in between if guidance > 1
         ]
 
     def end_step(
-        self, builder: SamplingBuilder, patch: int | None, gathers: Sequence[tuple[tuple[int, ...], float]]
+        self,
+        builder: SamplingBuilder,
+        patch: int | None,
+        gathers: Sequence[tuple[tuple[int, ...], float, bool]],
     ) -> None:
         """Append what becomes of a noise prediction in the last stage: the solver's calls, and what it gathers."""
         last = self.grid.pipeline - 1
         for guided in range(self.grid.groups):
             for device in self.grid.team(guided, last).devices:
                 builder.call(device, self.scenario.solver_s)
-        for group, size in gathers:
-            alone = len(group) == 1
-            builder.collective("all_gather", group, size, stage=last, number=patch or 0, replicas=alone)
+        for group, size, replicas in gathers:
+            builder.collective("all_gather", group, size, stage=last, number=patch or 0, replicas=replicas)
 
     @cached_property
     def _skips(self) -> dict[int, dict[int, float]]:
@@ -194,30 +197,18 @@ class PatchPipeline(GridLayout):
         return found
 
 
-def without_a_step(plan: Plan) -> Plan:
-    """A plan that has as many ops, collectives and tensors as that of a pipeline's run of one step less.
+def written_before(plan: Plan, step: int) -> tuple[int, ...]:
+    """How many ops of each device, and at the end collectives and tensors, a pipeline's plan has before a step.
 
     Args:
-        plan: of a run whose last two steps are displaced.
+        plan: of a run.
+        step: number of the step, counted back from the last, which is 0.
     """
-    last = _step(plan.ops[0][-1])
-    (ops, collective, tensor), ends = _begin(plan, last - 1), _begin(plan, last)
-    return replace(
-        plan,
-        ops=tuple(
-            row[: len(row) - end + first] for row, first, end in zip(plan.ops, ops, ends[0], strict=True)
-        ),
-        collectives=plan.collectives[: len(plan.collectives) - ends[1] + collective],
-        tensors=plan.tensors[: len(plan.tensors) - ends[2] + tensor],
-    )
-
-
-def _begin(plan: Plan, step: int) -> tuple[list[int], int, int]:
-    """The first op of each device in a step, and the first collective and tensor."""
-    ops = [bisect_left(row, step, key=_step) for row in plan.ops]
+    number = _step(plan.ops[0][-1]) - step
+    ops = [bisect_left(row, number, key=_step) for row in plan.ops]
     rows = (islice(row, first, None) for row, first in zip(plan.ops, ops, strict=True))
-    tensor = min(next((op.writes[0] for op in row if op.writes), len(plan.tensors)) for row in rows)
-    return ops, bisect_left(plan.collectives, tensor, key=lambda of: of.reads[0]), tensor
+    tensors = min(next((op.writes[0] for op in row if op.writes), len(plan.tensors)) for row in rows)
+    return *ops, bisect_left(plan.collectives, tensors, key=lambda of: of.reads[0]), tensors
 
 
 def _step(op: Op) -> int:
@@ -256,7 +247,7 @@ class _Writer:
         self.mail: dict[tuple[int, int | None], list[int]] = {}
         self.ends: list[list[int]] = [[] for _ in range(self.grid.positions)]
         self.passes: dict[tuple[int, int | None], _Pass] = {}
-        self.gathers: dict[int | None, list[tuple[tuple[int, ...], float]]] = {}
+        self.gathers: dict[int | None, list[tuple[tuple[int, ...], float, bool]]] = {}
 
     def write_pass(self, step: int, patch: int | None) -> None:
         """Append the way of one patch through all stages of all guidance groups, and what becomes of it."""
