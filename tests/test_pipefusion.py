@@ -14,7 +14,7 @@ from profiles.architectures.models import load_model
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
-from sim.outcomes.runs import run_point
+from sim.outcomes.runs import bound, rough_bound, run_point
 from sim.replay.engine import simulate
 from sim.replay.metrics import busy_s, idle_s
 from strategies.patching.pacing import paced_layers, stage_layers
@@ -235,6 +235,14 @@ def test_what_cannot_be_divided_is_refused_with_its_numbers(make):
         sampler, scenario = drawn(make, **rest)
         with pytest.raises(InfeasibleError, match=message):
             sampler.plan(scenario)
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 1, 2])
+def test_no_bound_is_above_a_run_however_many_steps_are_whole(warmup_steps):
+    workload = SamplingWorkload(4, 1024, 1024, steps=2, guidance="none")
+    scenario = SamplingScenario(load_model("pixart"), load_cluster("l40-pcie-8"), workload)
+    point = PipeFusion(patches=4, warmup_steps=warmup_steps)
+    assert max(rough_bound(point, scenario), bound(point, scenario)) <= run_point(point, scenario).latency_s
 
 
 def test_paced_layers_are_the_best_of_all_lists_and_leave_no_stage_empty():
