@@ -59,6 +59,14 @@ def placed(whose: str, positions: Any, degree: int) -> tuple[int, ...]:  # noqa:
         InputError: an entry is no position of the pipeline, or a position has no stage.
     """
     _check_listed(whose, positions, "positions")
+    try:
+        return _placed(whose, tuple(positions), degree)
+    except TypeError:  # what cannot be hashed is no position either, and is named
+        return _placed.__wrapped__(whose, positions, degree)
+
+
+@lru_cache(maxsize=256)
+def _placed(whose: str, positions: Sequence[Any], degree: int) -> tuple[int, ...]:
     known, entries = {at: at for at in range(degree)}, iter(positions)
     try:
         found = tuple([known[entry] for entry in entries])
