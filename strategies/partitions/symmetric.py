@@ -246,7 +246,8 @@ def _extended(reached: FloatArray, stages: FloatArray, combine: np.ufunc) -> Flo
 def _finite(table: FloatArray) -> list[slice | None]:
     """For each row of a table the part from its first finite value to its last; None where there is none."""
     finite = table < np.inf
-    spans = zip(finite.argmax(axis=1), finite[:, ::-1].argmax(axis=1), finite.any(axis=1), strict=True)
+    firsts, lasts = finite.argmax(axis=1).tolist(), finite[:, ::-1].argmax(axis=1).tolist()
+    spans = zip(firsts, lasts, np.logical_or.reduce(finite, axis=1), strict=True)
     return [slice(first, finite.shape[1] - last) if some else None for first, last, some in spans]
 
 
