@@ -185,7 +185,7 @@ class _ListScheduler:
 
     def _least_s(self) -> float:
         """Seconds that the order takes at least, by what each device has still to run, and what must follow that."""
-        ends_s = list(map(add, self.free_s, self.tails_s))
+        ends_s: list[float] = list(map(add, self.free_s, self.tails_s))
         for lane, keys, done in zip(self.lanes, self.keys, self.done, strict=True):
             ends_s[lane.device] += (len(keys) - done) * lane.duration_s
         return (1 - SUM_TOLERANCE) * max(ends_s)

@@ -236,8 +236,9 @@ class StageSearch:
         )
         gap = stages_between(edges, costs.sync_s - costs.backward_s) + costs.sync_latency_s
         shares = (1 - self_conditioning, stage, own[0]), (self_conditioning, conditioned, own[1])
-        weights, tables, counted = zip(*(of for of in shares if of[0] > 0), strict=True)
-        longest_s = known_longest(*counted[0], edges, num_stages) if len(counted) == 1 else None
+        counted = [of for of in shares if of[0] > 0]
+        weights, tables = tuple(of[0] for of in counted), [of[1] for of in counted]
+        longest_s = known_longest(*counted[0][2], edges, num_stages) if len(counted) == 1 else None
         return cls(num_stages, edges, stage, conditioned, gap, weights, (*tables, gap), longest_s)
 
     def pace(self, point: CostVector) -> float:

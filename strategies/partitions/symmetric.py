@@ -247,7 +247,7 @@ def _finite(table: FloatArray) -> list[slice | None]:
     """For each row of a table the part from its first finite value to its last; None where there is none."""
     finite = table < np.inf
     firsts, lasts = finite.argmax(axis=1).tolist(), finite[:, ::-1].argmax(axis=1).tolist()
-    spans = zip(firsts, lasts, finite.any(axis=1).tolist(), strict=True)
+    spans = zip(firsts, lasts, np.logical_or.reduce(finite, axis=1), strict=True)
     return [slice(first, finite.shape[1] - last) if some else None for first, last, some in spans]
 
 
