@@ -205,7 +205,7 @@ def doubled(found):
         case float():
             return 2 * found
         case list():
-            return [(group, 2 * size) for group, size in found]
+            return [(group, 2 * size, *rest) for group, size, *rest in found]
         case dict():
             return {key: doubled(value) for key, value in found.items()}
     return replace(found, summed_bytes=2 * found.summed_bytes)
