@@ -130,7 +130,8 @@ def test_the_optimizer_step_does_not_wait_for_work_that_no_bubble_took(scenario)
 def test_no_refinement_is_faster_than_where_frozen_layers_go_says(
     scenario, degree, micro_batches, fill, extra
 ):
-    strategy, there = pipe(degree, micro_batches, fill), scenario.with_extra_forward(extra)
+    there = scenario.with_extra_forward(extra)
+    strategy = replace(pipe(degree, micro_batches, fill), group_size=8 if extra else degree)
     unfilled, *complete = refinements(strategy, there)
     filled_s = strategy.filled_s(there, strategy.filling(there, unfilled))
     assert filled_s == periods.filled_s(strategy, there) <= min(trace.end_s for trace in complete)
