@@ -90,6 +90,10 @@ class BubbleFilling(Refining, Protocol):
         """
         ...
 
+    def filled_s(self, scenario: Scenario, filling: Filling) -> float:
+        """Seconds that no iteration can undercut in which frozen layers go there, however the last are spread."""
+        ...
+
 
 @runtime_checkable
 class Repeating(Protocol):

@@ -333,7 +333,7 @@ def test_bubbles_that_are_filled_one_after_the_other_are_replayed_whole(make):
 
 def test_a_period_that_is_filled_is_known_before_anything_is_refined(make, monkeypatch):
     scenario = scenario_of(make, slow_links(make), 240, UNEVEN_S, encoder_s=0.02)
-    monkeypatch.setattr(DiffusionPipe, "refine", None)
+    monkeypatch.setattr(DiffusionPipe, "refine", lambda *asked: pytest.fail("refined"))
     assert with_all_periods(point_of("diffusionpipe"), scenario) is None
 
 

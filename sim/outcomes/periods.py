@@ -305,6 +305,17 @@ def _refined(
     return trace, _measures(trace, period, network)
 
 
+def filled_s(strategy: BubbleFilling, scenario: Scenario) -> float:
+    """Seconds that no iteration can undercut whose frozen work has found its places; 0 where none looks for any."""
+    filling, found = None, _unrefined(strategy, scenario) if isinstance(strategy, Repeating) else None
+    if found is not None:
+        _, trace, period = found
+        filling = strategy.filling(scenario, trace, trace.end_s + period.left_out_s)
+    if found is None or (filling is not None and is_filled(filling, period)):
+        filling = strategy.filling(scenario, unrefined_trace(cast(Strategy, strategy), scenario))
+    return 0.0 if filling is None else strategy.filled_s(scenario, filling)
+
+
 def is_filled(filling: Filling, period: Period) -> bool:
     """Whether a bubble of a period is filled: alike ones, which are left out, might then be filled too."""
     starts_s = (filling.bubbles[layer.bubble].start_s for layer in filling.layers if layer.bubble is not None)

@@ -11,14 +11,17 @@ from sim.outcomes.contents import inputs_of
 from sim.outcomes.doubts import doubt_of
 from sim.outcomes.measures import Measures, expectation, in_turn, side_by_side, together_s
 from sim.outcomes.parts import Part, Variant, jobs, main_part, measured_parts, parts_by, parts_of, variants
+from sim.outcomes.periods import filled_s
 from sim.outcomes.phrases import OUT_OF_MEMORY, missing_memory
 from sim.outcomes.results import NamedTrace, Result, Source
 from sim.replay.engine import no_collection
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Op, Plan
+from strategies.scenario import Scenario
 from strategies.strategy import (
     AnyScenario,
     AnyStrategy,
+    BubbleFilling,
     Holding,
     MemoryBounded,
     Remarking,
@@ -52,31 +55,31 @@ def run_within(
     Raises:
         InfeasibleError: the point does not exist for the scenario.
     """
-    known_s = [] if known_s is None else known_s
-    occurring = variants(strategy, scenario)
+    known_s, parts = [] if known_s is None else known_s, list[Part]()
+    for seconds in _known_s(variants(strategy, scenario), parts):
+        known_s.append(seconds)
+        if seconds >= limit_s:
+            return seconds
+    return weigh(strategy, scenario, parts)
+
+
+def _known_s(occurring: Sequence[Variant], parts: list[Part]) -> Iterator[float]:
+    """Seconds that a point cannot undercut, as they become clear, while its parts are replayed and added to others."""
     least_s = [_bound_s(variant) for variant in occurring]
-    known_s.append(_together_s(occurring, least_s))
-    if known_s[-1] >= limit_s:
-        return known_s[-1]
+    yield _together_s(occurring, least_s)
     for number, variant in enumerate(occurring):
         for ordered_s in _ordered_s(variant):
             if ordered_s > least_s[number]:
                 least_s[number] = ordered_s
-                known_s.append(_together_s(occurring, least_s))
-            if known_s[-1] >= limit_s:
-                return known_s[-1]
-    parts: list[Part] = []
+                yield _together_s(occurring, least_s)
     for number, variant in enumerate(occurring):
-        if known_s[-1] >= limit_s:
-            return known_s[-1]
+        least_s[number] = max(least_s[number], _filled_s(variant))
+        yield _together_s(occurring, least_s)
         least_s[number] = 0.0
         for part in parts_of(variant):
             parts.append(part)
             least_s[number] += part.phase.times * part.duration_s
-            known_s.append(_together_s(occurring, least_s))
-            if known_s[-1] >= limit_s:
-                return known_s[-1]
-    return weigh(strategy, scenario, parts)
+            yield _together_s(occurring, least_s)
 
 
 def bound(strategy: AnyStrategy, scenario: AnyScenario) -> float:
@@ -105,6 +108,11 @@ def _bound_s(variant: Variant) -> float:
 def _ordered_s(variant: Variant) -> Iterator[float]:
     strategy = variant.strategy
     return strategy.ordered_s(variant.scenario) if isinstance(strategy, Searching) else iter(())
+
+
+def _filled_s(variant: Variant) -> float:
+    strategy, scenario = variant.strategy, variant.scenario
+    return filled_s(strategy, cast(Scenario, scenario)) if isinstance(strategy, BubbleFilling) else 0.0
 
 
 def _together_s(occurring: Sequence[Variant], seconds: Sequence[float]) -> float:

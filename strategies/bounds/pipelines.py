@@ -46,20 +46,12 @@ def pipeline_bound(
 
 def _pipeline_bound(layout: Layout, *, depth_first: bool, frozen_after: bool) -> float:
     stages, count, degree = layout.stages, layout.shape.micro_batches, layout.shape.degree
-    forward_s = np.array([stage.forward_s for stage in stages])
-    backward_s = np.array([stage.backward_s for stage in stages])
-    there_s = np.array([there.duration_s for there, _ in layout.hops])
-    back_s = np.array([back.duration_s for _, back in layout.hops])
+    forward_s, backward_s, there_s, back_s = _passes_s(layout)
     wire_s = np.array([there.wire_s for there, _ in layout.hops[:-1]])
     passes = 2 if layout.scenario.workload.extra_forward else 1
     head_s = _before(forward_s + there_s)
     tail_s = _before(backward_s + back_s)
-    work_s = count * (forward_s + backward_s)
-    own_s = head_s + (passes - 1) * count * forward_s + work_s
-    if depth_first:
-        extra_s = (passes - 1) * count * float(forward_s.max())
-        own_s = np.maximum(own_s, extra_s + _paced_s(forward_s, backward_s, there_s, back_s, count))
-    ends_s = np.maximum.accumulate((own_s + tail_s)[::-1])[::-1] - tail_s
+    ends_s = passed_s(layout, depth_first=depth_first)
     link_s = (head_s + forward_s)[:-1] + passes * count * wire_s + (tail_s + backward_s)[1:]
     after_s = [frozen_s(layout, p) if frozen_after else 0.0 for p in range(degree)]
     each_s = np.array([_step_s(layout, p, beside_s=after_s[p]) for p in range(degree)])
@@ -67,6 +59,32 @@ def _pipeline_bound(layout: Layout, *, depth_first: bool, frozen_after: bool) ->
     last_s = max(float(link_s.max(initial=0.0)), port_s) + float(each_s[0])
     summed_s = sums_end_s(layout, ends_s.tolist(), ends_s.tolist())
     return max(float((ends_s + each_s).max()), last_s, summed_s)
+
+
+def passed_s(layout: Layout, *, depth_first: bool = True) -> FloatArray:
+    """For each position of a linear pipeline the seconds before which it cannot have done its last backward.
+
+    Args: as of ``pipeline_bound``.
+    """
+    forward_s, backward_s, there_s, back_s = _passes_s(layout)
+    count, passes = layout.shape.micro_batches, 2 if layout.scenario.workload.extra_forward else 1
+    tail_s = _before(backward_s + back_s)
+    work_s = count * (forward_s + backward_s)
+    own_s = _before(forward_s + there_s) + (passes - 1) * count * forward_s + work_s
+    if depth_first:
+        extra_s = (passes - 1) * count * float(forward_s.max())
+        own_s = np.maximum(own_s, extra_s + _paced_s(forward_s, backward_s, there_s, back_s, count))
+    ends_s: FloatArray = np.maximum.accumulate((own_s + tail_s)[::-1])[::-1] - tail_s
+    return ends_s
+
+
+def _passes_s(layout: Layout) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """For each position the seconds of a forward, of a backward, and of the hops to the next position and back."""
+    forward_s = np.array([stage.forward_s for stage in layout.stages])
+    backward_s = np.array([stage.backward_s for stage in layout.stages])
+    there_s = np.array([there.duration_s for there, _ in layout.hops])
+    back_s = np.array([back.duration_s for _, back in layout.hops])
+    return forward_s, backward_s, there_s, back_s
 
 
 def _paced_s(

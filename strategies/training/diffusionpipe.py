@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 
 from profiles.checks import sum_in_order
 from strategies import parameters as fields
-from strategies.bounds.pipelines import pipeline_bound
+from strategies.bounds.pipelines import passed_s, pipeline_bound
 from strategies.bounds.two_way import two_way_bound, two_way_least_memory
 from strategies.orders.excerpts import Excerpt, Repeats
 from strategies.orders.named import one_forward_one_backward_order
@@ -125,6 +125,24 @@ class DiffusionPipe(LinearPipeline):
             bubbles, chains, layout.group_batch, shape.degree, shape.replicas, partial=self.fill == "partial"
         )
         return Filling(layers, bubbles, trace.starts)
+
+    def filled_s(self, scenario: Scenario, filling: Filling) -> float:
+        """Seconds that no iteration can undercut in which frozen layers go there, however the last are spread.
+
+        What no bubble took runs after a position's last backward, and at best lets all positions end together. 0 where
+        backbones run against one another.
+        """
+        if _is_cascaded(scenario):
+            return 0.0
+        layout, components = self.layout(scenario), scenario.costs.components
+        least_s = {i: components[i].least_forward_s_per_sample(layout.group_batch) for i in scenario.frozen}
+        rest_s = sum_in_order(
+            layer.samples * float(least_s[layer.component][layer.layer])
+            for layer in filling.layers
+            if layer.bubble is None
+        )
+        ends_s = sum_in_order([*passed_s(layout).tolist(), *map(layout.step_s, layout.trained_parameters)])
+        return ends_s / layout.shape.degree + rest_s / layout.shape.group_size
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
