@@ -235,7 +235,7 @@ def _keep(candidates: list[Asked], fixed: Mapping[str, Any]) -> list[Asked]:
 
 
 def groups(points: Iterable[Point]) -> list[list[Point]]:
-    """The points to be bounded, by what they share; groups of the longest orders first."""
+    """The points to be bounded, by what they share; the largest groups first, then those of the longest orders."""
     groups: dict[tuple[int, int], list[Point]] = {}
     for point in points:
         degree = getattr(point.strategy, "pipeline_degree", None) or 1
@@ -247,4 +247,5 @@ def groups(points: Iterable[Point]) -> list[list[Point]]:
             point.kind = "too many micro-batches"
         elif point.strategy is not None:
             groups.setdefault(shape, []).append(point)
-    return [groups[shape] for shape in sorted(groups, key=prod, reverse=True)]
+    shapes = sorted(groups, key=lambda shape: (len(groups[shape]), prod(shape)), reverse=True)
+    return [groups[shape] for shape in shapes]

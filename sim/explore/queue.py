@@ -87,7 +87,7 @@ class _Queue:
         self.known = {flag: Threshold(sweep.objective, sweep.top) for flag in (True, False)}
         for point in points:
             self.learn(point)
-        self.points = [point for point in points if point.status == "bounded"]
+        self.points = [point for point in points if point.status == "bounded" and self._matters(point)]
         self.under_way = deque[list[tuple[Point, Limited]]]()
         self._places = {id(point): place for place, point in enumerate(self.points)}
         self._leaders = set[int]()
