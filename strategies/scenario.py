@@ -131,7 +131,8 @@ class Scene(Generic[W]):
         if num_gpus == self.workload.num_gpus:
             return self
         return self.remember(
-            ("on", num_gpus), lambda: self._under(replace(self.workload, num_gpus=num_gpus), "costs")
+            ("on", num_gpus, self.workload),
+            lambda: self._under(replace(self.workload, num_gpus=num_gpus), "costs"),
         )
 
     def under(self, workload: W) -> Self:
@@ -184,7 +185,7 @@ class Scenario(Scene[TrainingWorkload]):
     """A model that is trained on a cluster under a workload; of the model, only what training needs.
 
     The model is as it is at the workload's resolution. What is kept with ``remember`` serves iterations with and
-    without the extra forward pass alike.
+    without the extra forward pass alike; scenarios that are kept go by the whole workload.
 
     Raises:
         InputError: the cluster is too small, the model has no costs on its devices or cannot have the resolution, or
@@ -335,7 +336,7 @@ class Scenario(Scene[TrainingWorkload]):
         def make() -> Scenario:
             return self._under(replace(self.workload, checkpointing=checkpointing), "costs")
 
-        return self.remember(("checkpointing", checkpointing), make)
+        return self.remember(("checkpointing", checkpointing, self.workload), make)
 
     def without_casts(self) -> "Scenario":
         """The scenario in which no pass casts weights; else layers take as long."""

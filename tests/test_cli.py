@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import pstats
 import re
 import signal
 import sqlite3
@@ -538,6 +539,14 @@ def test_a_shell_has_all_that_is_said_before_a_refusal():
     assert process.returncode == 2
     assert out.splitlines()[-1].startswith("points: 0 simulated, 0 bounded, ")
     assert err.startswith("sim: error: no point of the sweep is feasible")
+
+
+def test_a_profiler_that_looks_on_writes_down_what_it_found(tmp_path):
+    found = tmp_path / "profile"
+    profiled = [sys.executable, "-m", "cProfile", "-o", found, "-m", "sim", "run", "--strategy", "nope"]
+    process = subprocess.run(profiled, check=False, capture_output=True, text=True, timeout=300)
+    assert process.stderr.startswith("sim: error: ")
+    assert pstats.Stats(str(found)).total_calls > 0
 
 
 # Training as it is run

@@ -265,6 +265,20 @@ def test_devices_that_divide_a_decoder_exchange_rows_and_gather_the_image(gpus):
     assert part.trace.end_s < alone.trace.end_s
 
 
+def test_the_last_stage_and_those_after_it_divide_a_decoder_and_exchange_once_layers_are_divided():
+    scenario = pixart(4, vae_parallel=2, **PIXART_VAE)
+    parts = replay_parts(make_sampler("pipefusion", {"pipeline_degree": 4}), scenario)
+    plan = next(part for part in parts if part.phase.name == "decode").phase.plan
+    assert [device for device, ops in enumerate(plan.ops) if ops] == [0, 3]
+    decoder = scenario.decoders[0]
+    divided = seams(scenario, decoder)[whole_layers(scenario.model.components[decoder]) :]
+    assert Counter(of.operation for of in plan.collectives) == {
+        "send_recv": sum(seam.halos > 0 for seam in divided),
+        "all_reduce": sum(seam.norms > 0 for seam in divided),
+        "all_gather": 1,
+    }
+
+
 def test_no_more_devices_divide_a_decoder_than_there_are():
     with pytest.raises(InputError, match=r"vae_parallel is 64, must be at most gpus\(2\)"):
         pixart(2, vae_parallel=64, **PIXART_VAE)

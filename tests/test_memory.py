@@ -92,6 +92,16 @@ def test_a_stretch_that_comes_more_often_adds_to_what_is_held_in_it(make, reads,
     assert repeated_peak_memory_bytes(trace, 1.0, 3.0, 2).tolist() == [repeated]
 
 
+def test_a_stretch_that_adds_to_what_one_device_holds_adds_nothing_to_another(make):
+    rows = [
+        [make.op("0F0", 2.0, writes="q"), make.op("0F1", 2.0, "", "r"), make.op("0B0", 1.0, "q r")],
+        [make.op("1F0", 2.0, writes="s"), make.op("1B0", 1.0, "s")],
+    ]
+    trace = simulate(make.plan(rows, sizes={"q": 5.0, "r": 5.0, "s": 7.0}))
+    assert peak_memory_bytes(trace).tolist() == [10.0, 7.0]
+    assert repeated_peak_memory_bytes(trace, 2.5, 4.0, 3).tolist() == [10.0 + 3 * 5.0, 7.0]
+
+
 def test_what_a_collective_reads_lives_until_it_ends(make):
     cluster = make.cluster(make.link("nvswitch", bandwidth=1.0), devices_per_node=2)
     rows = [[make.op("0B0", 1.0, writes="g"), make.op("0O", 1.0, "r")]]

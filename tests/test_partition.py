@@ -350,6 +350,16 @@ def test_a_parameter_out_of_range_is_refused_with_its_value(arguments, message):
         optimal_partition(uniform(np.random.default_rng(0), 4), *arguments)
 
 
+@pytest.mark.parametrize("kind", [int, np.float32])
+def test_whole_numbers_and_short_floats_count_as_what_they_are(kind):
+    layers, cuts, none = np.array([4, 1, 2, 3]), np.array([1, 0, 2]), np.zeros(4)
+    expected = optimal_partition(
+        ChainCosts(layers * 1.0, layers * 2.0, cuts * 1.0, cuts * 1.0, none, 0.0), 2, 4
+    )
+    costs = (of.astype(kind) for of in (layers, 2 * layers, cuts, cuts, none))
+    assert optimal_partition(ChainCosts(*costs, 0.0), 2, 4) == expected
+
+
 def test_costs_of_unequal_length_are_a_programming_error():
     with pytest.raises(AssertionError):
         ChainCosts(np.ones(3), np.ones(3), np.ones(3), np.ones(2), np.ones(3), 0.0)

@@ -48,6 +48,12 @@ def test_a_stage_that_waits_for_the_last_message_is_late_and_one_that_is_busy_is
     assert least_seconds(busy[0], busy, 0, 1) == 1.0 + 0.25 + 4 * 3.0
 
 
+def test_a_host_that_falls_behind_holds_up_a_long_run_once_its_lead_is_gone():
+    whole, patch = PatchPass(5.0, 5.0, host_s=2.0), PatchPass(1.0, 1.0, host_s=2.0)
+    led = 40 * (5 - 2)  # rounds of a patch, in each of which the host loses a second of its lead
+    assert least_seconds([whole], [[patch]], 40, 200, ahead_s=1000.0) == 40 * 5.0 + led + (200 - led) * 2.0
+
+
 def test_one_stage_works_without_a_pause():
     assert least_seconds([ONE_S], [[PatchPass(0.25, 0.25)]] * 4, 2, 3) == 5.0
 

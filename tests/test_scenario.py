@@ -361,6 +361,21 @@ def test_the_iterations_of_both_kinds_share_what_is_kept_and_answer_as_if_they_d
                 assert [_bound(s, twin) for s in strategies] == [_bound(s, alone) for s in strategies]
 
 
+@pytest.mark.parametrize(
+    "derive",
+    [
+        lambda of: of.on(4),
+        lambda of: of.with_checkpointing("full"),
+        lambda of: of.with_batch(128),
+        lambda of: of.under(replace(of.workload, trainable="lora:16")),
+    ],
+)
+def test_what_derives_from_both_kinds_of_iterations_is_of_the_same_kind(derive):
+    without = training()
+    both = without, without.with_extra_forward(True)
+    assert [derive(of).workload.extra_forward for of in both] == [False, True]
+
+
 def _bound(strategy, scenario):
     try:
         return strategy.bound(scenario)

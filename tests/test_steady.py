@@ -76,6 +76,16 @@ DRAWN = {
 }
 
 
+def test_a_step_that_waits_for_a_message_of_one_that_is_not_steady_is_no_measure_of_others():
+    workload = SamplingWorkload(16, 1024, 1024, 39, guidance="batch")
+    scenario = SamplingScenario(load_model("mochi"), load_cluster("p4de"), workload)
+    sampler = make_sampler("hybrid", {"pipeline_degree": 4, "tensor_degree": 2, "ulysses_degree": 2})
+    parts, whole = (of(sampler, scenario) for of in (measured_parts, replay_parts))
+    assert main_part(parts).continued is not None
+    found, true = (weigh(sampler, scenario, own).expected for own in (parts, whole))
+    assert found.exposed_communication_s == pytest.approx(true.exposed_communication_s, rel=1e-9)
+
+
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_run_of_twenty_steps_is_continued_where_what_bounds_it_tells_when_it_is_steady(name):
     model, gpus, degrees = DRAWN[name]

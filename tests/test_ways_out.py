@@ -5,10 +5,12 @@ import re
 import pytest
 
 import sim
+from profiles.errors import InfeasibleError
 from sim.api import start_sweep
 from sim.cli.main import main
-from sim.explore.questions import Question
-from sim.explore.ways_out import RANK, example_of, needed_bytes, ways_out
+from sim.explore import questions
+from sim.explore.questions import Question, fits
+from sim.explore.ways_out import OTHERS, RANK, _of_strategies, example_of, needed_bytes, ways_out
 from strategies.scenario import Scenario
 
 TIGHT = {"gpus": 2, "batch_size": 2, "memory": "9GiB"}
@@ -187,3 +189,23 @@ def test_auto_shows_the_least_need_where_no_recomputation_makes_a_point_fit():
     assert found.options["checkpointing"] == "block"
     assert found.peak_memory_bytes < plain.peak_memory_bytes
     assert "auto took block, with which it lacks least" in found.source.remarks[0]
+
+
+def test_strategies_are_tried_by_what_they_need_with_recomputation():
+    """Without it PULSE would need least of FLUX."""
+    asked = start_sweep("flux-dev", gpus=8, strategy="ddp")
+    ways = list(_of_strategies(Question(asked.scenario, ["ddp"])))
+    assert [way.strategy for way in ways[:OTHERS]] == ["fsdp", "zero3"]
+
+
+def test_of_points_that_need_as_much_those_are_tried_that_are_replayed_soonest(monkeypatch):
+    tried = []
+
+    def refused(strategy, scenario):
+        tried.append(strategy.micro_batches)
+        raise InfeasibleError("it does not fit")
+
+    monkeypatch.setattr(questions, "run_point", refused)
+    asked = start_sweep("sd21", gpus=8, batch_size=64, strategy="1f1b")
+    assert not fits(Question(asked.scenario, ["1f1b"], {"pipeline_degree": 2}))
+    assert tried == [2, 4]

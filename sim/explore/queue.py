@@ -43,11 +43,11 @@ def bound_points(sweep: "Sweep", points: list[Point], desk: Desk, report: Report
 def _bounded(sweep: "Sweep", points: Iterable[Point], desk: Desk, *, rough: bool) -> Iterator[Point]:
     """Points, as they are bounded: together those of one degree and number of micro-batches, which share most work."""
     shared = groups(points)
-    alike: dict[Asked, list[Point]] = {}
+    same: dict[Asked, list[Point]] = {}
     for point in chain.from_iterable(shared):
-        alike.setdefault(_asked(sweep, [point])[0], []).append(point)
+        same.setdefault(_asked(sweep, [point])[0], []).append(point)
     for asked, bounds in desk.bounds([dict.fromkeys(_asked(sweep, group)) for group in shared], rough=rough):
-        for point in alike[asked]:
+        for point in same[asked]:
             take_bounds(point, bounds, sweep.scenario.cluster.device.memory_bytes)
             yield point
 

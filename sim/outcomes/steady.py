@@ -61,6 +61,10 @@ class _Items(NamedTuple):
         """Those of the last of the steps that are compared."""
         return range(max(0, self.end - steps * self.each), self.end)
 
+    def later(self) -> Self:
+        """Their likes in the next step."""
+        return self._replace(end=self.end + self.each)
+
 
 class _Cycle(NamedTuple):
     """What comes again with each step, or micro-batch."""
@@ -82,6 +86,12 @@ class _Cycle(NamedTuple):
         pairs = zip(_sizes(shorter), _sizes(longer), strict=True)
         *ops, collectives, tensors = [_Items(more - less, 2 * less - more) for less, more in pairs]
         return cls(tuple(ops), collectives, tensors)
+
+    def later(self) -> Self:
+        """The same one step later."""
+        return type(self)(
+            tuple([of.later() for of in self.ops]), self.collectives.later(), self.tensors.later()
+        )
 
 
 def _sizes(plan: Plan) -> list[int]:
@@ -119,18 +129,19 @@ def _one_lag_s(trace: Trace, lags_s: Sequence[float]) -> float | None:
 
 
 def _step(cycle: _Cycle, trace: Trace, network: Network) -> Measures:
-    """Measures of one step, the last that was compared; of its seconds those with compute alone.
+    """Measures of the last step of a trace; of its seconds those with compute alone.
 
-    Collectives of the step before may still run in it.
+    Its ops wait for messages of the step before, and collectives of that may still run in it. These two steps were
+    compared, none before them.
     """
     tensors = cycle.tensors.of_last(1)
     sent = (of.size_bytes for of in trace.wiring.transfers if of is not None and of.tensor in tensors)
     p2p_bytes = sum_in_order(sent) * trace.plan.placement.copies
-    return replace(_work(cycle, trace, network, 2), p2p_bytes=p2p_bytes)
+    return replace(_work(cycle.later(), trace, network, 2), p2p_bytes=p2p_bytes)
 
 
 def _work(cycle: _Cycle, trace: Trace, network: Network, alike: int) -> Measures:
-    """Measures of the ops and collectives of one step, the last that was compared, beside what is left of others."""
+    """Measures of the ops and collectives of one step, the last of a cycle, beside what is left of others."""
     ops = enumerate(items.of_last(1) for items in cycle.ops)
     window, last = (cycle.collectives.of_last(steps) for steps in (alike, 1))
     added_s = collective_s(trace, window) - collective_s(trace, window[: len(window) - len(last)])

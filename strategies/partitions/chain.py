@@ -140,7 +140,12 @@ def stage_table(values: FloatArray) -> FloatArray:
     Each sum runs from the stage's own first layer: equal layers then give equal sums wherever the stage lies,
     and ties stay ties, which differences of one prefix sum would blur.
     """
-    return _stage_table(values.tobytes())
+    return _stage_table(_packed(values))
+
+
+def _packed(values: FloatArray) -> bytes:
+    """The bytes of values as 64-bit floats, whatever numbers they are."""
+    return values.astype(np.float64, copy=False).tobytes()
 
 
 @lru_cache(maxsize=16)
@@ -187,7 +192,7 @@ def known_longest(
     layer_s: FloatArray, message_s: FloatArray, edges: IntArray, num_stages: int
 ) -> float | None:
     """The least possible longest stage where it is that of the layers alone: no message takes longer."""
-    longest_s = _least_longest(layer_s.tobytes(), edges.tobytes(), num_stages)
+    longest_s = _least_longest(_packed(layer_s), edges.tobytes(), num_stages)
     return longest_s if message_s.max(initial=0.0) <= longest_s else None
 
 
