@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C."""
 COLLECTED: Final = 100_000
-"""New objects after which garbage is looked for; little of what a command makes becomes any."""
+"""New objects after which Python looks for garbage; a command leaves little."""
 
 
 def _leave(_number: int, _frame: object) -> None:

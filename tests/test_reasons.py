@@ -325,7 +325,9 @@ def test_points_with_checkpointing_that_need_not_be_simulated_are_kept_apart():
 def test_a_better_one_that_was_not_looked_for_is_not_ruled_out(monkeypatch):
     monkeypatch.setattr("sim.report.started.TRIED", 0)
     sweep = sim.sweep(**FLUX, steps=20, workers=1)
-    assert best_of_each(sweep).left["xdit"] < 2.338  # what its best takes, which is not the last that was left
+    assert (
+        best_of_each(sweep).left["xdit"] < 2.338
+    )  # what its best takes, which is not the last that was left
     found = sweep.verdict.runnable
     assert found.unsure == ("xdit",)
     said = " ".join(str(sweep.verdict).replace("│", "").split())

@@ -69,9 +69,9 @@ def _lies_alike(group: Sequence[int], each: int, nodes: int) -> bool:
 
 
 def unfolded(phase: Phase) -> Phase:
-    """A phase whose plan has the ops and buffers of all devices for which others stand.
+    """The phase with a plan of all devices: those for which another stands have the ops and buffers of that one.
 
-    It says what lies where, and is none to be carried out: the ops of all read and write what those of one do.
+    The plan says what lies where and cannot be replayed: all these ops read and write the same tensors.
     """
     plan, standing_in = phase.plan, phase.standing_in
     if not standing_in:

@@ -161,7 +161,7 @@ class Pipeline:
         return forward_s, backward_s
 
     def _layer_times(self, component: int) -> tuple[FloatArray, FloatArray]:
-        """The same where nothing comes up."""
+        """The same without what blocks take to come up from the host."""
         costs, of = self.scenario.costs.components[component], (self.local_batch, self.share)
         forward_s, backward_s = costs.forward_s(*of), costs.backward_s(*of)
         if (checkpointing := self.scenario.workload.checkpointing) != "none":
