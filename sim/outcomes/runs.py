@@ -73,8 +73,9 @@ def _known_s(occurring: Sequence[Variant], parts: list[Part]) -> Iterator[float]
                 least_s[number] = ordered_s
                 yield _together_s(occurring, least_s)
     for number, variant in enumerate(occurring):
-        least_s[number] = max(least_s[number], _filled_s(variant))
-        yield _together_s(occurring, least_s)
+        if (filled := _filled_s(variant)) > least_s[number]:
+            least_s[number] = filled
+            yield _together_s(occurring, least_s)
         least_s[number] = 0.0
         for part in parts_of(variant):
             parts.append(part)
