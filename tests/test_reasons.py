@@ -288,6 +288,15 @@ def test_what_runs_in_less_than_the_best_says_by_what():
         assert f", {times} x the time{by}, runs in xdit" in " ".join(str(told).replace("│", "").split())
 
 
+def test_of_what_was_not_simulated_only_what_may_undercut_the_best_that_runs_makes_it_unsure(monkeypatch):
+    sweep = sim.sweep(**FLUX, steps=2, strategy="pipefusion", workers=1)
+    found = best_of_each(sweep)
+    (score,) = {point.score(sweep.objective) for point in found.best.values()}
+    left = {"quicker": 0.9 * score, "as quick": score, "slower": 1.1 * score}
+    monkeypatch.setattr("sim.report.started.best_of_each", lambda _: found._replace(left=left))
+    assert best_started(sweep, sweep.best_point()).unsure == ("quicker",)
+
+
 def test_the_best_that_runs_may_recompute_what_its_runtime_always_does():
     asked = {"model": "flux-dev", "cluster": "h100-nvlink-8", "gpus": 8, "strategy": "fsdp", "workers": 1}
     point = best_of_each(sim.sweep(**asked)).best["torchtitan"]
