@@ -1,6 +1,9 @@
 """Outputs: what cannot be written is refused before the work, and what is written is never half there."""
 
 import os
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from threading import Thread
 
@@ -150,3 +153,10 @@ def test_a_pipe_is_no_input_and_nobody_waits_for_it(tmp_path, monkeypatch, capsy
     os.mkfifo("pipe")
     assert main(words.split()) == 2
     assert capsys.readouterr().err == "sim: error: pipe: is not a regular file\n"
+
+
+@pytest.mark.parametrize("stderr", ["2>/dev/full", "2>&-"])
+def test_a_refusal_that_nobody_can_read_keeps_its_exit_code(stderr):
+    command = f"{shlex.quote(sys.executable)} -m sim run --model nope {stderr}"
+    refused = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stdout) == (2, "")

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -71,8 +72,9 @@ def flags_of(parser: argparse.ArgumentParser) -> list[str]:
 
 def guarded(program: str, run: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     """Run a command line; return 2 after one line for what the user can mend, 130 on Ctrl-C, else its exit code."""
-    if sys.stdout is None:  # closed by whoever started us
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  open until the process ends
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  until the process ends
     try:
         try:
             code = run(arguments)
@@ -84,17 +86,21 @@ def guarded(program: str, run: Callable[[Sequence[str]], int], arguments: Sequen
         print(end="", flush=True)
         return code
     except DiffusimError as error:
-        print(f"{program}: error: {one_line(error.flags or str(error))}", file=sys.stderr)
+        _say(f"{program}: error: {one_line(error.flags or str(error))}")
         return 2
     except KeyboardInterrupt:
-        print(f"{program}: interrupted", file=sys.stderr)
+        _say(f"{program}: interrupted")
         return 130
     except BrokenPipeError:  # whoever read the output has seen enough; the rest goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(
-            f"{program}: error: {one_line(where + (error.strerror or str(error)).lower())}", file=sys.stderr
-        )
+        _say(f"{program}: error: {one_line(where + (error.strerror or str(error)).lower())}")
         return 2
+
+
+def _say(line: str) -> None:
+    """Print a last line to stderr; one that is full does not change the exit code."""
+    with suppress(OSError):
+        print(line, file=sys.stderr)
