@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Generator, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, shown
@@ -14,6 +15,8 @@ EITHER: Final = (FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
 """Kinds of passes where each backward may come in two parts, or not."""
 ONCE: Final = ((FORWARD,), (BACKWARD, BACKWARD_INPUT), (BACKWARD, BACKWARD_WEIGHT))
 """Kinds of which each micro-batch has one pass at each stage."""
+
+_KIND: Final = attrgetter("kind")
 
 
 class _Work(NamedTuple):
@@ -122,7 +125,7 @@ def whole(
             _Work(stages, tuple([numbers[s] for s in stages]), kinds),
         )
         rows.append(own := _row(where, row, work))
-        if kinds == EITHER or not len(own) == len({*map(id, own)}) == len(_passes(work)):
+        if not _is_whole(own, work):
             _check_once(where, own, work)
     return tuple(rows)
 
@@ -168,6 +171,13 @@ def _broken(entry: object, work: _Work) -> str:
         return f"{said}, must be of kind {' or '.join(work.kinds)}{parts * (work.kinds == WHOLE)}"
     own = work.numbers[work.stages.index(entry.stage)]
     return f"{said}, must be of a micro-batch from {own.start} to {own.stop - 1}"
+
+
+def _is_whole(row: Sequence[StageAction], work: _Work) -> bool:
+    """Whether a row whose backwards come all in one part, or all in two, is seen at once to have each pass once."""
+    kinds = {*map(_KIND, row)}
+    passes = len(kinds) * sum(map(len, work.numbers))
+    return kinds in (set(WHOLE), set(SPLIT)) and len(row) == len({*map(id, row)}) == passes
 
 
 def _check_once(where: str, row: Sequence[StageAction], work: _Work) -> None:
