@@ -170,6 +170,11 @@ def test_a_full_device_holds_what_its_order_says(make):
     assert 9000 < strategy.held_bytes(scenario) <= peak
     fitting = make.scenario(make.model(unet), make.cluster(memory_bytes=peak), 4, 16)
     assert strategy.held_bytes(fitting) == pytest.approx(peak, abs=10)  # hidden states come on top
+    short = make.scenario(make.model(unet), make.cluster(memory_bytes=0.999 * peak), 4, 16)
+    exact = make.scenario(make.model(unet), make.cluster(memory_bytes=strategy.held_bytes(short)), 4, 16)
+    assert strategy.held_bytes(exact) == strategy.held_bytes(
+        fitting
+    )  # what just fits is asked for its whole order
     roomy = make.scenario(make.model(unet), make.cluster(), 4, 16)
     assert strategy.held_bytes(roomy) == strategy.least_memory_bytes(roomy)
 
