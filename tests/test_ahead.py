@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from sim.replay.ahead import Ahead, reaches
 from sim.replay.engine import simulate
+from strategies.plans.placement import Placement
 from strategies.plans.wiring import wire
 from strategies.registry import make_strategy
 
@@ -62,6 +63,25 @@ def test_running_ahead_changes_no_bit(
     plan = strategy.plan(scenario)
     with pytest.MonkeyPatch.context() as patch:
         assert same(*replays(plan, patch))
+
+
+def test_who_sleeps_until_a_message_goes_on_after_all_that_was_due_when_it_was_sent(make, monkeypatch):
+    # Positions 1 and 2 come to the card of their node at once; 2 began before 1, whom position 0 had woken.
+    cluster = make.cluster(make.link("nvswitch"), make.link("nic", bandwidth=1.0), devices_per_node=4)
+    rows = [
+        [make.op("0F0", 1.0, writes="a")],
+        [make.op("1F0", 1.0, "a", "b")],
+        [make.op("2F0", 1.0), make.op("2F1", 1.0, writes="c")],
+        [],
+        [make.op("4F0", 1.0, "b")],
+        [make.op("5F0", 1.0, "c")],
+        [],
+        [],
+    ]
+    plan = make.plan(rows, placement=Placement(cluster, 8, 8, 8), sizes={"b": 1.0, "c": 1.0})
+    ahead, alone = replays(plan, monkeypatch)
+    assert same(ahead, alone)
+    assert [ahead.starts[receiver] for receiver in (4, 5)] == [[4.0], [3.0]]
 
 
 def test_without_collectives_devices_run_to_the_end(make):

@@ -14,6 +14,7 @@ from sim.outcomes.parts import replay
 from sim.outcomes.runs import run_within
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
+from sim.replay.metrics import bubbles
 from strategies.plans.actions import FrozenAction
 from strategies.plans.network import network_of
 from strategies.plans.plan import Filling
@@ -114,6 +115,22 @@ def test_neighbours_that_replay_one_unfilled_plan_make_one_task(monkeypatch):
     for first, *others in simulated:
         assert all(replace(other, fill=first.fill) == first for other in others)
     assert {len(points) for points in simulated} == {1, 2}
+
+
+def test_bubbles_are_those_of_the_trace_that_is_asked_about_not_of_one_that_starts_alike(scenario):
+    strategy = pipe(2, 4, "partial")
+    trace = replay(replace(strategy, fill="none"), scenario)
+    early = replace(
+        trace,
+        ends=[
+            [(own[0] + start[0]) / 2, *own[1:]] for start, own in zip(trace.starts, trace.ends, strict=True)
+        ],
+    )
+    late = replace(trace, end_s=trace.end_s + 1)
+    for other in (trace, early, trace, late, early):
+        found = strategy.filling(scenario, other)
+        assert found.bubbles == bubbles(other)
+        assert found.layers == strategy.filling(replace(scenario), other).layers
 
 
 def test_the_optimizer_step_does_not_wait_for_work_that_no_bubble_took(scenario):

@@ -8,6 +8,8 @@ from profiles.architectures.models import load_model
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from profiles.units import MIB
+from sim.explore.answers import answer_of
+from sim.explore.points import Asked
 from sim.outcomes.parts import replay
 from sim.outcomes.runs import run_point, run_within
 from sim.replay.engine import simulate
@@ -170,8 +172,22 @@ def test_a_full_device_holds_what_its_order_says(make):
     assert 9000 < strategy.held_bytes(scenario) <= peak
     fitting = make.scenario(make.model(unet), make.cluster(memory_bytes=peak), 4, 16)
     assert strategy.held_bytes(fitting) == pytest.approx(peak, abs=10)  # hidden states come on top
+    short = make.scenario(make.model(unet), make.cluster(memory_bytes=0.999 * peak), 4, 16)
+    exact = make.scenario(make.model(unet), make.cluster(memory_bytes=strategy.held_bytes(short)), 4, 16)
+    assert strategy.held_bytes(exact) == strategy.held_bytes(
+        fitting
+    )  # what just fits is asked for its whole order
     roomy = make.scenario(make.model(unet), make.cluster(), 4, 16)
     assert strategy.held_bytes(roomy) == strategy.least_memory_bytes(roomy)
+
+
+def test_what_lacks_memory_by_its_order_alone_is_refused_before_any_replay(make):
+    scenario = make.scenario(
+        make.model(dense(make, 8, saved_bytes=1000.0)), make.cluster(memory_bytes=9000.0), 4, 16
+    )
+    assert Pulse(4, 16).least_memory_bytes(scenario) < 9000
+    found = answer_of(Asked(Pulse(4, 16), 4), scenario, inf)
+    assert (found.known_s, type(found.end)) == ((), InfeasibleError)
 
 
 @pytest.mark.parametrize(

@@ -345,6 +345,20 @@ def test_a_better_one_that_was_not_looked_for_is_not_ruled_out(monkeypatch):
     assert sweep.verdict.to_json()["runnable"]["unsure"] == ["xdit"]
 
 
+def test_what_is_ruled_out_once_it_is_bounded_in_full_is_not_simulated(monkeypatch):
+    sweep = sim.sweep(**FLUX, steps=2, workers=1)
+    monkeypatch.setattr("sim.report.started.TRIED", 0)
+    assert best_of_each(sweep).left == {}
+
+
+def test_by_memory_the_best_that_runs_ties_where_it_is_the_best_under_another_name():
+    asked = {"gpus": 4, "batch_size": 64, "frozen": "cached", "objective": "memory", "workers": 1}
+    found = sim.sweep("sd21", strategy="diffusionpipe,1f1b", **asked).verdict
+    assert (found.best.strategy, found.runnable.result.strategy) == ("diffusionpipe", "1f1b")
+    assert found.best.times == found.runnable.result.times
+    assert found.runnable.tie
+
+
 def test_a_vae_on_all_gpus_is_offered_where_one_is_included():
     given = {"gpus": 4, "resolution": 1024, "strategy": "ulysses", "workers": 1, "steps": 4}
     sweep = sim.sweep("pixart", "a100-nvlink-8", include="all", **given)

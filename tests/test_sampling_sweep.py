@@ -137,6 +137,34 @@ def test_no_bound_of_a_hybrid_exceeds_its_simulation_where_switches_are_shared(
     assert sampler.bound(scenario) <= run_point(sampler, scenario).latency_s
 
 
+@pytest.mark.parametrize(
+    ("per_node", "gpus", "degrees", "wire", "switch"),
+    [
+        (
+            9,
+            36,
+            (6, 6, 1, 2),
+            (1e4, 1.0, 1e4),
+            (3, 1e6, 1e5),
+        ),  # some of a stage send to their own node, some do not
+        (3, 12, (2, 3, 2, 1), (1e6, 0.1, 1e6), (1, 1e4, 1e5)),  # of a stage's groups one lies in two nodes
+    ],
+)
+def test_no_bound_of_a_hybrid_exceeds_its_simulation_where_nodes_end_within_teams(
+    make, per_node, gpus, degrees, wire, switch
+):
+    (bandwidth, latency_s, between), (size, switch_bandwidth, host_bandwidth) = wire, switch
+    rates = {"switch_bandwidth_bytes_per_s": switch_bandwidth, "host_bandwidth_bytes_per_s": host_bandwidth}
+    inside = make.link("pcie", bandwidth, latency_s, switch_size=size, **rates)
+    cluster = make.cluster(inside, make.link("nic", between, 0.001, 0.01), devices_per_node=per_node)
+    pipeline, ulysses, tensor, steps = degrees
+    model = equal_blocks_transformer(pipeline, 0.2, text_tokens=32, heads=24)
+    scenario = make.sampling(model, cluster, num_gpus=gpus, steps=steps)
+    asked = {"pipeline_degree": pipeline, "ulysses_degree": ulysses, "tensor_degree": tensor}
+    sampler = make_sampler("hybrid", {**asked, "patches": 2 if steps == 1 else 1, "warmup_steps": 2 - steps})
+    assert sampler.bound(scenario) <= run_point(sampler, scenario).latency_s
+
+
 @pytest.mark.parametrize(("ulysses", "tensor", "patches"), [(1, 8, 2), (8, 1, 4), (2, 4, 2)])
 def test_the_bound_of_a_pipeline_knows_that_messages_of_a_team_share_its_nodes_port(ulysses, tensor, patches):
     degrees = {"ulysses_degree": ulysses, "tensor_degree": tensor, "pipeline_degree": 2, "patches": patches}

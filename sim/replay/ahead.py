@@ -136,10 +136,10 @@ class Ahead:
 def reaches(wiring: Wiring) -> list[int] | None:
     """For each device the ops that may end before any collective can start; None where the engine must do it all.
 
-    It must where messages block, receives are posted, hosts dispatch, or a collective waits for nothing.
+    It must where receives are posted, as by messages that block, hosts dispatch, or a collective waits for nothing.
     """
     plan = wiring.plan
-    if plan.blocking or any(wiring.posted) or not all(wiring.collective_waits):
+    if any(wiring.posted) or not all(wiring.collective_waits):
         return None
     read = {slot for slots in wiring.collective_waits for slot in slots}
     found = []

@@ -86,7 +86,7 @@ def best_of_each(sweep: Sweep) -> Started:
         worst = max((found[name].score(objective) if name in found else inf for name in names), default=0.0)
         if least >= worst:
             continue
-        if point.rough and point.result is None and sweep.scenario.task == "sample":
+        if point.rough and point.result is None:
             point = _bounded_in_full(point, sweep)
             heappush(queue, (_least(point, objective), number, point))
             continue
