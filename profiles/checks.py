@@ -1,6 +1,6 @@
 """Rules that values keep however they are made; each refusal names the value's owner, its field and the rule.
 
-One more rule: a sum of floats is the same on every Python (``sum_in_order``).
+``sum_in_order`` is here too: a sum of floats that is the same on every Python.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -14,10 +14,10 @@ from profiles.errors import InputError, shown
 
 
 def check_numbers(owner: str, **values: float) -> None:
-    """Refuse what is no finite number that is at least 0.
+    """Refuse anything but finite numbers of at least 0.
 
     Raises:
-        InputError: a value is not.
+        InputError: a value is something else.
     """
     for key, value in values.items():
         _check_real(owner, key, value)
@@ -28,10 +28,10 @@ def check_numbers(owner: str, **values: float) -> None:
 
 
 def check_positive(owner: str, *, most: float = inf, **values: float) -> None:
-    """Refuse what is no number above 0; infinity passes where there is no ``most``.
+    """Refuse anything but numbers above 0; infinity passes where there is no ``most``.
 
     Raises:
-        InputError: a value is not.
+        InputError: a value is something else, or above ``most``.
     """
     for key, value in values.items():
         _check_real(owner, key, value)
@@ -47,10 +47,10 @@ def _check_real(owner: str, key: str, value: object) -> None:
 
 
 def check_counts(owner: str, *, least: int = 0, **values: int) -> None:
-    """Refuse what is no integer of at least ``least``.
+    """Refuse anything but integers of at least ``least``.
 
     Raises:
-        InputError: a value is not.
+        InputError: a value is something else.
     """
     for key, value in values.items():
         if isinstance(value, bool) or not isinstance(value, Integral):
@@ -60,12 +60,12 @@ def check_counts(owner: str, *, least: int = 0, **values: int) -> None:
 
 
 def is_one_of(value: object, *words: str) -> bool:
-    """Whether a value is one of some words; arrays, which compare with each word at once, are none."""
+    """Whether a value is one of some words; anything but a string is not (an array would compare by element)."""
     return isinstance(value, str) and value in words
 
 
 def check_choice(owner: str, key: str, value: str, choices: Sequence[str]) -> None:
-    """Refuse what is none of the choices.
+    """Refuse a value that is not among the choices.
 
     Raises:
         InputError: it is not.
@@ -75,10 +75,10 @@ def check_choice(owner: str, key: str, value: str, choices: Sequence[str]) -> No
 
 
 def check_index(owner: str, key: str, value: int, count: int, of: str) -> None:
-    """Refuse what is no index into ``count`` things.
+    """Refuse anything but an index into ``count`` things; ``of`` says what is counted.
 
     Raises:
-        InputError: it is not.
+        InputError: it is something else.
     """
     check_counts(owner, **{key: value})
     if value >= count:
@@ -86,10 +86,10 @@ def check_index(owner: str, key: str, value: int, count: int, of: str) -> None:
 
 
 def check_tuples(owner: str, **values: object) -> None:
-    """Refuse what could change inside a frozen value.
+    """Refuse anything but tuples, as it could change inside a frozen value.
 
     Raises:
-        InputError: it is no tuple.
+        InputError: a value is something else.
     """
     for key, value in values.items():
         if not isinstance(value, tuple):
@@ -97,10 +97,10 @@ def check_tuples(owner: str, **values: object) -> None:
 
 
 def check_distinct(owner: str, key: str, values: Iterable[Hashable]) -> None:
-    """Refuse what stands twice.
+    """Refuse values that are not distinct.
 
     Raises:
-        InputError: something does.
+        InputError: one stands twice.
     """
     seen: set[Hashable] = set()
     for value in values:
@@ -110,7 +110,7 @@ def check_distinct(owner: str, key: str, values: Iterable[Hashable]) -> None:
 
 
 def check_name(owner: str, name: object) -> None:
-    """Refuse what is neither a name nor a path.
+    """Refuse anything but a name or a path.
 
     Raises:
         InputError: it is something else, empty, or holds control characters, which would reach every table.
@@ -122,8 +122,8 @@ def check_name(owner: str, name: object) -> None:
 
 
 def sum_in_order(values: Iterable[float]) -> float:
-    """The sum from left to right, each step rounded; 0 of nothing.
+    """The sum from left to right, each step rounded; 0 for no values.
 
-    The builtin's last digits depend on the version: since Python 3.12 it carries what rounding drops along.
+    The last digits of the builtin ``sum`` depend on the version: since Python 3.12 it compensates for rounding.
     """
     return reduce(add, values, 0)

@@ -12,22 +12,22 @@ from typing import Final
 from warnings import warn
 
 LONGEST: Final = 80
-"""Characters of a value that a message shows; of longer ones beginning and end."""
+"""Most characters of a value that a message shows; of a longer one, its beginning and its end."""
 
 
 SURE: Final = 0.8
-"""Likeness of names from which on one is the other mistyped, so that nobody needs a list of all."""
+"""Similarity (1: equal) from which one name counts as the other mistyped, so that no list of all is needed."""
 
 
 BEGUN: Final = 4
-"""Letters of a name from which on the only one that begins with them is meant."""
+"""Fewest letters that stand for the one name that begins with them."""
 
 
 class DiffusimError(Exception):
     """Anything the user can mend; its text is one line.
 
     Attributes:
-        flags: the text with flags of the command line, where it speaks of parameters.
+        flags: the text with flags of the command line in place of parameters; None where it names none.
     """
 
     flags: str | None = None
@@ -38,15 +38,15 @@ class DiffusimWarning(UserWarning):
 
 
 class DiffusimNote(DiffusimWarning):
-    """Something that was taken in another way than it was written, as other names are."""
+    """Input that was taken for something else than was written, such as an alias."""
 
 
 OWN: Final = ("profiles", "strategies", "sim", "validate", "contextlib", "functools")
-"""Packages whose lines a warning is not about: ours, and what our functions are wrapped in."""
+"""Packages at whose lines no warning points: ours, and those that wrap our functions."""
 
 
 def warn_caller(words: str, category: type[DiffusimWarning]) -> None:
-    """Warn at the line of the first caller that is not of this project, as a user's script or notebook."""
+    """Warn at the line of the first caller outside this project, such as a user's script or notebook."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OWN:
         frame, level = frame.f_back, level + 1
@@ -63,7 +63,7 @@ def wrong(name: str, problem: str, flag: str | None = None) -> InputError:
     Args:
         name: of the parameter or field.
         problem: its value and the rule.
-        flag: without dashes in front, where it is not the name.
+        flag: without leading dashes, where it differs from the name.
     """
     error = InputError(f"{name} {problem}")
     error.flags = f"--{(flag or name).replace('_', '-')} {problem}"
@@ -71,14 +71,14 @@ def wrong(name: str, problem: str, flag: str | None = None) -> InputError:
 
 
 def shown(value: object) -> str:
-    """A value as a message shows it: words in quotes, control characters escaped, the middle of long ones left out."""
+    """A value as a message shows it: text in quotes, control characters escaped, the middle of a long one left out."""
     words = f"'{_escaped(value)}'" if isinstance(value, str) else _escaped(_repr(value))
     half = LONGEST // 2
     return words if len(words) <= LONGEST else f"{words[:half]} ... {words[-half:]}"
 
 
 def _repr(value: object) -> str:
-    """What Python shows of a value; whole numbers can be too long for it, and objects of a user's own can refuse."""
+    """The repr of a value, or what it is: an integer can be too long for Python, and a user's object can raise."""
     try:
         return repr(value)
     except Exception:
@@ -89,24 +89,24 @@ def _repr(value: object) -> str:
 
 
 def one_line(text: str, longest: int = 2000) -> str:
-    """A message as one line that a terminal prints as it is; what is too long for one loses its middle."""
+    """A message as one line of printable characters; its middle is left out beyond ``longest``."""
     line = _escaped(" ".join(text.split()))
     half = longest // 2
     return line if len(line) <= longest else f"{line[:half]} ... {line[-half:]}"
 
 
 def _escaped(text: str) -> str:
-    r"""A text with its control characters, and what else no terminal prints, as ``\x1b``."""
+    r"""A text whose unprintable characters are escaped, as ``\x1b``."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def near(name: str, known: Iterable[str], least: float = 0.7) -> str:
-    """The question whether one of the names known, or what it stands for in a mapping, was meant.
+    """The question whether a known name was meant; empty where none is similar.
 
-    It is empty where none is like the name: by ``least`` or more, of 1 for the same name, or as the only one that
-    begins with it. Of names that are as like it, that is meant which begins with more of its letters.
+    A known name is similar by ``least`` or more (1: equal), or if it alone begins with ``name``. Of equally similar
+    ones, that with more of the same first letters is meant. Of a mapping, the question names the value.
     """
     from difflib import SequenceMatcher, get_close_matches  # takes long, and only errors need it
 
@@ -123,18 +123,18 @@ def near(name: str, known: Iterable[str], least: float = 0.7) -> str:
 
 
 def _begun_alike(one: str, other: str) -> int:
-    """The letters with which both names begin."""
+    """Number of first letters that two names share."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def near_or_all(name: str, known: Sequence[str]) -> str:
-    """The question whether a name was meant that is very like one; of others the names to choose from, too."""
+    """The question whether a known name was meant, and all names to choose from where none is very similar."""
     sure = near(name, known, SURE).rstrip()
     return sure or f"{near(name, known)}choose from {', '.join(known)}"
 
 
 def counted(number: int, thing: str, things: str = "") -> str:
-    """A number of things in words: 1 GPU, 8 GPUs; ``things`` is the plural where it is not with an s."""
+    """A number of things in words: 1 GPU, 8 GPUs; ``things`` is the plural where that is not formed with an s."""
     return f"{number} {thing if number == 1 else things or f'{thing}s'}"
 
 

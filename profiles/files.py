@@ -22,18 +22,18 @@ MIN_POSITIVE: Final = 1e-9
 MAX_BYTES: Final = 2**25
 """No file is longer, so that what it holds can be read in seconds."""
 MAX_ROWS: Final = 100_000
-"""No table has more rows, likewise."""
+"""No table has more rows, for the same reason."""
 MAX_LINE: Final = 200
-"""Characters of a name or a title at most: they stand in tables."""
+"""Most characters of a name or a title, as they stand in tables."""
 MAX_TEXT: Final = 10_000
-"""Characters of any other text at most."""
+"""Most characters of any other text."""
 
 
 def read_text(path: Path) -> str:
     """The UTF-8 text of a file.
 
     Raises:
-        InputError: the file is missing, a folder, unreadable or not text.
+        InputError: the file is missing, a folder, unreadable, too long or not text.
     """
     try:
         check_regular(path)
@@ -52,7 +52,7 @@ def read_text(path: Path) -> str:
 
 
 def check_regular(path: Path) -> None:
-    """Refuse a pipe or a device, which whoever opens it may wait for, and what can be no path.
+    """Refuse a pipe or a device, as opening it may block, and a text that cannot be a path.
 
     Raises:
         InputError: it is one.
@@ -64,7 +64,7 @@ def check_regular(path: Path) -> None:
 
 
 def read_json(path: Path, **rules: Any) -> Any:
-    """The value that a JSON file holds; ``rules`` are those of ``json.loads``, which may raise a ValueError.
+    """The value that a JSON file holds; ``rules`` go to ``json.loads``, and may raise a ValueError.
 
     Raises:
         InputError: the file cannot be read or is not JSON.
@@ -80,7 +80,7 @@ def read_json(path: Path, **rules: Any) -> Any:
 
 
 def naming_file(read: Callable[[Path], T]) -> Callable[[Path], T]:
-    """Let what reads a file name it also where only the value that it makes refuses what stands there."""
+    """Let a reader's errors name the file, also where the value that is made from it raises them."""
 
     @wraps(read)
     def call(path: Path) -> T:
@@ -182,7 +182,7 @@ class Table:
         return list(self._values)
 
     def values(self) -> Mapping[str, Any]:
-        """All values of the table by key, as they are, for who knows no keys."""
+        """All values of the table by key, unchecked."""
         return self._values
 
     def _get(self, key: str, default: Any) -> Any:
@@ -356,7 +356,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
 
     Raises:
         InputError: the file cannot be read, columns are missing, unknown, doubled or out of order, a row has
-            too few or too many cells.
+            too few or too many cells, or there are too many rows.
     """
     reader = csv.reader(read_text(path).splitlines(), strict=True)
     try:

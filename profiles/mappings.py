@@ -1,4 +1,4 @@
-"""Mappings that are values: nobody can change them, and they travel to other processes."""
+"""Mappings that are values: they cannot be changed, and can be hashed and pickled."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
@@ -8,7 +8,7 @@ V = TypeVar("V")
 
 
 class FrozenMapping(Mapping[K, V]):
-    """A mapping that stays what it was made of."""
+    """An immutable mapping."""
 
     __slots__ = ("_items",)
 

@@ -1,6 +1,6 @@
-"""Names: of models, clusters, devices, stacks and strategies; what else they are called, and what was meant.
+"""Names of models, clusters, devices, stacks and strategies, and which of them was meant.
 
-Other names stand in ``aliases.toml``. They are told when they are used, and never hide a name or a path.
+Aliases stand in ``aliases.toml``. Whoever uses one is told so, and none hides a name or a path.
 """
 
 import tomllib
@@ -13,25 +13,27 @@ from profiles.errors import DiffusimNote, InputError, near, shown, warn_caller
 from profiles.files import path_kind
 
 STRATEGY: Final = "strategy"
-"""The kind whose things are no files."""
+"""The one kind that is not read from files."""
 ALIASES: Final = Path(__file__).parent / "aliases.toml"
 
 
 @cache
 def aliases(kind: str) -> dict[str, str]:
-    """Other names of the things of a kind, ``model`` to ``strategy``, and the names they stand for."""
+    """The aliases of a kind, ``model`` to ``strategy``, with the names that they stand for."""
     found: dict[str, dict[str, str]] = tomllib.loads(ALIASES.read_text(encoding="utf-8"))
     return found[kind]
 
 
 def known_name(kind: str, name: str, known: Iterable[str], *, silent: bool = False) -> str | None:
-    """The name that is meant: itself, in small letters, or what it is another name of; None where nothing is.
+    """The known name that is meant: ``name`` itself, in lower case, or what it is an alias of; None if there is none.
+
+    A path that exists comes before the latter two.
 
     Args:
         kind: ``model``, ``cluster``, ``device``, ``stack`` or ``strategy``.
         name: as it was given.
         known: the names there are.
-        silent: say nothing of another name.
+        silent: whether to give no note where another name was meant.
     """
     there, small = list(known), name.casefold()
     if name in there:

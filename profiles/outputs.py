@@ -1,4 +1,4 @@
-"""Outputs: files that can be written, refused before the work where they cannot; and written whole or not at all."""
+"""Output files: refused before the work where they cannot be written, and written whole or not at all."""
 
 import os
 import stat
@@ -12,9 +12,9 @@ from typing import Final
 from profiles.errors import InputError
 
 _numbers: Final = count()
-"""Of files written by this process, several at a time."""
+"""Tells apart the files that this process writes at the same time."""
 _kept_open: Final[list[int]] = []
-"""Pipes whose readers would take it for the end if they were closed before they are written to."""
+"""Pipes that stay open: if one were closed before it is written to, its reader would see its end."""
 
 
 def check_writable(flag: str, path: Path) -> None:
@@ -44,7 +44,7 @@ def check_writable(flag: str, path: Path) -> None:
 
 
 def _check_made(flag: str, path: Path, folder: Path) -> None:
-    """Refuse a file beside which none can be made, as where a folder is the kernel's: what permissions do not tell."""
+    """Refuse a file beside which none can be made although permissions allow it, as in ``/proc``."""
     try:
         with NamedTemporaryFile(dir=folder, prefix=".sim-"):
             pass
@@ -54,7 +54,7 @@ def _check_made(flag: str, path: Path, folder: Path) -> None:
 
 
 def _check_read(flag: str, path: Path) -> None:
-    """Refuse a pipe that nobody reads: whoever opened it would wait for ever."""
+    """Refuse a pipe that nobody reads: opening it would block for ever."""
     try:
         _kept_open.append(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
     except OSError:
@@ -68,7 +68,11 @@ def _swallows(path: Path) -> bool:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A file to write in place of another, which it replaces at the end; so nobody ever sees half of it."""
+    """A file to write, which replaces ``path`` at the end, so that nobody ever sees half of it.
+
+    Raises:
+        InputError: it cannot be written.
+    """
     target = path.resolve()
     if target.exists() and not target.is_file():  # a pipe or a device
         yield path

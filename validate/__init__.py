@@ -1,7 +1,7 @@
 """Is it true? Closed forms, published measurements and real runs, held against the simulator.
 
-Runs from the checkout, as ``python -m validate``. What a notebook needs to measure, fit and predict stands here by
-name, and is imported when it is first asked for.
+Runs from the checkout, as ``python -m validate``. The names that a notebook needs to measure, fit and predict stand
+here, and are imported when first used.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Points: what the simulator says of a strategy or a sampler; the one door to it of all that is compared with it."""
+"""Points: simulated strategies and samplers, for everything that is compared with the simulator."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -34,7 +34,7 @@ def scenario(
     stack: str | Stack = DEFAULT_STACK,
     **options: Any,  # noqa: ANN401  those of a workload
 ) -> Scenario:
-    """What is trained where, by names or with model and cluster at hand."""
+    """The scenario of a training run; model, cluster and stack by name or as objects."""
     return Scenario(
         *_there(model, cluster), TrainingWorkload(num_gpus, batch_size, **options), stack=_loaded(stack)
     )
@@ -50,7 +50,7 @@ def drawing(
     guidance: str,
     stack: str | Stack = DEFAULT_STACK,
 ) -> SamplingScenario:
-    """What is drawn where, likewise; the size is height and width in pixels."""
+    """The scenario of sampling, likewise; the size is height and width in pixels."""
     workload = SamplingWorkload(num_gpus, *size, steps, guidance)
     return SamplingScenario(*_there(model, cluster), workload, stack=_loaded(stack))
 
@@ -104,12 +104,12 @@ def drawn_at_once(name: str, point: SamplingScenario, **asked: Any) -> Trace:  #
 
 
 def candidates(name: str, point: SamplingScenario) -> Sequence[Sampler]:
-    """The points of a sampler."""
+    """The points of a sampler in a scenario."""
     return list(all_samplers()[name].candidates(point))
 
 
 def forward_bytes(trace: Trace) -> float:
-    """Bytes of all GPUs' messages that are no gradients."""
+    """Bytes of all GPUs' messages that carry no gradients."""
     messages = [transfer for transfer in trace.wiring.transfers if transfer is not None]
     sizes = [(one.size_bytes, "gradient" in trace.plan.tensors[one.tensor].role) for one in messages]
     share = sum_in_order(size for size, back in sizes if back) / sum_in_order(size for size, _ in sizes)

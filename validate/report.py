@@ -1,6 +1,6 @@
 """The command ``report``: closed forms, published numbers and device fits as one page of Markdown.
 
-Every chapter is computed anew, so that what it says is what this checkout does.
+Every chapter is computed anew, so that it describes this checkout.
 """
 
 import argparse
@@ -34,11 +34,11 @@ CHAPTERS: Final = {
     "Published: sample": "Latencies and memory that papers print, and predicted ones.",
     "How this was made": "python -m validate report; nothing is typed in.",
 }
-"""Each chapter, and what it is about."""
+"""Chapters with their introductions."""
 
 
 def run_report(options: argparse.Namespace) -> None:
-    """Write the report into one file; nothing is left behind where it fails."""
+    """Write the report into one file, or none if it fails."""
     check_path("--output", options.output, [".md"])
     text = "\n".join(["# diffusim: predicted, published, measured", *chapters(options.task)])
     write_file(options.output, text)
@@ -57,7 +57,7 @@ def chapters(task: str | None) -> Iterator[str]:
 
 
 def _chapter(title: str, sections: Iterable[Section], figure: Chart | None = None) -> str:
-    """A chapter with its tables, and before them its figure, which the text holds itself."""
+    """A chapter with its tables, and before them its figure, embedded in the text."""
     parts = [f"\n## {title}\n", f"{CHAPTERS[title]}\n"]
     if figure is not None:
         buffer = BytesIO()

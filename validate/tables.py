@@ -12,7 +12,7 @@ from profiles.measuring.writing import write_file
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One part of a report: a table in words, and a paragraph on what it says where that is not plain."""
+    """One part of a report: a table in words, and a paragraph that explains it where needed."""
 
     title: str
     header: Sequence[str]
@@ -52,7 +52,7 @@ def signed(error: float) -> str:
 
 
 def parts_around(path: Path, start: str, end: str) -> tuple[str, str]:
-    """The text of a file up to a line, and from the first line after it that is another, without these lines.
+    """The text of a file before the line ``start``, and after the first line ``end`` that follows it.
 
     Raises:
         InputError: it does not hold both.

@@ -40,7 +40,7 @@ class Anchor:
 
 
 def read_anchors(path: Path) -> tuple[Anchor, ...]:
-    """Read the anchors of a model; none where the file does not exist.
+    """The anchors of a model; none where the file does not exist.
 
     Raises:
         InputError: the file breaks a rule.

@@ -41,7 +41,7 @@ LAYER_COLUMNS: Final = (
 EXCHANGE_COLUMNS: Final = ("component", "index", "kind", "elements", "heads")
 KERNELS: Final = "kernels.csv"
 HALF_KERNELS: Final = "kernels_half.csv"
-"""Files of the kernels in a model's precision, and in half precision, in which a model of float32 samples."""
+"""Files of kernels, in the model's own precision and in half precision, in which a float32 model samples."""
 KERNEL_COLUMNS: Final = (
     "component",
     "index",
@@ -54,12 +54,12 @@ KERNEL_COLUMNS: Final = (
     "weight_MB",
 )
 ADAPTED: Final = "adapted.csv"
-"""File of what backbones keep for their backward where adapters alone are trained."""
+"""File of the bytes that layers keep for their backward where only adapters are trained."""
 ADAPTED_COLUMNS: Final = ("component", "index", "saved_MB")
 TIME_COLUMNS: Final = ("component", "index", "batch_size", "forward_ms", "backward_ms")
 LAYERS_NAMED: Final = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)
 FLOP_TOLERANCE: Final = 1e-6
-"""Relative difference that the FLOP of kernels may have from those of their layer, which a file may round."""
+"""Largest relative difference between the FLOP of a layer, which a file may round, and of its kernels."""
 
 
 def read_component(
@@ -175,7 +175,7 @@ def _read_layer(row: Row) -> Layer:
 
 
 def _with_adapted(layers: tuple[Layer, ...], rows: Sequence[Row]) -> tuple[Layer, ...]:
-    """The layers with the shares of what they save that rows of ``adapted.csv`` leave them."""
+    """The layers, with their ``adapted_share`` from the rows of ``adapted.csv``."""
     found, seen = list(layers), set[int]()
     for row in rows:
         for index in _layer_indices(row, len(layers)):
@@ -260,7 +260,7 @@ def _read_layer_times(
 
 
 def layers_named(text: str) -> range:
-    """The layers that a cell names: one, or in a file of kernels several that launch the same, such as 1-39."""
+    """The layers that a cell names: one, or several alike, such as 1-39; none where it names no layers."""
     found = LAYERS_NAMED.fullmatch(text)
     return range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
 

@@ -31,15 +31,15 @@ class Layer:
     Attributes:
         block: number of the block that it belongs to.
         name: what messages call it.
-        parameters: of all of it, adapters included.
+        parameters: all that it has, adapters included.
         backward: ``full``; ``input``, of a frozen layer through which gradients pass; or ``none``.
         conv_flop: work of convolutions; a multiply-add is two FLOP.
         matmul_flop: work of matrix products.
         attention_flop: work of attention.
         moved_bytes: traffic through memory.
-        kernels: how many it launches.
+        kernels: number that it launches.
         output_bytes: what crosses a cut after it, and travels over its skips.
-        saved_bytes: what its backward pass keeps.
+        saved_bytes: what is kept for its backward pass.
         adapters: parameters of adapters, which are trained whatever ``backward`` says of the others.
         adapted_share: share of ``saved_bytes`` that is kept where adapters alone are trained; 1 if nobody counted it.
     """
@@ -147,18 +147,18 @@ class Component:
         carried_bytes: per sample, what travels over every cut beside the hidden state.
         self_conditioning: probability of the extra forward pass.
         layers: in the order in which they run.
-        skips: by layer.
+        skips: from layer to later layer.
         exchanges: what patches of a layer need of one another, in the order in which they run.
-        times: for each device its measured times.
-        reads: layers that read of an input; where none are named, the first reads all of it.
-        tasks: those that it exists for, of ``train`` and ``sample``.
-        frames: of a video's latents, among which its image tokens are divided evenly.
-        passes: how often it runs where it takes frames in turn; its work is that of all, its bytes those of one.
+        times: measured times by device.
+        reads: layers that read an input; where none is named, the first layer reads all of it.
+        tasks: in which it runs, of ``train`` and ``sample``.
+        frames: latent frames of a video, among which its image tokens are divided evenly.
+        passes: how often it runs where it takes frames in turn; its work is of all passes, its bytes are of one.
         latent_bytes: per sample, what a backbone denoises; 0 where that is as large as its prediction.
         kernels: of each layer in the precision of the model; empty where nobody counted them.
         half_kernels: the same in half precision.
-        cacheable: False of a frozen component whose output depends on the noise or the time step, so that nobody can
-            compute it before training.
+        cacheable: whether the output of a frozen component can be computed before training; False where it depends on
+            the noise or the time step.
         adapters: kernels of the adapters beside each frozen layer.
 
     Raises:
@@ -263,7 +263,7 @@ class Component:
         return (skip for skip in self.skips if skip.source <= cut < skip.target)
 
     def cut_bytes(self, cut: int) -> float:
-        """The bytes per sample over the cut after a layer, forwards without what is carried.
+        """Bytes per sample that a forward sends over the cut after a layer, without ``carried_bytes``.
 
         The hidden state and every live skip are sent; right after a skip's source both are, although they are
         one tensor (as the published baselines do).
@@ -279,7 +279,7 @@ class Component:
         )
 
     def trained_parameters(self, first: int, end: int) -> int:
-        """The parameters with gradients of the layers from ``first`` up to, without, ``end``."""
+        """The parameters that have gradients in the layers from ``first`` to before ``end``."""
         return self._trained_before[end] - self._trained_before[first]
 
     @cached_property

@@ -39,7 +39,7 @@ class Shapes(NamedTuple):
         read_bytes: activations read.
         written_bytes: activations written.
         weight_bytes: parameters read, whatever the batch.
-        launches: kernels that stand for one of the whole.
+        launches: kernels on the device for one of the whole layer.
     """
 
     heads: FloatArray
@@ -69,7 +69,7 @@ class KernelGroup:
     """The kernels of one kind in a component.
 
     Attributes:
-        kind: their kind.
+        kind: one of ``KINDS``.
         whole: their shapes at the reference.
         image: parts of heads, m and n that grow in proportion to the pixels, by name.
         counts: launches of each kernel in each layer, shape (layers, kernels).
@@ -81,7 +81,7 @@ class KernelGroup:
     counts: FloatArray
 
     def parts(self, name: str, pixels: float) -> Parts:
-        """A dimension at a resolution."""
+        """The dimension ``name`` (heads, m or n) at ``pixels`` times those of the reference."""
         image = self.image[name]
         return Parts(pixels * image, getattr(self.whole, name) - image)
 
@@ -90,7 +90,7 @@ class KernelGroup:
 
         Args:
             pixels: of the image, over the reference.
-            share: what the device does.
+            share: part of the work that the device does.
             text_tokens: tokens of the text that pass through the layers beside those of the image.
         """
         if self.kind == "attention":
@@ -100,7 +100,7 @@ class KernelGroup:
         return self._memory_bound(pixels, share, text_tokens)
 
     def _attention(self, pixels: float, share: Share) -> Shapes:
-        """Attention to the image's own tokens passes around the ring and has its heads divided; else queries are.
+        """Attention to image tokens passes around the ring and has its heads divided; other attention, its queries.
 
         Where devices stand in rows and columns, its queries are divided by row, and its keys by column.
         """
@@ -117,7 +117,7 @@ class KernelGroup:
         )
 
     def _products(self, pixels: float, share: Share, text_tokens: int) -> Shapes:
-        """Rows are divided as tokens are; of the text those are tokens of which there are enough."""
+        """Rows are divided as tokens are; those beside the image's are text tokens where there are as many or more."""
         whole, weighted = self.whole, self.whole.weight_bytes > 0
         heads, m, n = (self.parts(name, pixels) for name in ("heads", "m", "n"))
         is_text = (m.text >= text_tokens) & (text_tokens > 0)

@@ -17,7 +17,7 @@ DISPATCH: Final = "dispatch"
 KINDS: Final = (*PRODUCTS, *MEMORY_BOUND, DISPATCH)
 SHAPE: Final = ("heads", "m", "n", "k")
 FEW_ROWS: Final = 2
-"""Rows of a product up to which no tokens pass it, but the time step or the size of an image."""
+"""Most rows of a product that is not of tokens, but of the time step or the size of an image."""
 IMAGE: Final = ("image_heads", "image_m", "image_n")
 
 
@@ -85,7 +85,7 @@ class Kernel:
                 raise InputError(f"{owner}: {key} is {getattr(self, key):g}, must be 0 of {self.kind}")
 
     def at(self, pixels: float) -> "Kernel":
-        """The kernel of an image of so many times the pixels."""
+        """The kernel for an image of ``pixels`` times as many pixels."""
         grown = (pixels - 1) * self.image_m / self.m if self.m else 0.0
         larger, images = {}, {}
         for key in ("heads", "m", "n"):
@@ -121,7 +121,7 @@ LayerKernels = tuple[tuple[Kernel, ...], ...]
 
 
 def class_flop(kernels: Iterable[Kernel]) -> dict[str, int]:
-    """FLOP of some kernels by the classes of a layer; attention to other tokens than one's own is a matrix product."""
+    """FLOP of kernels by class of work; cross-attention counts as a matrix product."""
     found = {"conv_flop": 0, "matmul_flop": 0, "attention_flop": 0}
     for kernel in kernels:
         if kernel.kind in PRODUCTS:

@@ -47,7 +47,7 @@ def read_reads(table: Table, names: list[str]) -> dict[str, list[Read]]:
 
 
 def check_skips(table: Table, skips: Mapping[str, Sequence[Skip]], counts: Mapping[str, int]) -> None:
-    """Refuse skips of layers that are not there; that a component has none at all is said elsewhere.
+    """Refuse skips of layers that are not there; a component without layers is refused elsewhere.
 
     Raises:
         InputError: there is one.

@@ -26,7 +26,7 @@ ByComponent = dict[str, list[Row]]
 
 
 class Tables(NamedTuple):
-    """Rows by component: of three files, of files of kernels by file, of times by device."""
+    """Rows by component: of three files; of kernels, by file; of times, by device."""
 
     layers: ByComponent
     exchanges: ByComponent
@@ -41,7 +41,7 @@ class Tables(NamedTuple):
 
 
 def read_tables(table: Table, names: list[str]) -> Tables:
-    """The tables of the folder of a model file, whose components have these names.
+    """The tables beside a model file whose components have these names.
 
     Raises:
         InputError: a file is missing or breaks a rule, or they disagree.
@@ -96,7 +96,7 @@ def _by_component(rows: list[Row], names: list[str]) -> ByComponent:
 
 
 def _check_names(table: Table, names: list[str], rows: Mapping[str, list[Row]]) -> None:
-    """Refuse a component of another name in ``model.toml`` than in all other files.
+    """Refuse a component of ``model.toml`` that no file has rows of, where ``layers.csv`` has rows of a stranger.
 
     Raises:
         InputError: there is one.
@@ -112,7 +112,7 @@ def _check_names(table: Table, names: list[str], rows: Mapping[str, list[Row]]) 
 
 
 def _check_counts(folder: Path, found: Mapping[str, ByComponent]) -> None:
-    """Refuse fewer layers than another file has rows of, where it leaves none out: it is ``layers.csv`` that does.
+    """Refuse a component with fewer layers in ``layers.csv`` than in another file that leaves none out.
 
     Raises:
         InputError: a component has fewer.
@@ -125,7 +125,7 @@ def _check_counts(folder: Path, found: Mapping[str, ByComponent]) -> None:
 
 
 def _last_layers(found: Mapping[str, ByComponent], name: str) -> Iterator[tuple[str, int]]:
-    """The last layer of a component by each file that has rows of all its layers, as far as they go."""
+    """Each file whose rows of a component leave no layer out, and the last layer there."""
     for file, by_name in found.items():
         texts = {row.cells(("index",))[0] for row in by_name[name]}
         indices = {index for text in texts for index in layers_named(text)}

@@ -71,15 +71,15 @@ class Model:
     """A diffusion model: frozen components and one or several backbones, in the order of its file.
 
     Attributes:
-        name: what asks for it again, where it is shipped.
+        name: by which a shipped model is asked for.
         title: its name in words.
         source: where its tables are from.
         dtype: precision in which its layers were counted.
         height: pixels of the images that its tables count.
-        width: the same.
-        components: the frozen ones and the backbones.
+        width: likewise.
+        components: frozen ones and backbones.
         guidance: ``batch``, classifier-free; ``embedded``, its scale is an input of the backbone; or ``none``.
-        anchors: published latencies of drawing on one GPU.
+        anchors: published latencies of sampling on one GPU.
         anchor_backbones: the backbones that anchors time, where the model is a part of the one that was timed.
         multiple: pixels of which both sides of an image are multiples.
         largest: pixels of the longest side that it draws; None where that is not known.

@@ -21,14 +21,14 @@ class Share(NamedTuple):
     Attributes:
         rows: share of the image's rows that it computes; all tokens of the text come with them.
         keys: share of the image's rows that those attend to.
-        ring: devices around which keys and values pass: tokens are divided, and so many attentions follow one another.
+        ring: devices among which tokens are divided and around which keys and values pass, one attention after another.
         ulysses: devices among which tokens are divided, and in self-attention the heads.
         tensor: devices among which matrices and heads are divided.
         whole_text: whether each device of a sequence computes all tokens of the text; of attention, on its heads.
         sequence_parallel: whether what tensor parallelism leaves whole has its tokens divided among its devices
             (Korthikanti et al., Reducing Activation Recomputation, 2022, section 4.2.2).
-        device_rows: rows of devices: in self-attention each has its part of the queries.
-        device_columns: their columns: in self-attention each has its part of the keys. Tokens are divided by both.
+        device_rows: rows of devices, among which self-attention divides its queries.
+        device_columns: their columns, among which it divides its keys; tokens are divided by both.
     """
 
     rows: float = 1.0
@@ -58,7 +58,7 @@ class Share(NamedTuple):
 
     @property
     def held(self) -> float:
-        """Share of a sample's activations that one device holds, where what ``tensor`` leaves whole is in sequence."""
+        """Share of a sample's activations that one device holds under sequence parallelism."""
         return 1 / (self.sequence * self.tensor)
 
     @property
@@ -68,7 +68,7 @@ class Share(NamedTuple):
 
     @property
     def replicated(self) -> float:
-        """Share of the memory traffic: norms and sums run on whole hidden states on all devices of ``tensor``."""
+        """Share of the memory traffic: each device of ``tensor`` runs norms and sums on whole hidden states."""
         if self.sequence_parallel:
             return 1 / self.tensor
         return REPLICATED_SHARE + (1 - REPLICATED_SHARE) / self.tensor
@@ -125,7 +125,7 @@ class Extent:
 def divided_parameters(component: "Component", layer: int, *, convolutions: bool = False) -> int:
     """Parameters of a layer that tensor parallelism divides: of linears through which tokens pass.
 
-    Of a layer whose kernels nobody counted all, where it has sums.
+    Where nobody counted its kernels: all parameters of a layer that has sums.
 
     Args:
         component: the backbone.

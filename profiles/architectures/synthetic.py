@@ -9,10 +9,10 @@ from profiles.architectures.models import Component, Exchange, Layer, MeasuredTi
 from profiles.errors import InputError
 
 BACKWARD_OVER_FORWARD: Final = 2.0
-"""A backward computes two products for each of the forward."""
+"""A backward computes two products for each one of the forward."""
 LATENT_CHANNELS: Final = 4
 PIXELS_PER_TOKEN: Final = 16
-"""Along each side: the VAE takes 8 into one, the transformer 2 of those."""
+"""Along each side: 8 pixels become one latent, 2 latents one token."""
 HALF: Final = 2
 """Bytes of a number in half precision."""
 
@@ -128,7 +128,7 @@ def _exchanges(num_layers: int, elements: int, heads: int) -> tuple[Exchange, ..
 
 
 def _model(name: str, title: str, pixels: int, components: Sequence[Component]) -> Model:
-    """A square model that no paper has."""
+    """A model of square images."""
     return Model(
         name=name,
         title=title,

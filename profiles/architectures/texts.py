@@ -53,7 +53,7 @@ def _kernels(layers: LayerKernels, before: int, after: int) -> LayerKernels:
 
 
 def _kernel(kernel: Kernel, before: int, after: int) -> Kernel:
-    """A kernel whose text grows: rows and keys beside the image's, where they are enough to be a text's."""
+    """A kernel on another text: its rows and keys beside the image's change where there are enough for a text."""
     if kernel.kind == DISPATCH:
         return kernel
     sizes = {}

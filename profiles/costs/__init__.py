@@ -1,1 +1,1 @@
-"""What it costs: times of layers, measured or estimated, and how far they are to be trusted."""
+"""What work costs: times of layers, measured or estimated, and how far to trust them."""

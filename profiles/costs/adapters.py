@@ -1,10 +1,9 @@
 """Adapters: two thin products beside each linear of a backbone, which alone are trained (LoRA).
 
-Adapted are the linears through which tokens pass: of attention, of the MLP, and projections around them, as PEFT's
-``all-linear`` does; what one or two rows a sample pass, such as embeddings of time and size and modulations, is not,
-nor are convolutions. The backbone is frozen in half precision. Gradients pass through it back to the first adapter;
-before that there is no backward. Source: Hu et al., LoRA, 2021, section 4; PEFT, ``tuners/lora/layer.py``,
-``Linear.forward``.
+Every linear through which tokens pass has one: of attention, of the MLP, and projections around them, as with PEFT's
+``all-linear``. Linears with one or two rows per sample (embeddings of time and size, modulations) and convolutions have
+none. The backbone is frozen in half precision. Gradients pass through it back to the first adapter; before that there
+is no backward. Source: Hu et al., LoRA, 2021, section 4; PEFT, ``tuners/lora/layer.py``, ``Linear.forward``.
 """
 
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ OPERATORS: Final = 10
 def with_adapters(model: Model, rank: int) -> Model:
     """A model whose backbones are frozen beside adapters of a rank; one that has them already stays as it is.
 
-    Times that were measured are dropped: they are of training all weights.
+    Measured times are dropped, as they are of training all weights.
 
     Args:
         model: the model.
@@ -72,7 +71,7 @@ def _rank(component: Component) -> int:
 
 
 def _kernels_beside(kernels: tuple[Kernel, ...], rank: int) -> Iterator[Kernel]:
-    """The kernels of the adapters of a layer: down, up, scaled, and added to what the linear gives."""
+    """The kernels of a layer's adapters: products down and up, scaling, and the sum with the linear's output."""
     for of in kernels:
         if not of.of_tokens:
             continue
@@ -102,9 +101,9 @@ def _kernels_beside(kernels: tuple[Kernel, ...], rank: int) -> Iterator[Kernel]:
 
 
 def _beside(layer: Layer, own: tuple[Kernel, ...], *, passed: bool) -> Layer:
-    """A frozen layer with its adapters; what goes into their second products is kept besides.
+    """A frozen layer with its adapters; the inputs of their second products are kept as well.
 
-    What goes into their first ones is among what is kept of the layer (``profiles.measuring.counting.locked``).
+    Those of their first ones are among what the layer keeps (``profiles.measuring.counting.locked``).
     """
     products = [kernel for kernel in own if kernel.kind == "matmul"]
     parameters = sum(kernel.count * kernel.n * kernel.k for kernel in products)

@@ -1,7 +1,7 @@
-"""Bands: how far estimates are from what is measured, and what a comparison of two of them can tell.
+"""Bands: how far estimates are from what is measured, and which differences between two of them mean anything.
 
 ``bands.toml`` holds 10 and 90 % quantiles of measured over estimated seconds, by family of devices, stack and kind of
-method. All spreads are half of what lies between those quantiles, in natural logarithms.
+method. A spread is half the distance between those quantiles, in natural logarithms.
 """
 
 from collections.abc import Iterable
@@ -24,10 +24,10 @@ ONE_GPU, ANCHORED, DATA_PARALLEL, PIPELINE, PATCHES = METHODS
 FAMILIES: Final = ("measured", "derived")
 """Devices whose kernels were measured by shape, and those whose laws follow from others or from a data sheet."""
 ANY: Final = "any"
-"""The stack of a band that holds where no other does."""
+"""The stack of a band that holds where a stack has none of its own."""
 QUANTILES: Final = (0.1, 0.9)
 FEWEST: Final = 4
-"""Fewer published numbers than this say nothing of an error."""
+"""Fewest published numbers that say anything about an error."""
 ROUNDING: Final = 1e-9
 """Relative difference of sums of the same times in another order."""
 
@@ -54,8 +54,8 @@ class Band:
     def of_ratios(cls, ratios: Iterable[float]) -> "Band":
         """The band of measured over estimated values, stretched to hold the estimate itself.
 
-        Quantiles are those of Weibull, i / (n + 1), which do not make few values look alike; of less than nine values
-        they are the extremes.
+        Quantiles are those of Weibull, i / (n + 1), which do not make few values look alike; with fewer than nine
+        values they are the extremes.
         """
         low, high = np.quantile(list(ratios), QUANTILES, method="weibull")
         return cls(min(1.0, float(low)), max(1.0, float(high)))
@@ -90,9 +90,8 @@ class Evidence:
     Attributes:
         family: of devices, one of ``FAMILIES``.
         stack: its name, or ``any``.
-        method: ``one GPU`` is the error of compute, ``anchored`` what is left of it where compute starts from
-            latencies that somebody else's GPU was published to take; any other is what the method adds, compute taken
-            as right.
+        method: ``one GPU`` is the error of compute, ``anchored`` what is left of it where compute is scaled to
+            published one-GPU latencies; any other is what the method adds, compute taken as right.
         band: of measured over estimated seconds.
         rows: published numbers that set it; 0 where it is a prior.
         source: what set it.
@@ -126,7 +125,7 @@ class Doubt:
         own: spread of the error that the method and its exposed communication add.
         repeat: spread of repeated runs of the same.
         exposed: share of the time in which the GPUs wait for data on the wire.
-        alike: strategy, cluster and reach of the links; runs that are alike share the error of their own too.
+        alike: strategy, cluster and reach of the links; runs with the same of these share ``own`` too.
     """
 
     band: Band = Band()
@@ -137,17 +136,17 @@ class Doubt:
     alike: tuple[str, ...] = ()
 
     def after(self, measured: "Doubt") -> "Doubt":
-        """The doubt once compute was scaled to a measured run: only what the two do not share is left."""
+        """The doubt once compute is scaled to a measured run: only what the two do not share is left."""
         return replace(self, band=Band.within(spread_between(measured, self)))
 
 
 def spread_between(one: Doubt, other: Doubt) -> float:
     """Spread of the error of the ratio of two estimates of one model on one device under one stack.
 
-    What both share cancels. Compute, and what waits for it, is of the same kernels: its error counts only in the part
-    of the time in which one run computes and the other awaits data. What one strategy adds is independent of what
-    another adds, and both count. Runs of one strategy over the same links share that too: there the awaited data in
-    which they differ count whole, as if their time were not known at all. No two runs of the same take equally long.
+    What both share cancels. Compute runs the same kernels: its error counts only in the part of the time in which one
+    run computes and the other awaits data. What one strategy adds is independent of what another adds, and both count.
+    Runs of one strategy over the same links share that too: there the difference in exposed communication counts whole,
+    as if it were not known at all. Even repeated runs differ.
     """
     differ = abs(one.exposed - other.exposed)
     repeat = max(one.repeat, other.repeat)

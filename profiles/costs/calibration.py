@@ -33,7 +33,7 @@ class Calibration:
 
 
 UNSCALED: Final = Calibration()
-"""What changes nothing."""
+"""The calibration that changes nothing."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -47,7 +47,7 @@ class MeasuredRun:
         device: the device's name.
         stack: the stack's name.
         doubt: what the error of its estimate is made of.
-        options: options that, given back, ask for this again; with the values that their flags take.
+        options: options with the values of their flags; given back, they make the same calibration.
     """
 
     calibration: Calibration
@@ -67,7 +67,7 @@ class MeasuredRun:
         return self.calibration.factor
 
     def words(self, task: str) -> str:
-        """The factor with the run that it is from, and that a scenario is of another task than that run, if it is."""
+        """The factor and its run in words, with a warning where that run is of another task than ``task``."""
         said = dict(self.options).get("measured_run", "")
         where = "" if said.lstrip().startswith("{") else said
         first = " ".join(filter(None, (f"compute {self.calibration}", where)))
@@ -90,7 +90,7 @@ def check_same(measured: tuple[str, str, str], asked: tuple[str, str, str]) -> N
     """Refuse a measured run of another model, device or stack than is asked about.
 
     Raises:
-        InputError: it is one.
+        InputError: the two differ.
     """
     if measured != asked:
         whose = f"is of {_in_words(measured)}, but {_in_words(asked)} is asked about"

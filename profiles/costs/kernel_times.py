@@ -27,7 +27,7 @@ LAYOUT: Final[dict[KernelPart, float]] = {"forward": 0.69, "data": 1.46, "weight
 once. Some kernels read or write the framework's layout themselves; those of gradients more rarely, and on older
 software. Set by ``python -m validate fit-kernels``: convolutional networks timed in both layouts."""
 SINGLE: Final = 0.5
-"""Pace in single precision over that in half: twice the bytes, and TF32 has half the peak (NVIDIA A100 data sheet)."""
+"""Rates in single over half precision: twice the bytes, and TF32 has half the peak (NVIDIA A100 data sheet)."""
 BACKWARD_TRAFFIC: Final = {
     "pointwise": 1.5,
     "copy": 1.0,
@@ -40,7 +40,7 @@ its output; a group norm both twice, where its forward read its input twice; a l
 again for the weight's gradient. Pointwise: of a residual block of a U-Net 0.9 (a bias reads its gradient, a sum passes
 it on and adds what comes back at the fork), of its transformer block 1.8 (a gated unit writes two gradients)."""
 LOCKED_TRAFFIC: Final = BACKWARD_TRAFFIC | {"layer_norm": 1.5}
-"""The same where the weights are locked: a layer norm has no gradient of its weight."""
+"""The same where the weights are frozen: a layer norm has no gradient of its weight."""
 CAST: Final = 3.0
 """Bytes that a cast between half and single precision moves, over those in half precision."""
 GRADIENT_TRAFFIC: Final = CAST + 6.0
@@ -79,11 +79,11 @@ class KernelTimes:
     """Seconds of the layers of a component.
 
     Args:
-        component: has kernels.
+        component: one whose kernels were counted.
         laws: of the device.
         stack: of the software.
         extent: size of the image.
-        training: whether it is trained, in mixed precision; else it is drawn with, in half precision.
+        training: whether it trains, in mixed precision, or samples, in half precision.
         biased: whether its products have biases.
     """
 
@@ -132,7 +132,7 @@ class KernelTimes:
         return self._operators * self._stack.forward_operator_s
 
     def attention_s(self, batch: float, share: Share) -> FloatArray:
-        """Those of self-attention in ``gpu_s``, shape (layers,); around a ring with the merging of its blocks."""
+        """Seconds of self-attention in ``gpu_s``, shape (layers,); around a ring with the merging of its blocks."""
         own_s = np.zeros_like(self._passed)
         for group, shapes in self._shapes(share):
             if group.kind == "attention":
@@ -141,7 +141,7 @@ class KernelTimes:
         return own_s
 
     def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
-        """Those of self-attention in the GPU's backward seconds, shape (layers,)."""
+        """Seconds of self-attention in the GPU's backward, shape (layers,)."""
         own_s = np.zeros_like(self._passed)
         for group, shapes in self._shapes(share):
             if group.kind == "attention":
@@ -174,7 +174,7 @@ class KernelTimes:
         return inputs_s * floor, weights_s * floor
 
     def _backward_gpu_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
-        """Those of the GPU alone in ``backward_s``."""
+        """Seconds of the GPU alone in ``backward_s``."""
         inputs_s, weights_s = np.zeros((2, len(self._passed)))
         for group, shapes in self._shapes(share):
             for_input, locked, for_weight = self._backward(group, shapes, np.asarray(float(batch)))
@@ -191,7 +191,7 @@ class KernelTimes:
         return float(self._copy_s(moved_bytes, launches))
 
     def saved_bytes(self) -> FloatArray:
-        """Bytes per sample that each layer keeps for its backward beyond what is counted, shape (layers,)."""
+        """Bytes per sample that each layer keeps for its backward beside ``Layer.saved_bytes``, shape (layers,)."""
         saved = np.zeros(len(self._passed))
         for group, shapes in self._shapes(Share()):
             if group.kind == "attention" and self._stack.attention == "math":
@@ -250,7 +250,7 @@ class KernelTimes:
     def _backward(
         self, group: KernelGroup, shapes: Shapes, batch: FloatArray
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Seconds of the gradients: of inputs, of inputs where weights are locked, and of weights."""
+        """Seconds of the gradients of inputs, of inputs where weights are frozen, and of weights."""
         if group.kind in MEMORY_BOUND:
             traffic = (BACKWARD_TRAFFIC[group.kind], LOCKED_TRAFFIC[group.kind])
             full, locked = (self._memory_s(group.kind, shapes, batch, share) for share in traffic)
@@ -283,7 +283,7 @@ class KernelTimes:
         return seconds + self._copy_s(2 * LAYOUT[part] * moved, launches=2)
 
     def _copy_s(self, moved_bytes: ArrayLike, launches: float = 1.0) -> FloatArray:
-        """Seconds of copies that fusion does not reach: of one launch by the law, of further ones its fixed part."""
+        """Seconds of copies that fusion leaves: the law for one launch, and its fixed part for each further one."""
         once = self._laws.memory_s("copy", moved_bytes)
         return (once + (launches - 1) * self._laws.memory_s("copy", 0.0)) / self._stack.rates.memory
 
@@ -294,7 +294,7 @@ class KernelTimes:
         return np.where(shapes.weight_bytes > 0, self._copy_s(traffic * shapes.weight_bytes), 0.0)
 
     def _memory_s(self, kind: str, shapes: Shapes, batch: FloatArray, traffic: float) -> FloatArray:
-        """Seconds of memory-bound kernels that move some multiple of what a forward pass does."""
+        """Seconds of memory-bound kernels that move ``traffic`` times the bytes of a forward pass."""
         stack = self._stack
         moved = traffic * (batch * shapes.moved_bytes + shapes.weight_bytes)
         single = self._norms_in_single and kind in NORM_CASTS

@@ -44,7 +44,7 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 
 EACH_BATCH: Final = 4096
-"""Batches up to this are tried one by one for the least time per sample; beyond, in spans of one part in as many."""
+"""Batches up to this are tried one by one for the least time per sample; beyond, in spans of 1/4096 of the batch."""
 OPTIMIZER_TRAFFIC: Final = {"fused": 1.0, "foreach": 80 / 28, "loop": 80 / 28}
 """Memory traffic of an optimizer's step over that of a single kernel. AdamW in PyTorch's operations reads and writes 80
 bytes of float32 per parameter: decay 8, first moment 12, second moment 8 + 12, root 8, division 8, epsilon 8, update
@@ -57,7 +57,7 @@ WITH_PARAMETERS: Final = (*PRODUCTS, "group_norm", "layer_norm")
 
 
 def _stack_on(device: Device, stack: Stack) -> Stack:
-    """The stack as it runs on a device: laws made of rates already say what is reached."""
+    """The stack as it runs on a device; its shares are 1 where laws are made of rates, which say what is reached."""
     found = stack.on(device.name)
     return found if device.own_laws else replace(found, rates=Shares())
 
@@ -84,7 +84,7 @@ class ComponentCosts:
         calibration: factor on all times, measured ones too.
         stack: of the software; by default ``eager``.
         extent: size of the image; by default the reference.
-        training: whether it is trained, in mixed precision, or drawn with, in half precision.
+        training: whether it trains, in mixed precision, or samples, in half precision.
 
     Raises:
         InputError: the device has no rates, and the component no times measured on it.
@@ -134,7 +134,7 @@ class ComponentCosts:
         return self._keep(("forward", batch, share), lambda: self._times.forward_s(batch, share))
 
     def gpu_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
-        """Forward seconds of the GPU for each layer, however long the host takes, shape (layers,)."""
+        """Forward seconds of each layer on the GPU alone, without waiting for the host, shape (layers,)."""
         return self._keep(("gpu", batch, share), lambda: self._times.gpu_s(batch, share))
 
     @cached_property
@@ -143,11 +143,11 @@ class ComponentCosts:
         return self._calibration * self._times.host_s()
 
     def attention_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
-        """Those in ``gpu_s`` that self-attention takes, shape (layers,)."""
+        """Seconds of self-attention in ``gpu_s``, shape (layers,)."""
         return self._keep(("attention", batch, share), lambda: self._times.attention_s(batch, share))
 
     def attention_backward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
-        """Those in ``backward_s`` that self-attention takes, shape (layers,)."""
+        """Seconds of self-attention in ``backward_s``, shape (layers,)."""
         key = ("attention backward", batch, share)
         return self._keep(key, lambda: self._times.attention_backward_s(batch, share))
 
@@ -180,11 +180,11 @@ class ComponentCosts:
         return np.where(passed, beside_s, 0.0)
 
     def takes_time(self, *, training: bool) -> bool:
-        """Whether some layer takes time, of training its backward included."""
+        """Whether some layer takes time, in training its backward included."""
         return bool(self.forward_s(1.0).any() or (training and self.backward_s(1.0).any()))
 
     def weight_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
-        """Those in ``backward_s`` of the gradients of weights, for which no other layer waits, shape (layers,)."""
+        """Seconds of weight gradients in ``backward_s``, for which no other layer waits, shape (layers,)."""
         return self._keep(("weight", batch, share), lambda: self._times.backward_s(batch, share)[1])
 
     def least_forward_s_per_sample(self, largest_batch: int) -> FloatArray:
@@ -213,7 +213,7 @@ class ComponentCosts:
 
     @cached_property
     def attention_bytes(self) -> FloatArray:
-        """Bytes per sample that each layer keeps for its backward where it keeps what attention leaves alone."""
+        """Bytes per sample that attention leaves in each layer: what selective checkpointing keeps, shape (layers,)."""
         return self._times.attention_bytes()
 
     @cached_property
@@ -224,9 +224,9 @@ class ComponentCosts:
 
 
 class TaskCosts:
-    """Times of all components of a model on one device, trained or drawn with at some resolution.
+    """Times of all components of a model that trains or samples on one device at some resolution.
 
-    ``backbone_device`` is that device as the backbones see it, where they see it otherwise.
+    ``backbone_device`` stands for that device where the backbones run in another precision.
 
     Raises:
         InputError: the device has no rates, and a component no times measured on it.
@@ -309,26 +309,26 @@ class ModelCosts(TaskCosts):
         tensors, parameters = _tensors(model)
         operators = OPTIMIZER_OPERATORS[used.optimizer] * tensors / max(1, parameters)
         self._host_s_per_parameter = operators * used.forward_operator_s
-        self._traffic, self._pace = OPTIMIZER_TRAFFIC[used.optimizer], 0.0
+        self._traffic, self._bytes_per_s = OPTIMIZER_TRAFFIC[used.optimizer], 0.0
         if device.laws is not None:
-            self._pace = device.laws.memory.bytes_per_s("pointwise") * used.rates.memory
+            self._bytes_per_s = device.laws.memory.bytes_per_s("pointwise") * used.rates.memory
 
     @cached_property
     def of_half_weights(self) -> "ModelCosts":
-        """The same where weights are at hand in half precision, so that no pass casts them."""
+        """These costs where weights lie in half precision, so that no pass casts them."""
         return self._of_half()
 
     def optimizer_s(self, parameters: float, recipe: MemoryRecipe) -> float:
         """The seconds of one optimizer step, bound by memory traffic or by the host; 0 on a device without rates."""
-        if not self._pace:
+        if not self._bytes_per_s:
             return 0.0
-        s_per_byte = (1.0 if recipe.moved_bytes else self._traffic) / self._pace
+        s_per_byte = (1.0 if recipe.moved_bytes else self._traffic) / self._bytes_per_s
         per_parameter = max(recipe.step_bytes * s_per_byte, self._host_s_per_parameter)
         return self.calibration.factor * parameters * per_parameter
 
 
 def _tensors(model: Model) -> tuple[int, int]:
-    """Tensors of parameters in the layers of a model that are trained, as far as known, and parameters."""
+    """Number of trained tensors of a model, as far as kernels were counted, and of their parameters."""
     tensors = parameters = 0
     for component in model.components:
         for layer, kernels in zip(component.layers, component.adapters or component.kernels, strict=False):
@@ -342,7 +342,7 @@ def _tensors(model: Model) -> tuple[int, int]:
 
 
 def published(model: Model, device: Device, pixels: int) -> Calibration:
-    """The calibration of a model's backbones by what was published of one GPU; none changes nothing."""
+    """The calibration of a model's backbones by published one-GPU latencies; factor 1 where there are none."""
     there = any(anchor.device == device.name for anchor in model.anchors)
     return Calibration(anchor_factor(model, device, pixels), PUBLISHED) if there else Calibration()
 
@@ -371,7 +371,7 @@ def anchor_factor(model: Model, device: Device, pixels: int) -> float:
 
 
 def one_gpu_s(model: Model, device: Device, anchor: Anchor, stack: Stack | None = None) -> float:
-    """Estimated seconds of what an anchor measured, which nothing scales; on the stack ``eager`` if none is given."""
+    """Estimated seconds of what an anchor measured, without calibration; under ``eager`` if no stack is given."""
     total, stack = 0.0, stack or load_stack()
     for component in model.anchored:
         extent = Extent.of(model, component, anchor.height, anchor.width)

@@ -1,6 +1,6 @@
-"""Lumped times: seconds of layers whose kernels nobody counted, as totals of their work over the device's rates.
+"""Lumped times: seconds of layers whose kernels nobody counted, from their total work and the device's rates.
 
-A device that is known by laws of its kernels has the rates that these give kernels of a usual size.
+Where a device has only laws, its rates are those at which they run kernels of a usual size.
 """
 
 from typing import Final
@@ -20,7 +20,7 @@ BACKWARD_WORK: Final = {"full": (2.0, 2.5), "input": (1.0, 2.0), "none": (0.0, 0
 """Backward over forward work, by kind of backward pass: (attention apart, attention). A full pass computes input
 and weight gradients, two products for each of the forward; attention's five for the forward's two (flash)."""
 TOKENS: Final = 4096
-"""Of a usual kernel: a picture of 1024 pixels, as diffusion transformers cut it."""
+"""Tokens of a usual kernel: those of a diffusion transformer for an image of 1024 x 1024 pixels."""
 HEADS: Final = 24
 HEAD_DIM: Final = 64
 WIDTH: Final = HEADS * HEAD_DIM
@@ -32,7 +32,7 @@ WINDOW: Final = 9
 
 
 def rates_of(laws: Laws, stack: Stack) -> Rates:
-    """Rates at which a device's laws, in the shares that a stack reaches of them, run kernels of a usual size.
+    """Rates at which a device's laws run kernels of a usual size, in the shares that a stack reaches.
 
     A launch takes the host's time or the GPU's, whichever is longer.
     """
@@ -94,15 +94,15 @@ class LumpedTimes:
         return self.forward_s(batch, share)
 
     def host_s(self) -> FloatArray:
-        """None: operators are not counted."""
+        """Zeros: operators are not counted."""
         return np.zeros_like(self._launches)
 
     def attention_s(self, batch: float, share: Share) -> FloatArray:
-        """Those of self-attention in them."""
+        """Seconds of self-attention in each layer's forward."""
         return batch * self._attention(share)
 
     def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
-        """Those of self-attention in the backward seconds."""
+        """Seconds of self-attention in each layer's backward."""
         return np.asarray(self._pairs_back * batch * self._attention(share))
 
     def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
@@ -124,11 +124,11 @@ class LumpedTimes:
         return total_s - weights_s, weights_s
 
     def copied_s(self, moved_bytes: float, launches: int) -> float:
-        """None: where kernels are not counted, neither are copies."""
+        """Zero: where kernels are not counted, neither are copies."""
         return 0.0
 
     def saved_bytes(self) -> FloatArray:
-        """None: what a layer keeps is counted."""
+        """Zeros: ``Layer.saved_bytes`` is all that is kept."""
         return np.zeros_like(self._launches)
 
     def _others(self, share: Share) -> FloatArray:

@@ -1,6 +1,6 @@
 """Measured times: seconds of layers as they were measured on a device, by batch.
 
-They are of the reference, and of all of a layer's work; for other resolutions and shares they grow as estimates do.
+They are of whole layers at the reference; for other resolutions and shares they grow as estimates do.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ class LayerTimes(Protocol):
         ...
 
     def gpu_s(self, batch: ArrayLike, share: Share) -> FloatArray:
-        """Those of the GPU alone in the forward seconds of each layer."""
+        """Seconds of the GPU alone in the forward of each layer."""
         ...
 
     def host_s(self) -> FloatArray:
@@ -34,19 +34,19 @@ class LayerTimes(Protocol):
         ...
 
     def attention_s(self, batch: float, share: Share) -> FloatArray:
-        """Those of self-attention in the GPU's."""
+        """Seconds of self-attention in ``gpu_s``."""
         ...
 
     def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
-        """Those of self-attention in the backward seconds of each layer."""
+        """Seconds of self-attention in the backward of each layer."""
         ...
 
     def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
-        """Forward seconds of each layer without all that its attention takes: what runs again where that is kept."""
+        """Forward seconds of each layer without attention: what runs again where attention's output was kept."""
         ...
 
     def attention_bytes(self) -> FloatArray:
-        """Bytes per sample that attention leaves in each layer: its output, and what its backward needs beside."""
+        """Bytes per sample that attention leaves in each layer: its output, and what else its backward needs."""
         ...
 
     def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
@@ -58,7 +58,7 @@ class LayerTimes(Protocol):
         ...
 
     def saved_bytes(self) -> FloatArray:
-        """Bytes per sample that the stack keeps for each layer's backward beyond what is counted."""
+        """Bytes per sample that the stack keeps for each layer's backward beside ``Layer.saved_bytes``."""
         ...
 
 
@@ -67,10 +67,10 @@ class MeasuredTimes:
 
     Args:
         component: the component.
-        times: measured of each of its layers.
+        times: measured, of every layer.
         extent: size of the image.
-        here: estimate of that size, without what the host takes; None where there is none.
-        reference: the same of the reference.
+        here: estimate at that size, without the host; None where there is none.
+        reference: likewise at the reference.
     """
 
     def __init__(
@@ -97,25 +97,25 @@ class MeasuredTimes:
         return self.forward_s(batch, share)
 
     def host_s(self) -> FloatArray:
-        """None beside those measured."""
+        """Zeros: the host is part of what was measured."""
         return np.zeros(len(self._curves))
 
     def attention_s(self, batch: float, share: Share) -> FloatArray:
-        """Those of self-attention in them, in proportion to the estimate; none where there is no estimate."""
+        """Seconds of self-attention in each layer's forward, in proportion to the estimate; 0 without one."""
         if self._here is None:
             return np.zeros(len(self._curves))
         part = _over(self._here.attention_s(batch, share), self._here.gpu_s(batch, share), np.zeros(1))
         return np.asarray(part * self.forward_s(batch, share))
 
     def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
-        """Those of self-attention in the backward seconds, in proportion to the estimate; none without one."""
+        """Seconds of self-attention in each layer's backward, in proportion to the estimate; 0 without one."""
         if self._here is None:
             return np.zeros(len(self._curves))
         own, whole = self._here.attention_backward_s(batch, share), sum(self._here.backward_s(batch, share))
         return np.asarray(_over(own, np.asarray(whole), np.zeros(1)) * sum(self.backward_s(batch, share)))
 
     def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
-        """Forward seconds without attention, in proportion to the estimate; all where there is no estimate."""
+        """Forward seconds without attention, in proportion to the estimate; all of them without one."""
         forward_s = self.forward_s(batch, share)
         if self._here is None:
             return forward_s
@@ -123,7 +123,7 @@ class MeasuredTimes:
         return np.asarray(_over(beside_s, whole_s, np.ones(1)) * forward_s)
 
     def attention_bytes(self) -> FloatArray:
-        """Bytes that attention leaves, as estimated; where there is no estimate as of lumped work."""
+        """Bytes per sample that attention leaves, as estimated; without an estimate, see ``attended_bytes``."""
         return (
             attended_bytes(self._component, self._extent)
             if self._here is None
@@ -140,11 +140,11 @@ class MeasuredTimes:
         return total_s - weights_s, weights_s
 
     def saved_bytes(self) -> FloatArray:
-        """None: what a layer keeps is counted."""
+        """Zeros: ``Layer.saved_bytes`` is all that is kept."""
         return np.zeros(len(self._curves))
 
     def copied_s(self, moved_bytes: float, launches: int) -> float:
-        """Seconds of copies beside the layers, as estimated; none where there is no estimate."""
+        """Seconds of copies beside the layers, as estimated; 0 without an estimate."""
         return 0.0 if self._here is None else self._here.copied_s(moved_bytes, launches)
 
     def least_s_per_sample(self, largest_batch: int) -> FloatArray:
@@ -158,13 +158,13 @@ class MeasuredTimes:
         return np.asarray(np.min(each, axis=0))
 
     def _forward_s(self, batch: float, share: Share) -> FloatArray:
-        """What one sample takes beyond half of two are launches, which do not grow."""
+        """Forward seconds: what one sample takes beyond what a second one adds are launches, which do not grow."""
         one, two, seconds = (self._at(samples, 1) for samples in (1, 2, batch))
         fixed_s = np.minimum(np.maximum(0.0, one - np.maximum(0.0, two - one)), seconds)
         return fixed_s + (seconds - fixed_s) * self._growth(batch, share)
 
     def _growth(self, batch: float, share: Share) -> FloatArray:
-        """Work of one device over that of the whole reference: of the estimates, else of the tokens."""
+        """Work of one device over that of the whole reference, as estimated, else by tokens."""
         if share == WHOLE and self._extent.pixels == 1:
             return np.ones(len(self._curves))
         tokens = self._extent.tokens * self._extent.tokens_share(share.rows) / share.sequence / share.tensor
@@ -181,7 +181,7 @@ class MeasuredTimes:
 
 
 def _over(parts: FloatArray, wholes: FloatArray, otherwise: FloatArray) -> FloatArray:
-    """Quotients; another value where there is no whole."""
+    """Quotients; ``otherwise`` where the whole is 0."""
     return np.divide(parts, wholes, out=np.broadcast_to(otherwise, wholes.shape).copy(), where=wholes > 0)
 
 

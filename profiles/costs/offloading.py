@@ -1,8 +1,8 @@
 """Offloading: what lies in the host's memory instead of the GPU's, and what it costs to be used from there.
 
 Each GPU reaches its host over its link (``profiles.machines.host_links``), which the GPUs of a switch share. The
-optimizer's step on the host is bound by the host's memory, which all GPUs of a node share. Whether the host has
-the memory is not looked at.
+optimizer's step on the host is bound by the host's memory bandwidth, which all GPUs of a node share. Whether the host
+has enough memory is not checked.
 """
 
 from dataclasses import dataclass
@@ -15,13 +15,14 @@ from profiles.software.recipes import MemoryRecipe
 from profiles.units import GB
 
 CARDS_PER_SWITCH: Final = 2
-"""Cards behind one switch that share its way to the host: estimate for boxes with NVSwitch, as of DGX A100, whose four
-switches have two GPUs each; where each card has its own, copies are twice as fast. On boards without it each has."""
+"""Cards behind one PCIe switch that share its way to the host: estimate for boxes with NVSwitch, from the DGX A100,
+whose four switches have two GPUs each; where each card has its own, copies are twice as fast. On boards without
+NVSwitch each card has its own."""
 OWN_WAY: Final = ("gb200",)
-"""Devices whose link to the host is said for each card alone."""
+"""Devices each of which has a way to the host of its own, NVSwitch or not."""
 STEP_BYTES_PER_S: Final = 110 * GB
-"""Bytes that the host of a box moves in an optimizer's step, threaded and vectorised. Estimate, band 90 to 130 GB/s:
-0.22 to 0.30 s for a billion parameters at 28 bytes (ZeRO-Offload, Ren et al., 2021, Table 4, CPU-Adam on a DGX-2). Not
+"""Bytes per second that the host moves in an optimizer's step, threaded and vectorised. Estimate, 90 to 130 GB/s: 0.22
+to 0.30 s for a billion parameters at 28 bytes (ZeRO-Offload, Ren et al., 2021, Table 4, CPU-Adam on a DGX-2). Not
 checked: the table is quoted from memory."""
 
 
@@ -30,9 +31,9 @@ class HostSide:
     """The host as the GPUs of a node reach it, all at once.
 
     Attributes:
-        device: the GPUs.
-        gpus: GPUs of the node that use it.
-        sharing: those that share one way to it.
+        device: each of the GPUs.
+        gpus: GPUs of the node that use the host.
+        sharing: how many of them share one way to it.
     """
 
     device: Device
@@ -44,7 +45,7 @@ class HostSide:
         """The host side of a cluster of which so many GPUs are used.
 
         Raises:
-            InputError: nobody knows how fast its devices reach their host.
+            InputError: the device's link to its host is not known.
         """
         gpus = min(num_gpus, cluster.devices_per_node)
         _ = copied_s(cluster.device, 1.0)
@@ -52,15 +53,15 @@ class HostSide:
         return cls(cluster.device, gpus, min(gpus, CARDS_PER_SWITCH) if switched else 1)
 
     def copied_s(self, size_bytes: float, *, pageable: bool = False) -> float:
-        """Seconds in which each GPU's bytes go down, or come up; of pageable memory no faster than the host copies."""
+        """Seconds in which each GPU sends or receives its bytes; pageable memory is no faster than the host copies."""
         own_s = copied_s(self.device, size_bytes)
         return max(self.sharing * own_s, own_s / pageable_share() if pageable else 0.0)
 
     def step_s(self, parameters: float, recipe: MemoryRecipe) -> float:
         """Seconds of an optimizer's step on the host, on so many parameters of each GPU.
 
-        Gradients go down, weights come up while the host is at the next ones (ZeRO-Offload, section 5.1); that part of
-        the gradients goes down during the backward is not counted on.
+        Gradients go to the host; weights come back while it steps the next ones (ZeRO-Offload, section 5.1). That part
+        of the gradients can go during the backward is left out.
         """
         stepped_s = parameters * self.gpus * recipe.step_bytes / STEP_BYTES_PER_S
         up_s = self.copied_s(parameters * recipe.weight_bytes)

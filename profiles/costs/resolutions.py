@@ -1,8 +1,8 @@
-"""Resolutions: which a model can have, and the model at another than that of its files, or with other frames.
+"""Resolutions: which ones a model can have, and models at another resolution or number of frames than their files.
 
-A model folder holds at its reference. Elsewhere linear work, memory traffic and activations grow with the tokens,
-self-attention with their square; kernels stay as many, and what the text brings stays as it is. More frames are more
-tokens; an autoencoder that takes them in turn makes more passes, each as large.
+A model folder describes its reference. Elsewhere linear work, memory traffic and activations grow with the tokens,
+self-attention with their square; the number of kernels and the work of the text stay. More frames are more tokens;
+an autoencoder that takes frames in turn makes more passes of the same size.
 """
 
 import re
@@ -97,7 +97,7 @@ def resized(model: Model, height: int, width: int, device: Device) -> Model:
         model: the model, at whatever resolution.
         height: pixels.
         width: pixels.
-        device: what it is to run on.
+        device: on which it runs.
 
     Raises:
         InputError: the model cannot have this resolution.
@@ -120,7 +120,7 @@ def resized(model: Model, height: int, width: int, device: Device) -> Model:
 
 
 def _resized_exchange(exchange: Exchange, extent: Extent) -> Exchange:
-    """What patches exchange: of all tokens, of a row, or of each patch alike."""
+    """An exchange, which grows with all tokens, with a row of them, or not at all."""
     growth = {"key_value": extent.pixels, "reduce": extent.pixels, "halo": extent.width, "statistics": 1.0}
     return replace(exchange, elements=round(exchange.elements * growth[exchange.kind]))
 
@@ -138,7 +138,7 @@ def _check_frames(model: Model, frames: int) -> None:
 
 
 def with_frames(model: Model, frames: int, device: Device) -> Model:
-    """A model of videos of so many frames; what it was timed with stays as it is.
+    """A model of videos of so many frames; the backbones that its anchors time stay as they are.
 
     Backbones grow with the latent frames, autoencoders with those of the pixels. Times measured on the device follow
     the work.
@@ -160,7 +160,7 @@ def with_frames(model: Model, frames: int, device: Device) -> Model:
 
 
 def _of_frames(component: Component, latent: float, work: float, device: Device) -> Component:
-    """A component of so many times the latent frames, and the work beside what its text brings."""
+    """A component of ``latent`` times the latent frames, and ``work`` times the work that is not the text's."""
     text, image = component.text_tokens, component.image_tokens
     tokens, in_turn = (work * image + text) / (image + text), component.passes > 1
     layer_of, kernels_of = (_more_passes, _repeated) if in_turn else (_resized_layer, _resized_kernels)
@@ -187,7 +187,7 @@ def _of_frames(component: Component, latent: float, work: float, device: Device)
 
 
 def _more_passes(layer: Layer, passes: float) -> Layer:
-    """A layer of more passes, whose tensors are as large."""
+    """A layer with more passes over tensors of the same size."""
     work = ("conv_flop", "matmul_flop", "attention_flop", "moved_bytes")
     more = {key: passes * getattr(layer, key) for key in work}
     return replace(layer, kernels=round(passes * layer.kernels), **more)

@@ -51,12 +51,12 @@ class SamplingCosts(TaskCosts):
         Args:
             component: its index.
             batch: samples in one pass.
-            share: what one device does of them.
+            share: part of the work that one device does.
         """
         return self.components[component].forward_s(batch, share)
 
     def gpu_s(self, component: int, batch: float, share: Share = WHOLE) -> FloatArray:
-        """Those of the GPU in ``forward_s``, however long the host takes, shape (layers,)."""
+        """Forward seconds of each layer on the GPU alone, without waiting for the host, shape (layers,)."""
         return self.components[component].gpu_s(batch, share)
 
     def copied_s(self, component: int, moved_bytes: float, launches: int) -> float:

@@ -1,4 +1,4 @@
-"""Trust: how many published numbers that set nothing were predicted, by family of devices and kind of method.
+"""Trust: errors of the independent published numbers, by task, family of devices and kind of method.
 
 ``trust.csv`` is written by ``python -m validate published --trust profiles/trust.csv``.
 """
@@ -19,7 +19,7 @@ COLUMNS: Final = ("task", "family", "kind", "strategies", "numbers", "median_err
 ALONE: Final = "one GPU"
 """The kind of every method on one GPU."""
 NEAREST: Final = {"train": "data parallel", "sample": ALONE}
-"""Of each task the kind whose numbers are told where a method has none of its own: its compute is timed alike."""
+"""By task, the kind whose numbers stand in for a method that has none: its compute is timed alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Trust:
         family: of devices, one of ``profiles.costs.bands.FAMILIES``.
         kind: of the method, in words.
         strategies: those of the kind.
-        numbers: published numbers that nothing was set by.
+        numbers: how many of them are independent.
         median_error: median of the absolute relative errors; 0 where there are no numbers.
         worst_error: the largest of them.
-        nearest: what there is of another kind; of methods without a number of their own alone.
+        nearest: the trust in another kind, for a method without a number of its own.
     """
 
     task: str

@@ -1,1 +1,1 @@
-"""What it runs on: devices and their laws, clusters, their fabrics, hosts and collectives."""
+"""What models run on: devices and their laws, clusters, their fabrics, hosts and collectives."""

@@ -37,8 +37,8 @@ class Link:
         switch_size: of ``pcie``, devices under one switch.
         switch_bandwidth_bytes_per_s: of ``pcie``, what devices under one switch share.
         host_bandwidth_bytes_per_s: of ``pcie``, what all switches of a host share.
-        flow_bytes_per_s: of ``nic``, what one connection carries, as a TCP connection fills a part of a fast port.
-        rail_bytes_per_s: of ``nic``, what one device reaches of its node's port, by its own adapter.
+        flow_bytes_per_s: of ``nic``, what one connection carries, as a TCP connection fills only part of a fast port.
+        rail_bytes_per_s: of ``nic``, what one device reaches of its node's port, through its own adapter.
 
     Raises:
         InputError: a value breaks its rule.
@@ -81,7 +81,7 @@ class Link:
 
     @property
     def message_bytes_per_s(self) -> float:
-        """What one message reaches: the port's bandwidth, its adapter's or that of one connection."""
+        """Bytes per second of one message: the least of the port's, its adapter's and one connection's bandwidth."""
         return min(self.bandwidth_bytes_per_s, self.flow_bytes_per_s, self.rail_bytes_per_s)
 
 
@@ -90,17 +90,17 @@ class Cluster:
     """Equal nodes of equal devices.
 
     Attributes:
-        name: what asks for it again, where it is shipped.
+        name: by which a shipped cluster is asked for.
         source: where its numbers are from.
         device: each of its GPUs.
         devices_per_node: GPUs of a node.
         max_nodes: the most nodes there may be.
         overlap_slowdown: factor on compute while a collective runs beside it, at least 1.
         intra_node: the link between GPUs of a node.
-        inter_node: the link between nodes; None of a single node.
+        inter_node: the link between nodes; None for a single node.
         collectives: what collectives reach of these links.
         host: the host of each node.
-        changes: what-ifs that made it, each with the value of its flag; none where it is as its file says.
+        changes: the what-ifs that made it, each with the value of its flag; empty where it is as its file says.
 
     Raises:
         InputError: a value breaks its rule.
@@ -145,7 +145,7 @@ class Cluster:
         """Refuse more GPUs than there are.
 
         Raises:
-            InputError: it is more.
+            InputError: there are fewer.
         """
         if num_gpus > self.max_devices:
             most = f"max_nodes({self.max_nodes}) * devices_per_node({self.devices_per_node}) = {self.max_devices}"
@@ -157,7 +157,7 @@ class Cluster:
         Args:
             intra_node: factor of the bandwidth inside a node.
             inter_node: factor of the bandwidth between nodes.
-            other: names of no links, which are refused.
+            other: any other name, which is refused.
 
         Raises:
             InputError: a factor is not positive and finite, there is no link between nodes, or no link of a name.
@@ -237,7 +237,7 @@ def read_cluster(path: Path) -> Cluster:
 
 
 def _read_host(table: Table) -> Host:
-    """The host of a box; where a file does not say, as elsewhere, and none beside free links."""
+    """The host of a box: the usual one where a file does not say, and a free one beside free links."""
     if "host" in table:
         return read_host(table.table("host"))
     return FREE if table.table("intra_node").choice("kind", INTRA_NODE) == "ideal" else BOX

@@ -39,9 +39,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTime:
-    """Seconds a collective holds each device's port and each node's port, and seconds that no port sees.
+    """Seconds for which a collective holds each device's port and each node's port, and seconds that no port sees.
 
-    ``flow_s`` are those of its connections and adapters, which it has to itself.
+    ``flow_s`` are the seconds of its connections and adapters, which it has to itself.
     """
 
     device_port_s: float
@@ -51,7 +51,7 @@ class CollectiveTime:
 
     @property
     def wire_s(self) -> float:
-        """Seconds on the slowest way."""
+        """Seconds on the slowest of ports, connections and adapters."""
         return max(self.device_port_s, self.node_port_s, self.flow_s)
 
     @property
@@ -69,9 +69,9 @@ class CollectiveLaw:
         latency_s: seconds until a byte has gone all steps, per call.
         middle: how much of the geometric mean of latency and wire time comes on top.
         middle_most: the most that comes on top, in latencies.
-        device_port_s: seconds per byte on each device's port; likewise of the next two.
-        node_port_s: on each node's port.
-        flow_s: on its connections and adapters.
+        device_port_s: seconds per byte on each device's port.
+        node_port_s: seconds per byte on each node's port.
+        flow_s: seconds per byte on its connections and adapters.
     """
 
     call_s: float = 0.0
@@ -84,11 +84,11 @@ class CollectiveLaw:
 
     @property
     def wire_s(self) -> float:
-        """Seconds per byte on the slowest way."""
+        """Seconds per byte on the slowest of ports, connections and adapters."""
         return max(self.device_port_s, self.node_port_s, self.flow_s)
 
     def time(self, size_bytes: float, calls: int = 1) -> CollectiveTime:
-        """The costs of equal calls, one after the other, that carry these bytes together."""
+        """The time of equal calls, one after the other, that carry these bytes together."""
         each_s = self.call_s + self.latency_s + self.middle_s(size_bytes / calls)
         return CollectiveTime(
             size_bytes * self.device_port_s,
@@ -98,7 +98,7 @@ class CollectiveLaw:
         )
 
     def middle_s(self, size_bytes: float) -> float:
-        """Seconds between latency and wire: as the root of the bytes, until they near the most."""
+        """Seconds beside latency and wire: they grow with the root of the bytes, up to ``middle_most``."""
         if not self.middle or not self.latency_s:
             return 0.0
         wire_s, most = size_bytes * self.wire_s / self.latency_s, self.middle_most
@@ -113,7 +113,7 @@ class CollectiveLaw:
 
 
 def bus_volume(operation: str, group_size: int) -> float:
-    """The bytes each member sends over the bytes of the whole operation, ring algorithm.
+    """Ratio of the bytes that each member sends to those of the whole operation, in the ring algorithm.
 
     Source: nccl-tests, doc/PERFORMANCE.md.
     """
@@ -131,13 +131,13 @@ def sent_bytes(operation: str, size_bytes: float, group_size: int) -> float:
 def collective_time(
     cluster: Cluster, operation: str, size_bytes: float, group: Group, calls: int = 1
 ) -> CollectiveTime:
-    """The costs of one collective.
+    """The time of one collective.
 
     Args:
         cluster: its links and efficiencies.
         operation: one of ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``send_recv``.
-        size_bytes: bytes of the whole operation: the reduced, gathered or scattered buffer; what one member holds
-            and divides, of ``all_to_all``; what one member sends, of ``send_recv``.
+        size_bytes: bytes of the whole operation: the reduced, gathered or scattered buffer; for ``all_to_all``, what
+            one member holds and divides; for ``send_recv``, what one member sends.
         group: the members.
         calls: calls that carry these bytes, one after the other.
     """
@@ -145,7 +145,7 @@ def collective_time(
 
 
 def collective_law(cluster: Cluster, operation: str, group: Group) -> CollectiveLaw:
-    """The law of an operation of a group; all is 0 for a device alone."""
+    """The law of an operation in a group; all is 0 for a device alone."""
     if group.size == 1:
         return CollectiveLaw()
     if group.num_nodes == 1:
@@ -185,7 +185,7 @@ def _device_port_s(cluster: Cluster, operation: str, group: Group) -> float:
 
 
 def _by_factor(cluster: Cluster, operation: str, group: Group) -> CollectiveLaw:
-    """The law of a group over several nodes where one factor stands for them: steps in the node, then between nodes."""
+    """The law of a group over several nodes by the factor ``Collectives.nodes``: steps in nodes, then between them."""
     collectives, inner, outer = cluster.collectives, cluster.intra_node, cluster.inter_node
     efficiency = collectives.efficiency_of(operation, group.size, group.num_nodes)
     members, volume = group.members, bus_volume(operation, group.size)
@@ -235,7 +235,7 @@ def _step_s(given: Collectives | Between, link: Link) -> float:
 
 
 def _flow_s(cluster: Cluster, operation: str, group: Group, crossing: float) -> float:
-    """Seconds per byte that what leaves a node takes on its connections, and on the members' adapters."""
+    """Seconds per byte on the slower of a node's connections and its members' adapters."""
     outer = cluster.inter_node
     assert outer is not None
     members = group.members
@@ -248,16 +248,16 @@ def _flow_s(cluster: Cluster, operation: str, group: Group, crossing: float) -> 
 
 
 def crossing_bytes(operation: str, size_bytes: float, group_size: int, members: int, others: int) -> float:
-    """Bytes that some members under one switch send to other members: a ring's once, of ``all_to_all`` all of them."""
+    """Bytes that members under one switch send to the others: each in ``all_to_all``, else one for all as in a ring."""
     if operation == "all_to_all":
         return members * others * size_bytes / group_size
     return sent_bytes(operation, size_bytes, group_size)
 
 
 def _steps(operation: str, members: int, nodes: int) -> tuple[int, int]:
-    """Steps inside nodes and between nodes that follow one another.
+    """Steps, inside nodes and between nodes, that follow one another.
 
-    All-reduces go up a chain in each node and a tree between them, and back; rings pass all members; of
+    All-reduces go up a chain in each node and a tree between them, and back; rings pass all members; in
     ``all_to_all`` each member serves the other nodes one after the other.
     """
     if operation == "all_reduce":
@@ -270,7 +270,7 @@ def _steps(operation: str, members: int, nodes: int) -> tuple[int, int]:
 
 
 def _hops(operation: str, members: int) -> int:
-    """Messages that follow one another: a ring's, or of many members' all-reduce a tree's over chains.
+    """Messages that follow one another: those of a ring, or for an all-reduce of many members of a tree over chains.
 
     One where each member sends to its neighbour, or to all others at once.
     """

@@ -52,12 +52,12 @@ class Device:
     """One accelerator.
 
     Attributes:
-        name: what asks for it again, where it is shipped.
+        name: by which a shipped device is asked for.
         source: where its numbers are from.
         memory_bytes: what a process can use; None where that is unlimited.
-        rates: of its work by class.
-        own_laws: of its kernels by shape. Where one of both is None it follows from the other; where both are, all
-            times must be measured.
+        rates: by class of work.
+        own_laws: of its kernels by shape. If only one of ``rates`` and this is None, it follows from the other; if both
+            are, all times must be measured.
     """
 
     name: str
@@ -100,7 +100,7 @@ def load_device(name: str) -> Device:
 
 
 def find_device(name: str) -> tuple[str, Device]:
-    """A shipped device by name, or any by the path of its file; with the name or path that asks for it again.
+    """A shipped device by name, or any by the path of its file, after the name or path to ask for it again.
 
     Raises:
         InputError: there is none, or its file breaks a rule.

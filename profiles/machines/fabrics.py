@@ -25,8 +25,8 @@ class Between:
     """What groups over several nodes reach of the port of a node, by operation and nodes spanned.
 
     Attributes:
-        efficiency: bus bandwidth over the port's, of rings; what all members of a node send to others over what the
-            port could, of ``all_to_all``.
+        efficiency: bus bandwidth of rings over the port's; for ``all_to_all``, bandwidth at which the members of a node
+            send to other nodes over the port's.
         tree: what an all-reduce by trees reaches, up to its last point's nodes; beyond, and where it is empty, rings.
         middle: as ``Collectives.middle``.
         fixed_s: as ``Collectives.fixed_s``.
@@ -63,10 +63,10 @@ class Collectives:
         middle: by operation and group size, how much of the geometric mean of latency and wire time comes on top.
         fixed_s: by operation and group size (nodes, in ``between``), seconds of a call beside its steps and software.
         step_s: seconds of a step from device to device; None: the latency of the link.
-        middle_most: the most that the middle comes to, in latencies: pieces do not grow for ever.
-        all_reduce_by: ``ring``, or ``switch`` where a switch sums and each byte crosses a port but once each way.
+        middle_most: the most that the middle comes to, in latencies, as pieces have a largest size.
+        all_reduce_by: ``ring``, or ``switch`` where a switch sums and each byte crosses a port only once each way.
         own_part: part of what a member of ``all_to_all`` keeps for itself that takes as long as if it were sent: 0
-            where its copy hides behind what is sent, 1 where the same kernel copies it at the same pace.
+            where its copy hides behind what is sent, 1 where the same kernel copies it at the same rate.
         between: what groups over several nodes reach, instead of ``nodes``.
     """
 
@@ -100,8 +100,8 @@ class Collectives:
     def load_of(self, operation: str, members: int, cards: int) -> float:
         """Share that a group takes of what all cards under its switch or host reach together, in (0, 1].
 
-        Groups that fill the cards there so reach the efficiency of as many cards as are active, not that of a group
-        alone; what would take longer than the groups one after the other takes as long as that.
+        Groups that together fill the cards reach the efficiency of one group of all of them, not that of a group alone;
+        but they take no longer beside one another than one after the other.
         """
         curve = dict(self.efficiency)[operation]
         return min(1.0, members * interpolate(curve, members) / (cards * interpolate(curve, cards)))

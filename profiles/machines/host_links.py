@@ -1,6 +1,6 @@
 """Host links: how fast a card exchanges data with its host's memory.
 
-``host_links.toml`` says which PCI Express a card has; a device that is not in it exchanges nothing with its host.
+``host_links.toml`` says which link a card has; a device that is not in it cannot offload.
 """
 
 from functools import cache
@@ -17,7 +17,7 @@ LINKS: Final = Path(__file__).parents[1] / "host_links.toml"
 
 @cache
 def _links() -> tuple[dict[str, float], float]:
-    """Bytes per second in one direction that copies from pinned memory reach, by device, and a share for pageable."""
+    """Bytes per second of copies from pinned memory in one direction, by device, and pageable memory's share of it."""
     table = Table.read(LINKS)
     reached, pageable = table.number("reached"), table.number("pageable")
     table.text("source")
@@ -38,7 +38,7 @@ def pageable_share() -> float:
 
 
 def copied_s(device: Device, size_bytes: float) -> float:
-    """Seconds of a copy between pinned memory of the host and a card's, in either direction; none on the ideal device.
+    """Seconds of a copy between the host's pinned memory and a card's, in either direction; 0 on the ideal device.
 
     Raises:
         InputError: the device's link to its host is not known.

@@ -22,8 +22,8 @@ CALLS_S: Final[Mapping[str, float]] = MappingProxyType(
         "send_recv": 500e-6,
     }
 )
-"""Seconds of the host for one call, what software does around it included, by operation. Source: released rows of small
-images on A100s (PipeFusion v1, Fig. 9) leave about so much beside 10 us per operator. Estimates: scatters as sums;
+"""Seconds of the host for one call, with the software around it, by operation. Source: released rows of small
+images on A100s (PipeFusion v1, Fig. 9) leave about this much beside 10 us per operator. Estimates: scatters as sums;
 gathers 44 us for NCCL called from Python (measured on A100: aic, vllm) and ten operators for the list of tensors that
 each fills."""
 MESSAGE_S: Final = CALLS_S["send_recv"] / 2
@@ -40,8 +40,8 @@ CACHE_OPERATORS: Final = 4
 """Operators that put a patch's keys and values beside those of the others. Source: PipeFusion's first release: two
 slices, a copy and a split for each self-attention."""
 AHEAD: Final = 1024
-"""Operators that the host may be ahead of the GPU: CUDA queues so many launches, then a launch waits. Programs observe
-it; NVIDIA's documents do not state it."""
+"""Operators by which the host may be ahead of the GPU: CUDA queues as many launches, then a launch waits. Observed in
+programs; NVIDIA's documents do not state it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class Host:
     """The host of a box.
 
     Attributes:
-        pace: seconds that it takes over those of a stack's operators and of ``CALLS_S``.
-        low: the least that this may be.
-        high: the most.
+        pace: ratio of its seconds to those of a stack's operators and of ``CALLS_S``.
+        low: the least that ``pace`` may be.
+        high: the most that it may be.
     """
 
     pace: float = 1.0
@@ -67,7 +67,7 @@ class Host:
 
 
 BOX: Final = Host()
-"""A box of which nothing is known; its range holds those whose pace is."""
+"""A box of which nothing is known; its range holds all boxes whose pace is known."""
 FREE: Final = Host(0.0, 0.0, 0.0)
 """A host that takes no time."""
 
@@ -89,20 +89,20 @@ class Calls:
     """What the calls of collectives and messages cost the host of a run, beside the operators that it dispatches.
 
     Attributes:
-        pace: seconds that a call takes over those of ``CALLS_S``; 0 where graphs leave none.
-        ahead_s: seconds of dispatching that the host may be ahead of the GPU.
+        pace: ratio of the seconds of a call to those of ``CALLS_S``; 0 where a graph leaves no calls.
+        ahead_s: seconds of dispatching by which the host may be ahead of the GPU.
     """
 
     pace: float = 0.0
     ahead_s: float = 0.0
 
     def collective_s(self, operation: str, calls: int) -> float:
-        """Seconds of some calls of an operation."""
+        """Seconds of the host for ``calls`` calls of an operation."""
         return self.pace * calls * CALLS_S[operation]
 
     @property
     def message_s(self) -> float:
-        """Seconds of one end of a message."""
+        """Seconds of the host for one end of a message."""
         return self.pace * MESSAGE_S
 
 

@@ -26,7 +26,7 @@ MAY_BE_ZERO: Final = ("fixed_us", "chain_us", "ramp", "rows", "keys", "channels"
 
 
 def read_laws(table: Table) -> Laws:
-    """Laws that a table describes; no pace may pass the device's peaks, but for that of its cache.
+    """Laws that a table describes; no rate but the cache's may exceed the device's peaks.
 
     Raises:
         InputError: a key breaks a rule.
@@ -50,7 +50,7 @@ def read_laws(table: Table) -> Laws:
 def _laws_of(
     *, matmul: Coefficients, conv: Coefficients, attention: Coefficients, memory: Coefficients
 ) -> Laws:
-    """Laws of coefficients; a convolution takes so many times the seconds of a product of its shape and bytes."""
+    """Laws of coefficients; those of a convolution are factors on the seconds of a product of its shape and bytes."""
     product = product_law(matmul)
     convolution = replace(product, forward=conv["forward"], data=conv["data"], weight=conv["weight"])
     return Laws(product, convolution, attention_law(attention), _memory_law(memory))
@@ -95,12 +95,12 @@ def attention_law(values: Coefficients) -> AttentionLaw:
 
 def _memory_law(values: Coefficients) -> MemoryLaw:
     """Law of memory-bound kernels."""
-    paces = {f"{kind}_bytes_per_s": values[f"{kind}_GB_per_s"] * GB for kind in MEMORY_KINDS}
-    return MemoryLaw(fixed_s=values["fixed_us"] * MICROSECOND, **paces)
+    rates = {f"{kind}_bytes_per_s": values[f"{kind}_GB_per_s"] * GB for kind in MEMORY_KINDS}
+    return MemoryLaw(fixed_s=values["fixed_us"] * MICROSECOND, **rates)
 
 
 def _numbers(table: Table, keys: tuple[str, ...], peaks: Coefficients) -> Coefficients:
-    """Numbers of a table, within their peaks, which stand under the ends of their keys."""
+    """Numbers of a table, none above the peak of its unit, with which its key ends."""
     table.text("source")
     values: dict[str, float] = {}
     cached = CACHE_KEYS if "cache_MB" in table else ()

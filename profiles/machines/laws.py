@@ -39,12 +39,12 @@ BACKWARD_KERNELS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Paces at which operands and results move.
+    """Rates at which operands and results move.
 
     Attributes:
         bytes_per_s: from and to memory.
-        cache_bytes: kernels that move fewer bytes find them in the second-level cache; those that move twice as many
-            do not. 0 where such a cache does not show.
+        cache_bytes: kernels that move no more bytes find them in the second-level cache; those that move twice as many
+            find none there. 0 where the cache makes no difference.
         cache_bytes_per_s: from and to the cache.
     """
 
@@ -72,10 +72,10 @@ class ProductLaw:
 
     Attributes:
         fixed_s: of a launch, however small.
-        flop_per_s: pace of large products.
+        flop_per_s: rate of large products.
         traffic: of operands and result.
-        chain_s: times the root of the inner dimension: the sums that follow one another, however many may run at once.
-        ramp: inner steps that every tile of the result takes to begin and to end, when it hides no traffic.
+        chain_s: per root of the inner dimension: sums that follow one another, however many may run at once.
+        ramp: inner steps that every tile of the result takes to begin and to end, during which it hides no traffic.
         forward: seconds over those of the law in a forward pass.
         data: likewise in the gradient of the input.
         weight: likewise in the gradient of the weight.
@@ -115,15 +115,15 @@ class AttentionLaw:
 
     Attributes:
         fixed_s: of a launch, however small.
-        flop_per_s: pace of the products alone.
+        flop_per_s: rate of the products alone.
         traffic: of queries, keys, values and result.
-        rows: queries that occupy the device about as long as its last, half empty wave does.
+        rows: queries that keep the device busy about as long as its last, half empty wave does.
         keys: keys that every query costs on top of its own.
-        channels: head channels whose products cost what the exponential of a score costs.
-        overlap: exponent by which products and exponentials, which are units of their own, hide one another: 1 adds
+        channels: head channels whose products take as long as the exponential of a score.
+        overlap: exponent by which products and exponentials, which run on separate units, hide one another: 1 adds
             the two, infinity takes the longer.
         wide: forward work of heads of 128 channels or more over that of the law, where a kernel of their own runs them.
-        backward_flop_per_s: pace of the products alone, backward.
+        backward_flop_per_s: rate of the products alone, backward.
         backward_rows: as ``rows``, backward.
     """
 
@@ -188,11 +188,11 @@ class AttentionLaw:
 
     @property
     def wide_flop_per_s(self) -> float:
-        """Pace of large heads of 128 channels, forward."""
+        """FLOP per second of large attention with heads of 128 channels, forward."""
         return float(self.flop_per_s * WIDE_CHANNELS / self._channels(np.array(WIDE_CHANNELS)) / self.wide)
 
     def _channels(self, head_dim: FloatArray) -> FloatArray:
-        """Channels whose products take as long as those of a head and the exponential of its score."""
+        """Channels whose products take as long as a head's products and the exponential of its score."""
         if self.overlap == 1:
             return padded(head_dim) + self.channels
         both = padded(head_dim) ** self.overlap + self.channels**self.overlap
@@ -217,7 +217,7 @@ class MemoryLaw:
         check_numbers("law of memory", fixed_s=self.fixed_s)
 
     def bytes_per_s(self, kind: str) -> float:
-        """Pace of a kind, in bytes that must be read and written."""
+        """Bytes per second that kernels of a kind read and write."""
         check_choice("laws", "kind", kind, MEMORY_KINDS)
         return float(getattr(self, f"{kind}_bytes_per_s"))
 
@@ -232,10 +232,10 @@ class Smaller:
 
     Attributes:
         factor: seconds in half precision over those in fewer bits.
-        rows: least rows.
-        least_side: outputs and inputs, at least.
-        most_side: likewise, at most.
-        cast_bytes: bytes moved per element of the activations that are cast before.
+        rows: fewest rows.
+        least_side: fewest outputs, and inputs.
+        most_side: most outputs, and inputs.
+        cast_bytes: bytes moved per element of the activations that are cast before the product.
     """
 
     factor: float
@@ -267,13 +267,13 @@ class Laws:
 
     @classmethod
     def of_rates(cls, rates: "Rates") -> "Laws":
-        """Laws of a device that is known by constant rates alone: work over rate, bytes over pace, and a launch."""
-        pace, traffic = rates.memory_bytes_per_s, Traffic(rates.memory_bytes_per_s)
+        """Laws of a device that is known by constant rates alone: work and bytes over their rates, and a launch."""
+        bytes_per_s, traffic = rates.memory_bytes_per_s, Traffic(rates.memory_bytes_per_s)
         matmul = ProductLaw(rates.kernel_s, rates.matmul_flop_per_s, traffic)
         conv = ProductLaw(rates.kernel_s, rates.conv_flop_per_s, traffic)
         flop_per_s = rates.attention_flop_per_s
         attention = AttentionLaw(rates.kernel_s, flop_per_s, traffic, 0.0, 0.0, 0.0, flop_per_s, 0.0)
-        return cls(matmul, conv, attention, MemoryLaw(rates.kernel_s, *[pace] * len(MEMORY_KINDS)))
+        return cls(matmul, conv, attention, MemoryLaw(rates.kernel_s, *[bytes_per_s] * len(MEMORY_KINDS)))
 
     def matmul_s(
         self, heads: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike, *, part: KernelPart = "forward"
@@ -332,7 +332,7 @@ class Laws:
 
 
 def padded(head_dim: FloatArray) -> FloatArray:
-    """Head dimension that fused attention runs; beyond the largest it is not padded."""
+    """Head dimension to which fused attention pads; beyond the largest kernel nothing is padded."""
     at = np.searchsorted(HEAD_DIMS, head_dim)
     beyond = np.maximum(head_dim, HEAD_DIMS[-1])
     return np.where(at < len(HEAD_DIMS), HEAD_DIMS[np.minimum(at, len(HEAD_DIMS) - 1)], beyond)
@@ -341,8 +341,8 @@ def padded(head_dim: FloatArray) -> FloatArray:
 def _overlapped(work: FloatArray, traffic: FloatArray) -> FloatArray:
     """Seconds of work and traffic that partly hide one another.
 
-    Exponent 1 would add the two, infinity take the longer; four devices want 1.5 (A100) to 6 (L40S), and 3 costs none
-    of them more than half a point of median error.
+    Exponent 1 would add the two, infinity take the longer. Four devices fit best with 1.5 (A100) to 6 (L40S); 3 costs
+    none of them more than half a percentage point of median error.
     """
     return np.cbrt(work * work * work + traffic * traffic * traffic)
 

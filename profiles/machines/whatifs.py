@@ -15,15 +15,15 @@ from profiles.machines.devices import Device, find_device
 from profiles.units import GB, GIB
 
 WHAT_IFS: Final = ("nodes", "device", "memory", "link")
-"""What can be changed, in the order in which it is."""
+"""What can be changed, in the order in which changes are made."""
 LINKS: Final = {"intra": "intra_node", "inter": "inter_node"}
-"""Names of links, and the fields of a cluster that they are."""
+"""Names of links, and their fields of a cluster."""
 BYTES_PER_S: Final = {"MB/s": GB / 1e3, "GB/s": GB, "TB/s": GB * 1e3, "Gbit/s": GB / 8}
 BYTES: Final = {"MiB": GIB / 1024, "GiB": GIB, "TiB": GIB * 1024, "MB": GB / 1e3, "GB": GB, "TB": GB * 1e3}
 QUANTITY: Final = re.compile(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*([A-Za-z/]+)", re.ASCII)
 LEAST: Final = 1e-6
 MOST: Final = 1e6
-"""Factors and quantities in GB/s and GiB lie between these."""
+"""Factors, and quantities in GB/s or GiB, lie between ``LEAST`` and ``MOST``."""
 MAX_NODES: Final = 2**20
 
 
@@ -35,7 +35,7 @@ def changed(cluster: Cluster, given: Mapping[str, Any]) -> Cluster:
         given: values by the names of ``WHAT_IFS``; None changes nothing, and other names are left alone.
 
     Raises:
-        InputError: a value breaks its rule, or the cluster was changed so before.
+        InputError: a value breaks its rule, or this what-if has changed the cluster before.
     """
     found = cluster
     for name in WHAT_IFS:
@@ -57,7 +57,7 @@ def whatif_words(changes: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
 
 
 def idle(cluster: Cluster, gpus: int) -> Iterator[str]:
-    """What is to be said of changed links that none of so many GPUs uses, and of nodes that they leave empty."""
+    """Notes on changed links that none of so many GPUs uses, and on nodes that they leave empty."""
     each = cluster.devices_per_node
     yield from _idle_nodes(cluster, gpus)
     unused = {"inter": gpus <= each, "intra": gpus == 1 or each == 1}
@@ -70,7 +70,7 @@ def idle(cluster: Cluster, gpus: int) -> Iterator[str]:
 
 
 def _idle_nodes(cluster: Cluster, gpus: int) -> Iterator[str]:
-    """What is to be said of nodes that stay empty, and how so many GPUs would lie on all of them."""
+    """A note on nodes that stay empty, and how to spread so many GPUs over all of them."""
     asked, nodes, filled = (
         dict(cluster.changes).get("nodes"),
         cluster.max_nodes,
@@ -123,12 +123,12 @@ def _with_memory(cluster: Cluster, value: Any) -> tuple[Cluster, str]:  # noqa: 
 
 
 def _real(value: Any) -> bool:  # noqa: ANN401
-    """Whether a value is a number, and of a size that a quotient can have."""
+    """Whether a value is a number that a float can hold."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float_info.max
 
 
 def _quantity(words: str, units: Mapping[str, float]) -> float | None:
-    """A number with one of some units; None where the words are something else."""
+    """A number times its unit; None where the words are something else."""
     match = QUANTITY.fullmatch(words)
     return None if match is None or match[2] not in units else float(match[1]) * units[match[2]]
 
@@ -148,7 +148,7 @@ def _with_link(cluster: Cluster, value: Any) -> tuple[Cluster, str]:  # noqa: AN
 
 
 def _said(value: Any) -> dict[str, str]:  # noqa: ANN401
-    """Words by the link that they change: of ``inter=2x,intra=150GB/s``, of a list of such, or of a mapping.
+    """Changes in words by link, from ``inter=2x,intra=150GB/s``, a list of such, or a mapping.
 
     Raises:
         InputError: the value is nothing of the kind, or names a link twice.

@@ -53,7 +53,7 @@ def _integers(flag: str, text: str) -> tuple[int, ...]:
 
 
 def run_links(options: argparse.Namespace) -> None:
-    """Measure, as a launcher's rank or as what starts the ranks, or read logs; fit, write, and say how well it fits."""
+    """Measure, as a rank or by starting ranks, or read logs; then fit, write, and print how well it fits."""
     from profiles.measuring.linking.samples import read_logs  # noqa: PLC0415  importing scipy takes a while
 
     place = None if options.nccl_tests else launched_place()
@@ -72,7 +72,7 @@ def run_links(options: argparse.Namespace) -> None:
 
 
 def _check_links(options: argparse.Namespace) -> None:
-    """Refuse what would fail after minutes of measuring, and to write one file over another."""
+    """Refuse flags that would fail after minutes of measuring, or write one file over another."""
     load_device(options.device)
     check_least(("--max-mib", options.max_mib, 1))
     files = [("--output", options.output), ("--samples", options.samples)]
@@ -87,7 +87,7 @@ def _check_links(options: argparse.Namespace) -> None:
 
 
 def _measure(backend: str | None, max_mib: int) -> "Measurement | None":
-    """What the ranks measure together, of which this process is one; nothing but on rank 0."""
+    """What the ranks measure together; None on all ranks but 0."""
     from profiles.measuring.linking.times import measure  # noqa: PLC0415  importing torch takes seconds
 
     place = launched_place()
@@ -96,7 +96,7 @@ def _measure(backend: str | None, max_mib: int) -> "Measurement | None":
 
 
 def _conclude(measurement: "Measurement", options: argparse.Namespace) -> None:
-    """Fit, write, and print how the file's cluster stands to what was measured."""
+    """Fit, write, and print how far the file's cluster is from what was measured."""
     from profiles.measuring.linking.fits import fit_links  # noqa: PLC0415
     from profiles.measuring.linking.report import cluster_text, print_links, write_cluster  # noqa: PLC0415
     from profiles.measuring.linking.samples import sample_text  # noqa: PLC0415

@@ -24,12 +24,12 @@ T = TypeVar("T")
 
 LAUNCHED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 MOST: Final = 32
-"""Each rank takes some 300 MB once it has imported torch: hundreds of them would halt the machine."""
+"""Most ranks: each takes some 300 MB once it has imported torch, so hundreds of them would halt the machine."""
 POLL_S: Final = 0.05
-GRACE_S: Final = 3  # ranks that are told to end are killed after so long
+GRACE_S: Final = 3  # after which ranks that were told to end are killed
 COMPLAINT: Final = "error of a rank: "
 LINGER_S: Final = 1.0
-"""A rank whose connection broke stays so long: the launcher is to meet first the one that died."""
+"""Time for which a rank whose connection broke lives on, so that the launcher meets the rank that died first."""
 
 
 class Place(NamedTuple):
@@ -65,14 +65,18 @@ def launched_place() -> Place | None:
 
 
 def check_least(*flags: tuple[str, float | None, float]) -> None:
-    """Refuse a finite number below the least that its flag may be given; None is not given."""
+    """Refuse a value that is infinite, or below the least that its flag takes; None: the flag was not given."""
     for flag, value, least in flags:
         if value is not None and not least <= value < float("inf"):
             raise InputError(f"{flag} is {value:g}, must be at least {least}")
 
 
 def launch(num_ranks: int, work: Callable[..., T], *arguments: object) -> list[T]:
-    """Results of some work on each of so many ranks of this machine; if one fails or is killed, one line says which."""
+    """Results of some work on each of so many ranks of this machine.
+
+    Raises:
+        DiffusimError: a rank fails or is killed; the text says which in one line.
+    """
     from torch import multiprocessing  # noqa: PLC0415  importing torch takes seconds
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std  # noqa: PLC0415  as above
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415  as above
@@ -109,7 +113,7 @@ def _on_loopback(work: Callable[..., T], arguments: tuple[object, ...]) -> T:
 
 @contextmanager
 def unbroken(rank: int) -> Iterator[None]:
-    """Turn a connection that breaks, as when another rank dies, into one line."""
+    """Turn the error of a connection that breaks, as when another rank dies, into one line."""
     try:
         yield
     except RuntimeError as error:  # of torch.distributed and of its store
@@ -120,7 +124,7 @@ def unbroken(rank: int) -> Iterator[None]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Silence torch's launcher, whose failures are told in one line, and take its signal handlers away afterwards."""
+    """Silence torch's launcher, whose failures become one line, and restore the signal handlers that it replaces."""
     from torch.distributed.elastic.multiprocessing import SignalException  # noqa: PLC0415  as above
 
     loggers = [logging.getLogger(f"torch.{name}") for name in ("distributed.elastic", "multiprocessing")]
@@ -143,7 +147,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _reason(error: "ChildFailedError", folder: Path) -> str:
-    """One line: who was killed, or else what a rank complained of, or else what went wrong."""
+    """One line: what a rank complained of, or else which rank was killed, or else how it failed."""
     rank, failure = error.get_first_failure()
     paths = sorted(folder.rglob("stderr.log"), key=lambda path: path.parent.name != str(rank))
     logs = [path.read_text(errors="replace") for path in paths]

@@ -1,4 +1,4 @@
-"""The machine that measures: what it is, and how many of its cores other programs keep busy meanwhile."""
+"""The machine that measures: its parts, and how many of its cores other programs keep busy meanwhile."""
 
 import math
 import os
@@ -18,7 +18,7 @@ NOT_KNOWN: Final = float("nan")
 
 
 def facts(*packages: str) -> dict[str, str | int]:
-    """When and with what this process computes: the machine, and versions of Python and of some packages."""
+    """Date, machine, and versions of Python and some packages with which this process computes."""
     date: dict[str, str | int] = {"date": datetime.now(UTC).isoformat(timespec="seconds")}
     versions = {package: _version(package) for package in packages} | {"python": platform.python_version()}
     machine: dict[str, str | int] = {
@@ -42,7 +42,7 @@ def processor() -> str:
 
 
 def cpuinfo(key: str) -> list[str]:
-    """Values of one field of every core; nothing where the kernel does not say."""
+    """Values of one field of every core; empty where the kernel does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -51,7 +51,7 @@ def cpuinfo(key: str) -> list[str]:
 
 
 def identity() -> str:
-    """What two processes share that share clock and machine: a boot, and where there are, a namespace of processes."""
+    """A text that processes of one machine share: its boot and their process namespace, else the host name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -70,7 +70,10 @@ class OtherPrograms:
         return process_time() - self._begin[2]
 
     def cores(self, own_s: float | None = None) -> float:
-        """Cores that others kept busy on average, NaN where not known; ``own_s`` processor seconds are no others'."""
+        """Cores that other programs kept busy on average, NaN where not known.
+
+        ``own_s`` are processor seconds to leave out, by default those of this process.
+        """
         busy_s = machine_busy_s() - self._begin[1] - (self.own_s() if own_s is None else own_s)
         return NOT_KNOWN if math.isnan(busy_s) else max(0.0, busy_s) / (perf_counter() - self._begin[0])
 
@@ -85,7 +88,7 @@ def machine_busy_s(stat: Path = STAT) -> float:
 
 
 def disturbance(cores: float) -> str:
-    """A warning of others that kept so many cores busy; empty on a quiet machine."""
+    """A warning about other programs that kept so many cores busy; empty on a quiet machine."""
     if math.isnan(cores):
         return "how many cores other programs kept busy is not known: the machine may not have been quiet"
     if cores > QUIET_CORES:

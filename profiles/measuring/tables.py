@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Items by what a function says of them, in the order in which that first appears."""
+    """Items by their key, in the order in which keys first appear."""
     groups: dict[Key, list[Item]] = {}
     for one in items:
         groups.setdefault(key(one), []).append(one)
@@ -19,7 +19,7 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[str]) -> Table:
-    """A table whose columns are aligned to the right, but for those of words in ``left``."""
+    """A table whose columns are aligned to the right, except those named in ``left``."""
     result = Table(title=title, title_justify="left")
     for column in columns:
         result.add_column(column, justify="left" if column in left else "right")

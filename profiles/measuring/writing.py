@@ -13,18 +13,26 @@ from profiles.outputs import whole_file
 
 
 def scratch_folder(name: str) -> Path:
-    """A path of a name in a new temporary folder."""
+    """A path called ``name`` in a new temporary folder."""
     return Path(mkdtemp()) / name
 
 
 def write_file(path: Path, text: str, flag: str = "--output") -> None:
-    """Write a file."""
+    """Write a file whole or not at all; ``flag`` is named in errors.
+
+    Raises:
+        InputError: it cannot be written.
+    """
     with drafts([path], f"{flag} {path}") as (draft,):
         draft.write_text(text, encoding="utf-8")
 
 
 def write_files(folder: Path, texts: Mapping[Path, str]) -> None:
-    """Write files into a folder, which is made where it is missing: none of them if one cannot be written."""
+    """Write files into a folder, which is made where it is missing: none of them if one cannot be written.
+
+    Raises:
+        InputError: one cannot be written.
+    """
     paths = [folder / path for path in texts]
     made: list[Path] = []
     try:
@@ -63,7 +71,7 @@ def drafts(paths: Sequence[Path], what: str) -> Iterator[list[Path]]:
 
 
 class Exact(str):
-    """A value as it is to be written."""
+    """A value that is written as it is."""
 
 
 def toml_text(values: Mapping[str, object], number: str = "") -> str:

@@ -1,1 +1,1 @@
-"""What it runs with: stacks, runtimes, recipes of training and levers of engines."""
+"""What models run with: stacks, runtimes, memory recipes of training and levers of sampling."""

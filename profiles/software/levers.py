@@ -1,6 +1,6 @@
 """Levers: what sampling gains from fewer steps, fewer bits and smaller exchanges, as factors from published rows.
 
-They scale what they scale; what they do to the images is not modelled. ``levers.toml`` holds factors and sources.
+Their effect on image quality is not modelled. ``levers.toml`` holds factors and sources.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,11 +20,11 @@ HALF: Final = "half"
 FP8: Final = "fp8"
 PRECISIONS: Final = (HALF, FP8)
 MOST_CACHED: Final = 0.99
-"""Share of the steps that a cache skips at most."""
+"""Largest share of the steps that a cache may skip."""
 
 
 class Factor(NamedTuple):
-    """Seconds of products in half precision over those in a smaller one, with 10 and 90 % quantiles over shapes."""
+    """Ratio of the seconds of products in half precision to those in fp8, with 10 and 90 % quantiles over shapes."""
 
     factor: float
     low: float
@@ -43,10 +43,10 @@ class Levers(NamedTuple):
 
     Attributes:
         weight_bytes: bytes of a parameter in fp8.
-        least_rows: rows of the smallest products that were measured in fp8.
-        sides: fewest and most of their outputs and inputs.
-        cast_bytes: bytes moved per element of what is cast to fp8 before a product.
-        products: factors on products in fp8, by device.
+        least_rows: fewest rows of products that were measured in fp8.
+        sides: fewest and most of their outputs, and inputs.
+        cast_bytes: bytes moved per element that is cast to fp8 before a product.
+        products: factors for products in fp8, by device.
         all_to_all: bytes of an all-to-all in fp8 over those in half precision.
         cached: published caches, by name.
     """
@@ -60,7 +60,7 @@ class Levers(NamedTuple):
     cached: Mapping[str, Cached]
 
     def smaller(self, factor: float) -> Smaller:
-        """What products in fp8 gain by a factor."""
+        """Products in fp8 that are faster by a factor."""
         return Smaller(factor, self.least_rows, *self.sides, self.cast_bytes)
 
 

@@ -20,8 +20,8 @@ class MemoryRecipe:
     """Bytes per trained parameter, by what they hold.
 
     ``moved_bytes`` are those that a step of an optimizer with kernels of its own moves, whatever the stack: its states
-    and what it computes in between, without weights in half precision and moving averages; 0 of Adam, which the stack
-    brings.
+    and intermediate results, without weights in half precision and moving averages; 0 for Adam, whose kernels are the
+    stack's.
     """
 
     name: str
@@ -99,5 +99,5 @@ EMA_BYTES: Final = {"none": 0, "fp32": 4}
 
 @cache
 def recipe_of(name: str, ema: str) -> MemoryRecipe:
-    """The recipe of a name with a moving average of the weights, a key of ``EMA_BYTES``."""
+    """The recipe of a name, with the moving average of the weights that ``ema``, a key of ``EMA_BYTES``, names."""
     return replace(RECIPES[name], ema_bytes=EMA_BYTES[ema])

@@ -19,7 +19,7 @@ RUNTIMES: Final = Path(__file__).parents[1] / "runtimes"
 BECAUSE: Final = "because"
 """Key of a rule's reason, beside the parameters that it is about."""
 UNCHECKED: Final = "not checked"
-"""In place of a version that was read."""
+"""Stands for the version where the source was not read."""
 LEAST: Final = "least"
 """Key of a rule's smallest values, by parameter."""
 
@@ -33,7 +33,7 @@ class Case:
         strategy: its name.
         parameters: of the strategy, and degrees that follow from them.
         gpus: GPUs in all.
-        groups: groups of GPUs that each make one of an image's predictions.
+        groups: groups of GPUs that divide an image's predictions among them.
     """
 
     model: str
@@ -51,9 +51,9 @@ class Rule:
     """The values of a strategy's parameters that a runtime runs.
 
     Attributes:
-        values: by parameter those allowed, none where it must be left out, or the name of the one it must equal.
+        values: by parameter, its allowed values (none: it must be left out), or the name of the one it must equal.
         because: the reason; empty where the values say it.
-        least: by parameter the smallest allowed.
+        least: by parameter, its smallest allowed value.
     """
 
     values: Mapping[str, tuple[Any, ...] | str] = field(default_factory=FrozenMapping)
@@ -65,7 +65,7 @@ class Rule:
         object.__setattr__(self, "least", FrozenMapping(self.least))
 
     def kept_to(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters, no degrees, that break the rule, with values that do not."""
+        """Parameters other than degrees that break the rule, each with a value that keeps it."""
         found: dict[str, Any] = {
             name: of
             for name, of in self.least.items()
@@ -91,7 +91,7 @@ def _is_free(name: str, parameters: Mapping[str, Any]) -> bool:
 
 
 def _refusal(name: str, allowed: tuple[Any, ...] | str, parameters: Mapping[str, Any]) -> str:
-    """That the value of a parameter is not allowed, in words; empty where it is, or is left out."""
+    """Why the value of a parameter is not allowed, in words; empty where it is allowed, or left out."""
     value = parameters.get(name)
     if isinstance(allowed, str):
         other = parameters.get(allowed)
@@ -107,12 +107,12 @@ class Runtime:
     """A program that runs strategies.
 
     Attributes:
-        name: what to ask for.
+        name: by which it is asked for.
         title: what it is called.
-        version: the package that was read.
-        source: its files that say so.
+        version: of the package that was read.
+        source: its files in which rules and flags were read.
         task: ``train`` or ``sample``.
-        rules: by the names of the strategies that it runs.
+        rules: by strategy that it runs.
         models: those it knows, each by our name with its own; None where it runs whatever it is given.
         scripts: by model its example script, where it is started by one.
         guided: models of which two groups of GPUs may each make one prediction.
@@ -143,7 +143,7 @@ class Runtime:
         return f"{self.name} ({self.version}) does not run it: {reason}" if reason else ""
 
     def unknown(self, model: str) -> str:
-        """That a model is not among those it knows, in words; empty where it is."""
+        """Why it does not run a model, in words: it does not know it; empty where it does."""
         if self.models is None or model in self.models:
             return ""
         return f"of models it has {', '.join(self.models)}, not {model}"
@@ -224,7 +224,7 @@ def read_runtime(path: Path) -> Runtime:
 
 
 def _lines(table: Table) -> dict[str, str]:
-    """What stands for each model, by our name of it."""
+    """A line for each model, by our name of it."""
     return {name: table.line(name) for name in table.values()}
 
 

@@ -1,7 +1,7 @@
 """Stacks: how software turns the layers of a model into work of the host and kernels of the GPU.
 
 Shipped ones go by name; a stack of one's own is a file of the same keys. A stack says what it changes about the
-kernels that a layer is made of; how long these take on a device is said by its laws (``profiles.costs.layers``).
+kernels that a layer is made of; how long these take on a device is said by its laws (``profiles.machines.laws``).
 """
 
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ OPTIMIZERS: Final = ("loop", "foreach", "fused")
 FLAGS: Final = ("channels_last", "cast_weights")
 OPERATORS: Final = ("forward_operator_s", "backward_operator_s")
 MAX_OPERATOR_S: Final = 1.0
-"""No host takes longer over an operator."""
+"""Longest time that a host may take over an operator."""
 CHOICES: Final = {
     "attention": ATTENTIONS,
     "norms": PRECISIONS,
@@ -43,7 +43,7 @@ CHOICES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Shares of what the device's laws reach, above 0 and up to 1, one for each class of kernels."""
+    """Shares of the device's laws that kernels reach, above 0 and up to 1, by class of kernels."""
 
     matmul: float = 1.0
     conv: float = 1.0
@@ -90,15 +90,15 @@ class Stack:
     """A software stack.
 
     Attributes:
-        name: what asks for it again, where it is shipped.
+        name: by which a shipped stack is asked for.
         summary: a line about it.
         source: where its numbers are from.
         forward_operator_s: seconds of the host for each operator that it dispatches in a forward pass; 0 where a
             graph of the whole pass is launched at once.
         backward_operator_s: the same in a backward pass, whose operators the autograd engine dispatches.
-        attention: ``flash``; ``packed``, fused too, but heads are laid out anew for it; or ``math``, which does so,
-            and scores are written and read by kernels of their own.
-        channels_last: whether activations lie as the convolutions' kernels want them; else these are laid out anew.
+        attention: ``flash``; ``packed``, fused too, but heads are laid out anew for it; or ``math``, for which heads
+            are laid out anew, and scores are written and read by kernels of their own.
+        channels_last: whether activations lie as convolution kernels want them; else they are laid out anew.
         norms: precision in which training runs normalisations: ``half``, or ``float32`` as autocast has it.
         encoders: precision in which training runs frozen components; ``float32`` with products in TF32, ``autocast``
             as the trained ones.
@@ -107,8 +107,8 @@ class Stack:
         optimizer: ``loop`` over the parameters' tensors, ``foreach`` operation over all of them, or ``fused``.
         traffic: shares of the memory traffic that fusion leaves.
         launches: shares of the launches that fusion leaves.
-        rates: shares of what the device's laws reach that the stack's kernels reach.
-        device_rates: the same on devices where they differ, by name.
+        rates: shares of the device's laws that the stack's kernels reach.
+        device_rates: the same, by name of a device on which they differ.
     """
 
     name: str
@@ -151,7 +151,7 @@ class Stack:
         return replace(self, rates=dict(self.device_rates).get(device, self.rates), device_rates=())
 
     def paced(self, pace: float) -> "Stack":
-        """The stack on a host that takes so many times as long over an operator."""
+        """The stack on a host that takes ``pace`` times as long over an operator."""
         seconds = {key: pace * getattr(self, key) for key in OPERATORS}
         return replace(self, **{key: min(value, MAX_OPERATOR_S) for key, value in seconds.items()})
 
@@ -225,7 +225,7 @@ def _shares(table: Table, keys: tuple[str, ...]) -> dict[str, float]:
 
 
 def _rates(table: Table, otherwise: Shares) -> Shares:
-    """Shares of the device's rates; one above 1 would be above what the device reaches at best."""
+    """Shares of the device's laws; one above 1 would exceed the device's best."""
     shares = {key: table.positive(key, getattr(otherwise, key)) for key in RATES}
     for key, share in shares.items():
         if share > 1:
@@ -235,7 +235,7 @@ def _rates(table: Table, otherwise: Shares) -> Shares:
 
 
 def _check_sources(sources: Table, *, devices: bool) -> None:
-    """Refuse a stack that does not say where what it claims is from."""
+    """Refuse a stack that lacks the source of a claim."""
     keys = (*CHOICES, *FLAGS, "operator_us", "traffic", "launches", "rates")
     for key in (*keys, "rates_on") if devices else keys:
         sources.text(key)

@@ -1,1 +1,1 @@
-"""Outcomes: a point replayed part by part, weighed, and what is known of it."""
+"""Outcomes: a point replayed part by part, its result, and what else is known of it."""

@@ -1,6 +1,6 @@
-"""Contents: what a value holds, as a short hash, so that results tell which inputs they are of.
+"""Contents: a short hash of what a value holds, so that results tell which inputs they are of.
 
-It is taken of what was read, not of the files: those may have changed since.
+It is of what was read, not of the files, which may have changed since.
 """
 
 import pickle
@@ -20,7 +20,7 @@ ENGINE: Final = ("profiles", "strategies", "sim", "sim.asking", "sim.outcomes", 
 
 
 class _Writer(pickle.Pickler):
-    """Writes values so that equal ones give equal bytes: objects by their fields, mappings sorted, nothing twice."""
+    """Writes values so that equal ones give equal bytes: objects by their fields, mappings sorted."""
 
     def reducer_override(self, value: Any) -> Any:  # noqa: ANN401
         if is_dataclass(value) and not isinstance(value, type):
@@ -77,7 +77,7 @@ def _inputs_of(scenario: AnyScenario) -> dict[str, str]:
 
 @cache
 def engine() -> str:
-    """Hash of the code that gives results, and of the tables beside it: stored results of other code are not used."""
+    """Hash of the code that gives results and of the tables beside it; stored results of other code are not used."""
     files: dict[str, bytes] = {}
     for name in ENGINE:
         folder = Path(str(import_module(name).__file__)).parent

@@ -23,7 +23,7 @@ from strategies.strategy import AnyScenario
 def doubt_of(
     scenario: AnyScenario, strategy: str, parameters: Mapping[str, Any], expected: Measures
 ) -> Doubt:
-    """The doubt of a result; narrower where a run of the same task was measured, as compute is known then."""
+    """The doubt of a result; smaller where a run of the same task was measured, as compute is then known."""
     cluster, gpus, sampled = scenario.cluster, scenario.workload.num_gpus, scenario.task == "sample"
     run = Circumstances(
         cluster.device.name,

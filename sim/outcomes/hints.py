@@ -1,4 +1,4 @@
-"""Hints: what an answer has in place of a name that it lacks."""
+"""Hints: which name was meant where an answer lacks the one asked for."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -10,7 +10,7 @@ TIMELINE: Final = ("plot_timeline", "best.plot_timeline")
 WHY: Final = ("account", "verdict")
 FRAME: Final = ("frame",)
 LIKE: Final = 0.75
-"""Likeness of names from which on one is taken for the other."""
+"""Similarity (1: equal) from which one name is taken for another."""
 MEANT: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("report", "html", "to_html", "save", "page"), REPORT),
     **dict.fromkeys(("timeline", "gantt", "plot_gantt", "plot_timeline"), TIMELINE),
@@ -24,7 +24,7 @@ MEANT: Final[Mapping[str, tuple[str, ...]]] = {
     "winner": ("best",),
     "compare": ("sim.compare",),
 }
-"""Names that people try, and what stands for them: the first that an answer has."""
+"""Names that people try, and what is meant by them: the first of these that an answer has."""
 
 
 def no_attribute(one: object, name: str, called: str, values: Iterable[str] = ()) -> AttributeError:
@@ -34,7 +34,7 @@ def no_attribute(one: object, name: str, called: str, values: Iterable[str] = ()
         one: the answer.
         name: what it lacks.
         called: the answer in words.
-        values: names of its values, where its class has properties that it lacks.
+        values: names of its values, where the class has properties that not every answer has.
     """
     cls = type(one)
     own = [known for known in dir(cls) if not known.startswith("_") and known != name]
@@ -45,7 +45,7 @@ def no_attribute(one: object, name: str, called: str, values: Iterable[str] = ()
 
 
 class Hinting:
-    """An answer that says what it has where it is asked for a name that it lacks."""
+    """An answer whose error about a name that it lacks says which names it has."""
 
     __slots__ = ()
 

@@ -15,9 +15,9 @@ class Measures:
     """Measures of one iteration, or one run; means over devices where a quantity has one value per device.
 
     Attributes:
-        duration_s: of an iteration the period, which is its makespan with the frozen work of one iteration; of a run
+        duration_s: of an iteration its makespan with the frozen work of one iteration, which is the period; of a run
             the time from its first denoising step, or the text encoders where they are included, to its end.
-        first_s: the first iteration's duration, which also runs its own frozen work.
+        first_s: duration of the first iteration, which also runs its own frozen work.
         idle_s: seconds without compute.
         exposed_communication_s: idle seconds while something awaited is on the wire.
         collective_s: seconds in which a collective runs.
@@ -62,7 +62,7 @@ class Measures:
 
 
 def weighted(measured: Sequence[Measures], weights: Sequence[float], name: str) -> float:
-    """The sum of one quantity over parts, each as often as its weight says."""
+    """The weighted sum of one quantity over parts."""
     pairs = zip(weights, measured, strict=True)
     return float(sum_in_order(weight * getattr(measures, name) for weight, measures in pairs))
 
@@ -88,7 +88,7 @@ def in_turn(measured: Sequence[Measures], times: Sequence[int]) -> Measures:
 def expectation(
     measured: Sequence[Measures], probabilities: Sequence[float], shares: Sequence[float]
 ) -> Measures:
-    """Expectations: of times by how often they occur, of what the groups do by how many do it.
+    """Expected measures: times weighted by how often they occur, the work of groups by the share that does it.
 
     Args:
         measured: of each kind of iteration.

@@ -43,7 +43,7 @@ from strategies.templates.grid_sampler import GridSampler
 
 
 def replay(strategy: Strategy, scenario: Scenario) -> Trace:
-    """The trace of one iteration; of what a strategy's refinements give, the fastest.
+    """The trace of one iteration, the fastest of a strategy's refinements if it refines.
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.
@@ -94,12 +94,12 @@ class Part(NamedTuple):
 
     @property
     def measures(self) -> Measures:
-        """The measures of one time."""
+        """Measures of running it once."""
         return self.continued or Measures.of(self.trace)
 
     @property
     def duration_s(self) -> float:
-        """Seconds of one time."""
+        """Seconds of running it once."""
         return self.trace.end_s if self.continued is None else self.continued.duration_s
 
 
@@ -143,7 +143,7 @@ def _replay_parts(variant: Variant) -> Iterator[Part]:
 def _replay_phases(variant: Variant, phases: tuple[Phase, ...]) -> Iterator[Part]:
     """The parts of some phases of denoising steps, and of the frozen components around them.
 
-    Where one guidance group stands for all in a plan, the phase speaks of all, and its measures are those of one.
+    Where one guidance group stands for all in a plan, the phase's own plan is of all, its measures are of one.
     """
     strategy, scenario = variant.strategy, variant.scenario
     assert isinstance(strategy, Sampler) and isinstance(scenario, SamplingScenario)
@@ -158,7 +158,7 @@ def _replay_phases(variant: Variant, phases: tuple[Phase, ...]) -> Iterator[Part
 
 
 def _replay_folded(variant: Variant) -> Iterator[Part]:
-    """The parts of a run, of whose guidance groups one is replayed where they are alike."""
+    """The parts of a run; of guidance groups that are alike, only one is replayed."""
     strategy, scenario = variant.strategy, variant.scenario
     if not (isinstance(strategy, GridSampler) and isinstance(scenario, SamplingScenario)):
         return _replay_parts(variant)
@@ -166,7 +166,7 @@ def _replay_folded(variant: Variant) -> Iterator[Part]:
 
 
 def _alike_steps(variant: Variant, strategy: GridSampler, scenario: SamplingScenario) -> Iterator[Part]:
-    """The parts of a run whose steps are alike, so that one is replayed; of a large one not all alike layers."""
+    """The parts of a run whose steps are alike, so that one is replayed; if it is large, not all its alike layers."""
     if (short := strategy.shortened(scenario)) is None:
         return _replay_folded(variant)
     parts = list(_replay_phases(variant, (short.phase,)))
@@ -178,9 +178,10 @@ def _alike_steps(variant: Variant, strategy: GridSampler, scenario: SamplingScen
 
 
 def parts_of(variant: Variant) -> Iterator[Part]:
-    """The parts of a variant as they are measured: of long runs, and of large steps, the first steps or layers.
+    """The parts of a variant with their measures, replayed no further than needed.
 
-    Of an iteration with many micro-batches the first of them.
+    Of long runs the first steps are replayed, of large steps the first alike layers, of iterations with many
+    micro-batches some of these.
     """
     strategy, scenario = variant.strategy, variant.scenario
     if not isinstance(scenario, SamplingScenario):
@@ -193,7 +194,7 @@ def parts_of(variant: Variant) -> Iterator[Part]:
 
 
 def _first_micro_batches(variant: Variant) -> Part | None:
-    """An iteration of which the first micro-batches are replayed; None where that spares little, or is not all."""
+    """An iteration of which the first micro-batches are replayed; None where that spares little or does not suffice."""
     strategy, scenario = variant.strategy, variant.scenario
     if not isinstance(strategy, Accumulating) or strategy.micro_batches < 2 * FIRST_MICRO_BATCHES:
         return None
@@ -213,7 +214,7 @@ def _first_micro_batches(variant: Variant) -> Part | None:
 
 
 def _excerpt(variant: Variant) -> Part | None:
-    """An iteration of a long pipeline without micro-batches in its middle; None where that is not all of it."""
+    """An iteration of a long pipeline, replayed without micro-batches in its middle; None if that does not suffice."""
     strategy, scenario = variant.strategy, cast(Scenario, variant.scenario)
     if not isinstance(strategy, Repeating) or (found := with_all_periods(strategy, scenario)) is None:
         return None
@@ -268,7 +269,7 @@ def replay_parts(strategy: AnyStrategy, scenario: AnyScenario) -> list[Part]:
 
 @no_collection()
 def measured_parts(strategy: AnyStrategy, scenario: AnyScenario) -> list[Part]:
-    """All parts of a point with their measures; of long runs of the sampler the first steps alone are replayed.
+    """All parts of a point with their measures, replayed no further than needed (``parts_of``).
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.
@@ -283,7 +284,7 @@ def traces_of(strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part
 
 
 def parts_by(parts: Iterable[Part], key: Callable[[Variant], Any]) -> list[list[Part]]:
-    """The parts that have something in common, in the order in which they come."""
+    """The parts grouped by a key of their variants, in the order in which these come."""
     groups: dict[Any, list[Part]] = {}
     for part in parts:
         groups.setdefault(key(part.variant), []).append(part)

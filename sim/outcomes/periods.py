@@ -1,9 +1,9 @@
 """Periods: where the passes of a long pipeline come to repeat one another, only some of them are replayed.
 
-The engine knows no absolute time, and of the past only what is still to come: what runs, what is on the wire, and what
-each device does next. Where all of it is, one period after some moment, what it was then for as many micro-batches
-before, a pipeline goes on as it did then. An iteration of which micro-batches in the middle are left out then tells all
-of the whole one: the period comes as many times more.
+The engine knows no absolute time, and of the past only what still matters: what runs, what is on the wire, and what
+each device does next. If all of this is, one period after some moment, the same as at that moment for earlier
+micro-batches, the pipeline repeats that period. An excerpt, which leaves micro-batches in the middle out, then gives
+the whole iteration: the period comes once more for each period left out.
 """
 
 from collections.abc import Hashable, Sequence
@@ -31,27 +31,27 @@ from strategies.scenario import Scenario
 from strategies.strategy import BubbleFilling, Refining, Repeating, Strategy
 
 MULTIPLES: Final = (1, 2, 3, 4, 6, 8)
-"""Periods of the order after which times are looked at: they may repeat less often."""
+"""Periods of the order after which times may repeat: they may do so less often than the order."""
 LEAST_MICRO_BATCHES: Final = 96
-"""Iterations of fewer are replayed whole: of these, looking for periods takes longer than it spares."""
+"""Iterations of fewer are replayed whole: looking for periods there takes longer than it saves."""
 FIRST_ROUNDS: Final = 2
 """Micro-batches for each position, beyond the fewest that show the order and a few more, that are replayed."""
 FIRST_ROUNDS_OF_LONG_PERIODS: Final = 4
-"""The same where an order repeats itself in rounds of micro-batches: an excerpt has but few of these."""
+"""The same where an order repeats itself in rounds of micro-batches, of which an excerpt has only few."""
 TOLERANCE: Final = 1e-12
 """Share of an iteration by which times may differ: sums in another order differ in their last digits."""
 TIE: Final = 1e-9
-"""Share of an excerpt within which two times of the whole iteration might come in either order."""
+"""Share of an excerpt within which two events of the whole iteration might come in either order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A period of an excerpt that comes as often again in the whole iteration.
+    """A period of an excerpt that the whole iteration repeats.
 
     Attributes:
         start_s: when it starts.
         period_s: how long it takes.
-        times: how often it comes besides.
+        times: how often more it comes in the whole iteration.
         ops: for each device the ops that start in it.
     """
 
@@ -74,7 +74,7 @@ class Period:
 def period_of(trace: Trace, excerpt: Excerpt, network: Network) -> Period | None:
     """The last period of an excerpt that repeats the one before it; None where none does.
 
-    None, too, where receives are posted, ops write before they end, or hosts dispatch: none of these is looked into.
+    Also None where receives are posted, ops write before they end, or hosts dispatch: these cases are not handled.
     """
     wiring = trace.wiring
     if trace.nearest_s <= TIE * trace.end_s:  # in the whole iteration another might come first
@@ -151,14 +151,14 @@ class _Times:
         return Period(end_s - period_s, period_s, self.excerpt.left_out // count, tuple(ops))
 
     def _still_s(self, since_s: float, until_s: float) -> float:
-        """A moment, between two, about which nothing happens for as long as possible."""
+        """The moment between two around which nothing happens for longest."""
         within = self.moments[slice(*np.searchsorted(self.moments, (since_s, until_s)))]
         moments = np.concatenate([[since_s], within, [until_s]])
         longest = int(np.argmax(np.diff(moments)))
         return float(moments[longest] + moments[longest + 1]) / 2
 
     def _repeat(self, ops: Sequence[range], each: Sequence[int], period_s: float) -> bool:
-        """Whether the ops of a period are passes over which all rows repeat themselves, and so do their times."""
+        """Whether the ops of a period are passes within which all rows repeat themselves, as do their times."""
         for device, (own, count) in enumerate(zip(ops, each, strict=True)):
             before = own.start - count
             if len(own) != count or before < 0:
@@ -177,9 +177,9 @@ class _Times:
         return bool(np.all(np.abs(lags_s - period_s) <= TOLERANCE * self.trace.end_s))
 
     def _messages_repeat(self, end_s: float, period_s: float, count: int) -> bool:
-        """Whether what is on the wire, or was in the period before, was so a period earlier too.
+        """Whether the messages on the wire, or there in the period before, were so one period earlier too.
 
-        Not so where messages of several devices come to a port at once: last digits say which of them goes first.
+        False where messages of several devices come to a port at once, as last digits then decide which goes first.
         """
         wiring, start_s = self.trace.wiring, end_s - period_s
         slots = self.messages[self.arrived[self.messages] > start_s - period_s]
@@ -200,7 +200,7 @@ class _Times:
         )
 
     def _by_name(self, slots: IntArray, later: int) -> dict[Hashable, int]:
-        """Messages by what they bring where, and for which micro-batch, less some; frozen outputs are for none."""
+        """Messages by role, stage, micro-batch less ``later``, and target; frozen outputs, of none, by slot."""
         keys, tensors = [*self.trace.wiring.slots], self.trace.plan.tensors
         found: dict[Hashable, int] = {}
         for slot in slots.tolist():
@@ -230,7 +230,7 @@ class _Times:
 
 
 def _measures(trace: Trace, period: Period, network: Network) -> Measures:
-    """Measures of a whole iteration, of whose excerpt a trace is."""
+    """Measures of a whole iteration, from the trace of its excerpt."""
     ops, copies = enumerate(period.ops), trace.plan.placement.copies
     sizes_bytes, tensors = trace.plan.sizes_bytes, [tensor for tensor, _ in trace.wiring.slots]
     sends = (trace.wiring.sends[device][own.start : own.stop] for device, own in enumerate(period.ops))
@@ -248,7 +248,7 @@ Unrefined = tuple[Excerpt, Trace, Period]
 def _unrefined(strategy: Repeating, scenario: Scenario) -> Unrefined | None:
     """The excerpt of an iteration that stands for all of it; None where none does, or little can be left out.
 
-    None, too, with extra forwards, which all come first. What points share that refine one plan is found once.
+    Also None with extra forwards, which all come first. Points that refine the same plan share it.
     """
     if strategy.micro_batches < LEAST_MICRO_BATCHES or scenario.workload.extra_forward:
         return None
@@ -306,7 +306,7 @@ def _refined(
 
 
 def filled_s(strategy: BubbleFilling, scenario: Scenario) -> float:
-    """Seconds that no iteration can undercut whose frozen work has found its places; 0 where none looks for any."""
+    """Seconds that no iteration can undercut once its frozen work is placed; 0 where none is to be placed."""
     filling, found = None, _unrefined(strategy, scenario) if isinstance(strategy, Repeating) else None
     if found is not None:
         _, trace, period = found
@@ -317,6 +317,6 @@ def filled_s(strategy: BubbleFilling, scenario: Scenario) -> float:
 
 
 def is_filled(filling: Filling, period: Period) -> bool:
-    """Whether a bubble of a period is filled: alike ones, which are left out, might then be filled too."""
+    """Whether a bubble of a period is filled: its likes, which are left out, might then be filled too."""
     starts_s = (filling.bubbles[layer.bubble].start_s for layer in filling.layers if layer.bubble is not None)
     return any(period.start_s < start_s <= period.end_s for start_s in starts_s)

@@ -71,12 +71,12 @@ class Result:
             ``latency_s`` and ``step_s``, which is a steady denoising step, of sampling.
         expected: seconds and bytes, as expectations.
         memory_bytes: what a GPU holds; None where that is unlimited.
-        stages: layers, GPUs, seconds and bytes of each stage.
+        stages: layers, GPUs, seconds and parameters of each stage.
         phases: of sampling with frozen components the seconds and the peak memory of each phase, under public keys.
         departures: what departs from plain training, in words for its title.
         doubt: what the error of its duration is made of.
         compute_factor: factor on compute that a measured run gave; 1 where there is none.
-        inputs: hashes of the model, cluster, device and stack that were read; none where another process ran it.
+        inputs: hashes of the model, cluster, device and stack that were read; empty where another process ran it.
         source: origin of its traces; None where it came from another process.
     """
 
@@ -237,7 +237,7 @@ class Result:
 
     @property
     def gpu_s_per_sample(self) -> float:
-        """GPU-seconds per sample: what it costs."""
+        """Cost of a sample in GPU-seconds."""
         return self.num_gpus / self.samples_per_s
 
     @property
@@ -264,7 +264,7 @@ class Result:
 
     @property
     def account(self) -> "Account":
-        """Shares of the GPUs' time that are compute, host, wire and idle, and ``reasons`` why, in words."""
+        """Shares of compute, host, wire and idle in the GPUs' time, and ``reasons`` for them in words."""
         from sim.report.tables import account_in
 
         return account_in(self)

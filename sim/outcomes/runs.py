@@ -1,4 +1,4 @@
-"""Runs: one strategy on one scenario, replayed part by part and weighed."""
+"""Runs: one strategy on one scenario, replayed part by part, and its result."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -49,7 +49,7 @@ def run_within(
     Args:
         strategy: the strategy with its parameters.
         scenario: what it is asked about.
-        limit_s: seconds from which on the point does not matter.
+        limit_s: seconds from which the point does not matter.
         known_s: gets the seconds that it cannot undercut, in the order in which they become clear.
 
     Raises:
@@ -64,7 +64,7 @@ def run_within(
 
 
 def _known_s(occurring: Sequence[Variant], parts: list[Part]) -> Iterator[float]:
-    """Seconds that a point cannot undercut, as they become clear, while its parts are replayed and added to others."""
+    """Seconds that a point cannot undercut, as they become clear while its parts are replayed into ``parts``."""
     least_s = [_bound_s(variant) for variant in occurring]
     yield _together_s(occurring, least_s)
     for number, variant in enumerate(occurring):
@@ -84,20 +84,20 @@ def _known_s(occurring: Sequence[Variant], parts: list[Part]) -> Iterator[float]
 
 
 def bound(strategy: AnyStrategy, scenario: AnyScenario) -> float:
-    """Seconds below which the expected iteration, or run, of a point cannot take."""
+    """Seconds that the expected iteration, or run, of a point cannot undercut."""
     occurring = variants(strategy, scenario)
     return _together_s(occurring, [_bound_s(variant) for variant in occurring])
 
 
 def rough_bound(strategy: AnyStrategy, scenario: AnyScenario) -> float:
-    """As ``bound``, of the busiest device's compute alone."""
+    """As ``bound``, from the busiest device's compute alone."""
     occurring = variants(strategy, scenario)
     rough = (cast(RoughlyBounded, variant.strategy).busiest_s(variant.scenario) for variant in occurring)
     return _together_s(occurring, list(rough))
 
 
 def is_roughly_bounded(strategy: AnyStrategy) -> bool:
-    """Whether a strategy can say in less time than its bound takes what its busiest device computes."""
+    """Whether a strategy knows the compute of its busiest device in less time than its bound takes."""
     return issubclass(type(strategy), RoughlyBounded)  # of a class it is known once it was asked
 
 
@@ -134,7 +134,7 @@ def least_memory_bytes(strategy: AnyStrategy, scenario: AnyScenario) -> float:
 
 
 def check_held_memory(strategy: AnyStrategy, scenario: AnyScenario) -> None:
-    """Refuse a point whose order alone says that it lacks memory; it need not be replayed.
+    """Refuse a point whose order alone shows, without a replay, that it lacks memory.
 
     Raises:
         InfeasibleError: it lacks memory, or does not exist for the scenario.
@@ -150,7 +150,7 @@ def check_held_memory(strategy: AnyStrategy, scenario: AnyScenario) -> None:
 def weigh(
     strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part], source: Source | None = None
 ) -> Result:
-    """The result that the replayed parts of a point amount to."""
+    """The result of a point from its replayed parts."""
     expected = _expected(parts)
     times, stages = _times(parts, expected), _stages(parts)
     return result_of(
@@ -257,7 +257,7 @@ def _phases_of(parts: Sequence[Part]) -> dict[str, float]:
 
 
 def steady_step_s(parts: Sequence[Part]) -> float:
-    """The seconds of a steady step: of the last phase, or from the end of its last step but one on."""
+    """Seconds of a steady step: the last phase if it is one step, else from the end of its last step but one."""
     main = main_part(parts)
     phase, trace = main.phase, main.trace
     if phase.steps == 1:
@@ -271,7 +271,7 @@ def steady_step_s(parts: Sequence[Part]) -> float:
 
 
 def _last_two(ops: Sequence[Op], times: Sequence[float]) -> Iterator[tuple[int, float]]:
-    """The last two steps of a device, each with the end of its last op, and perhaps of others."""
+    """The last two steps of a device, each with the ends of its ops from the last on."""
     steps: set[int] = set()
     for op, end in zip(reversed(ops), reversed(times), strict=True):
         if isinstance(op.action, PatchAction):
@@ -298,7 +298,7 @@ def _stages(parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
 
 
 def _devices(plan: Plan) -> list[list[int]]:
-    """For each stage the GPUs that hold it; where patches pass, those whose ops are of it."""
+    """For each stage the GPUs that hold it; in sampling those whose ops are of it."""
     if not (plan.ops[0] and isinstance(plan.ops[0][0].action, PatchAction)):
         return [plan.placement.devices(stage.position) for stage in plan.stages]
     actions = [ops[0].action if ops else None for ops in plan.ops]

@@ -17,7 +17,7 @@ class Schedule:
     Attributes:
         strategy: its name.
         text: a line for each device.
-        notes: what else there is to know about it.
+        notes: remarks about it.
     """
 
     strategy: str

@@ -1,7 +1,6 @@
 """Steady runs: where the steps of a long run of the sampler repeat one another, only the first of them are replayed.
 
-So it is with the micro-batches of a training iteration that follow one another, and with the alike layers of a large
-step.
+The same holds for the successive micro-batches of a training iteration, and for the alike layers of a large step.
 
 The engine knows no absolute time. Once every op, message and collective begins one and the same time after its
 counterpart in the step before, and no host falls behind, all later steps repeat that one. From then on each step adds
@@ -28,17 +27,17 @@ from strategies.plans.traces import Span, Trace
 LONG_STEPS: Final = 40
 """Runs of at most so many steps are replayed whole where cards share switches or no bound says when they are steady."""
 FIRST_MICRO_BATCHES: Final = 6
-"""Micro-batches that are replayed of an iteration that has at least twice as many: the fewest that can be compared."""
+"""Micro-batches that are replayed of an iteration with at least twice as many: the fewest that can be compared."""
 FIRST_STEPS: Final = 4
 """Steps beyond the warm-up that are replayed first; twice as many where these do not come to repeat one another."""
 SETTLED: Final = 9 / 8
-"""Steps that a run takes to become steady, over those of its bound, which knows no shared ports."""
+"""Steps after which a run is steady over those of its bound, which knows no shared ports."""
 LEAST_TIMES: Final = 4 / 3
 """A run is at least so many times as long as what is replayed of it; else all of it is."""
 ALIKE: Final = 1
 """Successive steps that have to repeat the one before: what a step does follows from the one before it alone."""
 ALIKE_MICRO_BATCHES: Final = 3
-"""The same of micro-batches."""
+"""The same for micro-batches."""
 TOLERANCE: Final = 1e-9
 """Share of the run by which times may differ: sums in another order differ in their last digits."""
 
@@ -47,18 +46,18 @@ HOST_LEAD: Final = 1e-3
 
 
 class _Items(NamedTuple):
-    """Ops of a device, collectives or tensors, of which each step, or micro-batch, has as many.
+    """Ops of a device, collectives or tensors, of which each step, or micro-batch, has equally many.
 
     Attributes:
         each: how many.
-        end: the first that is not compared with its like in the next step: what nothing follows ends in its own way.
+        end: the first that is not compared with its like in the next step, as the last step may end differently.
     """
 
     each: int
     end: int
 
     def of_last(self, steps: int) -> range:
-        """Those of the last of the steps that are compared."""
+        """Indices of those in the last ``steps`` steps that are compared."""
         return range(max(0, self.end - steps * self.each), self.end)
 
     def later(self) -> Self:
@@ -129,7 +128,7 @@ def _one_lag_s(trace: Trace, lags_s: Sequence[float]) -> float | None:
 
 
 def _step(cycle: _Cycle, trace: Trace, network: Network) -> Measures:
-    """Measures of the last step of a trace; of its seconds those with compute alone.
+    """Measures of the last step of a trace, without its duration.
 
     Its ops wait for messages of the step before, and collectives of that may still run in it. These two steps were
     compared, none before them.
@@ -151,7 +150,7 @@ def _work(cycle: _Cycle, trace: Trace, network: Network, alike: int) -> Measures
 def with_all_micro_batches(shorter: Plan, trace: Trace, count: int, network: Network) -> Measures | None:
     """Measures of an iteration with some more micro-batches than a trace has; None where its last ones do not repeat.
 
-    None, too, where devices send one another messages, or hosts dispatch: neither is looked into.
+    Also None where devices send one another messages, or hosts dispatch: these cases are not handled.
 
     Args:
         shorter: the plan of an iteration with one less, which tells them apart.
@@ -169,7 +168,7 @@ def with_all_micro_batches(shorter: Plan, trace: Trace, count: int, network: Net
 
 
 def grows_in_one_place(shorter: Plan, longer: Plan) -> bool:
-    """Whether a plan with one micro-batch more is the shorter one but for more ops, and collectives, in one place."""
+    """Whether a plan with one more micro-batch is the shorter one with more ops, and collectives, in one place."""
     ops = zip(map(_looks_of_ops, shorter.ops), map(_looks_of_ops, longer.ops), strict=True)
     collectives = _looks_of_collectives(shorter.collectives), _looks_of_collectives(longer.collectives)
     beside = (shorter.resident, shorter.prologue_s) == (longer.resident, longer.prologue_s)
@@ -177,11 +176,11 @@ def grows_in_one_place(shorter: Plan, longer: Plan) -> bool:
 
 
 Looks = list[tuple[Hashable, ...]]
-"""What is the same of ops, or of collectives, that do the same for another micro-batch."""
+"""What ops, or collectives, that do the same for different micro-batches have in common."""
 
 
 def _is_inserted(shorter: Looks, longer: Looks) -> bool:
-    """Whether something comes in one place of the shorter that makes it the longer."""
+    """Whether the longer is the shorter with something inserted in one place."""
     pairs = enumerate(zip(shorter, longer, strict=False))
     same = next((number for number, (one, other) in pairs if one != other), len(shorter))
     return longer[len(longer) - len(shorter) + same :] == shorter[same:]
@@ -272,8 +271,8 @@ def _same(trace: Trace, one_s: float, other_s: float) -> bool:
 def _layer_s(trace: Trace, window: KeptLayers) -> float | None:
     """Seconds from each op of a layer to its like in the next; None where they differ, or hosts might fall behind.
 
-    A host that is busy for less than that does not hold up the device now, and leads by more in every further layer,
-    nor does the limit of its lead, where that is longer than any op keeps it.
+    A host that is busy for less than that does not hold up the device, and leads by more in every further layer; nor
+    does the limit of its lead hold it up, where that is longer than the host takes for any op.
     """
     _, *inner, last = window.ops
     first, each = inner[0], inner[1] - inner[0]
@@ -291,7 +290,7 @@ def _layer_s(trace: Trace, window: KeptLayers) -> float | None:
 
 
 def _layer(trace: Trace, wire: Sequence[Span], windows: Sequence[KeptLayers], network: Network) -> Measures:
-    """Measures of one layer, the last but one that was kept; of its seconds those with compute alone."""
+    """Measures of one layer, the last but one that was kept, without its duration."""
     ops = [(device, range(*window.ops[-3:-1])) for window in windows for device in window.devices]
     return piece(trace, wire, ops, chain.from_iterable(of.collectives for of in windows), network)
 
@@ -303,7 +302,7 @@ def piece(
     collectives: Iterable[int],
     network: Network,
 ) -> Measures:
-    """Measures of some ops of devices, and of some collectives; of its seconds those with compute alone."""
+    """Measures of some ops of devices, and of some collectives, without a duration: ``idle_s`` is minus the compute."""
     busy_s = exposed_s = collective_s = sent_bytes = 0.0
     for device, own in ops:
         busy_s += sum_in_order(trace.ends[device][i] - trace.starts[device][i] for i in own)
@@ -319,7 +318,7 @@ def piece(
 
 
 def grown(found: Measures, times: int, period_s: float, piece: Measures) -> Measures:
-    """Measures with some more layers or steps, each of which takes as long."""
+    """Measures with ``times`` more layers or steps, each of which takes ``period_s`` and adds ``piece``."""
     added = replace(piece, duration_s=period_s, first_s=period_s, idle_s=period_s + piece.idle_s)
     return Measures(
         **{of.name: getattr(found, of.name) + times * getattr(added, of.name) for of in fields(Measures)}

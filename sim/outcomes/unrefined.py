@@ -1,4 +1,4 @@
-"""Unrefined plans: what a refining strategy replays first; points that refine one plan in different ways share it."""
+"""Unrefined plans: those that a refining strategy replays first; points that refine the same plan share its replay."""
 
 from typing import cast
 
@@ -18,7 +18,7 @@ def unrefined(strategy: AnyStrategy) -> AnyStrategy:
 
 
 def unrefined_trace(strategy: Strategy, scenario: Scenario, excerpt: Excerpt | None = None) -> Trace:
-    """The trace of a plan, or of its excerpt, before any refinement; that of the last point that refines is kept.
+    """The trace of a plan, or of its excerpt, before any refinement; the last one is kept for points that share it.
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.

@@ -1,1 +1,1 @@
-"""Replay: when everything in a plan happens, and what it amounts to."""
+"""Replay: when everything in a plan happens, and the quantities that follow."""

@@ -1,6 +1,6 @@
-"""Ahead: the stretch of a replay in which devices only compute and pass messages, walked without a process each.
+"""Ahead: the stretch of a replay in which devices only compute and pass messages, without a SimPy process for each.
 
-Until the first collective can start, a replay knows no events but the end of an op and the waking of a device whose
+Until the first collective can start, the only events of a replay are the end of an op and the waking of a device whose
 message was sent. They are taken here in the order in which SimPy would take them, by time and then as they were
 scheduled, and every time is computed by the same operations: the engine goes on from there as if it had come so far
 itself, to the last bit.
@@ -36,8 +36,8 @@ class Ahead:
         ends: for each device the end of each of these.
         sent: for each slot when it goes on the wire.
         arrived: for each slot when it arrives; infinite while it was not sent.
-        legs: for each slot its ports and the seconds it travels.
-        clocks: for each port until when it is held.
+        legs: for each slot its ports and the seconds for which it travels.
+        clocks: for each port the time until which it is held.
         pending: all events to come.
     """
 
@@ -51,12 +51,12 @@ class Ahead:
     pending: list[Due] = field(default_factory=list)
 
     def run(self) -> None:  # noqa: PLR0912, PLR0915  calls for each op cost more than the op
-        """Run ahead as far as no collective can have started.
+        """Run ahead for as long as no collective can have started.
 
         A device starts its next op once all that it reads was sent; else it sleeps until that is. When an op ends, its
         device goes on, then those that slept until what it wrote was sent: at once or, where other events are due at
-        this very time, after these. Messages hold their ports as in the engine. All of it stands in one loop, for a
-        replay is made of it. An event leaves once its device has its next, which then takes its place.
+        this very time, after these. Messages hold their ports as in the engine. All of it stands in one loop, as most
+        of a replay's time is spent in it. An event leaves once its device has its next, which then takes its place.
         """
         reach = reaches(self.wiring)
         if reach is None:

@@ -51,9 +51,9 @@ def chrome_trace(trace: Trace) -> dict[str, Any]:
 
 
 def _texts(trace: Trace) -> Iterator[str]:
-    """The events of a trace as text, in the order of ``chrome_trace``, with what separates them.
+    """The events of a trace as text, in the order of ``chrome_trace``, with commas between them.
 
-    Each is text as soon as it is made: of a long trace the objects would take some times as much memory.
+    Each becomes text as soon as it is made: the objects of a long trace would take several times the memory.
     """
     yield ",".join(map(_json, _names(trace)))
     times, texts = array("d"), list[bytes]()
@@ -83,7 +83,7 @@ def _json(value: Mapping[str, Any]) -> str:
 
 
 def _process(device: int) -> int:
-    """A device's process; 0 means the idle one of an operating system to some viewers."""
+    """A device's process; it is not 0, which some viewers take for the idle process of the operating system."""
     return device + 1
 
 

@@ -28,7 +28,7 @@ from strategies.plans.traces import Span, Trace
 from strategies.plans.wiring import Slots, Transfer, Wiring, describe_deadlock, previous_collectives, wire
 
 ROUNDING_S: Final = 1e-12
-"""Work below this is done: the last digits of a sum of times."""
+"""Work below this counts as done, as the last digits of a sum of times."""
 
 Process = Generator[simpy.Event, None, None]
 
@@ -52,7 +52,7 @@ def simulate(plan: Plan, network: Network | None = None, wiring: Wiring | None =
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Keep the garbage collector from walking a plan's many small objects again and again; none are cyclic."""
+    """Keep the garbage collector from walking a plan's many small objects again and again; none refer in cycles."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -118,7 +118,7 @@ class _Replay:
                 self.env.process(self._device(device))
 
     def _last_send_s(self, sends: Sequence[Slots], ends: Sequence[float]) -> float:
-        """When a device last put a message on its ports; never yet where that is minus infinity."""
+        """When a device last put a message on its ports; minus infinity if it has not."""
         sent = zip(reversed(sends[: len(ends)]), reversed(ends), strict=True)
         return next((end for slots, end in sent if any(self.legs[slot][0] for slot in slots)), -inf)
 
@@ -149,7 +149,7 @@ class _Replay:
         Args:
             device: its number.
             due_s: when it goes on, if it ran ahead.
-            runs: whether that is the end of an op that it runs already.
+            runs: whether ``due_s`` is the end of an op that it runs already.
         """
         env, arrived, waiting, beside = self.env, self.arrived, self.waiting, self.beside[device]
         timeout, send = env.timeout, self._write if self.late else self._send
@@ -210,13 +210,13 @@ class _Replay:
         self.early[device].pop()  # the end of the op
 
     def _finish(self, work_s: float, start: float, beside: Stream) -> Process:
-        """Run on until ``work_s`` since ``start`` is done, although collectives run beside it."""
+        """Run until ``work_s`` of work since ``start`` is done, slowed down by the collectives beside it."""
         env = self.env
         while (left_s := work_s - beside.done_s(start, env.now)) > max(ROUNDING_S, 4 * ulp(env.now)):
             yield env.timeout(beside.estimate_s(left_s, env.now))
 
     def _write(self, slot: int, now: float) -> None:
-        """Hand a delivery over; it goes on the wire unless its receive is still to be posted."""
+        """Note that a delivery is written; it goes on the wire unless its receive is still to be posted."""
         if self.unposted[slot]:
             self.written[slot] = True
         else:
@@ -249,7 +249,7 @@ class _Replay:
             event.succeed()  # who waits learns when it arrives, and sleeps until then
 
     def _try_collective(self, number: int) -> None:
-        """Start a collective if its predecessors are done and all that it reads is written; else try again then."""
+        """Start a collective if its predecessors are done and all that it reads is written; else try again later."""
         for other in self.before[number]:
             if self.done[other].callbacks is not None:  # it is still to come
                 self._retry(self.done[other], number)
@@ -268,7 +268,7 @@ class _Replay:
         event.callbacks.append(lambda _: self._try_collective(number))
 
     def end_collective(self, number: int, start: float) -> None:
-        """Note when a collective ran, and hand over what it wrote."""
+        """Note when a collective ran, and that what it writes is written."""
         now = self.env.now
         self.spans[number] = (start, now)
         for slot in self.wiring.collective_sends[number]:
@@ -277,7 +277,7 @@ class _Replay:
 
 
 class _Clock(simpy.Environment):
-    """An environment in which an event can be scheduled for a moment, where a delay would round."""
+    """An environment in which an event can be scheduled for a moment, as a delay would be rounded."""
 
     def schedule_at(self, event: simpy.Event, moment: float) -> None:
         """Let an event happen at a moment."""
@@ -299,12 +299,12 @@ class _Due(simpy.Event):
         self.env.schedule_at(self, moment)
 
     def stop(self) -> None:
-        """Let go of what it calls: whoever holds what holds it is freed at once, without the garbage collector."""
+        """Drop what it calls, so that the cycle with its owner is freed without the garbage collector."""
         self._calls = []
 
 
 class _Move:
-    """One collective under way: chunk by chunk; each ends when what is above its cards has carried it too."""
+    """One collective under way, chunk by chunk; a chunk ends when the ports above the cards have carried it too."""
 
     __slots__ = ("_chunk", "_clocks", "_due", "_number", "_replay", "_route", "_start", "_streams", "_way")
 
@@ -317,7 +317,7 @@ class _Move:
         self._chunk = 0
 
     def begin(self) -> None:
-        """Occupy the streams, and go on the wire after what comes before it."""
+        """Occupy the streams, and go on the wire after the fixed seconds."""
         route = self._route
         for stream in self._streams:
             stream.begin(self._number, self._start, route.fixed_s + route.wire_s)
@@ -342,7 +342,7 @@ class _Move:
 
         Args:
             now: the time, in seconds.
-            following: when the next event comes.
+            following: the time of the next event, in seconds.
 
         Returns:
             Seconds at which all ports have carried the last of these chunks.
@@ -379,7 +379,7 @@ class _Move:
 
 
 def _legs(wiring: Wiring, sizes_bytes: Sequence[float], network: Network) -> list[Leg]:
-    """For each delivery the (port, seconds held) pairs and the seconds it travels; a signal takes none."""
+    """For each delivery its (port, seconds held) pairs and the seconds for which it travels; a signal has none."""
     known: dict[tuple[int, int, float], Leg] = {}
     legs = []
     for (tensor, target), source, size in zip(wiring.slots, wiring.sources, sizes_bytes, strict=True):

@@ -1,9 +1,9 @@
 """Memory: bytes on each device over one iteration, as a consequence of a plan and its times.
 
 A tensor lives on the device that wrote it from its write to its last read there and to the arrival of its last
-transfer; on a device that received it from its arrival to its last read. What a collective writes is there from
-its start, for it is moved piece by piece. Resident buffers stay. Where one tensor dies in the instant in which
-another is born, both count; only a collective finds free what was freed when it starts.
+transfer; on a device that received it, from its arrival to its last read. What a collective writes takes memory from
+the collective's start, as it arrives piece by piece. Resident buffers stay. Where one tensor dies in the instant in
+which another is born, both count; only the results of a collective can take memory freed at its start.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -228,15 +228,15 @@ def _early_births(wiring: Wiring, clock: _Clock) -> Iterator[tuple[int, int]]:
 
 
 def memory_events(trace: Trace, stays: Residencies | None = None) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Return (device, time in seconds, change in bytes) of every birth and death.
+    """Device, time in seconds and change in bytes of every birth and death, three arrays.
 
-    At equal times births come first; those that a collective starts with come after the deaths.
+    At equal times births come first; those at the start of a collective come after the deaths.
     """
     return _dated(trace, stays or residencies(trace.wiring))[:3]
 
 
 def _dated(trace: Trace, stays: Residencies) -> tuple[IntArray, FloatArray, FloatArray, IntArray]:
-    """The events, and of each the index of its stay; births are numbered before deaths."""
+    """The events, and for each the index of its stay; births are numbered before deaths."""
     times = stays.clock.times(trace)
     born = times[stays.births]
     dead = born.copy()  # an op of no duration may end a rounding before its input arrived
@@ -279,16 +279,16 @@ def peak_memory_bytes(trace: Trace, stays: Residencies | None = None) -> FloatAr
 
 
 def repeated_peak_memory_bytes(trace: Trace, start_s: float, end_s: float, times: int) -> FloatArray:
-    """The largest memory of each device in bytes where a stretch of a trace comes so many times more.
+    """The largest memory of each device in bytes where a stretch of a trace comes more often, shape (devices,).
 
-    What is held less after the stretch than before it was there for it from the start, and so it is for each further
-    time.
+    Where the stretch takes memory on the whole, its last time holds most, so the further times count from its start;
+    where it frees memory, its first time does, and they count from its end.
 
     Args:
         trace: without these further times.
         start_s: when the stretch begins, in seconds.
         end_s: when it ends.
-        times: how often it comes more.
+        times: how many more times it comes.
     """
     devices, moments, changes = memory_events(trace)
     within = (moments > start_s) & (moments <= end_s)

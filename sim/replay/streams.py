@@ -9,9 +9,9 @@ class Stream:
     """Busy spans of a device's communication streams, for the slowdown of compute beside them.
 
     Attributes:
-        slowdown: of compute beside a collective.
-        until: for each collective that runs until when it does at least.
-        last_s: when the last collective has ended; infinite while one runs.
+        slowdown: factor on the seconds of compute beside a collective.
+        until: for each running collective the earliest time at which it can end.
+        last_s: when the last collective ended; infinite while one runs.
     """
 
     __slots__ = ("_spans", "last_s", "slowdown", "until")
@@ -23,20 +23,20 @@ class Stream:
         self._spans: list[list[float]] = []
 
     def begin(self, number: int, now: float, at_least_s: float) -> None:
-        """A collective begins; it takes at least so long."""
+        """Note that a collective begins, and takes at least ``at_least_s``."""
         if not self.until:
             self._spans.append([now, inf])
             self.last_s = inf
         self.until[number] = now + at_least_s
 
     def end(self, number: int, now: float) -> None:
-        """A collective ends."""
+        """Note that a collective ends."""
         del self.until[number]
         if not self.until:
             self._spans[-1][1] = self.last_s = now
 
     def done_s(self, start: float, now: float) -> float:
-        """The work that compute from a start to now has done."""
+        """Seconds of work that compute has done from ``start`` to ``now``."""
         overlap = 0.0
         for begun, ended in reversed(self._spans):
             if ended <= start:
@@ -56,7 +56,7 @@ class Stream:
 
 
 def streams_of(plan: Plan) -> list[Stream | None]:
-    """The communication streams of the devices that have one and whose compute it slows down."""
+    """For each device its communication streams; None where it has none, or they do not slow down compute."""
     streams: list[Stream | None] = [None] * len(plan.ops)
     slowdown = plan.placement.cluster.overlap_slowdown
     if slowdown > 1:

@@ -1,4 +1,4 @@
-"""Waits: what the idle seconds of a trace are waited for, by operation and link."""
+"""Waits: what devices wait for in the idle seconds of a trace, by operation and link."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
@@ -9,7 +9,7 @@ from strategies.plans.traces import Span, Trace
 from strategies.plans.wiring import Transfer
 
 MESSAGE: Final = "message"
-"""Operation of what one device sends another."""
+"""Stands for the operation where one device sends to another."""
 
 
 class Way(NamedTuple):

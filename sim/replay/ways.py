@@ -1,4 +1,4 @@
-"""Ways: what the collectives and messages of a replay hold of its ports, each for how long."""
+"""Ways: which ports the collectives and messages of a replay hold, and for how long."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -13,11 +13,11 @@ MAX_CHUNKS: Final = 64
 """More chunks than this are not worth their events; longer collectives move in larger ones."""
 
 Leg = tuple[tuple[tuple[int, float], ...], float]
-"""(port, seconds held) pairs of a delivery, and the seconds it travels."""
+"""(port, seconds held) pairs of a delivery, and the seconds for which it travels."""
 
 
 class InChunks(NamedTuple):
-    """The way of a collective: its chunks, the seconds of each, and for how long each holds ports and shared ports."""
+    """The way of a collective: its chunks, the seconds of each, and the (port, seconds) pairs that each chunk holds."""
 
     chunks: int
     chunk_s: float
@@ -28,10 +28,10 @@ class InChunks(NamedTuple):
 def ways_of(
     collectives: Sequence[Collective], routes: Sequence[CollectiveRoute], legs: Sequence[Leg]
 ) -> dict[int, InChunks]:
-    """The way of each route, by its id, over the ports whose clocks tell those of all.
+    """The way of each route, by its id, over only those ports whose clocks are needed.
 
     Ports that no message holds, and only collectives that follow one another on a stream, delay nobody and need no
-    clock. Of those that the same collectives hold, each as long, and no message, one stands for all.
+    clock. Of ports that the same collectives hold for equally long, and no message, one stands for all.
     """
     if not routes:
         return {}
@@ -64,7 +64,7 @@ def _in_turn(collectives: Sequence[Collective], routes: Sequence[CollectiveRoute
 
 
 def _way(route: CollectiveRoute, kept: set[int]) -> InChunks:
-    """The way of a route in chunks, over the ports of some set; without any of them in no chunks, but all at once."""
+    """The way of a route in chunks over the ports in ``kept``; in no chunks, all at once, where it has none of them."""
     ports, shared = (tuple([pair for pair in of if pair[0] in kept]) for of in (route.ports, route.shared))
     chunks = min(MAX_CHUNKS, ceil(route.wire_s / CHUNK_S)) if ports or shared else 0
     each = max(chunks, 1)

@@ -1,1 +1,1 @@
-"""In which order passes run; arithmetic alone."""
+"""The order in which passes run; pure arithmetic."""

@@ -1,7 +1,7 @@
-"""Room: whether a forward may start under caps on what devices hold, so that every micro-batch can still end.
+"""Capacity: whether a forward may start under caps on what devices hold, so that every micro-batch can still end.
 
 A micro-batch frees nothing before its last forward, so a device that fills up with young ones leaves the oldest
-stuck for ever. What it still lacks is therefore kept free.
+stuck for ever. The room that the oldest still needs is therefore kept free.
 """
 
 import math
@@ -115,8 +115,8 @@ def room_bound_s(
 ) -> float:
     """Seconds below which no order can end because of what the devices may hold.
 
-    A stage holds a micro-batch at least for its own way from the forward to the backward. In byte-seconds, all
-    of that has to fit under the capacity, between the first forward and the last backward of the device.
+    A stage holds a micro-batch at least for the seconds from its forward to its backward. In byte-seconds, all of
+    that has to fit under the capacity, between the first forward and the last backward of the device.
     """
     forwards = {lane.stage: lane for lane in lanes if lane.kind == FORWARD}
     longest = 0.0
@@ -169,10 +169,10 @@ def peak_held_bytes(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> 
 
 
 def least_in_flight(problem: Problem) -> list[int]:
-    """For each stage the micro-batches in flight, at least, when its device first begins the last of its stages.
+    """For each stage the least micro-batches in flight when its device first begins the last of its stages.
 
     It holds for list scheduling of one chain laid out in waves, under caps of micro-batches alone. No device idles
-    while it may run something: until the first micro-batch comes up to it again, a device runs forwards of its first
+    while it may run something: until the first micro-batch comes back to it, a device runs forwards of its first
     stage, which arrive at the pace of the slowest device on their way. Nothing has ended by then.
     """
     degree, least, pace_s = problem.num_devices, [1] * len(problem.positions), 0.0
@@ -187,7 +187,7 @@ def least_in_flight(problem: Problem) -> list[int]:
 
 
 def most_in_flight(rows: Rows) -> list[int]:
-    """For each stage the micro-batches it holds when its position holds most of all its stages."""
+    """For each stage the micro-batches that it holds when its position is fullest."""
     found: Counter[int] = Counter()
     for row in rows:
         changes = [_ACTIVATIONS.get(action.kind, 0) for action in row]

@@ -17,7 +17,7 @@ from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
 
 
 class Turn(NamedTuple):
-    """The turns of a pass of a stage: where it runs, in which slot first, and which position its input comes from."""
+    """The turns of a stage's pass: its position, its first slot, and the position that its input comes from."""
 
     stage: int
     kind: str
@@ -95,7 +95,7 @@ def chimera_ends_s(
 ) -> tuple[list[float], list[float]]:
     """Seconds until each position, and each stage, is done in this order.
 
-    Slot after slot, so that it takes less than the replay that it may spare, however long the order is.
+    They are found slot by slot, in less time than the replay that they may spare, however long the order is.
 
     Args:
         problem: How long passes and messages take.

@@ -11,9 +11,9 @@ import numpy as np
 from strategies.plans.actions import Rows, StageAction
 
 CYCLE: Final = 24
-"""Periods are left out in multiples of so many: times may repeat themselves less often than the order does."""
+"""Periods are left out in multiples of this, as times may repeat themselves less often than the order does."""
 SHORT_CYCLE: Final = 2
-"""The same of periods longer than this, in micro-batches."""
+"""The same for periods of more micro-batches than this."""
 
 
 class Excerpt(NamedTuple):
@@ -23,7 +23,7 @@ class Excerpt(NamedTuple):
         rows: the passes of each position, numbered as if nothing were left out.
         left_out: micro-batches of each chain that are left out.
         period: micro-batches of each chain after which rows repeat themselves.
-        repeating: for each position the passes over which it does so; what is left out may come at any place of them.
+        repeating: for each position the passes over which it does so; periods may be put in anywhere among them.
         each: for each position how many passes a period has.
     """
 
@@ -34,7 +34,7 @@ class Excerpt(NamedTuple):
     each: tuple[int, ...]
 
     def longer(self, times: int) -> "Excerpt":
-        """The order with so many periods more, or fewer."""
+        """The order with ``times`` more periods, or fewer if that is negative."""
         rows = tuple(
             [
                 _longer(row, own.start, each, times, self.period)
@@ -62,7 +62,7 @@ class Repeats(NamedTuple):
 
     @classmethod
     def of(cls, rows: Rows) -> Self | None:
-        """What of rows repeats itself; None where they do not keep to one period in their middle."""
+        """The repeats of rows; None where these do not share one period in their middle."""
         degree, (count, *others) = len(rows), {*Counter(map(itemgetter(0, 1), rows[0])).values()}
         if others:
             return None

@@ -1,7 +1,6 @@
-"""Ordering: in which order each device runs the forwards and backwards of its stages.
+"""List scheduling: an order in which each device runs the forwards and backwards of its stages, found at once.
 
-List scheduling answers at once, and a one-machine bound says how far from the best the answer may be. No solver
-here; see ``strategies.orders.synthesis``.
+A one-machine bound says how far from the best the order may be. For solvers see ``strategies.orders.synthesis``.
 """
 
 from collections import deque
@@ -52,7 +51,7 @@ backbones unlike.
 
 
 MARKS: Final = 16
-"""Parts of an order after each of which it says how long it takes at least."""
+"""Parts of an order after each of which a lower bound of its makespan is known."""
 
 BEST: Final = "best"
 """The priority with the shortest order; the first where several are as short."""
@@ -114,7 +113,7 @@ class Schedulers:
         return min(self._all, key=_ListScheduler.makespan_s).ordering()
 
     def least_s(self, mark: int) -> float:
-        """Seconds that the shortest order takes at least, as far as so many parts and one more tell."""
+        """Seconds that the shortest order takes at least, known once ``mark`` + 1 parts are scheduled."""
         return min(of.least_s(mark) for of in self._all)
 
     def least_held_bytes(
@@ -154,12 +153,12 @@ class _ListScheduler:
     """One order as far as it was asked for.
 
     Attributes:
-        due_s: when the next micro-batch of each lane is there; infinite where it is not under way.
-        waiting_s: for each lane when each micro-batch is there that is under way after the next one.
+        due_s: when the next micro-batch of each lane arrives; infinite where it is not under way.
+        waiting_s: for each lane the arrivals of micro-batches that are under way after the next one.
         tails_s: for each device the seconds that must follow its last pass.
         taken: lane by lane, what each device runs, and the seconds at which that starts.
-        wakes: when each device looks next for something to run.
-        marks_s: the seconds that it takes at least, once so many parts are scheduled.
+        wakes: when each device next looks for something to run.
+        marks_s: the seconds that it takes at least, as known after each part.
     """
 
     def __init__(self, problem: Problem, lanes: Sequence[Lane], keys: Sequence[Sequence[float]]) -> None:
@@ -178,7 +177,7 @@ class _ListScheduler:
         self._passes = self._run()
 
     def least_s(self, mark: int) -> float:
-        """Seconds that the order takes at least, as far as so many parts and one more tell."""
+        """Seconds that the order takes at least, known once ``mark`` + 1 parts are scheduled."""
         while len(self.marks_s) <= mark:
             next(self._passes)
         return self.marks_s[mark]

@@ -1,7 +1,7 @@
 """Patterns: a good order of a small pipeline, carried over to more devices and more micro-batches.
 
 Source: PULSE, section V-B: the schedule of four devices is the template of larger ones. Here the template says
-what goes first where a device has a choice; how long the larger schedule takes is replayed, never assumed.
+what goes first where a device has a choice; the length of the larger schedule is replayed, never assumed.
 """
 
 from operator import attrgetter

@@ -1,4 +1,4 @@
-"""Lanes: the passes to be ordered on the devices of a pipeline, the least seconds around each, and an order's times.
+"""The problem: passes to be ordered on the devices of a pipeline, the least seconds around each, and an order's times.
 
 Every micro-batch walks the *lanes* of its chain: the forward of each stage, then the backward of each stage in
 reverse. A lane serves its micro-batches in order. Source: PULSE, section V, Eq. 6-13, on a given device map.
@@ -12,7 +12,7 @@ from profiles.errors import DeadlockError
 from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
 
 SUM_TOLERANCE: Final = 1e-9
-"""Share by which a sum of bytes or seconds may miss what it is held against: its last digits depend on the order."""
+"""Share by which a sum of bytes or seconds may exceed its limit, as its last digits depend on the order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Problem:
         held_bytes: Activations of one micro-batch on each stage, from the start of its forward to the end of
             its backward.
         capacity_bytes: Most that each device may hold of them.
-        in_flight: Most micro-batches of each stage between the two.
+        in_flight: Most micro-batches that each stage may hold between its forward's start and its backward's end.
     """
 
     forward_s: tuple[float, ...]

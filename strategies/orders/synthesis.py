@@ -1,8 +1,8 @@
 """Schedule synthesis: the shortest order of a pipeline's passes, with proof where there is time for one.
 
-Where list scheduling meets the lower bound, that is the proof. Else an integer programme is asked, horizon by
-horizon from the bound up, whether any order ends in time. Source: PULSE, section V, Eq. 6-13; the stage-to-device
-map (Eq. 8 and 9) is given.
+Where list scheduling meets the lower bound, that is the proof. Else an integer programme answers, for one horizon
+after another from the bound up, whether any order ends in time. Source: PULSE, section V, Eq. 6-13; the
+stage-to-device map (Eq. 8 and 9) is given.
 
 PuLP and HiGHS are imported when the first programme is written; without them list scheduling still works.
 """
@@ -30,7 +30,7 @@ TIME_LIMIT_S: Final = 30.0
 EQUAL: Final = 1e-9
 """Share by which two times may differ and still count as one."""
 FORGIVEN: Final = 1e-11
-"""Share of a slot or of a time that sums of floats may be wrong by; below what times may differ by."""
+"""Share of a slot or of a time by which sums of floats may be wrong; it is below ``EQUAL``."""
 MAX_BINARIES: Final = 20_000
 """HiGHS gets nowhere with larger programmes in minutes."""
 EXACT_SLOTS: Final = 16
@@ -175,7 +175,7 @@ def _slots(time_s: float, unit_s: float) -> int:
 
 
 class _Programme:
-    """True where some order ends within a horizon: one binary per slot in which a pass may have begun or not.
+    """The integer programme of whether an order ends within a horizon: binaries say by which slot a pass has begun.
 
     ``z(lane, micro-batch, t)`` is 1 if the pass has begun by slot t. Before its head it has not, from the
     horizon less its tail on it has; only in between there is a binary. Times are rounded down to whole slots:

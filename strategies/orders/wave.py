@@ -20,7 +20,7 @@ from more than two rounds on the last of them is as short as any. Found by tryin
 to 4 waves, 8 positions and 4 rounds.
 """
 STEADY: Final = 4
-"""Rounds of micro-batches after which a wave holds as much as it ever will, or nearly."""
+"""Rounds of micro-batches after which a wave holds as much as it ever does, or nearly."""
 
 
 @lru_cache(maxsize=256)
@@ -46,7 +46,7 @@ def wave_order(degree: int, micro_batches: int, waves: int) -> Rows:
 
 @lru_cache(maxsize=256)
 def wave_in_flight(degree: int, micro_batches: int, waves: int) -> tuple[int, ...]:
-    """For each stage the micro-batches it holds at least when its position holds most.
+    """For each stage the least micro-batches that it holds when its position is fullest.
 
     A long order holds no less than the one of its first micro-batches: both begin alike.
     """

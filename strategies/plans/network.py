@@ -88,9 +88,9 @@ class Network:
         return self._ports.setdefault(key, len(self._ports))
 
     def collective(self, collective: Collective) -> CollectiveRoute:
-        """The course of a collective: its ports, seconds and bytes.
+        """The route of a collective: its ports, seconds and bytes.
 
-        Its members' ports are those of the simulated devices; what folded replicas do on other ports is alike.
+        Its members' ports are those of the simulated devices; folded replicas do the same on other ports.
         """
         key = (
             collective.operation,
@@ -145,10 +145,11 @@ class Network:
     def _above_cards(
         self, collective: Collective, group_size: int, device_port_s: float, members: Sequence[int]
     ) -> Iterator[tuple[Hashable, float]]:
-        """The ports above the members in one node, each with the seconds that it is held; none delays it alone.
+        """The ports above the members in one node, each with the seconds for which it is held.
 
-        What crosses switches holds their ports and the host as messages do. Beyond that it takes up its load of what
-        the cards reach together that share the smallest unit around it, its switch or the host.
+        None of them delays a collective that is alone. What crosses switches holds their ports and the host as messages
+        do. Besides, the collective takes its load (``Collectives.load_of``) of what all cards under the smallest unit
+        around it, a switch or the host, reach together.
         """
         placement, operation = self.placement, collective.operation
         link, node = placement.cluster.intra_node, placement.node(members[0])
@@ -184,7 +185,7 @@ class Network:
 def law_beside(
     placement: Placement, operation: str, group: Group, subgroup: Subgroup | None = None
 ) -> CollectiveLaw:
-    """The law of an operation of a group; of a subgroup, beside all others like it, which share the nodes' ports."""
+    """The law of an operation in a group; a subgroup shares the nodes' ports with all others like it."""
     law = collective_law(placement.cluster, operation, group)
     if subgroup is None or group.num_nodes == 1:
         return law
@@ -193,5 +194,5 @@ def law_beside(
 
 
 def network_of(scenario: Scenario, placement: Placement) -> Network:
-    """The network of a placement, the same one whenever a scenario asks for it."""
+    """The network of a placement, made once for a scenario."""
     return scenario.remember(("network", placement), lambda: Network(placement))

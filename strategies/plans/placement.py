@@ -18,7 +18,7 @@ from profiles.machines.collectives import Group
 
 
 class Subgroup(NamedTuple):
-    """Some of the GPUs that a position stands for: ``size`` of them, ``stride`` apart; all such groups are alike."""
+    """Some of the GPUs of a position: ``size`` of them, ``stride`` apart; all such groups are alike."""
 
     size: int
     stride: int
@@ -122,7 +122,7 @@ class Placement:
         """The group of all GPUs that hold one of some positions, which reduce their gradients together; or a subgroup.
 
         Raises:
-            InfeasibleError: some of them are not as many in each node that they are in.
+            InfeasibleError: a subgroup has not equally many GPUs in each node that it spans.
         """
         ranks = self.groups((), positions, subgroup)[0]
         each = self.cluster.devices_per_node
@@ -142,7 +142,7 @@ class Placement:
     ) -> list[tuple[int, ...]]:
         """GPUs of each alike group of a collective: all replicas of some positions, or each replica of some devices.
 
-        With a subgroup, of all replicas of some positions each so many.
+        With a subgroup, all replicas of some positions, divided into such subgroups.
 
         Raises:
             InfeasibleError: subgroups do not divide the GPUs.

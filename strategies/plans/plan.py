@@ -54,7 +54,7 @@ class Tensor(NamedTuple):
 
 
 class Tensors(Sequence[Tensor]):
-    """Tensors in runs that differ in their numbers alone; each is made when it is asked for, as most never are.
+    """Tensors in runs that differ only in their numbers; each is made when it is asked for, as most never are.
 
     Attributes:
         roles: of each.
@@ -176,7 +176,7 @@ class Filling:
         layers: what runs where.
         bubbles: the bubbles that the layers name.
         starts: for each position the start of each op of the unfilled plan, in seconds.
-        balanced: what no bubble took is spread so that all positions end together.
+        balanced: layers that no bubble took are spread so that all positions end together.
     """
 
     layers: Sequence[FilledLayer]
@@ -201,9 +201,9 @@ class Plan:
         posted_after: (tensor, device) to the index of the op on that device after which its receive is posted.
         blocking: between two ops of the pipeline a device waits until all it sends and receives there has arrived.
         cross_iteration: the frozen work belongs to the next iteration.
-        prologue_s: seconds of frozen work that precede the first iteration alone.
+        prologue_s: seconds of frozen work that precede only the first iteration.
         filling: the frozen work of the plan.
-        host_ahead_s: seconds of dispatching that the host may be ahead of the GPU.
+        host_ahead_s: seconds of dispatching by which the host may be ahead of the GPU.
     """
 
     ops: tuple[tuple[Op, ...], ...]

@@ -1,4 +1,4 @@
-"""The trace: when everything of a plan happened."""
+"""The trace: when everything in a plan happened."""
 
 from dataclasses import dataclass
 
@@ -16,16 +16,15 @@ class Trace:
         wiring: the plan with its deliveries.
         starts: for each device the start of each op.
         ends: for each device the end of each op.
-        early: for each device when its ops wrote what they write before they end, in order.
+        early: for each device the times of its ops' writes before their ends, in order.
         sent: for each slot when it went on the wire.
         arrived: for each slot when it arrived.
         collectives: for each collective when it ran.
         end_s: when the last op, collective and kept tensor was done: the makespan.
         p2p_bytes: what all GPUs together send in messages.
         collective_bytes: what all GPUs together send in collectives.
-        nearest_s: least seconds between a chunk of a collective, as it comes to a port, and what else comes to that
-            port: where these are few, last digits say which of them goes first. Zero promises nothing; infinite
-            where none meets any.
+        nearest_s: least seconds between the arrivals of a chunk of a collective and of anything else at a port: where
+            these are few, last digits decide which goes first. Zero: not known; infinite: no two share a port.
     """
 
     wiring: Wiring

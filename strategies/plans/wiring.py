@@ -2,8 +2,7 @@
 
 A delivery is a tensor's way to whoever needs it: a transfer where a device reads what another wrote, a signal
 where a collective reads it, the result of a collective, which later collectives of its devices may read.
-Communication is a consequence of reads and writes; no
-strategy lists a message.
+Communication is a consequence of reads and writes; no strategy lists a message.
 """
 
 import math
@@ -43,7 +42,7 @@ class Wiring:
         sends: for each device and op the slots that start when it ends.
         early: for each device and op (offset_s, slots) that start before it ends.
         receives: for each device and op the slots whose receive is posted when it ends.
-        posted: for each slot whether its receive waits for an op.
+        posted: for each slot whether its receive is posted by an op.
         collective_waits: for each collective the slots it needs.
         collective_sends: for each collective the slots it completes.
         writers: for each tensor the device and the op that write it.

@@ -17,20 +17,20 @@ from strategies.parameters import check_integer, check_option, flag_of
 DRAWS: Final = ("iteration", "rank")
 CHECKPOINTINGS: Final = ("none", "block", "selective", "full")
 AUTO: Final = "auto"
-"""No checkpointing, and where a point lacks memory what of ``RELIEF`` takes the least time."""
+"""No checkpointing, and where a point lacks memory the fastest of ``RELIEF`` that fits."""
 RELIEF: Final = ("block", "selective")
-"""What is tried where memory is short, in this order. The first is what training scripts do there: diffusers'
+"""What is tried where memory is short, in this order. The first is what training scripts do then: diffusers'
 ``--gradient_checkpointing``, and nearly all of FastVideo, diffusion-pipe, musubi-tuner and torchtitan's configurations
-of video models. The second is faster where that fits, the third may fit where that does not."""
+of video models. The second is faster where it fits."""
 PLACEMENTS: Final = ("pipeline-inner", "data-inner")
 FROZEN: Final = ("online", "cached")
 DEFAULT_BATCH_PER_GPU: Final = 32
 VIDEOS_PER_GPU: Final = 1
-"""Default batch of a model of videos, of which a GPU takes seconds to train on one."""
+"""Default batch per GPU of a model of videos, as training on one video takes a GPU seconds."""
 EMBEDDED: Final = "embedded"
 GUIDANCES: Final = ("none", EMBEDDED, "batch", "parallel")
 ONE_PREDICTION: Final = GUIDANCES[:2]
-"""Ways of guidance that take one prediction a step: none, or a scale that the backbone was trained to take as input."""
+"""Guidance with one prediction a step: none, or a scale that the backbone was trained to take as an input."""
 ALL: Final = "all"
 """Stands for every frozen component among those that run too."""
 RESIDENCES: Final = ("resident", "offloaded")
@@ -40,7 +40,7 @@ QUALITY: Final = "quality not modelled"
 TEXTS: Final = ("divided", "replicated")
 MAX_STEPS: Final = 10_000
 LEAST_TILE: Final = 64
-"""Pixels of the smallest tile: below, overlaps and borders are most of it."""
+"""Pixels of a side of the smallest tile: smaller ones would be mostly overlap and border."""
 OWN_OPTIONS: Final = (
     "encoders",
     "vae_tile",
@@ -51,13 +51,13 @@ OWN_OPTIONS: Final = (
     "cache_steps",
     "offload",
 )
-"""Options of sampling that are said of a run only where they are not as usual."""
+"""Options of sampling that a result names only where they differ from their defaults."""
 ALL_WEIGHTS: Final = "all"
 """All weights of the backbones are trained."""
 LORA: Final = re.compile(r"lora:(\d{1,6})", re.ASCII)
 LAYERS: Final = re.compile(r"layers:(\d{1,6})", re.ASCII)
 MAX_RANK: Final = 4096
-"""More than this is no thin product beside any linear of today."""
+"""Largest rank: beyond it, the products would not be thin beside any linear of today."""
 
 
 def _swapped(offload: str, task: str, others: str) -> int:
@@ -85,20 +85,20 @@ class TrainingWorkload:
         self_conditioning_draw: ``iteration`` draws once for all ranks; with ``rank`` each data-parallel group
             draws, and the slowest decides.
         checkpointing: ``none``; ``block``: keep the input of each block, run its forward again before its backward
-            (``torch.utils.checkpoint`` around every block); ``selective``: keep besides what attention leaves, and
-            run all but attention again (``create_selective_checkpoint_contexts`` with a policy that saves
-            ``scaled_dot_product_attention``); ``full``: keep each stage's input alone.
+            (``torch.utils.checkpoint`` around every block); ``selective``: keep also what attention leaves, and run
+            all but attention again (``create_selective_checkpoint_contexts`` with a policy that saves
+            ``scaled_dot_product_attention``); ``full``: keep only each stage's input.
         memory_recipe: bytes per trained parameter, a key of ``RECIPES``.
         placement: ``pipeline-inner`` gives neighbouring GPUs to one pipeline group, ``data-inner`` to its replicas.
         extra_forward: whether the iteration at hand runs the extra forward pass.
         resolution: pixels, one number or width x height; None takes the model's reference.
         frames: of a video; None takes the model's.
         frozen: ``online`` runs the frozen components in every iteration; with ``cached`` their outputs come from the
-            data loader, but for those that cannot be computed before training.
+            data loader, except those that cannot be computed before training.
         ema: moving average of the weights, a key of ``EMA_BYTES``.
         trainable: ``all`` weights of the backbones, or ``lora:RANK``: adapters of a rank beside frozen ones.
-        offload: ``none``; ``optimizer``: its states and its step are the host's; ``layers:N``: the frozen weights of
-            the last N blocks lie in the host's memory and come up for each pass.
+        offload: ``none``; ``optimizer``: its states and its step are on the host; ``layers:N``: the frozen weights of
+            the last N blocks lie in the host's memory and are copied to the GPU for each pass.
     """
 
     num_gpus: int
@@ -183,25 +183,25 @@ class SamplingWorkload:
         guidance: ``none``; ``embedded``, where the backbone takes its scale as an input and one prediction is enough;
             classifier-free in ``batch``, which runs both predictions in one batch, or ``parallel`` on two groups of
             GPUs.
-        batch_size: images drawn together.
+        batch_size: images sampled together.
         include: frozen components that run too, by name, or ``ALL`` of them.
         decode_chunks: bands of rows that the VAE decodes one after another, where it is included.
         frames: of a video; None takes the model's.
         text_tokens: tokens of the text that pass through the backbone's layers; None takes the model's.
-        text: of a sequence that is divided, whether its text is too: ``divided``, as diffusers and xDiT since 0.4 do,
-            or ``replicated`` on all devices, as xDiT did before.
+        text: whether, where tokens are divided, those of the text are too: ``divided``, as in diffusers and xDiT since
+            0.4, or ``replicated`` on all devices, as in xDiT before.
         encoders: whether text encoders are ``resident`` on every device, or ``offloaded``: each is brought from the
             host's memory before it is used, and taken back.
         vae_tile: pixels of the sides of the tiles in which the VAE decodes an image, one after another, where it is
             included; None decodes the image as it is.
         vae_parallel: devices among which the rows of the image are divided that the VAE decodes.
-        heads: whether those of attention are ``divided`` evenly among the devices that exchange tokens for them, or
-            ``padded`` where they cannot be.
+        heads: whether attention heads must be ``divided`` evenly among the devices that exchange tokens for them, or
+            are ``padded`` where they cannot be.
         precision: of the backbone's products and weights.
         all_to_all: precision of what Ulysses exchanges.
         cache_steps: share of the steps in which a cache stands for the backbone.
         offload: ``none``; ``layers:N``: the weights of the backbone's last N blocks lie in the host's memory, and each
-            block's come up while the one before it is computed.
+            block's are copied to the GPU while the block before it is computed.
     """
 
     num_gpus: int
@@ -286,7 +286,7 @@ class SamplingWorkload:
 
     @property
     def own_words(self) -> tuple[str, ...]:
-        """The options that are not as usual, in words for titles."""
+        """The options that differ from their defaults, in words for titles."""
         levers = [
             *(["products and weights in fp8"] if self.precision != HALF else []),
             *(["all-to-all in fp8"] if self.all_to_all != HALF else []),
@@ -303,7 +303,7 @@ class SamplingWorkload:
 
     @property
     def own_options(self) -> dict[str, int | float | str]:
-        """The options that not every run of the sampler has, those that are not as usual, by name."""
+        """Those of ``OWN_OPTIONS`` that differ from their defaults, by name."""
         usual = {item.name: item.default for item in fields(self)}
         given = {name: getattr(self, name) for name in OWN_OPTIONS}
         return {name: value for name, value in given.items() if value != usual[name]}

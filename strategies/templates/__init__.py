@@ -1,1 +1,1 @@
-"""Templates: what strategies of one kind share, so that each says only what is its own."""
+"""Templates: what strategies of one kind share, so that each defines only what is its own."""

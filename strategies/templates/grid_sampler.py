@@ -1,6 +1,6 @@
-"""The grid sampler: what samplers have in common whose devices form a grid.
+"""The grid sampler: what samplers whose devices form a grid have in common.
 
-Such a sampler says which layout it has on a scenario, and which points are worth a look where there are several.
+Such a sampler defines its layout in a scenario, and its candidates where it has several.
 """
 
 from abc import ABC, abstractmethod
@@ -70,12 +70,12 @@ class GridSampler(ABC):
         return denoising_s + (1 - BELOW_SUM) * least_frozen_s(scenario, layout.grid)
 
     def busiest_s(self, scenario: SamplingScenario) -> float:
-        """Seconds of the stage with most to do, which no run can undercut; no more than ``bound``."""
+        """Seconds of the busiest stage, which no run can undercut; no more than ``bound``."""
         layout = self._made(scenario)
         return roughly_least_seconds(layout) + (1 - BELOW_SUM) * least_frozen_s(scenario, layout.grid)
 
     def settled_steps(self, scenario: SamplingScenario) -> int:
-        """Steps after which each repeats the one before, judged by what bounds them; 0 where that cannot tell."""
+        """Steps after which each repeats the one before, by their bounds; 0 where these cannot tell."""
         layout = self._made(scenario)
         return settled_steps(layout) if isinstance(layout, PatchPipeline) else 0
 

@@ -1,4 +1,4 @@
-"""Ordered pipelines: what pipelines have in common that run in an order of their own."""
+"""Ordered pipelines: what pipelines that define their own order have in common."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
@@ -18,10 +18,10 @@ from strategies.scenario import Scenario
 class OrderedPipeline(ABC):
     """Stages on the positions of a pipeline, in an order that does not depend on their times.
 
-    A template adds where the stages lie, and what bounds them. ``split`` says that backwards come in two parts, ``I``
-    and ``W``. ``order_fields`` names the fields on which the order and the positions of the stages depend: points that
-    differ only in other fields share what follows from these. It counts in the class that declares it alone; without
-    it, all fields matter.
+    A template adds where the stages lie, and their bound. ``split`` says that backwards come in two parts, ``I`` and
+    ``W``. ``order_fields`` names the fields on which the order and the positions of the stages depend: points that
+    differ only in other fields share what follows from these. A subclass does not inherit it; without it, all fields
+    count.
     """
 
     name: ClassVar[str]
@@ -88,7 +88,7 @@ class OrderedPipeline(ABC):
         return one_chain(self.name, self.order(), at, self.micro_batches, degree=degree, split=self.split)
 
     def repeats(self, scenario: Scenario) -> Repeats | None:
-        """What of the order repeats itself; None where nothing does."""
+        """The part of the order that repeats itself; None where none does."""
         return scenario.remember(("repeats", self._order_key()), lambda: Repeats.of(self.checked_order()))
 
     def plan(self, scenario: Scenario, excerpt: Excerpt | None = None) -> Plan:
@@ -110,7 +110,7 @@ class OrderedPipeline(ABC):
         return (self._rows(layout), 0) if excerpt is None else (excerpt.rows, excerpt.left_out)
 
     def _order_key(self) -> Hashable:
-        """Tells the order of this point from all others."""
+        """A key that points with the same order share."""
         cls = type(self)
         names: tuple[str, ...] | None = vars(cls).get("order_fields")  # a subclass may order by more
         return self if names is None else (cls, *(getattr(self, name) for name in names))

@@ -18,8 +18,8 @@ from strategies.templates.ordered_pipeline import OrderedPipeline
 class StagedPipeline(OrderedPipeline):
     """The only backbone, several stages per position.
 
-    A strategy adds its name, its summary, where its stages lie, its order and its candidates, and after the fields
-    of its own ``partition``, ``p2p`` and ``skip_route``.
+    A strategy adds its name, its summary, where its stages lie, its order and its candidates; after its own fields it
+    declares ``partition``, ``p2p`` and ``skip_route``.
     """
 
     @abstractmethod

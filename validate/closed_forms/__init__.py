@@ -1,1 +1,1 @@
-"""Closed forms beside simulated values: whether the simulator does what the formulas say."""
+"""Closed forms beside simulated values: whether the simulator agrees with the formulas."""

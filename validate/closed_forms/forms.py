@@ -1,7 +1,6 @@
-"""Closed forms: what a formula says beside what a replay says, and how far the two may differ.
+"""Closed forms: the value of a formula beside that of a replay, and how far the two may differ.
 
-The formulas stand in ``forms.csv`` as they are printed and are worked out as they stand there: no other code says what
-they say.
+The formulas stand in ``forms.csv`` as published and are evaluated from there; no other code repeats them.
 """
 
 from collections.abc import Mapping
@@ -45,21 +44,21 @@ class Form:
 
 
 def value_of(formula: str, letters: Mapping[str, float]) -> float:
-    """Value of a formula of numbers, letters, arithmetic, min and max; only those of this folder are worked out."""
+    """Value of a formula of numbers, letters, arithmetic, min and max; only formulas of this folder are evaluated."""
     return float(eval(formula, {"__builtins__": {}, "min": min, "max": max}, dict(letters)))
 
 
 @cache
 def _formulas() -> Mapping[tuple[str, str], tuple[str, str]]:
-    """Formula and source by family and what it is of."""
+    """Formula and source by family and variant (column ``of``)."""
     rows = read_rows(FORMULAS, ("family", "of", "formula", "source"))
     return {(row.text("family"), row.text("of")): (row.text("formula"), row.text("source")) for row in rows}
 
 
 def form(family: str, of: str, simulated: float, letters: Mapping[str, float], setting: str = "") -> Form:
-    """A simulated value beside the formula that ``forms.csv`` has for a family, and what of it.
+    """A simulated value beside the formula that ``forms.csv`` has for a family and its variant ``of``.
 
-    The setting in words is by default what the formula is of, and the letters that are whole numbers.
+    The setting in words is by default ``of`` and the letters that are whole numbers.
     """
     formula, source = _formulas()[family, of]
     expected = value_of(formula, letters)

@@ -1,10 +1,10 @@
-"""Closed forms of training: how long an iteration takes, which share of it is idle, what is held and what is sent.
+"""Closed forms of training: seconds of an iteration, its idle share, activations held and bytes sent.
 
 P positions, M micro-batches, f and b seconds of the forward and the backward of one stage on one micro-batch
-(b = 2 f, of which B an input part and W a weight part), v chunks per position; equal stages, free links. Of a wave,
-stages are half as long, and f and b of one of them. Of DiffusionPipe's Figure 4: S stages, F the time of the frozen
-part over that of the backbone. Of PULSE's volumes: D devices, K blocks of which block i hands its output to block
-K - 1 - i, a bytes of a hidden state.
+(b = 2 f: B of the input part and W of the weight part), v chunks per position; equal stages, free links. In a wave
+stages are half as long, and f and b are those of one of them. In DiffusionPipe's Figure 4: S stages, F the time of the
+frozen part over that of the backbone. In PULSE's volumes: D devices, K blocks of which block i hands its output to
+block K - 1 - i, a bytes of a hidden state.
 """
 
 from collections.abc import Iterator
@@ -47,9 +47,9 @@ PRINTED: Final = (
     ("pulse", 8, "forwards", "ascend910a-8node"),
     ("1f1b", 4, "forwards", "v100-2node"),
 )
-"""Strategy, degree, way and machine of the cells of Table III that are this model's hidden states."""
+"""Strategy, degree, direction and machine of the cells of Table III that count only this model's hidden states."""
 ROUNDING: Final = 0.005
-"""MiB that rounding leaves."""
+"""MiB by which a printed number may be rounded."""
 
 
 @cache
@@ -69,7 +69,7 @@ def pipelines() -> Iterator[Form]:
 
 
 def pipeline(strategy: str, letters: dict[str, int]) -> Iterator[Form]:
-    """What one pipeline takes and holds; PULSE's own order holds what a wave does."""
+    """Seconds, bubble ratio and activations of one pipeline; for PULSE no activations, as its order is a wave's."""
     trace = _replayed(strategy, *letters.values())
     values = {**letters, **SECONDS}
     setting = said({key: letters[key] for key in letters if key != "v" or strategy == "interleaved"})
@@ -109,7 +109,7 @@ def skips() -> Iterator[Form]:
 
 
 def uvit() -> Iterator[Form]:
-    """What U-ViT 2.7 B sends, beside hidden states of its own size; the paper prints the same."""
+    """MiB that U-ViT 2.7 B sends, beside the formula for hidden states of its size, and beside the printed number."""
     for strategy, degree, way, machine in PRINTED:
         found = volume(Task("uvit-2.7b", "p4de", degree), strategy, degree)[way]
         one = form("PULSE: MiB of U-ViT 2.7 B per sample", f"{strategy}, {way}", found, {"D": degree, **UVIT})

@@ -1,4 +1,4 @@
-"""The command ``closed-forms``: one line per family of formulas, and every value that differs, or all of them."""
+"""The command ``closed-forms``: one line per family of formulas, and the values that differ, or all values."""
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence

@@ -1,11 +1,11 @@
 """Closed forms of sampling: PipeFusion's time, and the bytes that each method sends.
 
 S steps, M patches, N devices, L layers, t seconds of one patch on one stage, A bytes of the hidden state of the whole
-image, and of both predictions where guidance is in the batch; equal layers, free links, no synchronous steps.
+image, for both predictions where guidance is in the batch; equal layers, free links, no synchronous steps.
 
-Of hybrid: G guidance groups, U and R devices around which tokens and keys go, P stages, T devices with parts of a
-matrix, D groups with images of their own; W synchronous steps; A bytes of the hidden state, n of the noise prediction
-and l of the latents, of all samples of one pass; K skips that end in a later stage.
+For hybrid: G guidance groups, Ulysses degree U, ring degree R, P stages, tensor degree T, D data groups with images of
+their own; W synchronous steps; A bytes of the hidden state, n of the noise prediction and l of the latents, of all
+samples of one pass; K skips that end in a later stage.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ ROWS: Final = 32
 HIDDEN: Final = 64
 HIDDEN_BYTES: Final = 2.0 * ROWS**2 * HIDDEN
 LATENT_BYTES: Final = 2.0 * 4 * (2 * ROWS) ** 2
-"""Of one sample's noise prediction, which devices gather at the end of a step, and of one image's latents."""
+"""Bytes of one sample's noise prediction, which devices gather at the end of a step, and of one image's latents."""
 SENDING: Final = ("tensor", "distrifusion", "ring", "ulysses", "pipefusion")
 HYBRID_LAYERS: Final = 8
 STEPS: Final = 4
@@ -82,9 +82,9 @@ def _sent(name: str, gpus: int, guidance: str, batch: int) -> float:
 
 
 class Degrees(NamedTuple):
-    """How many ways each axis of hybrid divides the work, and the images of each data group.
+    """The degree of each axis of hybrid, and the images of each data group.
 
-    With ``skips`` each layer of the first half hands its output to its mirror image, all of them in a later stage.
+    With ``skips`` each layer of the first half hands its output to its mirror image, which is in a later stage.
     """
 
     guidance: int
@@ -98,7 +98,7 @@ class Degrees(NamedTuple):
 
     @property
     def letters(self) -> dict[str, float]:
-        """Those of the formulas; two patches for each stage, and both predictions where guidance is not divided."""
+        """Letters of the formulas; two patches for each stage, and both predictions where guidance is not divided."""
         samples = self.images * 2 // self.guidance
         return {
             **dict(zip("GURPTD", self, strict=False)),
@@ -119,11 +119,11 @@ PRODUCTS: Final = (
     Degrees(1, 2, 1, 2, 2, skips=True),
     Degrees(2, 2, 2, 4, 1, skips=True),
 )
-"""All products of degrees 1 and 2 that divide twice at least, and some larger."""
+"""All products of degrees 1 and 2 of at least two axes, and some larger ones."""
 
 
 def hybrid() -> Iterator[Form]:
-    """What all GPUs send in collectives and in messages, for products of degrees."""
+    """Bytes that all GPUs send in collectives and in messages, for products of degrees."""
     for degrees in PRODUCTS:
         trace, letters = _hybrid(degrees), degrees.letters
         said = ", ".join(f"{letter} = {letters[letter]}" for letter in "GURPT")

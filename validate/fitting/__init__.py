@@ -1,1 +1,1 @@
-"""Published, third-party and own measurements, made into device and cluster files; nothing here needs torch."""
+"""Device and cluster files fitted to published, third-party and own measurements; without torch."""

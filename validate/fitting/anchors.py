@@ -1,7 +1,7 @@
 """Anchors: the published one-GPU latencies from which sampling predictions start, and how near the laws alone come.
 
-They are rows of ``validate/published/inference.csv``. Rows of several GPUs never enter: predictions are compared with
-those.
+They are rows of ``validate/published/inference.csv``. Rows of several GPUs are never used: predictions are compared
+with them.
 """
 
 import re
@@ -27,15 +27,15 @@ from validate.published.sampling import rows
 from validate.published.sampling.rows import SamplingRow, Uncovered
 
 LINKS: Final = {"A100": ("NVLink", "PCIe"), "V100": ("NVLink",)}
-"""Cards of several kinds, and how the links begin that tell which one it was."""
+"""Cards that come in several kinds, and beginnings of the links that identify the shipped one."""
 JUDGED: Final = ("cogvideox-5b", "hunyuanvideo", "qwen-image", "wan2.1-14b")
-"""Models that were added when laws and stacks stood: no anchor is set by their rows."""
+"""Models that were added after laws and stacks were fitted: their rows make no anchors."""
 NEAR: Final = 0.15
-"""How far from 1 a factor may be for the laws alone to be called near."""
+"""Distance from 1 up to which a factor counts as near."""
 ATTENDED: Final = ("a100-80gb-sxm",)
-"""Devices whose anchors tell what share of its law attention reaches: its kernels were measured, and run by these."""
+"""Devices whose anchors show the share of its law that attention reaches, as its kernels were measured on them."""
 MOSTLY: Final = 0.5
-"""Part of the estimated time from which an anchor tells of attention."""
+"""Least part of the estimated time that attention has in an anchor that shows its share."""
 COLUMNS: Final = (
     *("device", "model", "pixels", "batch", "steps"),
     *("published", "laws alone", "factor", "source"),
@@ -116,14 +116,14 @@ def _place(anchor: Anchor) -> tuple[str, int, int]:
 
 
 def factor(name: str, anchor: Anchor) -> float:
-    """Published seconds of an anchor of a model over those that the device's laws alone give."""
+    """Ratio of an anchor's published seconds to those of the device's laws alone."""
     return anchor.latency_s / one_gpu_s(load_model(name), load_device(anchor.device), anchor)
 
 
 def attention_share(name: str, anchor: Anchor) -> float | None:
-    """Share of its law at which attention leaves an anchor's seconds to the other kernels.
+    """Share of its law at which attention, with the other kernels as they are, gives an anchor's seconds.
 
-    None where it takes little of them, or its kernels were not measured on the device.
+    None where attention takes little of them, or its kernels were not measured on the device.
     """
     if anchor.device not in ATTENDED:
         return None
@@ -145,7 +145,7 @@ def attention_share(name: str, anchor: Anchor) -> float | None:
 
 
 def shared_attention(anchors: Iterable[Found]) -> float:
-    """Median share over models and sizes; of one that is published several times the geometric mean."""
+    """Median share over models and sizes; several latencies of one size count by their geometric mean."""
     found: dict[tuple[str, int, int], list[float]] = {}
     for name, anchor in anchors:
         share = attention_share(name, anchor)
@@ -155,7 +155,7 @@ def shared_attention(anchors: Iterable[Found]) -> float:
 
 
 def report_anchors(options: Namespace) -> None:
-    """Print every anchor with its factor and how many rows are none, and write the anchor files if asked to."""
+    """Print every anchor with its factor, and why other rows are no anchors; write the anchor files if asked to."""
     found, left = published_anchors()
     found.sort(key=lambda one: (one[1].device, one[0], one[1].height * one[1].width))
     factors = [(name, anchor, factor(name, anchor)) for name, anchor in found]

@@ -1,7 +1,7 @@
 """The cluster files whose collectives are fitted to measured times: which rows set which file, and the lines they set.
 
-A file's table ``[collectives]`` and what follows it is written by ``fit-collectives``; what stands before is not. The
-command also prints errors on rows that were left out.
+``fit-collectives`` writes a file from its table ``[collectives]`` on and keeps what stands before. It also prints
+errors on rows that were left out.
 """
 
 import tomllib
@@ -43,10 +43,10 @@ DIGITS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One kind of machine: the source of its collectives, that of calls from Python, and how it sums.
+    """One kind of machine: the source of its collectives, that of calls from Python, and how an all-reduce sums.
 
-    ``own_part`` is 1 where an all-to-all takes as long however many divide a buffer, as on all four Blackwell machines
-    that were measured (B200, B300, GB200, GB300: 256 MiB over 2, 4 and 8 GPUs within 4 %).
+    ``own_part`` is 1 where an all-to-all of a buffer takes as long among any number of GPUs, as on all four Blackwell
+    machines that were measured (B200, B300, GB200, GB300: 256 MiB over 2, 4 and 8 GPUs within 4 %).
     """
 
     source: str
@@ -60,11 +60,11 @@ class Wires:
     """One kind of network: the sources of its collectives, and the cluster whose machines they ran on.
 
     Attributes:
-        cluster: whose ports and inside law the rows are fitted with.
+        cluster: with whose ports and law inside nodes the rows are fitted.
         sources: ids of the rows.
-        tree: whether all-reduces may go by trees.
-        shares_of: the network whose shares of the port are taken over.
-        step_of: the network whose step is.
+        tree: whether all-reduces may use trees.
+        shares_of: the network whose shares of the port this one takes.
+        step_of: the network whose seconds of a step this one takes.
     """
 
     cluster: str
@@ -128,7 +128,7 @@ def _network_cluster(rows: pd.DataFrame, wires: Wires) -> Cluster:
 
 
 def _known_of(rows: pd.DataFrame, wires: Wires) -> Known:
-    """What other networks say of one."""
+    """What a network takes from others."""
     efficiency: Curves = ()
     step_s = None
     if wires.shares_of:
@@ -215,7 +215,7 @@ class Judged(NamedTuple):
 
 
 def report_collectives(options: Namespace) -> None:
-    """Print what the law is worth on rows that were left out; write the cluster files if asked to."""
+    """Print the errors of the law on rows that were left out; write the cluster files if asked to."""
     rows = read_measured(options.data)
     title = (
         "collectives: errors of rows left out of the fit (where it begins was chosen with all boxes known)"

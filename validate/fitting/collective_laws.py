@@ -1,16 +1,16 @@
-"""Fitting: the law of collectives from measured NCCL times, and what it is worth on rows that were left out.
+"""Fitting: the law of collectives from measured NCCL times, and its errors on rows that were left out.
 
-Rows are of a table of third-party measurements, by the machine they were measured on. Predictions are asked of
+Rows are of a table of third-party measurements, by the machine they were measured on. Predictions come from
 ``profiles.machines.collectives.collective_law``, so what is fitted is what is simulated. Residuals are logarithmic and
-robust (soft L1): measured curves have steps where NCCL changes its protocol. Software is no part of it: nccl-tests
-launches its calls back to back.
+robust (soft L1), as measured curves have steps where NCCL changes its protocol. The software of a call is left out, as
+nccl-tests launches its calls back to back.
 
-Inside a node one step time, one fixed time for each operation, and by operation and group size a middle and a
-share of the port. Between nodes the step time, a fixed time of all-to-all alone, the most of the middle, and by
-operation a middle and one share of the port, whatever the nodes; all-reduces over two nodes may take trees, which
-reach a share of their own: those over 4 and 8 do not come near it. Shares of ports are drawn to what others reach
-(``REACHED``, ``WIRE``), and middles to what pieces cut at best would take (``PASSED``, ``PASSED_INSIDE``): sizes that
-end early do not tell the one from the other, and a bound would be no finding.
+Inside a node the unknowns are one step time, one fixed time for each operation, and by operation and group size a
+middle and a share of the port. Between nodes they are the step time, a fixed time of all-to-all alone, the most of the
+middle, and by operation a middle and one share of the port for any number of nodes; all-reduces over two nodes may use
+trees, which have a share of their own, as those over 4 and 8 nodes do not come near it. Shares of ports have priors at
+what other machines reach (``REACHED``, ``WIRE``), and middles at what pieces of the best size would take (``PASSED``,
+``PASSED_INSIDE``): where the measured sizes end early they cannot be told apart, and the fit would end at a bound.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ COLUMNS: Final = ("nodes", "gpus", "operation", "size_bytes", "latency_us", "imp
 FROM_PYTHON: Final = "vLLM_custom_eager"
 """The implementation whose small calls take as long as Python takes to launch them."""
 SMALL: Final = 65536
-"""Bytes up to which they do."""
+"""Bytes up to which a call counts as small."""
 
 
 class Curve(NamedTuple):
@@ -85,7 +85,7 @@ def curves_of(rows: pd.DataFrame) -> list[Curve]:
 
 
 def launch_s(rows: pd.DataFrame, source: str) -> float:
-    """Seconds that a small call takes when Python launches it: what its software takes."""
+    """Seconds of the software of a call: those of a small call launched from Python."""
     of = (rows["source_id"] == source) & (rows["implementation"] == FROM_PYTHON)
     small = rows[of & (rows["size_bytes"] <= SMALL)]
     if small.empty:
@@ -94,51 +94,51 @@ def launch_s(rows: pd.DataFrame, source: str) -> float:
 
 
 class Belief(NamedTuple):
-    """What a value is taken for before rows are looked at, and by which ratio (its logarithm) it may well differ."""
+    """The prior of an unknown: a value, and its spread as the logarithm of a ratio."""
 
     value: float
     spread: float
 
 
 STEP: Final = Belief(20.0, 2.0)
-"""Microseconds of a step between nodes, of which InfiniBand takes 8 and EFA 30 to 80."""
+"""Microseconds of a step between nodes: InfiniBand takes 8, EFA 30 to 80."""
 STEP_INSIDE: Final = Belief(1.0, 0.2)
-"""Microseconds of a step inside a node, of which five kinds of machines take 0.84 to 1.25; one group size alone does
-not tell it from what a call takes."""
+"""Microseconds of a step inside a node: five kinds of machines take 0.84 to 1.25; one group size alone cannot tell it
+from the fixed time of a call."""
 SERVED: Final = Belief(50.0, 2.0)
-"""Microseconds that all-to-all takes to begin between nodes."""
+"""Fixed microseconds of an all-to-all between nodes."""
 SOFT: Final = 0.1
 """Relative residual beyond which rows count less than by their square."""
 STEP_US, FIXED_US, MIDDLE, SHARE, TREE = 2.0, 7.0, 1.0, 0.7, 0.5
-"""Where fits begin; a tree at a low share, for above what the ports in a node let through none is felt."""
+"""Start values; that of a tree is low, as above what the ports in a node let through its share has no effect."""
 WIRE: Final = Belief(0.9, 0.2)
-"""Share of a node's port that large messages reach: over 2 nodes of 8 x 200 Gbit/s InfiniBand 0.95, of all-gathers over
-2 to 8 nodes of EFA 0.82 at most."""
+"""Share of a node's port that large messages reach: 0.95 over 2 nodes of 8 x 200 Gbit/s InfiniBand, at most 0.82 in
+all-gathers over 2 to 8 nodes of EFA."""
 REACHED: Final = Belief(0.8, 0.2)
-"""Share of a card's port that large messages reach: on boxes of A100, H100 and H200 0.61 to 0.96, mostly."""
+"""Share of a card's port that large messages reach: mostly 0.61 to 0.96 on boxes of A100, H100 and H200."""
 PASSED: Final = Belief(2.0, 0.7)
-"""Middle of what is passed on between nodes: 2 where pieces are cut at best and take one path."""
+"""Middle between nodes: 2 where pieces have the best size and take one path."""
 PASSED_INSIDE: Final = Belief(1.0, 0.4)
-"""Middle inside a node, where many paths run side by side: on boxes of A100, H100 and H200 0.6 to 1.6."""
+"""Middle inside a node, where many paths run side by side: 0.6 to 1.6 on boxes of A100, H100 and H200."""
 PIECES: Final = Belief(5.0, 1.0)
-"""The most of a middle, in latencies: one network says 3, another 7."""
+"""The most of a middle, in latencies: 3 on one network, 7 on another."""
 LARGE: Final = 64e6
 """Bytes beyond which sizes are left out together."""
 FREE: Final = tuple((operation, ((1.0, 1.0),)) for operation in OPERATIONS)
 STAND_INS: Final = {"send_recv": "all_gather", "reduce_scatter": "all_gather", "all_gather": "all_reduce"}
-"""Whose curves an operation takes that was not measured; all-to-all between nodes has all-reduce's."""
+"""The operation whose curves stand in for one that was not measured; for others it is all-reduce."""
 
 Fitter = Callable[[Cluster, pd.DataFrame], Cluster]
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a network before its rows are looked at.
+    """What is known of a network before its rows are fitted.
 
     Attributes:
-        tree: whether all-reduces over two nodes may go by trees, whose two nodes exchange each byte but once.
-        efficiency: shares of the port, of another machine with this network; fitted where empty.
-        step_s: seconds of a step, likewise.
+        tree: whether all-reduces over two nodes may use trees, in which the nodes exchange each byte only once.
+        efficiency: shares of the port on another machine with this network; fitted where empty.
+        step_s: seconds of a step there; fitted where None.
     """
 
     tree: bool = True
@@ -151,9 +151,9 @@ NOTHING: Final = Known()
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Errors of rows left out of a fit; ``scheme`` says which, at most one of it at a time.
+    """Errors of rows left out of a fit; ``scheme`` says which.
 
-    What fits begin with (``Belief``) was chosen with all boxes known, those left out among them.
+    The priors (``Belief``) were chosen with all boxes known, also those left out.
     """
 
     scheme: str
@@ -168,7 +168,7 @@ def predict(cluster: Cluster, curve: Curve) -> FloatArray:
 
 
 def errors_of(cluster: Cluster, curves: Sequence[Curve]) -> Errors:
-    """Errors of what the law predicts."""
+    """Errors of the law's predictions."""
     measured = [curve.rows["latency_us"].to_numpy() * MICROSECOND for curve in curves]
     return Errors(np.concatenate(measured), np.concatenate([predict(cluster, curve) for curve in curves]))
 
@@ -241,7 +241,7 @@ def _fitted(
     most: Sequence[float],
     beliefs: Mapping[int, Belief] = MappingProxyType({}),
 ) -> FloatArray:
-    """Logarithms of the values that predict the curves best, given what some are taken for."""
+    """Logarithms of the values that predict the curves best, given priors of some."""
     measured = np.concatenate([curve.rows["latency_us"].to_numpy() * MICROSECOND for curve in curves])
 
     def residuals(logs: FloatArray) -> FloatArray:
@@ -256,7 +256,7 @@ def _fitted(
 
 
 def _completed(measured: Sequence[str], at: Sequence[float], values: FloatArray) -> Curves:
-    """Curves of all operations, from those of measured ones; what was not measured takes those of its stand-in."""
+    """Curves of all operations; one that was not measured has those of its stand-in."""
     points = (tuple(zip(at, of.tolist(), strict=True)) for of in values)
     curves = dict(zip(measured, points, strict=True))
 
@@ -269,7 +269,7 @@ def _completed(measured: Sequence[str], at: Sequence[float], values: FloatArray)
 def held_out(fit: Fitter, cluster: Cluster, rows: pd.DataFrame) -> Iterator[HeldOut]:
     """Errors of rows left out of a fit: every other size, each group size in turn, and the large sizes.
 
-    Over several nodes each group size is judged for itself: two nodes have most of the rows, and all small ones.
+    Over several nodes each group size is judged separately: two nodes have most of the rows, and all small ones.
     """
     sizes, gpus = sorted(rows["size_bytes"].unique()), sorted(rows["gpus"].unique())
     even = rows["size_bytes"].isin(sizes[::2])

@@ -2,13 +2,13 @@
 
 The rows are those of PixArt on up to 8 L40 in one node; they do not count as predictions. For 4 and 8 cards two
 efficiencies are fitted: one of all ring operations (tensor parallelism sums, ring attention passes on, DistriFusion
-gathers) and one of all-to-all (Ulysses). Each is the one at which the median logarithmic error of its rows vanishes:
-more is faster, so bisection finds it. Over 2 cards the rows are hardly longer than the compute alone and determine
-neither an efficiency nor how much slower compute is beside collectives: priors stand there (``PRIORS``, ``SLOWDOWN``).
-Rows of pipelines, which send messages, are checks.
+gathers) and one of all-to-all (Ulysses). Each is the one at which the median logarithmic error of its rows vanishes,
+found by bisection, as a higher efficiency is always faster. Over 2 cards the rows take hardly longer than the compute
+alone and determine neither an efficiency nor the slowdown of compute beside collectives: these are priors (``PRIORS``,
+``SLOWDOWN``). Rows of pipelines, which send messages, are checks.
 
-xDiT's rows do not say how many synchronous steps were run: none here, as in the example of its README. The pipelines
-agree: with one, 8 cards would take 43 to 47 % longer at 4096 pixels than was published, with none 12 to 15 %.
+xDiT's rows do not say how many synchronous steps were run; none are assumed, as in the example of its README. The
+pipelines agree: with one, 8 cards would take 43 to 47 % longer at 4096 pixels than was published, with none 12 to 15 %.
 """
 
 from argparse import Namespace
@@ -46,10 +46,10 @@ FITTED: Final = (4, 8)
 """Cards of a row, and those for which its efficiencies are fitted."""
 PRIORS: Final[Mapping[str, tuple[int, float]]] = {RING: (2, 0.8), ALL_TO_ALL: (2, 0.92)}
 """Cards and efficiency that the rows do not determine. Source: measured NCCL on 2 L40S over PCIe 4.0, cards of the same
-build (aic:l40s/comm/nccl/2.27.3: 20.8 GB/s of rings, 23.9 of all-to-all, of 26), as cluster l40s-ib has them."""
+build (aic:l40s/comm/nccl/2.27.3: rings reach 20.8 GB/s and all-to-all 23.9 of 26), as in cluster l40s-ib."""
 SLOWDOWN: Final = 1.6
-"""Compute beside collectives. Source: DistriFusion, Table 2, A100: 1.5 to 1.7 times slower; no other was measured, and
-rows of 4 A100 over PCIe that set nothing come out too fast by 20 % with 1.1."""
+"""Factor on compute beside collectives. Source: DistriFusion, Table 2, A100: 1.5 to 1.7 times slower; no other was
+measured, and independent rows of 4 A100 over PCIe come out too fast by 20 % with 1.1."""
 OTHER_SLOWDOWNS: Final = (1.0, 1.3)
 LEAST: Final = 0.02
 """The least efficiency."""
@@ -70,7 +70,7 @@ class Links:
         return self.all_to_all if operation == ALL_TO_ALL else self.ring
 
     def plus(self, kind: str, size: int, efficiency: float) -> "Links":
-        """These links with one efficiency more."""
+        """These links with one more efficiency."""
         curve = (*self.curve(kind), (size, efficiency))
         return replace(self, ring=curve) if kind == RING else replace(self, all_to_all=curve)
 
@@ -103,10 +103,10 @@ def links_at(slowdown: float = SLOWDOWN) -> Links:
 
 
 def _efficiency(kind: str, size: int, links: Links) -> float:
-    """Efficiency at which the median error of the rows of one kind and size vanishes; below 1.
+    """Efficiency below 1 at which the median error of the rows of one kind and size vanishes.
 
     Raises:
-        ValueError: they are too fast or too slow at any, so do not determine one.
+        ValueError: there is none, so the rows do not determine it.
     """
     chosen = [row for row in rows() if kind_of(row) == kind and row.num_gpus == size]
 
@@ -165,7 +165,7 @@ def summary(links: Links) -> Iterator[str]:
 
 
 def link_text(links: Links) -> str:
-    """Lines of a cluster file that are fitted."""
+    """The fitted lines of a cluster file."""
     lines = [f"overlap_slowdown = {links.slowdown:g}", "[collectives]"]
     for operation in OPERATIONS:
         values = ", ".join(f"{size} = {value:g}" for size, value in links.curve(operation))

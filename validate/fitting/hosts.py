@@ -1,9 +1,9 @@
 """The hosts of boxes: their pace, from published rows of small images whose time the GPUs do not explain.
 
-A run takes no less than its host does: the published seconds of a step, over those in which a host of pace 1 dispatches
-its operators and makes its calls, are the most that a box's pace can be. Where the GPUs explain less than ``EXPLAINED``
-of a row, the host is what it waits for, and the quotient is the pace; a box takes the median of such rows. One without
-such rows takes the least quotient if that is below 1.
+A run takes no less than its host does: the ratio of a row's published seconds to those in which a host of pace 1
+dispatches its operators and makes its calls is the most that a box's pace can be. Where the GPUs explain less than
+``EXPLAINED`` of a row, the run waits for the host, and the ratio is the pace; a box has the median of such rows. One
+without such rows has the least ratio if that is below 1, else 1.
 """
 
 from argparse import Namespace
@@ -23,16 +23,16 @@ from validate.published.sampling.rows import SamplingRow, sampling_rows
 from validate.published.sampling.runs import HOST_METHODS, HOST_PIXELS, place_of, predict, scenario_of
 
 BOXES: Final = ("a100-nvlink-8", "a100-pcie-4", "l40-pcie-8")
-"""Boxes of which a source printed several methods on small images."""
+"""Boxes on which a source published several methods on small images."""
 SOURCES: Final = ("PipeFusion", "xdit_assets", "xDiT")
-"""Of runs that the host dispatches operator by operator."""
+"""Beginnings of the sources whose runs are dispatched operator by operator."""
 EXPLAINED: Final = 2 / 3
 COLUMNS: Final = ("box", "GPUs", "method", "published", "GPUs alone", "host of pace 1", "pace")
 
 
 @dataclass(frozen=True)
 class HostRow:
-    """A published row beside what the GPUs alone, and a host of pace 1 alone, take."""
+    """A published row beside the seconds of the GPUs alone, and of a host of pace 1 alone."""
 
     row: SamplingRow
 
@@ -57,7 +57,7 @@ class HostRow:
 
     @property
     def waits(self) -> bool:
-        """Whether the host is what the run waits for."""
+        """Whether the run waits for the host."""
         assert self.row.latency_s is not None
         return self.gpu_s < EXPLAINED * self.row.latency_s
 

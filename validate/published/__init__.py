@@ -1,4 +1,4 @@
-"""Published measurements beside what the simulator says.
+"""Published measurements beside simulated ones.
 
-Every number is computed when asked for; where a number was used to set a rate or an efficiency, the table says so.
+Simulated numbers are computed on each run; where a published one set a rate or an efficiency, the table says so.
 """

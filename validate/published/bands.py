@@ -1,10 +1,9 @@
-"""What published numbers say of errors, as the package ships it: bands of times, and trust in predictions.
+"""The errors that published numbers show, as the package ships them: bands of times, and trust in predictions.
 
-Bands are what is left of the numbers where nothing was set by them, by device, stack and method. The error of compute
-is that of one GPU's latencies without what was published of it, and of training within one node. What a method adds is
-the error of several GPUs where the model starts from one GPU's published latency, of speedups over another method, and
-of training on several nodes over that on one. Trust is the errors of independent numbers, by task, family of devices
-and kind of method.
+Bands come from numbers that set nothing, by device, stack and method. The error of compute is that of one-GPU latencies
+without anchors, and of training within one node. What a method adds is the error on several GPUs where one GPU's
+published latency is the anchor, of speedups over another method, and of training on several nodes over that on one.
+Trust is the errors of independent numbers, by task, family of devices and kind of method.
 """
 
 import tomllib
@@ -33,14 +32,14 @@ from validate.published.sampling.runs import Run, same_number
 
 COMMAND: Final = "python -m validate published --bands"
 PRIORS: Final = tomllib.loads(read_text(Path(__file__).with_name("priors.toml")))
-"""The head of the file of bands, and the bands of methods of which too few numbers are known."""
+"""The head of the file of bands, and the bands of methods with too few numbers."""
 LITTLE: Final = 0.1
-"""Share of the time in which data are awaited, below which the error is the method's, not that of what is awaited."""
+"""Share of the time in which data are awaited, below which the error is the method's, not that of the links."""
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """Measured over estimated seconds of one published number, and what it is of.
+    """Measured over estimated seconds of one published number, with its device, stack, method and source.
 
     ``exposed`` is the share of the estimated time in which GPUs wait for data on the wire.
     """
@@ -54,7 +53,7 @@ class Miss:
 
 
 def alone() -> Iterator[Miss]:
-    """Published latencies of one GPU over estimates that nothing was scaled by."""
+    """Published latencies of one GPU over estimates without anchors."""
     for name in model_names():
         for anchor in model_of(name).anchors:
             if attention_share(name, anchor) is not None:  # set what attention reaches
@@ -63,7 +62,7 @@ def alone() -> Iterator[Miss]:
 
 
 def elsewhere() -> Iterator[Miss]:
-    """Published latencies of one GPU over those of the same that other sources print."""
+    """Published latencies of one GPU over those that other sources publish of the same run."""
     for name in model_names():
         anchors = model_of(name).anchors
         for one in anchors:
@@ -88,7 +87,7 @@ def _paper(anchor: Anchor) -> str:
 
 
 def on_one(runs: Iterable[Run]) -> Iterator[Miss]:
-    """Published latencies of one GPU that set nothing over those predicted."""
+    """Independent published latencies of one GPU over predicted ones."""
     for run in runs:
         place, error = run.place, run.error
         judged = run.record.standing is Standing.INDEPENDENT
@@ -101,7 +100,7 @@ def on_one(runs: Iterable[Run]) -> Iterator[Miss]:
 
 
 def together(runs: Iterable[Run]) -> Iterator[Miss]:
-    """Published latencies of several GPUs over those predicted from one GPU's."""
+    """Published latencies of several GPUs over those predicted with one GPU's as anchor."""
     for run in runs:
         place, outcome, error = run.place, run.outcome, run.error
         judged = run.record.standing is Standing.INDEPENDENT
@@ -115,7 +114,7 @@ def together(runs: Iterable[Run]) -> Iterator[Miss]:
 
 
 def trainings(runs: Iterable[ClusterRun]) -> Iterator[Miss]:
-    """Predicted over published throughput within one node, and that on several over that of the same run on one."""
+    """Predicted over published throughput within one node; that ratio on several nodes over that on one."""
     within: dict[tuple[str, object, str], float] = {}
     for run in sorted(runs, key=lambda run: int(run.asked["gpus"])):
         predicted = run.predicted()
@@ -143,7 +142,7 @@ def speedups(records: Iterable[Record]) -> Iterator[Miss]:
 
 
 def waits(records: Iterable[Record]) -> list[float]:
-    """Published over predicted seconds of exposed synchronisation, in units of the compute beside it."""
+    """Published over predicted seconds of exposed synchronisation, each relative to the compute of its run."""
     found = []
     for record in records:
         published, share = record.row.value, record.predicted
@@ -154,7 +153,7 @@ def waits(records: Iterable[Record]) -> list[float]:
 
 
 def bands_of(misses: Iterable[Miss], waits: list[float], known: Bands) -> Bands:
-    """The bands with those that published numbers make in place of the ones they made before."""
+    """Bands made anew from published numbers, with the devices and repeats of the known ones."""
     exposed = known.exposed
     if len(waits) >= shipped.FEWEST:
         words = f"{COMMAND}: exposed synchronisation, DiffusionPipe, Table 2"
@@ -170,7 +169,7 @@ def bands_of(misses: Iterable[Miss], waits: list[float], known: Bands) -> Bands:
 
 
 def _of_any(family: str, method: str, made: list[Evidence]) -> Evidence:
-    """The band under a stack of which nothing is known: what those of the family, else of all, span; else the prior."""
+    """The band under an unknown stack: what the family's bands span, else those of all families; else the prior."""
     there = [one for one in made if one.method == method]
     own = [one for one in there if one.family == family] or there
     if not own:
@@ -182,7 +181,7 @@ def _of_any(family: str, method: str, made: list[Evidence]) -> Evidence:
 
 
 def _evidence(key: tuple[str, str, str], misses: list[Miss]) -> Evidence:
-    """The band of some misses; of those in which little is awaited, where there are enough of them."""
+    """The band of some misses; only of those in which little is awaited, if there are enough of them."""
     quiet = [miss for miss in misses if miss.exposed < LITTLE]
     chosen = quiet if len(quiet) >= shipped.FEWEST else misses
     words = f"{COMMAND}: {', '.join(sorted({miss.source for miss in chosen}))}"
@@ -190,7 +189,7 @@ def _evidence(key: tuple[str, str, str], misses: list[Miss]) -> Evidence:
 
 
 def write_bands(path: Path, ledger: Ledger, runs: Iterable[Run]) -> None:
-    """Write the bands that the published numbers make, with the priors and devices of those that are shipped."""
+    """Write the bands of the published numbers, with the priors, and the devices of the shipped bands."""
     runs = list(runs)
     misses = [*alone(), *elsewhere(), *trainings(read_runs()), *on_one(runs), *together(runs)]
     misses += speedups(ledger.records)
@@ -213,7 +212,7 @@ PIPELINE: Final = "pipeline"
 
 
 class Error(NamedTuple):
-    """The absolute relative error of one prediction, and what it is of."""
+    """The absolute relative error of one prediction, with its task, family and kind."""
 
     task: str
     family: str
@@ -234,7 +233,7 @@ def errors(records: Iterable[Record]) -> Iterator[Error]:
 
 
 def trusts(records: Iterable[Record]) -> list[Trust]:
-    """What the errors amount to, in the order of tasks, families and kinds; of other strategies nothing is shipped."""
+    """Trust by task, family and kind, in that order; strategies that do not ship have none."""
     groups = grouped((one for one in errors(records) if one.kind != OTHER), lambda one: one[:3])
     found = []
     for (task, family, kind), own in sorted(groups.items()):
@@ -244,6 +243,6 @@ def trusts(records: Iterable[Record]) -> list[Trust]:
 
 
 def write_trust(path: Path, ledger: Ledger) -> None:
-    """Write what the published numbers of a ledger amount to."""
+    """Write the trust that follows from a ledger."""
     lines = [trust.cells for trust in trusts(ledger.records)]
     write_file(path, csv_text(COLUMNS, lines), "--trust")

@@ -1,13 +1,14 @@
-"""Published throughput of training runs on real clusters beside the simulator's, each on the stack it was run on.
+"""Published throughput of training runs on real clusters beside the simulator's, each under the stack of the run.
 
-``clusters.csv`` says how each run is asked. What its source leaves open is taken for what explains it: MosaicML's A100s
-have 40 GB, as in its first benchmark, whose encoders run under autocast (the later code encodes in half precision).
+``clusters.csv`` says how each run is simulated. What its source leaves open is assumed: MosaicML's A100s have 40 GB, as
+in its first benchmark, whose encoders run under autocast (the later code encodes in half precision).
 NVIDIA's code packs queries, keys and values for FlashAttention, and since 2024 may call Transformer Engine's attention
-instead (NeMo 1.23.0 and 2.0.0, attention.py), which MLPerf 4.1 is taken to do; channels-last brings apex's group norm,
-in half precision. NeMo's ControlNet encodes images in float32: its code of 2024 does so under autocast, by which three
-of the four rows would come out a fifth to a third too fast. A run "in view" was looked at while stacks were described;
-those that "set the rates" give the share of the laws that all kernels but attention reach on all stacks: the geometric
-mean of what ``shared_rate`` finds. Attention's is set by latencies of one GPU that it takes most of (``anchors``).
+instead (NeMo 1.23.0 and 2.0.0, attention.py), which MLPerf 4.1 is assumed to do; channels-last brings apex's group
+norm, in half precision. NeMo's ControlNet is taken to encode images in float32: its code of 2024 does so under
+autocast, with which three of the four rows would come out a fifth to a third too fast. A run "in view" was known while
+stacks were described; those that "set the rates" give the share of the laws that all kernels but attention reach on all
+stacks: the geometric mean of what ``shared_rate`` finds. Attention's share is set by one-GPU latencies that are mostly
+attention (``anchors``).
 """
 
 from collections.abc import Callable
@@ -44,7 +45,7 @@ class ClusterRun:
     Attributes:
         name: who ran what.
         source: where it is published.
-        asked: arguments of ``sim.run``, but for cluster and stack.
+        asked: arguments of ``sim.run`` except cluster and stack.
         cluster: name of the cluster.
         device: name of the device in it, where it is another.
         stack: of the software, with the changes that the run made to it.
@@ -78,12 +79,12 @@ class ClusterRun:
 
     @property
     def device_name(self) -> str:
-        """The device in the cluster; of a cluster that is not shipped its name."""
+        """The device in the cluster; for a cluster that is not shipped, the cluster's name."""
         there = self.cluster in cluster_names()
         return self.device or (load_cluster(self.cluster).device.name if there else self.cluster)
 
     def predicted(self, stack: Stack | None = None, **other: str | int) -> float | None:
-        """Simulated throughput, by another stack or arguments where given; None where no such cluster is shipped."""
+        """Simulated samples per second, under another stack or arguments if given; None if no such cluster ships."""
         if self.cluster not in cluster_names():
             return None
         cluster = load_cluster(self.cluster)
@@ -103,7 +104,7 @@ class ClusterRun:
 def changed_stack(name: str, changes: str) -> Stack:
     """A shipped stack with some of its fields changed, such as ``norms=half channels_last=true``.
 
-    ``newest-attention``: attention is that which the laws were measured of, on every device.
+    ``newest-attention``: attention reaches the same share of its law on every device.
     """
     stack, kept = load_stack(name), changes.split()
     values: dict[str, str | bool] = {}
@@ -129,7 +130,7 @@ def read_runs() -> tuple[ClusterRun, ...]:
 
 
 def shared_rate(run: ClusterRun) -> float:
-    """Share of the laws, alike for all kernels but attention, at which a run takes as long as published."""
+    """Share of the laws, the same for all kernels but attention, at which a run takes as long as published."""
 
     def at(share: float) -> Stack:
         return _rated(run.stack, lambda of: replace(of, matmul=share, conv=share, memory=share))

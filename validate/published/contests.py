@@ -12,7 +12,7 @@ from validate.published.records import Standing
 from validate.tables import Section, percent, signed
 
 STANDINGS: Final = (Standing.INDEPENDENT, Standing.IN_VIEW, Standing.FITTED)
-"""What a contest is worth, best first: as much as the number of it that is worth least."""
+"""Standings of a contest, best first; its own is the worst of its numbers."""
 HEADER: Final = (
     *("", "comparisons", "right winner"),
     *("loss by the pick, mean", "largest", "rank correlation, mean"),
@@ -40,7 +40,7 @@ class Contest:
 
     @property
     def loss(self) -> float:
-        """What one loses who follows the prediction: published seconds of its favourite over the winner's, less one."""
+        """Loss by following the prediction: published seconds of its favourite over the winner's, less one."""
         return self.published[self.favourite] / self.published[self.winner] - 1
 
     @property
@@ -60,12 +60,12 @@ class Contest:
 
 
 def least(standings: Iterable[Standing]) -> Standing:
-    """What a contest of numbers of these standings is worth; those apart are runs, too, whose seconds say nothing."""
+    """The standing of a contest of numbers with these standings: the worst of them, leaving out those apart."""
     return max((one for one in standings if one in STANDINGS), key=STANDINGS.index, default=STANDINGS[0])
 
 
 def side_by_side(contests: Sequence[Contest]) -> Section:
-    """How often the pick is right, what it costs where it is wrong, and how alike the orders are, by standing."""
+    """How often the pick is right, its loss where it is wrong, and the rank correlation, by standing."""
     groups = [(f"{one}", [c for c in contests if c.standing is one]) for one in STANDINGS]
     rows = [[name, *_summary(group)] for name, group in (*groups, ("all", list(contests))) if group]
     remark = (

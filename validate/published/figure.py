@@ -18,9 +18,9 @@ DRAWN: Final = (Standing.INDEPENDENT, Standing.IN_VIEW, Standing.FITTED)
 
 
 def plot_published_info(ledger: Ledger) -> dict[str, list[Record]]:
-    """What ``plot_published`` draws by task: all numbers that have an error, but formulas.
+    """What ``plot_published`` draws, by task: all predicted numbers but formulas and those apart.
 
-    Of sampling, latencies alone; those of one GPU that predictions start from lie on the diagonal and are left out.
+    For sampling, only latencies; anchors, which lie on the diagonal, are left out.
     """
     drawn = [one for one in ledger.records if _drawable(one)]
     return {task: [one for one in drawn if one.row.task == task] for task in TASKS}
@@ -34,7 +34,7 @@ def _drawable(one: Record) -> bool:
 
 
 def plot_published(ledger: Ledger) -> charts.Chart:
-    """Predicted against published numbers by source; hollow ones are not independent, within the band 15 % off."""
+    """Predicted against published numbers by source; hollow ones are not independent, the band is 15 % each way."""
     panels = [(task, records) for task, records in plot_published_info(ledger).items() if records]
     if not panels:
         raise InputError("no published number is predicted: nothing to plot")
@@ -69,7 +69,7 @@ def _draw(axes: Any, title: str, unit: str, records: Sequence[Record]) -> None: 
 
 
 def _scatter(axes: Any, records: Sequence[Record], group: str, number: int) -> None:  # noqa: ANN401  as above
-    """Draw one source: hollow what was fitted or in view, above it filled what is independent."""
+    """Draw one source: hollow markers for what was fitted or in view, above them filled ones for the independent."""
     colour = charts.SERIES_COLOURS[number % len(charts.SERIES_COLOURS)]
     marker = charts.SERIES_MARKERS[number % len(charts.SERIES_MARKERS)]
     looks = {
@@ -84,7 +84,7 @@ def _scatter(axes: Any, records: Sequence[Record], group: str, number: int) -> N
 
 
 def _diagonal(axes: Any, records: Sequence[Record]) -> None:  # noqa: ANN401  as above
-    """Draw where both agree, and the band of those that are near."""
+    """Draw the line on which both agree, and the band of those that are near."""
     values = [value for one in records for value in (one.row.value, one.predicted) if value]
     ends = (min(values) / 1.3, max(values) * 1.3)
     low, high = ([factor * end for end in ends] for factor in (1 - NEAR, 1 + NEAR))

@@ -1,4 +1,4 @@
-"""The ledger: every published number once, what the numbers amount to by source and method, and files of them."""
+"""The ledger: every published number once, summaries by source and method, and files of them."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ OUT_OF_MEMORY: Final = "OOM"
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Published numbers, each with one record, in the order of the files; and methods published side by side."""
+    """Published numbers, each with one record, in the order of the files, and contests of methods among them."""
 
     records: tuple[Record, ...]
     contests: tuple[Contest, ...] = ()
@@ -70,7 +70,7 @@ class Ledger:
         return Section(title, ("source", *COUNTED), [*rows, ["all", *_counts(self.records)]], REMARK)
 
     def by_source_and_method(self) -> Section:
-        """One line per source and method; where it is no latency, with what was measured."""
+        """One line per source and method, with the quantity where that is no latency."""
         rows = []
         for name, group in self._sources():
             for number, (method, records) in enumerate(sorted(grouped(group, method_of).items())):
@@ -92,7 +92,7 @@ class Ledger:
         return Section(title, ("device", "stack", "kind", *COUNTED), sorted(rows))
 
     def not_independent(self) -> Section:
-        """Why numbers judge nothing: how many, and which."""
+        """Why numbers are not independent: how many, and which."""
         left = [one for one in self.records if one.standing is not Standing.INDEPENDENT]
         order = list(Standing)
         groups = grouped(left, lambda one: (order.index(one.standing), _split(one.reason)[0])).items()
@@ -104,7 +104,7 @@ class Ledger:
         return Section(title, ("", "why", "numbers", "which"), rows)
 
     def frame(self) -> pd.DataFrame:
-        """One line per published number, with its prediction and what became of it."""
+        """One line per published number, with its prediction and standing."""
         frame = pd.DataFrame([_flat(one) for one in self.records], columns=list(COLUMNS))
         return frame.astype({"num_gpus": "Int64", "batch_size": "Int64", "standing": str})
 
@@ -122,12 +122,12 @@ class Ledger:
 
 
 def training_ledger(records: Iterable[Record]) -> Ledger:
-    """Every number of training, those of the file first, by the first record of each: the base setting."""
+    """Every number of training, those of the file first, each by its first record, that of the base setting."""
     return Ledger(tuple(base for base, *_ in all_training(records)))
 
 
 def all_training(records: Iterable[Record]) -> list[list[Record]]:
-    """The records of each number of training, those of the file first; one says why where there is none."""
+    """The records of each number of training, those of the file first; if there are none, one with the reason."""
     found = grouped(records, lambda one: one.row)
     return [
         found.get(row) or [Record(row, None, Standing.UNCOVERED, standing_of(row)[1] or "not predicted")]
@@ -161,7 +161,7 @@ def error_words(record: Record) -> str:
 
 
 def method_of(record: Record) -> str:
-    """What was run, and what was measured where that is no latency; all degrees of one method as one."""
+    """The method without its degrees, and the quantity where that is no latency."""
     method = record.row.method.strip("-").split(" P=")[0]
     words = [] if record.row.quantity == LATENCY else [record.row.quantity.replace("_", " ")]
     return ", ".join(filter(None, (method, *words)))
@@ -184,7 +184,7 @@ def independent_errors(records: Iterable[Record]) -> list[float]:
 
 
 def near(errors: Iterable[float]) -> int:
-    """How many errors are near."""
+    """Number of errors up to ``NEAR``."""
     return sum(abs(error) <= NEAR for error in errors)
 
 

@@ -1,4 +1,4 @@
-"""Pages: tables of the accuracy page on part of the numbers: today's models, and sampling as a whole."""
+"""Pages: tables of the accuracy page on some of the numbers: today's models, and sampling."""
 
 from collections.abc import Callable, Iterable
 from math import inf
@@ -10,12 +10,12 @@ from validate.published.records import LATENCY, MEMORY, UNSAID, Record, Standing
 from validate.tables import Section, percent, signed
 
 TODAY: Final = ("wan2.1-14b", "wan2.1-i2v-14b", "wan2.2", "hunyuanvideo", "qwen-image", "cogvideox-5b")
-"""Beginnings of the models that came when laws and stacks stood."""
+"""Beginnings of the models that were added after laws and stacks were fitted."""
 JUDGED: Final = (Standing.INDEPENDENT, Standing.IN_VIEW)
 
 
 def todays_models(ledger: Ledger) -> list[Section]:
-    """The numbers of models that came when laws and stacks stood, each with its stack."""
+    """The numbers of models that were added after laws and stacks were fitted, each with its stack."""
     told = [
         one for one in ledger.records if one.row.model.lower().startswith(TODAY) and one.error is not None
     ]
@@ -35,7 +35,7 @@ def _line(one: Record) -> list[str]:
 
 
 def sampling(ledger: Ledger) -> list[Section]:
-    """What the numbers of sampling that set nothing amount to, and the rows in which memory runs out."""
+    """Errors of the numbers of sampling that set nothing, and the rows in which memory runs out."""
     judged = [one for one in ledger.records if one.row.task == "sample" and one.standing in JUDGED]
     times = [one for one in judged if one.row.quantity == LATENCY]
     several = [one for one in times if (one.row.num_gpus or 1) > 1]

@@ -1,4 +1,4 @@
-"""Records: each published number once, what is predicted of it, and what it is worth by ``standings.toml``."""
+"""Records: each published number once, its prediction, and its standing by ``standings.toml``."""
 
 import tomllib
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ KEYS: Final = (
 
 
 class Standing(StrEnum):
-    """What becomes of a published number; each has one.
+    """What a published number is to the simulator; each has one standing.
 
     ``INDEPENDENT``: nothing was set with the number in view. ``IN_VIEW``: a model variant, a precision, a reading or a
     constant was chosen knowing it. ``FORMULA``: it follows from its definition, and judges arithmetic alone.
@@ -44,7 +44,7 @@ INDEPENDENT: Final[Reason] = (Standing.INDEPENDENT, "")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the file: patterns of the numbers it is about, by column, and what they are."""
+    """One entry of ``standings.toml``: patterns of numbers by column, and the standing of those that fit."""
 
     patterns: tuple[tuple[str, str], ...]
     standing: Standing
@@ -93,23 +93,23 @@ UNITS: Final = {
     "tflops_per_gpu": "TFLOP/s",
     "_s": "s",
 }
-"""Units by how a quantity's name ends; of all others 1."""
+"""Units by the ending of a quantity's name; all others have none."""
 TIMES: Final = {LATENCY: 1, SAMPLES_PER_S: -1}
-"""Quantities that are times, or what is done in a time."""
+"""Quantities that are times (1) or throughputs (-1)."""
 UNSAID: Final = "-"
 """What stands in a cell where the paper says nothing."""
 ESTIMATED: Final = "estimated"
-"""Provenance of layer times that the cost model gives; no model folder holds measured ones of a machine above."""
+"""Provenance of layer times from the cost model; no model folder holds measured ones of a published machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One printed number: where it stands, what it is about, and the number.
+    """One published number: its place, its run, and the number.
 
-    Model and machine are of training named as in ``profiles``, where they are there; ``num_gpus`` and ``batch_size``
+    Model and machine of training are named as in ``profiles`` where they are shipped; ``num_gpus`` and ``batch_size``
     (of all GPUs together) are None where the source does not say; ``method`` is ``one/another`` where the number
     compares two; ``quantity`` ends in its unit; ``value`` has ratios as fractions, times in seconds, and is infinite
-    where memory ran out; ``note`` is how the paper puts it. The last three are as the file has them.
+    where memory ran out; ``note`` is the paper's wording. The last three fields are as in the file.
     """
 
     task: str
@@ -146,7 +146,7 @@ class Published:
 
     @property
     def paper(self) -> str:
-        """The source without what is said of it in brackets."""
+        """The source without its remark in brackets."""
         return self.source.split(" (")[0].split(" arXiv")[0]
 
     def __str__(self) -> str:
@@ -171,7 +171,7 @@ OTHER: Final = "other"
 
 
 def kind_of(strategy: str, num_gpus: int) -> str:
-    """The kind of a method; on one GPU all are alike, and strategies that do not ship are of a kind of their own."""
+    """The kind of a method; on one GPU all methods are of one kind, and strategies that do not ship of another."""
     if num_gpus == 1:
         return ONE_GPU
     return next((kind for kind, names in KINDS.items() if strategy in names), OTHER)
@@ -191,9 +191,9 @@ class Record:
     """One published number beside a predicted one, or the reason why there is none.
 
     ``predicted`` is infinite where memory runs out, None where the number is not covered; ``reason`` says why it is
-    not independent; ``setting`` what was simulated: of training the choices that the paper leaves open; ``provenance``
-    where the layer times are from; ``memory_bytes`` are of the fullest device in sampling; ``conditions`` are known
-    where the number is a time or a throughput.
+    not independent; ``setting`` what was simulated: for training, the choices that the paper leaves open;
+    ``provenance`` where the layer times are from; ``memory_bytes`` are those of the fullest device in sampling;
+    ``conditions`` are known where the number is a time or a throughput.
     """
 
     row: Published
@@ -215,36 +215,36 @@ class Record:
     def of(
         cls, row: Published, predicted: float, setting: str = "", *, provenance: str = ESTIMATED
     ) -> "Record":
-        """What is predicted of a number of training, in a setting of the choices that the paper leaves open."""
+        """The record of a number of training, predicted in one setting of the choices that the paper leaves open."""
         apart = _apart(row, predicted)
         standing, why = (Standing.APART, apart) if apart else standing_of(row)
         return cls(row, predicted, standing, why, setting, provenance)
 
     @property
     def words(self) -> str:
-        """The setting, and what the number set."""
+        """The setting, and why the number is not independent."""
         return "; ".join(filter(None, (self.setting, self.reason if self.error is not None else "")))
 
     @property
     def relative_error(self) -> float | None:
-        """Predicted over published, less one; None where one of them is missing, zero or no number."""
+        """Predicted over published, less one; None where either is missing or infinite, or the published one is 0."""
         if self.predicted is None or not self.row.value or inf in (self.predicted, self.row.value):
             return None
         return self.predicted / self.row.value - 1
 
     @property
     def error(self) -> float | None:
-        """The relative error; None also where it is none to judge by."""
+        """The relative error; None also for a number apart."""
         return None if self.standing is Standing.APART else self.relative_error
 
     @property
     def independent_error(self) -> float | None:
-        """The relative error of an independent number; None of all others."""
+        """The relative error of an independent number; None for all others."""
         return self.error if self.standing is Standing.INDEPENDENT else None
 
     @property
     def log_ratio(self) -> float | None:
-        """Natural logarithm of predicted over published time; None where the number is no time that has an error."""
+        """Natural logarithm of predicted over published time; None where the number is no time or has no error."""
         if self.error is None or self.conditions is None or self.row.quantity not in TIMES:
             return None
         return TIMES[self.row.quantity] * log1p(self.error)
@@ -273,19 +273,19 @@ def published(item: str, **wanted: str | int) -> tuple[Published, ...]:
 
 
 def the_published(item: str, **wanted: str | int) -> Published:
-    """The only such row."""
+    """The only row that ``published`` finds."""
     (row,) = published(item, **wanted)
     return row
 
 
 def standing_of(row: Published, model: str = "", machine: str = "") -> Reason:
-    """What a number is worth, and why, with the model's folder and the cluster's file if it has others."""
+    """The standing of a number, and why; ``model`` and ``machine`` are its model's folder and its cluster's file."""
     entry = entry_of(columns_of(row, model, machine))
     return INDEPENDENT if entry is None else (entry.standing, entry.why)
 
 
 def columns_of(row: Published, model: str = "", machine: str = "") -> dict[str, str]:
-    """The columns of a number as texts, likewise."""
+    """The columns of a number as texts, with ``model`` and ``machine`` in place of its own if given."""
     own = {"model": model, "machine": machine}
     values = {key: own.get(key) or getattr(row, key) for key in KEYS}
     return {key: "" if value is None else str(value) for key, value in values.items()}
@@ -304,7 +304,11 @@ def source_names() -> list[str]:
 
 @cache
 def source_name(source: str, item: str) -> str:
-    """The name of a source: that of the first pattern it fits; it must fit one."""
+    """The name of a source: that of the first pattern that it fits.
+
+    Raises:
+        ValueError: it fits none.
+    """
     for of_source, of_item, name in _names():
         if fnmatchcase(source, of_source) and fnmatchcase(item, of_item):
             return name

@@ -1,4 +1,4 @@
-"""The command ``published``: what was run again of each task, then every number with what covers it, or why not."""
+"""The command ``published``: the runs of each task, then every number with its prediction, or why it has none."""
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,22 +25,22 @@ from validate.tables import Section, parts_around, percent, print_sections, sign
 
 END: Final = "<!-- end -->"
 MARKERS: Final = "<!-- python -m validate published --readme -->", END
-"""What stands before and after the tables of the summary in a text."""
+"""Lines before and after the tables of the summary in a text."""
 SHORT: Final = "<!-- python -m validate published --readme: in short -->", END
 DETAIL: Final = "<!-- python -m validate published --readme: training in detail -->", END
 TODAY: Final = "<!-- python -m validate published --readme: today's models -->", END
 SAMPLED: Final = "<!-- python -m validate published --readme: sampling -->", END
 ALONE: Final = "<!-- python -m validate published --readme: kernels alone -->", END
 UNTOLD: Final = ("Fig. 4", "Table III", "Table 5")
-"""Items of training whose numbers are too many to be told, or of another machine's solver."""
+"""Items of training left out of the details: too many numbers, or those of another machine's solver."""
 CLUSTERS: Final = ("MosaicML", "MLPerf")
 """Beginnings of the sources that publish throughputs of real clusters."""
 PAPERS: Final = ("DiffusionPipe", "PULSE")
-"""Beginnings of the papers that are told in detail."""
+"""Beginnings of the papers that are shown in detail."""
 ALIKE: Final = attrgetter("paper", "item", "model", "machine", "method", "quantity")
-"""What the numbers of one line in detail share."""
+"""What the numbers in one line of the details share."""
 Show = Callable[[str, Section], None]
-"""What is told each table as soon as it is made, and its task."""
+"""Takes each table as soon as it is made, after its task."""
 
 
 def run_published(options: argparse.Namespace) -> None:
@@ -111,7 +111,7 @@ def summary(ledger: Ledger) -> list[Section]:
 
 
 def in_short(ledger: Ledger) -> list[Section]:
-    """What the numbers amount to in four lines."""
+    """The errors of the numbers in four lines."""
     judged = [one for one in ledger.of(Standing.INDEPENDENT) if one.error is not None]
     real = [
         one
@@ -148,7 +148,7 @@ def _range(records: Sequence[Record]) -> str:
 
 
 def in_detail(ledger: Ledger) -> list[Section]:
-    """The numbers of papers on training, those of one table, model, method and quantity in a line."""
+    """The numbers of papers on training, one line for each table, model, method and quantity."""
     told = [
         one
         for one in ledger.records
@@ -164,7 +164,7 @@ def _what(key: Sequence[str]) -> str:
 
 
 def _values(records: Sequence[Record]) -> list[str]:
-    """What is published and simulated, each in one cell, and what the numbers are worth."""
+    """Cells of the published numbers, the simulated ones, and their standings."""
     published = " / ".join(f"{one.row.value:.4g}" for one in records)
     predicted = " / ".join("-" if one.predicted is None else f"{one.predicted:.3g}" for one in records)
     return [published, predicted, " / ".join(dict.fromkeys(str(one.standing) for one in records))]

@@ -1,6 +1,6 @@
-"""Real runs: plans carried out by processes, and held against their simulation; training and sampling.
+"""Real runs: plans carried out by processes and compared with their simulation, in training and sampling.
 
-One executor walks a plan rank by rank, over messages and collectives of ``torch.distributed`` (gloo, or NCCL), whatever
-the strategies plan. Training finds the gradients of one process, sampling draws its images and counts every byte. All
+One executor walks any plan rank by rank, over messages and collectives of ``torch.distributed`` (gloo, or NCCL).
+Training must find the gradients, and sampling the images, of a single process; sampling also counts every byte. All
 ranks run on one machine.
 """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 SHARDED: Final = FSDP.name
-"""The schedule that torch has an implementation of, which is held against the plan."""
+"""The schedule that torch implements itself; its run is compared with the plan."""
 MODES: Final = ("sleep", "replay", "virtual", "wall")
 SAMPLES: Final = 4  # samples of a micro-batch where no batch size is given
 
@@ -32,7 +32,7 @@ def add_schedules(run: argparse.ArgumentParser) -> None:
 
 
 def run_schedule(options: argparse.Namespace) -> None:
-    """Carry out a schedule and print what came of it; under ``torchrun`` as one of its ranks."""
+    """Carry out a schedule and print the result; under ``torchrun`` as one of its ranks."""
     check_least(("--iterations", options.iterations, 2), ("--gpus", options.gpus, 1))
     check_least(("--batch-size", options.batch_size, 1), ("--link-ms", options.link_ms, 0))
     sharded = options.schedule == SHARDED
@@ -56,7 +56,7 @@ def run_schedule(options: argparse.Namespace) -> None:
 
 
 def _run_sharded(options: argparse.Namespace) -> None:
-    """Let torch itself shard, beside the plan."""
+    """Let torch itself shard, and compare it with the plan."""
     from validate.running.training.fully_sharded import ShardedTraining, describe, result  # noqa: PLC0415  importing torch takes seconds
 
     strategy = make_strategy(SHARDED, _parameters(options))
@@ -150,7 +150,7 @@ def add_samplers(sample: argparse.ArgumentParser) -> None:
 
 
 def run_sampler(options: argparse.Namespace) -> None:
-    """Draw as a sampler plans; under ``torchrun`` each of its processes is a rank, else they are started here."""
+    """Sample as a sampler plans; under ``torchrun`` each of its processes is a rank, else ranks are started here."""
     from validate.running.sampling.comparison import report_sample  # noqa: PLC0415  as above
 
     given = tuple(_parameters(options).items())

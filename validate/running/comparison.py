@@ -21,8 +21,8 @@ from validate.running.training.samples import Training
 class Job:
     """What the ranks are to do.
 
-    ``mode`` says with which durations it is simulated: sleep, replay, virtual or wall. Every message takes ``link_s``,
-    whatever its size. Ops train or draw, or, without a task, sleep.
+    ``mode`` says with which durations it is simulated: sleep, replay, virtual or wall. Every message takes ``link_s``
+    seconds, whatever its size. Ops carry out ``task``; without one they sleep.
     """
 
     name: str
@@ -35,12 +35,12 @@ class Job:
 
     @property
     def num_ranks(self) -> int:
-        """Ranks that it takes."""
+        """Number of its ranks."""
         return self.plan.placement.num_gpus
 
     @property
     def network(self) -> Network:
-        """How long the simulator takes messages and collectives to be; the ranks know ``link_s`` alone."""
+        """The simulator's network; the ranks know only ``link_s``."""
         return Network(self.plan.placement)
 
 
@@ -50,10 +50,11 @@ Iteration = tuple[RankIteration, ...]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a job, without the iterations to warm up.
+    """The outcome of a job, without its warm-up iterations.
 
-    ``others_cores`` were used by other programs, NaN where not known; ``found`` is what each rank drew. The gradient
-    error is the largest difference of a gradient from that of a single process, over the largest gradient of the layer.
+    ``others_cores`` is the number of cores that other programs used, NaN where not known; ``found`` the result of each
+    rank. The gradient error is the largest difference of a gradient from that of a single process, over the largest
+    gradient of the layer.
     """
 
     iterations: tuple[Iteration, ...] = ()
@@ -64,10 +65,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One iteration: what the run took and what the simulator says, in seconds and as bubble ratios.
+    """One iteration, measured and simulated: seconds and bubble ratios.
 
-    ``late_share`` is the share of the iteration by which ops of the latest rank started late, in all; ``charged_s`` the
-    simulated seconds where what an op started late counts as part of it.
+    ``late_share`` is the total delay of the ops of the latest rank, as a share of the iteration; ``charged_s`` are the
+    simulated seconds where the delay of an op counts as part of it.
     """
 
     measured_s: float
@@ -119,27 +120,27 @@ class RankComparison:
 
     @property
     def mismatch(self) -> float:
-        """Largest relative difference between engine and executor once what ops started late is part of them.
+        """Largest relative difference between engine and executor where the delays of ops count as part of them.
 
-        No accuracy: with all durations given, only order and links are left, and both sides must agree to rounding;
-        unless replicas are folded into one, where the slowest stands for all.
+        This is no measure of accuracy: with all durations given, only order and links are left, and both must agree to
+        rounding, unless replicas are folded into one, for which the slowest stands.
         """
         return max(abs(pair.charged_s / pair.measured_s - 1) for pair in self.pairs)
 
     @property
     def invalid(self) -> str | None:
-        """Why the result says nothing; None where it does."""
+        """Why the result is not valid; None where it is."""
         return (disturbance(self.others_cores) or None) if self.mode == "wall" else None
 
 
 def compare(job: Job, outcome: Outcome) -> RankComparison:
     """A run beside its simulation.
 
-    ``sleep`` is held against the plan itself, ``replay`` against the plan with each iteration's own durations. Of both
-    there is a second simulation, of each iteration's own durations with what the machine let an op start late: what is
-    then left is an error of the order or of the links. ``virtual`` and ``wall`` are held against the plan with the
-    medians of every other iteration, and only the rest is compared. In the iterations that ``wall`` predicts from,
-    ranks take turns: an op takes as long as one that is profiled alone.
+    ``sleep`` is compared with the plan itself, ``replay`` with the plan at each iteration's own durations. Both are
+    also simulated with each iteration's own durations and delays: what then differs is an error of the order or of the
+    links. ``virtual`` and ``wall`` are compared with the plan at the median durations of every other iteration, and
+    only the remaining iterations count. In the iterations from which ``wall`` predicts, ranks take turns, so that an op
+    takes as long as one that is profiled alone.
     """
     pairs = tuple(_pairs(job, outcome))
     return RankComparison(job.name, job.mode, pairs, outcome.gradient_error, outcome.others_cores)
@@ -171,10 +172,10 @@ def _pair(job: Job, plan: Plan, iteration: Iteration, *, virtual: bool = False) 
 def _with_durations(
     plan: Plan, iterations: Sequence[Iteration], *, virtual: bool = False, charged: bool = False
 ) -> Plan:
-    """A plan whose ops take as long as they did, and write when they did; medians over iterations.
+    """A plan whose ops take as long, and write when, they did; medians over iterations.
 
-    Of the ranks that carry out the same device the slowest counts. Wall time counts, or virtual time; if ``charged``,
-    what an op started late is part of it.
+    Of the ranks that carry out the same device the slowest counts. Times are wall time, or virtual time; if
+    ``charged``, the delay of an op is part of it.
     """
     rows = []
     for device, row in enumerate(plan.ops):

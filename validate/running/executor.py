@@ -1,8 +1,8 @@
 """The executor: walks one device's list of a plan, as the engine does, but with real kernels and messages.
 
 Each of its communication streams is a thread that runs its collectives in the order of the plan. Every collective is
-real: an all-reduce of the moments at which its members were ready, then what they sum, scatter or gather; its end is
-that of the last member plus what its messages take around the ring.
+real: an all-reduce of the moments at which its members were ready, then the operation itself; it ends when the last
+member was ready plus the time of its messages around the ring.
 """
 
 import gc
@@ -32,7 +32,7 @@ Mark = Callable[[int], None]  # is told that a tensor has been written before th
 
 
 class Kernels:
-    """What carries out the ops of one device; these sleep, and their messages are real but short."""
+    """Carries out the ops of one device; these kernels sleep, and their messages are real but short."""
 
     sleeping = True
     """Whether ops take as long as planned."""
@@ -41,7 +41,7 @@ class Kernels:
         """Prepare for an iteration."""
 
     def run(self, index: int, op: Op, mark: Mark) -> None:
-        """Carry out an op of the device's list, and write on the way what it writes early."""
+        """Carry out an op of the device's list; ``mark`` is told of each tensor that it writes early."""
         start = now()
         for offset_s, tensor in op.early:
             sleep_until(start + offset_s)
@@ -49,21 +49,21 @@ class Kernels:
         sleep_until(start + op.duration_s)
 
     def room(self, tensor: int) -> Tensor:
-        """Room for a tensor's message."""
+        """An empty buffer for a tensor's message."""
         return torch.zeros(SLEEP_NUMEL, dtype=torch.float64)
 
     def pack(self, tensor: int) -> Tensor:
-        """What a tensor's message brings."""
+        """The payload of a tensor's message."""
         return self.room(tensor)
 
     def unpack(self, tensor: int, payload: Tensor) -> None:
-        """Take what a tensor's message brought."""
+        """Take the payload of a tensor's message."""
 
     def start(self, collective: int, index: int) -> None:
-        """Hand over what a collective takes, before the op of an index, if it was not ready to be taken by itself."""
+        """Hand over the input of a collective before the op of an index, if the collective cannot take it itself."""
 
     def communicate(self, collective: int, group: dist.ProcessGroup) -> None:
-        """Do what a collective does, on the communication stream."""
+        """Carry out a collective's operation, on the communication stream."""
 
     def land(self, collective: int) -> None:
         """Take the result of a collective; the next op reads it."""
@@ -72,11 +72,11 @@ class Kernels:
         """Finish an iteration."""
 
     def found(self) -> Any:  # noqa: ANN401  whatever can be sent to another process
-        """What the iterations so far have brought, to be judged; all ranks ask at once."""
+        """The results of the iterations so far, to be judged; all ranks ask at once."""
 
 
 class CollectiveStream:
-    """Runs the collectives of one device during one iteration, stream by stream, each in its group and seconds."""
+    """Runs the collectives of one device during one iteration: a thread for each stream, each in its process group."""
 
     def __init__(
         self, wiring: Wiring, seat: RankSeat, kernels: Kernels, groups: Groups, link_s: float
@@ -146,8 +146,8 @@ RING_TURNS: Final = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "all
 class OpTimes(NamedTuple):
     """When one op ran: seconds since the iteration began, in wall and in virtual time.
 
-    It starts when all it reads is there, and ends when its messages are handed over. ``late_s`` after that the machine
-    let it start; a kernel that sleeps took ``over_s`` longer than planned; ``early`` are writes before its end (wall).
+    It ends when its messages are handed over. ``late_s`` is the delay from when it could have started; ``over_s`` by
+    how much longer than planned a sleeping kernel took; ``early`` are the wall times of writes before its end.
     """
 
     start: Instant
@@ -167,7 +167,7 @@ class RankIteration:
 
     @property
     def late_s(self) -> float:
-        """Seconds by which the machine let its ops start, or its sleeping kernels wake, late, in all."""
+        """Total seconds by which its ops started, or its sleeping kernels woke, late."""
         return sum_in_order(op.late_s + op.over_s for op in self.ops)
 
 
@@ -279,7 +279,7 @@ class Executor:
 
 
 def starts(wiring: Wiring, device: int) -> dict[int, list[int]]:
-    """Collectives of a device by the op before which they may start: what they and those before them read is there."""
+    """Collectives of a device by the first op before which all that they, and those before them, read is written."""
     found: dict[int, list[int]] = {}
     index = 0
     for number, collective in enumerate(wiring.plan.collectives):

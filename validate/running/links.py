@@ -1,8 +1,8 @@
 """Links of a run: one clock for all processes of a machine, and which rank carries out which device.
 
-A message arrives a fixed time after it was sent, and who reads it waits until then. The real message travels in that
+A message arrives a fixed time after it was sent, and its reader waits until then. The real message travels in that
 time. So the delay is known to the microsecond however busy the machine is, as long as the real message takes no longer;
-and a simulation that leaves it out, or counts it twice, is wrong by a lot.
+and a simulation that omits it, or counts it twice, is far off.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ class Instant(NamedTuple):
     virtual: float
 
     def later(self, *others: "Instant") -> "Instant":
-        """The latest of some moments, in each time for itself."""
+        """The latest of some moments, in wall and in virtual time separately."""
         return Instant(*map(max, zip(self, *others, strict=True)))
 
     def after(self, seconds: float) -> "Instant":
@@ -53,7 +53,7 @@ def sleep_until(at: float) -> None:
 
 
 class Turns:
-    """Entered by the rank whose turn it is; the others wait for the lock of a file, of which any will do."""
+    """A context that one rank at a time can enter, by the lock of a file (any file will do)."""
 
     def __init__(self) -> None:
         self._file = Path(__file__).open("rb")  # noqa: SIM115  open as long as the rank runs
@@ -78,7 +78,7 @@ def emulated_cluster(delay_s: float) -> Cluster:
 
 
 class RankSeat(NamedTuple):
-    """What one rank stands for: a replica of a simulated device, a position of the pipeline, in a group."""
+    """The place of one rank: its group, its device (a position of the pipeline), and which replica of it it is."""
 
     placement: Placement
     group: int

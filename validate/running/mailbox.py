@@ -1,4 +1,4 @@
-"""The mailbox of one rank: every delivery is a payload, and beside it the moment it was sent.
+"""The mailbox of one rank: every delivery is a payload, and the moment at which it was sent.
 
 Messages travel by gloo, each under a tag of its own; all receives are posted when an iteration begins.
 """
@@ -14,13 +14,13 @@ from strategies.plans.wiring import Wiring
 from validate.running.links import ALWAYS, Instant, RankSeat
 
 SENT, BROUGHT, POSTED = range(3)
-"""What a message tells of a delivery: when it was sent, what it brings, when its receive was posted."""
+"""Contents of a message about a delivery: when it was sent, its payload, when its receive was posted."""
 KINDS: Final = 3
 MOMENT: Final = torch.empty(2, dtype=torch.float64)
 
 
 class Mailbox:
-    """Sends and receives the deliveries of one device; ``room`` makes room for what one brings."""
+    """Sends and receives the deliveries of one device; ``room`` makes the buffer for a payload."""
 
     def __init__(self, wiring: Wiring, seat: RankSeat, link_s: float, room: Callable[[int], Tensor]) -> None:
         self._link_s, self._room = link_s, room
@@ -33,7 +33,7 @@ class Mailbox:
         self._reported = {
             slot for slot, of in transfers.items() if wiring.posted[slot] and (of.source, slot) in awaited
         }
-        """Deliveries that the sender waits for, and whose receives wait for an op: it must be told when that was."""
+        """Deliveries that the sender waits for and whose receives wait for an op: the sender is told when they post."""
 
     def open(self) -> None:
         """Begin an iteration."""
@@ -61,7 +61,7 @@ class Mailbox:
             self._tell(slot, POSTED, self._from[slot], torch.tensor(at, dtype=torch.float64))
 
     def arrival(self, slot: int) -> tuple[Instant, Tensor | None]:
-        """Moment at which a delivery arrives, which is waited for, and what it brings; nothing to its own sender."""
+        """Wait for a delivery: the moment at which it arrives, and its payload, None for its own sender."""
         payload = None
         if slot not in self._arrived:
             if slot in self._to:

@@ -1,4 +1,4 @@
-"""One rank: joins the others, carries out its part of every job, and tells rank 0 what it recorded."""
+"""One rank: joins the others, carries out its part of every job, and sends its records to rank 0."""
 
 import ctypes
 import socket
@@ -25,21 +25,21 @@ from validate.running.training.modules import ModuleKernels
 from validate.running.training.samples import Training
 
 TIMEOUT: Final = timedelta(minutes=3)
-"""A rank that does not answer for so long is lost; one that dies is missed at once, as its connections end."""
+"""Time without an answer after which a rank is lost; one that dies is noticed at once, as its connections end."""
 CHECKED: Final = 3
-"""Gradients are compared after so many iterations: they depend on steps and frozen work of those before."""
-HEAD_START_S: Final = 0.01  # all ranks have heard of the beginning of an iteration so long before it
+"""Iterations after which gradients are compared: these depend on steps and frozen work of earlier iterations."""
+HEAD_START_S: Final = 0.01  # from when all ranks know the beginning of an iteration to that beginning
 _MMAP_MAX, _TRIM_THRESHOLD, _TOP_PAD = -4, -1, -2  # malloc.h
 
 
 def run_jobs(jobs: Sequence[Job]) -> list[Outcome]:
-    """Outcomes of jobs, all of as many ranks, which are started for them."""
+    """Outcomes of jobs of equally many ranks, which are started for them."""
     (num_ranks,) = {job.num_ranks for job in jobs}
     return launch(num_ranks, _take_part, jobs)[0]
 
 
 def run_job(make: Callable[[], Job]) -> tuple[Job, Outcome] | None:
-    """One job and its outcome, on ranks started for it; or on those of ``torchrun``, of which only 0 gets it."""
+    """One job and its outcome, on ranks started for it, or on those of ``torchrun``, where it is None but on rank 0."""
     place = launched_place()
     if place is None:
         job = make()
@@ -55,14 +55,14 @@ def run_job(make: Callable[[], Job]) -> tuple[Job, Outcome] | None:
 
 
 def _take_part(jobs: Sequence[Job]) -> list[Outcome]:
-    """Outcomes of jobs on rank 0, nothing on the others; this process is one of the ranks."""
+    """Outcomes of jobs on rank 0, none on the others; this process is one of the ranks."""
     with joined():
         return carry_out(jobs)
 
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """Be one of the ranks, which leave together."""
+    """Join the ranks, and leave together with them."""
     place = launched_place()
     assert place is not None
     join(place)
@@ -73,14 +73,18 @@ def joined() -> Iterator[None]:
 
 
 def fitting(job: Job, num_ranks: int) -> Job:
-    """A job that takes so many ranks."""
+    """The job itself, checked to take so many ranks.
+
+    Raises:
+        InputError: it takes more or fewer.
+    """
     if job.num_ranks != num_ranks:
         raise InputError(f"{job.name} takes {job.num_ranks} ranks, but torchrun started {num_ranks}")
     return job
 
 
 def _keep_memory() -> None:
-    """Let glibc keep what it once got: page faults make GPipe 16 % slower than 1F1B (measured, two cores)."""
+    """Let glibc keep memory that was freed: page faults make GPipe 16 % slower than 1F1B (measured, two cores)."""
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")
         for option, value in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**30), (_TOP_PAD, 2**26)):
@@ -111,7 +115,7 @@ def check_places(places: Sequence[tuple[str, str]]) -> None:
 
 
 def carry_out(jobs: Sequence[Job]) -> list[Outcome]:
-    """Carry out jobs; on rank 0 return what came of them, elsewhere nothing."""
+    """Outcomes of jobs, carried out here as one of the ranks; none on ranks other than 0."""
     found = [Part(job).run() for job in jobs]
     if dist.get_rank():
         return []
@@ -131,7 +135,7 @@ def _judged(job: Job, outcome: Outcome, expected: dict[Hashable, Gradients]) -> 
 
 
 class Part:
-    """What this rank does of one job."""
+    """This rank's part of one job."""
 
     def __init__(self, job: Job) -> None:
         self._job, self._rank = job, dist.get_rank()
@@ -143,7 +147,7 @@ class Part:
         self._turns = Turns() if job.mode == "wall" else None
 
     def run(self) -> Outcome:
-        """Carry out all iterations; return them, and what all ranks found."""
+        """The iterations of all ranks, carried out, and what these found."""
         job, records, found = self._job, [], None
         trained = isinstance(job.task, Training)
         count = max(CHECKED if trained else 1, job.warm_up + job.iterations)

@@ -1,8 +1,8 @@
 """Steps: one training iteration and one sampling step on a single device, predicted and measured.
 
-The prediction is the simulator's own (``ddp`` on one device, ``single``), from the layers as measured or from the
-rates of a calibrated device. The measurement runs the whole thing: frozen encoders, forward and backward of every
-micro-batch, the optimizer.
+The prediction is the simulator's own (``ddp`` on one device, ``single``), from measured layers or from the rates of a
+calibrated device. The measurement runs everything: frozen encoders, forward and backward of every micro-batch, and the
+optimizer.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ from strategies.training.ddp import DDP
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """One training iteration on one device: a batch, in so many micro-batches."""
+    """One training iteration on one device: a batch and its number of micro-batches."""
 
     task: ClassVar = "training"
     model: str
@@ -156,7 +156,7 @@ def alone(device: Device) -> Cluster:
 
 
 def predictions(architecture: Architecture) -> int:
-    """Predictions of an image that one sampling step makes."""
+    """Number of predictions that one sampling step makes for an image."""
     return 1 if architecture.guidance in ONE_PREDICTION else 2
 
 
@@ -177,7 +177,7 @@ def in_turn(model: Model, device: str, first: FirstBackwards, micro_batches: int
 
 
 def by_rates(model: Model) -> Model:
-    """A model without its measured times and its kernels: its totals over a device's rates, as these are fitted."""
+    """A model without measured times and kernels, so that its times are total work over a device's fitted rates."""
     bare = (replace(part, times=(), kernels=(), half_kernels=()) for part in model.components)
     return replace(model, components=tuple(bare))
 

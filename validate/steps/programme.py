@@ -1,9 +1,9 @@
-"""What one GPU can show of the cost model, in one command that goes on where it was interrupted.
+"""Measurements of the cost model on one GPU, in one command that goes on where it was interrupted.
 
 1. Every layer of five models is timed (``profile``).
 2. The device's rates are fitted to all layers, and judged by fits without some of them (``calibrate``).
-3. Training iterations and sampling steps are predicted and then measured; those of sizes at which layers were timed are
-   summed up apart.
+3. Training iterations and sampling steps are predicted and then measured; those at sizes at which layers were timed are
+   summarised separately.
 
 ``--rehearse`` does the same with tiny models on the CPU.
 """
@@ -42,13 +42,13 @@ SHOWN: Final = (
     *("from layers", "error", "from rates", "error", "note"),
 )
 SAME: Final = ("gpu", "driver", "torch", "processor", "threads", "dtype")
-"""What must not change between two parts of one measurement."""
+"""Header keys that must not change between two parts of one measurement."""
 
 Step = TrainingStep | SamplingStep
 
 
 class StepRow(NamedTuple):
-    """A step as predicted, in seconds, and as measured, or why it was not, as for want of memory."""
+    """A step as predicted, in seconds, and as measured, or the reason why it was not, such as lack of memory."""
 
     step: str
     group: str
@@ -66,9 +66,9 @@ class StepRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Programme:
-    """What is measured, and with what: models and batch sizes whose layers are timed, and steps that are predicted.
+    """A programme: device and clock, models and batch sizes whose layers are timed, and steps that are predicted.
 
-    Steps of sizes at which layers were timed are no proof of the rates. The clock is that of a CPU.
+    Steps at sizes at which layers were timed do not test the rates. The clock is that of a CPU.
     """
 
     device: str
@@ -91,7 +91,7 @@ class Programme:
         return not (at_its_size and batch in dict(self.profiles).get(step.model, ()))
 
     def group(self, step: Step) -> str:
-        """Steps that one is summed up with: of one task, held back from what was timed or not."""
+        """Name of the group in which a step is summarised: its task, and whether its size is one that was timed."""
         return f"{step.task}, {'held back' if self.held_back(step) else 'at timed sizes'}"
 
 
@@ -147,7 +147,7 @@ class _Run(NamedTuple):
     def carry_out(self) -> list[StepRow]:
         """Time the layers that were not, calibrate, and predict and measure each step.
 
-        What the file of an earlier run holds is measured no more, and never lost.
+        Steps in the file of an earlier run are not measured again, and are kept.
         """
         header, path = self.header, self.folder / f"steps-{self.name}.json"
         timed = [model for model, _ in self.programme.profiles]
@@ -173,7 +173,7 @@ class _Run(NamedTuple):
         return [rows[str(step)] for step in self.programme.steps]
 
     def _row(self, step: Step, measured: MeasuredStep | None, model: Model, device: Device) -> StepRow:
-        """Predict a step from the layers as measured and from the device's rates; measure it unless it was."""
+        """The row of a step, predicted from measured layers and from the device's rates, with what was measured."""
         note, no_memory, dtype = "", False, self.programme.dtype
         if measured is None:
             print(f"validate: measuring {step}", file=sys.stderr)
@@ -199,7 +199,7 @@ def _shown(row: StepRow) -> list[str]:
 
 
 def steps_summary(rows: Sequence[StepRow]) -> Iterator[str]:
-    """For each group how many steps were measured, and mean and worst error of either prediction."""
+    """A line for each group: the number of measured steps, and mean and worst error of either prediction."""
     for group in dict.fromkeys(row.group for row in rows):
         of_group = [row for row in rows if row.group == group]
         found = [(row.measured.step_s, row.predicted_s) for row in of_group if row.measured]
@@ -213,7 +213,11 @@ def steps_summary(rows: Sequence[StepRow]) -> Iterator[str]:
 
 
 def _read_steps(path: Path, header: Mapping[str, Value]) -> dict[str, StepRow]:
-    """Rows of an earlier run by their steps; none where there was none, and none of another machine."""
+    """Rows of an earlier run by their steps; empty where there was none.
+
+    Raises:
+        InputError: it was on another machine.
+    """
     if path_kind(path) == "nothing":
         return {}
     read = json.loads(read_text(path))
@@ -223,7 +227,7 @@ def _read_steps(path: Path, header: Mapping[str, Value]) -> dict[str, StepRow]:
 
 
 def check_same(path: Path, earlier: Mapping[str, Value], header: Mapping[str, Value]) -> None:
-    """Refuse to go on from what was measured with another GPU, driver or torch, as an earlier run says."""
+    """Refuse to continue an earlier run with another GPU, driver or torch."""
     for key in SAME:
         was, now = earlier.get(key, "none"), header.get(key, "none")
         if was != now:

@@ -1,4 +1,4 @@
-"""Counting: parameters, work and bytes of every layer of a network, from one pass of the real thing.
+"""Counting: parameters, work and bytes of every layer of a network, from one pass of its real code.
 
 ``module.count`` takes any ``torch.nn.Module``; ``zoo`` the models that are shipped; ``configured`` any class of
 diffusers or transformers by its ``config.json``.

@@ -29,12 +29,12 @@ TEXT: Final = "text"
 IMAGE: Final = "image"
 SUGGESTED: Final = 5
 KEPT: Final = 2
-"""Passes of an autoencoder after which its convolutions keep as many frames as ever."""
+"""Passes of an autoencoder after which the number of frames that its convolutions keep no longer changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A class, and what it is built from: ``config`` has every key, those that the file leaves out at their defaults.
+    """A class, and what it is built from: ``config`` has every key, with defaults for those that the file leaves out.
 
     ``role`` is backbone, autoencoder, or encoder of text or images.
     """
@@ -49,7 +49,7 @@ class Found:
 class Half(nn.Module):
     """The named modules of an autoencoder, one after the other: from images to moments of latents, or back.
 
-    Those that it does without are left out.
+    Those that it does not have are left out.
     """
 
     def __init__(self, autoencoder: nn.Module, names: Sequence[str]) -> None:
@@ -65,7 +65,7 @@ class Half(nn.Module):
         return given
 
     def after(self, passes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """What its convolutions keep of the frames of some passes for the next; nothing where a class keeps none."""
+        """What its convolutions keep of earlier passes' frames for the next pass; empty where a class keeps none."""
         (main,) = (part for name, part in self.named_children() if "quant" not in name)
         if "feat_cache" not in inspect.signature(main.forward).parameters:
             return {}
@@ -78,7 +78,7 @@ class Half(nn.Module):
 def spec_of(
     found: Found, name: str, sample: Sample, *, token_pixels: int = 0, text_tokens: int = 0, frames: int = 1
 ) -> ComponentSpec:
-    """A component of a class, its layers found by structure; ``text_tokens`` are of a text encoder's prompt."""
+    """The component of a class, its layers found by structure; ``text_tokens`` are of a text encoder's prompt."""
     word = "layer" if found.role in (TEXT, IMAGE) else "block"
     spec = ComponentSpec(name, found.build, sample, token_pixels=token_pixels, frames=frames, word=word)
     if found.role == BACKBONE:
@@ -91,8 +91,8 @@ def half_of(
 ) -> ComponentSpec:
     """The frozen encoder (of images, for training) or decoder (of latents, for sampling) of an autoencoder.
 
-    ``scale`` is in pixels per latent pixel; ``groups`` are frames of a video that it takes in turn, of a decoder latent
-    ones; ``frames`` are all latent ones. Passes after the third do what the third does, where as many frames are given.
+    ``scale`` is in pixels per latent pixel; ``groups`` are the frames of a video that each pass takes, latent ones for
+    a decoder; ``frames`` are all latent frames. Passes after the third are like the third if they take as many frames.
     """
     encodes, config = half == "encoder", found.config
     channels = 3 if encodes else config.get("latent_channels") or config["z_dim"]
@@ -127,7 +127,7 @@ def find_class(file: ConfigFile, **arguments: object) -> Found:
     """The class that a configuration names; ``arguments`` go to a class of transformers, beside its configuration.
 
     Raises:
-        InputError: it names none, an unknown one, or one whose keys it breaks.
+        InputError: it names none or an unknown one, or its keys do not fit the class.
     """
     if CLASS in file.values:
         return _of_diffusers(file, file.text(CLASS))
@@ -207,6 +207,6 @@ def _defined(kind: object, base: type, package: str) -> bool:
 
 
 def _suggested(names: Iterable[str], wanted: str) -> str:
-    """Some names that are like a wanted one, for people."""
+    """The names that are most similar to a wanted one, in words."""
     alike = get_close_matches(wanted, names, SUGGESTED)
     return f"; there are {', '.join(alike)}" if alike else ""

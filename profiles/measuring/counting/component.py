@@ -1,6 +1,6 @@
 """Counting the components of a model, with what a partitioner and a sampler need to know besides the work.
 
-Which skips there are, what every layer needs, and what patches and shards of the weights exchange.
+That is skips, what every layer needs, and what patches and shards of the weights exchange.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,20 +18,20 @@ from profiles.measuring.counting.tally import Tally, Work, exchanges_of, togethe
 from profiles.measuring.counting.trace import Trace, cast, record, tensor_bytes, tensors
 
 LATENTS: Final = ("hidden_states", "sample", "x")
-"""The arguments of a backbone that are to be denoised, of which each takes one."""
+"""Names of the argument that is to be denoised; each backbone takes one of them."""
 
 
 class NoBlocksError(Exception):
-    """A component has no list of blocks that one pass runs."""
+    """A component has no list of blocks whose every block one pass runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComponentCount:
     """One component, counted: layer i of its specification does ``work[i]``; skips are pairs of layer indices.
 
-    ``reads`` are (name of an input, layer that reads it, bytes that it reads); ``carried`` the bytes that every layer
-    needs besides, by name; ``latent_bytes`` what a backbone denoises; ``unread`` names the parameters that no operator
-    reads; ``spread`` says that tokens were spread evenly over experts; ``traces`` are of its passes. What the
+    ``reads`` are (name of an input, layer that reads it, bytes that it reads); ``carried`` bytes that every layer
+    needs besides, by name; ``latent_bytes`` the bytes that a backbone denoises; ``unread`` the parameters that no
+    operator reads; ``spread`` whether tokens were spread evenly over experts; ``traces`` those of its passes. What the
     specification left to the structure is filled in.
     """
 
@@ -190,7 +190,7 @@ def _layers(spec: ComponentSpec, flow: Flow) -> Iterator[LayerSpec]:
 def _exchanges(
     spec: ComponentSpec, trace: Trace, ends: list[str], image_tokens: int, *, certain: bool
 ) -> tuple[Exchange, ...]:
-    """The exchanges of one pass; none where sums that are guessed do not tell image and text apart."""
+    """The exchanges of one pass; none where sums found by structure do not tell image and text apart."""
     if not spec.sums:
         return ()
     try:

@@ -17,7 +17,7 @@ REMOTE: Final = (
     *("auto_map", "attn_implementation", "experts_implementation"),
     *("quantization_config", "torch_dtype", "dtype"),
 )
-"""Keys that would load code or kernels from elsewhere, or say how weights are stored: nothing that is counted."""
+"""Keys that would load code or kernels from elsewhere, or say how weights are stored: they change no count."""
 
 SIZES: Final = ("frames", "text_tokens", "latent_scale")
 OWN: Final = ("name", *SIZES)
@@ -43,7 +43,7 @@ class ConfigFile:
         return InputError(f"{self.path}: {key} is {json.dumps(self.values[key])[:80]}, {rule}")
 
     def text(self, key: str) -> str:
-        """The text under a key, which must be some."""
+        """The text under a key, which must name a class."""
         value = self.values.get(key)
         if not isinstance(value, str) or not value:
             raise self.fail(key, "must be the name of a class")
@@ -51,7 +51,7 @@ class ConfigFile:
 
     @property
     def shape(self) -> dict[str, Any]:
-        """What shapes the network: all but private keys, and those that would load something."""
+        """The keys that shape the network: all but private ones and those in ``REMOTE``."""
         kept = {key: value for key, value in self.values.items() if key not in REMOTE}
         return {key: value for key, value in kept.items() if not key.startswith("_")}
 
@@ -80,7 +80,7 @@ def _finite(constant: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ConfigOptions:
-    """What the command line asks for beside the files; None where it leaves the choice.
+    """What the command line asks for beside the files; None where a default holds.
 
     Height and width are in pixels, frames of the latent, ``latent_scale`` in pixels per latent pixel along each side.
     """
@@ -101,7 +101,7 @@ class ConfigOptions:
 
 
 def add_sources(parser: argparse.ArgumentParser, model: str) -> None:
-    """Add the two ways to say which architecture, and what goes with files of the user's own."""
+    """Add the two ways to name an architecture, and the flags for the user's own files."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--model", help=model)
     said = (
@@ -114,12 +114,12 @@ def add_sources(parser: argparse.ArgumentParser, model: str) -> None:
 
 
 def asked_of(options: argparse.Namespace, dtype: str) -> ConfigOptions:
-    """The wishes of a command line beside the files."""
+    """The options of a command line beside its files."""
     return ConfigOptions(**{key: getattr(options, key) for key in ("height", "width", *SIZES)}, dtype=dtype)
 
 
 def check_alone(options: argparse.Namespace, keys: Sequence[str] = SIZES) -> None:
-    """Refuse options of the user's own files beside a model by its name."""
+    """Refuse flags for the user's own files beside ``--model``."""
     for key in keys:
         if getattr(options, key) is not None:
             raise InputError(f"--{key.replace('_', '-')} goes with --config, not with --model")

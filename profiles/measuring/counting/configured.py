@@ -1,8 +1,8 @@
 """Configured architectures: any class of diffusers or transformers, from its ``config.json`` into a model folder.
 
 Layers are the blocks that the structure of the module shows, in the order in which one pass runs them; what travels
-with the hidden state is what later blocks read. The count itself is that of every shipped model, so its totals are
-torch's own, which it asserts.
+with the hidden state is what later blocks read. They are counted as every shipped model is, and the FLOP must add up
+to torch's own count.
 """
 
 import inspect
@@ -41,9 +41,9 @@ TEXTS: Final = ("encoder_hidden_states", "cap_feats", "text_bth", "clip_text", "
 Samples = Callable[[int, int], Iterator[dict[str, Any]]]
 """From (height, width) in pixels to the samples that a component may take."""
 MAX_MODULES: Final = 5_000
-"""Modules of a network: those of a transformer of 170 layers, which are counted in ten seconds."""
+"""Most modules of a network: those of a transformer of 170 layers, which takes ten seconds to count."""
 DEPTH: Final = re.compile("layer|block|depth")
-"""What keys say that count layers."""
+"""Words in the names of keys that count layers."""
 NAMES: Final = {BACKBONE: "transformer", AUTOENCODER: "vae", TEXT: "text_encoder", IMAGE: "image_encoder"}
 
 
@@ -102,7 +102,7 @@ def _main(found: Sequence[Found]) -> Found:
 
 
 def _takes_videos(found: Found, dtype: str) -> bool:
-    """Whether a class takes videos: an autoencoder by its first convolution, since its name need not tell."""
+    """Whether a class takes videos, by its name; an autoencoder, whose name need not tell, by its first convolution."""
     if framed(found.kind) or found.role != AUTOENCODER:
         return framed(found.kind)
     module = _built(found, spec_of(found, "vae", lambda height, width: {}), dtype)
@@ -129,7 +129,7 @@ def _counted(found: Found, every: Sequence[Found], size: Request, asked: ConfigO
 
 
 def _request(found: Found, size: Request, asked: ConfigOptions) -> tuple[Request, Samples]:
-    """The size of a sample of a component, and what to call it with; encoders of images have a size of their own."""
+    """The size of a component's sample, and its arguments; image encoders have a size of their own."""
     request = size
     if found is not size.found:
         request = request_of(found, asked, videos=False)
@@ -199,10 +199,10 @@ def _built(found: Found, spec: ComponentSpec, dtype: str) -> nn.Module:
 
 @contextmanager
 def _few_modules(found: Found) -> Iterator[None]:
-    """Refuse a network of more modules than anybody waits for, as soon as it has them.
+    """Stop building a network as soon as it has more than ``MAX_MODULES`` modules.
 
     Raises:
-        ValueError: it has; of the keys that count layers the largest is named.
+        ValueError: it has more; the message names the largest of the keys that count layers.
     """
     made = count(1)
 
@@ -224,7 +224,7 @@ def _few_modules(found: Found) -> Iterator[None]:
 
 @contextmanager
 def _blamed(found: Found, failure: str) -> Iterator[None]:
-    """Turn whatever a class says to its values into one line of an InputError."""
+    """Turn whatever a class raises into an InputError of one line."""
     try:
         yield
     except NoBlocksError:
@@ -239,7 +239,7 @@ def _where(found: Found) -> str:
 
 
 def _lacking(found: Found) -> str:
-    """What a class may want that nobody gives it."""
+    """The arguments that a class may want and no rule makes, in words."""
     if found.role in (TEXT, IMAGE):
         images = "pixel_values" in inspect.signature(found.kind.forward).parameters
         return "; it takes images too, name its text model alone" if images and found.role == TEXT else ""

@@ -27,14 +27,14 @@ from profiles.measuring.counting.trace import (
 )
 
 SUMS: Final = r"conv_out|.+\.((resnets|downsamplers|upsamplers)\.\d+|attn1|attn2|ff)"
-"""What DistriFusion's tensor-parallel baseline sums up of a U-Net; with the first convolution it would send 1.4 % more
-than printed."""
+"""Submodules of a U-Net whose outputs DistriFusion's tensor-parallel baseline sums; with the first convolution it would
+send 1.4 % more than published."""
 MODULES: Final = CLASSES["modules"]
 LEVELS: Final[dict[str, str]] = MODULES["levels"]
 NAMES: Final[dict[str, str]] = MODULES["names"]
 OPENING: Final = MODULES["opening"]
 WHOLE: Final = "whole"
-"""Name of the only layer of a network that runs a block of its own several times."""
+"""Name of the only layer of a network that cannot be cut, as it runs one block several times."""
 
 
 class Unit(NamedTuple):
@@ -46,7 +46,7 @@ class Unit(NamedTuple):
 
 
 def units_of(module: nn.Module, word: str = "block") -> list[Unit]:
-    """All units of a network, in the order of its definition; ``word`` is for a block of their only list."""
+    """All units of a network, in the order of its definition; ``word`` names the blocks of its list if it has one."""
     found = list(_units(module, ""))
     lists = {unit.path.rpartition(".")[0] for unit in found if unit.name.startswith("#")}
     named = []
@@ -58,7 +58,7 @@ def units_of(module: nn.Module, word: str = "block") -> list[Unit]:
 
 
 def coarser(module: nn.Module, units: Sequence[Unit], path: str) -> list[Unit]:
-    """Units of which that at ``path`` gives way to the module that holds and runs it, with all others in there.
+    """Units, in which the module that holds and runs the unit at ``path`` replaces all units inside it.
 
     Weights that one pass reads several times cannot be cut apart, so all of these passes are one layer.
     """
@@ -144,8 +144,8 @@ def parts_of(module: nn.Module) -> list[Unit]:
 
 NEAR: Final = 2
 SMALL: Final = 10
-"""What one unit alone reads is carried if that is a later one than NEAR, or if SMALL times it is less than the hidden
-state; else the units up to its reader are one, so that no cut has to carry it."""
+"""A tensor that only one unit reads is carried if it is smaller than the hidden state and read after unit ``NEAR``, or
+if it is ``SMALL`` times smaller; else all units up to its reader become one, so that no cut has to carry it."""
 
 
 class Flow(NamedTuple):
@@ -164,7 +164,7 @@ class Flow(NamedTuple):
 def flow_of(trace: Trace, units: Sequence[Unit], *, anywhere: bool = False) -> Flow:
     """The flow of one pass through units (in any order) that can be cut apart.
 
-    A unit that runs several times is one with what holds it, and with the next where no cut can be after it; with
+    A unit that runs several times is merged with what holds it, and one after which no cut can be with the next; with
     ``anywhere`` a cut can be after every unit, since what it has to carry is known.
     """
     while True:
@@ -193,9 +193,9 @@ def unread(trace: Trace) -> list[str]:
 
 
 class Watch:
-    """Who writes and reads what; positions count the units that have ended.
+    """Which unit writes and reads each tensor; positions count the units that have ended.
 
-    A tensor is *made* where it depends on parameters or conditions; tables of positions and masks do not.
+    A tensor is *made* if it depends on parameters or conditions; tables of positions and masks do not.
     """
 
     def __init__(self, trace: Trace, units: Sequence[Unit]) -> None:
@@ -257,7 +257,7 @@ class Watch:
                     self._early[one] = event.path
 
     def _streams(self, position: int) -> int:
-        """How many of the tensors that a unit returns are new, shaped like the first, and read later."""
+        """Number of first tensors in a unit's output that are new, have as many dimensions, and are read later."""
         outputs = self._outputs[position] if position < len(self.units) - 1 else ()
         count = 0
         for tensor in outputs:
@@ -275,7 +275,7 @@ class Watch:
         return path if position == len(self.units) or path == self.units[-1].path else ""
 
     def _beside(self) -> Iterator[tuple[int, set[int]]]:
-        """What is made before or in the first unit but is no hidden state, and which later units read it."""
+        """Tensors made up to the first unit that are no hidden state, with the later units that read them."""
         states = (outputs[: self._streams(at)] for at, outputs in enumerate(self._outputs))
         hidden = {storage(tensor) for of in states for tensor in of}
         final = len(self.units) - 1
@@ -285,7 +285,7 @@ class Watch:
                 yield one, later
 
     def _is_carried(self, one: int, later: set[int]) -> bool:
-        """Whether every unit is given a tensor, rather than that those up to its only reader are one."""
+        """Whether every unit is given a tensor; else those up to its only reader become one."""
         size = tensor_bytes([self._written[one][1]])
         hidden = tensor_bytes(self._outputs[0][: self._streams(0)])
         small = size * SMALL < hidden or (size < hidden and max(later) > NEAR)

@@ -44,7 +44,7 @@ def folder_texts(name: str, model: ModelCount) -> dict[Path, str]:
 
 
 def kernel_texts(model: ModelCount) -> dict[Path, str]:
-    """The files of a model folder that say what kernels its layers launch, and what adapters keep, by their name."""
+    """The files of a model folder about the kernels of its layers, and about what adapters keep, by their name."""
     dtype = model.architecture.dtype
     files = {models.KERNELS: dtype} | ({models.HALF_KERNELS: "float16"} if dtype == "float32" else {})
     texts = {Path(file): _kernels_text(model, kernels_of(model, of)) for file, of in files.items()}
@@ -88,7 +88,7 @@ def _kernels_text(model: ModelCount, kernels: ModelKernels) -> str:
 
 
 def _alike(layers: Iterable[T]) -> Iterator[tuple[str, T]]:
-    """Layers one after the other that launch the same, by the first and the last, with what that is."""
+    """Runs of equal entries of successive layers: the first and last layer as text, and the entry."""
     first = 0
     for of, group in groupby(layers):
         end = first + len(list(group))
@@ -177,7 +177,7 @@ def _scaled(number: int, digits: int) -> Exact:
 
 
 def run_count(options: argparse.Namespace) -> None:
-    """Count a shipped architecture or those of the user's files, print the totals; write the folder that is named."""
+    """Count a shipped architecture or the user's files, print the totals, and write the folder if one is named."""
     name, folder = options.name, options.output
     if options.config is None:
         check_alone(options, OWN)
@@ -199,7 +199,7 @@ def run_count(options: argparse.Namespace) -> None:
 
 
 def _kernels_or_note(model: ModelCount) -> dict[Path, str]:
-    """The files of the kernels of a user's own classes; none, and a line about it, of one that knows a single size."""
+    """The kernel files of a user's own classes; none, and a note, for a class that takes only one size."""
     try:
         return kernel_texts(model)
     except Exception as error:  # whatever a class says to another resolution

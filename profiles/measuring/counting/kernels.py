@@ -1,7 +1,7 @@
 """Kernels of one forward pass by layer, read off the operators of its trace.
 
-Some classes cast to float32 and back in half precision alone, so a pass of each precision is read. What grows with the
-pixels shows in another pass at another resolution, whose operators are matched in order.
+Some classes cast to float32 and back only in half precision, so a pass of each precision is read. What grows with the
+pixels shows in a second pass at another resolution, whose operators are matched in order.
 """
 
 from collections import Counter
@@ -59,9 +59,9 @@ def kernels_of(model: ModelCount, dtype: str) -> ModelKernels:
 
 
 def _other_size(model: ModelCount) -> tuple[int, int]:
-    """Height and width of another pass: smaller and of the same shape where that can be.
+    """Height and width of another pass: smaller and of the same aspect ratio where that can be.
 
-    Some classes know squares alone, and some cut large convolutions into pieces.
+    Some classes take only squares, and some cut large convolutions into pieces.
     """
     height, width = model.height, model.width
     step, largest = model.architecture.granularity, model.architecture.largest or 2 * max(height, width)
@@ -104,7 +104,7 @@ DISPATCHED: Final = Kernel(DISPATCH, 1)
 
 
 def _counted(kernels: Counter[Kernel]) -> Iterator[Kernel]:
-    """Yield each kernel with its count, what the host dispatches last; nothing for a layer without operators."""
+    """Yield each kernel with its count, then the operators that the host dispatches, if there are any."""
     number = kernels.pop(DISPATCHED)
     yield from (replace(kernel, count=times) for kernel, times in kernels.items())
     if number:
@@ -112,14 +112,14 @@ def _counted(kernels: Counter[Kernel]) -> Iterator[Kernel]:
 
 
 ATTENTION_OPERATORS: Final = 16
-"""Operators that one attention counts for: what torch takes it apart into where no fused kernel serves, 7 that launch
-and 9 views. A fused kernel is one operator, and the host dispatches about as much around it: its choice, the transposes
-of its operands, allocations, and the module that asks for it. Operators of all kinds stand for the same seconds of the
-host, which were read off rows whose operators were counted so."""
+"""Operators that one attention counts for: those into which torch decomposes it where there is no fused kernel, 7 that
+launch and 9 views. A fused kernel is one operator, with about as much dispatching around it: choosing it, transposing
+its operands, allocating, and the module that calls it. All operators count with the same seconds of the host, which
+were fitted to rows counted in this way."""
 
 
 def dispatched(trace: Trace, ends: Sequence[str]) -> list[int]:
-    """Operators of each layer, views among them, and attention with all that goes with it."""
+    """Number of operators of each layer, views among them; an attention counts as ``ATTENTION_OPERATORS``."""
     found = [0] * len(ends)
     for event, layer in trace.by_layer(ends):
         if isinstance(event, Ran):
@@ -129,7 +129,7 @@ def dispatched(trace: Trace, ends: Sequence[str]) -> list[int]:
 
 
 def _launches_of(trace: Trace, ends: Sequence[str]) -> Layers:
-    """Launches of each layer, one of each: nothing is known of what grows."""
+    """Launches of each layer, each with count 1 and without the parts that grow with the pixels."""
     found: Layers = [[] for _ in ends]
     held = {storage(one) for one in (*trace.module.parameters(), *trace.module.buffers())}
     for event, layer in trace.by_layer(ends):
@@ -159,7 +159,7 @@ def _kernels(ran: Ran, held: set[int]) -> Iterator[Kernel]:
 
 
 def _memory(kind: str, ran: Ran, read_bytes: int, weight_bytes: int) -> Kernel:
-    """A kernel that memory bounds; norms write their statistics too, which are no elements of their output."""
+    """A memory-bound kernel; the statistics that norms write are bytes, but no elements of the output."""
     most, written = max((tensor.numel() for tensor in ran.writes), default=0), tensor_bytes(ran.writes)
     sizes = {"read_bytes": read_bytes, "written_bytes": written, "weight_bytes": weight_bytes}
     return Kernel(kind, 1, heads=1, m=most, **sizes)
@@ -181,7 +181,7 @@ def _product(ran: Ran) -> tuple[str, tuple[int, int, int, int]]:
 
 
 def _convolution(ran: Ran) -> tuple[int, int, int, int]:
-    """Groups, positions, and the product of one group; of a transposed one every input position makes a window."""
+    """Groups, positions, and n and k of one group's product; a transposed one makes a window of each input position."""
     image, weight, transposed, groups = ran.args[0], ran.args[1], ran.args[6], ran.args[8]
     positions = image if transposed else ran.writes[0]
     m, window = positions.shape[0] * prod(positions.shape[2:]), prod(weight.shape[2:])
@@ -196,9 +196,9 @@ def grown(launches: Sequence[Launch], other: Sequence[Launch], growth: Fraction)
 
     Args:
         launches: of a layer.
-        other: of the same layer with ``growth`` times the pixels. Some classes make tables of positions there that
-            they hold for their own resolution, or cut a large product into several; what has no counterpart is
-            taken to grow by its rows.
+        other: of the same layer with ``growth`` times the pixels. Some classes compute there tables of positions that
+            they hold for their own resolution, or cut a large product into several; a launch without counterpart
+            counts as growing by its rows.
         growth: pixels of the other pass over those of the first.
     """
     names, others = ([launch.operator for launch in side] for side in (launches, other))
@@ -214,7 +214,7 @@ def grown(launches: Sequence[Launch], other: Sequence[Launch], growth: Fraction)
 
 
 def _part(kernel: Kernel, twin: Kernel | None, key: str, growth: Fraction) -> int:
-    """Part of a number that grows with the pixels: between none and all of it, for sides may round."""
+    """Part of a dimension that grows with the pixels, from 0 to all of it (sides may be rounded)."""
     whole = int(getattr(kernel, key))
     if twin is None:
         return whole if key == "m" else 0

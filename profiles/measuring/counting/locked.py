@@ -1,7 +1,7 @@
-"""What a backbone keeps for its backward where its weights are locked beside adapters: torch says it of a second pass.
+"""What a backbone keeps for its backward where its weights are frozen beside adapters, as torch shows in a second pass.
 
-A locked linear keeps its weight alone, but its adapter keeps what goes into it; a product with what nothing trains,
-such as a modulation by the time step, keeps the other factor alone.
+A frozen linear keeps only its weight, but its adapter keeps its input; a product with a factor that nothing trains,
+such as a modulation by the time step, keeps only that factor.
 """
 
 from copy import deepcopy
@@ -18,7 +18,7 @@ from profiles.measuring.counting.trace import Kept, Trace, record, storage
 
 
 class _Beside(torch.autograd.Function):
-    """An adapter that keeps what goes into its linear, and nothing of its own."""
+    """An adapter that keeps the input of its linear, and nothing of its own."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, given: Tensor, output: Tensor, trained: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ class _Beside(torch.autograd.Function):
 
 
 def adapted_bytes(count: ComponentCount) -> tuple[int, ...]:
-    """Bytes that each layer of a backbone keeps per sample, but for what goes into adapters' second products."""
+    """Bytes that each layer of a backbone keeps per sample, without the inputs of the adapters' second products."""
     saved = [0] * len(count.layers)
     for known in count.traces:
         module = deepcopy(known.module)
@@ -39,7 +39,7 @@ def adapted_bytes(count: ComponentCount) -> tuple[int, ...]:
 
 
 def _adapt(module: nn.Module) -> None:
-    """Lock all weights, with an adapter beside each trained linear through which tokens pass."""
+    """Freeze all weights, with an adapter beside each trained linear through which tokens pass."""
     trained = torch.empty(1, device="meta", requires_grad=True)
     for part in module.modules():
         if isinstance(part, nn.Linear) and part.weight.requires_grad:

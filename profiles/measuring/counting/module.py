@@ -34,16 +34,16 @@ class ModuleCount:
 
 
 def count(module: nn.Module, **sample: Any) -> ModuleCount:  # noqa: ANN401  what the module takes
-    """Count one forward pass of a module, and what its backward pass needs.
+    """The work of one forward pass of a module, by layer, and the bytes that its backward pass needs.
 
     Layers are the blocks that the structure of the module shows, else its children; what runs between two of them
     falls to the later one. Nothing is computed: a copy of the module without weights runs on torch's meta device.
-    Tensors that hold integers keep their contents, others need none. The module counts in its own precision and mode;
-    where none of its parameters needs a gradient, nothing is saved for a backward pass. ``sample`` holds keyword
-    arguments of its ``forward``, tensors of as many samples as are to be counted.
+    Tensors that hold integers keep their contents, others need none. The module runs in its own precision and mode;
+    where none of its parameters needs a gradient, nothing is saved for a backward pass. ``sample`` holds the keyword
+    arguments of its ``forward``; the batch of their tensors is the number of samples that are counted.
 
     Raises:
-        InputError: the module's pass depends on numbers that are not there.
+        InputError: the module cannot run on the meta device, as where its pass depends on values of tensors.
     """
     given = tree_map_only(Tensor, lambda t: t.to("meta") if t.is_floating_point() else t, sample)
     try:
@@ -60,7 +60,7 @@ def count(module: nn.Module, **sample: Any) -> ModuleCount:  # noqa: ANN401  wha
 
 
 def _without_weights(module: nn.Module) -> nn.Module:
-    """A copy of a module on the meta device, whose weights are never copied."""
+    """A copy of a module on the meta device, made without copying its weights."""
     known = dict[int, object]()
     for one in (*module.parameters(), *module.buffers()):
         empty = torch.empty_like(one, device="meta", requires_grad=one.requires_grad)

@@ -143,7 +143,7 @@ class LockedDecoder(nn.Module):
 
 
 class ControlledUNet(nn.Module):
-    """The trained copy and the locked decoder; the locked encoder between them where it is no component of its own."""
+    """The trained copy and the locked decoder; the locked encoder between them unless it is a component of its own."""
 
     ends: ClassVar = {
         **{f"copy.{block}": f"copy.controlnet_down_blocks.{i}" for i, block in enumerate(BLOCKS)},
@@ -214,7 +214,7 @@ def encode(net: Any, hidden: Tensor, time: Tensor, text: Tensor) -> Iterator[Ten
 
 
 def attend(level: Any, index: int, hidden: Tensor, text: Tensor) -> Tensor:  # noqa: ANN401  a level of any class
-    """What the attention after a ResNet makes of its output, on a level that has attention."""
+    """The output of a ResNet after the attention that follows it; unchanged on a level without attention."""
     attended: Tensor = hidden
     if hasattr(level, "attentions"):
         attended = level.attentions[index](hidden, text, return_dict=False)[0]

@@ -1,8 +1,8 @@
 """Samples: the arguments of one forward pass, made from the signature of a class and its configuration.
 
-Each argument has one rule, which either makes it, or says that this configuration does without. An argument
-without a rule that has no default makes a class unsupported. Some classes give arguments a default that they cannot
-do without: where a pass fails, it is tried with those too.
+Each argument has one rule, which either makes it, or says that this configuration does not take it. A class with an
+argument that has neither rule nor default is not supported. Some classes fail with the default of an argument: then the
+pass is tried with arguments in its place.
 """
 
 import inspect
@@ -19,10 +19,10 @@ from profiles.measuring.counting.specs import CLASSES, placed_prompt, prompt, st
 Rule = Callable[[Request], object]
 
 ABSENT: Final = object()
-"""What a rule returns where a configuration does without the argument."""
+"""What a rule returns where a configuration does not take the argument."""
 KEYS: Final = CLASSES["keys"]
 REAL_TIME: Final = ("guidance", "image_meta_size")
-"""Arguments beside which the time step is a real number: guidance is embedded, or its precision is used."""
+"""Arguments beside which the time step is a real number: as guidance is embedded, or as its precision is used."""
 ROTARY_SIDE: Final = 384
 """Positions along each side of the table that Lumina's pipeline makes."""
 
@@ -50,14 +50,14 @@ def _states(request: Request, channels: int) -> object:
 
 
 def _listed_latents(request: Request) -> object:
-    """The latents of a class that takes one tensor per sample, or the image of one that takes nothing else."""
+    """The latents of a class that takes a list with one tensor per sample, or the image of one that takes no text."""
     if not request.takes("cap_feats"):
         return tensor(1, request.number(*KEYS["channels"]), request.height, request.width)
     return [tensor(request.number(*KEYS["channels"]), request.frames, request.rows, request.columns)]
 
 
 def _tokens_or_latents(request: Request) -> object:
-    """The prompt of a text encoder, or the numbers of the image tokens that a class draws itself."""
+    """The prompt of a text encoder, or the token numbers of the image of a class that denoises those."""
     if request.takes("micro_conds"):
         return tensor(1, request.rows, request.columns, dtype=torch.long)
     return tensor(1, request.text_tokens, dtype=torch.long)
@@ -71,7 +71,7 @@ def _text(request: Request) -> object:
 
 
 def _text_of_layers(request: Request) -> object:
-    """The states of every layer of a text encoder, of which a configuration names those that it takes."""
+    """The states of a text encoder's layers, up to the last that the configuration names."""
     widths, layers = request.config.get("caption_channels"), request.config.get("llama_layers")
     if not (isinstance(widths, list | tuple) and isinstance(layers, list | tuple) and layers):
         return ABSENT
@@ -136,7 +136,7 @@ def _hint(request: Request) -> object:
 
 
 def _attended(request: Request) -> object:
-    """A mask that lets every token of text see every other, with contents, which many classes read."""
+    """A mask that lets every text token attend to every other; it has contents, which many classes read."""
     if request.takes("input_img_latents"):
         tokens = request.text_tokens + 1 + request.tokens
         return torch.ones(1, tokens, tokens)
@@ -156,7 +156,7 @@ def _grid(request: Request) -> object:
 
 
 def _image_states(request: Request) -> object:
-    """The states of one image, of a configuration that takes some, with contents, which some classes read."""
+    """The states of one image where a configuration takes them; they have contents, which some classes read."""
     if not request.config.get("has_image_proj", True):
         return None
     there = ((key, n) for key, n in KEYS["image_tokens"].items() if request.has(key))
@@ -225,12 +225,12 @@ SPARE: Final[Mapping[str, Rule]] = {
     "conditioning_mask": lambda r: _states(r, 1),
     "cross_attention_kwargs": lambda r: {},
 }
-"""Rules of arguments that are left out where a class gives a default, unless a pass fails without them."""
+"""Rules of arguments that are left out at first where a class gives a default."""
 NEEDED: Final[Mapping[str, Any]] = {
     "encoder_hidden_states": KEYS["text_widths"],
     "class_labels": ("num_class_embeds", "class_embed_type"),
 }
-"""Keys without which an argument is left out."""
+"""Keys one of which an argument needs."""
 
 
 NOTHING: Final = inspect.Parameter.empty
@@ -239,7 +239,7 @@ ELSEWHERE: Final = tuple(CLASSES["arguments"]["elsewhere"])
 
 
 def samples_of(request: Request) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of one forward pass, and if they differ those with arguments that often are left out."""
+    """Yield the arguments of one forward pass, and then, if they differ, those with the spare arguments too."""
     for name, side, patch in (("height", request.height, 1), ("width", request.width, 2)):
         pixels = request.patch[patch] * request.scale
         if side % pixels:
@@ -253,21 +253,21 @@ def samples_of(request: Request) -> Iterator[dict[str, Any]]:
 
 
 def prompts_of(num_tokens: int) -> Iterator[dict[str, Any]]:
-    """Yield one prompt without contents; for those that ask for some, of equal tokens, or with the tokens' places."""
+    """Yield one prompt without contents, then one of equal tokens, then one with positions, as some encoders need."""
     yield prompt(num_tokens, 0, 0)
     yield {"input_ids": torch.full((1, num_tokens), 2)}
     yield placed_prompt(num_tokens)
 
 
 def without_rule(kind: type[nn.Module]) -> list[str]:
-    """The arguments of a class that no rule makes and whose default is to be left out."""
+    """The arguments of a class that no rule makes and whose default is None."""
     parameters = inspect.signature(kind.forward).parameters
     optional = [name for name, parameter in parameters.items() if parameter.default is None]
     return [name for name in optional if name not in {**RULES, **SPARE} and not name.endswith(ELSEWHERE)]
 
 
 def shapes(sample: Mapping[str, Any]) -> str:
-    """The shapes of a sample's arguments, for people."""
+    """The shapes of a sample's arguments, in words."""
     return ", ".join(f"{name} {_shape(value)}" for name, value in sample.items())
 
 
@@ -290,7 +290,7 @@ def _sample(request: Request, rules: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(request: Request, rule: Any, needed: bool) -> object:  # noqa: ANN401  a function of a request
-    """The argument that a rule makes; none where it lacks a key, and the class gives a default."""
+    """The argument that a rule makes; absent where the rule lacks a key and the class gives a default."""
     try:
         return rule(request)
     except InputError:

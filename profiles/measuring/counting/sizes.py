@@ -1,4 +1,4 @@
-"""Sizes: how large one sample of a class is, in pixels, frames and tokens, by its configuration or as asked."""
+"""Sizes of one sample of a class, in pixels, frames and tokens, by its configuration or as asked."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ class Request:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """Every key of the class, those that the file leaves out at their defaults."""
+        """Every key of the class, with defaults for those that the file leaves out."""
         return self.found.config
 
     @property
@@ -92,20 +92,24 @@ class Request:
         return inspect.signature(self.found.kind.forward).parameters
 
     def number(self, *keys: str) -> int:
-        """The first of some keys that is set to a number, or a list of numbers, of which the first; one must be."""
+        """The value of the first of some keys that is set to a positive integer, or the first number of its list.
+
+        Raises:
+            InputError: none is.
+        """
         if found := self._of(*keys, default=0):
             return found
         rule = f"{' or '.join(keys)} is missing, must be a positive integer for {self.name}"
         raise InputError(f"{self.found.file.path}: {rule}")
 
     def length(self, dimension: str) -> int:
-        """A number, a size of this request, or the first of some keys, with ``|`` between them, that is set."""
+        """The length of a dimension: a number, the name of a size of this request, or keys with ``|`` between them."""
         if dimension.isdigit():
             return int(dimension)
         return int(getattr(self, dimension, 0)) or self.number(*dimension.split("|"))
 
     def is_of(self, kind: str) -> bool:
-        """Whether the name of the class is that of one of ``classes.toml``'s kinds."""
+        """Whether the name of the class says that it is of a kind of ``classes.toml``."""
         return any(part in self.name for part in KINDS[kind])
 
     def has(self, key: str) -> bool:
@@ -126,12 +130,16 @@ class Request:
 
 
 def framed(kind: type[nn.Module]) -> bool:
-    """Whether a class takes videos by its name."""
+    """Whether the name of a class says that it takes videos."""
     return any(part in kind.__name__ for part in KINDS["videos"])
 
 
 def request_of(found: Found, asked: ConfigOptions, videos: bool) -> Request:
-    """The size of a sample of a class, as its configuration says or as asked; one of them must."""
+    """The size of a sample of a class, as asked or else as its configuration says.
+
+    Raises:
+        InputError: neither says it, or it does not fit the class.
+    """
     if found.role == TEXT:
         tokens = prompt_of(found.config, asked)
         return Request(found, asked.height or 1, asked.width or 1, text_tokens=tokens)
@@ -174,7 +182,7 @@ def _sides(config: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _frames_of(found: Found, asked: ConfigOptions, videos: bool) -> int:
-    """Latent frames of one sample; of an autoencoder those that it is given."""
+    """Latent frames of one sample; for an autoencoder, the frames that it is given."""
     name = found.kind.__name__
     if not videos:
         if asked.frames not in (None, 1):

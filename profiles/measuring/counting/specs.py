@@ -17,7 +17,7 @@ DTYPES: Final = {"float16": torch.float16, "float32": torch.float32}
 
 HERE: Final = Path(__file__).parent
 CLASSES: Final = tomllib.loads((HERE / "classes.toml").read_text(encoding="utf-8"))
-"""What the classes of the libraries call things."""
+"""Names of arguments, keys and modules in the classes of the libraries."""
 CONFIGS: Final[dict[str, dict[str, Any]]] = json.loads((HERE / "configs.json").read_text(encoding="utf-8"))
 """Configurations of the shipped models, as a user's own file would hold them."""
 
@@ -42,18 +42,30 @@ class LayerSpec:
 class ComponentSpec:
     """One component of a model.
 
-    ``layers`` are in execution order, by default those that its structure shows. Of image
-    tokens ``token_pixels`` is 0 where the work does not depend on the pixels; text tokens are None where one pass
-    shows them. ``inputs`` are components whose output it needs, ``reads`` the arguments that hold one, where it
-    matters which layers read it; ``carried`` arguments and submodules whose tensors every layer needs, by default what
-    one pass shows; ``self_conditioning`` the probability of the extra pass; ``locked`` submodules of a backbone that
-    are not trained; ``cacheable`` is False of a frozen component whose output depends on the noise or the time step;
-    ``sums`` the regular expression of the submodules whose output tensor parallelism sums up: empty
-    where nobody counted what patches and shards exchange, None for those that the structure shows. ``frames`` are
-    latent ones of a video, each of as many image tokens; ``again`` samples of further passes: their work adds up, of
-    bytes the largest count. ``word`` names a block, ``names`` replace parts of layers' names; ``ends`` are modules at
-    whose return a layer ends, by the path of the unit that the structure shows, where they differ (the last layer then
-    ends as all others do); with ``apart`` each layer is a block of its own.
+    Attributes:
+        name: what inputs and messages call it.
+        build: makes its module.
+        sample: the arguments of one pass.
+        layers: in execution order; empty: those that its structure shows.
+        token_pixels: pixels of one image token; 0 where the work does not depend on the pixels.
+        text_tokens: tokens of the text; None: those that one pass shows.
+        trainable: whether it is a backbone.
+        inputs: components whose output it needs.
+        carried: arguments and submodules whose tensors every layer needs; None: what one pass shows.
+        self_conditioning: probability of the extra pass.
+        cacheable: as ``profiles.architectures.components.Component.cacheable``.
+        locked: submodules of a backbone that are not trained.
+        reads: inputs by the argument that holds them, where it matters which layers read them.
+        sums: regular expression of the submodules whose output tensor parallelism sums; empty where exchanges are not
+            counted, None: those that the structure shows.
+        tasks: in which it runs.
+        frames: latent frames of a video, each of as many image tokens.
+        again: samples of further passes; their work adds up, of their bytes the largest count.
+        word: names a block.
+        names: replacements for parts of layers' names.
+        ends: modules at whose return a layer ends, by the path of its unit, where they differ; the last layer then ends
+            as all others do.
+        apart: whether each layer is a block of its own.
     """
 
     name: str
@@ -85,13 +97,13 @@ class ComponentSpec:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A model: its components, and the resolution in pixels and the frames that its tables are counted at.
+    """A model: its components, and the resolution in pixels and the frames at which its tables are counted.
 
-    Components have inputs first, but those of sampling alone last, so that training counts the same. ``configs`` says
-    where the configurations were published, ``remark`` what else the model file's source should say; both sides must be
+    Components stand after their inputs, and those that only sampling runs last. ``configs`` says where the
+    configurations were published, ``remark`` what else the model file's source should say; both sides must be
     multiples of ``granularity`` pixels, up to ``largest``; ``dtype`` is of activations: a run's memory recipe
     has that of weights; ``guidance`` is ``batch`` with classifier-free guidance, ``embedded`` where its scale is an
-    input, else ``none``; ``steps`` are those in which it was distilled to draw. Frames are one more than a multiple of
+    input, else ``none``; ``steps`` are those to which it was distilled. Frames are one more than a multiple of
     ``frame_step``, its frames per latent frame.
     """
 

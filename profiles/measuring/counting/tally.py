@@ -30,7 +30,7 @@ LOOKUPS: Final = {aten.embedding, aten.index, aten.index_select, aten.gather}
 class Work:
     """The work of one layer's forward pass on one sample, its tensors and its parameters.
 
-    ``trained`` are those of the parameters that get a gradient; ``backward`` is as in a model folder.
+    ``trained`` is the number of parameters that get a gradient; ``backward`` is as in a model folder.
     """
 
     parameters: int = 0
@@ -59,7 +59,7 @@ def total(layers: Sequence[Work]) -> Work:
 
 
 def together(passes: Sequence[Work]) -> Work:
-    """A layer's work in several passes: work adds up, of the tensors the largest count."""
+    """A layer's work in several passes: work adds up; of tensors, the largest of a pass counts."""
     largest = {name: max(getattr(work, name) for work in passes) for name in ("output_bytes", "saved_bytes")}
     weights = {name: getattr(passes[0], name) for name in ("parameters", "trained")}
     return replace(passes[0], **_sums(passes) | largest | weights)
@@ -148,7 +148,7 @@ class Tally:
 
 
 def work_of(ran: Ran) -> Iterator[tuple[str, int]]:
-    """FLOP by class, bytes that are moved, and kernels of one operator that is not a view."""
+    """Kernels, moved bytes, and FLOP by class of one operator that is not a view."""
     yield "kernels", _num_kernels(ran)
     yield "moved_bytes", moved_bytes(ran)
     operator = ran.func.overloadpacket
@@ -180,7 +180,7 @@ def moved_bytes(ran: Ran) -> int:
 
 
 def _num_kernels(ran: Ran) -> int:
-    """How many kernels eager PyTorch launches on CUDA for one operator that is not a view."""
+    """Number of kernels that eager PyTorch launches on CUDA for one operator that is not a view."""
     operator = ran.func.overloadpacket
     if operator is aten.native_group_norm:
         return 3  # moments, fused scale and shift, their application
@@ -215,7 +215,7 @@ def exchanges_of(
 
 
 def _exchange(ran: Ran, layer: int, image_tokens: int, text_tokens: int) -> Iterator[Exchange]:
-    """The exchange that an operator needs, if it is one of those that do."""
+    """The exchange that an operator needs, if it needs one."""
     operator, args = ran.func.overloadpacket, ran.args
     if ran.attends_to_itself:
         key, value = args[1:3]
@@ -237,7 +237,7 @@ def _is_flat(ran: Ran) -> bool:
 
 
 def _image_elements(streams: tuple[Tensor, ...], image_tokens: int, text_tokens: int) -> int:
-    """Elements of the image in the output of a submodule, whichever streams that holds; 0 of none."""
+    """Elements of the image in a submodule's output, whichever of its streams hold them; 0 where none does."""
     if not text_tokens:
         (image,) = streams
         return image.numel()

@@ -6,8 +6,8 @@ softmax, and the N x N scores would pass for memory traffic and for tensors that
 has neither: it keeps queries, keys, values, the output and one log-sum-exp per query.
 
 A class that reads a mask (``mask.sum().tolist()``) needs its numbers, so a sample may hold real tensors; many classes
-make small tables on the CPU by themselves. On the meta device neither may meet a tensor without contents: here they
-may, and lose their contents where they do.
+make small tables on the CPU. Torch refuses to combine either with a meta tensor; here it may, and the result has no
+contents.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -101,13 +101,13 @@ INDEXED: Final = {aten.index, aten.index_put, aten.index_put_}
 
 
 def _numbers(data: object, **kwargs: Any) -> Tensor:  # noqa: ANN401  torch's own
-    """A tensor that is made of numbers keeps them, whatever its device."""
+    """A tensor made of numbers, which keeps them also where it was asked for on the meta device."""
     elsewhere = {"device": "cpu"} if str(kwargs.get("device")) == META else {}
     return torch.tensor(data, **kwargs | elsewhere)
 
 
 def _evenly(number: int, parts: int) -> Tensor:
-    """Shares of a number that fall to each of some parts, as evenly as can be."""
+    """A number divided into parts as evenly as can be, as a tensor."""
     with _disable_current_modes():
         return torch.tensor([number // parts + (part < number % parts) for part in range(parts)])
 
@@ -122,7 +122,7 @@ def _emptied(tree: Any) -> Any:  # noqa: ANN401  arguments of any operator
 
 
 def _with_places(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """An indexing's arguments with the places that masks with contents choose in their stead."""
+    """The arguments of an indexing, with masks that have contents replaced by the places that they choose."""
     places: list[Tensor | None] = []
     with _disable_current_modes():
         for index in args[1]:
@@ -161,7 +161,7 @@ class Ran(NamedTuple):
     def attends_to_itself(self) -> bool:
         """Whether this is self-attention, which grows with the square of the tokens: as many keys as queries.
 
-        Cross-attention of as many image tokens as text tokens would pass for it; that few hardly count.
+        Cross-attention of as many image tokens as text tokens would be taken for it; so few tokens hardly count.
         """
         if self.func.overloadpacket is not torch.ops.diffusim.attention:
             return False
@@ -196,8 +196,8 @@ class EndedTwiceError(Exception):
 class Trace:
     """One pass of a module on the meta device, called with ``sample``.
 
-    The tensors of its events live on, so that storages stay distinct; ``flop`` is torch's own count of the whole pass;
-    ``spread`` says that tokens chose experts, over which they were spread evenly.
+    It keeps the tensors of its events, so that storages stay distinct; ``flop`` is torch's own count of the whole pass;
+    ``spread`` says that tokens were spread evenly over experts.
     """
 
     module: nn.Module
@@ -221,7 +221,7 @@ class Trace:
         return found
 
     def by_layer(self, ends: Sequence[str]) -> Iterator[tuple[Event, int]]:
-        """Each event with the layer that it falls to, of those that end at the return of some modules."""
+        """Each event with the index of the layer that it falls to; layers end at the return of ``ends``."""
         for event, position in zip(self.events, self.positions(ends), strict=True):
             yield event, min(position, len(ends) - 1)
 
@@ -231,9 +231,9 @@ class Trace:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes what happens in one pass; operators over tensors with and without contents work without.
+    """Notes what happens in one pass; operators on tensors with and without contents give tensors without.
 
-    Experts are chosen by the contents of a token; where those are missing, tokens are spread evenly over them.
+    Experts are chosen by the contents of tokens; without contents, tokens are spread evenly over them.
     """
 
     def __init__(self) -> None:
@@ -275,7 +275,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def _no_autocast() -> Iterator[None]:
-    """Let autocast stand where there is nothing to cast."""
+    """Let autocast on the meta device do nothing rather than fail."""
     original = torch.autocast
 
     class Autocast(original):  # type: ignore[misc,valid-type]
@@ -295,7 +295,7 @@ def _no_autocast() -> Iterator[None]:
 def record(module: nn.Module, sample: Mapping[str, Any], *, grad: bool, flop: bool = True) -> Trace:
     """Run one forward pass of a module on the meta device; with ``grad`` tensors are kept for a backward pass.
 
-    Without ``flop`` torch does not count along, which takes a third of the time.
+    Without ``flop`` torch does not count FLOP, which takes a third of the time.
     """
     recorder, counter = Recorder(), FlopCounterMode(display=False)
     parts = module.named_modules()
@@ -342,7 +342,7 @@ def cast(sample: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, on one line; a line that ends in a colon is nothing without the next."""
+    """What an error says, on one line: its first line, with the second if that ends in a colon."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
     said = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
     return f"{type(error).__name__}: {said[:200]}" if said else type(error).__name__

@@ -1,7 +1,7 @@
 """The zoo: the models that can be counted by name, as ``zoo.toml`` describes them.
 
-A new model is one more table there, and its configurations in ``configs.json``: shapes without weights, without a
-network.
+A new model is one more table there, with its configurations in ``configs.json``; neither weights nor a network
+connection are needed.
 """
 
 import tomllib
@@ -31,7 +31,11 @@ KNOWN: Final = {*OWN_KEYS, *PLAIN, *LISTED}
 
 
 def architecture(name: str, *, tiny: bool = False) -> Architecture:
-    """The architecture of a name, if asked for also of a tiny one."""
+    """The architecture of a name, with ``tiny`` also of the small ones for rehearsals.
+
+    Raises:
+        InputError: there is none.
+    """
     known = ARCHITECTURES | TINY if tiny else ARCHITECTURES
     if name not in known:
         raise InputError(f"unknown model '{name}'; choose from {', '.join(known)}")
@@ -85,7 +89,7 @@ def _backbone(found: Found, entry: Mapping[str, Any], frames: int) -> ComponentS
 _MODELS: Final = tomllib.loads(HERE.read_text(encoding="utf-8"))
 ARCHITECTURES: Final = {name: _architecture(entry) for name, entry in _MODELS["models"].items()}
 TINY: Final = {name: _architecture(entry) for name, entry in _MODELS["tiny"].items()}
-"""Each family small enough that every layer can be timed on two CPU cores in seconds.
+"""One model of each family, small enough that every layer can be timed on two CPU cores in seconds.
 
-They stand for no published model; they rehearse what runs on a GPU, and teach.
+They are no published models; they are for rehearsing GPU runs and for teaching.
 """

@@ -1,1 +1,1 @@
-"""Fitting: laws and rates by least squares, and devices calibrated to measured layers; nothing here needs torch."""
+"""Fitting: laws and rates by least squares, and devices calibrated to measured layers; without torch."""

@@ -1,13 +1,13 @@
 """Calibration: the rates of a device, from measured times of layers.
 
 Each time is one linear equation in the seconds per unit of work, forward and backward alike; no work takes negative
-time. The square of a residual counts by one over the time that is expected, so that the sum of all layers comes out
-right: by one over the square of the measured time it would come out low, for what is too long counts least.
+time. Squared residuals are weighted by one over the expected time, so that the sum of all layers comes out right:
+weighted by one over the square of the measured time it would come out low, as times that are too long count least.
 
-To say what the fit is worth, it is made again without some layers and judged by these. A fit can know a layer without
-having seen it: where layers repeat, most have a twin of identical work in the other half. So not only every other
-layer is left out, but layers of one shape together, in whichever model they are, and whole models. An update of the
-weights moves memory and nothing else; it is part of every fit but those without its model.
+To judge the fit, it is made again without some layers, which it then predicts. A fit can know a layer without having
+seen it: where layers repeat, most have a twin of identical work in the other half. So not only every other layer is
+left out, but also all layers of one shape, in whichever model, and whole models. An update of the weights only moves
+memory; it is part of every fit but those without its model.
 """
 
 from argparse import Namespace
@@ -34,21 +34,21 @@ from profiles.units import GB, GIB, MICROSECOND, TFLOP
 
 KEYS: Final = dict(zip(CLASSES, RATE_KEYS, strict=True))
 STAND_INS: Final = {"conv": "matmul", "attention": "matmul", "matmul": "conv"}
-"""Whose rate work gets that no measured layer does."""
+"""The class of work whose rate stands in for that of a class that no measured layer has."""
 DIGITS: Final = 5
 FREE: Final = 1e6
-"""A rate beyond this, in the units of a device file, is no rate: the work costs nothing."""
+"""Rate, in the units of a device file, that is written for work that costs nothing."""
 LEAST_EXPECTED: Final = 0.1
-"""No time counts by less than this share of what was measured, also where the rates expect nothing."""
+"""Least expected time, as a share of the measured one, by which a residual is weighted."""
 LAYER: Final = ["model", "component", "layer"]
-"""Which layer was timed."""
+"""Columns that say which layer was timed."""
 COLUMNS: Final = ("mostly", "pass", "times", "ms", "together", "median error", "worst")
 
 
 class RatesFit(NamedTuple):
-    """A solution: seconds per unit of work, whether each rests on its bound, and how well-posed it was.
+    """A solution: seconds per unit of work, whether each is at its bound, and the condition number of the equations.
 
-    A class of work that costs nothing has an infinite rate. ``condition`` is the condition number of the equations.
+    A class of work that costs nothing has an infinite rate.
     """
 
     seconds: FloatArray
@@ -80,8 +80,8 @@ class Fold(NamedTuple):
 class Calibration:
     """A device's rates, fitted to measured times, and how well they hold on layers that were left out.
 
-    ``samples`` holds all measured times, one a row, with the amounts of work of each class; layers of one ``shape`` do
-    identical work. The folds leave out each model (none where there is but one), each shape, and every other layer.
+    ``samples`` holds all measured times, one per row, with the amounts of work of each class; layers of one ``shape``
+    do identical work. The folds leave out each model (if there are several), each shape, and every other layer.
     """
 
     device: str
@@ -93,7 +93,7 @@ class Calibration:
     halves: tuple[Fold, ...]
 
     def by_class(self) -> Iterator[tuple[str, str, Errors]]:
-        """Errors of the samples of each class of work, the one that takes most of their time, and quantity."""
+        """Errors by quantity and class of work, each sample in the class that takes most of its time."""
         mostly = np.argmax(work_of(self.samples) * self.fit.seconds, axis=1)
         for number, name in enumerate(CLASSES):
             for quantity in (layer_times.FORWARD, layer_times.BACKWARD, UPDATE):
@@ -109,7 +109,7 @@ class Calibration:
 
 
 def calibrate(device: str, models: Sequence[Model], paths: Sequence[Path]) -> Calibration:
-    """Fit the rates of a device to files of measured times, each of the model that its header names, or the only one.
+    """Rates of a device, fitted to files of measured times, each of the model that its header names or the only one.
 
     Raises:
         InputError: a file breaks a rule, is of another model, or there are too few layers to leave half of them out.
@@ -157,12 +157,12 @@ def work_of(samples: pd.DataFrame) -> FloatArray:
 
 
 def errors_of(found: RatesFit, samples: pd.DataFrame) -> Errors:
-    """Errors of what rates predict."""
+    """Errors of predictions by fitted rates."""
     return Errors(samples["seconds"].to_numpy(), work_of(samples) @ found.seconds)
 
 
 def _folds(samples: pd.DataFrame, by: str) -> Iterator[Fold]:
-    """For each value of a column the fit to all layers of other values; nothing where there is but one."""
+    """For each value of a column, the fit to all layers with other values; none where there is only one value."""
     updates = samples["quantity"] == UPDATE
     groups = samples[~updates].groupby(by, sort=False)
     for name, unseen in groups if groups.ngroups > 1 else ():
@@ -173,7 +173,7 @@ def _folds(samples: pd.DataFrame, by: str) -> Iterator[Fold]:
 
 
 def _completed(found: RatesFit, samples: pd.DataFrame) -> RatesFit:
-    """Rates in which work that no sample does takes what it does in a device file."""
+    """Rates in which a class of work without samples takes that of its stand-in, as in a device file."""
     seconds = found.seconds.copy()
     for name, stand_in in STAND_INS.items():
         if not samples[name].sum() > 0:
@@ -182,7 +182,11 @@ def _completed(found: RatesFit, samples: pd.DataFrame) -> RatesFit:
 
 
 def model_of(path: Path, header: Header | None, models: Sequence[Model]) -> Model:
-    """Model that a file of times is of."""
+    """The model of a file of times.
+
+    Raises:
+        InputError: it is none of ``models``, was measured at another resolution, or in an unknown precision.
+    """
     names = ", ".join(model.name for model in models)
     if header is None:
         if len(models) > 1:
@@ -201,7 +205,7 @@ def model_of(path: Path, header: Header | None, models: Sequence[Model]) -> Mode
 
 
 def report_calibration(options: Namespace) -> None:
-    """Calibrate a device, print what the fit is worth, and write the device file if asked to."""
+    """Calibrate a device, print how good the fit is, and write the device file if one is named."""
     found = calibrate(options.device, [load_model(name) for name in options.model], options.times)
     show_calibration(found)
     if options.output is not None:
@@ -209,7 +213,7 @@ def report_calibration(options: Namespace) -> None:
 
 
 def show_calibration(found: Calibration) -> None:
-    """Print what a calibration is worth."""
+    """Print how good a calibration is."""
     show(130, class_table(found), *summary(found))
 
 
@@ -245,7 +249,7 @@ def left_out_lines(found: Calibration) -> Iterator[str]:
 
 
 def rates_of(found: Calibration) -> dict[str, float]:
-    """Rates of the device file, in its units; those of work that was not measured are another's."""
+    """Rates of the device file, in its units; a class of work that was not measured has that of its stand-in."""
     rates = {key: min(rate, FREE) for key, rate in found.fit.rates.items()}
     for name, stand_in in STAND_INS.items():
         if not found.samples[name].sum() > 0:
@@ -254,7 +258,7 @@ def rates_of(found: Calibration) -> dict[str, float]:
 
 
 def _rate_source(found: Calibration, key: str) -> str:
-    """Where a rate comes from, and how far the layers determine it."""
+    """Where a rate comes from, and how well the layers determine it."""
     name = CLASSES[RATE_KEYS.index(key)]
     if not found.samples[name].sum() > 0:
         return f"estimate: as {STAND_INS.get(name, 'free')}, for no measured layer does such work"
@@ -266,7 +270,7 @@ def _rate_source(found: Calibration, key: str) -> str:
 
 
 def calibrated_device(found: Calibration) -> Device:
-    """The device as a simulation takes it."""
+    """The calibrated device, for a simulation."""
     conv, matmul, attention, memory, kernel = rates_of(found).values()
     memory_gib = _memory_gib(found)
     rates = Rates(conv * TFLOP, matmul * TFLOP, attention * TFLOP, memory * GB, kernel * MICROSECOND)
@@ -275,7 +279,7 @@ def calibrated_device(found: Calibration) -> Device:
 
 
 def device_text(found: Calibration) -> str:
-    """Text of the device file, whose memory may not be known; each rate has a source."""
+    """Text of the device file, each rate with its source; without memory where that is not known."""
     memory_gib = _memory_gib(found)
     values: dict[str, object] = {"name": found.device, "source": _source(found)}
     values |= {} if memory_gib is None else {"memory_GiB": Exact(f"{memory_gib:g}")}

@@ -1,4 +1,4 @@
-"""Layer times: the files of measured times, read back as amounts of work and the seconds that these took.
+"""Layer times: files of measured times, read back as amounts of work and the seconds that these took.
 
 Each cell is read by the rule of its column. Beside ``times/<device>.csv``, which a model folder is read with, stand a
 header of the environment (``times/<device>.toml``) and the quantiles of every quantity (``quantiles/<device>.csv``).
@@ -20,7 +20,7 @@ from profiles.software.recipes import RECIPES
 from profiles.units import GB, MILLISECOND, TFLOP
 
 Rule = Callable[[Row, str], Any]
-"""What reads a cell, by its row and the name of its column."""
+"""Reads a cell, given its row and the name of its column."""
 Record = dict[str, Any]
 
 
@@ -123,7 +123,7 @@ def read_first_backwards(folder: Path, device: str) -> FirstBackwards:
 
 
 def _read_times(path: Path, model: Model, header: Header | None = None) -> list[Record]:
-    """Times of a model's layers, as many as a header says; InputError where they are of other layers."""
+    """Times of a model's layers; InputError where they are of other layers, or fewer rows than the header says."""
     layers = {component.name: len(component.layers) for component in model.components}
     rows: dict[tuple[str, int, int], Record] = {}
     for row in load(path, TIME_RULES):
@@ -176,7 +176,7 @@ def samples_of(path: Path, model: Model, header: Header | None) -> list[Record]:
 
 
 def updates_of(model: Model, header: Header) -> list[Record]:
-    """Measured updates of weights, which move memory alone, as the memory recipe counts it; of no layer (-1)."""
+    """Samples of measured updates of weights (layer -1), which only move memory, as the memory recipe counts it."""
     samples = []
     for update in header.updates:
         moved = update.parameters * RECIPES[update.recipe].step_bytes / GB

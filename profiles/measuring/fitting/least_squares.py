@@ -1,7 +1,7 @@
-"""The one least squares of this project, non-negative or otherwise bounded, and what predictions are worth.
+"""The one least squares of this project, non-negative or otherwise bounded, and errors of predictions.
 
-It is re-weighted until it settles. What is known beforehand of an unknown is a bound, or one more row with a weight of
-its own. The times of messages follow laws of their bytes, which are fitted robustly.
+It is re-weighted until it settles. Prior knowledge of an unknown is a bound, or one more row with a weight of its own.
+The times of messages follow laws of their bytes, which are fitted robustly.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ from profiles.costs.layers import FloatArray
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Errors of predicted values, relative to the measured or published ones; means and the like are without sign."""
+    """Errors of predicted values, relative to the measured or published ones; mean to worst are of absolute errors."""
 
     measured: FloatArray
     predicted: FloatArray
@@ -69,12 +69,12 @@ class Errors:
 SETTLED: Final = 1e-12
 MAX_ROUNDS: Final = 200
 ROUNDING: Final = 1e-13
-"""Share of the largest unknown, each in units of its rows, that counts as none."""
+"""Share of the largest unknown, each scaled by the norm of its column, that counts as 0."""
 NARROWEST: Final = 1e-12
-"""The solver wants some room between two bounds."""
+"""Least distance between two bounds, as the solver needs some."""
 ROBUST_ROUNDS: Final = 30
 ALIKE: Final = 0.01
-"""Relative residuals below this weigh alike; larger ones weigh with their size, not its square."""
+"""Relative residuals below this weigh alike; of larger ones the size counts, not its square."""
 NEEDED: Final = 0.1
 """Mean relative error of one straight line above which two are tried."""
 POINTS: Final = 3
@@ -85,7 +85,7 @@ Weigh = Callable[[FloatArray | None], FloatArray]
 
 
 class Solution(NamedTuple):
-    """The unknowns, whether each rests on a bound, and the weighted rows that they were found from."""
+    """The unknowns, whether each is at a bound, and the weighted rows that they solve."""
 
     values: FloatArray
     bound: NDArray[np.bool_]
@@ -108,7 +108,7 @@ def least_squares(
 ) -> Solution:
     """Unknowns within bounds that minimise the weighted squares of ``columns @ unknowns - aim``.
 
-    Weights may depend on the solution: they are renewed until it settles, or for so many rounds.
+    Weights may depend on the solution: they are renewed until it settles, or for ``rounds`` rounds.
     """
     low = np.broadcast_to(lower, columns.shape[1]).astype(float)
     high = np.maximum(np.broadcast_to(upper, columns.shape[1]), low + NARROWEST)
@@ -166,7 +166,7 @@ class Law(NamedTuple):
 
 
 def fit_law(volumes: FloatArray, seconds: FloatArray) -> Law:
-    """Law of measured times, in whichever order."""
+    """Law of measured times, given in any order."""
     order = np.argsort(volumes, kind="stable")
     volumes, seconds = volumes[order], seconds[order]
     line = _line(volumes, seconds)

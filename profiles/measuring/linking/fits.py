@@ -35,7 +35,7 @@ from profiles.units import GB, MICROSECOND
 NVSWITCH: Final = "nvswitch"
 PCIE: Final = "pcie"
 SPREAD: Final = 0.2
-"""By how much pairs may differ before one link no longer stands for all."""
+"""Largest relative difference of pairs for which one link stands for all."""
 
 STAND_INS: Final = {
     "all_reduce": ("all_gather", "reduce_scatter", "send_recv"),
@@ -44,10 +44,10 @@ STAND_INS: Final = {
     "all_to_all": ("send_recv", "all_gather", "all_reduce", "reduce_scatter"),
     "send_recv": ("all_gather", "all_reduce", "reduce_scatter"),
 }
-"""Whose efficiencies an operation takes that was not measured, by preference."""
+"""Operations whose efficiencies stand in for those of one that was not measured, the best first."""
 
 FREE: Final = ((1.0, 1.0),)
-"""Efficiency of what nothing slows."""
+"""Efficiency where nothing slows an operation."""
 
 Laws = dict[Curve, Law]
 Curves = dict[str, Efficiency]
@@ -55,16 +55,16 @@ Pair = tuple[int, ...]
 
 
 class LinkFit(NamedTuple):
-    """A fitted cluster, and what was not measured, bounded or broken, one sentence each."""
+    """A fitted cluster, and notes on what was not measured, was bounded or does not fit, one sentence each."""
 
     cluster: Cluster
     notes: tuple[str, ...]
 
 
 def fit_links(measurement: Measurement, name: str, device: str, kind: str = NVSWITCH) -> LinkFit:
-    """Cluster under which the measured times come out; InputError where they do not determine a link.
+    """Cluster that fits the measured times; InputError where they do not determine a link.
 
-    Of devices over PCIe the ports are all that a link knows: what they share is in the efficiencies of groups.
+    A PCIe link is fitted by its ports alone: what devices share shows in the efficiencies of groups.
     """
     said = disturbance(measurement.other_cores)
     notes = [said] if said else []
@@ -79,7 +79,7 @@ def fit_links(measurement: Measurement, name: str, device: str, kind: str = NVSW
 
 
 def predict(cluster: Cluster, sample: Sample) -> float:
-    """Seconds that the simulator gives an operation nobody disturbs."""
+    """Simulated seconds of an operation that nothing disturbs."""
     if sample.operation == PING_PONG:  # a message that has all ports on its way to itself
         link = cluster.intra_node if sample.group.num_nodes == 1 else cluster.inter_node
         assert link is not None
@@ -88,12 +88,12 @@ def predict(cluster: Cluster, sample: Sample) -> float:
 
 
 def errors_of(cluster: Cluster, samples: Sequence[Sample]) -> Errors:
-    """Errors of what the simulator makes of a cluster."""
+    """Errors of the simulated times on a cluster."""
     return Errors.of((sample.seconds, predict(cluster, sample)) for sample in samples)
 
 
 def _ports(measurement: Measurement, name: str, device: str, kind: str, notes: list[str]) -> Cluster:
-    """Cluster with its ports' bandwidths; each link's fixed time is all software as yet."""
+    """Cluster with its ports' bandwidths; the fixed time of each link still counts as software."""
     slowdowns = [factor for _, factor in measurement.slowdowns]
     inside, idle = Link("ideal", float("inf"), 0.0, 0.0), measurement.idle()
     if measurement.devices_per_node > 1:
@@ -127,7 +127,7 @@ def _link(samples: Sequence[Sample], num_nodes: int, kind: str, notes: list[str]
 
 
 def _fastest(samples: Sequence[Sample], num_nodes: int, where: str) -> Law:
-    """Law of the collective with the highest bus bandwidth of the ports in question."""
+    """Law of the collective with the highest bus bandwidth, inside nodes or between them."""
     laws = []
     for (operation, group), curve in _collective_curves(samples).items():
         if (group.num_nodes > 1) == (num_nodes > 1):
@@ -143,7 +143,7 @@ def _collective_curves(samples: Sequence[Sample]) -> dict[Curve, list[Sample]]:
 
 
 def _volumes(cluster: Cluster, samples: Sequence[Sample]) -> FloatArray:
-    """Seconds that each sample would hold a port it has to itself, at efficiency 1."""
+    """Seconds for which each sample would hold a port that it has to itself, at efficiency 1."""
     times = [collective_time(cluster, s.operation, s.size_bytes, s.group) for s in samples]
     return np.array([max(time.device_port_s, time.node_port_s) for time in times])
 
@@ -172,7 +172,7 @@ def _split(link: Link, latency_s: float) -> Link:
 
 
 def _steps(cluster: Cluster, key: Curve, which: str) -> float:
-    """Latencies of one link that an operation takes: its fixed time if that latency is 1 s."""
+    """Number of latencies of one link that an operation takes: its fixed time where that latency is 1 s."""
     links = {name: getattr(cluster, name) for name in ("intra_node", "inter_node")}
     alone = {name: replace(of, latency_s=float(name == which)) for name, of in links.items() if of}
     return collective_time(replace(cluster, **alone), key[0], 1.0, key[1]).fixed_s
@@ -181,7 +181,8 @@ def _steps(cluster: Cluster, key: Curve, which: str) -> float:
 def _efficiency(cluster: Cluster, samples: Sequence[Sample], law: Law) -> float:
     """Share of the port's bandwidth reached, given the fixed times; may exceed 1.
 
-    Of a curve whose own fixed time is less than all curves together say, that stands: its wire would seem faster.
+    The fixed time is the curve's own where that is less than the one fitted to all curves, which would make its wire
+    seem too fast.
     """
     first = samples[0]
     fixed_s = collective_time(cluster, first.operation, first.size_bytes, first.group).fixed_s
@@ -226,7 +227,7 @@ def _bounded(what: str, efficiency: float, notes: list[str]) -> float:
 
 
 def _curve(operation: str, curves: Curves, notes: list[str]) -> Efficiency:
-    """Curve of an operation; of one that was not measured, that of another."""
+    """Curve of an operation, or of its stand-in where it was not measured."""
     if operation in curves:
         return curves[operation]
     stand_in = next((other for other in STAND_INS[operation] if other in curves), None)
@@ -261,7 +262,7 @@ def _spread_notes(samples: Sequence[Sample]) -> Iterator[str]:
 
 
 def _spread(values: dict[Pair, float], unit: str) -> str:
-    """Extremes of some pairs, where they are too far from one another."""
+    """The extremes of some pairs in words; empty where they differ by no more than ``SPREAD``."""
     if not values or max(values.values()) <= (1 + SPREAD) * min(values.values()):
         return ""
     ends = min(values, key=values.__getitem__), max(values, key=values.__getitem__)

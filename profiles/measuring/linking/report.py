@@ -1,6 +1,6 @@
 """What ``links`` writes and prints: the cluster file, and measured bandwidths and times beside those of that file.
 
-Its errors are of rounds that the file was not fitted to; of logs, which have no rounds, of what it was fitted to.
+Errors are those of rounds to which the file was not fitted; for logs, which have no rounds, of what it was fitted to.
 """
 
 import json
@@ -37,7 +37,7 @@ def print_links(measurement: Measurement, cluster: Cluster, notes: Sequence[str]
 
 
 def _curve_table(measurement: Measurement, cluster: Cluster) -> Table:
-    """What was measured idle, and how far the file's cluster is from it."""
+    """Times measured without compute beside, and how far the file's cluster is from them."""
     what = "times held back from the fit" if measurement.held_back else "times"
     rows = []
     for (operation, group), samples in by_curve(measurement.judges()).items():
@@ -85,7 +85,7 @@ def _beside_lines(measurement: Measurement) -> Iterator[str]:
 
 
 def cluster_text(found: LinkFit, slowdown_measured: bool) -> str:
-    """Text of a cluster file; what has to be said about the fit stands in comments."""
+    """Text of a cluster file, with the notes on the fit as comments."""
     cluster = found.cluster
     words = {"name": cluster.name, "source": cluster.source, "device": cluster.device.name}
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in words.items()]
@@ -121,7 +121,7 @@ def _curve_text(curve: Curve) -> str:
 
 
 def write_cluster(path: Path, text: str) -> Cluster:
-    """Write a cluster file under its name once it reads back, and read it."""
+    """The cluster of a file, which is written only if it reads back."""
     with drafts([path], f"--output {path}") as (partial,):
         partial.write_text(text, encoding="utf-8")
         return read_cluster(partial)

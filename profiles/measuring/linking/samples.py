@@ -1,6 +1,6 @@
-"""Link samples: what was measured on the links of a machine, by own runs or by nccl-tests.
+"""Link samples: times measured on the links of a machine, by ``sim measure links`` or by nccl-tests.
 
-Logs of nccl-tests are read by their headers, and refused where they are cut short or say something else.
+Logs of nccl-tests are read by their headers, and refused where they are cut short or are something else.
 
 Source: nccl-tests, src/common.cu (the layout), doc/PERFORMANCE.md (algorithm and bus bandwidth). ``size`` is the
 larger of the buffers sent and received, which is what ``collective_time`` counts.
@@ -42,7 +42,7 @@ HEADER: Final = {"size", "time", "algbw", "busbw"}
 NOISE: Final = re.compile(r"NCCL (INFO|WARN|VERSION|TRACE)|^NCCL version")
 RANK: Final = re.compile(r"#\s+Rank\s+(\d+)\s.*?\bon\s+(\S+)\s+device\s+\S+\s+\[\S+\]\s*(.*)")
 CLOSE: Final = 0.03
-"""Bus bandwidth is printed with two digits and belongs to an average; more than this is another operation."""
+"""Largest relative difference from the printed bus bandwidth, which is rounded; beyond, it is another operation."""
 
 Curve = tuple[str, Group]
 """Operation and members, of which there are times by size."""
@@ -52,9 +52,9 @@ Line = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The time of one call of an operation: ``ping_pong`` of a pair, or one of ``collective_time``, whose bytes count.
+    """The time of one call of an operation: ``ping_pong`` of a pair, or one of those of ``collective_time``.
 
-    Every device may have computed beside it.
+    ``size_bytes`` are as there; ``beside_compute`` says that every device computed meanwhile.
     """
 
     operation: str
@@ -71,7 +71,7 @@ class Sample:
 
     @property
     def bus_gb_per_s(self) -> float:
-        """Bus bandwidth, as nccl-tests prints it."""
+        """Bus bandwidth in GB/s, as nccl-tests prints it."""
         factor = 1.0 if self.operation == PING_PONG else bus_volume(self.operation, self.group.size)
         return factor * self.size_bytes / self.seconds / GB
 
@@ -80,10 +80,10 @@ class Sample:
 class Measurement:
     """Everything that was measured on a machine.
 
-    Links are fitted to ``samples``, of odd rounds, and judged by those ``held_back``, of even rounds, idle; logs have
-    none of the latter. ``slowdowns`` is compute beside a collective over compute alone, by operation;
-    ``other_cores`` the cores that other programs kept busy on any node, NaN where that is not known. ``environment``
-    says in one sentence what ran where.
+    Links are fitted to ``samples``, of odd rounds, and judged by those ``held_back``, of even rounds without compute;
+    logs have none of the latter. ``slowdowns`` are seconds of compute beside a collective over those alone, by
+    operation; ``other_cores`` the cores that other programs kept busy on the busiest node, NaN where that is not known.
+    ``environment`` says in one sentence what ran where.
     """
 
     devices_per_node: int
@@ -95,11 +95,11 @@ class Measurement:
     held_back: tuple[Sample, ...] = ()
 
     def idle(self) -> list[Sample]:
-        """Samples of a machine that did nothing else."""
+        """Samples without compute beside them."""
         return [sample for sample in self.samples if not sample.beside_compute]
 
     def judges(self) -> list[Sample]:
-        """Idle samples by which a fit is judged: those held back, or all where none were."""
+        """Idle samples by which a fit is judged: those held back, or all if none were."""
         return list(self.held_back) or self.idle()
 
 
@@ -139,7 +139,7 @@ class Log(NamedTuple):
 
 
 def read_logs(paths: Sequence[Path]) -> Measurement:
-    """What logs of nccl-tests measured; InputError where one is cut short, of something else, or of too few ranks."""
+    """The measurement in logs of nccl-tests; InputError where one is cut short, no such log, or of too few ranks."""
     logs = [read_log(path) for path in paths]
     gpus = sorted({log.gpu for log in logs if log.gpu})
     tests = ", ".join(f"{log.operation} of {log.group.size} over {log.group.num_nodes} nodes" for log in logs)
@@ -153,7 +153,7 @@ def read_logs(paths: Sequence[Path]) -> Measurement:
 
 
 def read_log(path: Path) -> Log:
-    """One log, likewise."""
+    """The measurement in one log of nccl-tests; InputError as for ``read_logs``."""
     lines = [(f"{path}:{number}", line) for number, line in enumerate(read_text(path).splitlines(), start=1)]
     comments = (at for at, (_, line) in enumerate(lines) if line.startswith("#"))
     header = next((at for at in comments if set(lines[at][1].split()) >= HEADER), None)
@@ -195,7 +195,7 @@ def _operation(path: Path, lines: list[str]) -> str:
 
 
 def _rows(lines: list[Line], columns: list[str], header: str) -> list[tuple[str, dict[str, str]]]:
-    """Rows up to the summary, each as a mapping with its first (out-of-place) times, below the end of the header."""
+    """Rows from the header to the summary, each as a mapping with its first (out-of-place) times."""
     rows: list[tuple[str, dict[str, str]]] = []
     for where, line in lines:
         words = line.split()

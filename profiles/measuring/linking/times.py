@@ -1,8 +1,8 @@
 """Measuring links: operations on real ranks, ping-pong and collectives, idle and beside compute.
 
-A time is the least of the medians of some short rounds over all sizes, which other programs disturb in bursts; on the
-first rank of its group, by CUDA events or the clock of the process. Odd rounds and even ones give a time each: the
-links are fitted to the former and judged by the latter.
+A time is the least of the medians of short rounds, as other programs disturb in bursts, read on the first rank of its
+group by CUDA events or the clock of the process. Odd and even rounds give a time each: the links are fitted to the
+former and judged by the latter.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from profiles.measuring.timing.environment import environment
 
 ELEMENT_BYTES: Final = 4
 WIDTHS: Final = {"cpu": (256, torch.float32), "cuda": (4096, torch.bfloat16)}
-"""Side and type of the matrices: some milliseconds a product on a CPU core, a quarter on an H100."""
+"""Side and type of the matrices: a product takes some milliseconds on a CPU core, a quarter of one on an H100."""
 PRODUCTS: Final = 8
 """Matrix products between two readings of the clock on a GPU; one on a processor."""
 
@@ -39,7 +39,7 @@ Call = Callable[[], object]
 
 
 class Members(NamedTuple):
-    """The ranks of one operation, ascending, on so many nodes; all ranks, and pairs, need no process group."""
+    """The ranks of one operation, ascending, and how many nodes they span; all ranks, and pairs, need no ``handle``."""
 
     ranks: tuple[int, ...]
     num_nodes: int
@@ -52,7 +52,7 @@ class Members(NamedTuple):
 
 
 def elements_of(size_bytes: int, members: Members) -> int:
-    """Elements nearest to a size that the members can divide, at least one for each."""
+    """Number of elements nearest to a size that the members can divide evenly, at least one for each."""
     size = len(members.ranks)
     return max(1, round(size_bytes / ELEMENT_BYTES / size)) * size
 
@@ -78,7 +78,7 @@ def _all_reduce(members: Members, elements: int, device: torch.device) -> Call:
 
 
 def _between(operation: str, mine: str) -> Callable[[Members, int, torch.device], Call]:
-    """Binds an operation that fills one buffer from another; ``mine`` is the one that holds a member's share alone."""
+    """Binds an operation that fills one buffer from another; ``mine`` names the one with only a member's share."""
 
     def bind_buffers(members: Members, elements: int, device: torch.device) -> Call:
         share = elements // len(members.ranks)
@@ -117,7 +117,7 @@ BINDERS: Final[dict[str, Callable[[Members, int, torch.device], Call]]] = {
 
 
 class Compute:
-    """Matrix products, one after the other in a thread (on a GPU, on a stream) of its own, from ``with`` to its end."""
+    """Matrix products, one after the other, in a thread (on a GPU, on a stream) of their own, within a ``with``."""
 
     def __init__(self, device: torch.device) -> None:
         width, dtype = WIDTHS[device.type]
@@ -157,13 +157,13 @@ class Compute:
 
 
 ROUNDS: Final = 8
-"""How often all sizes are measured: odd rounds are fitted to, even ones judge the fit."""
+"""How often all sizes are measured; links are fitted to odd rounds and judged by even ones."""
 SMALLEST_BYTES: Final = 1024
 STEP: Final = 4
 WARM_UP: Final = 2
 REPEATS: Final = (3, 9)
 REPEATED_BYTES: Final = 2**23
-"""Bytes after which a size is not repeated further, within the bounds of ``REPEATS``."""
+"""Bytes in all after which a size is not repeated further, within the bounds of ``REPEATS``."""
 BESIDE_S: Final = 0.2
 """Seconds that each operation runs beside compute, and that compute runs alone."""
 BESIDE_SIZES: Final = 3
@@ -189,7 +189,7 @@ def sizes_up_to(max_bytes: int) -> tuple[int, ...]:
 
 
 def measure(place: Place, backend: str | None, max_bytes: int) -> Measurement | None:
-    """What was found on the links of all ranks, on rank 0; nothing on the others.
+    """The measurement of the links of all ranks, on rank 0; None on the others.
 
     Raises:
         DiffusimError: the connection to another rank broke.

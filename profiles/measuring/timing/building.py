@@ -1,6 +1,6 @@
-"""Building: a component with weights and inputs of random numbers, never of zeros, and its optimizer.
+"""Building: a component with random weights and inputs, never zeros, and its optimizer.
 
-A GPU draws less power on zeros and clocks higher, so products of zeros are faster than those of a model.
+On zeros a GPU draws less power and clocks higher, so products of zeros are faster than those of a model.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,18 +16,18 @@ from profiles.measuring.counting.specs import ComponentSpec
 
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 COUNTED_AS: Final = {"float32": "float32", "bfloat16": "float16", "float16": "float16"}
-"""The precision that the counter knows, of as many bytes."""
+"""The precision of as many bytes in which each is counted."""
 RECIPES: Final = {"float32": "fp32", "bfloat16": "mixed", "float16": "mixed"}
 """The memory recipe whose optimizer runs in each precision."""
 STATE_BYTES: Final = {"float32": 8, "bfloat16": 16, "float16": 16}
-"""Bytes per trained parameter beside weight and gradient: both moments; with masters these and their gradients."""
+"""Bytes per trained parameter beside weight and gradient: both moments, and masters with their gradients if any."""
 SMALL: Final = 0.02
 LARGEST_INTEGER: Final = 1000
-"""Token numbers, classes and time steps are drawn below this, and below the smallest table that a component has."""
+"""Token numbers, classes and time steps are drawn below this, and below the rows of a component's smallest table."""
 
 
 def build(spec: ComponentSpec, dtype: torch.dtype, generator: torch.Generator) -> nn.Module:
-    """Build a component, as it is counted, on the generator's device."""
+    """A component as it is counted, with random weights, on the generator's device."""
     module = component.build(spec, dtype, generator.device)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
@@ -45,8 +45,8 @@ def inputs(
 ) -> dict[str, Any]:
     """Inputs of a batch with random contents, integers ``below`` a number, from those of one sample on the meta device.
 
-    A leading dimension of one is the batch. Tensors with contents keep them. A list of one is a list of samples, but
-    for one that holds a batch.
+    A leading dimension of one is the batch. Tensors with contents keep them. A list of one element lists samples,
+    unless that element is a batch.
     """
 
     def draw(tensor: Tensor) -> Tensor:
@@ -66,18 +66,18 @@ def inputs(
 
 
 def largest_integer(module: nn.Module) -> int:
-    """Number that every integer input must stay below: the rows of the smallest table that it may look up."""
+    """Bound below which every integer input must stay: the rows of the smallest table that it may look up."""
     rows = [table.num_embeddings for table in module.modules() if isinstance(table, nn.Embedding)]
     return max(2, min([LARGEST_INTEGER, *rows]))
 
 
 def draws(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """Tensor of random numbers of the shape and precision of another."""
+    """Random tensor of the shape and precision of another."""
     return torch.randn(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=generator)
 
 
 def _kept(tensor: Tensor, batch: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Tensor with contents for a batch: its first of at least two dimensions is that of the samples."""
+    """Tensor with contents for a batch; a first dimension of one, of two or more, is that of the samples."""
     tensor = tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
     if tensor.ndim > 1 and tensor.shape[0] == 1:
         return tensor.repeat(batch, *[1] * (tensor.ndim - 1))
@@ -113,7 +113,7 @@ class MasterAdamW:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Take the gradients over, update the masters, copy them to the weights."""
+        """Copy the gradients, update the masters, and copy these to the weights."""
         given = [weight.grad for weight in self._weights if weight.grad is not None]
         torch._foreach_copy_(self._gradients, given)
         self._adam.step()
@@ -121,7 +121,7 @@ class MasterAdamW:
 
 
 def update_of(weights: Sequence[Tensor]) -> Callable[[], object]:
-    """Optimizer's step of some weights, which must all be of one precision."""
+    """The optimizer's step of weights that are all of one precision."""
     if weights[0].dtype == torch.float32:
         return torch.optim.AdamW(weights, fused=True).step
     return MasterAdamW(weights).step

@@ -1,8 +1,8 @@
 """Clocks: marks in a stream of work, the seconds between two of them, and marks at the boundaries of layers.
 
-A layer ends where its module returns, as it is counted. Autograd runs the operators of a backward pass in the reverse
-of the order in which the forward pass made them, so a layer's backward begins when the operator that made its output
-comes up: all that was made later is then done.
+A layer ends where its module returns, as in counting. Autograd runs the operators of a backward pass in the reverse
+order of the forward pass, so a layer's backward begins when the operator that made its output comes up: all later ones
+are then done.
 """
 
 import gc
@@ -26,9 +26,9 @@ DEVICES: Final = ("cpu", "cuda")
 WALL: Final = "wall"
 THREAD: Final = "thread"
 CLOCKS: Final = (WALL, THREAD)
-"""The time that passes, or the CPU time of this thread alone, which other programs hardly lengthen."""
+"""Wall time, or the CPU time of this thread alone, which other programs hardly lengthen."""
 RATE_CYCLES: Final = 10_000_000
-"""How long a stream spins to tell its rate: some milliseconds."""
+"""Cycles for which a stream spins to measure its rate: some milliseconds."""
 
 
 class Clock:
@@ -58,11 +58,11 @@ class Clock:
         return end - start
 
     def hold(self, seconds: float) -> bool:
-        """Keep the device from the work that follows for so long; False where it does no work behind the host."""
+        """Keep the device from the work that follows for some seconds; False where it works in step with the host."""
         return False
 
     def free_bytes(self) -> int:
-        """Memory that can be taken, once what nobody uses any more was given back; by the kernel's estimate."""
+        """Bytes of free memory after collecting garbage, by the kernel's estimate."""
         gc.collect()  # a graph that refers to itself outlives its last name
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         fields = dict(line.split(":") for line in lines)
@@ -70,7 +70,7 @@ class Clock:
 
 
 class EventClock(Clock):
-    """A GPU works behind the CPU, so its marks are events in the current stream; they resolve half a microsecond."""
+    """Marks points of a GPU's work, which runs behind the CPU: events in the current stream, to half a microsecond."""
 
     def __init__(self) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device())
@@ -116,7 +116,7 @@ class EventClock(Clock):
 
 
 def clock_of(device: str, clock: str = WALL) -> Clock:
-    """Clock of ``cpu`` or ``cuda``; InputError where there is no GPU, or threads that the clock misses."""
+    """Clock of ``cpu`` or ``cuda``; InputError where there is no GPU, or several threads of which it would see one."""
     for flag, value, choices in (("device", device, DEVICES), ("clock", clock, CLOCKS)):
         if value not in choices:
             raise InputError(f"--{flag} is '{value}', must be one of {', '.join(choices)}")
@@ -131,7 +131,7 @@ def clock_of(device: str, clock: str = WALL) -> Clock:
 
 
 class Boundaries:
-    """Watches one pass of a module while it is entered."""
+    """Watches one pass of a module, within a ``with``."""
 
     def __init__(self, module: nn.Module, layers: Sequence[LayerSpec], clock: Clock) -> None:
         self._module, self._layers, self._clock = module, layers, clock
@@ -157,7 +157,7 @@ class Boundaries:
         return [self._clock.seconds(a, b) for a, b in pairwise(marks)]
 
     def backward_s(self, start: Mark, end: Mark) -> list[float]:
-        """Backward seconds of each layer, 0 of those that gradients do not pass."""
+        """Backward seconds of each layer, 0 where no gradient passes."""
         seconds = [0.0] * len(self._layers)
         passed = sorted(self._begins, reverse=True)
         marks = [start, *(self._begins[index] for index in passed[1:]), end]

@@ -1,4 +1,4 @@
-"""The environment of a measurement: what was measured with, as read, for the header beside the times."""
+"""The environment of a measurement, for the header beside the times."""
 
 import subprocess
 from typing import Final
@@ -16,7 +16,7 @@ Value = str | int | float
 
 
 def environment(device: torch.device) -> dict[str, Value]:
-    """What a measurement on a device was made with."""
+    """Machine, software and GPU of a measurement on a device."""
     found = facts("torch", "diffusers", "transformers") | {"threads": torch.get_num_threads()}
     return {**found, **(gpu(device) if device.type == "cuda" else {})}
 
@@ -35,7 +35,7 @@ def gpu(device: torch.device) -> dict[str, Value]:
 
 
 def clocks(device: torch.device) -> str:
-    """Clocks as read now: of a GPU what its driver says, of a CPU its cores."""
+    """Current clocks: of a GPU as its driver says, of a CPU by core."""
     if device.type == "cuda":
         read = nvidia_smi(str(torch.cuda.get_device_properties(device).uuid))
         return ", ".join(f"{key} {read[key]}" for key in CLOCK_FIELDS) if read else NOT_READ
@@ -44,7 +44,7 @@ def clocks(device: torch.device) -> str:
 
 
 def device_name(device: torch.device) -> str:
-    """Name that a device gets unless it is given one."""
+    """Default name of a device."""
     if device.type == "cpu":
         return "cpu"
     name = torch.cuda.get_device_name(device).lower()
@@ -52,9 +52,9 @@ def device_name(device: torch.device) -> str:
 
 
 def nvidia_smi(uuid: str) -> dict[str, str]:
-    """What the driver's tool says of a GPU; nothing where there is no such tool, or it knows no such GPU.
+    """What ``nvidia-smi`` says of a GPU; empty where there is no such tool, or it knows no such GPU.
 
-    By its UUID: torch numbers the GPUs that it may see, the tool all that there are.
+    The GPU is named by UUID: torch numbers only the GPUs that it may see, the tool all that there are.
     """
     command = ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader"]
     command.append(f"--id=GPU-{uuid.removeprefix('GPU-')}")

@@ -1,9 +1,9 @@
 """Measuring: every layer of one component in place, during real passes of the whole component.
 
 Each round runs a first backward pass, whose gradients are new, a later one, whose gradients are added to those,
-and a pass without marks, by which the sum of the layers can be checked. Where a GPU waits for the host to launch its
-kernels, all of these take longer than its work, and their sum is right all the same: so the pass is run behind a hold,
-too, during which the host gets ahead.
+and a pass without marks, to check the sum of the layers. Where a GPU waits for the host to launch its kernels, all of
+these take longer than its work, and the sum still agrees: so the pass is also run behind a hold, during which the host
+gets ahead.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +37,7 @@ WHOLE: Final = ("forward", "backward_later")
 HELD_ROUNDS: Final = 3
 """Passes behind a hold: enough to tell waiting from none."""
 ROOM: Final = 1.2
-"""Memory wanted over what is counted: for temporary tensors and the workspaces of convolutions, an estimate."""
+"""Memory required over what is counted, for temporary tensors and the workspaces of convolutions; an estimate."""
 SMALLER: Final = "choose smaller --batch-sizes, --height and --width, or other --components"
 
 
@@ -47,9 +47,9 @@ class OutOfMemoryError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to measure: so many rounds after some that do not count.
+    """How to measure: ``rounds`` rounds after ``warmup`` ones that do not count.
 
-    The clock is of a CPU: ``wall``, or ``thread``, which needs torch on one thread.
+    ``clock`` is that of a CPU: ``wall``, or ``thread``, which needs torch on one thread.
     """
 
     batch_sizes: tuple[int, ...]
@@ -71,8 +71,8 @@ class Settings:
 class BatchTimes(NamedTuple):
     """Times of one component at one batch size, in seconds, by quantity.
 
-    Of the layers, in shape (quantiles, layers), 0 where there is no backward pass; of the whole the median of passes
-    without marks; ``held`` is the same behind a hold, which spares a GPU waiting for the host, empty on a CPU.
+    ``layers`` have shape (quantiles, layers), 0 where there is no backward pass; ``whole`` is the median of passes
+    without marks; ``held`` the same behind a hold, so that a GPU does not wait for the host, empty on a CPU.
     """
 
     batch: int
@@ -89,9 +89,9 @@ class BatchTimes(NamedTuple):
         return sum_in_order(self.median(quantity)) / self.whole[quantity]
 
     def waiting(self, quantity: str) -> float | None:
-        """Share of a pass for which the GPU waits for the host, at least; None where none was held.
+        """Least share of a pass for which the GPU waits for the host; None where no pass ran behind a hold.
 
-        The host gets ahead by as many launches as the driver queues, about a thousand, and no more.
+        It may be more, as the host gets ahead only by the launches that the driver queues, about a thousand.
         """
         if not self.held.get(quantity):
             return None
@@ -112,7 +112,7 @@ class ComponentTimes(NamedTuple):
 
 
 class Subject:
-    """A component, as it is counted, on a device, ready to run passes of a size, height and width in pixels."""
+    """A component, as it is counted, on a device, ready to run passes of ``size``: height and width in pixels."""
 
     def __init__(
         self, counted: ComponentCount, size: tuple[int, int], dtype: str, clock: Clock, seed: int = 0
@@ -136,7 +136,7 @@ class Subject:
         return [building.inputs(sample, *made) for sample in self._samples]
 
     def forward(self, given: dict[str, Any]) -> Tensor:
-        """Output of one pass, of a backbone with its graph."""
+        """Output of one pass; a backbone's has its autograd graph."""
         with torch.set_grad_enabled(self.spec.trainable):
             output = self.module(**given)
         tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
@@ -146,7 +146,7 @@ class Subject:
 def measure(
     counted: ComponentCount, height: int, width: int, settings: Settings, clock: Clock
 ) -> ComponentTimes:
-    """Measure every layer of a component at every batch size; InputError where it does not fit."""
+    """The times of every layer of a component at every batch size; InputError where it does not fit in memory."""
     check_memory(counted, max(settings.batch_sizes), settings.dtype, clock)
     with out_of_memory(f"{counted.spec.name} at {height}x{width}"):
         subject = Subject(counted, (height, width), settings.dtype, clock, settings.seed)
@@ -207,7 +207,7 @@ def _measure_batch(subject: Subject, batch: int, settings: Settings) -> BatchTim
 
 
 def _held(subject: Subject, given: Given, whole: dict[str, float]) -> dict[str, float]:
-    """Median seconds of passes behind holds as long as the passes; nothing where there is no hold."""
+    """Median seconds of passes behind holds as long as the passes; empty where a clock cannot hold."""
     if not subject.clock.hold(0.0):
         return {}
     holds = (whole["forward"], whole["backward_later"])
@@ -238,7 +238,7 @@ def timed(clock: Clock, settings: Settings, parts: Sequence[Callable[[], object]
 
 
 def _marked(subject: Subject, given: Given) -> Pass:
-    """Run the passes of a sample; forward and backward seconds of each layer, added up."""
+    """Forward and backward seconds of each layer, summed over the passes of a sample."""
     forward, backward = [], []
     for sample in given:
         with Boundaries(subject.module, subject.spec.layers, subject.clock) as boundaries:
@@ -249,7 +249,7 @@ def _marked(subject: Subject, given: Given) -> Pass:
 
 
 def _unmarked(subject: Subject, given: Given, holds: tuple[float, float] | None = None) -> Pass:
-    """Run the passes of a sample; forward and backward seconds of the whole, added up."""
+    """Forward and backward seconds of the whole component, summed over the passes of a sample."""
     marks = [_run(subject, sample, holds) for sample in given]
     seconds = [[subject.clock.seconds(*of[:2]), subject.clock.seconds(*of[2:])] for of in marks]
     forward, backward = np.sum(seconds, axis=0)
@@ -259,7 +259,7 @@ def _unmarked(subject: Subject, given: Given, holds: tuple[float, float] | None 
 def _run(
     subject: Subject, given: dict[str, Any], holds: tuple[float, float] | None = None
 ) -> tuple[Mark, Mark, Mark, Mark]:
-    """Run one pass; where its forward and its backward part began and ended, each behind a hold if asked to."""
+    """Marks where forward and backward of one pass begin and end, each behind a hold if ``holds`` are given."""
     clock = subject.clock
     clock.settle()
     if holds:

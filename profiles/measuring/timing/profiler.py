@@ -1,4 +1,4 @@
-"""The profiler: measures a model's components, and writes the model folder with their times.
+"""The profiler: times a model's components, and writes a model folder with their times.
 
 ``profiles.measuring.fitting.layer_times`` reads them back.
 """
@@ -42,7 +42,7 @@ from profiles.units import MILLISECOND
 
 BACKWARD: Final = "backward_ms is a later micro-batch's, whose gradients are added to those already there"
 WAITING: Final = 0.05
-"""Share of a pass that a GPU may wait for the host without a word."""
+"""Share of a pass for which a GPU may wait for the host without a warning."""
 COLUMNS: Final = (
     *("component", "batch", "layers", "forward ms", "sum / whole"),
     *("backward, first", "later", "sum / whole"),
@@ -50,11 +50,11 @@ COLUMNS: Final = (
 
 
 Files = tuple[Sequence[ConfigFile], ConfigOptions]
-"""The user's own files, and what is asked for beside them."""
+"""The user's own files, and the options for them."""
 
 
 class Profile(NamedTuple):
-    """What was measured of a model on a device, with what, and the cores that other programs kept busy meanwhile."""
+    """Times of a model on a device, their environment, and the cores that other programs kept busy meanwhile."""
 
     model: str
     device: str
@@ -75,15 +75,15 @@ def profile(
     name: str | None = None,
     output: Path | None = None,
 ) -> Profile:
-    """Measure every layer of a model's components, all or some, and write them into a model folder if one is named.
+    """Times of every layer of a model's components, all or some, written into a model folder if one is named.
 
     The model is one of the architectures or of the tiny ones; or the user's own files, a backbone and its frozen
-    encoders or one encoder, with what is asked for beside them (height and width, too). A simulation finds the times by
-    the name of the device: ``cpu`` or the GPU's by default.
+    encoders or one encoder, with the options for them (height and width, too). A simulation finds the times by the name
+    of the device: ``cpu`` or the GPU's by default.
 
     Raises:
-        InputError: an argument breaks a rule, there is no such device, a component does not fit,
-            the folder holds other layers, or the user's class refuses what it is given.
+        InputError: an argument breaks a rule, there is no such device, a component does not fit in memory,
+            the folder holds other layers, or the user's class refuses its arguments.
     """
     clock = clock_of(device, settings.clock)
     name = name or device_name(clock.device)
@@ -119,7 +119,7 @@ def counted_for(
     width: int | None = None,
     components: Sequence[str] = (),
 ) -> ModelCount:
-    """Count of the components of a model that are to be measured, in their precision."""
+    """Count of the components of a model that are to be timed, in their precision."""
     whole, counted_as = architecture(model, tiny=True), _counted_as(dtype)
     kept = tuple(_chosen(whole.components, components, whole.title).values())
     return count_model(replace(whole, components=kept, dtype=counted_as), height, width)
@@ -189,7 +189,7 @@ def _check_folder(folder: Path, name: str, counted: ModelCount) -> None:
 
 
 def report_profile(found: Profile, output: Path | None) -> None:
-    """Print what was measured; warn of a busy machine."""
+    """Print the times, and warn of a busy machine or a GPU that waits for its host."""
     title = f"{found.model} on {found.device}, {found.counted.height}x{found.counted.width}, {found.header['dtype']}"
     show(150, times_table(title, found.components))
     said = disturbance(found.other_cores) if found.header["clock"] == WALL else ""
@@ -201,9 +201,9 @@ def report_profile(found: Profile, output: Path | None) -> None:
 
 
 def waiting_lines(components: Sequence[ComponentTimes]) -> Iterator[str]:
-    """One line for each component whose passes a GPU spends waiting for the host to launch kernels.
+    """One line for each component in whose passes the GPU waits long for the host to launch kernels.
 
-    The sum of the layers over the whole does not tell: it is one all the same.
+    The sum of the layers over the whole does not show it: that is 1 in any case.
     """
     for component in components:
         found = [
@@ -242,7 +242,7 @@ def _batches(components: Sequence[ComponentTimes]) -> Iterator[tuple[ComponentTi
 def time_texts(
     name: str, components: Sequence[ComponentTimes], header: Mapping[str, Value]
 ) -> dict[Path, str]:
-    """Files of a profile on a device of some name, by their path in the model folder."""
+    """Files of a profile on a device called ``name``, by their path in the model folder."""
     rows: list[list[object]] = []
     quantiles: list[list[object]] = []
     for component, batch in _batches(components):

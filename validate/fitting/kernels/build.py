@@ -1,4 +1,4 @@
-"""Building: the coefficients of every class of a device, each with the words that say where it comes from."""
+"""Building: the coefficients of every class of a device's kernels, with their sources in words."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,21 +19,21 @@ from validate.fitting.kernels.classes import Origin, Target, target
 from validate.fitting.kernels.fits import DIGITS, Fit
 
 COMMAND: Final = "python -m validate fit-kernels --write"
-"""What makes these tables again."""
+"""The command that makes these tables."""
 SCALED: Final = "as {like}, paces by the ratio of the peaks; not measured"
 NO_PRIORS: Final[dict[str, float]] = {}
 
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Coefficients of one class in the units of a device file, where they come from, and their fit if there is one."""
+    """Coefficients of one class in the units of a device file, their source, and their fit if there is one."""
 
     values: dict[str, float]
     source: str
     fit: Fit | None = None
 
     def only(self, keys: tuple[str, ...]) -> dict[str, float]:
-        """The coefficients that a file holds, in its order."""
+        """The coefficients of some keys, in their order, rounded as in a file."""
         return {key: float(f"{self.values[key]:.{DIGITS}g}") for key in keys if key in self.values}
 
 

@@ -1,9 +1,9 @@
 """Classes: what the laws of each device are made of, as ``targets.toml`` says, and how they are fitted.
 
 Products, convolutions and attention are fitted to measured shapes. Measured rows of attention are causal or not: a
-causal kernel computes half of the scores, and ``tile`` keys more per query where its tiles cross the diagonal; it may
-have another fixed time. Neither is kept: what is simulated is not causal. Paces of memory-bound kernels are medians of
-large ones, by kind.
+causal kernel computes half of the scores, and ``tile`` more keys per query where its tiles cross the diagonal; its
+fixed time may differ. Device files hold neither, as no simulated attention is causal. Rates of memory-bound kernels are
+medians over large ones, by kind.
 """
 
 from collections.abc import Mapping
@@ -66,7 +66,7 @@ class Target:
     origins: Mapping[str, Origin]
 
     def scaled(self, values: Coefficients, other: "Target") -> dict[str, float]:
-        """Coefficients of another device, its paces scaled by the peaks; a cache's is not."""
+        """Coefficients of another device, its rates but the cache's scaled by the peaks."""
         flop, memory = self.flop_peak / other.flop_peak, self.bytes_peak / other.bytes_peak
         ratios = {"TFLOP_per_s": flop, "GB_per_s": memory, "cache_GB_per_s": 1.0}
         return {
@@ -121,7 +121,7 @@ def product_seconds(values: Coefficients, samples: Samples) -> FloatArray:
 
 
 def fit_products(samples: Samples, target: Target, priors: Coefficients, *, cached: bool) -> Fit:
-    """Fit the law of matrix products, whose paces stay below the peaks, and a launch unless ``priors`` say it."""
+    """The law of matrix products, fitted with rates up to the peaks; ``priors`` may give the time of a launch."""
     unknowns = {
         "fixed_us": Unknown(2.5),
         "TFLOP_per_s": Unknown(0.8 * target.flop_peak, target.flop_peak),
@@ -136,7 +136,7 @@ def fit_products(samples: Samples, target: Target, priors: Coefficients, *, cach
 
 
 def fit_pace(predict: Predict, samples: Samples, values: Coefficients, target: Target) -> Fit:
-    """Fit the pace of products alone."""
+    """The law of ``values`` with only the rate of products, ``TFLOP_per_s``, fitted anew."""
     given = {key: value for key, value in values.items() if key != "TFLOP_per_s"}
     start = min(values["TFLOP_per_s"], target.flop_peak)
     return fit(predict, samples, {"TFLOP_per_s": Unknown(start, target.flop_peak)}, given)
@@ -166,7 +166,7 @@ def _median_ratio(predicted: FloatArray, samples: Samples) -> float:
 
 
 SEEN_CHANNELS: Final = 72.0
-"""Head dimension of PixArt, whose published latencies set the pace of a device without measured kernels."""
+"""Head dimension of PixArt, whose published latencies set the rate of a device without measured kernels."""
 FORWARD: Final = {"backward_TFLOP_per_s": 1.0, "backward_rows": 0.0}
 """Stand-ins while the forward law is fitted."""
 
@@ -197,10 +197,11 @@ def forward_seconds(values: Coefficients, samples: Samples) -> FloatArray:
 def fit_forward(
     samples: Samples, target: Target, priors: Coefficients, cache: Coefficients, overlap: float = 1.0
 ) -> Fit:
-    """Fit the forward law; what rows of one mask or one head dimension leave open stands as in ``priors``.
+    """The forward law, fitted; ``priors`` give what rows of only one mask or one head dimension do not determine.
 
-    Where all rows are causal, ``causal_us`` is the one fixed time. Where a cache shows, traffic hides behind products
-    and exponentials whether it hits or misses, so that its paces are those that matrix products show.
+    Where all rows are causal, ``causal_us`` is the only fixed time. Where the device has a ``cache``, its rates are
+    those fitted to matrix products, as attention's traffic hides behind products and exponentials whether it hits or
+    misses.
     """
     *_, head_dim, causal = samples.shapes
     unknowns = {
@@ -244,7 +245,7 @@ def backward_seconds(values: Coefficients, samples: Samples) -> FloatArray:
 
 
 def fit_backward(folder: Path, prefix: str, values: Coefficients, target: Target) -> Fit:
-    """Fit the pace of the backward products, and the queries that occupy a device."""
+    """The backward rate of products and ``backward_rows``, fitted."""
     unknowns = {
         "backward_TFLOP_per_s": Unknown(0.5 * target.flop_peak, target.flop_peak),
         "backward_rows": Unknown(values["rows"]),
@@ -255,15 +256,15 @@ def fit_backward(folder: Path, prefix: str, values: Coefficients, target: Target
 LARGE: Final = 50e6
 """Bytes beyond which no second-level cache hides the memory."""
 OPERATIONS: Final = {"pointwise": "add", "copy": "relu", "layer_norm": "layernorm", "softmax": "softmax"}
-"""Operation that stands for a kind; one that reads and writes a tensor once for a copy."""
+"""Operation that stands for each kind; for a copy, one that reads and writes a tensor once."""
 GROUP_NORM: Final = {"softmax": 1, "pointwise": 2}
-"""Passes over its input or output, by the kind that has their pace: moments are reduced over what is read, and a second
-kernel scales it (PyTorch, native/cuda/group_norm_kernel.cu)."""
+"""Passes of a group norm over its input or output, by the kind whose rate they have: one kernel reads the input for its
+moments, a second one scales it (PyTorch, native/cuda/group_norm_kernel.cu)."""
 STREAMS: Final = {"pointwise": "stream_add", "copy": "stream_copy"}
 
 
 def paces(folder: Path, origin: Origin, target: Target) -> dict[str, float]:
-    """GB/s of each kind by the operation that stands for it; of another card by the ratio of the two data sheets."""
+    """GB/s of each kind by the operation that stands for it, scaled by data sheets if another card was measured."""
     ratio = target.bytes_peak / origin.device_peak if origin.device_peak else 1.0
     found = {kind: _median(folder, origin.rows[0], of, origin.device) for kind, of in OPERATIONS.items()}
     return {f"{kind}_GB_per_s": ratio * pace for kind, pace in found.items()}
@@ -276,7 +277,7 @@ def streams(folder: Path, origin: Origin) -> dict[str, float]:
 
 
 def group_norm(found: Coefficients) -> float:
-    """GB/s of a group norm, of all that its two kernels read and write."""
+    """GB/s of a group norm, counting all that its two kernels read and write."""
     seconds = sum_in_order(passes / found[f"{kind}_GB_per_s"] for kind, passes in GROUP_NORM.items())
     return sum(GROUP_NORM.values()) / seconds
 

@@ -1,12 +1,12 @@
-"""Whole convolutional networks: what they say of convolutions and of their layouts, to which nothing was fitted.
+"""Whole convolutional networks: a check of the laws of convolutions, and the cost of their layouts.
 
-No fp16 convolution of an A100 or H100 has been published, so that their laws rest on matrix products and on the
-convolutions of a V100. Whole networks say whether that holds: convolutions, batch norms, activations and additions of
-ResNet-50 v1.5 (He et al., arXiv 1512.03385, table 1, with strides in the 3 x 3 convolutions), bound by the GPU.
+No fp16 convolution of an A100 or H100 has been published, so their laws rest on matrix products and on the convolutions
+of a V100. Whole networks, to which nothing was fitted, check that: convolutions, batch norms, activations and additions
+of ResNet-50 v1.5 (He et al., arXiv 1512.03385, table 1, with strides in the 3 x 3 convolutions), bound by the GPU.
 
-Kernels of half-precision convolutions want channels last. In PyTorch's own layout cuDNN transposes for them, or runs
-kernels that read or write it themselves. The seconds that channels-last saves, over those of copying what the
-convolutions read and write once, say how much of that remains. Networks whose convolutions have windows: VGG (Simonyan
+Kernels of half-precision convolutions need channels last. In PyTorch's own layout cuDNN transposes for them, or runs
+kernels that read or write it themselves. The ratio of the seconds that channels-last saves to those of copying once
+what the convolutions read and write gives the cost. It is read off networks of convolutions with windows: VGG (Simonyan
 and Zisserman, arXiv 1409.1556, table 1) and ResNet-18 and -34 (He et al., table 1), on an RTX 3090.
 """
 
@@ -29,8 +29,8 @@ BLOCKS: Final = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
 """Width, number of blocks and first stride of the four stages."""
 EXPANSION: Final = 4
 NORM_TENSORS: Final = {"training": 3 + 5, "inference": 2}
-"""Tensors that a batch norm reads and writes: it reads its input twice for moments and scaling, and backward reads
-input and gradient twice; in inference it reads and writes once."""
+"""Tensors that a batch norm reads and writes: forward it reads its input twice, for moments and scaling, backward input
+and gradient twice; in inference it reads and writes once."""
 ACTIVATION_TENSORS: Final = {"training": 2 + 3, "inference": 2}
 BATCH: Final = 256
 
@@ -165,7 +165,7 @@ def _resnet(blocks: tuple[int, ...]) -> Iterator[tuple[int, int]]:
 
 
 def shares(folder: Path) -> dict[str, float]:
-    """Seconds of laying out anew over those of copying once: of a forward pass, and of each of the two gradients."""
+    """Seconds of laying out anew over those of copying once: in a forward pass, and in each of the two gradients."""
     found = {mode: _median_share(folder, mode) for mode in SOURCES}
     forward = found["inference"]
     return {"forward": forward, "gradient": (found["training"] - forward) / GRADIENTS}

@@ -1,8 +1,8 @@
-"""Fits: coefficients that come nearest to measured seconds, and what they are worth on shapes left out.
+"""Fits: coefficients that come nearest to measured seconds, and their errors on shapes left out.
 
 Residuals are logarithms of predicted over measured seconds, so that a launch of 5 us counts as much as one of 50 ms;
-beyond a tenth they weigh with their size, not its square. Left out is every fifth shape in order, then every fifth
-group (the shapes of one weight; the attentions of one kind of heads), so that nothing alike is fitted.
+beyond a tenth they count with their size, not its square. Every fifth shape in order is left out, then every fifth
+group (the shapes of one weight; the attentions of one kind of heads), so that no similar shape is fitted.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,12 +19,12 @@ from validate.fitting.kernels.rows import Samples
 
 FOLDS: Final = 5
 ALIKE: Final = 0.1
-"""Residuals up to about this count with their square."""
+"""Residuals up to about this count with their square, larger ones with their size."""
 LEAST: Final = 1e-9
 NOTHING: Final = 1e-3
-"""A coefficient below this, in the units of a file, is none: what it would pay for does not show."""
+"""A coefficient below this, in the units of a file, becomes 0: the samples show no such cost."""
 NEAR: Final = 0.999
-"""A coefficient beyond this share of its bound rests on it."""
+"""A coefficient beyond this share of its bound counts as at its bound."""
 DIGITS: Final = 4
 
 Predict = Callable[[Coefficients, Samples], FloatArray]
@@ -44,7 +44,8 @@ class Fit:
     """Coefficients fitted to all samples, and errors of each sample predicted by a fit that leaves it out.
 
     ``given`` are coefficients that were not fitted, ``ranges`` the least and the largest of the others in these fits,
-    ``bound`` those that rest on their bounds, each with what a fit without bounds gives.
+    ``bound`` those at their bounds, each with the value of a fit without bounds; ``fitted`` are errors of the fit to
+    all samples, ``shapes`` and ``groups`` of the left-out ones.
     """
 
     values: Mapping[str, float]
@@ -88,7 +89,7 @@ def _left_out(
     given: Coefficients,
     order: FloatArray,
 ) -> tuple[Errors, list[dict[str, float]]]:
-    """Errors of each sample by a fit without its fold, and the coefficients of these fits; none where all are alike."""
+    """Errors of each sample by a fit without its fold, and the coefficients of these fits; none with only one fold."""
     predicted, found = np.full(len(samples), np.nan), list[dict[str, float]]()
     for fold in range(FOLDS):
         out = order % FOLDS == fold

@@ -1,4 +1,4 @@
-"""The command that fits laws of kernels, prints what they are worth on shapes left out, and writes device files."""
+"""The command that fits laws of kernels, prints their errors on shapes left out, and writes device files."""
 
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ def report_kernels(options: Namespace) -> None:
 
 
 def with_laws(path: Path, text: str) -> str:
-    """Text of a device file, its laws exchanged or added at its end."""
+    """Text of a device file, with its laws replaced or added at its end."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; write the device's name, source and memory_GiB first")
     head, _, _ = read_text(path).partition(HEAD)

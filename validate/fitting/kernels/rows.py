@@ -1,7 +1,7 @@
 """Rows of measured kernels: matrix products, attention, convolutions and memory-bound kernels, each shape once.
 
-Rows whose needed cells are empty are left out; of a shape that stands several times under one source, or that one
-source copied from another, the median counts once.
+Rows whose needed cells are empty are left out; the rows of one shape, from one source or several, count once by their
+median.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from profiles.units import MICROSECOND
 LAYOUTS: Final[dict[str, KernelPart]] = {"TN": "forward", "NN": "data", "NT": "weight"}
 PASSES: Final[dict[str, KernelPart]] = {"fwd": "forward", "bwd_data": "data", "bwd_weight": "weight"}
 CHANNELS: Final = 64
-"""Convolutions of fewer channels, in or out, are first and last layers, which fill no tile."""
+"""Least channels, in and out, of convolutions that count; fewer have first and last layers, which fill no tile."""
 LARGEST_HEAD: Final = 128
 FEWEST_QUERIES: Final = 256
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Measured kernels: shapes by column, seconds, and the group that each belongs to, which is left out as one."""
+    """Measured kernels: shapes by column, seconds, and the group of each, which a fit leaves out as a whole."""
 
     shapes: tuple[FloatArray, ...]
     seconds: FloatArray
@@ -124,7 +124,7 @@ def memory(folder: Path, prefix: str, operation: str, device: str | None = None)
 
 
 def throughput(folder: Path, prefix: str, device: str, network: str, mode: str) -> float:
-    """Images per second of a network on one GPU in mixed precision, at the batch that does best."""
+    """Images per second of a network on one GPU in mixed precision, at the fastest batch."""
     frame = _read(folder, "convnets.csv")
     chosen = frame[frame.source_id.str.startswith(prefix) & (frame.device == device) & (frame.gpus == 1)]
     chosen = chosen[(chosen.network == network) & (chosen["mode"] == mode) & (chosen.precision == "amp-fp16")]

@@ -1,1 +1,1 @@
-"""Runs on sampling that papers and released charts print, run again."""
+"""Sampling runs that papers and released charts publish, simulated."""

@@ -1,7 +1,7 @@
-"""Alone: a step of Wan on one H100 kernel by kernel, as its stack has it and as kernels take that were measured alone.
+"""Alone: a step of Wan on one H100 by kind of kernel, under its stack and by the laws of kernels measured alone.
 
-What the fastest published engine takes is held against both. The last column knows no engine's code: it has the passes
-over the hidden state of a block of Wan whose norms, rotations, sums and activation are one kernel each, none fused with
+Both are compared with the fastest published engine. The last column assumes no engine's code: it has the passes over
+the hidden state in a block of Wan whose norms, rotations, sums and activation are one kernel each, none fused with
 another.
 """
 
@@ -35,7 +35,7 @@ NOTHING: Final = Fusion(**dict.fromkeys(FUSED, 0.0))
 
 
 def kernels_alone(ledger: Ledger) -> list[Section]:
-    """The seconds of a step by kind of kernel, and what the published engine takes."""
+    """The seconds of a step by kind of kernel, compared with the published engine's."""
     published_s = next(one.row.value for one in ledger.records if one.row.method_config == ENGINE)
     simulated = changed_stack("compiled", "newest-attention")
     measured = replace(simulated, rates=Shares(), device_rates=())
@@ -51,7 +51,7 @@ def kernels_alone(ledger: Ledger) -> list[Section]:
 
 
 def _parts_s(stack: Stack) -> list[float]:
-    """Seconds of a step's products, of its self-attention, and of all that passes through memory."""
+    """Seconds of a step's products, of its self-attention, and of all memory-bound kernels."""
     none = replace(stack, traffic=NOTHING, launches=NOTHING)
     whole_s, bare_s = (_step_s(of) for of in (stack, none))
     attention_s = _step_s(stack, attention=True)
@@ -72,7 +72,7 @@ def _scenario(stack: Stack) -> SamplingScenario:
 
 
 def _separate_passes_s(stack: Stack) -> float:
-    """Seconds of the passes of kernels that are not fused with one another, at the pace of arrays beyond any cache."""
+    """Seconds of the passes of kernels that are not fused with one another, at the rate of arrays beyond any cache."""
     scenario = _scenario(stack)
     layers = len(scenario.backbone.layers)
     hidden_bytes = scenario.workload.predictions * scenario.hidden_bytes(layers // 2)

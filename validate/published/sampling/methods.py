@@ -1,9 +1,9 @@
-"""What a published method is here: a strategy with its parameters, or several of which the fastest counts.
+"""The strategy, with its parameters, of each published method; where it may be several, the fastest counts.
 
 Methods are read by rule, so that a new row of a known kind needs no new line here. Where the released code of a
-source runs one synchronous step more than its "warm-up" says, ``warmup_steps`` is the number that it runs.
+source runs one more synchronous step than its "warm-up" says, ``warmup_steps`` is the number that it runs.
 
-Source: DistriFusion's and PipeFusion's released code, xDiT's; see each constant.
+Source: the released code of DistriFusion, PipeFusion and xDiT; see each constant.
 """
 
 import re
@@ -25,9 +25,9 @@ IN_GRAPHS: Final = replace(
 )
 """Source: DistriFusion's released code, which captures each step of its own runs and of its baselines."""
 FIRST_RELEASE: Final = "PipeFusion"
-"""Its source; it posts the next receive before it computes, xDiT after."""
+"""Beginning of its source; it posts the next receive before it computes, xDiT after."""
 BEST_PATCHES: Final = (2, 4, 8, 16, 32)
-"""Of which PipeFusion's first release prints the fastest. Source: PipeFusion v1, section 5."""
+"""Numbers of patches, of which PipeFusion's first release publishes the fastest. Source: PipeFusion v1, section 5."""
 GATHER_LAYERS: Final = {"sdxl": 60}
 """Gathers launched together; 1 in the first release's port to transformers."""
 SEQUENCE: Final = ("sp_ring", "sp_ulysses")
@@ -40,7 +40,7 @@ PURE: Final = ("ulysses", "ring", "tensor")
 
 
 def samplers(row: SamplingRow, scenario: SamplingScenario) -> list[Sampler]:
-    """What a row may have run; the fastest of several that fits is what it printed.
+    """The samplers that a row may have run; of several, the row's number is that of the fastest that fits.
 
     Raises:
         Uncovered: no strategy is what the row ran.
@@ -68,7 +68,7 @@ def stack_of(row: SamplingRow) -> Stack:
 
 
 def guidance(row: SamplingRow, model_guidance: str) -> str:
-    """How the predictions with and without the prompt are divided before any degree does it."""
+    """How the predictions with and without the prompt are made, before any guidance degree divides them."""
     said = row["cfg"]
     if row["method"].endswith("cfg split"):
         return "parallel"
@@ -92,7 +92,7 @@ def _warmup(row: SamplingRow) -> int:
 
 
 def _late(row: SamplingRow) -> dict[str, Any]:
-    """How xDiT's pipelines begin and receive."""
+    """Warm-up and receives of xDiT's pipelines."""
     return {"warmup_steps": _warmup(row), "receive": "after"}
 
 
@@ -104,7 +104,7 @@ def _distrifusion(row: SamplingRow, scenario: SamplingScenario) -> Iterator[Samp
 
 
 def _pipefusion(row: SamplingRow, scenario: SamplingScenario) -> Iterator[Sampler]:
-    """The numbers of patches of which the best was printed; xDiT's default is the pipeline degree."""
+    """PipeFusion with each number of patches of which the best was published; xDiT's default is the pipeline degree."""
     if not row["source"].startswith(FIRST_RELEASE):
         yield sampler("pipefusion", **_late(row))
         return
@@ -114,7 +114,7 @@ def _pipefusion(row: SamplingRow, scenario: SamplingScenario) -> Iterator[Sample
 
 
 def _usp(row: SamplingRow, scenario: SamplingScenario) -> Iterator[Sampler]:
-    """The degrees that the row gives, or all."""
+    """The degrees that the row gives, else all candidates."""
     if _read(_clause(row)):
         yield _of_degrees(row)
     else:
@@ -146,7 +146,7 @@ def _read(text: str) -> dict[str, int]:
 
 
 def _clause(row: SamplingRow) -> str:
-    """What the note says of this number of GPUs: after it and a colon, or of any up to a larger number."""
+    """The method in a row's note for its number of GPUs: after that number and a colon, or up to a larger number."""
     note = row["note"].lower()
     if of := re.search(rf"(?<!\d){row.num_gpus}: ([^;:]*)", note):
         return of[1]
@@ -168,7 +168,7 @@ def _degrees(row: SamplingRow) -> dict[str, int]:
 
 
 def _of_degrees(row: SamplingRow) -> Sampler:
-    """The strategy of the degrees that a row gives, those of 1 left out."""
+    """The strategy of the degrees above 1 that a row gives."""
     above = {name: degree for name, degree in _degrees(row).items() if degree > 1}
     degrees = {f"{name}_degree": degree for name, degree in above.items()}
     if "data" in above:

@@ -25,12 +25,12 @@ INFERENCE: Final = Path(__file__).parents[1] / "inference.csv"
 DEV: Final = "FLUX.1-dev 12B"
 DISTILLED: Final = "FLUX.1-schnell"
 ENGINES: Final = INFERENCE.with_name("engines.csv")
-"""Rows of today's engines; all but these are in ``INFERENCE``."""
+"""Rows of today's engines; all others are in ``INFERENCE``."""
 ALONE: Final = "collective only"
 COMPILED: Final = "compiled"
 """The stack of rows whose settings speak of a compiler."""
 READINGS: Final = tomllib.loads(read_text(Path(__file__).with_name("readings.toml")))
-"""What the words of the rows are here; the file says why."""
+"""What the words of the rows mean here; the file says why."""
 STEPS: Final[Mapping[str, tuple[int, str]]] = READINGS["steps"]
 FRAMES: Final[Mapping[str, int]] = READINGS["frames"]
 EARLY: Final = READINGS["early"]
@@ -43,11 +43,11 @@ class Uncovered(Exception):  # noqa: N818  no error: it says why a row is not pr
 
 @dataclass(frozen=True, slots=True)
 class SamplingRow:
-    """One published row: what ran where, and what it took; properties that a row does not say raise ``Uncovered``.
+    """One published row: what ran where, and its results; properties that a row does not say raise ``Uncovered``.
 
     ``num_gpus`` is None where the source does not say; ``memory_gib`` is the printed "GB": what the allocator counts,
-    in units of 2**30 bytes; ``sent_gb`` are GB that one device sends in one step, of one sample. Those are None where
-    there is no number, or memory ran out.
+    in units of 2**30 bytes; ``sent_gb`` are GB that one device sends in one step for one sample. The latter two and
+    ``latency_s`` are None where there is no number, or memory ran out.
     """
 
     line: int
@@ -60,7 +60,7 @@ class SamplingRow:
 
     @classmethod
     def of(cls, cells: Mapping[str, str], line: int, path: Path = INFERENCE) -> "SamplingRow":
-        """What a row of a file says."""
+        """The row of a file, from its cells and its line."""
         texts, columns = tuple(cells[of] for of in COLUMNS), ("num_gpus", "latency_s", "memory_GB", "comm_GB")
         gpus, latency_s, memory, sent = (_number(cells, f"{path}:{line}", of) for of in columns)
         out_of_memory = OUT_OF_MEMORY in (cells["latency_s"], cells["memory_GB"])
@@ -76,7 +76,7 @@ class SamplingRow:
 
     @property
     def published(self) -> Published:
-        """The number that it is counted by: its latency, or its memory where that alone is printed."""
+        """The number by which it counts: its latency, or its memory where only that is published."""
         remembered = bool(self["memory_GB"]) and not self["latency_s"]
         value = self.memory_gib if remembered else self.latency_s
         texts = ("source", "model", "method", "note", "method_config", "resolution_px", "steps")
@@ -98,7 +98,7 @@ class SamplingRow:
 
     @property
     def stack(self) -> str:
-        """The software stack that ran, and what it changed of it."""
+        """Name of the software stack, with the run's changes to it."""
         if self["source"].startswith(EARLY["source"]):
             return str(EARLY["stack"])
         fused = READINGS["fused"]

@@ -1,4 +1,4 @@
-"""Runs of published sampling: each row's scenario, replayed once for all rows that share it, and its record."""
+"""Published sampling runs, simulated: each row's scenario, replayed once for all rows that share it, and its record."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from validate.published.sampling.methods import IN_GRAPHS, guidance, samplers, s
 from validate.published.sampling.rows import SamplingRow, Uncovered, sampling_rows
 
 FREE: Final = "patch_parallel_no_comm"
-"""The method that is run without communication: on free links."""
+"""The method that runs without communication, on free links."""
 LINKS_FROM: Final = "l40-pcie-8"
 """The cluster whose rows within one node its links are fitted to."""
 HOSTS_FROM: Final = ("a100-nvlink-8",)
@@ -35,11 +35,11 @@ HOST_METHODS: Final = ("distrifusion", "sp_ring", "sp_ulysses", "tensor_parallel
 """The methods of these rows: all of their steps are alike."""
 FREE_LINK: Final = Link("ideal", inf, 0.0, 0.0)
 TWICE: Final = 0.002
-"""Relative difference below which two numbers of one point are one measurement, rounded twice."""
+"""Relative difference below which two numbers of one point count as one measurement, rounded in two ways."""
 
 
 class Place(NamedTuple):
-    """What is drawn where: all of a row but its method."""
+    """The scenario of a row: all but its method."""
 
     model: str
     cluster: Cluster
@@ -53,9 +53,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A published row beside the simulator's: what was drawn where, what came out, and what was run.
+    """A published row beside the simulated one: its place, its outcome, and the sampler in words.
 
-    Place and outcome are None where the row is not covered, the remark then says why; ``again`` says that an earlier
+    Place and outcome are None where the row is not covered; ``remark`` then says why. ``again`` says that an earlier
     row has the same number of the same point.
     """
 
@@ -89,7 +89,7 @@ class Run:
     def error(self) -> float | None:
         """Predicted over published seconds, less one; None where either is missing.
 
-        Where the prediction does not fit and the published run did, the seconds count as if it did.
+        The seconds also count where memory does not suffice by the prediction but the published run fitted.
         """
         if self.outcome is None or self.row.latency_s is None:
             return None
@@ -97,7 +97,7 @@ class Run:
 
     @property
     def for_links(self) -> bool:
-        """Whether the links of its cluster are fitted to the row, or to others of its charts."""
+        """Whether the row's source set the links of its cluster: any row of several GPUs within that node."""
         gpus = self.row.num_gpus or 1
         return self.cluster == LINKS_FROM and 1 < gpus <= cluster_of(LINKS_FROM).devices_per_node
 
@@ -111,7 +111,7 @@ class Run:
 
     @property
     def anchored(self) -> bool:
-        """Whether it is a one-GPU latency, or one of its printings, to which a model's times are scaled."""
+        """Whether it is an anchor, or the same latency published again."""
         if self.place is None or self.row.num_gpus != 1 or self.row.latency_s is None:
             return False
         there = (self.place.cluster.device.name, self.place.height, self.place.width, self.place.steps)
@@ -123,7 +123,7 @@ class Run:
 
     @property
     def record(self) -> Record:
-        """What becomes of the row's number."""
+        """The record of the row's number."""
         row, outcome = self.row.published, self.outcome
         if outcome is None:
             return Record(row, None, Standing.UNCOVERED, self.remark)
@@ -157,7 +157,7 @@ class Run:
         return Conditions(self.place.cluster.device.name, outcome.stack, kind)
 
     def _provenance(self, outcome: Result) -> str:
-        """Where layer times are from, and by what published latencies of one GPU scale them."""
+        """Where layer times are from, with the factor by which one GPU's published latencies scale them."""
         assert self.place is not None
         device, pixels = self.place.cluster.device, self.place.height * self.place.width
         if all(anchor.device != device.name for anchor in model_of(self.model).anchors):
@@ -175,7 +175,7 @@ def runs(
     wanted: Callable[[SamplingRow], bool] = lambda row: row.num_gpus != 1,
     clusters: Mapping[str, Cluster] | None = None,
 ) -> list[Run]:
-    """The runs of published rows, by default of all but one GPU; points that occur again are not replayed again.
+    """The runs of published rows, by default of all but those on one GPU.
 
     ``clusters``, by name, stand in for the shipped ones.
     """
@@ -195,7 +195,7 @@ def all_runs() -> list[Run]:
 
 
 def same_number(one: float | None, other: float | None) -> bool:
-    """Whether two numbers of one point are one measurement, rounded twice."""
+    """Whether two numbers of one point count as one measurement, rounded in two ways."""
     return one is not None and other is not None and abs(one / other - 1) < TWICE
 
 
@@ -212,7 +212,11 @@ def predict(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Run:
 
 
 def place_of(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
-    """What a row draws, and where; ``clusters``, by name, stand in for the shipped ones."""
+    """The scenario of a row; ``clusters``, by name, stand in for the shipped ones.
+
+    Raises:
+        Uncovered: the row leaves it open, or its model or cluster does not ship.
+    """
     model = row.model
     if row.num_gpus is None:
         raise Uncovered("the number of GPUs is not said")
@@ -235,7 +239,11 @@ def place_of(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
 
 
 def fastest(place: Place, asked: Iterable[Sampler]) -> Result:
-    """The fastest sampler that fits; where none does, the fastest; one must exist."""
+    """The result of the fastest sampler that fits, or of the fastest if none fits.
+
+    Raises:
+        InfeasibleError: none applies.
+    """
     best: Result | None = None
     reason: Exception = InfeasibleError("nothing applies", "nothing applies")
     for bound_s, sampler in sorted(_bounds(place, asked), key=lambda pair: pair[0]):
@@ -258,7 +266,7 @@ def _rank(outcome: Result) -> tuple[bool, float]:
 
 
 def _bounds(place: Place, asked: Iterable[Sampler]) -> Iterator[tuple[float, Sampler]]:
-    """Each sampler with what its run takes at least, 0 where it does not exist."""
+    """Each sampler with seconds that its run cannot undercut, 0 where it does not apply."""
     for sampler in asked:
         try:
             yield sampler.bound(scenario_of(place)), sampler
@@ -268,12 +276,12 @@ def _bounds(place: Place, asked: Iterable[Sampler]) -> Iterator[tuple[float, Sam
 
 @cache
 def outcome_of(place: Place, sampler: Sampler) -> Result:
-    """What one sampler makes of a place."""
+    """The result of one sampler in a place."""
     return run_point(sampler, scenario_of(place))
 
 
 def sent_bytes(run: Run) -> float:
-    """Bytes that one device sends in one step, on average, of one sample without guidance."""
+    """Bytes that one device sends in one step, on average, for one sample without guidance."""
     assert run.place is not None and run.outcome is not None
     place, of = run.place._replace(guidance="none"), run.outcome
     again: Any = make_sampler(of.strategy, of.parameters)

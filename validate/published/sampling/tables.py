@@ -1,4 +1,4 @@
-"""What the runs of sampling amount to: errors by method and source, right winners, memory and volumes."""
+"""Tables of the sampling runs: errors by method and source, right winners, memory and volumes."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
@@ -15,7 +15,7 @@ from validate.published.sampling.runs import FREE, Run, sent_bytes
 from validate.tables import Section, percent, signed
 
 NO_RIVALS: Final = (FREE, "hybrid(best)")
-"""No methods that compete with others: an ideal, and the best of all the others by its definition."""
+"""Methods that do not compete: an ideal, and one that is the best of all others by definition."""
 REMARK: Final = (
     "Median error is of absolute values; a number that is printed twice counts once. Rows that links are fitted to are"
     " not among them. {} that ran should not fit by the prediction; their seconds count all the same."
@@ -43,7 +43,7 @@ def sections(runs: Sequence[Run]) -> Iterator[Section]:
 
 
 def sampling_ledger(runs: Sequence[Run]) -> Ledger:
-    """Every row of sampling that was run, in their order, and the comparisons among them."""
+    """Every row of sampling, in the order of the runs, and the contests among them."""
     return Ledger(tuple(one.record for one in runs), tuple(contests(runs)))
 
 
@@ -62,9 +62,9 @@ def _errors(name: str, errors: Sequence[float]) -> list[str]:
 
 
 def contests(runs: Iterable[Run]) -> list[Contest]:
-    """The comparisons of at least two methods that a source ran on the same GPUs at the same size.
+    """The contests of at least two methods that a source ran on the same GPUs at the same size.
 
-    Several figures of one such setting make one comparison: some print the same runs again.
+    Several figures of one such setting make one contest, as some show the same runs again.
     """
     groups: dict[tuple[str, bool], tuple[dict[str, float], dict[str, float]]] = {}
     standings: dict[tuple[str, bool], set[Standing]] = {}
@@ -87,7 +87,7 @@ def contests(runs: Iterable[Run]) -> list[Contest]:
 
 
 def out_of_memory(runs: Sequence[Run]) -> Section:
-    """The rows in which memory ran out, or should by the prediction."""
+    """The rows in which memory ran out, or does by the prediction."""
     rows = []
     for one in runs:
         if one.outcome is None or not (one.row.out_of_memory or one.out_of_memory):
@@ -114,7 +114,7 @@ def memory(runs: Sequence[Run]) -> Section:
 
 
 def volumes(runs: Sequence[Run]) -> Section:
-    """Published and predicted bytes that one device sends in one step, of one sample."""
+    """Published and predicted bytes that one device sends in one step for one sample."""
     rows = []
     for one in runs:
         if one.outcome and (gb := one.row.sent_gb):

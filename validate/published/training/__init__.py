@@ -1,4 +1,4 @@
-"""Experiments on training that papers print, run again; each is one table and some records."""
+"""Training experiments that papers publish, simulated; each is one table and some records."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -16,7 +16,7 @@ WORKERS: Final = 2
 
 
 def made(experiments: Sequence[Callable[[], Findings]] | None = None) -> Iterator[Findings]:
-    """The experiments in their order, made side by side; whoever stops before the last waits for no other."""
+    """The findings of the experiments in their order, made in parallel; whoever stops early waits for no other."""
     executor = ProcessPoolExecutor(WORKERS, initializer=follow_parent)
     try:
         asked = EXPERIMENTS if experiments is None else experiments

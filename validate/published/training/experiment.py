@@ -13,11 +13,11 @@ from validate.tables import Section
 TEXTS: Final = Path(__file__).with_name("experiments.toml")
 _Given = ParamSpec("_Given")
 Found = Iterator[Record | Sequence[str]]
-"""What an experiment yields: records, of one number that of the base setting first, and cells of its table."""
+"""What an experiment yields: records, for each number that of the base setting first, and rows of its table."""
 
 
 class Findings(NamedTuple):
-    """What an experiment found: its table, with the texts of ``experiments.toml``, and the numbers that it covers."""
+    """The table of an experiment, with the texts of ``experiments.toml``, and the records of its numbers."""
 
     section: Section
     records: tuple[Record, ...]
@@ -25,7 +25,7 @@ class Findings(NamedTuple):
 
 @cache
 def texts() -> dict[str, Any]:
-    """What is printed around the tables, and their order."""
+    """The texts around the tables, and their order."""
     return tomllib.loads(read_text(TEXTS))
 
 

@@ -1,4 +1,4 @@
-"""What PULSE's skip-aware partition gains: longest stages and throughput against block-wise stages.
+"""The gain of PULSE's skip-aware partition: longest stages and throughput against block-wise stages.
 
 Source: PULSE, sections IV and VII-C1, Figs. 6, 7 and 13.
 """
@@ -24,7 +24,7 @@ PARTITIONS: Final = ("symmetric", "blocks")
 
 
 class Gain(NamedTuple):
-    """One pipeline of ``degree`` devices and micro-batches, with the skip-aware partition and with block-wise stages.
+    """One pipeline of ``degree`` positions and micro-batches, with the skip-aware partition and with block-wise stages.
 
     ``by_equation`` is the throughput of the first over the second if every step took as long as the slowest (Eq. 15).
     """
@@ -42,7 +42,7 @@ class Gain(NamedTuple):
 
     @property
     def shorter(self) -> float:
-        """Share by which the longest forward of a stage is shorter."""
+        """Share by which the longest forward of a stage is shorter than with block-wise stages."""
         return 1 - max(_forwards_s(self.aware)) / max(_forwards_s(self.blocks))
 
     @property
@@ -57,7 +57,7 @@ def _forwards_s(of: Result) -> list[float]:
 
 
 def gains(costs: Costs, num_gpus: int, p2p: str) -> Iterator[Gain]:
-    """What the partition gains at each degree, micro-batches of ``MICRO_BATCH``, as many as devices."""
+    """The gain at each degree, with as many micro-batches, of ``MICRO_BATCH`` samples, as positions."""
     for degree in DEGREES:
         how: dict[str, Any] = {"memory_recipe": "pulse", "placement": "data-inner", "stack": costs.stack}
         batch = MICRO_BATCH * num_gpus

@@ -1,8 +1,8 @@
 """Models and machines as the published experiments may have had them: variants of the shipped ones.
 
-PULSE prints no layer times. Activations in single precision, products in half precision, as under autocast, are the
-base of ``costs_of``: the volumes of Table III and the largest micro-batches of section VII-C2 ask for the first, 14
-bytes per parameter (Eq. 14) and the throughputs for the second. Its V100s and NPUs may run attention unfused.
+PULSE publishes no layer times. Activations in single precision and products in half precision, as under autocast, are
+the base of ``costs_of``: the volumes of Table III and the largest micro-batches of section VII-C2 suggest the first, 14
+bytes per parameter (Eq. 14) and the throughputs the second. Its V100s and NPUs may run attention unfused.
 """
 
 from dataclasses import replace
@@ -25,14 +25,14 @@ STACK: Final = "eager-2023"
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)
 """Local batches at which layers are timed; between them times are interpolated."""
 SLOWER: Final = 4.0
-"""Memory at a quarter of its data-sheet bandwidth: the far end of a row of assumptions, measured nowhere."""
+"""Divisor of the memory bandwidth: the extreme of the assumptions, measured nowhere."""
 SINGLE: Final = "activations in single precision"
 HALF: Final = "activations in half precision"
 UNFUSED: Final = "attention unfused"
 SLOWEST: Final = f"attention unfused, memory {SLOWER:g} times slower"
 NOTHING: Final = Fusion(0.0, 0.0, 0.0, 0.0, 0.0)
 COSTS: Final = (SINGLE, HALF, "FLOP alone", UNFUSED, SLOWEST)
-"""Assumptions on what layers cost. The first is the base; the others change it."""
+"""Assumptions about the costs of layers. The first is the base; the others change it."""
 
 
 class Costs(NamedTuple):
@@ -48,13 +48,13 @@ def on_p4de(
     batch_size: int,
     **options: Any,  # noqa: ANN401  those of a workload
 ) -> Scenario:
-    """What DiffusionPipe trained where."""
+    """A scenario of DiffusionPipe's machines and stack."""
     return scenario(model, "p4de", num_gpus, batch_size, stack=STACK, **options)
 
 
 @cache
 def costs_of(name: str) -> dict[str, Costs]:
-    """A model and its stack under each assumption on what its layers cost."""
+    """A model and its stack under each assumption about the costs of its layers."""
     single, eager = model_of(name), load_stack()
     free = replace(eager, name="eager, FLOP alone", traffic=NOTHING, launches=NOTHING, cast_weights=False)
     unfused = replace(eager, name="eager, attention unfused", attention="math")
@@ -68,12 +68,12 @@ def costs_of(name: str) -> dict[str, Costs]:
 
 @cache
 def with_collectives_of(name: str, other: str) -> Cluster:
-    """A cluster whose collectives reach the shares of its bandwidths that another's reach."""
+    """A cluster with the collective efficiencies of another."""
     return replace(cluster_of(name), collectives=cluster_of(other).collectives)
 
 
 def with_all_gradients(name: str, cluster: str) -> Model:
-    """A model all of whose backbone gradients are reduced, and stepped, also those of locked layers.
+    """A model in which all parameters of backbones, also of locked layers, have gradients to reduce and step.
 
     The layers take as long as before: computing the weight gradients of locked layers is left out.
     """
@@ -96,7 +96,7 @@ def with_all_gradients(name: str, cluster: str) -> Model:
 
 
 def in_half_precision(name: str) -> Model:
-    """A model counted in single precision as it is in half: half the bytes, and no casts; its FLOP stay."""
+    """A model counted in single precision, changed to half: half the bytes, and no casts; its FLOP stay."""
     model = model_of(name)
     assert model.dtype == "float32"
 

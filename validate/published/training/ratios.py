@@ -1,4 +1,4 @@
-"""Ratios of times that papers print: frozen over trained, gradient reduction, unfilled bubbles, useful shares.
+"""Ratios of times that papers publish: frozen over trained, gradient reduction, unfilled bubbles, useful shares.
 
 Source: Tian et al., DiffusionPipe (arXiv 2405.01248), Tables 1 and 2, Fig. 4; PipeFusion (arXiv 2405.14430v1), section
 3.3.
@@ -19,17 +19,17 @@ from validate.published.training.models import on_p4de, with_all_gradients
 from validate.tables import percent
 
 CONTROLNETS: Final = ("controlnet-hint-vae", "controlnet")
-"""Both readings of what ControlNet's frozen part is, see their model files; the one of Table 1 first."""
+"""Both readings of ControlNet's frozen part (see their model files), that of Table 1 first."""
 RECIPES: Final = {"fp32": "mixed", "fp16": "mixed-fp16-gradient"}
-"""Memory recipes by the type of their gradients."""
+"""Memory recipes by the precision of their gradients."""
 LOCAL_BATCH: Final = 8
-"""Of Table 2."""
+"""The local batch of Table 2."""
 LAYERS: Final = 12
-"""Of an equal-layers backbone: a multiple of 2, 3 and 4 stages."""
+"""Layers of an equal-layers backbone: a multiple of 2, 3 and 4 stages."""
 EQUAL: Final = "equal layers"
 """Provenance of times that are all alike by assumption."""
 STEPS: Final = 50
-"""Of PipeFusion's section 3.3."""
+"""Sampling steps in PipeFusion's section 3.3."""
 
 
 def _frozen_ratio(model: str, batch: int | None) -> float:
@@ -56,10 +56,10 @@ def frozen_ratios() -> Found:
 
 
 def synchronisation_share(model: str | Model, num_gpus: int, recipe: str) -> float:
-    """Share of an iteration of data parallelism in which gradients are reduced, hidden behind nothing.
+    """Share of a data-parallel iteration in which gradients are reduced, without overlap.
 
     They are reduced in DistributedDataParallel's buckets, each a call of its own: over several nodes these take longer
-    than one call of them all, whose pieces fill the network better.
+    than one call for all gradients, whose pieces fill the network better.
     """
     point = on_p4de(model, num_gpus, LOCAL_BATCH * num_gpus, self_conditioning=0.0, memory_recipe=recipe)
     once = trained("ddp", point, overlap="none").expected
@@ -74,7 +74,7 @@ def slowness(published_share: float, simulated_share: float) -> float:
 
 @experiment
 def synchronisation_shares() -> Found:
-    """Table 2 of DiffusionPipe, with what it implies for the pace of everything else."""
+    """Table 2 of DiffusionPipe, with the slowdown of everything else that it implies."""
     cases: dict[str, tuple[str, str | Model]] = {
         "sd21": ("sd21", "sd21"),
         **{f"{name}, copy alone": ("controlnet", name) for name in CONTROLNETS},
@@ -92,9 +92,9 @@ def synchronisation_shares() -> Found:
 
 
 def frozen_share(model: str) -> float:
-    """Time of the frozen part over that of the backbone: the inverse of one of Fig. 4's 24 numbers of a model.
+    """Time of the frozen part over that of the backbone: the inverse of one of Fig. 4's 24 numbers for a model.
 
-    It is the bubble of 2 stages and 1 micro-batch over the frozen time.
+    That number is the bubble of 2 stages and 1 micro-batch over the frozen time.
     """
     rows = published("Fig. 4", model=model, quantity="bubble_over_frozen_time", num_gpus=2)
     return 1 / next(row.value for row in rows if row.note == "2 stages, 1 micro-batches")
@@ -104,7 +104,7 @@ def frozen_share(model: str) -> float:
 def unfilled_bubbles_of(share: float, stages: int, count: int) -> dict[str, float]:
     """Bubbles of 1F1B on equal layers behind a data-parallel frozen part, over the iteration and the frozen time.
 
-    ``share`` is the time of the frozen part over that of the backbone, ``count`` that of the micro-batches.
+    ``share`` is the time of the frozen part over that of the backbone, ``count`` the number of micro-batches.
     """
     batch = stages * count * LAYERS
     model = equal_layers_model(LAYERS, frozen_share=share)

@@ -1,4 +1,4 @@
-"""Throughput of training runs on real clusters: each row of ``clusters.csv``, and what the rows say of one another."""
+"""Throughput of training runs on real clusters: each row of ``clusters.csv``, and ratios between rows."""
 
 import argparse
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ REASONS: Final[dict[str, Reason]] = {
     "in view": (Standing.IN_VIEW, "in view when stacks were described"),
     "independent": (Standing.INDEPENDENT, ""),
 }
-"""What the roles of ``clusters.csv`` are worth."""
+"""The standings of the roles of ``clusters.csv``."""
 IMAGES: Final = {256: 1.126e9, 512: 1.741e9}
-"""Images of MosaicML's whole training by pixels (its README)."""
+"""Images of MosaicML's whole training by pixels of a side (its README)."""
 CACHED: Final = "MosaicML cached"
 WAN: Final[dict[str, Any]] = {
     "frozen": "cached",
@@ -33,16 +33,16 @@ WAN: Final[dict[str, Any]] = {
     "resolution": "832x480",
     "frames": 93,
 }
-"""How 37,440 tokens of Wan 2.1, 24 latent frames of 30 x 52, are trained.
+"""Options for training on 37,440 tokens of Wan 2.1, 24 latent frames of 30 x 52.
 
-The row says neither what is computed again nor the stack: blocks and eager are assumed.
+The row names neither checkpointing nor the stack: blocks and eager are assumed.
 """
 FORWARDS: Final = 3
-"""Forward passes' FLOP in an iteration, what is computed again left out: a backward counts as two. It is how the FLOP
-utilities of NeMo and Megatron count, as is generally known; the code behind the row was not read."""
+"""FLOP of an iteration over those of a forward, without recomputation: a backward counts as two. NeMo and Megatron are
+known to count so; the code behind the row was not read."""
 TERA: Final = 1e12
 MARKERS: Final = "<!-- python -m validate clusters --readme -->", "<!-- end -->"
-"""What stands before and after the tables that the command writes into a text."""
+"""Lines before and after the tables that the command writes into a text."""
 
 
 @experiment
@@ -58,7 +58,7 @@ def throughputs() -> Found:
 
 
 def run_clusters(options: argparse.Namespace) -> None:
-    """Print published beside simulated throughput, and the shares of the laws that some runs set."""
+    """Print published beside simulated throughput, and with ``--rates`` the shares of the laws that some runs set."""
     tables = [throughputs().section, scaling().section, encoders().section]
     print_sections(tables)
     if options.readme is not None:
@@ -101,7 +101,7 @@ def _published(run: ClusterRun) -> records.Published:
 
 @experiment
 def model_flops() -> Found:
-    """FLOP of the model per second and GPU, of a run that says no throughput."""
+    """FLOP of the model per second and GPU, for a run whose throughput is not published."""
     row = the_published("NeMo", quantity="model_tflops_per_gpu")
     gpus, batch = row.num_gpus or 1, row.batch_size or 1
     result = api.run(row.model, "fsdp", cluster="h100-ib", gpus=gpus, batch_size=batch, **WAN)
@@ -133,7 +133,7 @@ def scaling() -> Found:
 
 @experiment
 def encoders() -> Found:
-    """What VAE and text encoder in the loop cost MosaicML's training at 256 and then at 512 pixels on 8 GPUs."""
+    """Time of MosaicML's training, at 256 and then at 512 pixels on 8 GPUs, with the encoders online over cached."""
     row = the_published("README", quantity="time_ratio")
     runs = [run for run in read_runs() if run.name.startswith(CACHED) and run.asked["gpus"] == row.num_gpus]
     online, cached = (sum_in_order(_hours(runs, frozen)) for frozen in ("online", "cached"))

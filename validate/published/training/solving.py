@@ -1,4 +1,4 @@
-"""Solution times that the papers print, beside those of the same problems here, on one core.
+"""Solution times that the papers publish, beside those of the same problems here, on one core.
 
 They depend on the machine; no test asserts them.
 
@@ -24,14 +24,14 @@ from validate.published.training.experiment import Found, experiment
 from validate.published.training.models import CONDITIONED
 
 TIMED: Final = "timed here"
-"""Provenance of seconds that this machine takes."""
+"""Provenance of seconds measured on this machine."""
 GPUS: Final = 64
 BATCH_SIZE: Final = 2048
-"""The largest batch of the paper's single backbones on 64 GPUs; for cascades it is not printed."""
+"""The largest batch of the paper's single backbones on 64 GPUs; that of cascades is not published."""
 SHAPE: Final = {"pipeline_degree": 4, "micro_batches": 4}
 """A pipeline whose bubbles are filled: 4 stages, 4 micro-batches, as in the paper's Fig. 6."""
 PROOFS: Final = {False: "the integer programme", True: "list scheduling meets its lower bound"}
-"""What proves the wave's length, by whether a certificate may."""
+"""What proves the wave's length, by whether the lower bound may be the proof."""
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -46,10 +46,7 @@ def _trained(model: str) -> Scenario:
 
 
 def _partition_s(model: str) -> tuple[float, int]:
-    """Seconds to partition a model's backbones for every point of DiffusionPipe, and the points.
-
-    The bound of each point is computed with it.
-    """
+    """Seconds to partition a model's backbones for every point of DiffusionPipe, bounds included; and the points."""
     point = _trained(model)
     points = find_points(point, ["diffusionpipe"], {"fill": "partial"})
     strategies = [p.strategy for p in points if isinstance(p.strategy, Strategy)]

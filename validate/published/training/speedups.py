@@ -1,9 +1,8 @@
 """Throughputs that DiffusionPipe compares: section 6.1, Figs. 13, 14 and 15.
 
 The paper does not say how self-conditioning is drawn, when its data parallelism reduces gradients, or which of
-ControlNet's layers count as what; every choice is computed. It finds the throughput of cascades comparable to
-DeepSpeed-P, every backbone on its own half of the devices, and prints no number; their batch sizes are not printed
-either.
+ControlNet's layers are trained, locked or frozen; every choice is simulated. It calls the throughput of cascades
+comparable to DeepSpeed-P, each backbone on its own half of the devices, but gives neither numbers nor batch sizes.
 
 Source: Tian et al., DiffusionPipe (arXiv 2405.01248), section 6.
 """
@@ -33,10 +32,10 @@ LOCAL_BATCH: Final = 32
 
 
 class SpeedUp(NamedTuple):
-    """Best throughputs under one choice of what moves them, model and drawing of self-conditioning in words.
+    """Best results of each method under one choice, with the model and the draw of self-conditioning in words.
 
-    GPipe has 2 stages of equally many blocks and 4 micro-batches; data parallelism is given by when it reduces
-    gradients; ZeRO-3 reduces after the backward, and is None where none fits.
+    GPipe has 2 stages of equally many blocks and 4 micro-batches; ``ddp`` is by when it reduces gradients; ZeRO-3
+    reduces after the backward, and is None where no point fits.
     """
 
     model: str
@@ -57,7 +56,7 @@ class SpeedUp(NamedTuple):
 
     @property
     def cells(self) -> list[str]:
-        """The throughput, the bubble and the ratios over all others in words."""
+        """The choices, throughput and bubble ratio of DiffusionPipe, and its ratios over all others, in words."""
         others = (self.gpipe, *self.ddp.values(), self.zero3)
         ratios = ["-" if other is None else f"{self.over(other):.2f}" for other in others]
         return [self.model, self.drawn, rate(self.pipe), percent(self.pipe.bubble_ratio), *ratios]
@@ -133,7 +132,7 @@ def ratios_over(case: SpeedUp, model: str) -> Iterator[Record]:
 
 @experiment
 def ablation() -> Found:
-    """Fig. 15: what filling, and partial batches, are worth on 8 GPUs."""
+    """Fig. 15: the gain of filling, and of partial batches, on 8 GPUs."""
     cases = [(name, batch) for name in CONTROLNETS for batch in (256, 384)]
     for name, batch in (*cases, ("sd21", 256)):
         filled = by_fill(on_p4de(name, 8, batch, self_conditioning=CONDITIONED[name]))
@@ -150,7 +149,7 @@ def by_fill(point: Scenario) -> dict[str, Result]:
 
 
 def losses_unfilled(filled: dict[str, Result], batch: int, name: str) -> Iterator[Record]:
-    """Fig. 15's losses where bubbles are filled less, or not; ``name`` says what was trained."""
+    """Fig. 15's losses with less filling or none; ``name`` is the setting."""
     compared = {
         "no partial batch/diffusionpipe": ("full", "partial"),
         "no filling/diffusionpipe": ("none", "partial"),

@@ -1,10 +1,10 @@
-"""Throughputs that PULSE compares, and which pipeline degree 8 V100s want.
+"""Throughputs that PULSE compares, and the best pipeline degree on 8 V100s.
 
-The paper prints neither degrees nor micro-batches of its comparisons, nor where stages lie. The base setting takes
-what it says elsewhere: the degree that its communication volumes give away, as many micro-batches, the micro-batch
-that its volume of ZeRO-2 gives away (half-precision gradients over the samples of one device), data parallelism
-inside the nodes (section VI), blocking messages (section VII-A), baselines on blocks with
-relayed skips at PULSE's degree and micro-batch (section VII). Every other setting changes one of these.
+The paper gives neither degrees nor micro-batches of its comparisons, nor the placement of stages. The base setting is
+inferred from elsewhere in it: the degree from its communication volumes, as many micro-batches, the micro-batch from
+its volume of ZeRO-2 (half-precision gradients over the samples of one device), data parallelism inside the nodes
+(section VI), blocking messages (section VII-A), baselines on blocks with relayed skips at PULSE's degree and
+micro-batch (section VII). Every other setting changes one of these.
 
 Source: PULSE, sections VI and VII-A to VII-C2, Table III, Fig. 14, Eq. 14.
 """
@@ -36,14 +36,14 @@ PIPELINE_DEGREES: Final = {
     ("hunyuan-3b", "ascend910a-8node"): 8,
     ("sdv2-4.6b", "ascend910a-8node"): 8,
 }
-"""Of Table III's cells of PULSE that come out exactly, where they are not 4; the U-Net's are taken to be U-ViT's."""
+"""Degrees other than 4, from cells of PULSE in Table III that come out exactly; the U-Net is taken to have U-ViT's."""
 MICRO_BATCHES: Final = (64, 32, 16, 8, 4, 2, 1)
 """The powers of two of the paper's tuner (section VI), from twice the largest it names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is trained where."""
+    """A model, a cluster and a number of GPUs."""
 
     model: str
     cluster: str
@@ -51,7 +51,7 @@ class Task:
 
     @classmethod
     def of(cls, row: Published) -> "Task":
-        """What a row of the paper is about."""
+        """The task of a row of the paper."""
         assert row.num_gpus is not None
         return cls(row.model, "v100-2node" if row.machine == "v100" else row.machine, row.num_gpus)
 
@@ -60,9 +60,10 @@ class Task:
 class Setting:
     """What the paper leaves open.
 
-    ``degree`` is the devices of a pipeline, and its micro-batches; ``micro_batch`` the samples of one, and of each
-    device of data parallelism; ``placement`` says which of the two gets the faster links, ``p2p`` whether devices wait
-    for their messages, ``recipe`` which bytes gradients are reduced in, ``collectives`` whose efficiencies are taken.
+    ``degree`` is the number of positions and of micro-batches; ``micro_batch`` the samples of a micro-batch, and of
+    each data-parallel device; ``placement`` says whether pipelines or data parallelism get the faster links, ``p2p``
+    whether devices wait for their messages, ``recipe`` the memory recipe, ``collectives`` the cluster whose
+    efficiencies hold.
     """
 
     degree: int
@@ -77,7 +78,7 @@ class Setting:
         return f"P = {self.degree}, micro-batch {self.micro_batch}"
 
     def scenario(self, task: Task) -> Scenario:
-        """What a strategy is asked about."""
+        """The scenario of a task in this setting."""
         costs, gpus = costs_of(task.model)[self.costs], task.num_gpus
         cluster = with_collectives_of(task.cluster, self.collectives or task.cluster)
         how: dict[str, Any] = {
@@ -90,7 +91,7 @@ class Setting:
 
 @cache
 def run(task: Task, setting: Setting, strategy: str, partition: str | None = None) -> Result | None:
-    """What a strategy makes of a setting; None where it cannot."""
+    """The result of a strategy in a setting; None where it is infeasible."""
     asked: dict[str, Any] = {"overlap": "none"}
     if strategy not in DATA_PARALLEL:
         asked = {"pipeline_degree": setting.degree, "micro_batches": setting.degree, "p2p": setting.p2p}
@@ -103,7 +104,7 @@ def run(task: Task, setting: Setting, strategy: str, partition: str | None = Non
 
 
 def over(task: Task, setting: Setting, baseline: str) -> float | None:
-    """PULSE's throughput over a baseline's in the same setting; None where one of them cannot."""
+    """PULSE's throughput over a baseline's in the same setting; None where either is infeasible."""
     own, other = run(task, setting, "pulse"), run(task, setting, baseline)
     return None if own is None or other is None else own.samples_per_s / other.samples_per_s
 
@@ -138,13 +139,13 @@ def largest(task: Task, setting: Setting, fits: Callable[[Task, Setting], bool])
 
 
 def by_replay(task: Task, setting: Setting) -> bool:
-    """Whether PULSE fits."""
+    """Whether PULSE fits in memory by its replay."""
     result = run(task, setting, "pulse")
     return result is not None and result.fits_memory
 
 
 def by_equation(task: Task, setting: Setting) -> bool:
-    """Whether it fits by Eq. 14."""
+    """Whether PULSE fits in memory by Eq. 14."""
     point, strategy = setting.scenario(task), Pulse(setting.degree, setting.degree, p2p=setting.p2p)
     memory_bytes = point.cluster.device.memory_bytes
     return memory_bytes is not None and peak_memory_bytes(point, strategy.layout(point)) <= memory_bytes
@@ -156,7 +157,7 @@ ON_ASCEND: Final = (
     *("base", "pipelines inside the nodes", "messages overlap"),
     *("collectives as on p4de", "activations in half precision"),
 )
-"""The settings that are printed for all three models."""
+"""The settings that are shown for all three models."""
 ON_ONE_NODE: Final = ("sdv2-1.7b", "uvit-1b", "hunyuan-1.5b")
 
 
@@ -177,7 +178,7 @@ def two_nodes() -> Found:
 
 @experiment
 def eight_nodes() -> Found:
-    """Section VII-A on 64 Ascend 910A: three models, of which the paper prints the largest ratios."""
+    """Section VII-A on 64 Ascend 910A: three models, of which the paper gives the largest ratios."""
     models = dict.fromkeys(row.model for row in published("Table III"))
     tasks = [Task(model, "ascend910a-8node", 64) for model in models]
     yield ["published, the largest", "-", "-", "-", *_printed("ascend910a-8node")]
@@ -244,7 +245,7 @@ def larger_models() -> Found:
 
 @experiment
 def degrees() -> Found:
-    """Section VII-C2: the largest micro-batches and what they give, by degree."""
+    """Section VII-C2: the largest micro-batches and their throughputs, by degree."""
     for model, degree in ((model, degree) for model in ON_ONE_NODE for degree in DEGREES):
         task = Task(model, "v100-2node", 8)
         setting = largest(task, Setting(degree, 1), by_replay)

@@ -1,7 +1,7 @@
-"""Bytes per sample that PULSE prints, beside those on the simulator's wire.
+"""Bytes per sample that PULSE publishes, beside those on the simulator's wire.
 
-The paper counts some cells one way and some both, and does not print every pipeline degree; each cell is put beside
-every convention, and the nearest is named.
+The paper counts some cells in one direction and some in both, and does not give every pipeline degree; each cell is
+compared with every convention, and the nearest is named.
 
 Source: PULSE, Table III and section VII-C2; its MB is MiB.
 """
@@ -21,14 +21,14 @@ from validate.published.training.throughput import Task, base_of
 DEGREES: Final = (4, 8)
 PIPELINES: Final = ("pulse", "wave", "1f1b")
 WAYS: Final = ("forwards", "both ways")
-"""What the paper may count: what is sent forwards, gradients too."""
+"""What the paper may count: what is sent forwards, or gradients too."""
 
 
 @cache
 def volume(task: Task, strategy: str, degree: int) -> dict[str, float]:
-    """MiB that one iteration of a pipeline sends per sample, read off its replayed messages, by way.
+    """MiB that one iteration of a pipeline sends per sample in its replayed messages, by way of counting.
 
-    Forwards go hidden states, skips and what is carried with them, backwards the gradients of the first two.
+    Hidden states, skips and what is carried with them go forwards, the gradients of the first two backwards.
     """
     batch = task.num_gpus
     point = scenario(task.model, task.cluster, task.num_gpus, batch, self_conditioning=0.0)
@@ -38,7 +38,7 @@ def volume(task: Task, strategy: str, degree: int) -> dict[str, float]:
 
 
 class Reading(NamedTuple):
-    """One way to count a cell, and what comes out."""
+    """One way to count a cell, with its value in MiB per sample."""
 
     degree: int
     way: str
@@ -49,7 +49,7 @@ class Reading(NamedTuple):
 
 
 def readings(row: Published, degrees: Sequence[int] = DEGREES) -> list[Reading]:
-    """What a cell of a pipeline comes out as, counted every way."""
+    """The values of a pipeline's cell, counted every way."""
     task, strategy = Task.of(row), row.method.split()[0]
     return [Reading(degree, way, volume(task, strategy, degree)[way]) for degree in degrees for way in WAYS]
 

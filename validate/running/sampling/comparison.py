@@ -1,4 +1,4 @@
-"""The comparison: what a real run drew, sent and saw, beside what one device draws and the simulator says."""
+"""The comparison of a real run's image, messages and keys and values with those of one device and of the simulator."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -32,22 +32,22 @@ from validate.running.sampling.settings import (
 from validate.running.sampling.transformer import displaced_image, independent_image, one_device_image
 
 SAME: Final = 1e-5
-"""Largest relative difference of images that count as the same: float32, summed in another order."""
+"""Largest relative difference of images that count as equal: float32, summed in another order."""
 
 ROUNDING: Final = 1e-9
-"""Largest relative difference of bytes that are the same: the simulator adds up fractions of images."""
+"""Largest relative difference of bytes that count as equal: the simulator adds up fractions of images."""
 
 
 @dataclass(frozen=True)
 class ImageComparison:
-    """A run, what each rank ended with, and what it should have been."""
+    """A run: what each rank ended with, and what it should have ended with."""
 
     settings: Settings
     drawn: Sequence[Drawn]
 
     @property
     def image(self) -> Tensor:
-        """The image that was drawn: the last stage has it, and every rank where there are no stages."""
+        """The sampled image: the last stage has it, or every rank where there are no stages."""
         return self.drawn[-1].latents
 
     @cached_property
@@ -62,7 +62,7 @@ class ImageComparison:
 
     @cached_property
     def allowed(self) -> float:
-        """Largest difference from one device's image: with stale keys and values less than without any of others."""
+        """Largest difference allowed from one device's image: stale keys and values must do better than none at all."""
         if self.settings.exact:
             return SAME
         return relative(independent_image(self.settings), one_device_image(self.settings))
@@ -82,11 +82,11 @@ class ImageComparison:
 
     @cached_property
     def passes(self) -> Counter[tuple[int, PatchAction]]:
-        """How often each rank finished each pass."""
+        """Number of times that each rank finished each pass."""
         return Counter((rank, action) for rank, own in enumerate(self.drawn) for action in own.passes)
 
     def failures(self) -> list[str]:
-        """In words what does not hold."""
+        """The checks that fail, in words."""
         sent = self._step_failures() + self._message_failures()
         return self._image_failures() + sent + self._pass_failures() + self._age_failures()
 
@@ -110,7 +110,7 @@ class ImageComparison:
         return settings.strategy in PATCHED or _stage_of(settings, rank) == settings.grid.pipeline - 1
 
     def _message_failures(self) -> list[str]:
-        """The messages whose size is not that of the plan: within a step they may add up all the same."""
+        """The messages whose size is not that of the plan, even if the step's bytes agree."""
         wrong = Counter[str]()
         for rank, one in ((rank, sent) for rank, own in enumerate(self.drawn) for sent in own.sent):
             if abs(one.size_bytes - one.planned_bytes) > ROUNDING * one.size_bytes:
@@ -150,7 +150,7 @@ def relative(image: Tensor, reference: Tensor) -> float:
 
 
 def simulated_bytes(settings: Settings) -> list[float]:
-    """The bytes of each step: what a run of one step more sends more; latents count to the step they begin."""
+    """The bytes of each step: what a run with one more step sends more; latents count with the step that they begin."""
     totals = [0.0]
     for steps in range(1, settings.steps + 1):
         parameters = dict(settings.parameters)
@@ -184,7 +184,7 @@ def _expected_passes(settings: Settings) -> list[tuple[int, PatchAction]]:
 
 
 def _expected_reads(settings: Settings) -> int:
-    """How often a pass reads the kept keys and values of a layer: each pass those of its layers."""
+    """Number of reads of kept keys and values in a run: each pass reads those of its layers."""
     stages = settings.plan.stages
     layers = [stage.last_layer - stage.first_layer + 1 for stage in stages]
     assert sum(layers) == LAYERS, layers
@@ -192,10 +192,10 @@ def _expected_reads(settings: Settings) -> int:
 
 
 def _expected_ages(settings: Settings, seen: Seen) -> tuple[int, ...]:
-    """How old the keys and values of each patch should be.
+    """The age that the keys and values of each patch should have, in steps.
 
-    In a displaced step of a pipeline patches up to the own are of this step, those after it of the one before; of
-    DistriFusion only the own is of this step.
+    In a displaced step of a pipeline patches up to the own are of this step, later ones of the step before; in
+    DistriFusion only the own patch is of this step.
     """
     patches = range(settings.num_patches)
     if seen.step < settings.warmup_steps:
@@ -235,9 +235,9 @@ def report_sample(settings: Settings) -> None:
 
 
 def said(comparison: ImageComparison) -> Iterator[str]:
-    """Lines that say how far the image is from those of one process, what each step sent, and how old what it saw was.
+    """Lines on how the image differs from those of one process, the bytes of each step, and the age of keys and values.
 
-    Bytes are counted from the tensors of the passes; latents count to the step they begin.
+    Bytes are counted from the tensors of the passes; latents count with the step that they begin.
     """
     settings = comparison.settings
     given = "".join(f", {name} {value}" for name, value in settings.parameters)
@@ -255,7 +255,7 @@ def said(comparison: ImageComparison) -> Iterator[str]:
 
 
 def _age_lines(comparison: ImageComparison) -> Iterator[str]:
-    """Lines that say of each patch of a displaced step how many steps old the keys and values were that it saw."""
+    """Lines on the age in steps of the keys and values that each patch of a displaced step saw."""
     seen = [seen for own in comparison.drawn for seen in own.seen]
     displaced = [one for one in seen if one.step >= comparison.settings.warmup_steps]
     for patch, ages in sorted({(one.patch, one.ages) for one in displaced}):

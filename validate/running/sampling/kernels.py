@@ -1,8 +1,8 @@
 """Kernels of a sampler: one device's passes, advanced as the ops, messages and collectives of a plan let them.
 
 A pass goes on until it offers something or needs something, so that an op need not know where in it work was done. In
-a pipeline the plan lets each kind of exchange stand for as many calls as its stage has layers. Layers need one after
-the other, so then the exchanges of a whole pass are made one by one where the first of them starts.
+a pipeline one exchange of the plan stands for as many calls as its stage has layers. Layers run one after the other, so
+all these calls of a pass are made where the first exchange starts.
 """
 
 from collections import defaultdict, deque
@@ -28,9 +28,9 @@ FIRST_TAG: Final = 1 << 20  # tags from here on are those of exchanges
 
 @dataclass(slots=True)
 class Sent:
-    """What one rank sent in one message of a plan, or as its part of a collective, in bytes.
+    """Bytes that one rank sent in one message of a plan, or as its part of a collective, in a denoising step.
 
-    It counts to a denoising step; ``planned_bytes`` is what the plan says, in the precision of the run.
+    ``planned_bytes`` are those of the plan, in the precision of the run.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class Sent:
 
     @classmethod
     def of(cls, collective: Collective, step: int) -> "Sent":
-        """What a member of a collective is to send, of which nothing is sent yet."""
+        """The part of a collective that a member is to send, of which nothing is sent yet."""
         operation, size = collective.operation, len(collective.devices)
         return cls(operation, step, WIDENING * sent_bytes(operation, collective.size_bytes, size))
 
@@ -51,10 +51,10 @@ Pending = Callable[[], list[Tensor]]  # an exchange under way; when called, it w
 def _start_exchange(
     collective: Collective, rank: int, parts: Sequence[Tensor], sent: Sent, tag: int
 ) -> Pending:
-    """Start what a collective does; ``all_gather`` and ``all_to_all`` bring one tensor of each member, all else one.
+    """Start a collective; ``all_gather`` and ``all_to_all`` bring one tensor of each member, all others one tensor.
 
-    ``all_to_all`` takes one part for each member, any other one. What is sent is added to ``sent``; messages take
-    ``tag`` and the one after it, the same on all members.
+    ``all_to_all`` takes one part for each member, all others one part. The bytes are added to ``sent``; messages take
+    ``tag`` and the next tag, the same on all members.
     """
     operation, members = collective.operation, collective.devices
     size, place = len(members), members.index(rank)
@@ -84,7 +84,7 @@ def _to_all(members: Sequence[int], rank: int, parts: Sequence[Tensor], sent: Se
 
 
 def _sum(members: Sequence[int], rank: int, tensor: Tensor, sent: Sent, tag: int) -> Pending:
-    """Let each member sum its share of all, and gather the shares; the second half runs when it is waited for."""
+    """Let each member sum its share of all tensors, then gather the shares; the gather runs when it is waited for."""
     size = len(members)
     if tensor.numel() % size:
         raise ValueError(f"{tensor.numel()} numbers are no multiple of {size} members")
@@ -117,12 +117,12 @@ def _messages(outgoing: Mapping[int, Tensor], sources: Sequence[int], sent: Sent
 
 
 class PlanMismatchError(DiffusimError):
-    """The plan lets a rank do something else than its pass does next, or does not bring what it needs."""
+    """The plan lets a rank do something else than its pass does next, or does not bring what the pass needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What one rank ended with: the image as far as it has it, what it sent and finished, and the ages that it saw."""
+    """The end of one rank: the image as far as it has it, what it sent and finished, and the ages that it saw."""
 
     latents: Tensor
     sent: list[Sent]
@@ -131,7 +131,7 @@ class Drawn:
 
 
 class SamplerKernels(Kernels):
-    """Draws one device's part of an image."""
+    """Samples one device's part of an image."""
 
     sleeping = False
 
@@ -167,7 +167,7 @@ class SamplerKernels(Kernels):
         return self._member.latents.new_empty(shape)
 
     def pack(self, tensor: int) -> Tensor:
-        """What a tensor's message brings: what the pass offers next."""
+        """The payload of a tensor's message: what the pass offers next."""
         planned = self._plan.tensors[tensor]
         assert self._action is not None
         offer = self._hand_over(self._action, f"send {planned.role}")
@@ -181,7 +181,7 @@ class SamplerKernels(Kernels):
         self._inbox[self._plan.tensors[tensor].role].append([payload])
 
     def start(self, collective: int, index: int) -> None:
-        """Start an exchange with what the pass offers; or make all exchanges of a pass through several layers."""
+        """Start an exchange with what the pass offers, or make all exchanges of a pass through several layers."""
         action = self._ops[min(index, len(self._ops) - 1)].action
         assert isinstance(action, PatchAction)
         layers, bundle = self._bundles.get(collective, (1, ()))
@@ -220,7 +220,7 @@ class SamplerKernels(Kernels):
         return Drawn(self._member.latents, self._sent, self._passes, self._member.seen)
 
     def _go_on(self, action: PatchAction, asked: str) -> None:
-        """Go on with a pass up to what it offers, or needs and has not got; begin it where the last one has ended."""
+        """Advance a pass, begun if the last one has ended, until it offers something or needs what has not arrived."""
         self._feed()
         if action != self._action:
             if self._step is not None:

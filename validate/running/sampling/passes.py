@@ -1,4 +1,4 @@
-"""Passes: what one rank of a sampler computes, cut where it hands something to others or needs something of them.
+"""Passes: what one rank of a sampler computes, interrupted where it sends something or needs something.
 
 The pass of a patch is a generator. It offers what the plan lets the device send next (``Offer``), or says what it
 needs before it can go on (``Need``) and gets that sent in.
@@ -20,9 +20,9 @@ NEVER = -1
 
 
 class KeysValues:
-    """The buffer of one layer.
+    """The keys and values of one layer.
 
-    With a wrong version planted, tokens of others are those that lay there before the last write, if any.
+    With a wrong version planted, tokens of others are those from before the last write, if any.
     """
 
     def __init__(self, batch: int, width: int, *, wrong_version: bool = False) -> None:
@@ -70,7 +70,7 @@ Computed = Generator[Offer | Need, list[Tensor], Tensor]  # a part of a pass, an
 
 
 class Seen(NamedTuple):
-    """What attention of one pass saw in one layer: for each patch of the image how many steps ago it was computed."""
+    """Age of what attention of one pass saw in one layer: for each patch of the image, steps since it was computed."""
 
     step: int
     patch: int
@@ -98,11 +98,11 @@ class Member(ABC):
         """The pass of a patch."""
 
     def arriving(self, role: str, action: PatchAction) -> tuple[int, ...] | None:
-        """Shape of what a pass of this rank gets in a message; nothing but the model decides it."""
+        """Shape of what a pass of this rank gets in a message; it follows from the model alone."""
         return None
 
     def block(self, layer: int, step: int) -> tuple[transformer.PatchBlock, transformer.Modulation]:
-        """A block, and what timestep and prompt do to it."""
+        """A block, and its modulation by timestep and prompt."""
         block, condition = self.model.block(layer), self.model.condition(self.scheduler.time(step))
         return block, block.modulate(condition[self.prompts()])
 
@@ -111,7 +111,7 @@ class Member(ABC):
         return slice(0, self.batch)
 
     def attended(self, action: PatchAction, layer: int, tokens: Tensor, own: Tensor) -> Tensor:
-        """Keys and values of some tokens in a layer; how old they are is noted."""
+        """Keys and values of some tokens in a layer; their ages are noted."""
         both, steps = self.kept[layer].read(tokens, own)
         ages, patches = action.step - steps, self._patch_of[tokens]
         found = [set(ages[patches == patch].tolist()) for patch in range(self.settings.num_patches)]
@@ -120,7 +120,7 @@ class Member(ABC):
         return both
 
     def move(self, tokens: Tensor, predicted: Tensor, step: int) -> None:
-        """Let some tokens of the latents take a step."""
+        """Move some tokens of the latents by a step."""
         self.latents[:, tokens] = self.scheduler.move(self.latents[:, tokens], predicted, step)
 
 
@@ -351,6 +351,6 @@ class PatchMember(Member):
 
 
 def make_member(settings: Settings, rank: int) -> Member:
-    """What a rank of a sampler is."""
+    """The member that a rank of a sampler is."""
     kind = PatchMember if settings.strategy in PATCHED else GridMember
     return kind(settings, rank)

@@ -1,8 +1,7 @@
 """Settings: which sampler runs on how many ranks, and the plan that follows from them, with the fault that is planted.
 
-The model is ``profiles.architectures.synthetic.equal_blocks_transformer``, whose sizes
-``validate.running.sampling.transformer`` has as well: what a plan lets its devices send is what the ranks of a
-real run have to send.
+The model is ``profiles.architectures.synthetic.equal_blocks_transformer`` with the sizes of
+``validate.running.sampling.transformer``: the ranks of a real run must send what the plan lets its devices send.
 """
 
 from dataclasses import dataclass, replace
@@ -97,7 +96,7 @@ class Settings:
 
     @cached_property
     def grid(self) -> Grid:
-        """How the ranks are divided; patches that gather stand in a ring."""
+        """The grid of the ranks; patches that gather form a ring."""
         if isinstance(self.sampler, Attention2D):
             of = self.sampler
             return Grid(ulysses=of.ulysses_degree, rows=of.rows, columns=of.columns)
@@ -109,7 +108,7 @@ class Settings:
 
     @property
     def warmup_steps(self) -> int:
-        """Synchronous steps that a run begins with: all of them, where the sampler knows no others."""
+        """Synchronous steps with which a run begins: all of them if the sampler has no displaced ones."""
         displaced = self.strategy in PATCHED or self.grid.pipeline > 1
         return int(getattr(self.sampler, "warmup_steps", self.steps)) if displaced else self.steps
 
@@ -141,12 +140,12 @@ WRONG: Final = 1.5  # a wrong size over the right one
 
 
 def stated_plan(settings: Settings) -> Plan:
-    """The plan that the simulator judges: its first message has the wrong size, if that is asked for."""
+    """The plan that is simulated: its first message has the wrong size, if that fault is planted."""
     return _with_wrong_size(settings.plan) if settings.fault == WRONG_SIZE else settings.plan
 
 
 def _with_wrong_size(plan: Plan) -> Plan:
-    """A plan that says half as much again of the first message between devices, or else the first collective."""
+    """A plan in which the first message between devices, or else the first collective, is half as large again."""
     moved = [transfer.tensor for transfer in wire(plan).transfers if transfer is not None]
     if moved:
         tensors = list(plan.tensors)

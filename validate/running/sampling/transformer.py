@@ -1,10 +1,10 @@
-"""A small diffusion transformer, whose blocks can be computed in parts, its scheduler, and what one process draws.
+"""A small diffusion transformer, whose blocks can be computed in parts, its scheduler, and the images of one process.
 
 A DiT (Peebles and Xie, 2023): timestep and prompt modulate every block. Weights follow from a seed, the same in every
 process. Images are latents of 4 channels, held as tokens of 2 x 2 pixels; a row of tokens is what patches divide.
 
-The images of one process, of displaced and of independent patches, one after another, know nothing of plans: a few
-lines say what keys and values a patch sees.
+The images of one process, also of displaced and of independent patches in turn, are computed without plans: a few
+lines say which keys and values a patch sees.
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ WIDER: Final = 4  # inner width of the feed-forward over the outer
 TRAINING_STEPS: Final = 1000
 GUIDANCE_SCALE: Final = 2.0
 SHARPNESS: Final = 2.0
-"""Of queries: with random weights all tokens would be attended to alike, and stale ones would not matter."""
+"""Factor on queries: with random weights attention would be uniform, and stale tokens would not matter."""
 
 
 class Modulation(NamedTuple):
-    """What timestep and prompt do to a block, each (batch, 1, hidden)."""
+    """Modulation of a block by timestep and prompt, each of shape (batch, 1, hidden)."""
 
     shift: Tensor
     scale: Tensor
@@ -62,7 +62,7 @@ class PatchBlock(nn.Module):
         return torch.einsum("btc,ndc->nbtd", normed, weight) + bias[:, None, None]
 
     def mix(self, attended: Tensor, part: slice = slice(None)) -> Tensor:
-        """What the output matrix makes of attention, without its bias: parts add up."""
+        """The output projection of attention, without its bias: parts add up."""
         return attended @ self.out.weight[:, part].T
 
     def add_mixed(self, hidden: Tensor, mixed: Tensor, by: Modulation) -> Tensor:
@@ -70,7 +70,7 @@ class PatchBlock(nn.Module):
         return hidden + by.gate * (mixed + self.out.bias)
 
     def feed(self, hidden: Tensor, by: Modulation, part: slice = slice(None)) -> Tensor:
-        """What the feed-forward makes of the hidden state, without its last bias: parts add up."""
+        """The feed-forward of the hidden state, without its last bias: parts add up."""
         normed = layer_norm(hidden, (HIDDEN,)) * (1 + by.inner_scale) + by.inner_shift
         inner = gelu(normed @ self.up.weight[part].T + self.up.bias[part])
         return inner @ self.down.weight[:, part].T
@@ -122,7 +122,7 @@ class Blockwise:
         return (self._sum / self._weight).transpose(1, 2).flatten(2)
 
     def log_sums(self) -> Tensor:
-        """The logarithm of what it weighs in each head: (batch, tokens, heads), of twice the outputs' precision."""
+        """The log-sum-exp of each head, shape (batch, tokens, heads), in twice the outputs' precision."""
         return (self._most + self._weight.log()).squeeze(-1).transpose(1, 2).double()
 
 
@@ -235,7 +235,7 @@ Kept = list[Tensor]  # for each layer keys and values of all tokens, (2, batch, 
 
 
 def one_device_image(settings: Settings) -> Tensor:
-    """What one device draws: every step synchronous."""
+    """The image of one device: every step synchronous."""
     return _one_device_image(settings.steps, settings.guidance, settings.skips)
 
 
@@ -245,17 +245,17 @@ def _one_device_image(steps: int, guidance: str, skips: bool) -> Tensor:
 
 
 def displaced_image(settings: Settings) -> Tensor:
-    """What displaced patches draw: in a pipeline they see those before them fresh, else all others stale."""
+    """The image of displaced patches: in a pipeline they see those before them fresh, else all others stale."""
     return one_device_image(settings) if settings.exact else _draw(settings, settings.warmup_steps)
 
 
 def independent_image(settings: Settings) -> Tensor:
-    """What patches draw that never see one another."""
+    """The image of patches that never see one another."""
     return _draw(settings, 0)
 
 
 def _draw(settings: Settings, synchronous_steps: int) -> Tensor:
-    """Draw on one thread: the tensors are small, and threads that wait for one another take longer."""
+    """An image sampled on one thread, as the tensors are small and threads that wait for one another take longer."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,7 +1,7 @@
 """Attention over tokens that lie on several ranks, as training needs it: Ulysses and a ring, forwards and backwards.
 
-The ring is torch's own (``context_parallel``). Its context manager serves the three fused kernels of GPUs alone and
-leaves a CPU's be, so that each rank would attend to its own tokens; the functions behind it take any kernel.
+The ring is torch's own (``context_parallel``). Its context manager knows only the three fused kernels of GPUs, so that
+on a CPU each rank would attend to its own tokens alone; the functions behind it take any kernel.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +15,7 @@ from torch import distributed as dist
 KERNEL: Final = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 BACKWARD: Final = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 TOKENS: Final = 2
-"""Dimension of the tokens in what a kernel takes: (samples, heads, tokens, channels)."""
+"""Dimension of the tokens in a kernel's arguments: (samples, heads, tokens, channels)."""
 
 
 def _exchange(values: Tensor, group: dist.ProcessGroup, divided: int, joined: int) -> Tensor:

@@ -1,10 +1,10 @@
 """Blocks: a small real model with the structure of a model folder, one torch module for each of its layers.
 
-What is kept of the folder: components, layers, skips, which layers read what, what is locked or frozen, and of each
-layer the kind (convolutions, attention, or neither) and its work relative to the others. What is not: sizes. Every
-layer hands on images of one size, so that any layer can be a cut. Numbers are few, and float64, to compare gradients.
+Kept of the folder are components, layers, skips, which layers read what, what is locked or frozen, and of each layer
+its kind (convolutions, attention, or neither) and its relative work; sizes are not. Every layer outputs images of one
+size, so that a cut can be after any layer. Tensors are small, and float64, to compare gradients.
 
-One process that trains it says what the gradients must be.
+The gradients of one process that trains it are the reference.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ class Attention(nn.Module):
         self.project = nn.Conv2d(WIDTH, 3 * WIDTH, 1)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """The image, with what its positions see of one another."""
+        """The image plus the attention of its positions."""
         parts = self.project(hidden).flatten(2).transpose(1, 2).chunk(3, dim=-1)
         seen = nn.functional.scaled_dot_product_attention(*parts)
         return hidden + seen.transpose(1, 2).reshape(hidden.shape)

@@ -1,4 +1,4 @@
-"""FSDP2 beside its plan: torch shards a small transformer on real ranks, and what they do is held against the plan.
+"""FSDP2 beside its plan: torch shards a small transformer on real ranks, and what they do is compared with the plan.
 
 ``torch.distributed.fsdp.fully_shard`` is applied block by block, after ``parallelize_module`` where tensors are divided
 too; tokens that lie on several ranks are attended to by Ulysses or torch's ring. All collectives are noted where torch
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 GRADIENT_BYTES: Final = 4
-"""Of a parameter's gradient in the plan, whatever the precision."""
+"""Bytes of a parameter's gradient in the plan, whatever the precision."""
 OPERATIONS: Final = {
     "_allgather_base_": "all_gather", "all_gather_into_tensor": "all_gather",
     "_reduce_scatter_base_": "reduce_scatter", "reduce_scatter_tensor": "reduce_scatter",
@@ -64,7 +64,7 @@ Calls = list[tuple[str, int]]
 
 
 class Precision(NamedTuple):
-    """What ranks compute in: the model's and the recipe's of the plan, its bytes over theirs, and what they round."""
+    """A precision: that of the plan's model and recipe, the plan's bytes over the ranks', and the rounding allowed."""
 
     dtype: str
     recipe: str
@@ -80,7 +80,7 @@ PRECISIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ShardedTraining:
-    """What is trained: a strategy, on ranks and samples, with blocks checkpointed or not, in one of ``PRECISIONS``."""
+    """A strategy on ranks and samples, with blocks checkpointed or not, in one of ``PRECISIONS``."""
 
     strategy: FSDP
     num_ranks: int
@@ -90,7 +90,7 @@ class ShardedTraining:
 
 
 class Found(NamedTuple):
-    """What one rank found: its exchanges by stream, the parameters it owns, and how far its gradients are off."""
+    """The records of one rank: its exchanges by stream, the parameters it owns, and the error of its gradients."""
 
     calls: Mapping[int, Calls]
     owned: int
@@ -173,7 +173,7 @@ def _carry_out(asked: ShardedTraining) -> Found:
 
 @cache
 def _mesh(*degrees: int) -> "DeviceMesh":
-    """The ranks by axes; one for all that ask alike, for DTensor takes equal meshes for one another."""
+    """The ranks by axes; one mesh for equal degrees, as DTensor confuses equal meshes."""
     from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415  takes a while
 
     return init_device_mesh("cpu", degrees, mesh_dim_names=("replicas", "shards", "tensors"))
@@ -281,15 +281,15 @@ def _name_of(given: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the ranks did, held against the plan.
+    """What the ranks did, compared with the plan.
 
     Attributes:
         calls: exchanges of the plan by stream.
         different: ranks whose exchanges differ.
-        owned: parameters of each rank, as torch has them.
-        planned: as the plan has them.
+        owned: parameters of each rank in torch.
+        planned: parameters of each rank in the plan.
         gradient_error: of the worst rank.
-        rounding: how large it may be.
+        rounding: the largest ``gradient_error`` allowed.
     """
 
     calls: Mapping[int, Calls]
@@ -301,7 +301,7 @@ class Held:
 
     @property
     def wrong(self) -> list[str]:
-        """What does not hold, in words."""
+        """The checks that fail, in words."""
         found = [f"ranks {self.different} exchange something else"] if self.different else []
         if set(self.owned) != {self.planned}:
             found.append(f"ranks own {self.owned} parameters, the plan says {self.planned:g}")
@@ -311,7 +311,7 @@ class Held:
 
 
 def hold(asked: ShardedTraining, found: Sequence[Found]) -> Held:
-    """What ranks did, held against the plan of what was asked."""
+    """What ranks did, compared with the plan of what was asked."""
     planned, precision = planned_calls(asked), PRECISIONS[asked.precision]
     different = tuple(rank for rank, own in enumerate(found) if own.calls != planned)
     summed = next(of.size_bytes for of in plan_of(asked).resident[0] if of.name == "gradients")
@@ -321,7 +321,7 @@ def hold(asked: ShardedTraining, found: Sequence[Found]) -> Held:
 
 
 def check(asked: Sequence[ShardedTraining]) -> list[Held]:
-    """Carry out what is asked on ranks started for it, as many of each, and hold it against the plans."""
+    """Runs of what is asked, on ranks started for it, compared with their plans; all need equally many ranks."""
     for own in asked:
         plan_of(own)
     (ranks,) = {own.num_ranks for own in asked}
@@ -330,7 +330,7 @@ def check(asked: Sequence[ShardedTraining]) -> list[Held]:
 
 
 def result(asked: ShardedTraining) -> dict[str, Any]:
-    """What was held against what, under public keys: in every precision, exchanges and bytes as in the plan of half.
+    """The comparison under public keys: in every precision, with exchanges and bytes as in the plan of half precision.
 
     Raises:
         DiffusimError: something differs.

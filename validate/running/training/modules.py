@@ -1,8 +1,8 @@
 """Modules: kernels that train a small real model, stage by stage, as the plan says.
 
 What crosses a cut is the hidden state with every live skip, or, where the plan keeps skips local, the hidden state
-alone and each skip from the stage that makes it to the stage that takes it. Frozen outputs that nobody delivered are
-not a number, and so is every gradient that comes of them.
+alone and each skip from the stage that makes it to the stage that takes it. Frozen outputs that were not delivered are
+NaN, and so is every gradient that follows from them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from validate.running.training.samples import Span, Training
 
 
 def views(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """The parts of something flat that stand for each parameter; what is left over stands for none."""
+    """The parts of a flat tensor that stand for each parameter; the rest is padding."""
     sizes = [parameter.numel() for parameter in parameters]
     parts = torch.split(flat[: sum(sizes)], sizes)
     return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]
@@ -72,12 +72,12 @@ class Shards:
         weights[own] = kept
 
     def gather(self, stage: int, group: dist.ProcessGroup) -> None:
-        """Get the weights that other ranks own."""
+        """Gather the weights that other ranks own."""
         weights = self._weights[stage]
         dist.all_gather_single(weights, weights[self._own[stage]].clone(), group=group)
 
     def set_aside(self, stage: int, op: int) -> None:
-        """Keep the gradients of one backward apart: the next one may begin while they are still scattered."""
+        """Keep the gradients of one backward apart: the next one may begin while they are still being scattered."""
         self._aside[stage, op] = self._gradients[stage].clone()
         self._gradients[stage].zero_()
 
@@ -88,7 +88,7 @@ class Shards:
         self._sums[stage] += received
 
     def step(self, stage: int) -> None:
-        """Step the optimizer on what the rank owns; all else is out of date."""
+        """Step the optimizer on the weights that the rank owns; all others are then out of date."""
         self._weights[stage][self._own[stage]].sub_(self._sums[stage], alpha=LEARNING_RATE)
         self.free(stage)
 
@@ -159,7 +159,7 @@ class ModuleKernels(Kernels):
         return flat
 
     def begin(self, iteration: int) -> None:
-        """Load the batch; frozen work may be of the one after it, and its outputs be there from the one before."""
+        """Load the batch; frozen work may be of the next one, and this one's outputs be left from the one before."""
         self._values.clear()
         for flat in self._flat.values():
             flat.zero_()
@@ -183,7 +183,7 @@ class ModuleKernels(Kernels):
         return inputs[self._own], targets[self._own]
 
     def _prepared(self, iteration: int) -> dict[int, Tensor]:
-        """Frozen outputs of an iteration that none prepared."""
+        """Frozen outputs of an iteration for which no earlier one computed them."""
         fresh = Layers(self._training.model, {})
         everyone = frozen_outputs(fresh, iteration, self._training.batch_size)
         return {component: values[self._own] for component, values in everyone.items()}
@@ -236,7 +236,7 @@ class ModuleKernels(Kernels):
         return Batch(inputs[rows], targets[rows], context, self._training.batch_size)
 
     def _frozen_rows(self, tensor: int) -> Tensor | None:
-        """Where a frozen tensor lies; None for any other."""
+        """The rows that a frozen tensor holds; None for any other tensor."""
         if tensor not in self._samples.tensors:
             return None
         _, component, layer, _ = self._plan.tensors[tensor]
@@ -275,7 +275,7 @@ class ModuleKernels(Kernels):
                 dist.all_reduce(self._flat[stage], group=group)
 
     def _ready(self, collective: int) -> list[tuple[int, int]]:
-        """Stages whose gradients are all there, and their ops: no later collective takes a bucket of one."""
+        """Stages whose gradients are complete, and their ops: no later collective takes a bucket of them."""
         tensors, later = self._plan.tensors, self._plan.collectives[collective + 1 :]
         following = {self._wiring.writers[tensor] for other in later for tensor in other.reads}
         found = {tensors[t].stage: self._wiring.writers[t] for t in self._plan.collectives[collective].reads}

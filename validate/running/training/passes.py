@@ -26,7 +26,7 @@ def stage_ranges(plan: Plan, device: int) -> dict[int, tuple[int, range]]:
 
 
 class Crossing:
-    """What crosses the cuts of a plan: skips with the hidden state or, where they are kept local, on their own."""
+    """What crosses the cuts of a plan: skips with the hidden state or, where they stay local, on their own."""
 
     def __init__(self, model: Model, plan: Plan) -> None:
         self._model, self._stages = model, plan.stages
@@ -70,7 +70,7 @@ class Crossing:
         return [target for source, target in self._pairs if source == stage]
 
     def count(self, tensor: Planned) -> int:
-        """How many hidden states of a micro-batch a tensor holds."""
+        """Number of hidden states of a micro-batch that a tensor holds."""
         role = tensor.role.removeprefix("extra ")
         if role == "hidden":
             return 1 + len(self.relayed(tensor.stage))
@@ -89,7 +89,7 @@ Values = dict[Name, list[Tensor]]
 
 
 class Batch(NamedTuple):
-    """What a micro-batch of a backbone is trained on: samples, frozen outputs, and how many there are in all."""
+    """The inputs of a backbone's micro-batch: samples, frozen outputs, and the number of samples in all."""
 
     inputs: Tensor
     targets: Tensor
@@ -112,7 +112,7 @@ class Passes:
         self._saved: dict[tuple[int, int], list[_Saved]] = {}
 
     def run(self, action: StageAction, read: Values, batch: Callable[[], Batch]) -> Values:
-        """Run a stage forwards or backwards on what it reads; what it writes. Forwards alone ask for their batch."""
+        """What a stage writes, run forwards or backwards on what it reads; only forwards ask for their batch."""
         if action.kind == BACKWARD:
             return self.backward(action, read)
         if action.kind == BACKWARD_INPUT:
@@ -123,7 +123,7 @@ class Passes:
         return self.forward(action, read, batch())
 
     def forward(self, action: StageAction, read: Values, batch: Batch) -> Values:
-        """Run a stage forwards, once more in vain for self-conditioning; return what it writes."""
+        """What a stage writes, run forwards; for self-conditioning it runs once more, without use of the output."""
         extra = action.kind == EXTRA_FORWARD
         with torch.set_grad_enabled(not extra):
             leaves = {name: _leaves(values, extra) for name, values in read.items()}
@@ -165,7 +165,7 @@ class Passes:
         return self._written(saved, action.stage, [leaf.grad for leaf in _all(saved.leaves)])
 
     def backward_input(self, action: StageAction, read: Values) -> Values:
-        """Find the gradients of what a stage took; those of its weights wait."""
+        """The gradients of what a stage took; those of its weights come later."""
         saved = self._saved[action[::2]][-1]
         saved.gradients = self._given(saved, action.stage, read)
         leaves = _all(saved.leaves)
@@ -176,7 +176,7 @@ class Passes:
         return self._written(saved, action.stage, found)
 
     def backward_weight(self, action: StageAction) -> None:
-        """Find the gradients of a stage's weights; what lies between is computed once more."""
+        """Add the gradients of a stage's weights; what lies between is computed once more."""
         outputs, gradients = self._saved[action[::2]].pop().gradients
         parameters = self._layers.parameters(*self._ranges[action.stage])
         if parameters:

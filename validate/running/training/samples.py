@@ -1,7 +1,7 @@
 """Samples: what is trained, and on which samples the frozen ops of a plan run.
 
-A plan says how many samples frozen ops take; which they are follows from the order in which they are laid out, so it is
-laid out once more.
+A plan says how many samples frozen ops take; which ones follows from the order in which they are handed out, so they
+are handed out once more.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class FrozenSamples(NamedTuple):
     tensors: dict[int, Span]
 
     def of_replica(self, replica: int, replicas: int) -> "FrozenSamples":
-        """The same in samples of one replica of a position, which takes every so many-th of the group."""
+        """The same in samples of one replica of a position, which takes every ``replicas``-th of the group."""
 
         def own(span: Span) -> Span:
             start, end = (-(-(edge - replica) // replicas) for edge in span)
@@ -35,7 +35,7 @@ class FrozenSamples(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What is trained: a small model of a structure, on samples of all ranks, and of a micro-batch on one rank."""
+    """A small model of a structure, with the samples of all ranks, and of a micro-batch on one rank."""
 
     model: Model
     batch_size: int
@@ -59,7 +59,7 @@ class _Ledger:
 
 
 def frozen_samples(plan: Plan, scenario: Scenario, micro_batch: int) -> FrozenSamples:
-    """Where the samples of the frozen work of a plan are, ``micro_batch`` samples of the group at a time."""
+    """The samples of the frozen work of a plan, where a micro-batch has ``micro_batch`` samples of the group."""
     placement = plan.placement
     group_batch = scenario.workload.batch_size // placement.num_groups
     ledger = _Ledger()

@@ -1,4 +1,4 @@
-"""Scenarios of a run: from a question to a plan for this model, these times and these links, and to a job."""
+"""Scenarios of a run: from a question to its plan, with the model's times and the emulated links, and to a job."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,15 +18,15 @@ from validate.running.links import DEVICE, emulated_cluster
 from validate.running.training.samples import Training, frozen_samples
 
 ESTIMATED_ON: Final = "p4de"
-"""Where nothing is measured, sleeping kernels take times in proportion to those estimated for its devices."""
+"""The cluster for whose devices times are estimated where none are measured; kernels sleep in proportion to them."""
 
 SLEEP_S: Final = 0.025
-"""A forward of a kernel that sleeps, in the mean over stages: long beside what a message and Python take (1 ms)."""
+"""Mean seconds of a stage's forward where kernels sleep: long beside a message and Python (1 ms)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be run: a strategy on ranks and samples in all, every message taking ``link_s``."""
+    """What is to be run: a strategy, its ranks and samples in all, and the ``link_s`` seconds of every message."""
 
     strategy: str
     parameters: Mapping[str, Any]
@@ -50,7 +50,7 @@ def scenario_of(question: Question, model: Model) -> Scenario:
 
 
 def plan_of(question: Question, scenario: Scenario) -> Plan:
-    """The plan that a strategy makes of a scenario, as good as it gets."""
+    """The plan of a strategy in a scenario, the best of its refinements."""
     strategy = make_strategy(question.strategy, question.parameters)
     if len(jobs(strategy, scenario)) > 1:
         raise InputError("backbones side by side have no plan in common: run each on ranks of its own")
@@ -58,9 +58,9 @@ def plan_of(question: Question, scenario: Scenario) -> Plan:
 
 
 def _timed_model(model: Model, batch: int, forward_s: float) -> Model:
-    """A model with times on the ranks: the first backbone's forward of a batch takes so long, all else in proportion.
+    """A model with times on the ranks: the first backbone's forward of a batch takes ``forward_s``.
 
-    In proportion to times on the ranks where it has them, else to those estimated for a ``p4de``.
+    All else is in proportion to its times on the ranks if it has any, else to those estimated for a ``p4de``.
     """
     measured = all(dict(component.times).get(DEVICE) for component in model.components)
     device = (emulated_cluster(0.0) if measured else load_cluster(ESTIMATED_ON)).device
@@ -79,7 +79,7 @@ def _timed_model(model: Model, batch: int, forward_s: float) -> Model:
 def prepare(question: Question, mode: str, model: Model, iterations: int, warm_up: int = 2) -> Job:
     """The job of a question in one of its modes; a real run trains a small model of the model's structure.
 
-    Its plan is made as if it slept: which times it is then simulated with, the mode says.
+    Its plan has sleeping times; the mode says with which times it is then simulated.
     """
     model, batch = model.for_task("train"), _micro_batch_of(question)
     degree = question.parameters.get("pipeline_degree", 1)
@@ -94,7 +94,7 @@ def prepare(question: Question, mode: str, model: Model, iterations: int, warm_u
 
 
 def _micro_batch_of(question: Question) -> int:
-    """The samples of a micro-batch on one rank; of what does not divide the plan will complain."""
+    """The samples of a micro-batch on one rank; the plan refuses what does not divide."""
     strategy = make_strategy(question.strategy, question.parameters)
     degree, count = getattr(strategy, "pipeline_degree", 1), getattr(strategy, "micro_batches", 1)
     return max(1, question.batch_size * degree // (question.num_gpus * count))

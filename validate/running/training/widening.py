@@ -1,4 +1,4 @@
-"""A small transformer whose blocks grow wider, to be sharded block by block, and what it is trained on."""
+"""A small transformer whose blocks grow wider, to be sharded block by block, and its training data."""
 
 from collections.abc import Callable
 from typing import Final
@@ -19,14 +19,14 @@ class Attention(nn.Module):
         self.attend = attend
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """What tokens see of one another, (samples, tokens, WIDTH)."""
+        """Attention of the tokens, shape (samples, tokens, WIDTH)."""
         parts = (of(hidden).unflatten(-1, (-1, WIDTH // HEADS)) for of in (self.query, self.key, self.value))
         result: Tensor = self.out(self.attend(*parts).flatten(2))
         return result
 
 
 class WideningBlock(nn.Module):
-    """A block of a transformer; the wider, the later it comes. A norm at its end needs all that was computed."""
+    """A block of a transformer, wider the later it comes; for its backward, the norm at its end needs all before it."""
 
     def __init__(self, number: int, attend: Callable[..., Tensor]) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class WideningBlock(nn.Module):
 
 
 def linear(inputs: int, outputs: int) -> nn.Linear:
-    """A linear without bias, which profiles do not tell from what is whole on every rank."""
+    """A linear without bias, as the parameter count of a profile could not say that a bias is whole on every rank."""
     return nn.Linear(inputs, outputs, bias=False)
 
 
