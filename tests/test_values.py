@@ -13,6 +13,7 @@ from profiles.errors import InputError
 from profiles.machines.clusters import Link, cluster_names, load_cluster
 from profiles.machines.devices import Device, Rates, load_device
 from profiles.machines.fabrics import OPERATIONS, Collectives
+from profiles.mappings import FrozenMapping
 
 NAN, INF = float("nan"), float("inf")
 FLAT = ((1.0, 1.0),)
@@ -184,3 +185,12 @@ def test_a_cluster_gives_itself_with_its_bandwidths_scaled():
         cluster.scaled(intra_node=0)
     with pytest.raises(InputError, match="cluster a100-pcie-4 has no inter-node link to multiply"):
         load_cluster("a100-pcie-4").scaled(inter_node=2)
+
+
+def test_a_frozen_mapping_is_looked_up_as_the_dictionary_it_was_made_of_and_stays_as_it_is():
+    made_of = {"a": 1, "b": None}
+    frozen = FrozenMapping(made_of)
+    made_of["a"] = made_of["c"] = 2
+    assert [frozen.get(name, "none") for name in "abc"] == [1, None, "none"]
+    assert ["a" in frozen, "b" in frozen, "c" in frozen] == [True, True, False]
+    assert (dict(frozen.items()), frozen) == ({"a": 1, "b": None}, {"a": 1, "b": None})

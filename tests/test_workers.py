@@ -357,9 +357,9 @@ def test_a_worker_of_another_version_is_refused(monkeypatch):
 # How much they are asked
 
 
-def test_only_workers_who_would_be_idle_are_asked_ahead_of_need():
+def test_workers_are_asked_ahead_of_need_until_one_task_waits():
     scenario = sim.sweep("sd21", gpus=2, batch_size=4, strategy="ddp", workers=1).scenario
-    for size, window in ((1, 0), (2, 2), (40, 40)):
+    for size, window in ((1, 0), (2, 3), (40, 41)):
         with Workers(scenario, size) as workers:
             assert workers.window == window
 
@@ -369,9 +369,9 @@ def test_tasks_are_done_here_where_nobody_else_is_there():
     asked = tuple(Asked(point.strategy, point.num_gpus) for point in sweep.points)
     with Workers(sweep.scenario, 1) as workers:
         workers.submit(Task(asked))
-        assert workers.open_points == len(asked)
+        assert workers.open_tasks == 1 < len(asked)  # which keeps one worker busy
         ((task, answers),) = workers.finished()
-        assert (task.points, len(answers), workers.open_points) == (asked, len(asked), 0)
+        assert (task.points, len(answers), workers.open_tasks) == (asked, len(asked), 0)
 
 
 # Starting and ending

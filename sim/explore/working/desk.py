@@ -76,7 +76,7 @@ class Desk:
         """
         (point, limit_s), workers, tasks = request, self.workers, self._tasks(ahead)
         while point not in self._answers:
-            while workers.open_points < workers.window and (task := next(tasks, None)) is not None:
+            while workers.open_tasks < workers.window and (task := next(tasks, None)) is not None:
                 workers.submit(task)
             for task, answers in workers.finished():
                 self._take(task, answers)

@@ -19,11 +19,6 @@ class Errand(NamedTuple):
 
     number: int
 
-    @property
-    def points(self) -> tuple[()]:
-        """Points that it asks about as a sweep does: none."""
-        return ()
-
     def answers(self, calls: Sequence[Call]) -> list[Any]:
         """What the call gives."""
         call, given = calls[self.number]

@@ -47,11 +47,6 @@ class NotStarted(BrokenExecutor):
 class Answerable(Protocol):
     """What a worker is asked for; it travels there, and its answers back."""
 
-    @property
-    def points(self) -> Sequence[Any]:
-        """The points that it asks about."""
-        ...
-
     def answers(self, known: Any, /) -> Sequence[Any]:  # noqa: ANN401  each task its own
         """What there is to know, from what all tasks are about."""
         ...
@@ -67,15 +62,15 @@ class Workers(Generic[W]):
         known: what that is, such as a scenario; processes that are forked have it at once, whatever it holds.
         size: tasks that are carried out at once; 1 without any process or executor.
         chunk: points that a task is to hold.
-        window: points asked for at once below which workers may become idle.
+        window: tasks asked for at once below which workers may become idle: one waits while an answer is looked at.
     """
 
     def __init__(self, known: Any, size: int, executor: Executor | None = None) -> None:  # noqa: ANN401
         self.known, self.size = known, size
         if executor is None:
-            self.chunk, self.window = 1, size if size > 1 else 0
+            self.chunk, self.window = 1, size + 1 if size > 1 else 0
         else:
-            self.chunk, self.window = CHUNK, max(LENT, 2 * size * CHUNK)
+            self.chunk, self.window = CHUNK, max(LENT // CHUNK, 2 * size)
         self._lent = executor
         self._question = None if executor is None else PackedScenario.of(known)
         self._own: ProcessPoolExecutor | None = None if executor or size == 1 else self._hired(size)
@@ -93,9 +88,9 @@ class Workers(Generic[W]):
         self._dismiss()
 
     @property
-    def open_points(self) -> int:
-        """Points that were asked for, and not answered yet."""
-        return sum(len(task.points) for task in (*self._open.values(), *self._here))
+    def open_tasks(self) -> int:
+        """Tasks that were asked for, and not answered yet."""
+        return len(self._open) + len(self._here)
 
     def submit(self, task: W) -> None:
         """Ask for a task to be carried out."""
