@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Generator, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, shown
@@ -117,14 +118,23 @@ def whole(
         raise InputError(f"{whose} has {len(order)} rows, {rule}")
     rows = []
     for position, (row, stages) in enumerate(zip(order, hosted, strict=True)):
-        where, work = (
-            f"{whose}, position {position}",
-            _Work(stages, tuple([numbers[s] for s in stages]), kinds),
-        )
+        where = f"{whose}, position {position}"
+        work = _Work(stages, tuple([numbers[s] for s in stages]), _kinds(row, kinds))
         rows.append(own := _row(where, row, work))
-        if kinds == EITHER or not len(own) == len({*map(id, own)}) == len(_passes(work)):
+        if work.kinds == EITHER or not len(own) == len({*map(id, own)}) == len(_passes(work)):
             _check_once(where, own, work)
     return tuple(rows)
+
+
+def _kinds(row: Any, kinds: tuple[str, ...]) -> tuple[str, ...]:  # noqa: ANN401
+    """Kinds of which a row has its passes: where either form is allowed, and all its backwards have one, that form.
+
+    As many different passes as there are of these are then all of them.
+    """
+    if kinds == EITHER and isinstance(row, list | tuple) and {*map(type, row)} == {StageAction}:
+        there = {*map(str, map(itemgetter(1), row))}
+        return next((form for form in (WHOLE, SPLIT) if there == {*form}), EITHER)
+    return kinds
 
 
 def _check_listed(where: str, rows: Any, what: str) -> None:  # noqa: ANN401
