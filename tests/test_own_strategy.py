@@ -20,7 +20,15 @@ from sim.explore.working.workers import SERIAL_POINTS
 from sim.outcomes.runs import run_point
 from strategies import registry
 from strategies.orders.named import gpipe_order, one_forward_one_backward_order
-from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, FORWARD, OPTIMIZER, StageAction
+from strategies.orders.whole import whole
+from strategies.plans.actions import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    OPTIMIZER,
+    StageAction,
+)
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 from strategies.templates.linear_pipeline import LinearPipeline
@@ -206,6 +214,31 @@ def test_an_order_that_is_not_whole_is_refused_in_one_line_that_says_where(chang
             ask("sd21", strategy=broken, **degrees, **SMALL)
     with pytest.raises(InputError, match=words):
         sim.schedule(broken, **degrees)
+
+
+F, B, INPUTS, WEIGHTS = (
+    StageAction(0, kind, 0) for kind in (FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
+)
+LATER = [one._replace(micro_batch=1) for one in (F, INPUTS, WEIGHTS)]
+EITHER_BROKEN = [
+    ((F, B), "lacks 0F1"),
+    ((F, B, LATER[0], B), "repeats 0B0"),
+    ((F, INPUTS, WEIGHTS, *LATER[:2], WEIGHTS), "repeats 0W0"),
+    ((F, INPUTS, *LATER), "lacks 0W0"),
+    ((F, B, WEIGHTS, *LATER), "repeats 0B0"),
+]
+
+
+@pytest.mark.parametrize(("row", "said"), EITHER_BROKEN)
+def test_a_row_whose_backwards_may_come_in_either_form_has_each_pass_once(row, said):
+    with pytest.raises(InputError, match=rf"^the order, position 0 {said}: {ONCE}$"):
+        whole("the order", (row,), [(0,)], [range(2)])
+
+
+@pytest.mark.parametrize("first", [(F, B), (F, INPUTS, WEIGHTS)])
+def test_backwards_of_one_row_may_come_in_either_form(first):
+    row = (*first, *LATER)
+    assert whole("the order", [list(row)], [(0,)], [range(2)]) == (row,)
 
 
 LIES = "must be from 0 to 1: there are pipeline_degree(2) positions"

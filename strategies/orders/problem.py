@@ -197,20 +197,26 @@ def tails(problem: Problem, lanes: Sequence[Lane]) -> list[list[float]]:
     limits = limits_of(problem)
     result: list[list[float]] = [[0.0] * len(problem.chains[lane.chain].micro_batches) for lane in lanes]
     for first, chain in _chains(problem):
-        size, count = len(chain.stages), len(chain.micro_batches)
+        count, there = len(chain.micro_batches), slice(first, first + 2 * len(chain.stages))
+        own, rests = lanes[there], result[there]
+        # each with the lane of the same stage: a backward lets a forward begin as many later as its limit says
+        ways = [
+            (rest, of.lag_s, of.duration_s, limits[of.stage] if of.kind == BACKWARD else count, *other)
+            for of, rest, *other in zip(
+                own, rests, rests[::-1], [of.duration_s for of in own[::-1]], strict=True
+            )
+        ]
+        ways.reverse()
         for index in reversed(range(count)):
-            rest = 0.0
-            for offset, lane in reversed(list(enumerate(lanes[first : first + 2 * size]))):
-                own = result[first + offset]
-                rest += lane.lag_s
-                if index + 1 < count:
-                    rest = max(rest, own[index + 1] + lane.duration_s)
-                if offset >= size and index + limits[lane.stage] < count:
-                    forward = first + 2 * size - 1 - offset
-                    freed = result[forward][index + limits[lane.stage]] + lanes[forward].duration_s
-                    rest = max(rest, freed)
-                own[index] = rest
-                rest += lane.duration_s
+            rest_s, later = 0.0, index + 1 < count
+            for of_lane, lag_s, duration_s, limit, of_forward, forward_s in ways:
+                rest_s += lag_s
+                if later and (queued_s := of_lane[index + 1] + duration_s) > rest_s:
+                    rest_s = queued_s
+                if index + limit < count and (freed_s := of_forward[index + limit] + forward_s) > rest_s:
+                    rest_s = freed_s
+                of_lane[index] = rest_s
+                rest_s += duration_s
     return result
 
 

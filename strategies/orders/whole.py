@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Generator, Sequence
 from functools import lru_cache
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, shown
@@ -15,8 +15,6 @@ EITHER: Final = (FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
 """Kinds of passes where each backward may come in two parts, or not."""
 ONCE: Final = ((FORWARD,), (BACKWARD, BACKWARD_INPUT), (BACKWARD, BACKWARD_WEIGHT))
 """Kinds of which each micro-batch has one pass at each stage."""
-
-_KIND: Final = attrgetter("kind")
 
 
 class _Work(NamedTuple):
@@ -120,14 +118,23 @@ def whole(
         raise InputError(f"{whose} has {len(order)} rows, {rule}")
     rows = []
     for position, (row, stages) in enumerate(zip(order, hosted, strict=True)):
-        where, work = (
-            f"{whose}, position {position}",
-            _Work(stages, tuple([numbers[s] for s in stages]), kinds),
-        )
+        where = f"{whose}, position {position}"
+        work = _Work(stages, tuple([numbers[s] for s in stages]), _kinds(row, kinds))
         rows.append(own := _row(where, row, work))
-        if not _is_whole(own, work):
+        if work.kinds == EITHER or not len(own) == len({*map(id, own)}) == len(_passes(work)):
             _check_once(where, own, work)
     return tuple(rows)
+
+
+def _kinds(row: Any, kinds: tuple[str, ...]) -> tuple[str, ...]:  # noqa: ANN401
+    """Kinds of which a row has its passes: where either form is allowed, and all its backwards have one, that form.
+
+    As many different passes as there are of these are then all of them.
+    """
+    if kinds == EITHER and isinstance(row, list | tuple) and {*map(type, row)} == {StageAction}:
+        there = {*map(str, map(itemgetter(1), row))}
+        return next((form for form in (WHOLE, SPLIT) if there == {*form}), EITHER)
+    return kinds
 
 
 def _check_listed(where: str, rows: Any, what: str) -> None:  # noqa: ANN401
@@ -171,13 +178,6 @@ def _broken(entry: object, work: _Work) -> str:
         return f"{said}, must be of kind {' or '.join(work.kinds)}{parts * (work.kinds == WHOLE)}"
     own = work.numbers[work.stages.index(entry.stage)]
     return f"{said}, must be of a micro-batch from {own.start} to {own.stop - 1}"
-
-
-def _is_whole(row: Sequence[StageAction], work: _Work) -> bool:
-    """Whether a row whose backwards come all in one part, or all in two, is seen at once to have each pass once."""
-    kinds = {*map(_KIND, row)}
-    passes = len(kinds) * sum(map(len, work.numbers))
-    return kinds in (set(WHOLE), set(SPLIT)) and len(row) == len({*map(id, row)}) == passes
 
 
 def _check_once(where: str, row: Sequence[StageAction], work: _Work) -> None:

@@ -89,7 +89,7 @@ class OrderedPipeline(ABC):
 
     def repeats(self, scenario: Scenario) -> Repeats | None:
         """The part of the order that repeats itself; None where none does."""
-        return scenario.remember(("repeats", self._order_key()), lambda: Repeats.of(self.checked_order()))
+        return scenario.remember(("repeats", self._order_key()), lambda: Repeats.of(self._order_in(scenario)))
 
     def plan(self, scenario: Scenario, excerpt: Excerpt | None = None) -> Plan:
         """The plan of one iteration, or of an excerpt of it."""
@@ -103,7 +103,11 @@ class OrderedPipeline(ABC):
 
     def _rows(self, layout: Layout) -> Rows:
         """The passes of each position of a layout."""
-        return self.checked_order()
+        return self._order_in(layout.scenario)
+
+    def _order_in(self, scenario: Scenario) -> Rows:
+        """The order, checked; that of the last point of a scenario is kept."""
+        return scenario.remember_last("order", self._order_key(), self.checked_order)
 
     def _passes(self, layout: Layout, excerpt: Excerpt | None) -> tuple[Rows, int]:
         """The passes of each position, and how many micro-batches of each chain an excerpt leaves out."""

@@ -43,6 +43,7 @@ class DiffusionPipe(LinearPipeline):
     summary: ClassVar[str] = "optimal partition, frozen layers of the next iteration in the bubbles"
 
     depth_first: ClassVar[bool | None] = True
+    order_fields: ClassVar[tuple[str, ...]] = ("pipeline_degree", "micro_batches")
 
     partition: str = fields.partition("optimal")
     fill: str = parameter(
@@ -64,7 +65,7 @@ class DiffusionPipe(LinearPipeline):
         return LinearPipeline.layout(self, scenario)
 
     def _rows(self, layout: Layout) -> Rows:
-        return two_way_rows(layout) if _is_cascaded(layout.scenario) else self.order()
+        return two_way_rows(layout) if _is_cascaded(layout.scenario) else LinearPipeline._rows(self, layout)
 
     def repeats(self, scenario: Scenario) -> Repeats | None:
         """What of the order repeats itself; None where nothing does."""
