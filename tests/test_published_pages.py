@@ -85,7 +85,7 @@ def test_a_text_gets_the_tables_whose_markers_it_holds(ledger, tmp_path):
     assert regions_of(page) == [SHORT, DETAIL]
     write_between(page, ledger, regions_of(page))
     text = page.read_text()
-    assert text.index("| held against | error |") < text.index("\nb\n") < text.index("| what | published |")
+    assert text.index("| compared with | error |") < text.index("\nb\n") < text.index("| what | published |")
     assert "| source |" not in text
     page.write_text("nothing")
     with pytest.raises(InputError, match="must hold a line"):

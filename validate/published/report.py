@@ -120,9 +120,7 @@ def in_short(ledger: Ledger) -> list[Section]:
     ]
     several = [one for one in judged if one.row.quantity == LATENCY and (one.row.num_gpus or 1) > 1]
     losses = [contest.loss for contest in ledger.contests]
-    every = (
-        f"all published numbers that nothing was set with in view ({len(judged)} of {len(ledger.records)})"
-    )
+    every = f"all independent published numbers ({len(judged)} of {len(ledger.records)})"
     trained = "training of Stable Diffusion on 64 A100 or H100 (MosaicML, MLPerf;"
     rows = [
         [every, _median(judged)],
@@ -134,7 +132,7 @@ def in_short(ledger: Ledger) -> list[Section]:
         rows.append(
             ["methods published side by side", f"{right}, mean loss by a wrong pick {percent(mean(losses))}"]
         )
-    return [Section("In short", ("held against", "error"), rows)]
+    return [Section("In short", ("compared with", "error"), rows)]
 
 
 def _median(records: Sequence[Record]) -> str:
