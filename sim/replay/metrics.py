@@ -52,7 +52,7 @@ def exposed_communication_s(trace: Trace) -> float:
 
 
 def waited_s(trace: Trace, wire: Sequence[Span], device: int, ops: range) -> Iterator[float]:
-    """Seconds before each of some ops of a device that waits, in which what it reads is on the wire: all is there then."""
+    """Seconds before each of some ops of a device that waits, in which what it reads then is on the wire."""
     before = trace.ends[device][ops.start - 1] if ops.start else 0.0
     part = slice(ops.start, ops.stop)
     times = trace.wiring.waits[device][part], trace.starts[device][part], trace.ends[device][part]
