@@ -619,6 +619,24 @@ def test_collectives_of_one_node_share_its_port(make):
     assert (first_s, second_s) == (pytest.approx(2.0 - 1 / MAX_CHUNKS), pytest.approx(2.0))
 
 
+def test_a_message_that_comes_as_a_chunk_ends_goes_before_the_next(make):
+    cluster = make.cluster(make.link("nvswitch"), make.link("nic", bandwidth=1.0), devices_per_node=2)
+    rows = [
+        [make.op("0B0", 0.0, writes="g")],
+        [make.op("1F0", 32 / MAX_CHUNKS, writes="a")],
+        [make.op("2F0", 0.0, "a")],
+        [],
+    ]
+    plan = make.plan(
+        rows,
+        placement=Placement(cluster, 8, 4, 4),
+        sizes={"a": 1.0},
+        collectives=[((0,), 1.0, 0, "g", "r")],
+    )
+    trace = simulate(plan)
+    assert (trace.starts[2], trace.collectives) == ([1.5], [(0.0, 2.0)])
+
+
 @pytest.mark.parametrize(("target", "apart"), [(0, 0.0), (2, 0.25)])
 def test_a_chunk_is_near_what_comes_to_its_own_ports_alone(make, target, apart):
     # Position 1 sends when the third chunk of position 0 comes, to it or another; position 3 just after the sixth.

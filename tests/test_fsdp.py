@@ -202,6 +202,16 @@ DEGREES = [
 ]
 
 
+def test_the_bound_takes_no_exchange_inside_a_pass_for_one_that_slows_it_down(make):
+    cluster = make.cluster(
+        make.link(bandwidth=1e7, latency_s=0.01), devices_per_node=8, slowdown=3.0, call_s=0.03
+    )
+    model = equal_blocks_transformer(4, 0.05, parameters=10**6, saved_bytes=7e5, heads=8, text_tokens=16)
+    point = fsdp(shard_size=2, reshard="false", context_degree=4, context="ring")
+    asked = make.scenario(model, cluster, 8, 8)
+    assert point.bound(asked) <= run_point(point, asked).iteration_s
+
+
 @pytest.mark.parametrize("checkpointing", ["none", "selective", "block"])
 def test_the_bound_counts_attention_that_exchanges_nothing(checkpointing):
     workload = TrainingWorkload(8, 64, self_conditioning=0.0, checkpointing=checkpointing)

@@ -164,6 +164,17 @@ def test_what_an_op_writes_early_is_there_from_then_on(make):
     assert curve(trace, 0) == {1.0: 4.0, 3.0: 6.0, 4.0: 7.0, 5.0: 0.0}
 
 
+def test_what_is_written_early_as_another_dies_counts_beside_it(make):
+    cluster = make.cluster(make.link("nvswitch", bandwidth=2.0))
+    rows = [
+        [make.op("0F0", 1.0, writes="a"), make.op("0B0", 6.0, early=[(4.0, "g")]), make.op("0B1", 1.0, "g")],
+        [make.op("1F0", 1.0, "a")],
+    ]
+    trace = simulate(make.plan(rows, cluster=cluster, sizes={"a": 8.0, "g": 8.0}))
+    assert curve(trace, 0) == {1.0: 8.0, 5.0: 8.0, 8.0: 0.0}
+    assert peak_memory_bytes(trace)[0] == 16.0
+
+
 def test_beside_a_collective_what_is_written_early_comes_later(make):
     cluster = make.cluster(make.link("nvswitch", bandwidth=1.0), devices_per_node=2, slowdown=2.0)
     rows = [[make.op("0B0", 4.0, early=[(1.0, "g"), (3.0, "h")])]]

@@ -67,6 +67,18 @@ def test_only_the_time_on_the_wire_is_exposed_communication(make, slow):
     assert exposed_communication_s(trace) == 0.5
 
 
+def test_messages_on_the_wire_at_once_are_exposed_once(make):
+    cluster = make.cluster(make.link("nvswitch", latency_s=2.0))
+    rows = [
+        [make.op("0F0", 1.0, writes="a")],
+        [make.op("1F0", 2.0, writes="b")],
+        [make.op("2F0", 1.0, "a b")],
+    ]
+    trace = simulate(make.plan(rows, cluster=cluster))
+    assert trace.starts[2] == [4.0]
+    assert exposed_communication_s(trace) == 3.0 / 3
+
+
 def test_a_message_that_arrives_during_compute_is_not_exposed(make, slow):
     rows = [[make.op("0F0", 1.0, writes="a")], [make.op("1F5", 4.0), make.op("1F0", 1.0, "a")]]
     trace = simulate(make.plan(rows, cluster=slow, sizes={"a": 2.0}))

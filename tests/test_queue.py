@@ -1,10 +1,22 @@
 """The queue of a sweep: in which order points are bounded, and what a later round leaves out."""
 
+from dataclasses import replace
+from math import inf
+
+import pytest
+
 import sim
-from sim.explore.points import Point, groups
-from sim.explore.queue import simulate_points
+from profiles.architectures.models import load_model
+from profiles.machines.clusters import load_cluster
+from sim.explore.points import Point, find_points, groups
+from sim.explore.queue import bound_points, simulate_points
+from sim.explore.sweep import Sweep
 from sim.explore.working.desk import Desk
+from sim.explore.working.workers import Workers
+from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.registry import make_strategy
+from strategies.sampling_scenario import SamplingScenario
+from strategies.scenario import Scenario
 
 
 class Nobody:
@@ -24,6 +36,53 @@ def test_a_second_round_asks_for_nothing_that_the_first_has_ruled_out():
         point.rough = True
     simulate_points(sweep, sweep.points, Desk(Nobody(), None), lambda stage, done, total: None)
     assert [point for point in sweep.points if point.status == "bounded"] == ruled_out
+
+
+class Listening(Desk):
+    """A desk that takes down what it is asked: the point as it is known then, and the limit in seconds."""
+
+    def __init__(self, workers, points):
+        super().__init__(workers, None)
+        self.points, self.heard = {(of.strategy, of.num_gpus): of for of in points}, []
+
+    def ask(self, requests):
+        requests = list(requests)
+        found = ((self.points[asked.strategy, asked.num_gpus], limit_s) for asked, limit_s in requests)
+        self.heard += [(replace(point), limit_s) for point, limit_s in found]
+        super().ask(requests)
+
+
+def drawn():
+    workload = SamplingWorkload(4, 512, 512, 4)
+    return SamplingScenario(load_model("pixart"), load_cluster("a100-nvlink-8"), workload)
+
+
+def trained():
+    return Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(4, 64))
+
+
+@pytest.mark.parametrize(
+    ("scenario", "names", "objective"),
+    [
+        (trained, ("diffusionpipe", "1f1b"), "throughput"),
+        *((drawn, None, objective) for objective in ("latency", "cost", "memory", "pareto")),
+    ],
+)
+def test_only_what_may_matter_is_asked_for_up_to_the_score_of_another(scenario, names, objective):
+    points = [replace(point, num_gpus=point.num_gpus or 4) for point in find_points(scenario(), names)]
+    sweep = Sweep(scenario(), objective, points, top=1)
+    with Workers(sweep.scenario, 1) as workers:
+        desk = Listening(workers, points)
+        for step in (bound_points, simulate_points):
+            step(sweep, points, desk, lambda stage, done, total: None)
+    by_memory = objective == "memory"
+    seconds = [p.result.expected.duration_s * p.price(objective) for p in points if p.result is not None]
+    assert 0 < len(desk.heard) < len(points)
+    for point, limit_s in desk.heard:
+        score = limit_s * point.price(objective)
+        assert by_memory or (not point.rough and point.least_score(objective) < score)
+        assert score == inf or (not by_memory and score in map(pytest.approx, seconds))
+    assert not by_memory or not any(point.rough for point in points)
 
 
 def test_the_largest_groups_are_bounded_first_and_of_equal_ones_those_of_the_longest_orders():

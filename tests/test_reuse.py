@@ -19,7 +19,12 @@ POINTS = 16
 """Of one strategy on one scene: of so many that neighbour on its candidates."""
 QUESTIONS = ("bound", "busiest_s", "least_memory_bytes", "held_bytes", "ordered_s", "repeats")
 TRAINED = ["skips, one node", "one frozen, data inner, small nodes", "cascade, self-conditioning, one node"]
-SAMPLED = ["text, guidance in parallel, one node", "u-net, one node", "skips, two images, small nodes"]
+SAMPLED = [
+    "text, guidance in parallel, one node",
+    "u-net, one node",
+    "skips, two images, small nodes",
+    "two images, guidance in parallel, pcie",
+]
 
 
 def teams(make):

@@ -165,6 +165,14 @@ def test_no_bound_of_a_hybrid_exceeds_its_simulation_where_nodes_end_within_team
     assert sampler.bound(scenario) <= run_point(sampler, scenario).latency_s
 
 
+@pytest.mark.parametrize("parallel", ["ulysses_degree", "tensor_degree"])
+def test_the_bound_of_a_pipeline_knows_which_of_its_teams_lie_in_two_nodes(make, parallel):
+    cluster = make.cluster(make.link(bandwidth=1e6), make.link("nic", 1e4, 0.1), devices_per_node=3)
+    scenario = make.sampling(equal_blocks_transformer(3, 0.2), cluster, num_gpus=6, steps=2)
+    sampler = make_sampler("hybrid", {"pipeline_degree": 3, parallel: 2, "patches": 3})
+    assert 0.7 < sampler.bound(scenario) / run_point(sampler, scenario).latency_s <= 1
+
+
 @pytest.mark.parametrize(("ulysses", "tensor", "patches"), [(1, 8, 2), (8, 1, 4), (2, 4, 2)])
 def test_the_bound_of_a_pipeline_knows_that_messages_of_a_team_share_its_nodes_port(ulysses, tensor, patches):
     degrees = {"ulysses_degree": ulysses, "tensor_degree": tensor, "pipeline_degree": 2, "patches": patches}

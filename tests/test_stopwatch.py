@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
+from profiles.machines.hosts import Calls
 from sim.replay.engine import simulate
 from strategies.bounds.stopwatch import Courses, Stopwatch
 from strategies.patching.builder import GroupCollectives, SamplingBuilder
@@ -67,6 +68,15 @@ def test_collectives_follow_one_another(watch):
     one_by_one.exchange(GATHER, WORK)
     at_once.exchange(GATHER._replace(sizes_bytes=(4.0, 4.0)), WORK)
     assert one_by_one.free_s == at_once.free_s == 7.0
+
+
+def test_the_host_pays_for_each_collective_as_for_the_operation_that_it_is_dispatched_as(watch):
+    courses, calls = watch().courses, Calls(pace=1.0)
+    twice = GATHER._replace(sizes_bytes=(4.0, 4.0), calls=3)
+    for dispatched_as, operation in (("", "all_gather"), ("all_to_all", "all_to_all")):
+        clock = Stopwatch(courses, ALL, calls)
+        clock.exchange(twice._replace(dispatched_as=dispatched_as), WORK)
+        assert clock.host_s == 2 * calls.collective_s(operation, 3)
 
 
 @pytest.mark.parametrize(

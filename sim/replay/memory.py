@@ -89,11 +89,9 @@ def residencies(wiring: Wiring) -> Residencies:
     stays = _Stays.of(tensors, devices, len(wiring.writers), len(plan.tensors))
     sizes = np.array(plan.sizes_bytes, np.float64)[tensors]
     needed, needs = stays.of_events(_joined(_uses(wiring, clock, stays.homes, sent)))
-    if plan.kept:  # nothing but the end counts
+    if plan.kept:
         kept, ends = stays.of_events(_table((*key, clock.zero + 1) for key in plan.kept))
-        others_needed = ~np.isin(needed, kept)
-        needed = np.concatenate([needed[others_needed], kept])
-        needs = np.concatenate([needs[others_needed], ends])
+        needed, needs = np.concatenate([needed, kept]), np.concatenate([needs, ends])
     real = sizes > 0
     number = np.cumsum(real) - 1
     counted = real[needed]

@@ -52,7 +52,7 @@ def exposed_communication_s(trace: Trace) -> float:
 
 
 def waited_s(trace: Trace, wire: Sequence[Span], device: int, ops: range) -> Iterator[float]:
-    """Seconds before each of some ops of a device that waits, in which what it reads is on the wire."""
+    """Seconds before each of some ops of a device that waits, in which what it reads then is on the wire."""
     before = trace.ends[device][ops.start - 1] if ops.start else 0.0
     part = slice(ops.start, ops.stop)
     times = trace.wiring.waits[device][part], trace.starts[device][part], trace.ends[device][part]
@@ -60,11 +60,11 @@ def waited_s(trace: Trace, wire: Sequence[Span], device: int, ops: range) -> Ite
         if start > before and own:
             if len(own) == 1:  # most often
                 sent, arrived = wire[own[0]]
-                awaited_s = (arrived if arrived < start else start) - (sent if sent > before else before)
+                awaited_s = arrived - (sent if sent > before else before)
                 if awaited_s > 0:
                     yield awaited_s
             else:
-                yield _union_s((max(wire[s][0], before), min(wire[s][1], start)) for s in own)
+                yield _union_s((max(wire[s][0], before), wire[s][1]) for s in own)
         before = end
 
 
