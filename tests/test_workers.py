@@ -171,6 +171,25 @@ def test_an_executor_is_sent_chunks_with_the_best_known_threshold(monkeypatch):
     assert 0 < min(limits_s) <= slowest_s
 
 
+def test_whoever_bounds_what_lacks_memory_bounds_it_with_relief_and_nobody_is_asked_again(monkeypatch):
+    sent = []
+
+    def watched(question, task):
+        sent.append(task)
+        return carry_out(question, task)
+
+    carry_out = working._carry_out_elsewhere
+    monkeypatch.setattr(working, "_carry_out_elsewhere", watched)
+    asked = {"gpus": 2, "batch_size": 64, "strategy": ("ddp", "gpipe"), "memory": "24GiB", "workers": 1}
+    with ThreadPoolExecutor(1) as executor:
+        sweep = sim.sweep("sd21", executor=executor, **asked)
+    assert document(sweep) == document(sim.sweep("sd21", **asked))
+    bounded = [task for task in sent if task.limits_s is None]
+    assert {task.relief for task in bounded if task.rough} == {("block", "selective")}
+    assert {one.checkpointing for task in bounded if task.rough for one in task.points} == {None}
+    assert {point.checkpointing for point in sweep.points if point.result is not None} >= {"selective"}
+
+
 # Workers that die
 
 

@@ -4,7 +4,7 @@ An answer depends on the point and the scenario alone. Where a replay was cut of
 which limit it holds; so it serves whoever asks with a lower one later on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
@@ -35,6 +35,10 @@ class Bounds:
     bound_s: float
     least_memory_bytes: float
     rough: bool = False
+
+    def lacks(self, memory_bytes: float | None) -> bool:
+        """Whether its fullest device cannot do with so much memory."""
+        return memory_bytes is not None and self.least_memory_bytes > memory_bytes
 
 
 Outcome = Result | InfeasibleError | float
@@ -94,21 +98,49 @@ def answer_of(asked: Asked, scenario: AnyScenario, limit_s: float) -> Answer:
 
 
 class Task(NamedTuple):
-    """Points to be bounded, perhaps roughly, or, where limits are given, replayed as far as these."""
+    """Points to be bounded, perhaps roughly, or, where limits are given, replayed as far as these.
+
+    A point that lacks memory is bounded with the first ``relief`` too, and with each next one while it fits.
+    """
 
     points: tuple[Asked, ...]
     limits_s: tuple[float, ...] | None = None
     rough: bool = False
+    relief: tuple[str, ...] = ()
 
     def answers(self, scenario: AnyScenario) -> "Answers":
         """What there is to know of its points."""
         if self.limits_s is None:
-            return [bounds_of(asked, scenario, rough=self.rough) for asked in self.points]
+            return [tuple(self._bounds(asked, scenario)) for asked in self.points]
         pairs = zip(self.points, self.limits_s, strict=True)
         return [answer_of(asked, scenario, limit_s) for asked, limit_s in pairs]
 
+    def _bounds(self, asked: Asked, scenario: AnyScenario) -> Iterator[Bounds | InfeasibleError]:
+        """The bounds of a point, and those with relief."""
+        there = scenario.cluster.device.memory_bytes
+        yield (found := bounds_of(asked, scenario, rough=self.rough))
+        if asked.checkpointing is None and isinstance(found, Bounds) and found.lacks(there):
+            for checkpointing in self.relief:
+                yield (
+                    found := bounds_of(
+                        asked._replace(checkpointing=checkpointing), scenario, rough=self.rough
+                    )
+                )
+                if not isinstance(found, Bounds) or found.lacks(there):
+                    return
 
-Answers = Sequence[Bounds | InfeasibleError | Answer]
+    def told(self, answers: "Answers") -> Iterator[tuple[Asked, "Told"]]:
+        """Its points and those with relief, each with its own of the answers."""
+        for asked, answer in zip(self.points, answers, strict=True):
+            if isinstance(answer, Answer):
+                yield asked, answer
+                continue
+            for checkpointing, bounds in zip((asked.checkpointing, *self.relief), answer, strict=False):
+                yield asked._replace(checkpointing=checkpointing), bounds
+
+
+Told = Bounds | InfeasibleError | Answer
+Answers = Sequence[Answer | Sequence[Bounds | InfeasibleError]]
 
 
 def take_bounds(point: Point, bounds: Bounds | InfeasibleError, memory_bytes: float | None) -> None:
@@ -118,7 +150,7 @@ def take_bounds(point: Point, bounds: Bounds | InfeasibleError, memory_bytes: fl
         return
     point.bound_s, point.least_memory_bytes = bounds.bound_s, bounds.least_memory_bytes
     point.rough = bounds.rough
-    if memory_bytes is not None and point.least_memory_bytes > memory_bytes:
+    if memory_bytes is not None and bounds.lacks(memory_bytes):
         point.reason = missing_memory(point.least_memory_bytes, memory_bytes, at_least=True)
         point.kind = OUT_OF_MEMORY
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from sim.explore.answers import take_bounds, take_outcome
 from sim.explore.points import Asked, Point, groups
+from sim.explore.relief import relief_at_once
 from sim.explore.thresholds import Threshold
 from sim.explore.working.desk import Desk, Limited, alike
 
@@ -36,17 +37,20 @@ def bound_points(sweep: "Sweep", points: list[Point], desk: Desk, report: Report
     total = sum(map(len, groups(points)))
     stays = sweep.exhaustive or sweep.objective == "memory"
     rough = not (stays and sweep.scenario.task == "sample")
-    for done, _ in enumerate(_bounded(sweep, points, desk, rough=rough), 1):
+    for done, _ in enumerate(_bounded(sweep, points, desk, rough=rough, relief=relief_at_once(sweep)), 1):
         report("bounding", done, total)
 
 
-def _bounded(sweep: "Sweep", points: Iterable[Point], desk: Desk, *, rough: bool) -> Iterator[Point]:
+def _bounded(
+    sweep: "Sweep", points: Iterable[Point], desk: Desk, *, rough: bool, relief: tuple[str, ...] = ()
+) -> Iterator[Point]:
     """Points, as they are bounded: together those of one degree and number of micro-batches, which share most work."""
     shared = groups(points)
     same: dict[Asked, list[Point]] = {}
     for point in chain.from_iterable(shared):
         same.setdefault(_asked(sweep, [point])[0], []).append(point)
-    for asked, bounds in desk.bounds([dict.fromkeys(_asked(sweep, group)) for group in shared], rough=rough):
+    each = [dict.fromkeys(_asked(sweep, group)) for group in shared]
+    for asked, bounds in desk.bounds(each, rough=rough, relief=relief):
         for point in same[asked]:
             take_bounds(point, bounds, sweep.scenario.cluster.device.memory_bytes)
             yield point

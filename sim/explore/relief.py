@@ -59,6 +59,13 @@ def next_reliefs(sweep: "Sweep", tried: Iterable[Point]) -> list[Point]:
     return [of for of in fresh if not refusal(runtime, of, sweep.scenario)]
 
 
+def relief_at_once(sweep: "Sweep") -> tuple[str, ...]:
+    """Ways of checkpointing with which any point of a sweep that lacks memory is tried next, one after the other."""
+    if sweep.runtime is not None or sweep.objective == "memory":  # which tries others, or more
+        return ()
+    return sweep.relief if _attends_in_one(sweep.scenario) else sweep.relief[:1]
+
+
 def _attends_in_one(scenario: AnyScenario) -> bool:
     """Whether a scenario's stack has fused attention, whose output can be kept."""
     return isinstance(scenario, Scenario) and scenario.stack.attention != "math"

@@ -34,23 +34,32 @@ BEST: Final = 10
 """Rows of the table of the best."""
 HOW: Final = 18
 """Characters for what was varied in a narrow table."""
+JSON: Final = json.JSONEncoder(allow_nan=False)
 NO_BEST: Final = "best: none; every point that fits leaves seams, which is not recommended"
 
 
 def print_rows_json(answer: Sweep | Scaling) -> None:
     """Print all rows as one JSON list; that of each sweep's recommended point also holds its verdict."""
     sweeps = answer if isinstance(answer, Scaling) else (answer,)
-    print(json.dumps([row for sweep in sweeps for row in _rows_with_verdict(sweep)], allow_nan=False))
+    print(f"[{', '.join(text for sweep in sweeps for text in _rows_with_verdict(sweep))}]")
 
 
-def _rows_with_verdict(sweep: Sweep) -> list[dict[str, Any]]:
-    """The rows of a sweep, made while others work on its verdict."""
+def _rows_with_verdict(sweep: Sweep) -> list[str]:
+    """The rows of a sweep as JSON, written while others work on its verdict."""
     own: list[dict[str, Any]] = []
-    verdict = verdict_of(sweep, meanwhile=lambda: own.extend(rows(sweep)))
+    texts: list[str] = []
+
+    def write() -> None:
+        own.extend(rows(sweep))
+        texts.extend(map(JSON.encode, own))
+
+    verdict = verdict_of(sweep, meanwhile=write)
     if verdict is not None:
-        best = next(one for one in own if one["status"] == "simulated" and one.get("recommended", True))
-        best["verdict"] = verdict.to_json()
-    return own
+        at = next(
+            i for i, one in enumerate(own) if one["status"] == "simulated" and one.get("recommended", True)
+        )
+        texts[at] = JSON.encode({**own[at], "verdict": verdict.to_json()})
+    return texts
 
 
 def print_sweep(sweep: Sweep, note: str = "") -> None:

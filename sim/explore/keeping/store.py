@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 from profiles.errors import InfeasibleError, InputError, one_line
 from profiles.files import check_regular, path_kind
 from profiles.outputs import check_writable
-from sim.explore.answers import Answer, Answers, Bounds
+from sim.explore.answers import Answer, Bounds, Told
 from sim.explore.keeping.kept import answer_from, bounds_from, mapping_of, texts_in, written
 from sim.explore.points import Asked
 from sim.interrupts import held
@@ -319,7 +319,7 @@ class Store(StoreFile):
         with self.as_written(f"the replay of {one_line(row[1], 200)}"):
             return answer_from(kept, point, self.scenario)
 
-    def keep(self, points: Sequence[Asked], answers: Answers, *, rough: bool = False) -> None:
+    def keep(self, points: Sequence[Asked], answers: Sequence[Told], *, rough: bool = False) -> None:
         """Write answers down, bounds as they were asked for; they are there whatever happens next."""
         rows = []
         for point, answer in zip(points, answers, strict=True):

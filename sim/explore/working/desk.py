@@ -29,10 +29,11 @@ class Desk:
     def __init__(self, workers: Workers[Task], store: "Store | None") -> None:
         self.workers, self.store = workers, store
         self._answers: dict[Asked, Answer] = {}
+        self._bounds: dict[Asked, Bounds | InfeasibleError] = {}
         self._asked: set[Asked] = set()
 
     def bounds(
-        self, groups: Iterable[Collection[Asked]], *, rough: bool
+        self, groups: Iterable[Collection[Asked]], *, rough: bool, relief: tuple[str, ...] = ()
     ) -> Iterator[tuple[Asked, Bounds | InfeasibleError]]:
         """The bounds of points in groups that have much in common, as they become known.
 
@@ -41,26 +42,25 @@ class Desk:
         Args:
             groups: the points.
             rough: rough bounds are enough.
+            relief: what is asked next of those that lack memory; whoever bounds them bounds those with it right away.
         """
         tasks: list[Task] = []
         for group in groups:
-            known = {} if self.store is None else self.store.bounds(group, rough=rough)
+            known = {asked: self._bounds.pop(asked) for asked in group if asked in self._bounds}
+            if self.store is not None:
+                known |= self.store.bounds([asked for asked in group if asked not in known], rough=rough)
             yield from known.items()
             if left := tuple(asked for asked in group if asked not in known):
-                tasks.append(Task(left, rough=rough))
+                tasks.append(Task(left, rough=rough, relief=relief))
         for task in tasks:
             self.workers.submit(task)
         still_open = len(tasks)
         while still_open:
             for task, answers in self.workers.finished():
-                if task.limits_s is not None:
-                    self._take(task, answers)
-                    continue
-                still_open -= 1
-                self._keep(task, answers)
-                for asked, answer in zip(task.points, answers, strict=True):
-                    assert not isinstance(answer, Answer)
-                    yield asked, answer
+                self._take(task, answers)
+                if task.limits_s is None:
+                    still_open -= 1
+                    yield from ((asked, self._bounds.pop(asked)) for asked in task.points)
 
     def ask(self, requests: Iterable[Limited]) -> None:
         """Have points replayed, each up to a limit that no later request raises."""
@@ -101,14 +101,14 @@ class Desk:
             yield Task(points, limits_s)
 
     def _take(self, task: Task, answers: Answers) -> None:
-        self._keep(task, answers)
-        for point, answer in zip(task.points, answers, strict=True):
-            assert isinstance(answer, Answer)
-            self._answers[point] = answer
-
-    def _keep(self, task: Task, answers: Answers) -> None:
+        told = dict(task.told(answers))
         if self.store is not None:
-            self.store.keep(task.points, answers, rough=task.rough)
+            self.store.keep(tuple(told), tuple(told.values()), rough=task.rough)
+        for point, answer in told.items():
+            if isinstance(answer, Answer):
+                self._answers[point] = answer
+            else:
+                self._bounds[point] = answer
 
 
 def alike(asked: Asked) -> Asked:
