@@ -297,7 +297,7 @@ def test_a_message_that_comes_later_than_a_period_before_is_no_part_of_one(make)
 def test_a_collective_that_runs_beside_a_period_is_no_part_of_one(make):
     excerpt, trace, network = excerpt_of(make)
     period = period_of(trace, excerpt, network)
-    early = [(period.start_s, end) for _, end in trace.collectives]
+    early = tuple((period.start_s, end) for _, end in trace.collectives)
     assert early
     assert period_of(replace(trace, collectives=early), excerpt, network) is None
 

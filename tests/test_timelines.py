@@ -48,7 +48,7 @@ def test_a_collective_has_a_bar_on_each_of_its_devices(make):
     rows = [[make.op("0B0", 1.0, writes="g0")], [make.op("1B0", 1.0, writes="g1")]]
     plan = make.plan(rows, cluster=cluster, collectives=[((0, 1), 3.0, None, "g0 g1", "")])
     trace = simulate(plan)
-    assert trace.collectives == [(1.0, 4.0)]
+    assert trace.collectives == ((1.0, 4.0),)
     assert collective_bars(trace) == [CollectiveBar(device, 1.0, 4.0, "all_reduce", 3.0) for device in (0, 1)]
 
 
@@ -82,4 +82,4 @@ def test_a_memory_curve_starts_with_the_resident_bytes_and_its_largest_value_is_
 def test_a_device_without_tensors_holds_its_buffers_all_the_time(make):
     plan = make.plan([[make.op("0F0", 2.0)]], resident=[(Buffer("weights", 7.0),)])
     (curve,) = memory_curves(simulate(plan))
-    assert (curve.times_s, curve.sizes_bytes) == ([0.0, 2.0], [7.0, 7.0])
+    assert (curve.times_s, curve.sizes_bytes) == ((0.0, 2.0), (7.0, 7.0))

@@ -124,23 +124,16 @@ class _Replay:
 
     def _trace(self) -> Trace:
         spans = [span for span in self.spans if span is not None]
-        kept = [self.arrived[self.wiring.slots[key]] for key in self.plan.kept if key in self.wiring.slots]
-        last = [ends[-1] for ends in self.ends if ends] + [end for _, end in spans] + kept
         sizes = zip(self.wiring.sources, self.sizes_bytes, strict=True)
         sent = sum_in_order([size for source, size in sizes if source is not None])
-        ended_s, copies = max(last, default=0.0), self.plan.placement.copies
-        collected = sum_in_order(route.sent_bytes for route in self.collective_routes)
-        ops = self.starts, self.ends, self.early
-        return Trace(
+        return Trace.of(
             self.wiring,
-            *ops,
-            self.sent,
-            self.arrived,
+            (self.starts, self.ends, self.early),
+            (self.sent, self.arrived),
             spans,
-            ended_s,
-            sent * copies,
-            collected,
-            self.nearest_s,
+            p2p_bytes=sent * self.plan.placement.copies,
+            collective_bytes=sum_in_order(route.sent_bytes for route in self.collective_routes),
+            nearest_s=self.nearest_s,
         )
 
     def _device(self, device: int, due_s: float | None = None, *, runs: bool = False) -> Process:

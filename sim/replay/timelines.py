@@ -72,8 +72,8 @@ class MemoryCurve:
     """
 
     device: int
-    times_s: list[float]
-    sizes_bytes: list[float]
+    times_s: tuple[float, ...]
+    sizes_bytes: tuple[float, ...]
 
     @property
     def peak_bytes(self) -> float:
@@ -128,9 +128,9 @@ def memory_curves(trace: Trace) -> list[MemoryCurve]:
     for device, resident in enumerate(resident_bytes(trace)):
         own = devices == device
         held = float(resident) + np.cumsum(changes[own])
-        moments = [0.0, *times[own].tolist()]
-        sizes = [float(resident), *held.tolist()]
-        curves.append(MemoryCurve(device, [*moments, trace.end_s], [*sizes, sizes[-1]]))
+        moments = (0.0, *times[own].tolist(), trace.end_s)
+        sizes = (float(resident), *held.tolist())
+        curves.append(MemoryCurve(device, moments, (*sizes, sizes[-1])))
     return curves
 
 

@@ -1,11 +1,14 @@
 """The trace: when everything in a plan happened."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from strategies.plans.plan import Plan
 from strategies.plans.wiring import Wiring
 
 Span = tuple[float, float]
+Rows = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +31,37 @@ class Trace:
     """
 
     wiring: Wiring
-    starts: list[list[float]]
-    ends: list[list[float]]
-    early: list[list[float]]
-    sent: list[float]
-    arrived: list[float]
-    collectives: list[Span]
+    starts: tuple[tuple[float, ...], ...]
+    ends: tuple[tuple[float, ...], ...]
+    early: tuple[tuple[float, ...], ...]
+    sent: tuple[float, ...]
+    arrived: tuple[float, ...]
+    collectives: tuple[Span, ...]
     end_s: float
     p2p_bytes: float
     collective_bytes: float
     nearest_s: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        wiring: Wiring,
+        ops: tuple[Rows, Rows, Rows],
+        slots: tuple[Sequence[float], Sequence[float]],
+        collectives: Sequence[Span],
+        *,
+        p2p_bytes: float,
+        collective_bytes: float,
+        nearest_s: float = 0.0,
+    ) -> Self:
+        """The trace of what was replayed to its end; ``ops`` are starts, ends and early, ``slots`` sent and arrived."""
+        starts, ends, early = (tuple(map(tuple, rows)) for rows in ops)
+        sent, arrived = map(tuple, slots)
+        kept = [arrived[wiring.slots[key]] for key in wiring.plan.kept if key in wiring.slots]
+        last = [*(row[-1] for row in ends if row), *(end for _, end in collectives), *kept]
+        end_s = max(last, default=0.0)
+        spans, volumes = tuple(collectives), (p2p_bytes, collective_bytes)
+        return cls(wiring, starts, ends, early, sent, arrived, spans, end_s, *volumes, nearest_s)
 
     def __repr__(self) -> str:
         return f"<Trace of {self.plan!r}: {self.end_s:.4g} s>"

@@ -34,12 +34,14 @@ class _Worklist:
         if any(len(ends) < len(ops) for ends, ops in zip(self.ends, self.plan.ops, strict=True)):
             raise DeadlockError(describe_deadlock(self.wiring, [len(e) for e in self.ends], self.arrived))
         spans = [self.spans[number] for number in range(len(self.plan.collectives))]
-        kept = [self.arrived[self.wiring.slots[key]] for key in self.plan.kept if key in self.wiring.slots]
-        last = [ends[-1] for ends in self.ends if ends] + [end for _, end in spans] + kept
-        return Trace(
-            self.wiring, self.starts, self.ends, self.early, self.sent, self.arrived, spans,
-            max(last, default=0.0), self.p2p_bytes, self.collective_bytes,
-        )  # fmt: skip
+        return Trace.of(
+            self.wiring,
+            (self.starts, self.ends, self.early),
+            (self.sent, self.arrived),
+            spans,
+            p2p_bytes=self.p2p_bytes,
+            collective_bytes=self.collective_bytes,
+        )
 
     def _walk(self, device: int) -> bool:
         ops, waits = self.plan.ops[device], self.wiring.waits[device]
