@@ -29,7 +29,7 @@ from strategies.orders.problem import (
     wave_positions,
     wave_problem,
 )
-from strategies.plans.actions import FORWARD, passes_of
+from strategies.plans.actions import FORWARD, StageAction
 
 __all__ = [
     "BEST", "MARKS", "PRIORITIES", "Chain", "Ordering", "Problem", "Schedulers", "dispatch",
@@ -203,7 +203,8 @@ class _ListScheduler:
         makespan_s = self.makespan_s()
         chains = self.problem.chains
         coming = [
-            iter(passes_of(lane.stage, lane.kind, chains[lane.chain].micro_batches)) for lane in self.lanes
+            iter([StageAction(lane.stage, lane.kind, number) for number in chains[lane.chain].micro_batches])
+            for lane in self.lanes
         ]
         rows = tuple([tuple([next(coming[lane]) for lane, _ in row]) for row in self.taken])
         return Ordering(rows, tuple([tuple([start for _, start in row]) for row in self.taken]), makespan_s)
