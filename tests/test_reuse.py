@@ -13,7 +13,7 @@ from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import DeadlockError, InfeasibleError
 from sim.outcomes.parts import jobs
 from sim.outcomes.runs import run_point
-from strategies.registry import all_samplers, all_strategies
+from strategies.registry import all_samplers, all_strategies, make_strategy
 
 POINTS = 16
 """Of one strategy on one scene: of so many that neighbour on its candidates."""
@@ -81,8 +81,7 @@ def sample(strategies, neighbours, scenario):
     return found
 
 
-def hold_however_reused(anew, strategies, neighbours):
-    points = sample(strategies, neighbours, anew())
+def hold_however_reused(anew, points):
     fresh = {point: answers(point, anew()) for point in points}
     for order in (points, points[::-1]):
         reused = anew()
@@ -99,11 +98,24 @@ def hold_however_reused(anew, strategies, neighbours):
 def test_a_reused_training_scenario_answers_as_a_fresh_one(make, scene):
     strategies = [cls for cls in all_strategies().values() if cls.task == "train"]
     anew = partial(teams, make) if scene == "teams" else partial(training_scenes.build, make, scene)
-    hold_however_reused(anew, strategies, training_points.neighbours)
+    hold_however_reused(anew, sample(strategies, training_points.neighbours, anew()))
+
+
+def test_a_team_lies_side_by_side_also_after_a_pipeline_of_one_stage_whose_replicas_do(make):
+    def anew():
+        asked = teams(make)
+        workload = replace(asked.workload, placement="data-inner")
+        stack = replace(
+            asked.stack, cast_weights=False
+        )  # else teams, which are sharded, have a scenario of their own
+        return replace(asked, workload=workload, stack=stack, cluster=training_scenes.nodes(make))
+
+    pipeline = make_strategy("1f1b", {"pipeline_degree": 1, "micro_batches": 1, "group_size": 2})
+    hold_however_reused(anew, [pipeline, make_strategy("fsdp", {"context_degree": 2})])
 
 
 @pytest.mark.parametrize("scene", SAMPLED)
 def test_a_reused_sampling_scenario_answers_as_a_fresh_one(make, scene):
     anew = partial(sampling_scenes.build, make, scene)
     neighbours = partial(sampling_points.neighbours, scenario=anew())
-    hold_however_reused(anew, all_samplers().values(), neighbours)
+    hold_however_reused(anew, sample(all_samplers().values(), neighbours, anew()))

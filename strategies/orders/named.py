@@ -1,6 +1,6 @@
 """Named orders: GPipe, FIFO-1F1B, interleaved 1F1B and ZB-H1."""
 
-from itertools import chain, repeat
+from itertools import chain
 
 from profiles.errors import InfeasibleError
 from strategies.plans.actions import (
@@ -9,15 +9,16 @@ from strategies.plans.actions import (
     BACKWARD_WEIGHT,
     FORWARD,
     Rows,
-    StageAction,
+    passes_of,
 )
 
 
 def gpipe_order(degree: int, micro_batches: int) -> Rows:
     """All forwards, then all backwards. Source: GPipe, section 2.3."""
+    numbers = range(micro_batches)
     return tuple(
-        tuple(StageAction(p, kind, m) for kind in (FORWARD, BACKWARD) for m in range(micro_batches))
-        for p in range(degree)
+        (*passes_of(position, FORWARD, numbers), *passes_of(position, BACKWARD, numbers))
+        for position in range(degree)
     )
 
 
@@ -26,8 +27,9 @@ def one_forward_one_backward_order(degree: int, micro_batches: int) -> Rows:
     rows = []
     for position in range(degree):
         ahead = min(degree - 1 - position, micro_batches)
-        each = (zip(repeat(position), repeat(kind), range(micro_batches)) for kind in (FORWARD, BACKWARD))
-        forwards, backwards = ([*map(tuple.__new__, repeat(StageAction), own)] for own in each)
+        forwards, backwards = (
+            passes_of(position, kind, range(micro_batches)) for kind in (FORWARD, BACKWARD)
+        )
         pairs = chain.from_iterable(zip(forwards[ahead:], backwards, strict=False))
         rows.append((*forwards[:ahead], *pairs, *backwards[micro_batches - ahead :]))
     return tuple(rows)
@@ -42,17 +44,19 @@ def interleaved_order(degree: int, micro_batches: int, chunks: int) -> Rows:
         InfeasibleError: the micro-batches do not come in whole rounds.
     """
     check_rounds(degree, micro_batches)
-    rounds = range(0, micro_batches, degree)
-    passes = [(c, m) for first in rounds for c in range(chunks) for m in range(first, first + degree)]
+    rounds = [range(first, first + degree) for first in range(0, micro_batches, degree)]
     rows = []
     for position in range(degree):
-        forwards = [StageAction(c * degree + position, FORWARD, m) for c, m in passes]
-        backwards = [StageAction((chunks - 1 - c) * degree + position, BACKWARD, m) for c, m in passes]
+        stages = range(position, chunks * degree, degree)
+        forwards = [one for own in rounds for stage in stages for one in passes_of(stage, FORWARD, own)]
+        backwards = [
+            one for own in rounds for stage in reversed(stages) for one in passes_of(stage, BACKWARD, own)
+        ]
         ahead = forwards_ahead(degree, micro_batches, chunks, position)
         row = forwards[:ahead]
         for pair in zip(forwards[ahead:], backwards, strict=False):
             row += pair
-        rows.append((*row, *backwards[len(passes) - ahead :]))
+        rows.append((*row, *backwards[len(backwards) - ahead :]))
     return tuple(rows)
 
 
@@ -87,13 +91,16 @@ def zero_bubble_order(degree: int, micro_batches: int) -> Rows:
     rows = []
     for position in range(degree):
         ahead, behind = min(degree - 1 - position, micro_batches), min(position, micro_batches)
-        row = [StageAction(position, FORWARD, m) for m in range(ahead)]
+        forwards, inputs, weights = (
+            passes_of(position, kind, range(micro_batches))
+            for kind in (FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
+        )
+        row = forwards[:ahead]
         for m in range(micro_batches):
             if m + ahead < micro_batches:
-                row.append(StageAction(position, FORWARD, m + ahead))
-            row.append(StageAction(position, BACKWARD_INPUT, m))
+                row.append(forwards[m + ahead])
+            row.append(inputs[m])
             if m >= behind:
-                row.append(StageAction(position, BACKWARD_WEIGHT, m - behind))
-        left = range(micro_batches - behind, micro_batches)
-        rows.append((*row, *(StageAction(position, BACKWARD_WEIGHT, m) for m in left)))
+                row.append(weights[m - behind])
+        rows.append((*row, *weights[micro_batches - behind :]))
     return tuple(rows)

@@ -7,7 +7,15 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, shown
-from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Rows, StageAction
+from strategies.plans.actions import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    Rows,
+    StageAction,
+    passes_of,
+)
 
 WHOLE: Final = (FORWARD, BACKWARD)
 SPLIT: Final = (FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
@@ -147,8 +155,9 @@ def _check_listed(where: str, rows: Any, what: str) -> None:  # noqa: ANN401
 def _passes(work: _Work) -> dict[Any, StageAction]:
     """The passes that a position may have, under themselves and whatever equals them."""
     of_stages = zip(work.stages, work.numbers, strict=True)
-    passes = [StageAction(stage, kind, m) for stage, own in of_stages for kind in work.kinds for m in own]
-    return {one: one for one in passes}
+    return {
+        one: one for stage, own in of_stages for kind in work.kinds for one in passes_of(stage, kind, own)
+    }
 
 
 def _row(where: str, row: Sequence[Any], work: _Work) -> tuple[StageAction, ...]:

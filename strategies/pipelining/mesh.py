@@ -24,6 +24,7 @@ from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from strategies.pipelining.candidates import divisors
 from strategies.pipelining.footprint import gathered_bytes
 from strategies.pipelining.layout import Layout
+from strategies.plans.network import placement_of
 from strategies.plans.placement import Placement, Subgroup
 from strategies.plans.plan import Collective, Stage
 from strategies.scenario import Scenario
@@ -153,12 +154,8 @@ class MeshLayout(Layout):
         Raises:
             InfeasibleError: teams and nodes do not divide one another.
         """
-        scenario, team = self.scenario, self.mesh.team
-        gpus, data_inner = scenario.workload.num_gpus, scenario.workload.placement == "data-inner"
-        return scenario.remember(
-            ("placement", team, 1),
-            lambda: Placement(scenario.cluster, gpus, team, 1, data_inner and team == 1),
-        )
+        team, data_inner = self.mesh.team, self.scenario.workload.placement == "data-inner"
+        return placement_of(self.scenario, team, 1, data_inner=data_inner and team == 1)
 
     @property
     def share(self) -> Share:

@@ -20,7 +20,7 @@ from profiles.machines.collectives import CollectiveLaw, collective_law
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from strategies.parameters import SKIP_ROUTES, check_choice
 from strategies.pipelining.stages import Cut, Shape
-from strategies.plans.network import Network, network_of
+from strategies.plans.network import Network, network_of, placement_of
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Stage
 from strategies.scenario import Scenario
@@ -72,17 +72,8 @@ class Pipeline:
         Raises:
             InfeasibleError: group, nodes and GPUs do not divide one another.
         """
-        scenario, workload, shape = self.scenario, self.scenario.workload, self.shape
-        return scenario.remember(
-            ("placement", shape.group_size, shape.degree),
-            lambda: Placement(
-                scenario.cluster,
-                workload.num_gpus,
-                shape.group_size,
-                shape.degree,
-                workload.placement == "data-inner",
-            ),
-        )
+        data_inner = self.scenario.workload.placement == "data-inner"
+        return placement_of(self.scenario, self.shape.group_size, self.shape.degree, data_inner=data_inner)
 
     @cached_property
     def network(self) -> Network:

@@ -63,7 +63,7 @@ def placed_step(builder: "PipelineBuilder", stage: int) -> Draft:
     if stage not in builder.stepping:
         builder.stepping.add(stage)
         row.append(Draft(action, 0.0))
-    draft = row[-1 if row.action(-1) == action else row.actions.index(action)]
+    draft = row[next(i for i in reversed(range(len(row))) if row.action(i) == action)]  # most come last
     draft.duration_s = builder.layout.step_s(builder.layout.trained_parameters[stage])
     return draft
 

@@ -10,6 +10,7 @@ step 7 on stage 2. Where exchanges cut a pass into pieces, ``2P1@7.3`` and ``0F0
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Final, NamedTuple
 
 from profiles.errors import InputError
@@ -45,6 +46,12 @@ class StageAction(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.stage}{self.kind}{'' if self.micro_batch < 0 else self.micro_batch}"
+
+
+def passes_of(stage: int, kind: str, micro_batches: Iterable[int]) -> list[StageAction]:
+    """The passes of a kind through a stage, one of each micro-batch."""
+    # as StageAction, without a Python call for each of the many that an order has
+    return [*map(tuple.__new__, repeat(StageAction), zip(repeat(stage), repeat(kind), micro_batches))]
 
 
 class FrozenAction(NamedTuple):

@@ -193,6 +193,17 @@ def law_beside(
     return replace(law, node_port_s=law.node_port_s * beside)
 
 
+def placement_of(scenario: Scenario, group_size: int, degree: int, *, data_inner: bool) -> Placement:
+    """The placement of a scenario's GPUs in groups of pipelines, made once.
+
+    Raises:
+        InfeasibleError: as of ``Placement``.
+    """
+    key = group_size, degree, data_inner
+    gpus = scenario.workload.num_gpus
+    return scenario.remember(("placement", key), lambda: Placement(scenario.cluster, gpus, *key))
+
+
 def network_of(scenario: Scenario, placement: Placement) -> Network:
     """The network of a placement, made once for a scenario."""
     return scenario.remember(("network", placement), lambda: Network(placement))

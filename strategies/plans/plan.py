@@ -88,14 +88,14 @@ class Tensors(Sequence[Tensor]):
     __hash__ = None  # type: ignore[assignment]  # it grows
 
     def add(
-        self, role: str, stage: int, numbers: Sequence[int], sizes_bytes: float | Sequence[float]
+        self, role: str, stage: int, numbers: Sequence[int], sizes_bytes: float | list[float]
     ) -> list[int]:
         """The indices of new tensors, one for each number; of one size, or each of its own."""
         first, count = len(self.roles), len(numbers)
         self._firsts.append(first)
         self._runs.append((stage, numbers))
         self.roles += repeat(role, count)
-        self.sizes_bytes += sizes_bytes if isinstance(sizes_bytes, Sequence) else repeat(sizes_bytes, count)
+        self.sizes_bytes += sizes_bytes if isinstance(sizes_bytes, list) else repeat(sizes_bytes, count)
         return [*range(first, first + count)]
 
 
