@@ -11,6 +11,7 @@ import pytest
 from making import make_cluster, make_link
 
 from profiles.architectures.models import Component, Layer, MeasuredTime, Model, Skip
+from profiles.mappings import FrozenMapping
 from profiles.software.stacks import load_stack
 from sim.cli.main import main
 from strategies.plans.actions import parse_action
@@ -156,7 +157,9 @@ def make_plan(
         resident=tuple(resident) or tuple(() for _ in rows),
         given=tuple((names[name], device) for name, device in given),
         kept=tuple((names[name], device) for name, device in kept),
-        posted_after={(names[name], device): after for (name, device), after in (posted_after or {}).items()},
+        posted_after=FrozenMapping(
+            ((names[name], device), after) for (name, device), after in (posted_after or {}).items()
+        ),
         blocking=blocking,
     )
 

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from profiles.architectures.models import read_model
 from profiles.errors import InputError
+from profiles.mappings import FrozenMapping
 from profiles.measuring.counting.config_files import ConfigFile, ConfigOptions
 from profiles.measuring.counting.configured import count_configured
 from profiles.measuring.timing.building import build, inputs, largest_integer
@@ -195,7 +196,8 @@ def counted(name, values, asked):
         else {"_class_name": name}
     )
     return count_configured(
-        [ConfigFile(Path("config.json"), key | values)], ConfigOptions(**asked, dtype="float32")
+        [ConfigFile(Path("config.json"), FrozenMapping(key | values))],
+        ConfigOptions(**asked, dtype="float32"),
     )
 
 

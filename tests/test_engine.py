@@ -177,6 +177,21 @@ def test_a_message_waits_for_its_receive_to_be_posted(make):
     assert (simulate(posted).sent, simulate(posted).starts[1]) == ((6.0,), (0.0, 4.0, 8.0))
 
 
+def test_neither_a_plan_nor_its_times_can_be_changed(make):
+    plan = make.plan([[make.op("0F0", 1.0)]])
+    trace = simulate(plan)
+    for held in (
+        plan.posted_after,
+        trace.starts[0],
+        trace.ends[0],
+        trace.early,
+        trace.sent,
+        trace.collectives,
+    ):
+        with pytest.raises(TypeError, match="item assignment"):
+            held[0] = 7.0
+
+
 def test_a_blocking_device_waits_for_what_it_sends(make):
     cluster = make.cluster(make.link("nvswitch", bandwidth=1.0))
     rows = [

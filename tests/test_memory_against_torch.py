@@ -26,6 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from profiles.architectures.models import read_model
 from profiles.machines.clusters import load_cluster
+from profiles.mappings import FrozenMapping
 from profiles.measuring.counting.config_files import ConfigFile, ConfigOptions
 from profiles.measuring.counting.configured import count_configured
 from profiles.measuring.counting.folder import folder_texts, kernel_texts
@@ -191,7 +192,8 @@ def blocks(request):
 def model(blocks, tmp_path_factory):
     """The same network as a counted model folder."""
     counted = count_configured(
-        [ConfigFile(Path("config.json"), blocks.config)], ConfigOptions(**blocks.asked, dtype="float32")
+        [ConfigFile(Path("config.json"), FrozenMapping(blocks.config))],
+        ConfigOptions(**blocks.asked, dtype="float32"),
     )
     folder = tmp_path_factory.mktemp("models") / "small"
     for path, text in (folder_texts("small", counted) | kernel_texts(counted)).items():

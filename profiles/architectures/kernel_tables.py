@@ -57,6 +57,14 @@ class Shapes(NamedTuple):
         return self.read_bytes + self.written_bytes
 
 
+class Dimensions(NamedTuple):
+    """Parts of the dimensions of kernels that grow in proportion to the pixels, arrays of shape (kernels,)."""
+
+    heads: FloatArray
+    m: FloatArray
+    n: FloatArray
+
+
 class Parts(NamedTuple):
     """A dimension of kernels: what grows with the image, and what stays."""
 
@@ -71,18 +79,18 @@ class KernelGroup:
     Attributes:
         kind: one of ``KINDS``.
         whole: their shapes at the reference.
-        image: parts of heads, m and n that grow in proportion to the pixels, by name.
+        image: what of them grows with the image.
         counts: launches of each kernel in each layer, shape (layers, kernels).
     """
 
     kind: str
     whole: Shapes
-    image: dict[str, FloatArray]
+    image: Dimensions
     counts: FloatArray
 
     def parts(self, name: str, pixels: float) -> Parts:
         """The dimension ``name`` (heads, m or n) at ``pixels`` times those of the reference."""
-        image = self.image[name]
+        image = getattr(self.image, name)
         return Parts(pixels * image, getattr(self.whole, name) - image)
 
     def shapes(self, pixels: float, share: Share, text_tokens: int) -> Shapes:
@@ -104,10 +112,10 @@ class KernelGroup:
 
         Where devices stand in rows and columns, its queries are divided by row, and its keys by column.
         """
-        own = self.image["n"] > 0
+        own = self.image.n > 0
         heads, m, n = (self.parts(name, pixels) for name in ("heads", "m", "n"))
         ring = np.where(own, share.ring, 1)
-        of_image = np.where(self.image["m"] > 0, 1.0, share.rows / np.where(own, 1, share.sequence))
+        of_image = np.where(self.image.m > 0, 1.0, share.rows / np.where(own, 1, share.sequence))
         return self.whole._replace(
             heads=(heads.image * of_image + heads.text) / (share.tensor * np.where(own, share.ulysses, 1)),
             m=m.image * share.rows / np.where(own, share.ring * share.device_rows, share.sequence)
@@ -191,5 +199,5 @@ def _group(kind: str, layers: LayerKernels) -> KernelGroup:
         counts[layer, number] += count
     shapes = np.array(list(numbers), dtype=float).reshape(len(numbers), len(COLUMNS))
     of = dict(zip(COLUMNS, np.ascontiguousarray(shapes.T), strict=True))
-    image = {key.removeprefix("image_"): of.pop(key) for key in IMAGE}
+    image = Dimensions(**{key.removeprefix("image_"): of.pop(key) for key in IMAGE})
     return KernelGroup(kind, Shapes(**of, launches=np.ones(len(numbers))), image, counts)

@@ -137,7 +137,7 @@ class KernelTimes:
         for group, shapes in self._shapes(share):
             if group.kind == "attention":
                 seconds = self._forward(group, shapes, np.asarray(float(batch)))
-                own_s += np.where(group.image["n"] > 0, seconds, 0.0) @ group.counts.T
+                own_s += np.where(group.image.n > 0, seconds, 0.0) @ group.counts.T
         return own_s
 
     def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
@@ -146,7 +146,7 @@ class KernelTimes:
         for group, shapes in self._shapes(share):
             if group.kind == "attention":
                 seconds = self._attention_backward_s(shapes, np.asarray(float(batch)))
-                own_s += np.where(group.image["n"] > 0, seconds, 0.0) @ group.counts.T
+                own_s += np.where(group.image.n > 0, seconds, 0.0) @ group.counts.T
         return np.asarray(own_s * self._passed)
 
     def beside_attention_s(self, batch: float, share: Share) -> FloatArray:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from profiles.machines.hosts import NO_CALLS, Calls
+from profiles.mappings import FrozenMapping
 from strategies.plans.actions import Action, PatchAction
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Buffer, Collective, Op, Plan, Stage, Tensor
@@ -241,6 +242,6 @@ class SamplingBuilder:
             resident=tuple(resident),
             given=tuple(self._given),
             kept=tuple(dict.fromkeys(kept)),
-            posted_after=self._posted_after,
+            posted_after=FrozenMapping(self._posted_after),
             host_ahead_s=self.calls.ahead_s,
         )

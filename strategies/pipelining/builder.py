@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from profiles.checks import sum_in_order
+from profiles.mappings import FrozenMapping
 from strategies.pipelining.footprint import recomputed_bytes, resident_buffers, saved_bytes
 from strategies.pipelining.frozen import Draft, Drafts, FrozenWork, PlacedOp, all_at_once
 from strategies.pipelining.receives import posted_at_once, posted_in_time
@@ -377,4 +378,4 @@ class PipelineBuilder:
         if not self.recipe.blocking:
             return plan
         posted = posted_in_time(plan) if any(len(stages) > 1 for stages in hosted) else {}
-        return replace(plan, blocking=True, posted_after=posted | posted_at_once(plan))
+        return replace(plan, blocking=True, posted_after=FrozenMapping(posted | posted_at_once(plan)))

@@ -11,6 +11,7 @@ from itertools import repeat
 from typing import NamedTuple, overload
 
 from profiles.errors import counted
+from profiles.mappings import FrozenMapping
 from strategies.plans.actions import Action, CollectiveAction, Entry, Listing, Order, number_pieces
 from strategies.plans.bubbles import Bubble
 from strategies.plans.placement import Placement, Subgroup
@@ -214,7 +215,7 @@ class Plan:
     resident: tuple[tuple[Buffer, ...], ...] = ()
     given: tuple[tuple[int, int], ...] = ()
     kept: tuple[tuple[int, int], ...] = ()
-    posted_after: dict[tuple[int, int], int] = field(default_factory=dict)
+    posted_after: FrozenMapping[tuple[int, int], int] = field(default_factory=FrozenMapping)
     blocking: bool = False
     cross_iteration: bool = False
     prologue_s: float = 0.0

@@ -220,7 +220,7 @@ def _wire_receives(wiring: Wiring) -> None:
     plan = wiring.plan
     wiring.posted = [False] * len(wiring.sources)
     wiring.receives = [{} for _ in plan.ops]
-    conditions = dict(plan.posted_after)
+    conditions = dict(plan.posted_after.items())
     if plan.blocking:
         for device, ops in enumerate(plan.ops):
             before = -1

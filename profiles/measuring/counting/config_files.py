@@ -2,13 +2,14 @@
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from profiles.errors import InputError
 from profiles.files import read_json
+from profiles.mappings import FrozenMapping
 
 CLASS: Final = "_class_name"
 ARCHITECTURES: Final = "architectures"
@@ -34,7 +35,7 @@ class ConfigFile:
     """One configuration: where it stands, and its keys."""
 
     path: Path
-    values: Mapping[str, Any]
+    values: FrozenMapping[str, Any]
 
     def fail(self, key: str, rule: str) -> InputError:
         """The error that says which key breaks which rule."""
@@ -62,7 +63,7 @@ def read_config(path: Path) -> ConfigFile:
     values = read_json(path, object_pairs_hook=_once, parse_constant=_finite)
     if not isinstance(values, dict):
         raise InputError(f"{path}: is a {type(values).__name__}, must be one JSON object")
-    return ConfigFile(path, values)
+    return ConfigFile(path, FrozenMapping(values))
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from profiles.errors import InputError
+from profiles.mappings import FrozenMapping
 from profiles.measuring.counting import specs
 from profiles.measuring.counting.adapters import TEXT, Found, find_class, found_of, half_of, spec_of
 from profiles.measuring.counting.config_files import CLASS, ConfigFile, ConfigOptions
@@ -52,7 +53,7 @@ def _component(entry: Mapping[str, Any], frames: int) -> ComponentSpec:
     """A component as its table has it; ``frames`` are latent ones."""
     assert entry.keys() <= KNOWN, f"{entry['name']}: unknown keys {sorted(entry.keys() - KNOWN)}"
     values = specs.CONFIGS[entry["config"]] | entry.get("set", {})
-    file, own = ConfigFile(HERE, values), OWN.get(values.get(CLASS))
+    file, own = ConfigFile(HERE, FrozenMapping(values)), OWN.get(values.get(CLASS))
     found = found_of(file, own) if own else find_class(file, **entry.get("arguments", {}))
     if "half" in entry:
         scale = entry.get("scale", specs.LATENT_SCALE)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from profiles.architectures.synthetic import HALF, equal_blocks_transformer
 from profiles.errors import InputError
+from profiles.mappings import FrozenMapping
 from strategies.patching.grid import Grid
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Op, Plan
@@ -169,4 +170,6 @@ def without_patch(plan: Plan, patch: int, step: int) -> Plan:
         return op._replace(writes=tuple(tensor for tensor in op.writes if tensor in read))
 
     posted = {key: index for key, index in plan.posted_after.items() if key[0] in read}
-    return replace(plan, ops=tuple(tuple(map(written, row)) for row in ops), posted_after=posted)
+    return replace(
+        plan, ops=tuple(tuple(map(written, row)) for row in ops), posted_after=FrozenMapping(posted)
+    )
