@@ -199,6 +199,7 @@ class Component:
             tasks=self.tasks,
             kernels=self.kernels,
             half_kernels=self.half_kernels,
+            adapters=self.adapters,
         )
         check_counts(owner, image_tokens=self.image_tokens, text_tokens=self.text_tokens)
         check_counts(owner, least=1, frames=self.frames, passes=self.passes)

@@ -124,6 +124,7 @@ class Model:
             if getattr(self, name) is not None:
                 check_counts(owner, least=1, **{name: getattr(self, name)})
         check_tuples(owner, components=self.components, anchors=self.anchors)
+        check_tuples(owner, anchor_backbones=self.anchor_backbones)
         names = [component.name for component in self.components]
         check_distinct(owner, "components", names)
         for component in self.components:
