@@ -267,16 +267,18 @@ def layers_named(text: str) -> range:
 
 def _layer_indices(row: Row, num_layers: int) -> range:
     named = layers_named(row.text("index"))
-    if len(named) < 2:
-        index = _layer_index(row, num_layers)
-        return range(index, index + 1)
-    if named[-1] >= num_layers:
-        raise row.fail("index", f"must be below {num_layers}, the layers of {row.text('component')}")
+    if not named:
+        return range(index := _layer_index(row, num_layers), index + 1)
+    _check_layer(row, named[-1], num_layers)
     return named
 
 
 def _layer_index(row: Row, num_layers: int) -> int:
     index = row.integer("index")
+    _check_layer(row, index, num_layers)
+    return index
+
+
+def _check_layer(row: Row, index: int, num_layers: int) -> None:
     if index >= num_layers:
         raise row.fail("index", f"must be below {num_layers}, the layers of {row.text('component')}")
-    return index
