@@ -39,7 +39,7 @@ from validate.published.sampling.rows import Uncovered, sampling_rows
 from validate.published.sampling.runs import all_runs
 from validate.published.sampling.tables import sampling_ledger
 from validate.published.training.real_clusters import MARKERS as CLUSTERS
-from validate.tables import Section, write_tables
+from validate.tables import Section, parts_around, write_tables
 
 pytestmark = pytest.mark.slow
 
@@ -290,6 +290,12 @@ def test_tables_are_written_between_their_markers_alone(tmp_path):
     assert path.read_text() == f"a\n<!-- start -->\n\n{tables}\n\n<!-- end -->\nb\n<!-- end -->\n"
     with pytest.raises(InputError, match=r"page.md', must hold a line '<!-- other -->' and then a line"):
         write_tables(path, ("<!-- other -->", "<!-- end -->"), [])
+
+
+def test_markers_are_looked_up_as_they_are_written(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text("a\n(1 + 1)\nold\n[end]\nb\n")
+    assert parts_around(path, "(1 + 1)", "[end]") == ("a\n", "\nb\n")
 
 
 def test_the_page_of_accuracy_holds_the_markers_of_the_commands_that_write_it():

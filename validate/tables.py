@@ -57,7 +57,8 @@ def parts_around(path: Path, start: str, end: str) -> tuple[str, str]:
     Raises:
         InputError: it does not hold both.
     """
-    match = re.search(f"^{start}$(.*?)^{end}$", read_text(path), re.DOTALL | re.MULTILINE)
+    lines = f"^{re.escape(start)}$(.*?)^{re.escape(end)}$"
+    match = re.search(lines, read_text(path), re.DOTALL | re.MULTILINE)
     if match is None:
         raise InputError(f"--readme is '{path}', must hold a line '{start}' and then a line '{end}'")
     return match.string[: match.start()], match.string[match.end() :]
