@@ -35,21 +35,21 @@ def terms(**values):
 
 @pytest.mark.parametrize(("middle", "most", "seconds"), [(0, inf, 5e-6), (1, inf, 7e-6), (2, inf, 9e-6)])
 def test_a_collective_takes_latency_wire_and_a_share_of_their_geometric_mean(middle, most, seconds):
-    law = CollectiveLaw(latency_s=4e-6, middle=middle, middle_most=most, device_port_s=1e-9)
+    law = CollectiveLaw(latency_s=4e-6, middle=middle, middle_most=most, device_port_s_per_byte=1e-9)
     time = law.time(1000.0)
     assert time.total_s == pytest.approx(seconds)
     assert time.device_port_s == pytest.approx(1e-6)  # no port sees the middle
 
 
 def test_the_middle_ends_at_its_most():
-    law = CollectiveLaw(latency_s=4e-6, middle=1.0, middle_most=5.0, node_port_s=1e-9)
+    law = CollectiveLaw(latency_s=4e-6, middle=1.0, middle_most=5.0, node_port_s_per_byte=1e-9)
     assert law.middle_s(1.0) == pytest.approx(sqrt(4e-6 * 1e-9), rel=1e-3)
     assert law.middle_s(1e15) == pytest.approx(5 * 4e-6, rel=1e-3)
     assert law.middle_s(4000 * 25.0) == pytest.approx(5 * 4e-6 / sqrt(2))
 
 
 def test_calls_that_carry_the_same_bytes_each_pay_latency_and_middle():
-    law = CollectiveLaw(call_s=1e-6, latency_s=4e-6, middle=1.0, device_port_s=1e-9)
+    law = CollectiveLaw(call_s=1e-6, latency_s=4e-6, middle=1.0, device_port_s_per_byte=1e-9)
     assert law.time(4000.0, calls=4).total_s == pytest.approx(4 * law.time(1000.0).total_s)
 
 
@@ -92,7 +92,7 @@ def test_an_all_reduce_of_many_members_goes_up_a_tree_of_chains(size):
 def test_rings_carry_their_bus_volume_over_the_port_of_each_node(operation, nodes):
     size, rounds = 8 * nodes, 2 if operation == "all_reduce" else 1
     law = collective_law(machine(Between(ALL)), operation, Group(size, nodes))
-    assert law.node_port_s == pytest.approx(rounds * (size - 1) / size / PORT)
+    assert law.node_port_s_per_byte == pytest.approx(rounds * (size - 1) / size / PORT)
     steps = (14, 2 * log2(nodes)) if operation == "all_reduce" else (7 * nodes, nodes - 1)
     assert law.latency_s == pytest.approx(steps[0] * STEP + steps[1] * HOP)
 
@@ -103,14 +103,14 @@ def test_an_all_reduce_by_a_tree_over_two_nodes_crosses_each_port_once(members):
     for nodes, crossing in ((2, 1.0), (3, 2 * (3 * members - 1) / (3 * members))):
         group = Group(nodes * members, nodes)
         law = collective_law(machine(replace(ring, tree=((2.0, 1.0),))), "all_reduce", group)
-        assert law.node_port_s == pytest.approx(crossing / PORT)
+        assert law.node_port_s_per_byte == pytest.approx(crossing / PORT)
 
 
 def test_a_tree_is_taken_only_where_it_is_faster_than_a_ring():
     group = Group(16, 2)
-    ring_s = collective_law(machine(Between(ALL)), "all_reduce", group).node_port_s
+    ring_s = collective_law(machine(Between(ALL)), "all_reduce", group).node_port_s_per_byte
     slow, fast = (
-        collective_law(machine(Between(ALL, tree=((2.0, share),))), "all_reduce", group).node_port_s
+        collective_law(machine(Between(ALL, tree=((2.0, share),))), "all_reduce", group).node_port_s_per_byte
         for share in (0.5, 0.9)
     )
     assert slow == ring_s
@@ -120,8 +120,8 @@ def test_a_tree_is_taken_only_where_it_is_faster_than_a_ring():
 @pytest.mark.parametrize("nodes", [2, 4, 8])
 def test_all_to_all_sends_over_the_port_of_a_node_what_its_members_have_for_others(nodes):
     law = collective_law(machine(Between(ALL)), "all_to_all", Group(8 * nodes, nodes))
-    assert law.node_port_s == pytest.approx(8 * (8 * nodes - 8) / (8 * nodes) / PORT)
-    assert law.device_port_s == pytest.approx((8 * nodes - 1) / (8 * nodes) / INSIDE)
+    assert law.node_port_s_per_byte == pytest.approx(8 * (8 * nodes - 8) / (8 * nodes) / PORT)
+    assert law.device_port_s_per_byte == pytest.approx((8 * nodes - 1) / (8 * nodes) / INSIDE)
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,16 @@ def test_connections_bound_what_an_operation_reaches_of_a_port(operation, flows,
     """A connection fills a tenth of the port: of 20 GB/s, a message and a ring have 2, two rings 4, all-to-all 20."""
     cluster = machine(between, replace(make_link("nic", PORT, HOP), flow_bytes_per_s=PORT / 10))
     law, free = (collective_law(of, operation, Group(16, 2)) for of in (cluster, machine(between)))
-    assert law.flow_s == pytest.approx(free.node_port_s * 10 / flows)
-    assert law.wire_s == pytest.approx(max(free.wire_s, free.node_port_s * 10 / flows))
-    assert law.node_port_s == free.node_port_s  # others may use the port meanwhile
+    assert law.flow_s_per_byte == pytest.approx(free.node_port_s_per_byte * 10 / flows)
+    assert law.wire_s_per_byte == pytest.approx(
+        max(free.wire_s_per_byte, free.node_port_s_per_byte * 10 / flows)
+    )
+    assert law.node_port_s_per_byte == free.node_port_s_per_byte  # others may use the port meanwhile
 
 
 def test_groups_of_few_members_have_the_adapters_of_these():
     cluster = machine(Between(ALL), replace(make_link("nic", PORT, HOP), rail_bytes_per_s=PORT / 8))
-    seconds = [collective_law(cluster, "all_reduce", Group(2 * m, 2)).wire_s for m in (1, 4, 8)]
+    seconds = [collective_law(cluster, "all_reduce", Group(2 * m, 2)).wire_s_per_byte for m in (1, 4, 8)]
     volumes = [2 * (2 * m - 1) / (2 * m) for m in (1, 4, 8)]
     assert seconds == pytest.approx([volumes[0] * 8 / PORT, volumes[1] * 2 / PORT, volumes[2] / PORT])
 

@@ -69,40 +69,40 @@ class CollectiveLaw:
         latency_s: seconds until a byte has gone all steps, per call.
         middle: how much of the geometric mean of latency and wire time comes on top.
         middle_most: the most that comes on top, in latencies.
-        device_port_s: seconds per byte on each device's port.
-        node_port_s: seconds per byte on each node's port.
-        flow_s: seconds per byte on its connections and adapters.
+        device_port_s_per_byte: seconds per byte on each device's port.
+        node_port_s_per_byte: seconds per byte on each node's port.
+        flow_s_per_byte: seconds per byte on its connections and adapters.
     """
 
     call_s: float = 0.0
     latency_s: float = 0.0
     middle: float = 0.0
     middle_most: float = inf
-    device_port_s: float = 0.0
-    node_port_s: float = 0.0
-    flow_s: float = 0.0
+    device_port_s_per_byte: float = 0.0
+    node_port_s_per_byte: float = 0.0
+    flow_s_per_byte: float = 0.0
 
     @property
-    def wire_s(self) -> float:
+    def wire_s_per_byte(self) -> float:
         """Seconds per byte on the slowest of ports, connections and adapters."""
-        return max(self.device_port_s, self.node_port_s, self.flow_s)
+        return max(self.device_port_s_per_byte, self.node_port_s_per_byte, self.flow_s_per_byte)
 
     def time(self, size_bytes: float, calls: int = 1) -> CollectiveTime:
         """The time of equal calls, one after the other, that carry these bytes together."""
         each_s = self.call_s + self.latency_s + self.middle_s(size_bytes / calls)
         return CollectiveTime(
-            size_bytes * self.device_port_s,
-            size_bytes * self.node_port_s,
+            size_bytes * self.device_port_s_per_byte,
+            size_bytes * self.node_port_s_per_byte,
             calls * each_s,
-            size_bytes * self.flow_s,
+            size_bytes * self.flow_s_per_byte,
         )
 
     def middle_s(self, size_bytes: float) -> float:
         """Seconds beside latency and wire: they grow with the root of the bytes, up to ``middle_most``."""
         if not self.middle or not self.latency_s:
             return 0.0
-        wire_s, most = size_bytes * self.wire_s / self.latency_s, self.middle_most
-        return self.latency_s * self.middle * sqrt(wire_s / (1 + wire_s * (self.middle / most) ** 2))
+        latencies, most = size_bytes * self.wire_s_per_byte / self.latency_s, self.middle_most
+        return self.latency_s * self.middle * sqrt(latencies / (1 + latencies * (self.middle / most) ** 2))
 
     def least_s(self, size_bytes: float, calls: int) -> float:
         """Seconds that calls of these bytes together take at least, however the bytes are divided.
@@ -167,11 +167,11 @@ def _inside(cluster: Cluster, operation: str, group: Group) -> CollectiveLaw:
         latency_s=at(collectives.fixed_s, operation, group.size) + steps_s,
         middle=at(collectives.middle, operation, group.size),
         middle_most=collectives.middle_most,
-        device_port_s=_device_port_s(cluster, operation, group),
+        device_port_s_per_byte=_device_port_s_per_byte(cluster, operation, group),
     )
 
 
-def _device_port_s(cluster: Cluster, operation: str, group: Group) -> float:
+def _device_port_s_per_byte(cluster: Cluster, operation: str, group: Group) -> float:
     """Seconds per byte on each device's port; a switch that sums takes each byte once, and a part kept may count."""
     collectives = cluster.collectives
     if group.members == 1:
@@ -189,18 +189,26 @@ def _by_factor(cluster: Cluster, operation: str, group: Group) -> CollectiveLaw:
     collectives, inner, outer = cluster.collectives, cluster.intra_node, cluster.inter_node
     efficiency = collectives.efficiency_of(operation, group.size, group.num_nodes)
     members, volume = group.members, bus_volume(operation, group.size)
-    device_s = volume / efficiency / inner.bandwidth_bytes_per_s if members > 1 else 0.0
-    latency_s, node_s, flow_s = _hops(operation, members) * _step_s(collectives, inner), 0.0, 0.0
+    latency_s = _hops(operation, members) * _step_s(collectives, inner)
+    device_s_per_byte = volume / efficiency / inner.bandwidth_bytes_per_s if members > 1 else 0.0
+    node_s_per_byte = flow_s_per_byte = 0.0
     if outer is not None:
         if inner.kind == "pcie":  # its table says what cards in one node reach, nothing of the network
             efficiency = interpolate(collectives.nodes, group.num_nodes)
         crossing = crossing_bytes(operation, 1.0, group.size, members, group.size - members)
-        node_s = crossing / efficiency / outer.bandwidth_bytes_per_s
+        node_s_per_byte = crossing / efficiency / outer.bandwidth_bytes_per_s
         latency_s += _hops(operation, group.num_nodes) * outer.latency_s
-        flow_s = _flow_s(cluster, operation, group, crossing)
+        flow_s_per_byte = _flow_s_per_byte(cluster, operation, group, crossing)
     latency_s += at(collectives.fixed_s, operation, group.size)
-    middle = at(collectives.middle, operation, group.size), collectives.middle_most
-    return CollectiveLaw(collectives.call_s, latency_s, *middle, device_s, node_s, flow_s)
+    return CollectiveLaw(
+        call_s=collectives.call_s,
+        latency_s=latency_s,
+        middle=at(collectives.middle, operation, group.size),
+        middle_most=collectives.middle_most,
+        device_port_s_per_byte=device_s_per_byte,
+        node_port_s_per_byte=node_s_per_byte,
+        flow_s_per_byte=flow_s_per_byte,
+    )
 
 
 def _between(cluster: Cluster, operation: str, group: Group, between: Between) -> CollectiveLaw:
@@ -209,12 +217,12 @@ def _between(cluster: Cluster, operation: str, group: Group, between: Between) -
     assert outer is not None
     members, nodes = group.members, group.num_nodes
     crossing = crossing_bytes(operation, 1.0, group.size, members, group.size - members)
-    node_s = crossing / at(between.efficiency, operation, nodes) / outer.bandwidth_bytes_per_s
+    node_s_per_byte = crossing / at(between.efficiency, operation, nodes) / outer.bandwidth_bytes_per_s
     if operation == "all_reduce" and between.tree and nodes <= between.tree[-1][0]:
         exchanged = bus_volume(operation, nodes)
-        tree_s = exchanged / interpolate(between.tree, nodes) / outer.bandwidth_bytes_per_s
-        if tree_s < node_s:
-            node_s, crossing = tree_s, exchanged
+        tree_s_per_byte = exchanged / interpolate(between.tree, nodes) / outer.bandwidth_bytes_per_s
+        if tree_s_per_byte < node_s_per_byte:
+            node_s_per_byte, crossing = tree_s_per_byte, exchanged
     inner_steps, outer_steps = _steps(operation, members, nodes)
     return CollectiveLaw(
         call_s=collectives.call_s,
@@ -223,9 +231,9 @@ def _between(cluster: Cluster, operation: str, group: Group, between: Between) -
         + outer_steps * _step_s(between, outer),
         middle=at(between.middle, operation, nodes),
         middle_most=between.middle_most,
-        device_port_s=_device_port_s(cluster, operation, group),
-        node_port_s=node_s,
-        flow_s=_flow_s(cluster, operation, group, crossing),
+        device_port_s_per_byte=_device_port_s_per_byte(cluster, operation, group),
+        node_port_s_per_byte=node_s_per_byte,
+        flow_s_per_byte=_flow_s_per_byte(cluster, operation, group, crossing),
     )
 
 
@@ -234,7 +242,7 @@ def _step_s(given: Collectives | Between, link: Link) -> float:
     return link.latency_s if given.step_s is None else given.step_s
 
 
-def _flow_s(cluster: Cluster, operation: str, group: Group, crossing: float) -> float:
+def _flow_s_per_byte(cluster: Cluster, operation: str, group: Group, crossing: float) -> float:
     """Seconds per byte on the slower of a node's connections and its members' adapters."""
     outer = cluster.inter_node
     assert outer is not None

@@ -110,7 +110,7 @@ def chain_costs(pipeline: Pipeline, backbone: int, *, local_skips: bool = False)
         backward_s=backward_s,
         cut_forward_s=(cut_bytes + component.carried_bytes * batch) * wire_s + delay_s,
         cut_backward_s=cut_bytes * wire_s + delay_s,
-        sync_s=cuts.trained * gradient_bytes * law.wire_s,
+        sync_s=cuts.trained * gradient_bytes * law.wire_s_per_byte,
         sync_latency_s=law.time(stage_bytes).fixed_s,  # what no byte adds to, of a stage of mean size
         legal_cuts=cuts.legal if local_skips else None,
     )

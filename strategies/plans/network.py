@@ -190,7 +190,7 @@ def law_beside(
     if subgroup is None or group.num_nodes == 1:
         return law
     beside = min(placement.num_gpus, placement.cluster.devices_per_node) // group.members
-    return replace(law, node_port_s=law.node_port_s * beside)
+    return replace(law, node_port_s_per_byte=law.node_port_s_per_byte * beside)
 
 
 def placement_of(scenario: Scenario, group_size: int, degree: int, *, data_inner: bool) -> Placement:
