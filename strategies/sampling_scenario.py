@@ -83,7 +83,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
             self.cluster.device,
             self.workload.height,
             self.workload.width,
-            self.paced_stack,
+            self.slowed_stack,
             calibration=self.calibration,
             precision=self.workload.precision,
             factor=factor,
@@ -169,13 +169,13 @@ class SamplingScenario(Scene[SamplingWorkload]):
         """
         if not self.operator_s:
             return NO_CALLS
-        return Calls(self.calibration.factor * self.cluster.host.pace, AHEAD * self.operator_s)
+        return Calls(self.calibration.factor * self.cluster.host.slowness, AHEAD * self.operator_s)
 
     @cached_property
     def operator_s(self) -> float:
         """Seconds of the host for one operator; 0 where nobody counted the backbone's, as of ``calls``."""
         known = self.costs.host_s(self.backbone_index).any()
-        return self.calibration.factor * self.paced_stack.forward_operator_s if known else 0.0
+        return self.calibration.factor * self.slowed_stack.forward_operator_s if known else 0.0
 
     @property
     def solver_s(self) -> float:

@@ -74,9 +74,9 @@ class Scene(Generic[W]):
         return self.asked_stack or self.stack.name
 
     @property
-    def paced_stack(self) -> Stack:
+    def slowed_stack(self) -> Stack:
         """The stack on the box's host."""
-        return self.stack.paced(self.cluster.host.pace)
+        return self.stack.slowed(self.cluster.host.slowness)
 
     @property
     def frames(self) -> dict[str, int]:
@@ -216,7 +216,7 @@ class Scenario(Scene[TrainingWorkload]):
     @cached_property
     def costs(self) -> ModelCosts:
         """Times of the model's layers on the cluster's device."""
-        return ModelCosts(self.model, self.cluster.device, self.paced_stack, calibration=self.calibration)
+        return ModelCosts(self.model, self.cluster.device, self.slowed_stack, calibration=self.calibration)
 
     @cached_property
     def host_side(self) -> HostSide:

@@ -32,7 +32,7 @@ from strategies.plans.placement import Placement
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
-from validate.fitting.hosts import BOXES, host_rows, pace_of
+from validate.fitting.hosts import BOXES, host_rows, slowness_of
 
 WORK = PatchAction(0, 0, 0)
 seconds = st.floats(0.0, 4.0)
@@ -113,9 +113,9 @@ def test_small_images_on_many_gpus_wait_for_the_host_and_graphs_for_nobody(name)
 
 
 @pytest.mark.parametrize("name", ["ring", "ulysses", "tensor", "distrifusion", "pipefusion", "hybrid"])
-@pytest.mark.parametrize("pace", [0.5, 1.0, 4.0])
-def test_no_run_beats_its_bound_however_slow_the_host(name, pace):
-    cluster = replace(load_cluster("a100-nvlink-8"), host=Host(pace, pace, pace))
+@pytest.mark.parametrize("slowness", [0.5, 1.0, 4.0])
+def test_no_run_beats_its_bound_however_slow_the_host(name, slowness):
+    cluster = replace(load_cluster("a100-nvlink-8"), host=Host(slowness, slowness, slowness))
     scenario = drawing(cluster)
     asked = {"ulysses_degree": 2, "pipeline_degree": 4} if name == "hybrid" else {}
     sampler = make_sampler(name, asked)
@@ -130,10 +130,10 @@ def test_the_host_dispatches_as_many_operators_however_the_work_is_divided():
     operators = sum(k.count for of in scenario.backbone.half_kernels for k in of if k.kind == "dispatch")
     for team in (alone, ring):
         assert run_seconds(scenario, team, run)[2] == pytest.approx(
-            operators * load_stack().forward_operator_s * scenario.cluster.host.pace
+            operators * load_stack().forward_operator_s * scenario.cluster.host.slowness
         )
     assert scenario.calls.ahead_s == pytest.approx(
-        AHEAD * load_stack().forward_operator_s * scenario.cluster.host.pace
+        AHEAD * load_stack().forward_operator_s * scenario.cluster.host.slowness
     )
 
 
@@ -183,12 +183,12 @@ def test_software_per_collective_costs_the_gpus_nothing():
 def test_free_links_have_a_free_host_and_other_boxes_one_of_their_own_or_the_usual():
     assert load_cluster("ideal").host == FREE
     assert load_cluster("t4-pcie-8").host == BOX
-    assert load_cluster("l40-pcie-8").host.pace < 1 < load_cluster("a100-nvlink-8").host.pace
+    assert load_cluster("l40-pcie-8").host.slowness < 1 < load_cluster("a100-nvlink-8").host.slowness
 
 
 @pytest.mark.parametrize("box", BOXES)
 def test_shipped_paces_are_those_of_the_command_that_sets_them(box):
-    assert load_cluster(box).host.pace == pytest.approx(float(f"{pace_of(host_rows(box)):.3g}"))
+    assert load_cluster(box).host.slowness == pytest.approx(float(f"{slowness_of(host_rows(box)):.3g}"))
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ REPLACED = {
         "intra_node": slower,
         "inter_node": slower,
         "collectives": lambda collectives: replace(collectives, call_s=1.0, nodes=((1, 0.5),)),
-        "host": lambda host: replace(host, pace=200.0, high=200.0),
+        "host": lambda host: replace(host, slowness=200.0, high=200.0),
         "changes": lambda _: (("memory", "1GiB"),),
     },
     Device: {

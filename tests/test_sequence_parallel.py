@@ -382,7 +382,7 @@ def test_rows_and_columns_cost_the_host_what_ulysses_does_for_each_tensor():
         run_layers(builder, team, run_work(scenario, team, LayerRun(0, 1, 1)), PatchAction(0, 0, 0))
         return sum(op.host_s for op in builder.build((), ((),) * 8).ops[0])
 
-    more_s = scenario.calls.pace * CALLS_S["all_to_all"] + merged_s(scenario, row, LayerRun(0, 1, 1))[1]
+    more_s = scenario.calls.slowness * CALLS_S["all_to_all"] + merged_s(scenario, row, LayerRun(0, 1, 1))[1]
     assert dispatched_s(row) - dispatched_s(ulysses) == pytest.approx(more_s)
 
 

@@ -71,7 +71,7 @@ def test_collectives_follow_one_another(watch):
 
 
 def test_the_host_pays_for_each_collective_as_for_the_operation_that_it_is_dispatched_as(watch):
-    courses, calls = watch().courses, Calls(pace=1.0)
+    courses, calls = watch().courses, Calls(slowness=1.0)
     twice = GATHER._replace(sizes_bytes=(4.0, 4.0), calls=3)
     for dispatched_as, operation in (("", "all_gather"), ("all_to_all", "all_to_all")):
         clock = Stopwatch(courses, ALL, calls)

@@ -49,25 +49,25 @@ class Host:
     """The host of a box.
 
     Attributes:
-        pace: ratio of its seconds to those of a stack's operators and of ``CALLS_S``.
-        low: the least that ``pace`` may be.
+        slowness: ratio of its seconds to those of a stack's operators and of ``CALLS_S``; ``pace`` in files.
+        low: the least that ``slowness`` may be.
         high: the most that it may be.
     """
 
-    pace: float = 1.0
+    slowness: float = 1.0
     low: float = 0.6
     high: float = 1.2
 
     def __post_init__(self) -> None:
-        check_numbers("host", pace=self.pace, low=self.low, high=self.high)
-        if not self.low <= self.pace <= self.high:
+        check_numbers("host", pace=self.slowness, low=self.low, high=self.high)
+        if not self.low <= self.slowness <= self.high:
             raise InputError(
-                f"host: pace is {self.pace:g}, must be from low, {self.low:g}, to high, {self.high:g}"
+                f"host: pace is {self.slowness:g}, must be from low, {self.low:g}, to high, {self.high:g}"
             )
 
 
 BOX: Final = Host()
-"""A box of which nothing is known; its range holds all boxes whose pace is known."""
+"""A box of which nothing is known; its range holds all boxes whose slowness is known."""
 FREE: Final = Host(0.0, 0.0, 0.0)
 """A host that takes no time."""
 
@@ -89,21 +89,21 @@ class Calls:
     """What the calls of collectives and messages cost the host of a run, beside the operators that it dispatches.
 
     Attributes:
-        pace: ratio of the seconds of a call to those of ``CALLS_S``; 0 where a graph leaves no calls.
+        slowness: ratio of the seconds of a call to those of ``CALLS_S``; 0 where a graph leaves no calls.
         ahead_s: seconds of dispatching by which the host may be ahead of the GPU.
     """
 
-    pace: float = 0.0
+    slowness: float = 0.0
     ahead_s: float = 0.0
 
     def collective_s(self, operation: str, calls: int) -> float:
         """Seconds of the host for ``calls`` calls of an operation."""
-        return self.pace * calls * CALLS_S[operation]
+        return self.slowness * calls * CALLS_S[operation]
 
     @property
     def message_s(self) -> float:
         """Seconds of the host for one end of a message."""
-        return self.pace * MESSAGE_S
+        return self.slowness * MESSAGE_S
 
 
 NO_CALLS: Final = Calls()

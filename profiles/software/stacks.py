@@ -150,9 +150,9 @@ class Stack:
         """The stack with the rates that it reaches on a device."""
         return replace(self, rates=dict(self.device_rates).get(device, self.rates), device_rates=())
 
-    def paced(self, pace: float) -> "Stack":
-        """The stack on a host that takes ``pace`` times as long over an operator."""
-        seconds = {key: pace * getattr(self, key) for key in OPERATORS}
+    def slowed(self, slowness: float) -> "Stack":
+        """The stack on a host that takes ``slowness`` times as long over an operator."""
+        seconds = {key: slowness * getattr(self, key) for key in OPERATORS}
         return replace(self, **{key: min(value, MAX_OPERATOR_S) for key, value in seconds.items()})
 
     def __repr__(self) -> str:

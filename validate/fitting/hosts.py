@@ -1,9 +1,9 @@
-"""The hosts of boxes: their pace, from published rows of small images whose time the GPUs do not explain.
+"""The hosts of boxes: how slow they are, from published rows of small images whose time the GPUs do not explain.
 
-A run takes no less than its host does: the ratio of a row's published seconds to those in which a host of pace 1
-dispatches its operators and makes its calls is the most that a box's pace can be. Where the GPUs explain less than
-``EXPLAINED`` of a row, the run waits for the host, and the ratio is the pace; a box has the median of such rows. One
-without such rows has the least ratio if that is below 1, else 1.
+A run takes no less than its host does: the ratio of a row's published seconds to those in which a host of slowness 1
+dispatches its operators and makes its calls is the most that a box's slowness can be (``pace`` in files and tables).
+Where the GPUs explain less than ``EXPLAINED`` of a row, the run waits for the host, and the ratio is the slowness; a
+box has the median of such rows. One without such rows has the least ratio if that is below 1, else 1.
 """
 
 from argparse import Namespace
@@ -32,7 +32,7 @@ COLUMNS: Final = ("box", "GPUs", "method", "published", "GPUs alone", "host of p
 
 @dataclass(frozen=True)
 class HostRow:
-    """A published row beside the seconds of the GPUs alone, and of a host of pace 1 alone."""
+    """A published row beside the seconds of the GPUs alone, and of a host of slowness 1 alone."""
 
     row: SamplingRow
 
@@ -43,15 +43,15 @@ class HostRow:
 
     @cached_property
     def host_s(self) -> float:
-        """Seconds of the busiest host, of pace 1."""
+        """Seconds of the busiest host, of slowness 1."""
         scenario = scenario_of(place_of(self.row, self._beside(BOX)))
         phases = samplers(self.row, scenario)[0].phases(scenario)
         busiest = [max(sum_in_order(op.host_s for op in ops) for ops in phase.plan.ops) for phase in phases]
         return sum_in_order(phase.times * seconds for phase, seconds in zip(phases, busiest, strict=True))
 
     @property
-    def pace(self) -> float:
-        """The most that the box's pace can be."""
+    def slowness(self) -> float:
+        """The most that the box's slowness can be."""
         assert self.row.latency_s is not None
         return self.row.latency_s / self.host_s
 
@@ -79,22 +79,22 @@ def _of_box(row: SamplingRow, box: str) -> bool:
     return small and timed and row.cluster == box
 
 
-def pace_of(rows: list[HostRow]) -> float:
-    """The pace of a box, by its rows."""
-    waiting = [row.pace for row in rows if row.waits]
-    return median(waiting) if waiting else min([1.0, *(row.pace for row in rows)])
+def slowness_of(rows: list[HostRow]) -> float:
+    """The slowness of a box, by its rows."""
+    waiting = [row.slowness for row in rows if row.waits]
+    return median(waiting) if waiting else min([1.0, *(row.slowness for row in rows)])
 
 
 def run_hosts(options: Namespace) -> None:
-    """Print each box's rows, and its pace."""
+    """Print each box's rows, and its slowness."""
     found = {box: host_rows(box) for box in BOXES}
     lines = [line for box, rows in found.items() for line in _lines(box, rows)]
     show(100, table("Hosts", COLUMNS, lines, left=("box", "method")))
-    show(100, *(f"{box}: pace = {pace_of(rows):.3g}" for box, rows in found.items()))
+    show(100, *(f"{box}: pace = {slowness_of(rows):.3g}" for box, rows in found.items()))
 
 
 def _lines(box: str, rows: list[HostRow]) -> Iterator[list[str]]:
     for row in rows:
         seconds = (row.row.latency_s or 0.0, row.gpu_s, row.host_s)
-        pace = f"{row.pace:.2f}" if row.waits else f"at most {row.pace:.2f}"
-        yield [box, f"{row.row.num_gpus}", row.row["method"], *(f"{s:.3g} s" for s in seconds), pace]
+        slowness = f"{row.slowness:.2f}" if row.waits else f"at most {row.slowness:.2f}"
+        yield [box, f"{row.row.num_gpus}", row.row["method"], *(f"{s:.3g} s" for s in seconds), slowness]

@@ -29,7 +29,7 @@ FREE: Final = "patch_parallel_no_comm"
 LINKS_FROM: Final = "l40-pcie-8"
 """The cluster whose rows within one node its links are fitted to."""
 HOSTS_FROM: Final = ("a100-nvlink-8",)
-"""Clusters whose host's pace is set by rows of small images on a whole node."""
+"""Clusters whose host's slowness is set by rows of small images on a whole node."""
 HOST_PIXELS: Final = "1024"
 HOST_METHODS: Final = ("distrifusion", "sp_ring", "sp_ulysses", "tensor_parallel")
 """The methods of these rows: all of their steps are alike."""
@@ -103,7 +103,7 @@ class Run:
 
     @property
     def for_host(self) -> bool:
-        """Whether the pace of its cluster's host is set by the row."""
+        """Whether the slowness of its cluster's host is set by the row."""
         small = self.row["resolution_px"] == HOST_PIXELS and self.row["method"] in HOST_METHODS
         whole = self.place is not None and self.row.num_gpus == cluster_of(self.cluster).devices_per_node
         in_graphs = self.place is not None and self.place.stack == IN_GRAPHS
