@@ -21,7 +21,7 @@ from sim.outcomes.unrefined import unrefined, unrefined_trace
 from sim.replay.engine import simulate
 from sim.replay.memory import FloatArray, IntArray, repeated_peak_memory_bytes
 from sim.replay.metrics import wire_spans
-from strategies.orders.excerpts import SHORT_CYCLE, Excerpt
+from strategies.orders.excerpts import SHORT_PERIOD, Excerpt
 from strategies.pipelining.frozen import FROZEN
 from strategies.plans.actions import OPTIMIZER, StageAction
 from strategies.plans.network import Network, network_of
@@ -257,7 +257,7 @@ def _unrefined(strategy: Repeating, scenario: Scenario) -> Unrefined | None:
         repeats = strategy.repeats(scenario)
         if repeats is None:
             return None
-        rounds = FIRST_ROUNDS if repeats.shortest.period <= SHORT_CYCLE else FIRST_ROUNDS_OF_LONG_PERIODS
+        rounds = FIRST_ROUNDS if repeats.shortest.period <= SHORT_PERIOD else FIRST_ROUNDS_OF_LONG_PERIODS
         excerpt = repeats.excerpt(rounds * strategy.pipeline_degree + FIRST_MICRO_BATCHES)
         if excerpt is None:
             return None

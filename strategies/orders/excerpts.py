@@ -10,10 +10,12 @@ import numpy as np
 
 from strategies.plans.actions import Rows, StageAction
 
+SHORT_PERIOD: Final = 2
+"""Most micro-batches of a period that counts as short."""
 CYCLE: Final = 24
-"""Periods are left out in multiples of this, as times may repeat themselves less often than the order does."""
-SHORT_CYCLE: Final = 2
-"""The same for periods of more micro-batches than this."""
+"""Short periods are left out in multiples of this, as times may repeat themselves less often than the order does."""
+CYCLE_OF_LONG_PERIODS: Final = 2
+"""The same for all other periods."""
 
 
 class Excerpt(NamedTuple):
@@ -79,7 +81,7 @@ class Repeats(NamedTuple):
         None where less than half of them can be left out.
         """
         most, period = self.shortest.left_out, self.shortest.period
-        cycle = period * (CYCLE if period <= SHORT_CYCLE else SHORT_CYCLE)
+        cycle = period * (CYCLE if period <= SHORT_PERIOD else CYCLE_OF_LONG_PERIODS)
         left_out = (most - more) // cycle * cycle
         return (
             self.shortest.longer((most - left_out) // period) if left_out >= self.micro_batches / 2 else None
