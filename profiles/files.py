@@ -25,7 +25,7 @@ MAX_ROWS: Final = 100_000
 """No table has more rows, for the same reason."""
 MAX_LINE: Final = 200
 """Most characters of a name or a title, as they stand in tables."""
-MAX_TEXT: Final = 10_000
+MAX_CHARACTERS: Final = 10_000
 """Most characters of any other text."""
 
 
@@ -192,7 +192,7 @@ class Table:
             raise InputError(f"{self.path}: {self._prefix}{key} is missing")
         return value
 
-    def text(self, key: str, default: str = _REQUIRED, *, longest: int = MAX_TEXT) -> str:
+    def text(self, key: str, default: str = _REQUIRED, *, longest: int = MAX_CHARACTERS) -> str:
         """A string that can be printed; several lines become one."""
         value = self._get(key, default)
         if not isinstance(value, str):
@@ -332,8 +332,8 @@ class Row:
             raise self.fail(key, "must not be empty")
         if not text.isprintable():
             raise self.fail(key, "must hold no control characters")
-        if len(text) > MAX_TEXT:
-            raise self.fail(key, f"must have at most {MAX_TEXT} characters")
+        if len(text) > MAX_CHARACTERS:
+            raise self.fail(key, f"must have at most {MAX_CHARACTERS} characters")
         return text
 
     def choice(self, key: str, choices: Sequence[str]) -> str:

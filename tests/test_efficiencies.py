@@ -12,10 +12,10 @@ from validate.fitting.efficiencies import (
     ALL_TO_ALL,
     CLUSTER,
     FITTED,
-    KINDS,
     PRIORS,
     RING,
     SLOWDOWN,
+    USES,
     Links,
     error_of,
     kind_of,
@@ -71,7 +71,7 @@ def test_a_fit_that_ends_at_a_bound_is_refused(monkeypatch):
 
 def test_only_rows_of_one_node_are_used():
     assert all(row.num_gpus and 1 < row.num_gpus <= 8 and "L40" in row["hardware"] for row in rows())
-    assert {row["method"] for row in rows()} == set(KINDS)
+    assert {row["method"] for row in rows()} == set(USES)
 
 
 def test_efficiencies_fall_with_the_group_and_all_to_all_collapses():

@@ -16,9 +16,9 @@ from validate.published.clusters import read_runs
 from validate.published.contests import Contest
 from validate.published.ledger import Ledger, independent_errors, training_ledger
 from validate.published.records import (
-    KINDS,
     LATENCY,
     MEMORY,
+    METHODS_OF_KIND,
     ONE_GPU,
     OTHER,
     SAMPLES_PER_S,
@@ -179,7 +179,7 @@ def test_times_are_counted_by_device_stack_and_kind_of_method(ledger):
     numbers = [one for one in ledger.records if one.log_ratio is not None]
     assert len(numbers) == sum(int(row[3]) for row in ledger.by_conditions().rows)
     for one in numbers:
-        assert one.conditions.kind in KINDS
+        assert one.conditions.kind in METHODS_OF_KIND
         assert exp(one.log_ratio) == pytest.approx(one.predicted / one.row.value)
         assert one.row.quantity == LATENCY
 
@@ -191,7 +191,7 @@ def test_more_images_per_second_than_published_are_less_time():
 
 
 def test_every_shipped_strategy_is_of_one_kind():
-    names = [name for group in KINDS.values() for name in group]
+    names = [name for group in METHODS_OF_KIND.values() for name in group]
     assert sorted(names) == sorted([*all_strategies(), *all_samplers()])
     assert kind_of("ring", 8) == "sequence"
     assert kind_of("ddp", 1) == ONE_GPU

@@ -14,7 +14,7 @@ from profiles.architectures.kernels import (
     DISPATCH,
     FEW_ROWS,
     IMAGE,
-    MEMORY_BOUND,
+    LAUNCHED,
     PRODUCTS,
     SHAPE,
     LayerKernels,
@@ -22,7 +22,6 @@ from profiles.architectures.kernels import (
 from profiles.architectures.shares import Share
 
 FloatArray = NDArray[np.float64]
-KINDS: Final = (*PRODUCTS, *MEMORY_BOUND)
 COLUMNS: Final = (*SHAPE, *IMAGE, "read_bytes", "written_bytes", "weight_bytes")
 """All that tells kernels of a kind apart."""
 _shape_of: Final = attrgetter(*COLUMNS)
@@ -77,7 +76,7 @@ class KernelGroup:
     """The kernels of one kind in a component.
 
     Attributes:
-        kind: one of ``KINDS``.
+        kind: one of ``LAUNCHED``.
         whole: their shapes at the reference.
         image: what of them grows with the image.
         counts: launches of each kernel in each layer, shape (layers, kernels).
@@ -176,7 +175,7 @@ class KernelTable:
     def __init__(self, layers: LayerKernels, text_tokens: int) -> None:
         self.text_tokens: Final = text_tokens
         self.groups: Final = tuple(
-            group for kind in KINDS for group in [_group(kind, layers)] if group.counts.size
+            group for kind in LAUNCHED for group in [_group(kind, layers)] if group.counts.size
         )
         self.operators: Final = np.array(
             [sum(kernel.count for kernel in of if kernel.kind == DISPATCH) for of in layers], dtype=float

@@ -14,7 +14,9 @@ PRODUCTS: Final = {"matmul": 2, "conv": 2, "attention": 4}
 """FLOP of a kernel over ``heads * m * n * k``: attention has two products."""
 MEMORY_BOUND: Final = ("group_norm", "layer_norm", "softmax", "pointwise", "copy")
 DISPATCH: Final = "dispatch"
-KINDS: Final = (*PRODUCTS, *MEMORY_BOUND, DISPATCH)
+LAUNCHED: Final = (*PRODUCTS, *MEMORY_BOUND)
+"""Kinds of which there is a kernel on the device."""
+KINDS: Final = (*LAUNCHED, DISPATCH)
 SHAPE: Final = ("heads", "m", "n", "k")
 FEW_ROWS: Final = 2
 """Most rows of a product that is not of tokens, but of the time step or the size of an image."""

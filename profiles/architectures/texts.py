@@ -8,7 +8,7 @@ from profiles.architectures.kernels import DISPATCH, Kernel, LayerKernels
 from profiles.architectures.models import Model
 from profiles.errors import wrong
 
-MAX_TEXT: Final = 4096
+MAX_TEXT_TOKENS: Final = 4096
 """Most tokens of a text: far more than text encoders read."""
 
 

@@ -26,8 +26,8 @@ STACKS: Final = Path(__file__).parents[1] / "stacks"
 DEFAULT_STACK: Final = "eager"
 """The stack where none is named."""
 ATTENTIONS: Final = ("flash", "packed", "math")
-PRECISIONS: Final = ("half", "float32")
-ENCODERS: Final = (*PRECISIONS, "autocast")
+NORMS: Final = ("half", "float32")
+ENCODERS: Final = (*NORMS, "autocast")
 OPTIMIZERS: Final = ("loop", "foreach", "fused")
 FLAGS: Final = ("channels_last", "cast_weights")
 OPERATORS: Final = ("forward_operator_s", "backward_operator_s")
@@ -35,7 +35,7 @@ MAX_OPERATOR_S: Final = 1.0
 """Longest time that a host may take over an operator."""
 CHOICES: Final = {
     "attention": ATTENTIONS,
-    "norms": PRECISIONS,
+    "norms": NORMS,
     "encoders": ENCODERS,
     "optimizer": OPTIMIZERS,
 }
@@ -202,7 +202,7 @@ def read_stack(path: Path) -> Stack:
         backward_operator_s=operators.number("backward") * MICROSECOND,
         attention=table.choice("attention", ATTENTIONS),
         channels_last=table.flag("channels_last"),
-        norms=table.choice("norms", PRECISIONS),
+        norms=table.choice("norms", NORMS),
         encoders=table.choice("encoders", ENCODERS),
         cast_weights=table.flag("cast_weights"),
         optimizer=table.choice("optimizer", OPTIMIZERS),

@@ -6,7 +6,7 @@ from numbers import Real
 from typing import Final
 
 from profiles.architectures.models import MAX_FRAMES, MAX_SIDE
-from profiles.architectures.texts import MAX_TEXT
+from profiles.architectures.texts import MAX_TEXT_TOKENS
 from profiles.checks import is_one_of
 from profiles.costs.resolutions import in_words, sides_of
 from profiles.errors import counted, shown, wrong
@@ -252,7 +252,7 @@ class SamplingWorkload:
         self._check_decoding()
         _ = self.swapped
         if self.text_tokens is not None:
-            check_integer("text_tokens", self.text_tokens, most=MAX_TEXT)
+            check_integer("text_tokens", self.text_tokens, most=MAX_TEXT_TOKENS)
         if not isinstance(self.include, tuple) or not all(isinstance(name, str) for name in self.include):
             raise wrong("include", f"is {shown(self.include)}, must be a tuple of names")
         if ALL in self.include and len(self.include) > 1:

@@ -33,7 +33,7 @@ FIGURES: Final = ("Pixart-16L40", "hybrid-pixart-1k", "hybrid-pixart-2k", "hybri
 RING: Final = "ring"
 ALL_TO_ALL: Final = "all_to_all"
 CHECK: Final = "check"
-KINDS: Final[Mapping[str, str]] = {
+USES: Final[Mapping[str, str]] = {
     "tensor_parallel": RING,
     "sp_ring": RING,
     "distrifusion": RING,
@@ -51,7 +51,7 @@ SLOWDOWN: Final = 1.6
 """Factor on compute beside collectives. Source: DistriFusion, Table 2, A100: 1.5 to 1.7 times slower; no other was
 measured, and independent rows of 4 A100 over PCIe come out too fast by 20 % with 1.1."""
 OTHER_SLOWDOWNS: Final = (1.0, 1.3)
-LEAST: Final = 0.02
+LEAST_EFFICIENCY: Final = 0.02
 """The least efficiency."""
 HALVINGS: Final = 8
 COLUMNS: Final = ("figure", "pixels", "GPUs", "method", "published", "predicted", "error", "fitted")
@@ -84,13 +84,13 @@ class Links:
 @cache
 def rows() -> tuple[SamplingRow, ...]:
     """Published rows that are fitted to, or check the fit."""
-    ours = (row for row in sampling_rows() if row.figure in FIGURES and row["method"] in KINDS)
+    ours = (row for row in sampling_rows() if row.figure in FIGURES and row["method"] in USES)
     return tuple(row for row in ours if row.num_gpus in SIZES and row.latency_s)
 
 
 def kind_of(row: SamplingRow) -> str:
     """What is fitted to a row."""
-    return KINDS[row["method"]]
+    return USES[row["method"]]
 
 
 def links_at(slowdown: float = SLOWDOWN) -> Links:
@@ -114,9 +114,9 @@ def _efficiency(kind: str, size: int, links: Links) -> float:
         there = links.plus(kind, size, efficiency)
         return median(error_of(row, there) for row in chosen) > 0
 
-    if too_slow(1.0) or not too_slow(LEAST):
+    if too_slow(1.0) or not too_slow(LEAST_EFFICIENCY):
         raise ValueError(f"{kind} over {size} cards ends at a bound: its rows do not determine it")
-    low, high = log(LEAST), 0.0
+    low, high = log(LEAST_EFFICIENCY), 0.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if too_slow(exp(middle)) else (low, middle)

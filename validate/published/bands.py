@@ -27,7 +27,7 @@ from validate.fitting.anchors import attention_share, factor
 from validate.points import cluster_of, model_of
 from validate.published.clusters import SETS, ClusterRun, read_runs
 from validate.published.ledger import Ledger
-from validate.published.records import KINDS, OTHER, TASKS, TIMES, Record, Standing
+from validate.published.records import METHODS_OF_KIND, OTHER, TASKS, TIMES, Record, Standing
 from validate.published.sampling.runs import Run, same_number
 
 COMMAND: Final = "python -m validate published --bands"
@@ -238,7 +238,9 @@ def trusts(records: Iterable[Record]) -> list[Trust]:
     found = []
     for (task, family, kind), own in sorted(groups.items()):
         each = [one.error for one in own]
-        found.append(Trust(task, family, kind, tuple(KINDS[kind]), len(each), median(each), max(each)))
+        found.append(
+            Trust(task, family, kind, tuple(METHODS_OF_KIND[kind]), len(each), median(each), max(each))
+        )
     return found
 
 

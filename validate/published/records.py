@@ -165,8 +165,8 @@ def _integer(row: Row, key: str) -> int | None:
     return None if row.text(key) == UNSAID else row.integer(key, minimum=1)
 
 
-KINDS: Final[Mapping[str, list[str]]] = tomllib.loads(read_text(HERE / "kinds.toml"))
-ONE_GPU: Final = next(iter(KINDS))
+METHODS_OF_KIND: Final[Mapping[str, list[str]]] = tomllib.loads(read_text(HERE / "kinds.toml"))
+ONE_GPU: Final = next(iter(METHODS_OF_KIND))
 OTHER: Final = "other"
 
 
@@ -174,7 +174,7 @@ def kind_of(strategy: str, num_gpus: int) -> str:
     """The kind of a method; on one GPU all methods are of one kind, and strategies that do not ship of another."""
     if num_gpus == 1:
         return ONE_GPU
-    return next((kind for kind, names in KINDS.items() if strategy in names), OTHER)
+    return next((kind for kind, names in METHODS_OF_KIND.items() if strategy in names), OTHER)
 
 
 @dataclass(frozen=True, slots=True)

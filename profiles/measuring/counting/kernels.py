@@ -21,7 +21,7 @@ from profiles.measuring.counting.specs import DTYPES
 from profiles.measuring.counting.tally import LOOKUPS, has_bias, moved_bytes
 from profiles.measuring.counting.trace import Ran, Trace, aten, storage, tensor_bytes
 
-KINDS: Final = {
+OPERATORS_BY_KIND: Final = {
     "group_norm": {aten.native_group_norm},
     "layer_norm": {aten.native_layer_norm, aten._fused_rms_norm},
     "softmax": {aten._softmax, aten._safe_softmax, aten._log_softmax},
@@ -144,7 +144,7 @@ def _kernels(ran: Ran, held: set[int]) -> Iterator[Kernel]:
     weight_bytes = tensor_bytes(tensor for tensor in ran.reads if storage(tensor) in held)
     written = tensor_bytes(ran.writes)
     if operator not in flop_registry:
-        kind = next((kind for kind, known in KINDS.items() if operator in known), "pointwise")
+        kind = next((kind for kind, known in OPERATORS_BY_KIND.items() if operator in known), "pointwise")
         weight_bytes = 0 if operator in LOOKUPS else weight_bytes  # only what a sample asks for is read
         yield _memory(kind, ran, moved_bytes(ran) - written - weight_bytes, weight_bytes)
         return

@@ -13,7 +13,7 @@ from profiles.measuring.counting.config_files import ConfigOptions
 from profiles.measuring.counting.specs import CLASSES, LATENT_SCALE
 
 KEYS: Final = CLASSES["keys"]
-KINDS: Final = CLASSES["kinds"]
+NAME_PARTS: Final = CLASSES["kinds"]
 ARGUMENTS: Final = CLASSES["arguments"]
 UNET_TEXT: Final = 77
 OTHER_TEXT: Final = 256
@@ -110,7 +110,7 @@ class Request:
 
     def is_of(self, kind: str) -> bool:
         """Whether the name of the class says that it is of a kind of ``classes.toml``."""
-        return any(part in self.name for part in KINDS[kind])
+        return any(part in self.name for part in NAME_PARTS[kind])
 
     def has(self, key: str) -> bool:
         """Whether a key is set to a number, or a list of numbers."""
@@ -131,7 +131,7 @@ class Request:
 
 def framed(kind: type[nn.Module]) -> bool:
     """Whether the name of a class says that it takes videos."""
-    return any(part in kind.__name__ for part in KINDS["videos"])
+    return any(part in kind.__name__ for part in NAME_PARTS["videos"])
 
 
 def request_of(found: Found, asked: ConfigOptions, videos: bool) -> Request:
@@ -155,7 +155,7 @@ def request_of(found: Found, asked: ConfigOptions, videos: bool) -> Request:
 
 def _size_of(found: Found, asked: ConfigOptions) -> tuple[int, int, int]:
     file, name, config = found.file, found.kind.__name__, found.config
-    if any(part in name for part in KINDS["sound"]):
+    if any(part in name for part in NAME_PARTS["sound"]):
         raise InputError(f"{file.path}: {name} is of sound, must be of images or videos")
     channels = next((config[key] for key in KEYS["channels"] if config.get(key)), None)
     pixels = isinstance(channels, int) and channels <= PIXEL_CHANNELS
@@ -202,7 +202,7 @@ def text_of(kind: type[nn.Module], config: Mapping[str, Any], asked: ConfigOptio
         return asked.text_tokens
     said = [int(config[key]) for key in KEYS["text_lengths"] if isinstance(config.get(key), int)]
     usual = [UNET_TEXT] if "UNet" in kind.__name__ else []
-    known = [number for name, number in KINDS["prompts"].items() if kind.__name__.startswith(name)]
+    known = [number for name, number in NAME_PARTS["prompts"].items() if kind.__name__.startswith(name)]
     return int([*said, *usual, *known, OTHER_TEXT][0])
 
 
