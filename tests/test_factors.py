@@ -14,13 +14,13 @@ from profiles.machines.devices import device_names, load_device
 from profiles.software.stacks import load_stack
 from validate.__main__ import main
 from validate.fitting.anchors import (
-    NEAR,
     anchor_text,
     factor,
     published_anchors,
     shared_attention,
     write_anchors,
 )
+from validate.published.ledger import NEAR
 from validate.published.sampling.rows import INFERENCE
 
 FOUND, LEFT = published_anchors()

@@ -18,6 +18,9 @@ ALGORITHMS: Final = (RING, SWITCH)
 
 Curve = tuple[tuple[float, float], ...]
 Curves = tuple[tuple[str, Curve], ...]
+FULL: Final[Curve] = ((1.0, 1.0),)
+"""Efficiency of an operation that nothing slows."""
+FULL_CURVES: Final[Curves] = tuple((operation, FULL) for operation in OPERATIONS)
 
 
 @dataclass(frozen=True, slots=True)

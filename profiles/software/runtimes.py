@@ -20,7 +20,7 @@ BECAUSE: Final = "because"
 """Key of a rule's reason, beside the parameters that it is about."""
 UNCHECKED: Final = "not checked"
 """Stands for the version where the source was not read."""
-LEAST: Final = "least"
+LEAST_VALUES: Final = "least"
 """Key of a rule's smallest values, by parameter."""
 
 
@@ -229,9 +229,9 @@ def _lines(table: Table) -> dict[str, str]:
 
 
 def _rule(table: Table) -> Rule:
-    own = table.table(LEAST, {})
+    own = table.table(LEAST_VALUES, {})
     least = {name: own.integer(name) for name in own.values()}
-    values = {key: value for key, value in table.values().items() if key not in (BECAUSE, LEAST)}
+    values = {key: value for key, value in table.values().items() if key not in (BECAUSE, LEAST_VALUES)}
     for key, value in values.items():
         if not isinstance(value, str | list):
             raise table.fail(key, value, "must be a list of values, or the name of another parameter")

@@ -28,7 +28,7 @@ LARGEST: Final = 1e9
 """No measured number is larger, nor smaller than its inverse."""
 TOLERANCE: Final = 1e-7
 """Relative error of the factor."""
-NEAR: Final = 0.01
+JUMP: Final = 0.01
 """Relative error left where a strategy changes its plan at some factor, so that the time jumps."""
 
 Given = str | Mapping[str, float]
@@ -145,7 +145,7 @@ def _factor(excess: Callable[[float], float], number: Number) -> float:
         raise InputError(f"{told}: compute times {1 / MOST:g} to {MOST:g} does not give it")
     start = ratio if excess(ratio) * at_one >= 0 else 1.0
     factor = _root(excess, start, end)
-    if abs(excess(factor)) > NEAR:
+    if abs(excess(factor)) > JUMP:
         raise InputError(f"{told}: the plan changes where compute takes {factor:.3g} times as long, past it")
     return factor
 

@@ -23,6 +23,7 @@ from profiles.measuring.tables import show, table
 from profiles.measuring.writing import csv_text, write_file
 from profiles.software.stacks import Shares, load_stack
 from validate.points import cluster_of
+from validate.published.ledger import NEAR
 from validate.published.sampling import rows
 from validate.published.sampling.rows import SamplingRow, Uncovered
 
@@ -30,8 +31,6 @@ LINKS: Final = {"A100": ("NVLink", "PCIe"), "V100": ("NVLink",)}
 """Cards that come in several kinds, and beginnings of the links that identify the shipped one."""
 JUDGED: Final = ("cogvideox-5b", "hunyuanvideo", "qwen-image", "wan2.1-14b")
 """Models that were added after laws and stacks were fitted: their rows make no anchors."""
-NEAR: Final = 0.15
-"""Distance from 1 up to which a factor counts as near."""
 ATTENDED: Final = ("a100-80gb-sxm",)
 """Devices whose anchors show the share of its law that attention reaches, as its kernels were measured on them."""
 MOSTLY: Final = 0.5

@@ -28,7 +28,7 @@ from profiles.errors import InputError
 from profiles.files import check_regular
 from profiles.machines.clusters import Cluster
 from profiles.machines.collectives import Group, collective_law
-from profiles.machines.fabrics import OPERATIONS, Between, Collectives, Curves
+from profiles.machines.fabrics import FULL, FULL_CURVES, OPERATIONS, Between, Collectives, Curves
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.units import MICROSECOND
 
@@ -40,7 +40,7 @@ SMALL: Final = 65536
 """Bytes up to which a call counts as small."""
 
 
-class Curve(NamedTuple):
+class MeasuredCurve(NamedTuple):
     """Times of one operation of one group, from one source."""
 
     source: str
@@ -75,11 +75,11 @@ def of_sources(rows: pd.DataFrame, sources: Iterable[str], *, inside: bool) -> p
     return found.reset_index(drop=True)
 
 
-def curves_of(rows: pd.DataFrame) -> list[Curve]:
+def curves_of(rows: pd.DataFrame) -> list[MeasuredCurve]:
     """The rows, by source, operation and group."""
     curves: Any = rows.groupby(["source_id", "operation", "gpus", "nodes"], sort=True)
     return [
-        Curve(str(source), str(operation), Group(int(gpus), int(nodes)), of)
+        MeasuredCurve(str(source), str(operation), Group(int(gpus), int(nodes)), of)
         for (source, operation, gpus, nodes), of in curves
     ]
 
@@ -122,10 +122,9 @@ PASSED_INSIDE: Final = Belief(1.0, 0.4)
 """Middle inside a node, where many paths run side by side: 0.6 to 1.6 on boxes of A100, H100 and H200."""
 PIECES: Final = Belief(5.0, 1.0)
 """The most of a middle, in latencies: 3 on one network, 7 on another."""
-LARGE: Final = 64e6
+LARGE_BYTES: Final = 64e6
 """Bytes beyond which sizes are left out together."""
-FREE: Final = tuple((operation, ((1.0, 1.0),)) for operation in OPERATIONS)
-STAND_INS: Final = {"send_recv": "all_gather", "reduce_scatter": "all_gather", "all_gather": "all_reduce"}
+CURVES_FROM: Final = {"send_recv": "all_gather", "reduce_scatter": "all_gather", "all_gather": "all_reduce"}
 """The operation whose curves stand in for one that was not measured; for others it is all-reduce."""
 
 Fitter = Callable[[Cluster, pd.DataFrame], Cluster]
@@ -161,13 +160,13 @@ class HeldOut:
     errors: Errors
 
 
-def predict(cluster: Cluster, curve: Curve) -> FloatArray:
+def predict(cluster: Cluster, curve: MeasuredCurve) -> FloatArray:
     """Seconds of a curve's rows, without software."""
     law = collective_law(cluster, curve.operation, curve.group)
     return np.array([law.time(size).total_s for size in curve.rows["size_bytes"].tolist()]) - law.call_s
 
 
-def errors_of(cluster: Cluster, curves: Sequence[Curve]) -> Errors:
+def errors_of(cluster: Cluster, curves: Sequence[MeasuredCurve]) -> Errors:
     """Errors of the law's predictions."""
     measured = [curve.rows["latency_us"].to_numpy() * MICROSECOND for curve in curves]
     return Errors(np.concatenate(measured), np.concatenate([predict(cluster, curve) for curve in curves]))
@@ -236,7 +235,7 @@ def fit_between(cluster: Cluster, rows: pd.DataFrame, known: Known = NOTHING) ->
 
 def _fitted(
     made: Callable[[FloatArray], Cluster],
-    curves: Sequence[Curve],
+    curves: Sequence[MeasuredCurve],
     start: Sequence[float],
     most: Sequence[float],
     beliefs: Mapping[int, Belief] = MappingProxyType({}),
@@ -261,7 +260,7 @@ def _completed(measured: Sequence[str], at: Sequence[float], values: FloatArray)
     curves = dict(zip(measured, points, strict=True))
 
     def curve(operation: str) -> tuple[tuple[float, float], ...]:
-        return curves[operation] if operation in curves else curve(STAND_INS.get(operation, "all_reduce"))
+        return curves[operation] if operation in curves else curve(CURVES_FROM.get(operation, "all_reduce"))
 
     return tuple((operation, curve(operation)) for operation in OPERATIONS)
 
@@ -281,8 +280,8 @@ def held_out(fit: Fitter, cluster: Cluster, rows: pd.DataFrame) -> Iterator[Held
     elif len(groups) > 1:
         for size, group in zip(gpus, groups, strict=True):
             yield from _judged(f"{size} GPUs", fit, cluster, [group])
-    large = rows["size_bytes"] > LARGE
-    yield from _judged(f"above {LARGE / 1e6:.0f} MB", fit, cluster, [(rows[~large], rows[large])])
+    large = rows["size_bytes"] > LARGE_BYTES
+    yield from _judged(f"above {LARGE_BYTES / 1e6:.0f} MB", fit, cluster, [(rows[~large], rows[large])])
 
 
 def _judged(
@@ -301,5 +300,5 @@ def _judged(
 
 def bare(cluster: Cluster, all_reduce_by: str, own_part: float = 0.0) -> Cluster:
     """Cluster whose collectives are still to be fitted."""
-    unknown = Collectives(0.0, FREE, ((1.0, 1.0),), all_reduce_by=all_reduce_by, own_part=own_part)
+    unknown = Collectives(0.0, FULL_CURVES, FULL, all_reduce_by=all_reduce_by, own_part=own_part)
     return replace(cluster, collectives=unknown)

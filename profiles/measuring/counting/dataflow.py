@@ -142,10 +142,11 @@ def parts_of(module: nn.Module) -> list[Unit]:
     return found
 
 
-NEAR: Final = 2
+NEAR_UNITS: Final = 2
 SMALL: Final = 10
-"""A tensor that only one unit reads is carried if it is smaller than the hidden state and read after unit ``NEAR``, or
-if it is ``SMALL`` times smaller; else all units up to its reader become one, so that no cut has to carry it."""
+"""A tensor that only one unit reads is carried if it is smaller than the hidden state and read after unit
+``NEAR_UNITS``, or if it is ``SMALL`` times smaller; else all units up to its reader become one, so that no cut has to
+carry it."""
 
 
 class Flow(NamedTuple):
@@ -288,5 +289,5 @@ class Watch:
         """Whether every unit is given a tensor; else those up to its only reader become one."""
         size = tensor_bytes([self._written[one][1]])
         hidden = tensor_bytes(self._outputs[0][: self._streams(0)])
-        small = size * SMALL < hidden or (size < hidden and max(later) > NEAR)
+        small = size * SMALL < hidden or (size < hidden and max(later) > NEAR_UNITS)
         return len(later) > 1 or len(self.units) - 1 in later or small

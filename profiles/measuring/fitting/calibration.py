@@ -33,10 +33,10 @@ from profiles.measuring.writing import Exact, toml_text, write_files
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
 
 KEYS: Final = dict(zip(CLASSES, RATE_KEYS, strict=True))
-STAND_INS: Final = {"conv": "matmul", "attention": "matmul", "matmul": "conv"}
+RATES_FROM: Final = {"conv": "matmul", "attention": "matmul", "matmul": "conv"}
 """The class of work whose rate stands in for that of a class that no measured layer has."""
 DIGITS: Final = 5
-FREE: Final = 1e6
+FREE_RATE: Final = 1e6
 """Rate, in the units of a device file, that is written for work that costs nothing."""
 LEAST_EXPECTED: Final = 0.1
 """Least expected time, as a share of the measured one, by which a residual is weighted."""
@@ -77,7 +77,7 @@ class Fold(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class DeviceCalibration:
     """A device's rates, fitted to measured times, and how well they hold on layers that were left out.
 
     ``samples`` holds all measured times, one per row, with the amounts of work of each class; layers of one ``shape``
@@ -108,7 +108,7 @@ class Calibration:
         return float(pd.concat([first.isin(second), second.isin(first)]).mean())
 
 
-def calibrate(device: str, models: Sequence[Model], paths: Sequence[Path]) -> Calibration:
+def calibrate(device: str, models: Sequence[Model], paths: Sequence[Path]) -> DeviceCalibration:
     """Rates of a device, fitted to files of measured times, each of the model that its header names or the only one.
 
     Raises:
@@ -126,7 +126,7 @@ def calibrate(device: str, models: Sequence[Model], paths: Sequence[Path]) -> Ca
     return _calibrated(device, samples, headers)
 
 
-def _calibrated(device: str, records: Sequence[Record], headers: Iterable[Header]) -> Calibration:
+def _calibrated(device: str, records: Sequence[Record], headers: Iterable[Header]) -> DeviceCalibration:
     samples = pd.DataFrame(records)
     samples["shape"] = pd.factorize(samples["shape"])[0]
     layers = samples[samples["quantity"] != UPDATE]
@@ -136,7 +136,9 @@ def _calibrated(device: str, records: Sequence[Record], headers: Iterable[Header
         number = f"{len(layers.drop_duplicates(LAYER))} layers with {len(layers)} times"
         raise InputError(f"{number} are too few: each half must have {len(RATE_KEYS)}")
     models, shapes, halves = (tuple(_folds(samples, by)) for by in ("model", "shape", "half"))
-    return Calibration(device, tuple(headers), samples, _fit_times(samples), models, shapes, halves[::-1])
+    return DeviceCalibration(
+        device, tuple(headers), samples, _fit_times(samples), models, shapes, halves[::-1]
+    )
 
 
 def _fit_times(samples: pd.DataFrame) -> RatesFit:
@@ -175,7 +177,7 @@ def _folds(samples: pd.DataFrame, by: str) -> Iterator[Fold]:
 def _completed(found: RatesFit, samples: pd.DataFrame) -> RatesFit:
     """Rates in which a class of work without samples takes that of its stand-in, as in a device file."""
     seconds = found.seconds.copy()
-    for name, stand_in in STAND_INS.items():
+    for name, stand_in in RATES_FROM.items():
         if not samples[name].sum() > 0:
             seconds[CLASSES.index(name)] = seconds[CLASSES.index(stand_in)]
     return found._replace(seconds=seconds)
@@ -212,12 +214,12 @@ def report_calibration(options: Namespace) -> None:
         write_files(options.output.parent, {Path(options.output.name): device_text(found)})
 
 
-def show_calibration(found: Calibration) -> None:
+def show_calibration(found: DeviceCalibration) -> None:
     """Print how good a calibration is."""
     show(130, class_table(found), *summary(found))
 
 
-def class_table(found: Calibration) -> Table:
+def class_table(found: DeviceCalibration) -> Table:
     """Residuals of the fit to all layers, by the class of work that takes most of a layer's time."""
     rows = []
     for name, quantity, of in found.by_class():
@@ -227,7 +229,7 @@ def class_table(found: Calibration) -> Table:
     return table(title, COLUMNS, rows, left=("mostly", "pass"))
 
 
-def summary(found: Calibration) -> Iterator[str]:
+def summary(found: DeviceCalibration) -> Iterator[str]:
     """Rates with where they come from, and the errors on layers that were left out, a line each."""
     for key, rate in rates_of(found).items():
         yield f"{key} = {rate:.{DIGITS}g}: {_rate_source(found, key)}"
@@ -235,7 +237,7 @@ def summary(found: Calibration) -> Iterator[str]:
     yield f"condition number {found.fit.condition:.0f}"
 
 
-def left_out_lines(found: Calibration) -> Iterator[str]:
+def left_out_lines(found: DeviceCalibration) -> Iterator[str]:
     """Errors on what fits have not seen, the strictest first, a line each."""
     for fold in found.models:
         yield f"left out, all layers of {fold.name}: {_in_words(fold.errors)}"
@@ -248,28 +250,28 @@ def left_out_lines(found: Calibration) -> Iterator[str]:
         yield f"left out, half {number}: {_in_words(half.errors)} ({share})"
 
 
-def rates_of(found: Calibration) -> dict[str, float]:
+def rates_of(found: DeviceCalibration) -> dict[str, float]:
     """Rates of the device file, in its units; a class of work that was not measured has that of its stand-in."""
-    rates = {key: min(rate, FREE) for key, rate in found.fit.rates.items()}
-    for name, stand_in in STAND_INS.items():
+    rates = {key: min(rate, FREE_RATE) for key, rate in found.fit.rates.items()}
+    for name, stand_in in RATES_FROM.items():
         if not found.samples[name].sum() > 0:
             rates[KEYS[name]] = rates[KEYS[stand_in]]
     return rates
 
 
-def _rate_source(found: Calibration, key: str) -> str:
+def _rate_source(found: DeviceCalibration, key: str) -> str:
     """Where a rate comes from, and how well the layers determine it."""
     name = CLASSES[RATE_KEYS.index(key)]
     if not found.samples[name].sum() > 0:
-        return f"estimate: as {STAND_INS.get(name, 'free')}, for no measured layer does such work"
+        return f"estimate: as {RATES_FROM.get(name, 'free')}, for no measured layer does such work"
     values = [half.fit.rates[key] for half in found.halves]
     spread = f"{min(values):.4g} and {max(values):.4g} on either half of the layers"
     if not np.isfinite(found.fit.rates[key]):
-        return f"not determined: the fit gives this work no time, written as {FREE:g} ({spread})"
+        return f"not determined: the fit gives this work no time, written as {FREE_RATE:g} ({spread})"
     return f"fitted to measured layers ({spread})"
 
 
-def calibrated_device(found: Calibration) -> Device:
+def calibrated_device(found: DeviceCalibration) -> Device:
     """The calibrated device, for a simulation."""
     conv, matmul, attention, memory, kernel = rates_of(found).values()
     memory_gib = _memory_gib(found)
@@ -278,7 +280,7 @@ def calibrated_device(found: Calibration) -> Device:
     return Device(found.device, _source(found), memory_bytes, rates)
 
 
-def device_text(found: Calibration) -> str:
+def device_text(found: DeviceCalibration) -> str:
     """Text of the device file, each rate with its source; without memory where that is not known."""
     memory_gib = _memory_gib(found)
     values: dict[str, object] = {"name": found.device, "source": _source(found)}
@@ -287,7 +289,7 @@ def device_text(found: Calibration) -> str:
     return toml_text({**values, "rates": {**rates_of(found), "sources": sources}}, f".{DIGITS}g")
 
 
-def _source(found: Calibration) -> str:
+def _source(found: DeviceCalibration) -> str:
     models = ", ".join(found.samples["model"].unique())
     dtypes = ", ".join(dict.fromkeys(header.dtype for header in found.headers)) or "a precision nobody noted"
     times = f"{len(found.samples)} measured times of layers of {models}, in {dtypes}"
@@ -300,7 +302,7 @@ def _in_words(errors: Errors) -> str:
     return f"{len(errors)} times, together {100 * errors.together:+.1f} %, {worth}"
 
 
-def _memory_gib(found: Calibration) -> float | None:
+def _memory_gib(found: DeviceCalibration) -> float | None:
     sizes = {header.memory_GiB for header in found.headers}
     if len(sizes) > 1:
         there = ", ".join(map(str, sizes))

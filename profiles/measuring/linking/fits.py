@@ -5,7 +5,7 @@ is simulated.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Final, NamedTuple
@@ -17,12 +17,11 @@ from profiles.errors import InputError
 from profiles.machines.clusters import Cluster, Link
 from profiles.machines.collectives import Group, bus_volume, collective_time
 from profiles.machines.devices import load_device
-from profiles.machines.fabrics import OPERATIONS, Collectives, interpolate
-from profiles.machines.fabrics import Curve as Efficiency
+from profiles.machines.fabrics import FULL, FULL_CURVES, OPERATIONS, Collectives, Curve, interpolate
 from profiles.measuring.fitting.least_squares import Errors, Law, fit_law, robust_fit
 from profiles.measuring.linking.samples import (
     PING_PONG,
-    Curve,
+    CurveKey,
     Measurement,
     Sample,
     by_curve,
@@ -46,11 +45,7 @@ STAND_INS: Final = {
 }
 """Operations whose efficiencies stand in for those of one that was not measured, the best first."""
 
-FREE: Final = ((1.0, 1.0),)
-"""Efficiency where nothing slows an operation."""
-
-Laws = dict[Curve, Law]
-Curves = dict[str, Efficiency]
+Laws = dict[CurveKey, Law]
 Pair = tuple[int, ...]
 
 
@@ -101,7 +96,7 @@ def _ports(measurement: Measurement, name: str, device: str, kind: str, notes: l
     between = _link(idle, 2, "nic", notes) if measurement.num_nodes > 1 else None
     slowdown = max(1.0, median(slowdowns)) if slowdowns else 1.0
     size = measurement.devices_per_node, measurement.num_nodes
-    free = Collectives(0.0, tuple((operation, FREE) for operation in OPERATIONS), FREE)
+    free = Collectives(0.0, FULL_CURVES, FULL)
     of = load_device(device)
     return Cluster(name, measurement.environment, of, *size, slowdown, inside, between, free)
 
@@ -138,7 +133,7 @@ def _fastest(samples: Sequence[Sample], num_nodes: int, where: str) -> Law:
     return min(laws, key=lambda law: law.s_per_unit)
 
 
-def _collective_curves(samples: Sequence[Sample]) -> dict[Curve, list[Sample]]:
+def _collective_curves(samples: Sequence[Sample]) -> dict[CurveKey, list[Sample]]:
     return by_curve(sample for sample in samples if sample.operation != PING_PONG)
 
 
@@ -171,7 +166,7 @@ def _split(link: Link, latency_s: float) -> Link:
     return replace(link, latency_s=latency_s, call_s=link.call_s - latency_s)
 
 
-def _steps(cluster: Cluster, key: Curve, which: str) -> float:
+def _steps(cluster: Cluster, key: CurveKey, which: str) -> float:
     """Number of latencies of one link that an operation takes: its fixed time where that latency is 1 s."""
     links = {name: getattr(cluster, name) for name in ("intra_node", "inter_node")}
     alone = {name: replace(of, latency_s=float(name == which)) for name, of in links.items() if of}
@@ -191,7 +186,7 @@ def _efficiency(cluster: Cluster, samples: Sequence[Sample], law: Law) -> float:
     return 1 / float(stretch) if stretch > 0 else float("inf")
 
 
-def _collectives(cluster: Cluster, reached: dict[Curve, float], notes: list[str]) -> Collectives:
+def _collectives(cluster: Cluster, reached: dict[CurveKey, float], notes: list[str]) -> Collectives:
     """Efficiencies by operation and group size inside a node, and one factor for the nodes spanned.
 
     PCIe's efficiencies say nothing of the network, whose factor stands alone.
@@ -210,7 +205,7 @@ def _collectives(cluster: Cluster, reached: dict[Curve, float], notes: list[str]
     bounded = {
         n: _bounded(f"collectives over {n} nodes", median(of), notes) for n, of in sorted(factors.items())
     }
-    nodes = FREE + tuple((float(number), value) for number, value in bounded.items())
+    nodes = FULL + tuple((float(number), value) for number, value in bounded.items())
     for (operation, group), value in reached.items():
         if operation not in curves and not pcie:
             share = value / interpolate(nodes, group.num_nodes)
@@ -226,13 +221,13 @@ def _bounded(what: str, efficiency: float, notes: list[str]) -> float:
     return min(efficiency, 1.0)
 
 
-def _curve(operation: str, curves: Curves, notes: list[str]) -> Efficiency:
+def _curve(operation: str, curves: Mapping[str, Curve], notes: list[str]) -> Curve:
     """Curve of an operation, or of its stand-in where it was not measured."""
     if operation in curves:
         return curves[operation]
     stand_in = next((other for other in STAND_INS[operation] if other in curves), None)
     notes.append(f"{operation}: not measured; {f'as {stand_in}' if stand_in else '1 is a bound'}")
-    return curves[stand_in] if stand_in else FREE
+    return curves[stand_in] if stand_in else FULL
 
 
 def _messages(samples: Iterable[Sample], num_nodes: int) -> list[Sample]:

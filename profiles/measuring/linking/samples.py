@@ -44,7 +44,7 @@ RANK: Final = re.compile(r"#\s+Rank\s+(\d+)\s.*?\bon\s+(\S+)\s+device\s+\S+\s+\[
 CLOSE: Final = 0.03
 """Largest relative difference from the printed bus bandwidth, which is rounded; beyond, it is another operation."""
 
-Curve = tuple[str, Group]
+CurveKey = tuple[str, Group]
 """Operation and members, of which there are times by size."""
 Line = tuple[str, str]
 """File and number of a line, and its text."""
@@ -65,7 +65,7 @@ class Sample:
     pair: tuple[int, ...] = ()
 
     @property
-    def curve(self) -> Curve:
+    def curve(self) -> CurveKey:
         """Operation and members."""
         return self.operation, self.group
 
@@ -103,7 +103,7 @@ class Measurement:
         return list(self.held_back) or self.idle()
 
 
-def by_curve(samples: Iterable[Sample]) -> dict[Curve, list[Sample]]:
+def by_curve(samples: Iterable[Sample]) -> dict[CurveKey, list[Sample]]:
     """Samples by operation and members."""
     return grouped(samples, lambda sample: sample.curve)
 

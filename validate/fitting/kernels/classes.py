@@ -253,7 +253,7 @@ def fit_backward(folder: Path, prefix: str, values: Coefficients, target: Target
     return fit(backward_seconds, rows.attention(folder, [prefix], "bwd"), unknowns, values)
 
 
-LARGE: Final = 50e6
+BEYOND_CACHES_BYTES: Final = 50e6
 """Bytes beyond which no second-level cache hides the memory."""
 OPERATIONS: Final = {"pointwise": "add", "copy": "relu", "layer_norm": "layernorm", "softmax": "softmax"}
 """Operation that stands for each kind; for a copy, one that reads and writes a tensor once."""
@@ -298,5 +298,5 @@ def _seconds(values: Coefficients, samples: Samples) -> FloatArray:
 
 def _median(folder: Path, prefix: str, operation: str, device: str) -> float:
     frame = rows.memory(folder, prefix, operation, device)
-    large = frame[(frame.bytes_min > LARGE) | frame.bytes_min.isna()]
+    large = frame[(frame.bytes_min > BEYOND_CACHES_BYTES) | frame.bytes_min.isna()]
     return float(large.GBps_of_bytes_min.median())

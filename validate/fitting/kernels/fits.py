@@ -20,10 +20,10 @@ from validate.fitting.kernels.rows import Samples
 FOLDS: Final = 5
 ALIKE: Final = 0.1
 """Residuals up to about this count with their square, larger ones with their size."""
-LEAST: Final = 1e-9
+LEAST_COEFFICIENT: Final = 1e-9
 NOTHING: Final = 1e-3
 """A coefficient below this, in the units of a file, becomes 0: the samples show no such cost."""
-NEAR: Final = 0.999
+AT_BOUND: Final = 0.999
 """A coefficient beyond this share of its bound counts as at its bound."""
 DIGITS: Final = 4
 
@@ -74,7 +74,7 @@ def fit(predict: Predict, samples: Samples, unknowns: Mapping[str, Unknown], giv
     by_group, more = _left_out(predict, samples, unknowns, given, samples.groups)
     fits = {key: [of[key] for of in (*found, *more)] for key in unknowns}
     ranges = {key: (min(of), max(of)) for key, of in fits.items()}
-    rests = [key for key, unknown in unknowns.items() if values[key] > NEAR * unknown.most]
+    rests = [key for key, unknown in unknowns.items() if values[key] > AT_BOUND * unknown.most]
     unbound = {key: Unknown(unknown.start) for key, unknown in unknowns.items()}
     free = _solve(predict, samples, unbound, given) if rests else {}
     bound = {key: free[key] for key in rests}
@@ -111,6 +111,6 @@ def _solve(
 
     start = np.log([unknown.start for unknown in unknowns.values()])
     most = np.log([unknown.most for unknown in unknowns.values()])
-    first, bounds = np.minimum(start, most - 1e-6), (np.full(len(start), np.log(LEAST)), most)
+    first, bounds = np.minimum(start, most - 1e-6), (np.full(len(start), np.log(LEAST_COEFFICIENT)), most)
     found = least_squares(residuals, first, bounds=bounds, loss="soft_l1", f_scale=ALIKE)
     return {key: value if value > NOTHING else 0.0 for key, value in values(found.x).items()}

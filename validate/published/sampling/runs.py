@@ -24,7 +24,7 @@ from validate.published.records import MEMORY, Conditions, Reason, Record, Stand
 from validate.published.sampling.methods import IN_GRAPHS, guidance, samplers, stack_of
 from validate.published.sampling.rows import SamplingRow, Uncovered, sampling_rows
 
-FREE: Final = "patch_parallel_no_comm"
+NO_COMMUNICATION: Final = "patch_parallel_no_comm"
 """The method that runs without communication, on free links."""
 LINKS_FROM: Final = "l40-pcie-8"
 """The cluster whose rows within one node its links are fitted to."""
@@ -230,7 +230,7 @@ def place_of(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
     cluster = clusters.get(name) or cluster_of(name)
     if row.num_gpus > cluster.max_devices:
         raise Uncovered(f"cluster {name} has {cluster.max_devices} devices, not {row.num_gpus}")
-    if row["method"] == FREE:
+    if row["method"] == NO_COMMUNICATION:
         free = Collectives(0.0, cluster.collectives.efficiency, cluster.collectives.nodes)
         inter = None if cluster.inter_node is None else FREE_LINK
         cluster = replace(cluster, intra_node=FREE_LINK, inter_node=inter, collectives=free)

@@ -11,10 +11,10 @@ from validate.points import cluster_of
 from validate.published.contests import Contest, least, winners
 from validate.published.ledger import Ledger, coverage, near
 from validate.published.records import MEMORY, Standing
-from validate.published.sampling.runs import FREE, Run, sent_bytes
+from validate.published.sampling.runs import NO_COMMUNICATION, Run, sent_bytes
 from validate.tables import Section, percent, signed
 
-NO_RIVALS: Final = (FREE, "hybrid(best)")
+NO_RIVALS: Final = (NO_COMMUNICATION, "hybrid(best)")
 """Methods that do not compete: an ideal, and one that is the best of all others by definition."""
 REMARK: Final = (
     "Median error is of absolute values; a number that is printed twice counts once. Rows that links are fitted to are"
