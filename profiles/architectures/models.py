@@ -252,31 +252,7 @@ def read_model(folder: Path) -> Model:
         raise InputError(f"{folder}: is not a model folder: it has no model.toml")
     table = Table.read(folder / "model.toml")
     reference = table.table("reference")
-    heads = list(table.tables("components"))
-    if not heads:
-        raise InputError(f"{table.path}: components is empty, must name at least one")
-    if len(heads) > MAX_COMPONENTS:
-        raise InputError(f"{table.path}: components are {len(heads)}, must be at most {MAX_COMPONENTS}")
-    names = _component_names(heads)
-    skips = read_skips(table, names)
-    reads = read_reads(table, names)
-    tables = read_tables(table, names)
-    check_skips(table, skips, tables.counts)
-    check_reads(table, dict(zip(names, heads, strict=True)), reads, tables.counts)
-    components = tuple(
-        read_component(
-            head,
-            tables.layers[name],
-            skips[name],
-            reads[name],
-            exchanges=tables.exchanges[name],
-            times={device: of[name] for device, of in tables.times.items()},
-            kernels={file: of[name] for file, of in tables.kernels.items()},
-            adapted=tables.adapted[name],
-        )
-        for name, head in zip(names, heads, strict=True)
-    )
-    _check_inputs(table, components)
+    components = _read_components(table)
     model = Model(
         name=table.line("name"),
         title=table.line("title"),
@@ -299,6 +275,48 @@ def read_model(folder: Path) -> Model:
     return model
 
 
+def _read_components(table: Table) -> tuple[Component, ...]:
+    """The components that a model file names, with their rows of the files beside it."""
+    listed = list(table.tables("components"))
+    if not listed:
+        raise InputError(f"{table.path}: components is empty, must name at least one")
+    if len(listed) > MAX_COMPONENTS:
+        raise InputError(f"{table.path}: components are {len(listed)}, must be at most {MAX_COMPONENTS}")
+    heads = _by_name(listed)
+    names = list(heads)
+    skips = read_skips(table, names)
+    reads = read_reads(table, names)
+    tables = read_tables(table, names)
+    check_skips(table, skips, tables.counts)
+    check_reads(table, heads, reads, tables.counts)
+    components = tuple(
+        read_component(
+            head,
+            tables.layers[name],
+            skips[name],
+            reads[name],
+            exchanges=tables.exchanges[name],
+            times={device: of[name] for device, of in tables.times.items()},
+            kernels={file: of[name] for file, of in tables.kernels.items()},
+            adapted=tables.adapted[name],
+        )
+        for name, head in heads.items()
+    )
+    _check_inputs(table, components)
+    return components
+
+
+def _by_name(heads: Iterable[Table]) -> dict[str, Table]:
+    """The tables of components, whose names must be distinct."""
+    found: dict[str, Table] = {}
+    for head in heads:
+        name = head.text("name")
+        if name in found:
+            raise head.fail("name", name, "must not be the name of two components")
+        found[name] = head
+    return found
+
+
 def _check_reference(reference: Table, model: Model) -> None:
     """Refuse a reference resolution that breaks the model's own rules."""
     for key, pixels in (("height", model.height), ("width", model.width)):
@@ -317,16 +335,6 @@ def _check_reference(reference: Table, model: Model) -> None:
 def frame_rule(step: int) -> str:
     """The numbers of frames that a video can have, in words."""
     return f"1 more than a multiple of {step}, such as {step + 1} or {4 * step + 1}"
-
-
-def _component_names(heads: Iterable[Table]) -> list[str]:
-    names: list[str] = []
-    for head in heads:
-        name = head.text("name")
-        if name in names:
-            raise head.fail("name", name, "must not be the name of two components")
-        names.append(name)
-    return names
 
 
 def _check_inputs(table: Table, components: Sequence[Component]) -> None:
