@@ -161,7 +161,7 @@ def _source(model: ModelCount) -> str:
     architecture = model.architecture
     frames = f", {architecture.frames} frames" if architecture.frames > 1 else ""
     parts = [
-        f"counted by python -m validate count at {model.height}x{model.width}{frames}, batch 1, {architecture.dtype}",
+        f"counted by sim measure count at {model.height}x{model.width}{frames}, batch 1, {architecture.dtype}",
         "one forward pass on the meta device, its operators tallied by layer (FLOP by the formulas of "
         f"torch's FlopCounterMode, saved bytes by saved_tensors_hooks), {', '.join(tools)}",
         f"configurations as published with {architecture.configs}" if architecture.configs else "",
