@@ -41,8 +41,13 @@ def check_positive(owner: str, *, most: float = inf, **values: float) -> None:
             raise InputError(f"{owner}: {key} is {value}, must be at most {most:g}")
 
 
+def is_number(value: object) -> bool:
+    """Whether a value is a real number; True and False are none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def _check_real(owner: str, key: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if not is_number(value):
         raise InputError(f"{owner}: {key} is {shown(value)}, must be a number")
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
-from numbers import Real
 from typing import Any, Final
 
+from profiles.checks import is_number
 from profiles.costs.calibration import OWN, Calibration, MeasuredRun
 from profiles.errors import InputError, shown
 from sim.outcomes.results import Result
@@ -45,7 +45,7 @@ class Number:
         if self.name not in NAMES:
             raise InputError(f"--measured is {self}, must be one of {', '.join(NAMES)}")
         value = self.value
-        if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < inf:
+        if not (is_number(value) and 0 < value < inf):
             raise InputError(f"--measured is {self}, must be a positive number")
         if not 1 / LARGEST <= value <= LARGEST:
             raise InputError(f"--measured is {self}, must be from {1 / LARGEST:g} to {LARGEST:g}")

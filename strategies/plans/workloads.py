@@ -2,12 +2,11 @@
 
 import re
 from dataclasses import dataclass, fields
-from numbers import Real
 from typing import Final
 
 from profiles.architectures.models import MAX_FRAMES, MAX_SIDE
 from profiles.architectures.texts import MAX_TEXT_TOKENS
-from profiles.checks import is_one_of
+from profiles.checks import is_number, is_one_of
 from profiles.costs.resolutions import in_words, sides_of
 from profiles.errors import counted, shown, wrong
 from profiles.software.levers import HALF, PRECISIONS
@@ -124,9 +123,7 @@ class TrainingWorkload:
         if self.frames is not None:
             check_integer("frames", self.frames, most=MAX_FRAMES)
         share = self.self_conditioning
-        if share is not None and (
-            isinstance(share, bool) or not isinstance(share, Real) or not 0 <= share <= 1
-        ):
+        if share is not None and not (is_number(share) and 0 <= share <= 1):
             raise wrong("self_conditioning", f"is {shown(share)}, must be between 0 and 1")
         check_option("self_conditioning_draw", self.self_conditioning_draw, DRAWS)
         check_option("checkpointing", self.checkpointing, CHECKPOINTINGS)
@@ -240,7 +237,7 @@ class SamplingWorkload:
         check_option("precision", self.precision, PRECISIONS)
         check_option("all_to_all", self.all_to_all, PRECISIONS)
         share = self.cache_steps
-        if isinstance(share, bool) or not isinstance(share, Real) or not 0 <= share < 1:
+        if not (is_number(share) and 0 <= share < 1):
             raise wrong(
                 "cache_steps", f"is {shown(share)}, must be a share of the steps: at least 0, below 1"
             )
