@@ -11,8 +11,10 @@ import sim
 from sim.outcomes.runs import bound
 from sim.replay.engine import simulate
 from strategies.bounds.uneven_teams import Crossings, TeamClocks
+from strategies.bounds.uneven_ways import UnevenWays
 from strategies.patching.builder import GroupCollectives, SamplingBuilder
 from strategies.patching.grid import Team
+from strategies.patching.layer_runs import run_layers
 from strategies.plans.actions import PatchAction
 from strategies.plans.network import Network
 from strategies.plans.placement import Placement
@@ -158,3 +160,21 @@ def test_runs_of_teams_that_straddle_nodes_are_bounded_closely_and_never_above(s
     result = sim.run("wan2.1-1.3b", gpus=72, strategy=strategy, **given_degrees)
     bound_s = bound(result.source.strategy, result.source.scenario)
     assert least * result.times["latency_s"] < bound_s <= result.times["latency_s"]
+
+
+@pytest.mark.parametrize("degrees", [(2, 4, 1, 3, 3), (1, 4, 1, 6, 3), (2, 1, 2, 3, 6), (2, 2, 2, 3, 3)])
+def test_as_much_goes_by_with_each_pass_of_a_stage_however_many_follow_one_another(degrees):
+    names = ("guidance_degree", "ulysses_degree", "ring_degree", "pipeline_degree", "tensor_degree")
+    given_degrees = dict(zip(names, degrees, strict=True))
+    source = sim.run("wan2.1-1.3b", gpus=72, strategy="hybrid", **given_degrees).source
+    pipeline = source.strategy.layout(source.scenario)
+    ways, team, passes = UnevenWays(pipeline), pipeline.grid.team(0, 0), 8
+    crossings = Crossings(pipeline.network)
+    for patch, way in zip((None, 0), ways.all(displaced=True), strict=False):
+        free_s = np.zeros(team.size)
+        for _ in range(passes):
+            clocks = TeamClocks(crossings, team.devices, free_s)
+            for work in pipeline.works(0, patch):
+                run_layers(clocks, team, work, WORK)
+            free_s = clocks.free_s
+        assert 0.75 < passes * way[0].held_s / free_s.max() <= 1 + 1e-12
