@@ -241,6 +241,13 @@ def test_backwards_of_one_row_may_come_in_either_form(first):
     assert whole("the order", [list(row)], [(0,)], [range(2)]) == (row,)
 
 
+def test_rows_found_whole_are_looked_at_again_where_others_are_asked_for():
+    rows = whole("the order", ((F, B),), [(0,)], [range(1)])
+    assert whole("the order", rows, [(0,)], [range(1)]) is rows
+    with pytest.raises(InputError, match=rf"^the order, position 0 lacks 0F1: {ONCE}$"):
+        whole("the order", rows, [(0,)], [range(2)])
+
+
 LIES = "must be from 0 to 1: there are pipeline_degree(2) positions"
 NOWHERE = [
     (None, "positions() is None, must be a tuple of positions"),

@@ -307,6 +307,13 @@ def test_where_a_chunk_of_a_collective_meets_something_else_nothing_is_continued
     assert period_of(replace(trace, nearest_s=1e-9), excerpt, network) is None
 
 
+def test_a_period_of_which_no_whole_number_is_left_out_is_none(make, monkeypatch):
+    excerpt, trace, network = excerpt_of(make)
+    monkeypatch.setattr("sim.outcomes.periods.MULTIPLES", (2,))
+    found = [period_of(trace, excerpt._replace(left_out=n * excerpt.period), network) for n in (20, 21)]
+    assert [period and period.times for period in found] == [10, None]
+
+
 def test_where_nobody_looked_for_such_meetings_nothing_is_continued(make):
     excerpt, trace, network = excerpt_of(make)
     times = {of.name: getattr(trace, of.name) for of in fields(Trace) if of.name != "nearest_s"}

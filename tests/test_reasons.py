@@ -12,7 +12,7 @@ from sim.outcomes.runs import run_point
 from sim.replay.metrics import exposed_communication_s
 from sim.replay.waits import MESSAGE, Way, awaited_s
 from sim.report.numbers import plain, throughput
-from sim.report.reasons import COUNTS, account_of, delays, shares
+from sim.report.reasons import COUNTS, account_of, account_of_best, delays, shares
 from sim.report.started import best_of_each, best_started
 
 PIXART = {"resolution": 512, "steps": 4}
@@ -183,6 +183,17 @@ def test_a_verdict_on_fewer_gpus_says_what_all_of_them_would_take():
     assert said.startswith(f"ulysses on all 8 GPUs takes {whole:.3f} s: 8")
     assert "all-to-all of 8 GPUs" in said
     assert sweep.verdict.to_json()["reasons"] == list(sweep.verdict.account.reasons)
+
+
+def test_what_all_gpus_would_take_is_that_of_the_fastest_point_not_of_the_one_bounded_lowest():
+    sweep = sim.sweep("pixart", "l40-pcie-8", 8, resolution=2048, steps=4, strategy="ulysses", workers=1)
+    whole = next(point for point in sweep.points if point.num_gpus == 8)
+    twice = replace(whole.result.expected, duration_s=2 * whole.result.expected.duration_s)
+    sweep.points.append(
+        replace(whole, result=replace(whole.result, expected=twice), bound_s=whole.bound_s / 2)
+    )
+    said = account_of_best(sweep, sweep.best_point()).reasons[-1]
+    assert said.startswith(f"ulysses on all 8 GPUs takes {whole.result.latency_s:.3f} s: ")
 
 
 def test_stages_that_wait_for_one_another_are_counted():

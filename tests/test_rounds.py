@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.bounds.patch_rounds import PatchPass, least_seconds
+from strategies.bounds.patch_rounds import least_seconds
+from strategies.bounds.patch_ways import PatchPass
 
 ONE_S = PatchPass(1.0, 1.0)
 

@@ -302,3 +302,24 @@ def test_throughput_of_sampling_is_said_to_be_of_one_copy():
     assert not noted(1, objective="throughput", steps=4)
     trained = sim.sweep("sd21", gpus=2, batch_size=8, strategy="ddp", workers=1)
     assert "one copy" not in str(trained.verdict.lines)
+
+
+def test_what_ties_does_not_depend_on_whose_points_come_first():
+    asked = {"task": "sample", "gpus": 8, "memory": "80GiB", "resolution": 1024, "steps": 2, "workers": 1}
+    for names in ("hybrid,usp", "usp,hybrid"):
+        sweep = sim.sweep("cogvideox-5b", "l40-pcie-8", strategy=names, **asked)
+        assert {point.name for point in sweep.ties()} == {"hybrid", "usp"}
+
+
+def test_equal_points_have_one_name_whatever_else_was_simulated():
+    asked = {"gpus": 1, "objective": "pareto", "strategy": "ddp,fsdp", "memory": "4000GiB", "workers": 1}
+    found = [
+        sim.sweep("mochi", "gb200-nvl72", exhaustive=all_of_them, **asked) for all_of_them in (False, True)
+    ]
+    assert len({sweep.best.strategy for sweep in found}) == 1
+
+
+def test_a_model_without_bytes_has_a_verdict():
+    sweep = sim.sweep(sim.equal_layers_model(8, 1e-5), "ideal", 4, batch_size=16, workers=1)
+    assert sweep.best.peak_memory_bytes == 0
+    assert sweep.verdict.changes

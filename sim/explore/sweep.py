@@ -110,7 +110,8 @@ class Sweep(Hinting):
 
         def rank(point: Point) -> tuple[float, ...]:
             score, lacks = point.score(self.objective), point.least_memory_bytes if point.reason else 0.0
-            return order[point.status], not point.recommended, score, *point.costs, point.bound_s, lacks
+            bound_s = 0.0 if point.status == "simulated" else point.bound_s
+            return order[point.status], not point.recommended, score, *point.costs, bound_s, lacks
 
         ranked = sorted(self.points, key=rank)
         seen = set()
@@ -129,15 +130,15 @@ class Sweep(Hinting):
     def ties(self) -> list[Point]:
         """The recommended points of which the comparison with the best cannot tell that they are slower, best first.
 
-        Only points that were simulated can tie; of several names for one result, the first alone does. Where memory
-        is ranked by, which is counted, nothing ties.
+        Only points that were simulated can tie; another name for the result of the best does not. Where memory is
+        ranked by, which is counted, nothing ties.
         """
         ranked = self.ranked()
         best = _first_of(ranked)
         if best is None:
             return []
         twins = _twins_among(ranked)
-        others = (p for p in ranked if p.recommended and p is not best and id(p) not in twins)
+        others = (p for p in ranked if p.recommended and p is not best and twins.get(id(p)) is not best)
         return [point for point in others if point.tied(best, self.objective)]
 
     def twins(self) -> dict[int, Point]:

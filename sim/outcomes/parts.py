@@ -13,6 +13,7 @@ from sim.outcomes.steady import (
     FIRST_MICRO_BATCHES,
     FIRST_STEPS,
     LEAST_TIMES,
+    LEAST_TIMES_AGAIN,
     LONG_STEPS,
     SETTLED,
     grows_in_one_place,
@@ -224,8 +225,8 @@ def _excerpt(variant: Variant) -> Part | None:
 
 def _first_steps(variant: Variant, strategy: Sampler, scenario: SamplingScenario) -> Iterator[Part]:
     """The parts of a long run of which the first steps are replayed, where they come to repeat one another."""
-    whole, steps = scenario.workload.computed_steps, _first(strategy, scenario)
-    while LEAST_TIMES * steps <= whole:
+    whole, steps, times = scenario.workload.computed_steps, _first(strategy, scenario), LEAST_TIMES
+    while times * steps <= whole:
         parts = list(_replay_folded(replace(variant, scenario=scenario.with_steps(steps))))
         main = main_part(parts)
         if main.phase.steps != steps:  # so too of a sampler without a grid
@@ -236,7 +237,7 @@ def _first_steps(variant: Variant, strategy: Sampler, scenario: SamplingScenario
             phase = main.phase._replace(steps=whole)
             whole_run = main._replace(phase=phase, continued=measures)
             return iter([whole_run if part is main else part for part in parts])
-        steps *= 2
+        steps, times = 2 * steps, LEAST_TIMES_AGAIN
     return _replay_folded(variant)
 
 

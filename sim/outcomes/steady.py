@@ -34,6 +34,8 @@ SETTLED: Final = 9 / 8
 """Steps after which a run is steady over those of its bound, which knows no shared ports."""
 LEAST_TIMES: Final = 4 / 3
 """A run is at least so many times as long as what is replayed of it; else all of it is."""
+LEAST_TIMES_AGAIN: Final = 2
+"""The same where fewer steps did not come to repeat one another: then more do in less than half of all cases."""
 ALIKE: Final = 1
 """Successive steps that have to repeat the one before: what a step does follows from the one before it alone."""
 ALIKE_MICRO_BATCHES: Final = 3

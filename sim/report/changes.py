@@ -293,11 +293,16 @@ def _told(
         sweep.samples_per_s(best) / sweep.samples_per_s(first),
         stays=stays,
         tie=own is not None and not stays and own.tied(best, sweep.objective),
-        memory=best.result.peak_memory_bytes / first.result.peak_memory_bytes,
+        memory=_ratio(best.result.peak_memory_bytes, first.result.peak_memory_bytes),
         num_gpus=None if best.num_gpus == first.num_gpus else best.num_gpus,
         how=words if stays and best.parameters != first.parameters else "",
         fits=not any(_lacks_memory(point, first) for point in among),
     )
+
+
+def _ratio(after: float, before: float) -> float:
+    """How many times a quantity is what it was; of nothing, which stays nothing, once."""
+    return after / before if before else 1.0
 
 
 def _lacks_memory(point: Point, answer: Point) -> bool:

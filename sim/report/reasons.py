@@ -347,7 +347,7 @@ def _fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
         and point.strategy is not None
         and not point.reason
     ]
-    first = min(whole, key=lambda point: point.bound_s, default=None)
+    first = min(whole, key=_least_s, default=None)
     if first is None or first.strategy is None:
         return
     there = Asked(first.strategy, most, first.checkpointing).at(sweep.scenario)
@@ -357,3 +357,8 @@ def _fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
         return
     why = "".join(f": {brief(reason)}" for reason in account_of(first.strategy, there, result).reasons[:1])
     yield f"{best.name} on all {most} GPUs takes {duration(result)}{why}"
+
+
+def _least_s(point: Point) -> float:
+    """Seconds of a point, or what it cannot undercut."""
+    return point.bound_s if point.result is None else point.result.expected.duration_s

@@ -63,8 +63,7 @@ def best_started(sweep: Sweep, best: Point) -> Runnable | None:
     objective, first = sweep.objective, min(found.values(), key=lambda point: point.score(sweep.objective))
     names, result = starters(first, sweep.scenario), first.result
     assert result is not None
-    alike = sweep.twins().get(id(first), first)  # of points with one result the first says whether they tie
-    tie = alike is best or alike.tied(best, objective)
+    tie = sweep.twins().get(id(first)) is best or first.tied(best, objective)
     score = first.score(objective)
     others = tuple(sorted(found.keys() - set(names), key=lambda name: (found[name].score(objective), name)))
     unsure = tuple(name for name, least in sorted(left.items()) if least < score)

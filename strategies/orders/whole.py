@@ -33,6 +33,16 @@ class _Work(NamedTuple):
     kinds: tuple[str, ...]
 
 
+class _Whole(tuple[tuple[StageAction, ...], ...]):
+    """Rows that were found whole.
+
+    Attributes:
+        work: the stages of each position and the micro-batches of each stage whose passes they are.
+    """
+
+    work: tuple[object, ...]
+
+
 def one_chain(
     name: str, order: object, positions: Sequence[int], micro_batches: int, *, degree: int, split: bool
 ) -> Rows:
@@ -120,6 +130,9 @@ def whole(
     Raises:
         InputError: a position has no row, or a pass is none of its own, there twice or lacking.
     """
+    of_all = (*hosted, *numbers)
+    if isinstance(order, _Whole) and kinds == EITHER and order.work == of_all:
+        return order
     _check_listed(whose, order, "rows")
     if len(order) != len(hosted):
         rule = f"must have one for each of pipeline_degree({len(hosted)})"
@@ -131,7 +144,9 @@ def whole(
         rows.append(own := _row(where, row, work))
         if work.kinds == EITHER or not len(own) == len({*map(id, own)}) == len(_passes(work)):
             _check_once(where, own, work)
-    return tuple(rows)
+    found = _Whole(rows)
+    found.work = of_all
+    return found
 
 
 def _kinds(row: Any, kinds: tuple[str, ...]) -> tuple[str, ...]:  # noqa: ANN401

@@ -87,7 +87,7 @@ class PipelineBuilder:
     """
 
     def __init__(self, layout: "Layout", rows: Rows, recipe: Recipe, left_out: int = 0) -> None:
-        self.layout, self.recipe, self._left_out = layout, recipe, left_out
+        self.layout, self.recipe = layout, recipe
         self.scenario, self.shape, self.cuts = layout.scenario, layout.shape, layout.cuts
         self.placement, self.group_batch, self.batch = (
             layout.placement,
@@ -95,6 +95,9 @@ class PipelineBuilder:
             layout.local_batch,
         )
         self.stages, self.seats = layout.stages, layout.seats
+        numbers = map(layout.micro_batches, range(len(self.cuts)))
+        self._numbers = [range(own.start, own.stop - left_out) for own in numbers]
+        """Of each chain the micro-batches that rows have."""
         self.tensors = Tensors()
         self.collectives: list[Collective] = []
         self.given: list[tuple[int, int]] = []
@@ -160,7 +163,7 @@ class PipelineBuilder:
         inputs: dict[tuple[int, int], list[int]] = {}
         for stage, seat in enumerate(self.seats):
             numbers, position = self.layout.micro_batches(seat.cut), self.stages[stage].position
-            here = self._numbers(seat.cut)
+            here = self._numbers[seat.cut]
             left_out = range(here.stop, numbers.stop)
             for source, size in self.layout.frozen_reads(self.stages[stage]):
                 kept: list[int] = []
@@ -179,11 +182,6 @@ class PipelineBuilder:
                     kept += self._frozen_output(frozen, source, (numbers.start, numbers.stop), size)
                 self.kept += [(tensor, position) for tensor in kept]
         return inputs
-
-    def _numbers(self, cut: int) -> range:
-        """The micro-batches of a chain that rows have."""
-        numbers = self.layout.micro_batches(cut)
-        return range(numbers.start, numbers.stop - self._left_out)
 
     def _frozen_output(
         self, frozen: FrozenWork, source: int, numbers: tuple[int, int], bytes_per_sample: float
@@ -214,7 +212,7 @@ class PipelineBuilder:
         if kind == OPTIMIZER:
             self.stepping.add(stage)
             return -1, 0.0, [()], [()]
-        numbers = self._numbers(self.seats[stage].cut)
+        numbers = self._numbers[self.seats[stage].cut]
         if kind in (FORWARD, EXTRA_FORWARD):
             duration_s, columns = self.stages[stage].forward_s, [*self._of_forward(stage, kind)]
         else:
@@ -270,7 +268,7 @@ class PipelineBuilder:
     def _column(self, role: str, stage: int, size_bytes: float, *, written: bool) -> _Column:
         tensors = self._columns.get((role, stage))
         if tensors is None:
-            numbers = self._numbers(self.seats[stage].cut)
+            numbers = self._numbers[self.seats[stage].cut]
             tensors = self._columns[role, stage] = self.tensors.add(role, stage, numbers, size_bytes)
         return tensors, written
 

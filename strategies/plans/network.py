@@ -76,10 +76,11 @@ class Network:
 
     def _find_route(self, source: int, target: int) -> Route:
         placement = self.placement
-        pairs = list(zip(placement.ranks(source), placement.ranks(target), strict=True))
-        near, each = set(map(placement.node, pairs[0])), placement.cluster.devices_per_node
-        sharing = [pair for pair in pairs if pair[0] // each in near or pair[1] // each in near]
-        paths = [[*placement.path(*pair)] for pair in sharing]
+        pairs = [*zip(placement.ranks(source), placement.ranks(target), strict=True)]
+        near, each = {*map(placement.node, pairs[0])}, placement.cluster.devices_per_node
+        paths = [
+            [*placement.path(one, two)] for one, two in pairs if one // each in near or two // each in near
+        ]
         held = [port for path in paths for port, _ in path]
         ports = tuple([(self._port(port), held.count(port) / bandwidth) for port, bandwidth in paths[0]])
         return Route(ports, max([hold for _, hold in ports], default=0.0), placement.delay_s(*pairs[0]))

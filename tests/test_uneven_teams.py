@@ -1,0 +1,180 @@
+"""Uneven teams: the clocks of their devices, by hand, against replays and in the bounds of runs."""
+
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+import sim
+from sim.outcomes.runs import bound
+from sim.replay.engine import simulate
+from strategies.bounds.uneven_teams import Crossings, TeamClocks
+from strategies.bounds.uneven_ways import UnevenWays
+from strategies.patching.builder import GroupCollectives, SamplingBuilder
+from strategies.patching.grid import Team
+from strategies.patching.layer_runs import run_layers
+from strategies.plans.actions import PatchAction
+from strategies.plans.network import Network
+from strategies.plans.placement import Placement
+
+WORK = PatchAction(0, 0, 0)
+SIX = tuple(range(6))
+INSIDE = ((0, 1, 2), (3, 4, 5))
+ACROSS = ((0, 3), (1, 4), (2, 5))
+SOME_ACROSS = ((0, 1), (2, 3), (4, 5))
+
+
+@pytest.fixture
+def clocks(make):
+    """Six devices in nodes of three; inside a node nothing takes time, and a card carries a byte a second each way."""
+
+    def start(free_s=(0.0,) * 6):
+        cluster = make.cluster(make.link(bandwidth=1e18), make.link("nic", 1.0), devices_per_node=3)
+        return TeamClocks(Crossings(Network(Placement(cluster, 6, 6, 6))), SIX, np.array(free_s))
+
+    return start
+
+
+def gather(groups, *, wait=True):
+    """Four bytes, half of which a pair across nodes moves in two seconds."""
+    return GroupCollectives("all_gather", groups, (4.0,), wait=wait)
+
+
+def test_a_group_begins_when_the_last_of_its_members_is_there(clocks):
+    team = clocks((0.0, 5.0, 1.0, 0.0, 0.0, 2.0))
+    team.exchange(gather(INSIDE), WORK)
+    assert team.free_s == pytest.approx([5, 5, 5, 2, 2, 2])
+
+
+def test_only_a_group_that_lies_across_nodes_takes_long_and_who_exchanges_with_it_next_is_late(clocks):
+    team = clocks()
+    team.exchange(gather(SOME_ACROSS), WORK)
+    assert team.free_s == pytest.approx([0, 0, 2, 2, 0, 0])
+    team.compute_together(SIX, WORK, 1.0)
+    team.exchange(gather(INSIDE), WORK)
+    assert team.free_s == pytest.approx([3] * 6)
+
+
+def test_of_groups_that_share_a_card_one_is_late_and_those_who_met_it_whichever_it_is(clocks):
+    team = clocks()
+    team.exchange(gather(ACROSS), WORK)
+    assert team.free_s == pytest.approx([2] * 6)  # each alone; together they hold each card for six
+    team.compute_together(SIX, WORK, 1.0)
+    team.exchange(gather(SOME_ACROSS), WORK)
+    assert team.free_s == pytest.approx([3, 3, 5, 5, 3, 3])  # nobody has met all three
+    team.exchange(gather(INSIDE), WORK)
+    assert team.free_s == pytest.approx([6 + 1] * 6)
+
+
+def test_nobody_is_late_before_an_exchange_is_awaited_nor_with_what_is_computed_beside_it(clocks):
+    team = clocks()
+    passed_on = team.exchange(gather(ACROSS, wait=False), WORK)
+    team.compute_together(SIX, WORK, 1.0)
+    assert team.free_s == pytest.approx([1] * 6)
+    team.expect_each(ACROSS, passed_on)
+    assert team.free_s == pytest.approx([2] * 6)
+    team.exchange(gather(INSIDE), WORK)
+    assert team.free_s == pytest.approx([6] * 6)
+
+
+TEAMS = [
+    (2, 2, 3), (3, 2, 2), (1, 4, 3), (3, 4, 1), (2, 1, 6), (1, 3, 4), (2, 3, 2), (6, 2, 1), (1, 2, 6), (4, 3, 1),
+]  # fmt: skip
+"""Ring, Ulysses and tensor parallelism."""
+SWITCHES = {"switch_bandwidth_bytes_per_s": 2.0, "host_bandwidth_bytes_per_s": 3.0}
+CLUSTERS = {
+    "nodes of four": {"devices_per_node": 4},
+    "nodes of two": {"devices_per_node": 2},
+    "nodes of six": {"devices_per_node": 6},
+    "switches": {"kind": "pcie", "switch_size": 4, "devices_per_node": 12, **SWITCHES},
+    "nodes of switches": {"kind": "pcie", "switch_size": 2, "devices_per_node": 4, **SWITCHES},
+}
+exchanges = st.tuples(
+    st.sampled_from(["ring", "ulysses", "tensor"]),
+    st.sampled_from(["all_gather", "all_to_all", "all_reduce", "send_recv"]),
+    st.lists(st.sampled_from([0.1, 1.0, 2.5, 8.0, 20.0]), min_size=1, max_size=2),
+    st.booleans(),
+    st.sampled_from([0.0, 0.5, 3.0, 9.0, 12.0]),
+)
+
+
+@given(
+    st.sampled_from([*CLUSTERS]),
+    st.sampled_from(TEAMS),
+    st.sampled_from([1.0, 1.6]),
+    st.lists(exchanges, min_size=1, max_size=7),
+    st.lists(st.sampled_from([0.0, 0.3, 4.0, 30.0]), min_size=12, max_size=12),
+)
+@example(
+    "nodes of four",
+    (1, 4, 3),
+    1.0,
+    [("tensor", "all_reduce", [20.0], False, 12.0), ("ulysses", "all_to_all", [1.0], False, 9.0)],
+    [0.0] * 12,
+)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_replay_of_what_both_are_told_lets_a_device_go_on_sooner(
+    make, name, degrees, slowdown, told, free_s
+):
+    team, link = Team(tuple(range(prod(degrees))), *degrees), dict(CLUSTERS[name])
+    per_node = link.pop("devices_per_node")
+    inside = make.link(**{"kind": "nvswitch", "bandwidth": 8.0, **link})
+    cluster = make.cluster(
+        inside, make.link("nic", 1.5), slowdown=slowdown, devices_per_node=per_node, call_s=0.25
+    )
+    placement = Placement(cluster, *[team.size] * 3)
+    builder = SamplingBuilder(placement)
+    for device, begin_s in enumerate(free_s):
+        builder.compute(device, WORK, begin_s)
+    clocks = TeamClocks(Crossings(Network(placement)), team.devices, np.array(free_s))
+    for recorder in (builder, clocks):
+        for family, operation, sizes, wait, work_s in told:
+            groups = tuple(getattr(team, f"{family}_groups")())
+            if len(groups[0]) > 1:
+                what = GroupCollectives(operation, groups, tuple(sizes), wait=wait)
+                results = recorder.exchange(what, WORK)
+                recorder.compute_together(team.devices, WORK, work_s)
+                if not wait:
+                    recorder.expect_each(groups, results)
+        recorder.compute_together(team.devices, WORK, 0.0)
+    ends_s = [ends[-1] for ends in simulate(builder.build((), [()] * team.size)).ends]
+    assert (clocks.free_s <= np.array(ends_s) * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "degrees", "least"),
+    [
+        ("hybrid", {"guidance": 2, "ulysses": 2, "ring": 2, "pipeline": 3, "tensor": 3}, 0.75),
+        ("hybrid", {"guidance": 1, "ulysses": 4, "pipeline": 6, "tensor": 3}, 0.78),
+        ("hybrid", {"guidance": 2, "ulysses": 2, "ring": 3, "tensor": 6}, 0.67),
+        ("attention2d", {"rows": 3, "columns": 4, "ulysses": 6}, 0.85),
+    ],
+)
+def test_runs_of_teams_that_straddle_nodes_are_bounded_closely_and_never_above(strategy, degrees, least):
+    given_degrees = {
+        name if name in ("rows", "columns") else f"{name}_degree": n for name, n in degrees.items()
+    }
+    given_degrees |= {"patches": degrees["pipeline"]} if "pipeline" in degrees else {}
+    result = sim.run("wan2.1-1.3b", gpus=72, strategy=strategy, **given_degrees)
+    bound_s = bound(result.source.strategy, result.source.scenario)
+    assert least * result.times["latency_s"] < bound_s <= result.times["latency_s"]
+
+
+@pytest.mark.parametrize("degrees", [(2, 4, 1, 3, 3), (1, 4, 1, 6, 3), (2, 1, 2, 3, 6), (2, 2, 2, 3, 3)])
+def test_as_much_goes_by_with_each_pass_of_a_stage_however_many_follow_one_another(degrees):
+    names = ("guidance_degree", "ulysses_degree", "ring_degree", "pipeline_degree", "tensor_degree")
+    given_degrees = dict(zip(names, degrees, strict=True))
+    source = sim.run("wan2.1-1.3b", gpus=72, strategy="hybrid", **given_degrees).source
+    pipeline = source.strategy.layout(source.scenario)
+    ways, team, passes = UnevenWays(pipeline), pipeline.grid.team(0, 0), 8
+    crossings = Crossings(pipeline.network)
+    for patch, way in zip((None, 0), ways.all(displaced=True), strict=False):
+        free_s = np.zeros(team.size)
+        for _ in range(passes):
+            clocks = TeamClocks(crossings, team.devices, free_s)
+            for work in pipeline.works(0, patch):
+                run_layers(clocks, team, work, WORK)
+            free_s = clocks.free_s
+        assert 0.75 < passes * way[0].held_s / free_s.max() <= 1 + 1e-12
