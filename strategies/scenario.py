@@ -81,7 +81,7 @@ class Scene(Generic[W]):
     @property
     def frames(self) -> dict[str, int]:
         """The option that says how many frames a video has; none of a model of images."""
-        return {"frames": self.model.frames} if self.model.frames > 1 else {}
+        return {"frames": self.model.frames} if self.model.draws_videos else {}
 
     @property
     def calibration(self) -> Calibration:
