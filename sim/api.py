@@ -242,7 +242,8 @@ def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContex
     """
     if path is None:
         return nullcontext()
-    from sim.explore.keeping.store import Store, source_of
+    from sim.explore.keeping.sources import source_of
+    from sim.explore.keeping.store import Store
 
     if not isinstance(path, str | PathLike):
         raise InputError(f"--store is {shown(path)}, must be a file")

@@ -71,6 +71,11 @@ class SamplingScenario(Scene[SamplingWorkload]):
                     problem = f"needs the kernels of {decoder.name}: {self.model.name} has no kernels.csv"
                     raise wrong("vae_parallel", problem)
 
+    def _workload_on(self, num_gpus: int) -> SamplingWorkload:
+        """The workload on another number of GPUs, no more of which divide a decoder than there are."""
+        vae_parallel = min(self.workload.vae_parallel, num_gpus)
+        return replace(self.workload, num_gpus=num_gpus, vae_parallel=vae_parallel)
+
     @cached_property
     def costs(self) -> SamplingCosts:
         """Times of the model's layers on the cluster's device, at the resolution drawn."""

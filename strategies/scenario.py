@@ -81,7 +81,7 @@ class Scene(Generic[W]):
     @property
     def frames(self) -> dict[str, int]:
         """The option that says how many frames a video has; none of a model of images."""
-        return {"frames": self.model.frames} if self.model.frames > 1 else {}
+        return {"frames": self.model.frames} if self.model.draws_videos else {}
 
     @property
     def calibration(self) -> Calibration:
@@ -132,8 +132,12 @@ class Scene(Generic[W]):
             return self
         return self.remember(
             ("on", num_gpus, self.workload),
-            lambda: self._under(replace(self.workload, num_gpus=num_gpus), "costs"),
+            lambda: self._under(self._workload_on(num_gpus), "costs"),
         )
+
+    def _workload_on(self, num_gpus: int) -> W:
+        """The workload on another number of GPUs."""
+        return replace(self.workload, num_gpus=num_gpus)
 
     def under(self, workload: W) -> Self:
         """The scene under another workload; layers of a model that stays as it is take as long.

@@ -122,6 +122,28 @@ def test_questions_that_differ_in_one_option_are_kept_apart(folder, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("first", ["csv", "json", "sqlite"])
+def test_a_sweep_is_one_question_however_many_gpus_of_a_point_divide_its_vae(tmp_path, first):
+    asked = {"gpus": 4, "steps": 2, "include": "all", "strategy": "single,ulysses", "workers": 1}
+    for name, count in (("two", 2), ("four", 4)):
+        sweep = sim.sweep("pixart", store=tmp_path / f"{name}.sqlite", vae_parallel=count, **asked)
+        write_rows(sweep, tmp_path / f"{name}.csv")
+        (tmp_path / f"{name}.json").write_text(json.dumps(sweep.rows()))
+        (comparison,), *alone = compare(tmp_path / f"{name}.{first}", tmp_path / f"{name}.csv")
+        assert (alone, comparison.differing, comparison.moved) == ([[], []], {}, [])
+        assert comparison.same == sum(row["status"] == "simulated" for row in sweep.rows())
+    (comparison,), *_ = compare(tmp_path / f"two.{first}", tmp_path / f"four.{first}")
+    assert comparison.differing == {"vae_parallel": ("2", "4")}
+
+
+def test_two_results_whose_vae_is_divided_otherwise_are_two_questions(tmp_path):
+    asked = {"gpus": 4, "steps": 2, "include": "all"}
+    rows = [sim.run("pixart", "ulysses", vae_parallel=count, **asked).to_json() for count in (1, 2, 4)]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    counts = [record.asked.get("vae_parallel") for record in read_records(tmp_path / "rows.json")]
+    assert counts == [None, "2", "4"]
+
+
 def test_questions_in_the_same_words_of_other_inputs_are_chosen_by_key(folder, tmp_path, capsys):
     both, before = tmp_path / "both.sqlite", folder / "before.sqlite"
     assert main(["merge", str(both), str(before), str(folder / "after.sqlite")]) == 0
@@ -212,6 +234,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(folder, tmp_path, capsys
         ({"status": "fine"}, "row 0: status is 'fine', must be one of simulated, bounded, infeasible"),
         ({"iteration_s": "soon"}, "row 0: iteration_s is 'soon', must be a number"),
         ({"iteration_s": None}, "row 0: is simulated, but has no iteration_s or latency_s"),
+        ({"vae_parallel": "all"}, "row 0: vae_parallel is 'all', must be a number"),
         ({"num_gpus": -1}, "row 0: num_gpus is -1, must not be negative"),
         ({"inputs": "{"}, "row 0: inputs is '{', must be a mapping as JSON"),
         ({"batch_size": None}, "row 0: batch_size is missing: must be a row of a sweep, or a result"),

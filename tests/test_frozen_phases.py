@@ -286,6 +286,11 @@ def test_no_more_devices_divide_a_decoder_than_there_are():
         pixart(4, vae_parallel=of, **PIXART_VAE).on(2) for of in (2, 4)
     )  # a sweep looks at fewer GPUs too
     assert phase_of(one, "decode", "ring").trace.end_s == phase_of(many, "decode", "ring").trace.end_s
+    assert (one.options, one.departures) == (many.options, many.departures)
+    assert "VAE on 2 GPUs" in many.departures
+    alone = many.on(1)
+    assert "vae_parallel" not in alone.options
+    assert not any("VAE" in words for words in alone.departures)
 
 
 def test_a_decoder_whose_kernels_nobody_counted_cannot_be_divided(make):

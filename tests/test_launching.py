@@ -250,6 +250,9 @@ def test_a_video_is_asked_for_with_its_frames():
     }
     assert valued(words("sglang", **asked), "--num-frames") == "33"
     assert "num_frames=33, num_inference_steps=2\n" in sim.launch(runtime="diffusers", **asked).text
+    assert valued(words("sglang", **asked | {"frames": 1}), "--num-frames") == "1"
+    single = sim.launch(runtime="diffusers", **asked | {"frames": 1, "batch_size": 2}).text
+    assert "num_frames=1, num_inference_steps=2, num_videos_per_prompt=2\n" in single
     assert "--num-frames" not in words("sglang", **FLUX, **USP)
 
 

@@ -4,8 +4,10 @@ import re
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from importlib import import_module, invalidate_caches
 from pathlib import Path
 from random import Random
+from shutil import copytree
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +17,7 @@ import sim
 from profiles.architectures.models import load_model
 from profiles.errors import DeadlockError, DiffusimWarning, InputError
 from profiles.machines.clusters import load_cluster
+from sim.explore.keeping.sources import source_of
 from sim.explore.working import workers
 from sim.explore.working.workers import SERIAL_POINTS
 from sim.outcomes.runs import run_point
@@ -38,6 +41,7 @@ from strategies.training.wave import Wave
 from strategies.training.zero_bubble import ZeroBubble
 
 TOY = Path(__file__).parent / "data" / "toy_pipeline.py"
+CHAINED = TOY.parent / "chained_strategy"
 SMALL = {"gpus": 4, "batch_size": 16, "self_conditioning": 0.0}
 
 
@@ -169,6 +173,43 @@ def test_a_strategy_that_stands_in_no_file_is_not_kept_in_a_store(tmp_path):
         sim.sweep(
             "sd21", strategy=written(__module__="nowhere"), store=tmp_path / "kept.sqlite", workers=1, **SMALL
         )
+
+
+CHANGES = {
+    "rooms/base.py": ("self.micro_batches)", "int(self.micro_batches))"),
+    "rooms/orders.py": ("if FIRST", "if not FIRST"),
+    "plain.py": ("False", "True"),
+}
+"""A change of each file below ``CHAINED``, all but the first of which change the order."""
+
+
+def imported_anew():
+    """The strategy of ``CHAINED`` as a new process imports it."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("mine", "rooms", "plain")]:
+        del sys.modules[name]
+    invalidate_caches()
+    return import_module("mine").Mine
+
+
+@pytest.mark.parametrize("file", CHANGES)
+def test_a_store_tells_answers_of_bases_and_helpers_from_those_of_other_code(
+    file, tmp_path, monkeypatch, given
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    copytree(CHAINED, tmp_path, dirs_exist_ok=True)
+
+    def swept(**kept):
+        given.clear()
+        return sim.sweep("sd21", strategy=[imported_anew()], workers=1, **kept, **SMALL).rows()
+
+    kept = {"store": tmp_path / "kept.sqlite"}
+    first, code = swept(**kept), source_of(imported_anew())
+    assert source_of(imported_anew()) == code
+    (tmp_path / file).write_text((tmp_path / file).read_text().replace(*CHANGES[file]))
+    assert source_of(imported_anew()) != code
+    assert swept(**kept) == swept()
+    assert (swept() != first) == (file != "rooms/base.py")
 
 
 def changed(at, entry):

@@ -386,6 +386,20 @@ def test_a_vae_on_all_gpus_is_offered_where_one_is_included():
     assert not any("VAE" in change.name for change in bare.verdict.changes)
 
 
+def test_an_answer_on_fewer_gpus_than_its_vae_was_asked_for_is_asked_again_as_it_is():
+    asked = {"include": "all", "vae_parallel": 4, "strategy": "single,ulysses", "workers": 1, "steps": 4}
+    sweep = sim.sweep("pixart", "l40s-pcie-8", 4, objective="cost", **asked)
+    assert sweep.best.num_gpus == 1
+    assert "VAE" not in sweep.best.title
+    assert "VAE on 4 GPUs" in sweep.title
+    assert sweep.verdict.best == sweep.best
+    results = [point.result for point in sweep.points if point.result is not None]
+    assert {result.num_gpus for result in results} > {1, 2}
+    for result in results:
+        assert result.options.get("vae_parallel", 1) == result.num_gpus
+        assert sim.run(**result.flags) == result
+
+
 def test_videos_are_called_videos():
     sweep = sim.sweep(
         "wan2.1-1.3b", "p5", 1, strategy="single", steps=2, resolution="480x320", frames=17, workers=1

@@ -105,6 +105,7 @@ REPLACED = {
         "resized_from": lambda _: (512, 512),
         "frames": lambda _: 9,
         "frame_step": lambda _: 4,
+        "frames_from": lambda _: 9,
     },
     Cluster: {
         "name": other,
@@ -192,8 +193,8 @@ REPLACED = {
 SCENE = ("model", "cluster", "workload", "asked_model", "asked_cluster", "stack", "asked_stack", "measured")
 UNMOVED = {
     "Model.name", "Model.title", "Model.source", "Model.guidance", "Model.multiple", "Model.largest",
-    "Model.resized_from", "Model.steps", "Model.frames", "Model.frame_step", "Cluster.name", "Cluster.source",
-    "Cluster.changes", "Device.source", "train Model.dtype", "Device.rates",
+    "Model.resized_from", "Model.steps", "Model.frames", "Model.frame_step", "Model.frames_from",
+    "Cluster.name", "Cluster.source", "Cluster.changes", "Device.source", "train Model.dtype", "Device.rates",
     *(f"Rates.{item.name}" for item in fields(Rates)),
     "Stack.name", "Stack.summary", "Stack.source",
     *(f"sample Stack.{name}" for name in ("backward_operator_s", "norms", "encoders", "cast_weights", "optimizer")),

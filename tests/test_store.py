@@ -181,8 +181,8 @@ def test_a_model_is_found_again_wherever_its_folder_is(tmp_path, replays):
     assert {row["model"] for row in found.rows()} == {moved}
 
 
-def test_the_hash_of_the_code_covers_every_module_that_a_run_is_made_of():
-    code = "import sys, sim.asking.arguments, sim.outcomes.runs; print(*sys.modules)"
+def test_the_hash_of_the_code_covers_every_module_that_an_answer_is_made_of():
+    code = "import sys, sim.asking.arguments, sim.explore.keeping.store; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=Path(sim.__file__).parents[1],
@@ -191,7 +191,7 @@ def test_the_hash_of_the_code_covers_every_module_that_a_run_is_made_of():
         check=True,
     )
     ours = {name for name in done.stdout.split() if name.startswith("sim.")}
-    assert {"sim.asking.scenarios", "sim.outcomes.parts", "sim.replay.engine"} <= ours
+    assert {"sim.asking.scenarios", "sim.explore.answers", "sim.outcomes.parts", "sim.replay.engine"} <= ours
     rooms = {name.rpartition(".")[0] for name in ours - set(ENGINE)}
     assert rooms <= set(ENGINE)
 

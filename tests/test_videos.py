@@ -1,5 +1,7 @@
 """Videos: the models that draw them, their tokens at any number of frames, and which numbers they can have."""
 
+import json
+
 import pytest
 
 from profiles.architectures.components import Component, Layer, MeasuredTime
@@ -10,7 +12,9 @@ from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.devices import load_device
 from sim import api
+from sim.asking.experiments import load_experiment
 from sim.cli.main import main
+from sim.report.numbers import drawn_words
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
@@ -205,6 +209,45 @@ def test_sampling_is_asked_about_frames_and_says_so():
         "wan2.1-1.3b", "single", cluster="h100-nvlink-8", frames=33, resolution="832x480", steps=2
     )
     assert longer.latency_s > 1.8 * result.latency_s  # 9 latent frames for 5, and attention among them
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"strategy": "ulysses", "gpus": 2, "steps": 4}, {"strategy": "fsdp", "gpus": 8, "memory": "400GiB"}],
+)
+def test_one_frame_of_a_model_of_videos_is_asked_for_again(asked, tmp_path):
+    result = api.run("wan2.1-1.3b", frames=1, **asked)
+    assert result.options["frames"] == 1
+    assert ", 1 frame" in result.title
+    written = tmp_path / "result.json"
+    written.write_text(json.dumps(result.to_json()))
+    for flags in (result.flags, load_experiment(written)):
+        assert api.run(**flags) == result
+
+
+def test_a_run_of_one_frame_is_measured_as_one(tmp_path):
+    asked = {"model": "wan2.1-1.3b", "strategy": "ulysses", "gpus": 2, "steps": 4, "frames": 1}
+    measured = api.run(**asked, measured="latency_s=1.0")
+    written = tmp_path / "measured.json"
+    written.write_text(json.dumps(measured.to_json()))
+    again = api.run(**asked, measured_run=written)
+    assert again.compute_factor == measured.compute_factor
+    assert again.latency_s == pytest.approx(1.0)
+
+
+def test_what_is_drawn_is_called_by_its_number_of_frames():
+    model, cluster = load_model("wan2.1-1.3b"), load_cluster("p4de")
+    for frames, words in ((1, ("image", "images")), (5, ("video", "videos")), (None, ("video", "videos"))):
+        scenario = SamplingScenario(model, cluster, SamplingWorkload(1, 480, 832, frames=frames))
+        assert drawn_words(scenario.options) == words
+
+
+def test_a_model_knows_that_it_draws_videos_whatever_the_frames_it_is_asked_for():
+    whole, single = load_model("wan2.1-1.3b"), with_frames(load_model("wan2.1-1.3b"), 1, H100)
+    assert (whole.frames_from, single.frames_from) == (None, 81)
+    assert whole.draws_videos and single.draws_videos
+    assert not load_model("sd21").draws_videos
+    assert with_frames(with_frames(whole, 5, H100), 81, H100).frames_from is None
 
 
 def test_of_a_video_the_rows_are_those_of_one_frame():

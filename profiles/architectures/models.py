@@ -86,6 +86,7 @@ class Model:
         frames: of a video, one more than a multiple of ``frame_step``; 1 of an image.
         frame_step: frames for which there is one latent frame.
         resized_from: height and width of its files, where it is at another resolution.
+        frames_from: frames of its files, where it has others.
         steps: denoising steps to which it was distilled; None where it was not.
 
     Raises:
@@ -108,6 +109,12 @@ class Model:
     frame_step: int = 1
     resized_from: tuple[int, int] | None = None
     steps: int | None = None
+    frames_from: int | None = None
+
+    @property
+    def draws_videos(self) -> bool:
+        """Whether its files are of a video; it may be asked for one frame."""
+        return (self.frames_from or self.frames) > 1
 
     @property
     def anchored(self) -> tuple[Component, ...]:

@@ -6,7 +6,7 @@ method. A spread is half the distance between those quantiles, in natural logari
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import product
 from math import exp, hypot, log
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 from profiles.checks import check_choice, check_counts, check_numbers, check_positive
 from profiles.errors import InputError
 from profiles.files import Table
+from profiles.mappings import FrozenMapping
 
 BANDS: Final = Path(__file__).parents[1] / "bands.toml"
 METHODS: Final = ("one GPU", "anchored", "data parallel", "pipeline", "patches and sequence")
@@ -162,7 +163,7 @@ def tied(one: Doubt, one_s: float, other: Doubt, other_s: float) -> bool:
     return abs(log(one_s / other_s)) <= spread_between(one, other) + ROUNDING
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Bands:
     """All that is known of errors.
 
@@ -182,8 +183,11 @@ class Bands:
 
     def of(self, family: str, stack: str, method: str) -> Evidence:
         """What is known of a kind of error under a stack, else under any."""
-        there = {one.key: one for one in self.evidence}
-        return there.get((family, stack, method)) or there[family, ANY, method]
+        return self._by_key.get((family, stack, method)) or self._by_key[family, ANY, method]
+
+    @cached_property
+    def _by_key(self) -> FrozenMapping[tuple[str, str, str], Evidence]:
+        return FrozenMapping((one.key, one) for one in self.evidence)
 
     def family(self, device: str, *, timed: bool = False) -> str:
         """The family of a device; where the model's layers themselves were timed on it, the better one."""

@@ -156,7 +156,14 @@ def with_frames(model: Model, frames: int, device: Device) -> Model:
         else component
         for component in model.components
     )
-    return replace(model, frames=frames, components=components, anchor_backbones=model.anchored)
+    reference = model.frames_from or model.frames
+    return replace(
+        model,
+        frames=frames,
+        components=components,
+        anchor_backbones=model.anchored,
+        frames_from=None if frames == reference else reference,
+    )
 
 
 def _of_frames(component: Component, latent: float, work: float, device: Device) -> Component:

@@ -91,8 +91,8 @@ class Start:
     @property
     def frames(self) -> int | None:
         """Frames of a video; None of an image."""
-        count = self.scenario.workload.frames or self.scenario.model.frames
-        return over_one(int(count))
+        count: int | None = self.scenario.frames.get("frames")
+        return count
 
     @property
     def staying(self) -> int | None:

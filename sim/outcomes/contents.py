@@ -15,8 +15,10 @@ from typing import Any, Final
 
 from strategies.strategy import AnyScenario
 
-ENGINE: Final = ("profiles", "strategies", "sim", "sim.asking", "sim.outcomes", "sim.replay")
-"""Packages whose code gives results."""
+ENGINE: Final = (
+    "profiles", "strategies", "sim", "sim.asking", "sim.explore", "sim.explore.keeping", "sim.outcomes", "sim.replay",
+)  # fmt: skip
+"""Packages whose code gives results, and the answers that stores keep."""
 
 
 class _Writer(pickle.Pickler):

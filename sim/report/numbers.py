@@ -59,7 +59,7 @@ def throughput(samples_per_s: float) -> str:
 
 def drawn_words(options: Mapping[str, Any]) -> tuple[str, str]:
     """What a run of the sampler draws, by its options: one of them, and several."""
-    return ("video", "videos") if "frames" in options else ("image", "images")
+    return ("video", "videos") if options.get("frames", 1) > 1 else ("image", "images")
 
 
 def counted_words(task: str, options: Mapping[str, Any]) -> str:

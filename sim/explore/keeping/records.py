@@ -40,6 +40,8 @@ NO_CHECKPOINTING: Final = "none"
 """What is recomputed in a point before any is tried again for want of memory."""
 RELIEF: Final = "relief"
 """Of a point that was tried again for want of memory: what is recomputed in it."""
+DIVIDED: Final = "vae_parallel"
+"""The option of which a point has no more than it has GPUs, however much was asked for."""
 SQLITE: Final = b"SQLite format 3\0"
 PARQUET: Final = b"PAR1"
 WHOLE: Final = re.compile(r"-?\d+\.0", re.ASCII)
@@ -247,10 +249,12 @@ def _of_rows(rows: Iterable[FileRow]) -> list[Recorded]:
         shared = {key: row.text(key) for key in (*SHARED, *ASKED[task])}
         names = (*OPTIONS[task], *WHAT_IFS, "measured", "measured_run")
         own = {key: row.text(key) for key in names if key in row.values and key not in shared}
+        row.number(DIVIDED)  # refuses what is none
         relieved = bool(own) and bool(cell(row.values.get(RELIEF, "")))  # which is of the point, not asked
         options = own | {"checkpointing": NO_CHECKPOINTING} if relieved else own
-        record = _question_of(records, shared, options, _inputs(row))
-        _note(record, _key(row, task), _known(row))
+        key = _key(row, task)
+        record = _question_of(records, shared, options, _inputs(row), key.num_gpus)
+        _note(record, key, _known(row))
     for record in records:
         order = [STATUSES.index(known.status) for known in record.points.values()]
         if order != sorted(order):  # several sweeps, one after the other
@@ -272,17 +276,41 @@ def _by_time(points: Mapping[Key, Known]) -> dict[Key, Known]:
 
 
 def _question_of(
-    records: list[Recorded], shared: Mapping[str, str], options: Mapping[str, str], inputs: Mapping[str, str]
+    records: list[Recorded],
+    shared: Mapping[str, str],
+    options: Mapping[str, str],
+    inputs: Mapping[str, str],
+    num_gpus: int,
 ) -> Recorded:
     """The question of a row; one without a result has no options, and is of the last that is else the same."""
     for record in reversed(records):
         own = {key: value for key, value in record.asked.items() if key not in shared}
         same = record.inputs == inputs and shared.items() <= record.asked.items()
-        if same and (not options or not own or own == options):
-            record.asked |= options
+        if same and (not options or not own or _alike(own, record.points, options, num_gpus)):
+            record.asked |= options if _divided(options) >= _divided(own) else own
             return record
     records.append(Recorded({**shared, **options}, dict(inputs)))
     return records[-1]
+
+
+def _alike(
+    own: Mapping[str, str], points: Mapping[Key, Known], options: Mapping[str, str], num_gpus: int
+) -> bool:
+    """Whether the options of a question, as its points have them, and those of a point may be of one question."""
+    wider = max(options, own, key=_divided)
+    told = (key.num_gpus for key, known in points.items() if known.seconds is not None)
+    return _at(wider, num_gpus) == _at(options, num_gpus) and (
+        wider == own or all(_at(wider, there) == _at(own, there) for there in told)
+    )
+
+
+def _at(options: Mapping[str, str], num_gpus: int) -> dict[str, str | float]:
+    """Options as a point on so many GPUs has them, no more of which divide a decoder than there are."""
+    return {**options, DIVIDED: min(_divided(options), num_gpus)}
+
+
+def _divided(options: Mapping[str, str]) -> float:
+    return float(options.get(DIVIDED, 1))
 
 
 def _inputs(row: FileRow) -> dict[str, str]:

@@ -9,9 +9,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import cache
 from hashlib import blake2b
-from inspect import getmodule, getsource
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final, Self
@@ -21,6 +19,7 @@ from profiles.files import check_regular, path_kind
 from profiles.outputs import check_writable
 from sim.explore.answers import Answer, Bounds, Told
 from sim.explore.keeping.kept import answer_from, bounds_from, mapping_of, texts_in, written
+from sim.explore.keeping.sources import source_of
 from sim.explore.points import Asked
 from sim.interrupts import held
 from sim.outcomes.contents import content_of, engine, inputs_of
@@ -350,20 +349,3 @@ def text_of(point: Asked) -> str:
             "parameters": parameters,
         }
     )
-
-
-@cache
-def source_of(cls: type[Any]) -> dict[str, str]:
-    """Hash of the code of a strategy of somebody else's; ``engine`` holds our own.
-
-    Raises:
-        InputError: it stands in no file, so that answers of its earlier code could not be told apart.
-    """
-    if cls.__module__.startswith("strategies."):
-        return {}
-    module = getmodule(cls)
-    try:
-        return {"code": content_of(getsource(module if module is not None else cls))}
-    except (OSError, TypeError):
-        words = "stands in no file: a store must tell answers of its code from those of other code"
-        raise InputError(f"strategy {cls.__qualname__} {words}") from None

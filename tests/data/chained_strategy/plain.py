@@ -1,0 +1,1 @@
+FIRST = False
