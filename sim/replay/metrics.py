@@ -7,7 +7,6 @@ from operator import sub
 from profiles.checks import sum_in_order
 from strategies.plans.bubbles import Bubble, find_bubbles
 from strategies.plans.traces import Span, Trace
-from strategies.plans.wiring import previous_collectives
 
 
 def bubbles(trace: Trace) -> list[Bubble]:
@@ -89,7 +88,7 @@ def _queued_since(trace: Trace) -> list[float]:
     wiring, spans = trace.wiring, trace.collectives
     writers = {slot: number for number, slots in enumerate(wiring.collective_sends) for slot in slots}
     since: list[float] = []
-    for number, before in enumerate(previous_collectives(trace.plan.collectives)):
+    for number, before in enumerate(wiring.before):
         start = spans[number][0]
         read = (writers[slot] for slot in wiring.collective_waits[number] if slot in writers)
         since.append(min((since[one] for one in (*before, *read) if spans[one][1] == start), default=start))
