@@ -53,6 +53,25 @@ def test_a_collective_behind_compute_is_not_exposed(make):
     assert collective_s(trace) == pytest.approx(3.0)
 
 
+def test_waiting_for_a_collective_that_queues_is_waiting_for_what_it_queues_behind(make):
+    # Both gradients are there at 1 s; the one awaited is reduced from 4 to 5 s, behind one that nothing awaits.
+    rows = [[make.op("0B0", 1.0, writes="g h"), make.op("0O", 1.0, "r")]]
+    trace = replicated(make, rows, [((0,), 3.0, 0, "g", "q"), ((0,), 1.0, 0, "h", "r")])
+    assert trace.starts[0] == pytest.approx((0.0, 5.0))
+    assert exposed_communication_s(trace) == idle_s(trace) == pytest.approx(4.0)
+
+
+def test_waiting_for_what_a_collective_reads_is_not_waiting_for_the_one_before_it(make):
+    # The one awaited is reduced from 6 to 7 s, as soon as its gradient is there; the one before it ended at 4 s.
+    rows = [
+        [make.op("0B0", 1.0, writes="g"), make.op("0O", 1.0, "r")],
+        [make.op("1B0", 6.0, writes="h")],
+    ]
+    trace = replicated(make, rows, [((0,), 3.0, 0, "g", "q"), ((0,), 1.0, 0, "h", "r")])
+    assert trace.starts[0] == pytest.approx((0.0, 7.0))
+    assert exposed_communication_s(trace) == pytest.approx(1.0 / 2)
+
+
 def test_collective_seconds_are_the_mean_over_devices(make):
     rows = [[make.op("0B0", 1.0, writes="g")], [make.op("1B0", 1.0)]]
     trace = replicated(make, rows, [((0,), 3.0, 0, "g", "r")])

@@ -19,7 +19,7 @@ class Measures:
             the time from its first denoising step, or the text encoders where they are included, to its end.
         first_s: duration of the first iteration, which also runs its own frozen work.
         idle_s: seconds without compute.
-        exposed_communication_s: idle seconds while something awaited is on the wire.
+        exposed_communication_s: idle seconds while something awaited, or what it queues behind, is on the wire.
         collective_s: seconds in which a collective runs.
         p2p_bytes: what all GPUs together send in messages.
         collective_bytes: what all GPUs together send in collectives.

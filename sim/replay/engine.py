@@ -25,7 +25,7 @@ from sim.replay.ways import Leg, ways_of
 from strategies.plans.network import Network
 from strategies.plans.plan import Plan
 from strategies.plans.traces import Span, Trace
-from strategies.plans.wiring import Slots, Transfer, Wiring, describe_deadlock, previous_collectives, wire
+from strategies.plans.wiring import Slots, Transfer, Wiring, describe_deadlock, wire
 
 ROUNDING_S: Final = 1e-12
 """Work below this counts as done, as the last digits of a sum of times."""
@@ -87,7 +87,7 @@ class _Replay:
         self.clocks = [0.0] * network.num_ports
         self.spans: list[Span | None] = [None] * len(plan.collectives)
         self.done = [self.env.event() for _ in plan.collectives]
-        self.before = previous_collectives(plan.collectives)
+        self.before = wiring.before
         self.beside = streams_of(plan)
         self.messages_s, self.chunks_s = ([-inf] * network.num_ports for _ in range(2))
         self.nearest_s = inf

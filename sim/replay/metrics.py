@@ -35,7 +35,7 @@ def collective_s(trace: Trace, numbers: Iterable[int] | None = None) -> float:
 
 
 def exposed_communication_s(trace: Trace) -> float:
-    """The mean over devices of idle seconds while something the device waits for is on the wire.
+    """The mean over devices of idle seconds while something awaited, or a collective it queues behind, is on the wire.
 
     Waiting for a port that others hold is idle time, but not this.
     """
@@ -69,12 +69,30 @@ def waited_s(trace: Trace, wire: Sequence[Span], device: int, ops: range) -> Ite
 
 
 def wire_spans(trace: Trace) -> list[Span]:
-    """For each slot when it was on the wire; a collective's result while the collective ran."""
+    """For each slot when it was on the wire; a collective's result since those began that it queued behind."""
     spans = list(zip(trace.sent, trace.arrived, strict=True))
-    for slots, span in zip(trace.wiring.collective_sends, trace.collectives, strict=True):
+    if not trace.collectives:
+        return spans
+    since = _queued_since(trace)
+    for slots, begin, (_, end) in zip(trace.wiring.collective_sends, since, trace.collectives, strict=True):
         for slot in slots:
-            spans[slot] = span
+            spans[slot] = begin, end
     return spans
+
+
+def _queued_since(trace: Trace) -> list[float]:
+    """For each collective when the unbroken run of collectives began that it waited for; its own start if for none.
+
+    It waits for those before it on its stream, and for those whose results it reads.
+    """
+    wiring, spans = trace.wiring, trace.collectives
+    writers = {slot: number for number, slots in enumerate(wiring.collective_sends) for slot in slots}
+    since: list[float] = []
+    for number, before in enumerate(wiring.before):
+        start = spans[number][0]
+        read = (writers[slot] for slot in wiring.collective_waits[number] if slot in writers)
+        since.append(min((since[one] for one in (*before, *read) if spans[one][1] == start), default=start))
+    return since
 
 
 def _union_s(spans: Iterable[Span]) -> float:

@@ -45,6 +45,7 @@ class Wiring:
         posted: for each slot whether its receive is posted by an op.
         collective_waits: for each collective the slots it needs.
         collective_sends: for each collective the slots it completes.
+        before: for each collective those that precede it directly on the streams of its devices.
         writers: for each tensor the device and the op that write it.
         slots: for each (tensor, device) the slot that brings it there; device -1 stands for the collectives.
     """
@@ -58,6 +59,7 @@ class Wiring:
     posted: list[bool] = field(default_factory=list)
     collective_waits: list[Slots] = field(default_factory=list)
     collective_sends: list[Slots] = field(default_factory=list)
+    before: list[list[int]] = field(default_factory=list)
     writers: dict[int, tuple[int, int]] = field(default_factory=dict)
     slots: dict[tuple[int, int], int] = field(default_factory=dict)
 
@@ -80,7 +82,7 @@ def wire(plan: Plan) -> Wiring:
     Raises:
         DeadlockError: an op or a collective reads what nobody writes, or what is written there only later.
     """
-    wiring = Wiring(plan)
+    wiring = Wiring(plan, before=_previous(plan.collectives))
     _find_writers(wiring)
     _wire_collectives(wiring)
     given = set(plan.given)
@@ -266,7 +268,7 @@ def _collect(of_tensor: dict[int, Slots], tensors: tuple[int, ...]) -> Slots:
     return found
 
 
-def previous_collectives(collectives: tuple[Collective, ...]) -> list[list[int]]:
+def _previous(collectives: tuple[Collective, ...]) -> list[list[int]]:
     """For each collective those that precede it directly on the streams of its devices."""
     last: dict[tuple[int, int], int] = {}
     before = []

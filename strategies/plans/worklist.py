@@ -8,7 +8,7 @@ from profiles.errors import DeadlockError
 from strategies.plans.network import Network
 from strategies.plans.plan import Plan
 from strategies.plans.traces import Span, Trace
-from strategies.plans.wiring import UNKNOWN, Wiring, describe_deadlock, previous_collectives, wire
+from strategies.plans.wiring import UNKNOWN, Wiring, describe_deadlock, wire
 
 
 class _Worklist:
@@ -24,7 +24,7 @@ class _Worklist:
         self.ends: list[list[float]] = [[] for _ in self.plan.ops]
         self.early: list[list[float]] = [[] for _ in self.plan.ops]
         self.spans: dict[int, Span] = {}
-        self.before = previous_collectives(self.plan.collectives)
+        self.before = self.wiring.before
         self.p2p_bytes = 0.0
         self.collective_bytes = 0.0
 
