@@ -81,7 +81,7 @@ def test_who_sleeps_until_a_message_goes_on_after_all_that_was_due_when_it_was_s
     plan = make.plan(rows, placement=Placement(cluster, 8, 8, 8), sizes={"b": 1.0, "c": 1.0})
     ahead, alone = replays(plan, monkeypatch)
     assert same(ahead, alone)
-    assert [ahead.starts[receiver] for receiver in (4, 5)] == [[4.0], [3.0]]
+    assert [ahead.starts[receiver] for receiver in (4, 5)] == [(4.0,), (3.0,)]
 
 
 def test_without_collectives_devices_run_to_the_end(make):
