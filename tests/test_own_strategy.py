@@ -178,6 +178,7 @@ def test_a_strategy_that_stands_in_no_file_is_not_kept_in_a_store(tmp_path):
 CHANGES = {
     "rooms/base.py": ("self.micro_batches)", "int(self.micro_batches))"),
     "rooms/orders.py": ("if FIRST", "if not FIRST"),
+    "rooms/later.py": ("False", "True"),
     "plain.py": ("False", "True"),
 }
 """A change of each file below ``CHAINED``, all but the first of which change the order."""
@@ -205,7 +206,7 @@ def test_a_store_tells_answers_of_bases_and_helpers_from_those_of_other_code(
 
     kept = {"store": tmp_path / "kept.sqlite"}
     first, code = swept(**kept), source_of(imported_anew())
-    assert source_of(imported_anew()) == code
+    assert source_of(imported_anew()) == code, "whatever of it is loaded"
     (tmp_path / file).write_text((tmp_path / file).read_text().replace(*CHANGES[file]))
     assert source_of(imported_anew()) != code
     assert swept(**kept) == swept()

@@ -8,7 +8,7 @@ import pytest
 import sim
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
-from sim.explore.points import Point, find_points, groups
+from sim.explore.points import Asked, Point, find_points, groups
 from sim.explore.queue import bound_points, simulate_points
 from sim.explore.sweep import Sweep
 from sim.explore.working.desk import Desk
@@ -36,6 +36,17 @@ def test_a_second_round_asks_for_nothing_that_the_first_has_ruled_out():
         point.rough = True
     simulate_points(sweep, sweep.points, Desk(Nobody(), None), lambda stage, done, total: None)
     assert [point for point in sweep.points if point.status == "bounded"] == ruled_out
+
+
+def test_rough_bounds_that_were_found_on_the_way_are_not_handed_out_as_full_ones():
+    scenario = sim.sweep("sd21", gpus=2, batch_size=64, strategy="gpipe", memory="24GiB", workers=1).scenario
+    asked = Asked(make_strategy("gpipe", {"pipeline_degree": 2, "micro_batches": 1}), 2)
+    again = asked._replace(checkpointing="block")
+    with Workers(scenario, 1) as workers:
+        desk = Desk(workers, None)
+        assert dict(desk.bounds([[asked]], rough=True, relief=("block",)))[asked].lacks(24 * 2**30)
+        for rough in (False, True):
+            assert dict(desk.bounds([[again]], rough=rough))[again].rough == rough
 
 
 class Listening(Desk):

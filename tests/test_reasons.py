@@ -196,6 +196,18 @@ def test_what_all_gpus_would_take_is_that_of_the_fastest_point_not_of_the_one_bo
     assert said.startswith(f"ulysses on all 8 GPUs takes {whole.result.latency_s:.3f} s: ")
 
 
+def test_points_that_were_only_bounded_are_replayed_before_one_is_said_to_be_the_fastest_on_all_gpus():
+    given = {"resolution": 2048, "steps": 2, "strategy": "hybrid", "objective": "cost", "exhaustive": True}
+    sweep = sim.sweep("pixart", "l40-pcie-8", 8, workers=1, **given)
+    own = [point for point in sweep.points if point.num_gpus == 8 and point.result is not None]
+    fastest, *_, slowest = sorted(own, key=lambda point: point.result.latency_s)
+    slowest.result, slowest.bound_s = None, fastest.bound_s / 2
+    said = f"hybrid on all 8 GPUs takes {fastest.result.latency_s:.3f} s: "
+    for result in (fastest.result, None):
+        fastest.result = result
+        assert account_of_best(sweep, sweep.best_point()).reasons[-1].startswith(said)
+
+
 def test_stages_that_wait_for_one_another_are_counted():
     found = account(sim.run("sd21", "gpipe", "p4de", 4, pipeline_degree=4, micro_batches=4, batch_size=64))
     assert f"{found.idle:.0%} of the time the 4 stages of the pipeline wait for one another" in found.reasons

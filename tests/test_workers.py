@@ -381,6 +381,8 @@ def test_workers_are_asked_ahead_of_need_until_one_task_waits():
     for size, window in ((1, 0), (2, 3), (40, 41)):
         with Workers(scenario, size) as workers:
             assert workers.window == window
+    with ThreadPoolExecutor(1) as executor, Workers(scenario, 1, executor) as workers:
+        assert workers.window == 2, "whose way there takes longer"
 
 
 def test_tasks_are_done_here_where_nobody_else_is_there():

@@ -124,7 +124,7 @@ class KernelGroup:
         )
 
     def _products(self, pixels: float, share: Share, text_tokens: int) -> Shapes:
-        """Rows are divided as tokens are; those beside the image's are text tokens where there are as many or more."""
+        """Rows are divided as tokens are; others than the image's are text where they are at least ``text_tokens``."""
         whole, weighted = self.whole, self.whole.weight_bytes > 0
         heads, m, n = (self.parts(name, pixels) for name in ("heads", "m", "n"))
         is_text = (m.text >= text_tokens) & (text_tokens > 0)

@@ -44,7 +44,7 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 
 EACH_BATCH: Final = 4096
-"""Batches up to this are tried one by one for the least time per sample; beyond, in spans of 1/4096 of the batch."""
+"""Batches up to this are tried one by one for the least time per sample; beyond, in spans of one part in so many."""
 OPTIMIZER_TRAFFIC: Final = {"fused": 1.0, "foreach": 80 / 28, "loop": 80 / 28}
 """Memory traffic of an optimizer's step over that of a single kernel. AdamW in PyTorch's operations reads and writes 80
 bytes of float32 per parameter: decay 8, first moment 12, second moment 8 + 12, root 8, division 8, epsilon 8, update

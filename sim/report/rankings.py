@@ -41,10 +41,10 @@ NO_BEST: Final = "best: none; every point that fits leaves seams, which is not r
 def print_rows_json(answer: Sweep | Scaling) -> None:
     """Print all rows as one JSON list; that of each sweep's recommended point also holds its verdict."""
     sweeps = answer if isinstance(answer, Scaling) else (answer,)
-    print(f"[{', '.join(text for sweep in sweeps for text in _rows_with_verdict(sweep))}]")
+    print(f"[{', '.join(text for sweep in sweeps for text in _row_texts(sweep))}]")
 
 
-def _rows_with_verdict(sweep: Sweep) -> list[str]:
+def _row_texts(sweep: Sweep) -> list[str]:
     """The rows of a sweep as JSON, written while others work on its verdict."""
     own: list[dict[str, Any]] = []
     texts: list[str] = []

@@ -5,10 +5,10 @@ shorter then, and the optimizer's step where that is on the host. Where collecti
 once more as if they did not slow it: what compute loses to them is the time by which it is shorter then.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import fsum
+from math import fsum, inf
 from typing import Final
 
 from profiles.checks import sum_in_order
@@ -20,7 +20,7 @@ from sim.explore.points import Asked, Point
 from sim.explore.sweep import Sweep
 from sim.outcomes.parts import Part, jobs, main_part, measured_parts, replay_parts
 from sim.outcomes.results import Result
-from sim.outcomes.runs import run_point, weigh
+from sim.outcomes.runs import run_within, weigh
 from sim.replay.metrics import busy_s as computing_s
 from sim.replay.metrics import collective_s
 from sim.replay.waits import MESSAGE, Way, awaited_s, between_nodes, members
@@ -339,24 +339,30 @@ def _fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
     most = sweep.scenario.workload.num_gpus
     if best.result is None or best.result.num_gpus == most:
         return
-    whole = [
-        point
-        for point in sweep.points
-        if point.name == best.name
-        and point.num_gpus == most
-        and point.strategy is not None
-        and not point.reason
-    ]
-    first = min(whole, key=_least_s, default=None)
-    if first is None or first.strategy is None:
+    own = [point for point in sweep.points if point.name == best.name and not point.reason]
+    if (fastest := _fastest(sweep, [point for point in own if point.num_gpus == most])) is None:
         return
-    there = Asked(first.strategy, most, first.checkpointing).at(sweep.scenario)
-    try:
-        result = first.result or run_point(first.strategy, there)
-    except InfeasibleError:  # as only its replay tells
-        return
-    why = "".join(f": {brief(reason)}" for reason in account_of(first.strategy, there, result).reasons[:1])
+    asked, result = fastest
+    there = asked.at(sweep.scenario)
+    why = "".join(f": {brief(reason)}" for reason in account_of(asked.strategy, there, result).reasons[:1])
     yield f"{best.name} on all {most} GPUs takes {duration(result)}{why}"
+
+
+def _fastest(sweep: Sweep, points: Iterable[Point]) -> tuple[Asked, Result] | None:
+    """The fastest of points with its result; those that are only bounded are replayed as far as they may be it."""
+    best_s, fastest = inf, None
+    for point in sorted(points, key=_least_s):
+        if _least_s(point) >= best_s:
+            break
+        assert point.strategy is not None and point.num_gpus is not None
+        asked = Asked(point.strategy, point.num_gpus, point.checkpointing)
+        try:
+            result = point.result or run_within(asked.strategy, asked.at(sweep.scenario), best_s)
+        except InfeasibleError:  # as only its replay tells
+            continue
+        if isinstance(result, Result) and result.expected.duration_s < best_s:
+            best_s, fastest = result.expected.duration_s, (asked, result)
+    return fastest
 
 
 def _least_s(point: Point) -> float:

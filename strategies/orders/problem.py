@@ -199,18 +199,18 @@ def tails(problem: Problem, lanes: Sequence[Lane]) -> list[list[float]]:
     for first, chain in _chains(problem):
         count, there = len(chain.micro_batches), slice(first, first + 2 * len(chain.stages))
         own, rests = lanes[there], result[there]
-        # the end of a backward lets its stage begin a forward as many later as its limit says
-        later = [limits[of.stage] if of.kind == BACKWARD else count for of in own]
+        # micro-batches by which a stage's forwards may lead its backwards: the next forward waits for this backward
+        leads = [limits[of.stage] if of.kind == BACKWARD else count for of in own]
         forwards = zip(rests[::-1], [of.duration_s for of in own[::-1]], strict=True)
         seconds = [(of.lag_s, of.duration_s) for of in own]
-        ways = [*zip(rests, seconds, later, forwards, strict=True)][::-1]
+        ways = [*zip(rests, seconds, leads, forwards, strict=True)][::-1]
         for index in reversed(range(count)):
             rest_s, queues = 0.0, index + 1 < count
-            for of_lane, (lag_s, duration_s), k, (of_forward, forward_s) in ways:
+            for of_lane, (lag_s, duration_s), lead, (of_forward, forward_s) in ways:
                 rest_s += lag_s
                 if queues and (queued_s := of_lane[index + 1] + duration_s) > rest_s:
                     rest_s = queued_s
-                if index + k < count and (freed_s := of_forward[index + k] + forward_s) > rest_s:
+                if index + lead < count and (freed_s := of_forward[index + lead] + forward_s) > rest_s:
                     rest_s = freed_s
                 of_lane[index] = rest_s
                 rest_s += duration_s

@@ -1,7 +1,7 @@
 """Whole orders: every position has its passes, and every micro-batch passes each stage once there and once back."""
 
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -41,6 +41,13 @@ class _Whole(tuple[tuple[StageAction, ...], ...]):
     """
 
     work: tuple[object, ...]
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[StageAction, ...]], work: tuple[object, ...]) -> "_Whole":
+        """Rows that have all passes of some work."""
+        found = cls(rows)
+        found.work = work
+        return found
 
 
 def one_chain(
@@ -144,9 +151,7 @@ def whole(
         rows.append(own := _row(where, row, work))
         if work.kinds == EITHER or not len(own) == len({*map(id, own)}) == len(_passes(work)):
             _check_once(where, own, work)
-    found = _Whole(rows)
-    found.work = of_all
-    return found
+    return _Whole.of(rows, of_all)
 
 
 def _kinds(row: Any, kinds: tuple[str, ...]) -> tuple[str, ...]:  # noqa: ANN401

@@ -39,10 +39,7 @@ class Draft:
 
     def finish(self) -> Op:
         """The op."""
-        parts = self.action, self.duration_s, tuple(self.reads), tuple(self.writes), tuple(self.early), 0.0
-        return tuple.__new__(
-            Op, parts
-        )  # as _make, without a Python call for each of the many that a plan has
+        return Op(self.action, self.duration_s, tuple(self.reads), tuple(self.writes), tuple(self.early))
 
 
 class Drafts:
@@ -312,4 +309,4 @@ def _shares(samples: int, count: int) -> Sequence[int]:
 
 
 def _count(segments: Iterable[_Segment]) -> int:
-    return sum([stop - start for start, stop, _, _ in segments])
+    return sum(of.stop - of.start for of in segments)

@@ -146,8 +146,8 @@ RING_TURNS: Final = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "all
 class OpTimes(NamedTuple):
     """When one op ran: seconds since the iteration began, in wall and in virtual time.
 
-    It ends when its messages are handed over. ``late_s`` is the delay from when it could have started; ``over_s`` by
-    how much longer than planned a sleeping kernel took; ``early`` are the wall times of writes before its end.
+    It ends when its messages are handed over. ``late_s`` is the delay from when it could have started; ``over_s`` the
+    seconds beyond plan of a sleeping kernel; ``early`` are the wall times of writes before its end.
     """
 
     start: Instant

@@ -28,7 +28,7 @@ TIMEOUT: Final = timedelta(minutes=3)
 """Time without an answer after which a rank is lost; one that dies is noticed at once, as its connections end."""
 CHECKED: Final = 3
 """Iterations after which gradients are compared: these depend on steps and frozen work of earlier iterations."""
-HEAD_START_S: Final = 0.01  # from when all ranks know the beginning of an iteration to that beginning
+HEAD_START_S: Final = 0.01  # all ranks know the beginning of an iteration this long before it
 _MMAP_MAX, _TRIM_THRESHOLD, _TOP_PAD = -4, -1, -2  # malloc.h
 
 

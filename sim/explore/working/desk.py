@@ -29,7 +29,7 @@ class Desk:
     def __init__(self, workers: Workers[Task], store: "Store | None") -> None:
         self.workers, self.store = workers, store
         self._answers: dict[Asked, Answer] = {}
-        self._bounds: dict[Asked, Bounds | InfeasibleError] = {}
+        self._bounds: dict[tuple[Asked, bool], Bounds | InfeasibleError] = {}
         self._asked: set[Asked] = set()
 
     def bounds(
@@ -46,7 +46,8 @@ class Desk:
         """
         tasks: list[Task] = []
         for group in groups:
-            known = {asked: self._bounds.pop(asked) for asked in group if asked in self._bounds}
+            kept = [asked for asked in group if (asked, rough) in self._bounds]
+            known = {asked: self._bounds.pop((asked, rough)) for asked in kept}
             if self.store is not None:
                 known |= self.store.bounds([asked for asked in group if asked not in known], rough=rough)
             yield from known.items()
@@ -60,7 +61,7 @@ class Desk:
                 self._take(task, answers)
                 if task.limits_s is None:
                     still_open -= 1
-                    yield from ((asked, self._bounds.pop(asked)) for asked in task.points)
+                    yield from ((asked, self._bounds.pop((asked, task.rough))) for asked in task.points)
 
     def ask(self, requests: Iterable[Limited]) -> None:
         """Have points replayed, each up to a limit that no later request raises."""
@@ -108,7 +109,7 @@ class Desk:
             if isinstance(answer, Answer):
                 self._answers[point] = answer
             else:
-                self._bounds[point] = answer
+                self._bounds[point, task.rough] = answer
 
 
 def alike(asked: Asked) -> Asked:

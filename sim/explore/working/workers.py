@@ -70,7 +70,7 @@ class Workers(Generic[W]):
         if executor is None:
             self.chunk, self.window = 1, size + 1 if size > 1 else 0
         else:
-            self.chunk, self.window = CHUNK, max(LENT // CHUNK, 2 * size)
+            self.chunk, self.window = CHUNK, 2 * size
         self._lent = executor
         self._question = None if executor is None else PackedScenario.of(known)
         self._own: ProcessPoolExecutor | None = None if executor or size == 1 else self._hired(size)

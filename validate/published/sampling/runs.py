@@ -97,7 +97,7 @@ class Run:
 
     @property
     def for_links(self) -> bool:
-        """Whether the row's source set the links of its cluster: any row of several GPUs within that node."""
+        """Whether the links of its cluster were fitted to rows like it: ``LINKS_FROM``, several GPUs of one node."""
         gpus = self.row.num_gpus or 1
         return self.cluster == LINKS_FROM and 1 < gpus <= cluster_of(LINKS_FROM).devices_per_node
 

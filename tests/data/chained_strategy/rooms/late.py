@@ -1,0 +1,3 @@
+from . import later
+
+LAST = later.LAST
