@@ -102,8 +102,20 @@ class Request:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The parameters of strategies that were given."""
-        return {name: plain(value) for name, value in self.given.items() if name not in OPTION_NAMES}
+        """The parameters of strategies that were given; a choice of true and false may be given as a value."""
+        found = {name: plain(value) for name, value in self.given.items() if name not in OPTION_NAMES}
+        return {
+            name: str(value).lower() if isinstance(value, bool) and self._is_truth(name) else value
+            for name, value in found.items()
+        }
+
+    def _is_truth(self, name: str) -> bool:
+        """Whether a parameter of the strategies asked about is a choice of the words true and false."""
+        own = (item for cls in self.classes for item in fields(cls))  # type: ignore[arg-type]  # dataclasses
+        return any(
+            item.name == name and sorted(item.metadata.get("choices", ())) == ["false", "true"]
+            for item in own
+        )
 
     @property
     def names(self) -> list[str] | None:
