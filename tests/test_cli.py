@@ -415,6 +415,10 @@ REFUSED = [
     ("run --model sd21 --strategy=--", "--strategy needs a value"),
     ("run --model sd21 --strategy ddp --trace=--", "--trace needs a value"),
     ("run --experiment=--", "--experiment needs a value"),
+    (
+        "launch --result a-file",
+        "--result is 'a-file', must be a .json file, which holds what `sim run --json` printed",
+    ),
     # names
     ("run --model nope --strategy ddp", "unknown model 'nope'; choose from "),
     ("run --model sd21 --cluster nope --strategy ddp", "unknown cluster 'nope'; choose from "),

@@ -77,10 +77,18 @@ def _experiment(arguments: Sequence[str]) -> "Experiment | None":
 
     early = Parser(add_help=False)
     for flag in QUESTIONS:
-        early.add_argument(flag, dest="experiment")
+        early.add_argument(flag, dest="experiment", type=_result if flag == "--result" else str)
     known, rest = early.parse_known_args(arguments)
     flags = frozenset(argument.partition("=")[0] for argument in rest if argument.startswith("--"))
     return Experiment.read(known.experiment, flags)
+
+
+def _result(name: str) -> str:
+    """The name of a file with a result; one of rows or of anything else is refused."""
+    if Path(name).suffix not in (".json", ".toml") and Path(name).is_file():
+        rule = "must be a .json file, which holds what `sim run --json` printed"
+        raise argparse.ArgumentTypeError(f"is {shown(name)}, {rule}")
+    return name
 
 
 def _asked(arguments: Sequence[str], experiment: "Experiment | None" = None) -> int:
