@@ -408,6 +408,7 @@ REFUSED = [
         "run --model sd21 --strategy ddp --gpu 8",
         "unknown flag --gpu; did you mean --gpus?\n",
     ),
+    ("run --model sd21 --strategy ddp --task train", "unknown flag --task, which is of sim sweep\n"),
     ("run --model sd21 --strategy ddp --json=yes", "--json is 'yes', but takes no value"),
     ("sweep --model sd21 --out=", "--out is empty, must name a file"),
     ("run --model sd21 --strategy ddp --gpus", "--gpus needs a value"),

@@ -378,7 +378,7 @@ REFUSED = [
         "--objective is 'cost', must be one of throughput, latency, memory, pareto in a sweep of training; "
         "cost is of sampling: --steps or --task sample",
     ),
-    ("tune --model pixart --steps 5", "unknown flag --steps; choose from "),
+    ("tune --model pixart --steps 5", "unknown flag --steps, which is of sim run, launch, sweep, schedule\n"),
     # another strategy's parameters
     (
         f"{PIXART} --strategy pipefusion --micro-batches 4",
