@@ -417,7 +417,7 @@ REFUSED = [
     # points that do not exist
     (
         f"{PIXART} --strategy pipefusion --layers 7,7",
-        "layers(7,7) are 2 stages of 14 layers, not --pipeline-degree 8 of 28",
+        "--layers 7,7 are 2 stages of 14 layers, not --pipeline-degree 8 of 28",
     ),
     (f"{PIXART} --strategy ulysses --gpus 3", "16 heads, ulysses 3: 16 % 3 = 1; 2, 4, 8 and 16 divide 16"),
     (f"{PIXART} --strategy usp", "--ulysses-degree 2 * --ring-degree 2 = 4 is not --gpus 8"),
