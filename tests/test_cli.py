@@ -474,6 +474,7 @@ REFUSED = [
     ("run --model sd21 --strategy 1f1b --pipeline-degree 0", "--pipeline-degree is 0, must be at least 1"),
     ("run --model sd21 --strategy 1f1b --pipeline-degree 1000000000", "must be at most 65536"),
     ("run --model sd21 --strategy 1f1b --micro-batches 1000000000", "must be at most 65536"),
+    ("run --model sd21 --strategy 1f1b --micro-batches 99999999999999", "must be at most 65536"),
     ("schedule --strategy 1f1b --micro-batches 1000000000", "must be at most 65536"),
     # points that do not exist
     (

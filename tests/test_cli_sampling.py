@@ -397,6 +397,8 @@ REFUSED = [
         f"{PIXART} --strategy ring --resolution 1024x1000",
         "--resolution is 1024x1000, but height(1000) is no multiple of 16, the pixels along a token of transformer",
     ),
+    (f"{PIXART} --strategy ring --steps 10001", "--steps is 10001, must be at most 10000\n"),
+    (f"{PIXART} --strategy ring --steps 99999999999999", "--steps is 99999999999999, must be at most 10000\n"),
     (f"{PIXART} --strategy ring --steps 0", "--steps is 0, must be at least 1"),
     (f"{PIXART} --strategy ring --steps x", "--steps is 'x', must be an integer"),
     (f"{PIXART} --strategy ring --batch-size 0", "--batch-size is 0, must be at least 1"),
