@@ -431,6 +431,7 @@ REFUSED = [
     (f"{PIXART} --strategy distrifusion --steps 4 --warmup-steps 5", "--warmup-steps 5 exceeds --steps 4"),
     ("run --model sd21 --strategy pipefusion", "a pipeline of patches needs a transformer, unet has "),
     ("run --model cdm-lsun --strategy single", "needs one backbone, the model has 2 (unet_64, unet_128)"),
+    (f"{PIXART} --strategy hybrid --gpus 8 --guidance none --guidance-degree 2", "--guidance-degree 2 is not 1, "),
     (f"{PIXART} --strategy hybrid --gpus 2 --guidance none --guidance-degree 2", "--guidance-degree 2 is not 1, "),
     (f"{PIXART} --strategy ring --gpus 16", "--gpus is 16, but cluster a100-nvlink-8 has at most "),
     # schedules
