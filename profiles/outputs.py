@@ -10,6 +10,7 @@ from tempfile import NamedTemporaryFile
 from typing import Final
 
 from profiles.errors import InputError
+from profiles.files import path_kind
 
 _numbers: Final = count()
 """Tells apart the files that this process writes at the same time."""
@@ -41,6 +42,16 @@ def check_writable(flag: str, path: Path) -> None:
         _check_read(flag, path)
     elif not _swallows(real):
         raise InputError(f"{flag} is '{path}', which is a device, must be a file")
+
+
+def check_new(path: Path) -> None:
+    """Refuse a path where something lies already.
+
+    Raises:
+        InputError: there is something, or it cannot be looked up.
+    """
+    if path_kind(path) != "nothing":
+        raise InputError(f"{path}: is there already, must be a new file")
 
 
 def _check_made(flag: str, path: Path, folder: Path) -> None:

@@ -408,6 +408,7 @@ REFUSED = [
         "run --model sd21 --strategy ddp --gpu 8",
         "unknown flag --gpu; did you mean --gpus?\n",
     ),
+    ("run --model sd21 --strategy ddp --task train", "unknown flag --task, which is of sim sweep\n"),
     ("run --model sd21 --strategy ddp --json=yes", "--json is 'yes', but takes no value"),
     ("sweep --model sd21 --out=", "--out is empty, must name a file"),
     ("run --model sd21 --strategy ddp --gpus", "--gpus needs a value"),
@@ -415,6 +416,10 @@ REFUSED = [
     ("run --model sd21 --strategy=--", "--strategy needs a value"),
     ("run --model sd21 --strategy ddp --trace=--", "--trace needs a value"),
     ("run --experiment=--", "--experiment needs a value"),
+    (
+        "launch --result a-file",
+        "--result is 'a-file', must be a .json file, which holds what `sim run --json` printed",
+    ),
     # names
     ("run --model nope --strategy ddp", "unknown model 'nope'; choose from "),
     ("run --model sd21 --cluster nope --strategy ddp", "unknown cluster 'nope'; choose from "),
@@ -469,6 +474,7 @@ REFUSED = [
     ("run --model sd21 --strategy 1f1b --pipeline-degree 0", "--pipeline-degree is 0, must be at least 1"),
     ("run --model sd21 --strategy 1f1b --pipeline-degree 1000000000", "must be at most 65536"),
     ("run --model sd21 --strategy 1f1b --micro-batches 1000000000", "must be at most 65536"),
+    ("run --model sd21 --strategy 1f1b --micro-batches 99999999999999", "must be at most 65536"),
     ("schedule --strategy 1f1b --micro-batches 1000000000", "must be at most 65536"),
     # points that do not exist
     (

@@ -378,7 +378,7 @@ REFUSED = [
         "--objective is 'cost', must be one of throughput, latency, memory, pareto in a sweep of training; "
         "cost is of sampling: --steps or --task sample",
     ),
-    ("tune --model pixart --steps 5", "unknown flag --steps; choose from "),
+    ("tune --model pixart --steps 5", "unknown flag --steps, which is of sim run, launch, sweep, schedule\n"),
     # another strategy's parameters
     (
         f"{PIXART} --strategy pipefusion --micro-batches 4",
@@ -397,6 +397,8 @@ REFUSED = [
         f"{PIXART} --strategy ring --resolution 1024x1000",
         "--resolution is 1024x1000, but height(1000) is no multiple of 16, the pixels along a token of transformer",
     ),
+    (f"{PIXART} --strategy ring --steps 10001", "--steps is 10001, must be at most 10000\n"),
+    (f"{PIXART} --strategy ring --steps 99999999999999", "--steps is 99999999999999, must be at most 10000\n"),
     (f"{PIXART} --strategy ring --steps 0", "--steps is 0, must be at least 1"),
     (f"{PIXART} --strategy ring --steps x", "--steps is 'x', must be an integer"),
     (f"{PIXART} --strategy ring --batch-size 0", "--batch-size is 0, must be at least 1"),
@@ -417,7 +419,7 @@ REFUSED = [
     # points that do not exist
     (
         f"{PIXART} --strategy pipefusion --layers 7,7",
-        "layers(7,7) are 2 stages of 14 layers, not --pipeline-degree 8 of 28",
+        "--layers 7,7 are 2 stages of 14 layers, not --pipeline-degree 8 of 28",
     ),
     (f"{PIXART} --strategy ulysses --gpus 3", "16 heads, ulysses 3: 16 % 3 = 1; 2, 4, 8 and 16 divide 16"),
     (f"{PIXART} --strategy usp", "--ulysses-degree 2 * --ring-degree 2 = 4 is not --gpus 8"),
@@ -429,6 +431,7 @@ REFUSED = [
     (f"{PIXART} --strategy distrifusion --steps 4 --warmup-steps 5", "--warmup-steps 5 exceeds --steps 4"),
     ("run --model sd21 --strategy pipefusion", "a pipeline of patches needs a transformer, unet has "),
     ("run --model cdm-lsun --strategy single", "needs one backbone, the model has 2 (unet_64, unet_128)"),
+    (f"{PIXART} --strategy hybrid --gpus 8 --guidance none --guidance-degree 2", "--guidance-degree 2 is not 1, "),
     (f"{PIXART} --strategy hybrid --gpus 2 --guidance none --guidance-degree 2", "--guidance-degree 2 is not 1, "),
     (f"{PIXART} --strategy ring --gpus 16", "--gpus is 16, but cluster a100-nvlink-8 has at most "),
     # schedules

@@ -163,7 +163,7 @@ def test_questions_in_the_same_words_of_other_inputs_are_chosen_by_key(folder, t
         compare(both, before, ["", ""])
 
 
-def test_a_point_that_no_longer_fits_has_turned(tmp_path):
+def test_a_point_that_no_longer_fits_has_turned(tmp_path, capsys):
     full = sim.load_cluster("p4de")
     small = replace(full, device=replace(full.device, memory_bytes=12 * 2**30))
     for name, cluster in (("full", full), ("small", small)):
@@ -172,6 +172,11 @@ def test_a_point_that_no_longer_fits_has_turned(tmp_path):
         (comparison,), *_ = compare(tmp_path / f"full.{ending}", tmp_path / f"small.{ending}")
         assert comparison.turned["simulated -> infeasible"] > 0
         assert "content of device" in comparison.differing
+    assert main(["compare", str(tmp_path / "full.csv"), str(tmp_path / "small.csv")]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "points simulated in both: " in line)
+    both, _, others = line.partition("; others: ")
+    assert both.endswith(" moved")
+    assert " simulated -> infeasible" in others
 
 
 def test_a_result_compares_with_another(tmp_path, capsys):

@@ -223,3 +223,12 @@ def test_an_empty_standard_input_is_named_and_no_flag_is_asked_for(flag, monkeyp
         assert main(["launch", flag, "-"]) == 2
         said = "sim: error: -: standard input is empty, must hold flags by name, or the result of a run\n"
         assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_a_choice_of_true_and_false_is_no_flag_without_a_value(tell, elsewhere, value):
+    asked = 'model = "sd21"\nstrategy = "fsdp"\ngpus = 8\n'
+    (elsewhere / "q.toml").write_text(f"{asked}reshard = {value}\n")
+    code, out, _ = tell("run", "--experiment", "q.toml", "--json")
+    assert code == 0
+    assert json.loads(out)["parameters"]["reshard"] == value

@@ -4,6 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from threading import Thread
 
@@ -160,3 +161,12 @@ def test_a_refusal_that_nobody_can_read_keeps_its_exit_code(stderr):
     command = f"{shlex.quote(sys.executable)} -m sim run --model nope {stderr}"
     refused = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (refused.returncode, refused.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("command", [RUN, (*SWEEP, "--format", "markdown")])
+def test_a_stream_that_lacks_characters_is_written_without_them(monkeypatch, command, encoding):
+    stream = TextIOWrapper(BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert main(command) == 0
+    assert "?????" in stream.buffer.getvalue().decode(encoding)

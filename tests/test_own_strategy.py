@@ -4,6 +4,7 @@ import re
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module, invalidate_caches
 from pathlib import Path
 from random import Random
@@ -256,6 +257,16 @@ def test_an_order_that_is_not_whole_is_refused_in_one_line_that_says_where(chang
             ask("sd21", strategy=broken, **degrees, **SMALL)
     with pytest.raises(InputError, match=words):
         sim.schedule(broken, **degrees)
+
+
+def test_an_error_of_an_order_says_once_whose_it_is_and_where_it_was_raised():
+    broken = written(order=lambda self: self.micro_batches // 0)
+    degrees = {"pipeline_degree": 4, "micro_batches": 4}
+    for ask in (partial(sim.run, "sd21", **SMALL), partial(sim.sweep, "sd21", **SMALL), sim.schedule):
+        with pytest.raises(ZeroDivisionError, match="by zero") as caught:
+            ask(strategy=broken, **degrees)
+        assert caught.value.__notes__ == ["raised by Pairs.order(), of strategy pairs"]
+        assert caught.traceback[-1].path == Path(__file__)
 
 
 F, B, INPUTS, WEIGHTS = (

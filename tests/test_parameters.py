@@ -3,8 +3,10 @@
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
+import sim
 from profiles.errors import InputError
 from strategies import parameters
 from strategies.parameters import check_parameters, completed
@@ -138,3 +140,13 @@ def test_no_collective_is_timed_whose_operation_does_not_exist(make):
 def test_a_tolerance_is_positive_and_finite(tolerance):
     with pytest.raises(InputError, match=r"^tolerance is .*, must be positive and finite$"):
         CLASSES["paradigms"](tolerance=tolerance)
+
+
+@pytest.mark.parametrize("value", [False, np.False_, "false"])
+def test_a_choice_of_true_and_false_may_be_given_as_a_value_in_a_run_and_in_a_sweep(value):
+    asked = {"gpus": 8, "batch_size": 8, "reshard": value}
+    assert sim.run("sd21", "fsdp", **asked).parameters["reshard"] == "false"
+    swept = sim.sweep("sd21", strategy="fsdp", **asked)
+    assert {point.parameters["reshard"] for point in swept.points} == {"false"}
+    with pytest.raises(InputError, match=r"^micro_batches is True, must be an integer$"):
+        sim.run("sd21", "fsdp", gpus=8, micro_batches=True)

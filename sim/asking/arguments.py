@@ -67,7 +67,8 @@ def in_flags(text: str) -> str:
     def flag(match: re.Match[str]) -> str:
         name, value, said = match.groups()
         ours = "_" in name and said == "must"  # other words may stand anywhere, or be keys of a file
-        if name not in known or name in COUNTED or (value is None and match.start() and not ours):
+        counted = name in COUNTED and "," not in (value or "")
+        if name not in known or counted or (value is None and match.start() and not ours):
             return match[0]
         return flag_of(name) if value is None else f"{flag_of(name)} {value}"
 

@@ -12,10 +12,13 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final
 
+from profiles.architectures.components import TASKS
 from profiles.errors import InputError, one_line, shown
 from profiles.files import MAX_BYTES, Table, read_json
 from sim.asking.measured_runs import flags_of
+from sim.asking.scenarios import truths
 from strategies.parameters import flag_of
+from strategies.registry import strategies_of
 
 FLAG: Final = "--experiment"
 STDIN: Final = "-"
@@ -112,7 +115,11 @@ class Experiment:
         Raises:
             InputError: as of ``load_experiment``.
         """
-        found = {flag_of(name): value for name, value in load_experiment(path).items()}
+        worded = truths(cls for task in TASKS for cls in strategies_of(task).values())
+        found = {
+            flag_of(name): _word(value) if name in worded else value
+            for name, value in load_experiment(path).items()
+        }
         own = {flag: value for flag, value in found.items() if flag not in given and value is not False}
         words = tuple(flag if value is True else f"{flag}={_word(value)}" for flag, value in own.items())
         return cls(path, frozenset(own), words)
@@ -132,4 +139,6 @@ class Experiment:
 
 
 def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)

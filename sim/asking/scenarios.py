@@ -102,8 +102,13 @@ class Request:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The parameters of strategies that were given."""
-        return {name: plain(value) for name, value in self.given.items() if name not in OPTION_NAMES}
+        """The parameters of strategies that were given; a choice of true and false may be given as a value."""
+        found = {name: plain(value) for name, value in self.given.items() if name not in OPTION_NAMES}
+        own = truths(self.classes) if found else ()
+        return {
+            name: str(value).lower() if name in own and isinstance(value, bool) else value
+            for name, value in found.items()
+        }
 
     @property
     def names(self) -> list[str] | None:
@@ -176,6 +181,12 @@ def _sampling_flag(request: Request) -> str | None:
 def fields_of(classes: Iterable[type[AnyStrategy]]) -> set[str]:
     """The names of the parameters of strategies."""
     return {item.name for cls in classes for item in fields(cls)}  # type: ignore[arg-type]
+
+
+def truths(classes: Iterable[type[AnyStrategy]]) -> set[str]:
+    """The names of the parameters of strategies that are a choice of the words true and false."""
+    own = (item for cls in classes for item in fields(cls))  # type: ignore[arg-type]
+    return {item.name for item in own if set(item.metadata.get("choices", ())) == {"true", "false"}}
 
 
 def _check_options(given: Mapping[str, Any], found: str, owner: str) -> None:

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -75,6 +76,7 @@ def guarded(program: str, run: Callable[[Sequence[str]], int], arguments: Sequen
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started us
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  until the process ends
+        _never_fails(getattr(sys, name))
     try:
         try:
             code = run(arguments)
@@ -98,6 +100,12 @@ def guarded(program: str, run: Callable[[Sequence[str]], int], arguments: Sequen
         where = f"{error.filename}: " if error.filename else ""
         _say(f"{program}: error: {one_line(where + (error.strerror or str(error)).lower())}")
         return 2
+
+
+def _never_fails(stream: object) -> None:
+    """Let a stream write a question mark for whatever its encoding lacks, where it would be an error."""
+    if isinstance(stream, TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+        stream.reconfigure(errors="replace")
 
 
 def _say(line: str) -> None:

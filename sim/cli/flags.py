@@ -8,6 +8,7 @@ import argparse
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, Field, fields
+from functools import partial
 from typing import Any, Final
 
 from profiles.architectures.components import TASKS
@@ -26,6 +27,7 @@ from strategies.plans.workloads import (
     FROZEN,
     GUIDANCES,
     HEADS,
+    MAX_STEPS,
     PLACEMENTS,
     RELIEF,
     RESIDENCES,
@@ -182,7 +184,8 @@ def _add_training(parser: argparse.ArgumentParser, shown: bool, searched: bool, 
 
 def _add_sampling(parser: argparse.ArgumentParser, shown: bool) -> None:
     add = _adder(parser, "sampling", shown)
-    add("--steps", type=integer, help="denoising steps (default: those of a distilled model, else 20)")
+    steps = partial(integer, most=MAX_STEPS)
+    add("--steps", type=steps, help="denoising steps (default: those of a distilled model, else 20)")
     add(
         "--guidance",
         choices=GUIDANCES,
@@ -253,7 +256,7 @@ def _or_none(convert: Callable[[str], Any]) -> Callable[[str], Any]:
     return lambda text: None if text.lower() == "none" else convert(text)
 
 
-def integer(text: str) -> int:
+def integer(text: str, *, most: int = MAX_INTEGER) -> int:
     """An integer; one that no command could ever want is refused."""
     try:
         if not text.isascii() or "_" in text:
@@ -261,8 +264,8 @@ def integer(text: str) -> int:
         value = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"is {shown(text)}, must be an integer") from None
-    if abs(value) > MAX_INTEGER:
-        raise argparse.ArgumentTypeError(f"is {shown(value)}, must be at most {MAX_INTEGER}")
+    if value > most or value < -MAX_INTEGER:
+        raise argparse.ArgumentTypeError(f"is {shown(value)}, must be at most {most}")
     return value
 
 
@@ -278,10 +281,7 @@ def gpus_flag(text: str) -> int | tuple[int, ...]:
 
 def small_integer(text: str) -> int:
     """An integer that a parameter of a strategy may have."""
-    value = integer(text)
-    if value > MAX_PARAMETER:
-        raise argparse.ArgumentTypeError(f"is {shown(value)}, must be at most {MAX_PARAMETER}")
-    return value
+    return integer(text, most=MAX_PARAMETER)
 
 
 def _integer_list(text: str) -> tuple[int, ...]:

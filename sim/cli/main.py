@@ -77,10 +77,18 @@ def _experiment(arguments: Sequence[str]) -> "Experiment | None":
 
     early = Parser(add_help=False)
     for flag in QUESTIONS:
-        early.add_argument(flag, dest="experiment")
+        early.add_argument(flag, dest="experiment", type=_result if flag == "--result" else str)
     known, rest = early.parse_known_args(arguments)
     flags = frozenset(argument.partition("=")[0] for argument in rest if argument.startswith("--"))
     return Experiment.read(known.experiment, flags)
+
+
+def _result(name: str) -> str:
+    """The name of a file with a result; one of rows or of anything else is refused."""
+    if Path(name).suffix not in (".json", ".toml") and Path(name).is_file():
+        rule = "must be a .json file, which holds what `sim run --json` printed"
+        raise argparse.ArgumentTypeError(f"is {shown(name)}, {rule}")
+    return name
 
 
 def _asked(arguments: Sequence[str], experiment: "Experiment | None" = None) -> int:
@@ -190,7 +198,15 @@ def _describe_unknown(argument: str, options: argparse.Namespace) -> str:
     known = list(dict.fromkeys([*options.flags, *own]))
     if argument in known:
         return f"{argument} must come after the COMMAND"
-    return f"unknown flag {one_line(argument, 80)}; {near_or_all(argument, known)}"
+    others = [name for name, flags in _flags_by_command().items() if argument in flags]
+    rule = f", which is of sim {', '.join(others)}" if others else f"; {near_or_all(argument, known)}"
+    return f"unknown flag {one_line(argument, 80)}{rule}"
+
+
+def _flags_by_command() -> dict[str, list[str]]:
+    """The flags of each command; those of strategies and of commands of its own are left out."""
+    parser = make_parser((), whole=True)
+    return {name: flags_of(command) for name in COMMANDS if (command := _command_of(parser, [name]))}
 
 
 def make_parser(arguments: Sequence[str], *, whole: bool = False) -> argparse.ArgumentParser:

@@ -4,8 +4,7 @@ import argparse
 import json
 import sys
 
-from profiles.errors import InputError
-from profiles.files import path_kind
+from profiles.outputs import check_new
 from sim.explore.keeping.store import StoreFile
 from sim.report.comparisons import compare
 from sim.report.tables import console
@@ -23,8 +22,7 @@ def compare_command(options: argparse.Namespace) -> int:
 
 def merge_command(options: argparse.Namespace) -> int:
     """Make one store of several."""
-    if path_kind(options.out) != "nothing":
-        raise InputError(f"{options.out}: is there already, must be a new file")
+    check_new(options.out)
     for path in options.stores:
         with StoreFile(path, reads=True) as store:
             store.check_whole()  # before anything is made

@@ -153,11 +153,12 @@ def _source(name: str, answer: object) -> Path | NamedRows:
 
 def _lines(one: Comparison) -> list[str]:
     """What differs, who wins, and how many points moved, in words."""
-    turned = "".join(f", {count} {words}" for words, count in one.turned.items())
+    turned = ", ".join(f"{count} {words}" for words, count in one.turned.items())
     lines = [
         *_reasons(one),
         f"{'best of each' if 'objective' in one.differing else 'best'}: {_winner(one)}",
-        f"points simulated in both: {one.same} as they were, {len(one.moved)} moved{turned}",
+        f"points simulated in both: {one.same} as they were, {len(one.moved)} moved"
+        + (f"; others: {turned}" if turned else ""),
     ]
     if one.unlisted:
         lines.append(

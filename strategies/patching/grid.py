@@ -234,12 +234,6 @@ def check_workload(scenario: SamplingScenario, grid: Grid) -> None:
         InfeasibleError: they cannot.
     """
     workload = scenario.workload
-    if workload.batch_size % grid.data:
-        raise InfeasibleError(
-            f"batch_size({workload.batch_size}) is no multiple of the data-parallel degree"
-            f" gpus({workload.num_gpus}) / {grid.positions} = {grid.data}",
-            "GPUs left over have no image to draw",
-        )
     if grid.guidance > 1 and (grid.guidance != GUIDED or workload.predictions == 1):
         raise InfeasibleError(
             f"guidance_degree({grid.guidance}) is not 1"
@@ -250,6 +244,12 @@ def check_workload(scenario: SamplingScenario, grid: Grid) -> None:
         raise InfeasibleError(
             f"guidance_degree({grid.guidance}) is not {GUIDED}, and --guidance is parallel",
             "guidance cannot be divided so",
+        )
+    if workload.batch_size % grid.data:
+        raise InfeasibleError(
+            f"batch_size({workload.batch_size}) is no multiple of the data-parallel degree"
+            f" gpus({workload.num_gpus}) / {grid.positions} = {grid.data}",
+            "GPUs left over have no image to draw",
         )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from profiles.errors import DiffusimError
 from strategies import parameters as fields
 from strategies.orders.excerpts import Excerpt, Repeats
 from strategies.orders.whole import one_chain, placed
@@ -85,7 +86,19 @@ class OrderedPipeline(ABC):
             InputError: a stage has no position, a position no row, or a pass is none of its own, twice or lacking.
         """
         degree, at = self.pipeline_degree, self.checked_positions()
-        return one_chain(self.name, self.order(), at, self.micro_batches, degree=degree, split=self.split)
+        return one_chain(
+            self.name, self._own_order(), at, self.micro_batches, degree=degree, split=self.split
+        )
+
+    def _own_order(self) -> Rows:
+        """The order as the strategy writes it; an error in its code says whose it is."""
+        try:
+            return self.order()
+        except DiffusimError:
+            raise
+        except Exception as error:
+            error.add_note(f"raised by {type(self).__name__}.order(), of strategy {self.name}")
+            raise
 
     def repeats(self, scenario: Scenario) -> Repeats | None:
         """The part of the order that repeats itself; None where none does."""

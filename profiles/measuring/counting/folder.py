@@ -27,6 +27,7 @@ from profiles.measuring.counting.trace import first_line
 from profiles.measuring.counting.zoo import architecture
 from profiles.measuring.tables import show, table
 from profiles.measuring.writing import Exact, csv_text, toml_text, write_files
+from profiles.outputs import check_new
 
 T = TypeVar("T")
 COLUMNS: Final = (
@@ -179,6 +180,8 @@ def _scaled(number: int, digits: int) -> Exact:
 def run_count(options: argparse.Namespace) -> None:
     """Count a shipped architecture or the user's files, print the totals, and write the folder if one is named."""
     name, folder = options.name, options.output
+    if folder is not None:
+        check_new(folder / "model.toml")  # it may have been edited by hand
     if options.config is None:
         check_alone(options, OWN)
         name = options.model
