@@ -8,7 +8,7 @@ from strategies.plans.plan import Plan
 from strategies.plans.wiring import Wiring
 
 Span = tuple[float, float]
-Rows = Sequence[Sequence[float]]
+Moments = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Trace:
     def of(
         cls,
         wiring: Wiring,
-        ops: tuple[Rows, Rows, Rows],
+        ops: tuple[Moments, Moments, Moments],
         slots: tuple[Sequence[float], Sequence[float]],
         collectives: Sequence[Span],
         *,
