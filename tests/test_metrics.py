@@ -1,5 +1,7 @@
 """Metrics of plans small enough to reckon by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from sim.replay.engine import simulate
@@ -57,6 +59,17 @@ def test_waiting_for_a_collective_that_queues_is_waiting_for_what_it_queues_behi
     # Both gradients are there at 1 s; the one awaited is reduced from 4 to 5 s, behind one that nothing awaits.
     rows = [[make.op("0B0", 1.0, writes="g h"), make.op("0O", 1.0, "r")]]
     trace = replicated(make, rows, [((0,), 3.0, 0, "g", "q"), ((0,), 1.0, 0, "h", "r")])
+    assert trace.starts[0] == pytest.approx((0.0, 5.0))
+    assert exposed_communication_s(trace) == idle_s(trace) == pytest.approx(4.0)
+
+
+def test_waiting_for_a_collective_is_waiting_for_the_one_whose_result_it_reads(make):
+    # The first runs from 1 to 4 s, and what reads its result, on another stream, from 4 to 5 s.
+    rows = [[make.op("0B0", 1.0, writes="g"), make.op("0O", 1.0, "r")]]
+    reductions = [((0,), 3.0, 0, "g", "q"), ((0,), 1.0, 0, "q", "r")]
+    plan = replicated(make, rows, reductions).plan
+    first, second = plan.collectives
+    trace = simulate(replace(plan, collectives=(first, replace(second, stream=1))))
     assert trace.starts[0] == pytest.approx((0.0, 5.0))
     assert exposed_communication_s(trace) == idle_s(trace) == pytest.approx(4.0)
 

@@ -152,15 +152,21 @@ def test_whoever_is_quick_decides_about_no_point(monkeypatch, seed, workers):
     assert document(sim.sweep("sd21", executor=executor, workers=workers, **asked)) == alone
 
 
-def test_an_executor_is_sent_chunks_with_the_best_known_threshold(monkeypatch):
-    sent = []
+@pytest.fixture
+def sent(monkeypatch):
+    """Tasks, as they are sent to executors."""
+    found = []
 
     def watched(question, task):
-        sent.append(task)
+        found.append(task)
         return carry_out(question, task)
 
     carry_out = working._carry_out_elsewhere
     monkeypatch.setattr(working, "_carry_out_elsewhere", watched)
+    return found
+
+
+def test_an_executor_is_sent_chunks_with_the_best_known_threshold(sent):
     with ThreadPoolExecutor(1) as executor:
         sweep = sim.sweep("sd21", executor=executor, workers=1, top=4, **SMALL)
     replays = [task for task in sent if task.limits_s is not None]
@@ -171,15 +177,7 @@ def test_an_executor_is_sent_chunks_with_the_best_known_threshold(monkeypatch):
     assert 0 < min(limits_s) <= slowest_s
 
 
-def test_whoever_bounds_what_lacks_memory_bounds_it_with_relief_and_nobody_is_asked_again(monkeypatch):
-    sent = []
-
-    def watched(question, task):
-        sent.append(task)
-        return carry_out(question, task)
-
-    carry_out = working._carry_out_elsewhere
-    monkeypatch.setattr(working, "_carry_out_elsewhere", watched)
+def test_whoever_bounds_what_lacks_memory_bounds_it_with_relief_and_nobody_is_asked_again(sent):
     asked = {"gpus": 2, "batch_size": 64, "strategy": ("ddp", "gpipe"), "memory": "24GiB", "workers": 1}
     with ThreadPoolExecutor(1) as executor:
         sweep = sim.sweep("sd21", executor=executor, **asked)
