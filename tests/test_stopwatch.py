@@ -34,14 +34,15 @@ def watch(make):
 
 @pytest.fixture
 def two_nodes(make):
-    """Two nodes of two devices, whose pairs across nodes share the card of each."""
+    """Nodes of two devices, by default two, whose pairs across nodes share the card of each."""
 
-    def start(*, shared=True, slowdown=1.0, behind_s=0.0):
+    def start(*, shared=True, slowdown=1.0, behind_s=0.0, num_nodes=2):
         cluster = make.cluster(
             make.link(bandwidth=100.0), make.link("nic", 1.0), slowdown=slowdown, devices_per_node=2
         )
-        courses = Courses(Network(Placement(cluster, 4, 4, 4)), shared=shared)
-        return Stopwatch(courses, ALL, behind_s=behind_s)
+        devices = tuple(range(2 * num_nodes))
+        courses = Courses(Network(Placement(cluster, *[len(devices)] * 3)), shared=shared)
+        return Stopwatch(courses, devices, behind_s=behind_s)
 
     return start
 
@@ -106,6 +107,47 @@ def test_of_groups_that_share_a_card_one_is_late_and_once_all_have_exchanged_eve
         each.exchange(GroupCollectives("all_gather", ((0, 1), (2, 3)), (4.0,)), WORK)
     inside_s = alone.free_s - 3.0
     assert clock.free_s == 4.0 + 1.0 + inside_s
+
+
+def test_a_card_carries_one_exchange_of_its_groups_after_the_other(two_nodes):
+    clock = two_nodes()
+    for _ in range(2):
+        passed_on = clock.exchange(GroupCollectives("all_gather", PAIRS, (4.0,), wait=False), WORK)
+        clock.expect_each(PAIRS, passed_on)
+    clock.exchange(GroupCollectives("all_gather", ((0, 1), (2, 3)), (0.0,)), WORK)
+    assert clock.free_s == 2 * 2 * 2.0  # two pairs, twice, two of four bytes each
+
+
+def test_groups_of_which_each_two_share_another_card_take_turns_all_the_same(two_nodes):
+    clock = two_nodes(num_nodes=3)
+    clock.exchange(GroupCollectives("all_gather", ((0, 2), (1, 4), (3, 5)), (4.0,)), WORK)
+    clock.exchange(GroupCollectives("all_gather", (tuple(range(6)),), (0.0,)), WORK)
+    assert clock.free_s == 3 * 2.0
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("wait", [True, False])
+def test_what_is_done_again_and_again_takes_as_long_as_when_it_is_followed_to_the_end(
+    two_nodes, shared, wait
+):
+    quick, slow = two_nodes(shared=shared, slowdown=1.5), two_nodes(shared=shared, slowdown=1.5)
+
+    def layer(clock, work_s):
+        passed_on = clock.exchange(GroupCollectives("all_gather", PAIRS, (4.0,), wait=wait), WORK)
+        clock.compute_together(ALL, WORK, work_s, 0.25)
+        if not wait:
+            clock.expect_each(PAIRS, passed_on)
+        clock.exchange(GroupCollectives("all_gather", ((0, 1), (2, 3)), (40.0,)), WORK)
+
+    followed = []
+    for work_s in (1.0, 5.0, 0.5):
+        quick.repeat(20, lambda work_s=work_s: (followed.append(work_s), layer(quick, work_s)))
+        for _ in range(20):
+            layer(slow, work_s)
+    quick.compute_together(ALL, WORK, 1.0)
+    slow.compute_together(ALL, WORK, 1.0)
+    assert (quick.free_s, quick.host_s) == pytest.approx((slow.free_s, slow.host_s), rel=1e-12)
+    assert len(followed) <= 3 * 3
 
 
 def test_a_device_that_begins_behind_counts_once_all_have_exchanged_with_it_and_nobody_knows_which(two_nodes):

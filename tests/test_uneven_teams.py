@@ -30,8 +30,9 @@ SOME_ACROSS = ((0, 1), (2, 3), (4, 5))
 def clocks(make):
     """Six devices in nodes of three; inside a node nothing takes time, and a card carries a byte a second each way."""
 
-    def start(free_s=(0.0,) * 6):
-        cluster = make.cluster(make.link(bandwidth=1e18), make.link("nic", 1.0), devices_per_node=3)
+    def start(free_s=(0.0,) * 6, devices_per_node=3):
+        nic = make.link("nic", 1.0)
+        cluster = make.cluster(make.link(bandwidth=1e18), nic, devices_per_node=devices_per_node)
         return TeamClocks(Crossings(Network(Placement(cluster, 6, 6, 6))), SIX, np.array(free_s))
 
     return start
@@ -77,6 +78,24 @@ def test_nobody_is_late_before_an_exchange_is_awaited_nor_with_what_is_computed_
     assert team.free_s == pytest.approx([2] * 6)
     team.exchange(gather(INSIDE), WORK)
     assert team.free_s == pytest.approx([6] * 6)
+
+
+def test_groups_of_which_each_two_share_another_card_take_turns_all_the_same(clocks):
+    team = clocks(devices_per_node=2)
+    team.exchange(gather(((0, 2), (1, 4), (3, 5))), WORK)
+    team.exchange(gather((SIX,)), WORK)
+    assert team.free_s == pytest.approx([3 * 2 + 4 / 6 * 5] * 6)
+
+
+def test_a_card_carries_one_exchange_of_its_groups_after_the_other(clocks):
+    team = clocks()
+    for _ in range(2):
+        passed_on = team.exchange(gather(ACROSS, wait=False), WORK)
+        team.compute_together(SIX, WORK, 1.0)
+        team.expect_each(ACROSS, passed_on)
+    assert team.free_s == pytest.approx([4] * 6)
+    team.exchange(gather(INSIDE), WORK)
+    assert team.free_s == pytest.approx([2 * 3 * 2] * 6)
 
 
 TEAMS = [

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
@@ -113,11 +114,12 @@ class Ways:
         team = team if gathers else moved(team, pipeline)
         run, action = works[0].run, PatchAction(stage, patch or 0, 0)
         kind = run.batch, run.tokens, run.cached, team.devices[0], gathers, behind_s
-        key = kind, tuple([work[1:] for work in works])
+        alike = [(what, list(own)) for what, own in groupby(works, key=lambda work: work[1:])]
+        key = kind, tuple([(what, len(own)) for what, own in alike])
         if (known := self.known.get(key)) is None:
             watch = Stopwatch(self.courses, team.devices, pipeline.scenario.calls, behind_s)
-            for work in works:
-                run_layers(watch, team, work, action)
+            for _, (work, *others) in alike:
+                watch.repeat(1 + len(others), partial(run_layers, watch, team, work, action))
             for gather in gathers:
                 watch.exchange(gather, action)
             known = self.known[key] = _Times(watch.free_s, watch.host_s, watch.even)

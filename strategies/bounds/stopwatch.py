@@ -6,24 +6,31 @@ counted, each of which only delays:
 
 - that collectives slow down the compute beside them, on ports of their own; or
 - that groups which exchange at once share ports, those of a node's card or of a switch. When such a port is through, it
-  has carried what all of them put on it, and some group is not done before: which one is not known, so until every
-  device has exchanged with it, directly or through others, the late have clocks of their own.
+  has carried what all of them put on it, and some group is not done before; nor where each two share a port of their
+  own. Which group that is is not known, so until every device has exchanged with it, directly or through others, the
+  late have clocks of their own.
 
 Not both: a collective that begins late slows down nothing until then, so what is computed beside it may end sooner
 than beside one that begins at once. Without slowdown, whatever begins later also ends later.
 """
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
-from typing import NamedTuple
+from itertools import chain
+from typing import Final, NamedTuple
 
+from profiles.checks import sum_in_order
 from profiles.machines.hosts import NO_CALLS, Calls
+from strategies.bounds.sharing import in_turn_s, joined_by_others
 from strategies.patching.builder import GroupCollectives
 from strategies.plans.actions import Action, PatchAction
-from strategies.plans.network import Network
+from strategies.plans.network import CollectiveRoute, Network
 from strategies.plans.plan import Collective
+
+SAME: Final = 1e-12
+"""Share of the time by which clocks may differ that are put off by as much."""
 
 Members = tuple[int, ...]
 Late = frozenset[frozenset[int]]
@@ -36,14 +43,13 @@ class Course(NamedTuple):
     Attributes:
         times_s: of each collective of the first group the seconds before it is on the wire, and on the wire.
         even: whether they are those of every group.
-        port: of the ports that the groups share the one that they hold longest; None where they share none.
-        load_s: seconds for which they hold it in all.
+        loads_s: what some groups share, and the seconds for which they hold it in all: the port that they hold longest,
+            and, by the groups themselves, any ports that each two of them share.
     """
 
     times_s: tuple[tuple[float, float], ...]
     even: bool
-    port: int | None
-    load_s: float
+    loads_s: tuple[tuple[Hashable, float], ...]
 
 
 class Courses:
@@ -57,7 +63,7 @@ class Courses:
     def __init__(self, network: Network, *, shared: bool = True) -> None:
         self.network, self.shared = network, shared
         self._known: dict[GroupCollectives, Course] = {}
-        self._last: tuple[GroupCollectives | None, Course] = None, Course((), True, None, 0.0)
+        self._last: tuple[GroupCollectives | None, Course] = None, Course((), True, ())
 
     def __getitem__(self, what: GroupCollectives) -> Course:
         asked, course = self._last
@@ -69,19 +75,28 @@ class Courses:
         return known
 
     def _course(self, what: GroupCollectives) -> Course:
-        times: dict[tuple[tuple[float, float], ...], None] = {}
-        users: Counter[int] = Counter()
-        loads_s: dict[int, float] = {}
-        for group in what.groups if self.shared else what.groups[:1]:
-            routes = [self.network.collective(asked) for asked in _collectives(what, group)]
-            times[tuple((route.fixed_s, route.wire_s) for route in routes)] = None
-            held = [pair for route in routes for pair in (*route.ports, *route.shared)]
-            users.update({port for port, _ in held})
-            for port, hold_s in held:
-                loads_s[port] = loads_s.get(port, 0.0) + hold_s
-        common = (port for port, count in users.items() if count > 1)
-        load_s, busiest = max(((loads_s[port], port) for port in common), default=(0.0, None))
-        return Course(next(iter(times)), len(times) == 1, busiest, load_s)
+        groups = what.groups if self.shared else what.groups[:1]
+        routes = [[self.network.collective(asked) for asked in _collectives(what, group)] for group in groups]
+        times = dict.fromkeys(tuple((route.fixed_s, route.wire_s) for route in own) for own in routes)
+        loads = tuple(_loads(what.groups, routes)) if self.shared else ()
+        return Course(next(iter(times)), len(times) == 1, loads)
+
+
+def _loads(
+    groups: Sequence[Members], routes: Sequence[Sequence[CollectiveRoute]]
+) -> Iterator[tuple[Hashable, float]]:
+    """What some of the groups share that run collectives on these routes, and the seconds for which they hold it."""
+    held: dict[int, dict[int, float]] = defaultdict(dict)
+    for number, own in enumerate(routes):
+        for port, hold_s in chain.from_iterable((*route.ports, *route.shared) for route in own):
+            held[port][number] = held[port].get(number, 0.0) + hold_s
+    loads_s = {port: sum_in_order(users.values()) for port, users in held.items() if len(users) > 1}
+    if loads_s:
+        load_s, busiest = max((load_s, port) for port, load_s in loads_s.items())
+        yield busiest, load_s
+        each = [[dict(route.ports) for route in calls] for calls in zip(*routes, strict=True)]
+        joined = joined_by_others(held[busiest], each[0])
+        yield (groups, joined), sum_in_order(in_turn_s(joined, ports) for ports in each)
 
 
 def _collectives(what: GroupCollectives, group: Members) -> list[Collective]:
@@ -127,6 +142,14 @@ class _Clocks:
         self.free_s = max(self.free_s, self.stream_s)
 
 
+class _State(NamedTuple):
+    """Who is late, all clocks, and when what is shared is through."""
+
+    late: Late
+    clocks: list[float]
+    through_s: dict[Hashable, float]
+
+
 class Stopwatch:
     """The clocks of a team of devices.
 
@@ -155,7 +178,7 @@ class Stopwatch:
         self._all, self._last = _Clocks(), _Clocks(behind_s)
         self._behind = behind_s > 0
         self._late: Late = frozenset(map(frozenset, zip(devices))) if self._behind else frozenset()
-        self._through_s: dict[int, float] = {}
+        self._through_s: dict[Hashable, float] = {}
         self._told = 0
 
     @property
@@ -171,6 +194,39 @@ class Stopwatch:
     @property
     def _clocks(self) -> list[_Clocks]:
         return [self._all, self._last] if self._late else [self._all]
+
+    def repeat(self, times: int, run: Callable[[], object]) -> None:
+        """Do the same several times; once it has put off all clocks by as much, so does each further time."""
+        for left in reversed(range(times)):
+            before, host_s = self._state() if left else None, self.host_s
+            run()
+            lag_s = None if before is None else self._lag_s(before)
+            if before is not None and lag_s is not None:
+                self._put_off(left * lag_s, before.through_s)
+                self.host_s += left * (self.host_s - host_s)
+                return
+
+    def _state(self) -> _State:
+        clocks = [(each.ended_s, each.free_s, each.stream_s) for each in self._clocks]
+        return _State(self._late, [*chain.from_iterable(clocks)], dict(self._through_s))
+
+    def _lag_s(self, before: _State) -> float | None:
+        """Seconds by which all clocks are later than before, and all that was held since; None where they differ."""
+        now, through_s = self._state(), before.through_s
+        if (now.late, now.through_s.keys()) != (before.late, through_s.keys()):
+            return None
+        lags = [one - other for one, other in zip(now.clocks, before.clocks, strict=True)]
+        lags += [at - through_s[what] for what, at in now.through_s.items() if at != through_s[what]]
+        return min(lags) if max(lags) - min(lags) <= SAME * max(now.clocks) else None
+
+    def _put_off(self, seconds: float, through_s: Mapping[Hashable, float]) -> None:
+        """Let all clocks be later, and when all is through that was not at the times given."""
+        for clocks in self._clocks:
+            clocks.ended_s, clocks.free_s = clocks.ended_s + seconds, clocks.free_s + seconds
+            clocks.stream_s += seconds
+        for what, at in self._through_s.items():
+            if at != through_s[what]:
+                self._through_s[what] = at + seconds
 
     def compute_together(
         self, devices: Sequence[int], action: Action, duration_s: float, host_s: float = 0.0
@@ -197,13 +253,12 @@ class Stopwatch:
         return [self._told - 1] * len(what.groups)
 
     def _hold(self, course: Course, begin_s: float, groups: Sequence[Members]) -> None:
-        """Hold the port that groups share; where that takes longest, one of them is late."""
-        if course.port is None or self._behind:
-            return
-        through_s = max(self._through_s.get(course.port, 0.0), begin_s) + course.load_s
-        self._through_s[course.port] = through_s
-        if through_s > max(clocks.stream_s for clocks in self._clocks):
-            self._last, self._late = self._all.late(through_s), frozenset(map(frozenset, groups))
+        """Hold what groups share; where that takes longest, one of them is late."""
+        for shared, load_s in () if self._behind else course.loads_s:
+            through_s = max(self._through_s.get(shared, 0.0), begin_s) + load_s
+            self._through_s[shared] = through_s
+            if through_s > max(clocks.stream_s for clocks in self._clocks):
+                self._last, self._late = self._all.late(through_s), frozenset(map(frozenset, groups))
 
     def _spread(self, groups: Sequence[Members]) -> None:
         """Let those be late too who exchange with somebody late: their collective is, and not what they computed."""

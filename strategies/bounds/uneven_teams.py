@@ -1,15 +1,15 @@
 """Uneven teams: least seconds of what a team does whose groups of devices do not fare alike.
 
 Where some groups lie across nodes and others do not, each device has clocks of its own: a collective begins when the
-last of its members is there, and takes its own time. Groups that exchange at once may share a port: some of them is not
-through before that has carried what all put on it. Which one is not known, so only those devices are late that have
-exchanged with it since, whichever it is.
+last of its members is there, and takes its own time. Groups that exchange at once may share a port, or each two of them
+some port: some of them is not through before these have carried what all put on them, now and in their exchanges
+before. Which one is not known, so only those devices are late that have exchanged with it since, whichever it is.
 
 Compute that collectives slow down beside it, and messages, only delay.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, NamedTuple
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from profiles.checks import sum_in_order
 from profiles.costs.layers import FloatArray
+from strategies.bounds.sharing import in_turn_s, joined_by_others
 from strategies.patching.builder import GroupCollectives
 from strategies.plans.actions import Action, PatchAction
 from strategies.plans.network import CollectiveRoute, Network
@@ -50,10 +51,12 @@ class _Round(NamedTuple):
         for group, route in enumerate(routes):
             for port, hold_s in chain(route.ports, route.shared):
                 held[port][group] = held[port].get(group, 0.0) + hold_s
-        loads_s: dict[Groups, float] = {}
-        for own in held.values():
-            if len(own) > 1:
-                loads_s[tuple(own)] = max(loads_s.get(tuple(own), 0.0), sum_in_order(own.values()))
+        loads_s: dict[Groups, float] = defaultdict(float)
+        ports = [dict(route.ports) for route in routes]
+        for own in (own for own in held.values() if len(own) > 1):
+            loads_s[tuple(own)] = max(loads_s[tuple(own)], sum_in_order(own.values()))
+            joined = joined_by_others(own, ports)
+            loads_s[joined] = max(loads_s[joined], in_turn_s(joined, ports))
         shared = sorted((_Sharing(load_s, groups) for groups, load_s in loads_s.items()), reverse=True)
         fixed_s, wire_s = (
             np.array([getattr(route, name) for route in routes]) for name in ("fixed_s", "wire_s")
@@ -149,6 +152,7 @@ class TeamClocks:
         self._crossings, self._devices = crossings, devices
         self._there_s = free_s
         self._late: list[_Late] = []
+        self._through_s: dict[Hashable, float] = {}
         self._exchanged: list[_Exchanged] = []
 
     def compute_together(
@@ -168,7 +172,7 @@ class TeamClocks:
             begins_s = ends_s + each.fixed_s
             ends_s = begins_s + each.wire_s
             for load_s, groups in each.shared:
-                through_s = float(begins_s[list(groups)].min()) + load_s
+                through_s = self._hold(what.groups, groups, float(begins_s[list(groups)].min()), load_s)
                 if through_s > ends_s[list(groups)].max():
                     fresh.append(_Late(crossing.group_of == np.array(groups)[:, None], through_s))
         least_s = sum_in_order(each.least_s for each in crossing.rounds)
@@ -179,6 +183,12 @@ class TeamClocks:
         if what.wait:
             self._await(self._exchanged[number])
         return [number] * len(what.groups)
+
+    def _hold(self, whose: Hashable, groups: Groups, begin_s: float, load_s: float) -> float:
+        """Seconds before which some of the groups is not through, after all that they have moved so far."""
+        through_s = max(self._through_s.get((whose, groups), begin_s), begin_s) + load_s
+        self._through_s[whose, groups] = through_s
+        return through_s
 
     def expect_each(self, groups: Sequence[tuple[int, ...]], results: Sequence[int]) -> None:
         """Let the next op of each device wait for an exchange."""

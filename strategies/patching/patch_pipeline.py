@@ -104,14 +104,21 @@ class PatchPipeline(GridLayout):
     def runs(self, stage: int, patch: int | None) -> list[LayerRun]:
         """The work of a stage as it is written: layer by layer, or, in a pipeline, all layers together."""
         run = self.run(stage, patch)
-        if self.grid.pipeline > 1 or self.grid.team(0, stage).size == 1:
+        if self._is_written_whole(stage):
             return [run]
         return [replace(run, first=layer, end=layer + 1) for layer in range(run.first, run.end)]
 
+    def _is_written_whole(self, stage: int) -> bool:
+        """Whether the layers of a stage are one run."""
+        return self.grid.pipeline > 1 or self.grid.team(0, stage).size == 1
+
     def works(self, stage: int, patch: int | None) -> list[RunWork]:
         """What each device of a stage does for a patch, or for the whole image."""
-        team = self.grid.team(0, stage)
-        return [run_work(self.scenario, team, run) for run in self.runs(stage, patch)]
+        scenario, team, run = self.scenario, self.grid.team(0, stage), self.run(stage, patch)
+        return scenario.remember(
+            ("works", team.degrees, self._is_written_whole(stage), run),
+            lambda: [run_work(scenario, team, each) for each in self.runs(stage, patch)],
+        )
 
     def stage_s(self, stage: int) -> float:
         """Seconds that each device of a stage computes in a step of patches, or its host dispatches."""
