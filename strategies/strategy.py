@@ -99,16 +99,6 @@ class BubbleFilling(Refining, Protocol):
 class Repeating(Protocol):
     """A strategy whose order repeats itself: of many micro-batches, those in the middle need no replay."""
 
-    @property
-    def pipeline_degree(self) -> int:
-        """Positions of one pipeline."""
-        ...
-
-    @property
-    def micro_batches(self) -> int:
-        """Micro-batches of an iteration."""
-        ...
-
     def repeats(self, scenario: Any) -> Repeats | None:  # noqa: ANN401  as the others
         """What of its order repeats itself; None where nothing does.
 
@@ -147,11 +137,6 @@ class Divided(Protocol):
 @runtime_checkable
 class Accumulating(Protocol):
     """A strategy whose GPUs run micro-batches one after the other: the first few tell what each further one adds."""
-
-    @property
-    def micro_batches(self) -> int:
-        """Micro-batches of an iteration."""
-        ...
 
     def first_micro_batches(self, scenario: Any, count: int) -> Job | None:  # noqa: ANN401  as the others
         """An iteration of the first ``count`` micro-batches; None where they differ, or the batch does not divide."""

@@ -197,10 +197,13 @@ def parts_of(variant: Variant) -> Iterator[Part]:
 def _first_micro_batches(variant: Variant) -> Part | None:
     """An iteration of which the first micro-batches are replayed; None where that spares little or does not suffice."""
     strategy, scenario = variant.strategy, variant.scenario
-    if not isinstance(strategy, Accumulating) or strategy.micro_batches < 2 * FIRST_MICRO_BATCHES:
+    if not issubclass(type(strategy), Accumulating):
+        return None
+    micro_batches: int = getattr(strategy, "micro_batches", 1)
+    if micro_batches < 2 * FIRST_MICRO_BATCHES:
         return None
     counts = (FIRST_MICRO_BATCHES - 1, FIRST_MICRO_BATCHES)
-    asked = [strategy.first_micro_batches(scenario, count) for count in counts]
+    asked = [cast(Accumulating, strategy).first_micro_batches(scenario, count) for count in counts]
     try:
         shorter, longer = (None if job is None else job.strategy.plan(job.scenario) for job in asked)
     except InfeasibleError:  # so is the iteration, which says so with its own numbers
@@ -209,15 +212,18 @@ def _first_micro_batches(variant: Variant) -> Part | None:
         return None
     network = Network(longer.placement)
     trace = simulate(longer, network)
-    left_out = strategy.micro_batches - FIRST_MICRO_BATCHES
+    left_out = micro_batches - FIRST_MICRO_BATCHES
     measures = with_all_micro_batches(shorter, trace, left_out, network)
     return None if measures is None else Part(variant, Phase("iteration", longer, 1), trace, measures)
 
 
 def _excerpt(variant: Variant) -> Part | None:
     """An iteration of a long pipeline, replayed without micro-batches in its middle; None if that does not suffice."""
-    strategy, scenario = variant.strategy, cast(Scenario, variant.scenario)
-    if not isinstance(strategy, Repeating) or (found := with_all_periods(strategy, scenario)) is None:
+    strategy = variant.strategy
+    if not issubclass(type(strategy), Repeating):
+        return None
+    found = with_all_periods(cast(Repeating, strategy), cast(Scenario, variant.scenario))
+    if found is None:
         return None
     trace, measures = found
     return Part(variant, Phase("iteration", trace.plan, 1), trace, measures)

@@ -250,7 +250,7 @@ def _unrefined(strategy: Repeating, scenario: Scenario) -> Unrefined | None:
 
     Also None with extra forwards, which all come first. Points that refine the same plan share it.
     """
-    if strategy.micro_batches < LEAST_MICRO_BATCHES or scenario.workload.extra_forward:
+    if getattr(strategy, "micro_batches", 1) < LEAST_MICRO_BATCHES or scenario.workload.extra_forward:
         return None
 
     def make() -> Unrefined | None:
@@ -258,7 +258,7 @@ def _unrefined(strategy: Repeating, scenario: Scenario) -> Unrefined | None:
         if repeats is None:
             return None
         rounds = FIRST_ROUNDS if repeats.shortest.period <= SHORT_PERIOD else FIRST_ROUNDS_OF_LONG_PERIODS
-        excerpt = repeats.excerpt(rounds * strategy.pipeline_degree + FIRST_MICRO_BATCHES)
+        excerpt = repeats.excerpt(rounds * len(repeats.shortest.rows) + FIRST_MICRO_BATCHES)
         if excerpt is None:
             return None
         trace = unrefined_trace(cast(Strategy, strategy), scenario, excerpt)
@@ -307,7 +307,9 @@ def _refined(
 
 def filled_s(strategy: BubbleFilling, scenario: Scenario) -> float:
     """Seconds that no iteration can undercut once its frozen work is placed; 0 where none is to be placed."""
-    filling, found = None, _unrefined(strategy, scenario) if isinstance(strategy, Repeating) else None
+    filling, found = None, None
+    if issubclass(type(strategy), Repeating):
+        found = _unrefined(cast(Repeating, strategy), scenario)
     if found is not None:
         _, trace, period = found
         filling = strategy.filling(scenario, trace, trace.end_s + period.left_out_s)

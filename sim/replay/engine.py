@@ -8,6 +8,7 @@ counter, so two runs of a plan are identical to the bit.
 import gc
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from heapq import heappush
 from itertools import chain, islice
 from math import inf, ulp
@@ -25,7 +26,7 @@ from sim.replay.ways import Leg, ways_of
 from strategies.plans.network import Network
 from strategies.plans.plan import Plan
 from strategies.plans.traces import Span, Trace
-from strategies.plans.wiring import Slots, Transfer, Wiring, describe_deadlock, wire
+from strategies.plans.wiring import Slots, Wiring, describe_deadlock, wire
 
 ROUNDING_S: Final = 1e-12
 """Work below this counts as done, as the last digits of a sum of times."""
@@ -373,21 +374,13 @@ class _Move:
 
 def _legs(wiring: Wiring, sizes_bytes: Sequence[float], network: Network) -> list[Leg]:
     """For each delivery its (port, seconds held) pairs and the seconds for which it travels; a signal has none."""
-    known: dict[tuple[int, int, float], Leg] = {}
-    legs = []
-    for (tensor, target), source, size in zip(wiring.slots, wiring.sources, sizes_bytes, strict=True):
+
+    @cache
+    def leg(source: int | None, target: int, size_bytes: float) -> Leg:
         if source is None:
-            legs.append(SIGNAL)
-            continue
-        key = source, target, size
-        leg = known.get(key)
-        if leg is None:
-            leg = known[key] = _leg(Transfer(tensor, *key), network)
-        legs.append(leg)
-    return legs
+            return SIGNAL
+        route = network.route(source, target)
+        ports = tuple([(port, size_bytes * hold) for port, hold in route.ports])
+        return ports, size_bytes * route.wire_s_per_byte + route.delay_s
 
-
-def _leg(transfer: Transfer, network: Network) -> Leg:
-    route, size = network.route(transfer.source, transfer.target), transfer.size_bytes
-    ports = tuple([(port, size * hold) for port, hold in route.ports])
-    return ports, size * route.wire_s_per_byte + route.delay_s
+    return [*map(leg, wiring.sources, [target for _, target in wiring.slots], sizes_bytes)]

@@ -60,10 +60,11 @@ def _last_backward(builder: "PipelineBuilder", stage: int) -> int:
 def placed_step(builder: "PipelineBuilder", stage: int) -> Draft:
     """The optimizer step of a stage: where its row places it, else a new one at the end."""
     row, action = builder.rows[builder.stages[stage].position], StageAction(stage, OPTIMIZER)
-    if stage not in builder.stepping:
+    if stage in builder.stepping:
+        draft = row[next(i for i in reversed(range(len(row))) if row.action(i) == action)]  # most come last
+    else:
         builder.stepping.add(stage)
-        row.append(Draft(action, 0.0))
-    draft = row[next(i for i in reversed(range(len(row))) if row.action(i) == action)]  # most come last
+        row.append(draft := Draft(action, 0.0))
     draft.duration_s = builder.layout.step_s(builder.layout.trained_parameters[stage])
     return draft
 

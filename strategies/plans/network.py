@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
 
 from profiles.checks import sum_in_order
@@ -57,6 +58,7 @@ class Network:
 
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
+        self._ranks = cache(placement.ranks)
         self._ports: dict[Hashable, int] = {}
         self._routes: dict[tuple[int, int], Route] = {}
         self._groups: dict[Hashable, Group] = {}
@@ -76,14 +78,15 @@ class Network:
 
     def _find_route(self, source: int, target: int) -> Route:
         placement = self.placement
-        pairs = [*zip(placement.ranks(source), placement.ranks(target), strict=True)]
-        near, each = {*map(placement.node, pairs[0])}, placement.cluster.devices_per_node
-        paths = [
-            [*placement.path(one, two)] for one, two in pairs if one // each in near or two // each in near
-        ]
-        held = [port for path in paths for port, _ in path]
-        ports = tuple([(self._port(port), held.count(port) / bandwidth) for port, bandwidth in paths[0]])
-        return Route(ports, max([hold for _, hold in ports], default=0.0), placement.delay_s(*pairs[0]))
+        (one, two), *others = zip(self._ranks(source), self._ranks(target), strict=True)
+        near, each = {placement.node(one), placement.node(two)}, placement.cluster.devices_per_node
+        path = [*placement.path(one, two)]
+        held = [port for port, _ in path]
+        for pair in others:
+            if pair[0] // each in near or pair[1] // each in near:
+                held += [port for port, _ in placement.path(*pair)]
+        ports = tuple([(self._port(port), held.count(port) / bandwidth) for port, bandwidth in path])
+        return Route(ports, max([hold for _, hold in ports], default=0.0), placement.delay_s(one, two))
 
     def _port(self, key: Hashable) -> int:
         return self._ports.setdefault(key, len(self._ports))

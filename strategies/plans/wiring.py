@@ -7,7 +7,7 @@ Communication is a consequence of reads and writes; no strategy lists a message.
 
 import math
 from dataclasses import dataclass, field
-from operator import attrgetter
+from itertools import chain
 from typing import NamedTuple
 
 from profiles.errors import DeadlockError
@@ -83,7 +83,7 @@ def wire(plan: Plan) -> Wiring:
         DeadlockError: an op or a collective reads what nobody writes, or what is written there only later.
     """
     wiring = Wiring(plan, before=_previous(plan.collectives))
-    _find_writers(wiring)
+    at_once = _find_writers(wiring)
     _wire_collectives(wiring)
     given = set(plan.given)
     for device, ops in enumerate(plan.ops):
@@ -93,19 +93,22 @@ def wire(plan: Plan) -> Wiring:
     if plan.blocking:
         _block(wiring)
     _wire_receives(wiring)
-    _wire_sends(wiring)
+    _wire_sends(wiring, at_once)
     return wiring
 
 
-def _find_writers(wiring: Wiring) -> None:
-    writers = wiring.writers
+def _find_writers(wiring: Wiring) -> list[tuple[int, int]]:
+    """Note who writes each tensor; device and index of each op that writes some before it ends."""
+    writers, at_once = wiring.writers, []
     for device, ops in enumerate(wiring.plan.ops):
         for index, op in enumerate(ops):
             at = device, index
             for tensor in op.writes:
                 writers[tensor] = at
             if op.early:
+                at_once.append(at)
                 writers.update((tensor, at) for _, tensor in op.early)
+    return at_once
 
 
 def _wire_collectives(wiring: Wiring) -> None:
@@ -238,34 +241,35 @@ def _wire_receives(wiring: Wiring) -> None:
             wiring.receives[device].setdefault(index, []).append(slot)
 
 
-def _wire_sends(wiring: Wiring) -> None:
+def _wire_sends(wiring: Wiring, at_once: list[tuple[int, int]]) -> None:
+    """Note for each op what it sends.
+
+    Args:
+        wiring: with all its slots.
+        at_once: device and index of each op that writes tensors before it ends.
+    """
+    plan, writers, slots = wiring.plan, wiring.writers, wiring.slots
     of_tensor: dict[int, Slots] = {}
-    writers = wiring.writers
-    for (tensor, _), slot in wiring.slots.items():
+    for (tensor, _), slot in slots.items():
         if tensor in of_tensor:
             of_tensor[tensor] += (slot,)
         elif tensor in writers:
             of_tensor[tensor] = (slot,)
-    for ops in wiring.plan.ops:
-        each = map(attrgetter("writes"), ops)
-        wiring.sends.append(
-            [of_tensor.get(w[0], NONE) if len(w) == 1 else _collect(of_tensor, w) for w in each]
-        )
-        wiring.early.append(
-            {
-                index: [(offset, of_tensor.get(tensor, NONE)) for offset, tensor in op.early]
-                for index, op in enumerate(ops)
-                if op.early
-            }
-        )
+    wiring.sends = [[NONE] * len(ops) for ops in plan.ops]
+    for tensor, own in of_tensor.items():
+        device, index = writers[tensor]
+        row = wiring.sends[device]
+        row[index] = _collect(of_tensor, plan.ops[device][index].writes) if row[index] else own
+    wiring.early = [{} for _ in plan.ops]
+    for device, index in at_once:
+        op = plan.ops[device][index]
+        wiring.sends[device][index] = _collect(of_tensor, op.writes)
+        wiring.early[device][index] = [(offset, of_tensor.get(tensor, NONE)) for offset, tensor in op.early]
 
 
 def _collect(of_tensor: dict[int, Slots], tensors: tuple[int, ...]) -> Slots:
-    found = NONE
-    for tensor in tensors:
-        if tensor in of_tensor:
-            found += of_tensor[tensor]
-    return found
+    """The slots of some tensors, tensor by tensor."""
+    return tuple(chain.from_iterable(of_tensor.get(tensor, NONE) for tensor in tensors))
 
 
 def _previous(collectives: tuple[Collective, ...]) -> list[list[int]]:
