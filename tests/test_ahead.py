@@ -84,6 +84,23 @@ def test_who_sleeps_until_a_message_goes_on_after_all_that_was_due_when_it_was_s
     assert [ahead.starts[receiver] for receiver in (4, 5)] == [(4.0,), (3.0,)]
 
 
+@pytest.mark.parametrize("beside_s", [1.0, 2.0])
+def test_those_who_slept_until_one_op_ended_go_on_in_the_order_of_what_it_sent(make, monkeypatch, beside_s):
+    # Positions 0 to 3 end at 2 s, and come to the card of their node: those who slept for b, c and a, then 0.
+    cluster = make.cluster(make.link("nvswitch"), make.link("nic", bandwidth=1.0), devices_per_node=4)
+    first = [make.op("0F0", 1.0, writes="b c a"), make.op("0F1", 0.0), make.op("0F2", 1.0, writes="w")]
+    sleep = [
+        [make.op(f"{n}F0", 1.0, read, sent)]
+        for n, read, sent in ((1, "a", "x"), (2, "b", "y"), (3, "c", "z"))
+    ]
+    reads = [[make.op(f"{n}F0", 1.0, read)] for n, read in enumerate("wxyz", 5)]
+    rows = [first, *sleep, [make.op("4F0", beside_s)], *reads, [], [], []]
+    plan = make.plan(rows, placement=Placement(cluster, 12, 12, 12), sizes=dict.fromkeys("wxyz", 1.0))
+    ahead, alone = replays(plan, monkeypatch)
+    assert same(ahead, alone)
+    assert [ahead.starts[receiver] for receiver in (5, 6, 7, 8)] == [(6.0,), (5.0,), (3.0,), (4.0,)]
+
+
 def test_without_collectives_devices_run_to_the_end(make):
     model = make.model(make.component("net", [1.0] * 4, output_bytes=1e6))
     scenario = make.scenario(model, make.cluster(make.link(bandwidth=1e10)), 4, 32)

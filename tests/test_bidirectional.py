@@ -305,6 +305,13 @@ def test_no_pair_deadlocks_undercuts_a_bound_or_holds_too_much(
     assert strategy.least_memory_bytes(scenario) <= peak_memory_bytes(trace).max()
 
 
+def test_numbers_of_micro_batches_have_bounds_of_their_own(several):
+    backbones, asked = ([1.0] * 4, [0.5] * 4), several([1.0] * 4, [0.5] * 4)
+    for count in (2, 4):
+        strategy = both_ways(4, count)
+        assert strategy.bound(asked) == strategy.bound(several(*backbones))
+
+
 def test_frozen_work_that_fills_bubbles_delays_no_bound(several):
     scenario = several([0.2] * 8, [0.1] * 5, encoder=True)
     strategy = both_ways(4, 4)

@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
 from strategies.bounds.critical_path import MAX_PASSES, ordered_bound
+from strategies.bounds.gradient_sums import _node_s, _Reduction
 from strategies.bounds.pipelines import _paced_s, staged_bound
 from strategies.orders.capacity import most_in_flight
 from strategies.orders.named import interleaved_order, one_forward_one_backward_order, zero_bubble_order
 from strategies.pipelining.layout import Layout
+from strategies.pipelining.pipeline import Update
 from strategies.pipelining.stages import Cut, Shape
 from strategies.plans.actions import FORWARD, parse_order
 from strategies.registry import make_strategy
@@ -104,17 +106,33 @@ def test_group_sizes_on_links_alike_differ_in_their_reductions_alone(make):
         assert strategy.bound(scenario) <= simulate(strategy.plan(scenario)).end_s
 
 
-def test_stages_of_equal_layers_wait_for_the_last_of_them(make):
-    """Two directions over one backbone: both hold its layers, and sum their gradients together."""
+def both_ways(make, num_gpus, cluster):
+    """Two directions over one backbone of two positions: both hold its layers, and sum their gradients together."""
     chain = make.model(unet(make, [1.0] * 2, parameters=10**6))
-    cluster = make.cluster(make.link(bandwidth=1e6), memory_bytes_per_s=1e9)
-    scenario = make.scenario(chain, cluster, 2, 2)
+    scenario = make.scenario(chain, cluster, num_gpus, num_gpus)
     cuts = (Cut(0, (0, 1, 2), (0, 1), (0, 1)), Cut(0, (0, 1, 2), (1, 0), (1, 2)))
-    layout = Layout(scenario, Shape(2, 2, 2), cuts)
     rows = parse_order("0F0 3F1 3B1 0B0\n2F1 1F0 1B0 2B1\n")
-    bound_s = ordered_bound(layout, lambda: rows, "both ways")
+    return ordered_bound(Layout(scenario, Shape(2, 2, 2), cuts), lambda: rows, "both ways")
+
+
+def test_stages_of_equal_layers_wait_for_the_last_of_them(make):
+    cluster = make.cluster(make.link(bandwidth=1e6), memory_bytes_per_s=1e9)
     # both hold layer 1 complete after 4 s; then come two sums of 4 MB over two members, and a step
-    assert bound_s == pytest.approx(4.0 + 2 * 4.0 + 30e-3)
+    assert both_ways(make, 2, cluster) == pytest.approx(4.0 + 2 * 4.0 + 30e-3)
+
+
+def test_stages_of_equal_layers_in_one_node_go_through_its_port_once(make):
+    cluster = make.cluster(make.link(), make.link("nic", 1e6), devices_per_node=2, memory_bytes_per_s=1e9)
+    # two sums of 4 MB over four members, of each three halves through the port
+    assert both_ways(make, 4, cluster) == pytest.approx(4.0 + 2 * 6.0 + 30e-3)
+
+
+def test_the_quickest_step_follows_whatever_a_port_carries_last():
+    first, last = (
+        Update(0.0, 0.0, port_s, port_s, step_s, 1.0) for port_s, step_s in ((1.0, 5.0), (3.0, 1.0))
+    )
+    assert _node_s([_Reduction(1.0, (0,), first), _Reduction(2.0, (1,), last)]) == 2.0 + 3.0 + 1.0 + 1.0
+    assert _node_s([_Reduction(1.5, (0,), first), _Reduction(2.0, (1,), last)]) == 1.5 + 4.0 + 1.0 + 1.0
 
 
 def test_what_is_held_is_counted_where_a_position_is_fullest():
@@ -171,6 +189,12 @@ def test_round_trips_between_any_two_positions_never_take_longer_than_1f1b_does(
     ends_s = one_after_the_other_s(*each, count)
     paced_s = _paced_s(*map(np.array, each), count)
     assert all(bound_s <= end_s * (1 + 1e-9) for bound_s, end_s in zip(paced_s, ends_s, strict=True))
+
+
+def test_a_micro_batch_more_than_are_ahead_waits_for_the_first_to_come_back():
+    forward_s, backward_s, hop_s = np.ones(2), np.ones(2), np.array([10.0, 0.0])
+    # there and back, twelve seconds each way with the passes; then the third has one position before it
+    assert _paced_s(forward_s, backward_s, hop_s, hop_s, 3)[0] == pytest.approx(2 * 12.0 + 2.0)
 
 
 def test_one_slow_hop_sets_the_pace_of_1f1b(make):

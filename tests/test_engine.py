@@ -204,6 +204,15 @@ def test_a_blocking_device_waits_for_what_it_sends(make):
     assert blocking.starts == ((0.0, 6.0), (0.0, 6.0))
 
 
+def test_a_blocking_device_receives_before_the_first_op_that_reads_what_comes(make):
+    rows = [
+        [make.op("0F0", 1.0, writes="a")],
+        [make.op("1F5", 2.0), make.op("1F0", 1.0, "a"), make.op("1B0", 1.0, "a")],
+    ]
+    trace = simulate(make.plan(rows, blocking=True))
+    assert trace.starts == ((0.0,), (0.0, 2.0, 3.0))
+
+
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("degree", "micro_batches"), SHAPES)
 def test_blocking_pipelines_come_to_an_end_and_are_never_faster(make, order, degree, micro_batches):
@@ -518,6 +527,17 @@ def test_a_collective_that_reads_the_result_of_another_starts_when_both_its_inpu
     ]  # fmt: skip
 
 
+def test_a_collective_waits_for_all_results_of_one_name_that_its_devices_hold(make):
+    # The pairs leave a result each, at 3 and at 6 s; what reads both runs on a stream of its own.
+    rows = [[make.op(f"{d}B0", after, writes=f"g{d}")] for d, after in enumerate((1.0, 2.0, 5.0, 4.0))]
+    reductions = [((0, 1), 1.0, None, "g0 g1", "q"), ((2, 3), 1.0, None, "g2 g3", "q")]
+    reductions.append(((0, 1, 2, 3), 1.0, None, "q", "r"))
+    plan = make.plan(rows, cluster=make.cluster(make.link("nvswitch", 1.0)), collectives=reductions)
+    *pairs, last = plan.collectives
+    trace = simulate(replace(plan, collectives=(*pairs, replace(last, stream=1))))
+    assert [start for start, _ in trace.collectives] == pytest.approx([2.0, 5.0, 6.0])
+
+
 @st.composite
 def chained_collectives(draw):
     """Rows of seconds, and collectives (devices, bytes, what it reads: an op's tensor or an earlier result)."""
@@ -739,11 +759,12 @@ def test_reading_what_nobody_writes_is_a_deadlock(make):
         simulate(make.plan([[make.op("0F0", 1.0)], [make.op("1F0", 1.0, "a")]]))
 
 
-def test_reading_what_the_same_device_writes_later_is_a_deadlock(make):
-    rows = [[make.op("0B0", 1.0, "a"), make.op("0F0", 1.0, writes="a")]]
-    with pytest.raises(
-        DeadlockError, match=r"device 0 waits in 0B0 for a 0\.0, which it writes only later, in 0F0"
-    ):
+@pytest.mark.parametrize("writer", ["0F0", "0B0"])
+def test_reading_what_the_same_device_writes_no_sooner_is_a_deadlock(make, writer):
+    own, later = ("a", "") if writer == "0B0" else ("", "a")
+    rows = [[make.op("0B0", 1.0, "a", own), make.op("0F0", 1.0, writes=later)]]
+    said = rf"device 0 waits in 0B0 for a 0\.0, which it writes only later, in {writer}"
+    with pytest.raises(DeadlockError, match=said):
         simulate(make.plan(rows))
 
 

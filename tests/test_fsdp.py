@@ -18,8 +18,10 @@ from profiles.software.stacks import load_stack
 from sim.outcomes.parts import replay
 from sim.outcomes.runs import least_memory_bytes, run_point
 from sim.replay.memory import peak_memory_bytes, resident_bytes
+from strategies.bounds.unit_sweeps import Clocks, UnitTimes
 from strategies.pipelining import units
 from strategies.pipelining.mesh import Mesh
+from strategies.pipelining.teams import PassSpan
 from strategies.plans import network
 from strategies.plans.actions import format_order, parse_order
 from strategies.plans.network import Network
@@ -190,6 +192,14 @@ def test_the_bound_counts_compute_that_exchanges_slow_down(reshard):
     assert 0.99 * end_s < point.bound(asked) <= end_s
     alone = replace(asked, cluster=replace(asked.cluster, overlap_slowdown=1.0))
     assert point.bound(alone) < 0.99 * end_s
+
+
+def test_in_whatever_order_the_first_gather_runs_alone_and_the_others_lengthen_compute_by_a_share():
+    span, none = PassSpan(0.0, 1.0, 0.0), (0.0, 0.0)
+    times = UnitTimes((True, True), (span, span), (span, span), (2.0, 4.0), none, none, none, none)
+    clocks = Clocks(times, reshard=False, beside=0.25)
+    clocks.forward()
+    assert clocks.taken == 2.0 + 0.25 * 4.0 + 2 * 1.0
 
 
 DEGREES = [

@@ -102,6 +102,17 @@ def test_groups_that_fill_the_cards_reach_the_efficiency_of_all_that_are_active(
     assert slower > 1.2
 
 
+def test_groups_across_switches_reach_the_efficiency_of_all_that_are_active(cards):
+    cluster = cards(4, host=1e12, switch=1e12, efficiency=RING)
+    assert seconds(cluster, 8, *PAIRS) == pytest.approx(0.84 / 0.6 * seconds(cluster, 8, PAIRS[0]))
+
+
+def test_each_call_of_a_collective_takes_its_time(make):
+    network = Network(Placement(make.cluster(make.link(bandwidth=1e9), call_s=0.5), 4, 4, 4))
+    once = Collective("all_gather", (0, 1), SIZE, None, (), ())
+    assert [network.collective(replace(once, calls=calls)).fixed_s for calls in (1, 3)] == [0.5, 1.5]
+
+
 def test_what_runs_on_half_of_the_cards_has_half_of_them_to_share_with(cards):
     cluster = cards(8, efficiency=RING)
     one, both = seconds(cluster, 4, (0, 1)), seconds(cluster, 4, (0, 1), (2, 3))

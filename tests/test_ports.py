@@ -60,6 +60,15 @@ def test_hops_that_share_a_port_add_up(scenario):
     assert busiest_port_s(layout, []) == 0.0
 
 
+def test_a_port_is_held_between_the_first_forward_and_the_last_backward_of_the_first_stage(make):
+    # The port of a position in the middle carries what goes on and what goes back.
+    backbone = make.component("backbone", [1e-3] * 4, output_bytes=4e6)
+    cluster = make.cluster(make.link(), make.link("nic", bandwidth=0.1 * GBS), devices_per_node=1)
+    scenario = make.scenario(make.model(backbone), cluster, 4, 8)
+    strategy = make_strategy("gpipe", {"pipeline_degree": 4, "micro_batches": 8})
+    assert strategy.bound(scenario) == pytest.approx(1e-3 + 8 * 2 * 4e6 / (0.1 * GBS) + 2e-3)
+
+
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [

@@ -36,19 +36,23 @@ def watch(make):
 def two_nodes(make):
     """Nodes of two devices, by default two, whose pairs across nodes share the card of each."""
 
-    def start(*, shared=True, slowdown=1.0, behind_s=0.0, num_nodes=2):
+    def start(*, shared=True, slowdown=1.0, behind_s=0.0, call_s=0.0, devices=ALL):
         cluster = make.cluster(
-            make.link(bandwidth=100.0), make.link("nic", 1.0), slowdown=slowdown, devices_per_node=2
+            make.link(bandwidth=100.0),
+            make.link("nic", 1.0),
+            slowdown=slowdown,
+            devices_per_node=2,
+            call_s=call_s,
         )
-        devices = tuple(range(2 * num_nodes))
         courses = Courses(Network(Placement(cluster, *[len(devices)] * 3)), shared=shared)
         return Stopwatch(courses, devices, behind_s=behind_s)
 
     return start
 
 
-def test_ops_follow_one_another(watch):
-    clock = watch()
+@pytest.mark.parametrize("slowdown", [1.0, 2.0])
+def test_ops_follow_one_another(watch, slowdown):
+    clock = watch(slowdown)
     clock.compute_together(ALL, WORK, 2.0)
     clock.compute_together(ALL, WORK, 1.0)
     assert (clock.ended_s, clock.free_s) == (3.0, 3.0)
@@ -119,7 +123,7 @@ def test_a_card_carries_one_exchange_of_its_groups_after_the_other(two_nodes):
 
 
 def test_groups_of_which_each_two_share_another_card_take_turns_all_the_same(two_nodes):
-    clock = two_nodes(num_nodes=3)
+    clock = two_nodes(devices=tuple(range(6)))
     clock.exchange(GroupCollectives("all_gather", ((0, 2), (1, 4), (3, 5)), (4.0,)), WORK)
     clock.exchange(GroupCollectives("all_gather", (tuple(range(6)),), (0.0,)), WORK)
     assert clock.free_s == 3 * 2.0
@@ -148,6 +152,33 @@ def test_what_is_done_again_and_again_takes_as_long_as_when_it_is_followed_to_th
     slow.compute_together(ALL, WORK, 1.0)
     assert (quick.free_s, quick.host_s) == pytest.approx((slow.free_s, slow.host_s), rel=1e-12)
     assert len(followed) <= 3 * 3
+
+
+def late_s(clock, *before):
+    """Seconds by which all are free after exchanges that nobody waits for, and one of everybody that takes none."""
+    for operation, groups, size_bytes in before:
+        clock.exchange(GroupCollectives(operation, groups, (size_bytes,), wait=False), WORK)
+    clock.exchange(GroupCollectives("all_gather", (tuple(sorted(clock.devices)),), (0.0,)), WORK)
+    return clock.free_s
+
+
+def test_an_exchange_holds_a_card_after_those_before_it_at_the_card(two_nodes):
+    both = ("all_gather", PAIRS, 4.0), ("all_gather", PAIRS, 6.0)
+    assert late_s(two_nodes(), *both) == 4.0 + 6.0
+
+
+def test_an_exchange_holds_a_card_once_it_is_on_the_wire_behind_those_before_it_on_the_stream(two_nodes):
+    inside = ("all_gather", ((0, 1), (2, 3)), 400.0)  # half of it in two seconds, on no card
+    calls_s = late_s(two_nodes(call_s=0.5))
+    assert (
+        late_s(two_nodes(call_s=0.5), inside, ("all_gather", PAIRS, 4.0)) == 0.5 + 2.0 + 0.5 + 4.0 + calls_s
+    )
+
+
+def test_whoever_is_late_at_one_card_stays_so_where_another_is_through_before(two_nodes):
+    first, second = ((0, 2), (1, 3), (4,), (5,)), ((2, 4), (3, 5), (0,), (1,))
+    clock = two_nodes(devices=tuple(range(6)))
+    assert late_s(clock, ("all_gather", first, 20.0), ("all_gather", second, 4.0)) == 20.0 + 2.0
 
 
 def test_a_device_that_begins_behind_counts_once_all_have_exchanged_with_it_and_nobody_knows_which(two_nodes):

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 import sim
 from sim.outcomes.runs import bound
 from sim.replay.engine import simulate
-from strategies.bounds.uneven_teams import Crossings, TeamClocks
+from strategies.bounds.uneven_teams import Crossings, TeamClocks, _Round
 from strategies.bounds.uneven_ways import UnevenWays
 from strategies.patching.builder import GroupCollectives, SamplingBuilder
 from strategies.patching.grid import Team
 from strategies.patching.layer_runs import run_layers
 from strategies.plans.actions import PatchAction
-from strategies.plans.network import Network
+from strategies.plans.network import CollectiveRoute, Network
 from strategies.plans.placement import Placement
 
 WORK = PatchAction(0, 0, 0)
@@ -96,6 +96,51 @@ def test_a_card_carries_one_exchange_of_its_groups_after_the_other(clocks):
     assert team.free_s == pytest.approx([4] * 6)
     team.exchange(gather(INSIDE), WORK)
     assert team.free_s == pytest.approx([2 * 3 * 2] * 6)
+
+
+def test_who_is_surely_late_begins_the_next_exchange_as_late(clocks):
+    team = clocks()
+    for groups in (ACROSS, INSIDE):
+        team.exchange(gather(groups), WORK)
+    assert team.free_s == pytest.approx([6] * 6)
+    team.exchange(gather(SOME_ACROSS), WORK)
+    assert team.free_s == pytest.approx([6, 6, 8, 8, 6, 6])
+
+
+def test_who_is_late_and_computes_for_longer_than_an_exchange_takes_does_not_catch_up_by_waiting_for_it(
+    clocks,
+):
+    team = clocks()
+    team.exchange(gather(ACROSS), WORK)
+    passed_on = team.exchange(gather(ACROSS, wait=False), WORK)
+    team.compute_together(SIX, WORK, 7.0)
+    team.expect_each(ACROSS, passed_on)
+    team.exchange(gather(INSIDE), WORK)
+    assert team.free_s == pytest.approx([6 + 7] * 6)
+
+
+def test_of_shared_ports_those_held_longest_are_looked_at_one_for_each_set_of_groups():
+    held = {
+        0: (1.0, 1.0, 0.0),
+        1: (3.0, 2.0, 0.0),
+        2: (2.0, 2.0, 0.0),
+        3: (0.0, 0.5, 0.5),
+        4: (4.0, 0.0, 4.0),
+    }
+    routes = [
+        CollectiveRoute(
+            tuple((port, own[group]) for port, own in held.items() if own[group]), (), 4.0, 0.0, 0.0
+        )
+        for group in range(3)
+    ]
+    assert _Round.of(routes).shared == [(8.0, (0, 2)), (5.0, (0, 1))]
+
+
+def test_an_exchange_of_two_teams_is_found_for_each_of_them(clocks):
+    crossings, what = clocks()._crossings, gather(((0, 1, 3, 5), (2, 4)))
+    members = [crossings.of(what, devices).members.tolist() for devices in ((0, 1, 2, 4), (3, 5, 2, 4))]
+    assert members == [[[0, 1], [2, 3]]] * 2
+    assert crossings.of(what, (1, 3, 4, 2)).members.tolist() == [[0, 1], [3, 2]]
 
 
 TEAMS = [
