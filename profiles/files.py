@@ -1,15 +1,14 @@
 """Strict readers for TOML and CSV: every refusal names file, line or key, value and rule."""
 
 import csv
-import json
 import math
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from profiles.errors import InputError, near, one_line, shown
+from profiles.parsing import parse_json, parse_toml
 
 T = TypeVar("T")
 
@@ -67,16 +66,13 @@ def read_json(path: Path, **rules: Any) -> Any:
     """The value that a JSON file holds; ``rules`` go to ``json.loads``, and may raise a ValueError.
 
     Raises:
-        InputError: the file cannot be read or is not JSON.
+        InputError: the file cannot be read, is not JSON, or gives a key twice.
     """
+    text = read_text(path)
     try:
-        return json.loads(read_text(path), **rules)
-    except RecursionError:
-        raise InputError(f"{path}: is not valid JSON: nested too deeply") from None
+        return parse_json(text, **rules)
     except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path}: is not valid JSON: {' '.join(str(error).split()).lower()}") from None
+        raise InputError(f"{path}: is not valid JSON: {error}") from None
 
 
 def naming_file(read: Callable[[Path], T]) -> Callable[[Path], T]:
@@ -156,15 +152,11 @@ class Table:
         Raises:
             InputError: the file cannot be read or is not TOML.
         """
+        text = read_text(path)
         try:
-            return cls(path, tomllib.loads(read_text(path)))
-        except RecursionError:
-            raise InputError(f"{path}: is not valid TOML: nested too deeply") from None
-        except ValueError as error:  # also of the int and datetime constructors
-            if isinstance(error, InputError):
-                raise
-            reason = " ".join(str(error).split()).lower()
-            raise InputError(f"{path}: is not valid TOML: {reason}") from None
+            return cls(path, parse_toml(text))
+        except ValueError as error:
+            raise InputError(f"{path}: is not valid TOML: {error}") from None
 
     def fail(self, key: str, value: object, rule: str) -> InputError:
         """The error that says which key breaks which rule."""

@@ -8,6 +8,7 @@ import pytest
 
 import sim
 from profiles.errors import InputError
+from profiles.files import MAX_BYTES
 from sim.asking.experiments import Experiment, as_toml, load_experiment
 from sim.asking.measured_runs import RESULT
 from sim.cli.main import main
@@ -223,6 +224,48 @@ def test_an_empty_standard_input_is_named_and_no_flag_is_asked_for(flag, monkeyp
         assert main(["launch", flag, "-"]) == 2
         said = "sim: error: -: standard input is empty, must hold flags by name, or the result of a run\n"
         assert capsys.readouterr().err == said
+
+
+def test_a_standard_input_that_is_closed_is_one_that_is_empty(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["run", "--experiment", "-"]) == 2
+    assert "standard input is empty" in capsys.readouterr().err
+
+
+def test_a_byte_order_mark_on_standard_input_is_none_of_the_text(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO('\ufeffmodel = "sd21"\nstrategy = "ddp"\n'))
+    assert main(["run", "--experiment", "-"]) == 0
+    assert "ddp" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (b'model = "\xff"', "-: byte 9 is not UTF-8, must be text"),
+        (b"#" * (MAX_BYTES + 1), f"-: standard input is longer than {MAX_BYTES} characters"),
+        (b'{"model": "sd21", "model": "pixart"}', "neither JSON nor TOML: model stands twice"),
+        (b"[" * 100_000, "neither JSON nor TOML: nested too deeply"),
+    ],
+)
+def test_what_standard_input_must_not_hold_is_refused_in_one_line(given, said, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given), encoding="utf-8"))
+    assert main(["run", "--experiment", "-", "--strategy", "ddp"]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_a_key_that_stands_twice_is_refused_in_every_file_of_json(tell, elsewhere):
+    (elsewhere / "twice.json").write_text('{"model": "sd21", "strategy": "ddp", "gpus": 8, "gpus": 16}')
+    for asked in (
+        "run --experiment twice.json",
+        "run --model sd21 --strategy ddp --measured-run twice.json --measured step_s=1",
+        "compare twice.json twice.json",
+    ):
+        code, _, err = tell(*asked.split())
+        assert code == 2
+        assert "twice.json" in err
+        assert "not valid JSON: gpus stands twice" in err
 
 
 @pytest.mark.parametrize("value", ["true", "false"])

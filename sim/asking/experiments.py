@@ -5,7 +5,6 @@ A file is TOML, or the result of ``sim run --json``, which asks for that result 
 
 import json
 import sys
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike, fspath
@@ -13,8 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from profiles.architectures.components import TASKS
-from profiles.errors import InputError, one_line, shown
+from profiles.errors import InputError, shown
 from profiles.files import MAX_BYTES, Table, read_json
+from profiles.parsing import parse_json, parse_toml
 from sim.asking.measured_runs import flags_of
 from sim.asking.scenarios import truths
 from strategies.parameters import flag_of
@@ -60,20 +60,35 @@ def _values(path: str) -> Mapping[str, Any]:
     """
     found: Any
     if path == STDIN:
-        text = sys.stdin.read(MAX_BYTES)
+        text = _standard_input(path)
+        as_json = text.lstrip().startswith(("{", "["))
         try:
-            found = (
-                json.loads(text) if (as_json := text.lstrip().startswith(("{", "["))) else tomllib.loads(text)
-            )
-        except (ValueError, RecursionError) as error:
-            reason = one_line(str(error).lower())
-            raise InputError(f"{path}: standard input is neither JSON nor TOML: {reason}") from None
+            found = parse_json(text) if as_json else parse_toml(text)
+        except ValueError as error:
+            raise InputError(f"{path}: standard input is neither JSON nor TOML: {error}") from None
     else:
         as_json = Path(path).suffix == ".json"
         found = read_json(Path(path)) if as_json else Table.read(Path(path)).values()
     if not isinstance(found, Mapping):
         raise InputError(f"{path}: is {shown(found)}, must be flags by name, or the result of a run")
     return flags_of(found, path) if as_json else found
+
+
+def _standard_input(path: str) -> str:
+    """The text that comes from there; none where it was closed.
+
+    Raises:
+        InputError: it is no text, or too long; it names the path that stands for it.
+    """
+    if sys.stdin is None:
+        return ""
+    try:
+        text = sys.stdin.read(MAX_BYTES + 1)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: byte {error.start} is not UTF-8, must be text") from None
+    if len(text) > MAX_BYTES:
+        raise InputError(f"{path}: standard input is longer than {MAX_BYTES} characters, the most allowed")
+    return text.removeprefix("\ufeff")
 
 
 def _is_a_value(value: object) -> bool:

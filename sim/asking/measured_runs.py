@@ -5,7 +5,6 @@ as TOML or JSON. Messages name flags of the command line.
 """
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike, fspath
@@ -15,6 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from profiles.costs.calibration import MeasuredRun, check_same
 from profiles.errors import DiffusimError, InputError, shown
 from profiles.files import read_text
+from profiles.parsing import parse_json, parse_toml
 from profiles.software.stacks import DEFAULT_STACK
 from sim.asking.calibrating import NAMES, Given, Number, measure
 from sim.asking.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, scenario_of
@@ -163,10 +163,9 @@ def _read(run: str | PathLike[str] | Mapping[str, Any]) -> Said:
     text = again if inline else read_text(Path(again))
     toml = not inline and Path(again).suffix == ".toml"
     try:
-        found = tomllib.loads(text) if toml else json.loads(text)
-    except (ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split()).lower()
-        raise InputError(f"{where}: is not valid {'TOML' if toml else 'JSON'}: {reason}") from None
+        found = parse_toml(text) if toml else parse_json(text)
+    except ValueError as error:
+        raise InputError(f"{where}: is not valid {'TOML' if toml else 'JSON'}: {error}") from None
     if not isinstance(found, dict):
         raise InputError(f"{where}: must be the flags of a run, or its result")
     return Said(where, again, flags_of(found, where))

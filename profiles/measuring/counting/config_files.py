@@ -60,19 +60,10 @@ class ConfigFile:
 def read_config(path: Path) -> ConfigFile:
     """Read a configuration; a folder stands for the ``config.json`` in it."""
     path = path / "config.json" if path.is_dir() else path
-    values = read_json(path, object_pairs_hook=_once, parse_constant=_finite)
+    values = read_json(path, parse_constant=_finite)
     if not isinstance(values, dict):
         raise InputError(f"{path}: is a {type(values).__name__}, must be one JSON object")
     return ConfigFile(path, FrozenMapping(values))
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in values:
-            raise ValueError(f"{key} stands twice")
-        values[key] = value
-    return values
 
 
 def _finite(constant: str) -> float:

@@ -16,6 +16,7 @@ from profiles.architectures.components import TASKS
 from profiles.errors import InfeasibleError, InputError, counted
 from profiles.files import check_regular, parse_number, read_text
 from profiles.machines.whatifs import WHAT_IFS
+from profiles.parsing import parse_json
 from sim.asking.scenarios import OPTIONS, fields_of
 from sim.explore.answers import Bounds
 from sim.explore.keeping.kept import bounds_from, mapping_in, mapping_of, measures_from, text_in
@@ -213,13 +214,11 @@ def _csv_rows(path: Path) -> Iterator[FileRow]:
 
 
 def _json_rows(path: Path) -> Iterator[FileRow]:
+    text = read_text(path)
     try:
-        found = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        reason = " ".join(str(error).split()).lower()
-        raise InputError(f"{path}: is no store, no .csv, and not valid JSON: {reason}") from None
+        found = parse_json(text)
+    except ValueError as error:
+        raise InputError(f"{path}: is no store, no .csv, and not valid JSON: {error}") from None
     return _flat_rows(str(path), found)
 
 

@@ -1,0 +1,45 @@
+"""Texts of JSON and TOML as values; a text that is refused is so for a reason in one line."""
+
+import json
+import tomllib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from profiles.errors import one_line
+
+
+def parse_json(text: str, **rules: Any) -> Any:
+    """The value that a JSON text holds; ``rules`` go to ``json.loads``, and may raise a ValueError.
+
+    Raises:
+        ValueError: it is not JSON, is nested too deeply, or gives a key twice; in one line.
+    """
+    return _parsed(partial(json.loads, object_pairs_hook=_once, **rules), text)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise ValueError(f"{key} stands twice")
+        values[key] = value
+    return values
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The table that a TOML text holds.
+
+    Raises:
+        ValueError: it is not TOML, or is nested too deeply; in one line.
+    """
+    return _parsed(tomllib.loads, text)
+
+
+def _parsed(parse: Callable[[str], Any], text: str) -> Any:
+    try:
+        return parse(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except ValueError as error:  # also of the int and datetime constructors
+        raise ValueError(one_line(str(error).lower())) from None
