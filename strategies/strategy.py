@@ -308,6 +308,19 @@ class Sampler(Protocol):
         ...
 
 
+@runtime_checkable
+class Approximating(Protocol):
+    """A sampler whose images may be others than those of one GPU."""
+
+    def approximation(self, scenario: Any) -> str:  # noqa: ANN401  as the others
+        """Why an image is not the one that a single GPU draws, in words; empty where it is.
+
+        Raises:
+            InfeasibleError: this point does not exist for the scenario.
+        """
+        ...
+
+
 AnyScenario = Scenario | SamplingScenario
 AnyStrategy = Strategy | Sampler
 
@@ -315,6 +328,11 @@ AnyStrategy = Strategy | Sampler
 def is_seamless(strategy: AnyStrategy | type[AnyStrategy]) -> bool:
     """Whether no seams show between the patches of an image; a strategy that trains draws none."""
     return strategy.task == "train" or cast(Sampler, strategy).seamless
+
+
+def approximation(strategy: AnyStrategy, scenario: AnyScenario) -> str:
+    """Why an image is not the one that a single GPU draws, in words; empty where it is, or where nobody says so."""
+    return strategy.approximation(scenario) if isinstance(strategy, Approximating) else ""
 
 
 def gpu_counts(strategy: AnyStrategy | type[AnyStrategy], num_gpus: int) -> list[int]:

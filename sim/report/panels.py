@@ -17,6 +17,7 @@ from profiles.units import GIB
 from sim.outcomes.results import Result
 from sim.report.numbers import band, drawn_words, duration, throughput
 from sim.report.reasons import Account
+from strategies.strategy import approximation
 
 CELLS: Final = 20
 """Characters of a bar."""
@@ -112,14 +113,20 @@ def runs_in_words(names: Sequence[str]) -> str:
     return f"{', '.join(names)}; `sim launch` in place of `sim run` starts it"
 
 
-def result_lines(result: Result, account: Account) -> list[Line]:
-    """Speed, memory, where the time goes and why, and what each phase of a run takes."""
+def approximation_in(result: Result) -> str:
+    """Why an image is not the one that a single GPU draws; empty where it is, or it is not known what was asked."""
+    return "" if result.source is None else approximation(result.source.strategy, result.source.scenario)
+
+
+def result_lines(result: Result, account: Account, differs: str = "") -> list[Line]:
+    """Speed, memory, where the time goes and why, and what each phase of a run takes; why an image differs."""
     lines = [
         ("speed", speed_words(result)),
         ("memory", _memory_words(result)),
         ("time", time_words(account)),
         *(("" if number else "why", words) for number, words in enumerate(account.reasons)),
     ]
+    lines += [(drawn_words(result.options)[0], f"approximate: {differs}")] if differs else []
     return [*lines, ("phases", words)] if (words := _phase_words(result)) else lines
 
 

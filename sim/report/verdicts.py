@@ -20,6 +20,7 @@ from sim.report.descriptions import Tried, fairness, how, tried
 from sim.report.numbers import drawn_words, duration
 from sim.report.panels import (
     Line,
+    approximation_in,
     panel_html,
     panel_markdown,
     panel_text,
@@ -63,6 +64,7 @@ class Verdict(Hinting):
         lead: lines above all others, of a verdict on several numbers of GPUs.
         best_word: what the best is called.
         note: what else is to be said; empty where there is nothing.
+        approximation: why the best draws another image than one GPU; empty where it draws the same.
         measured: the factor of a measured run on compute, in words; empty without one.
         paced: whether that run is of this task.
     """
@@ -89,6 +91,7 @@ class Verdict(Hinting):
     lead: tuple[Line, ...] = ()
     best_word: str = "best"
     note: str = ""
+    approximation: str = ""
     measured: str = ""
     paced: bool = False
 
@@ -105,7 +108,7 @@ class Verdict(Hinting):
             *self.lead,
             (self.best_word, named),
             *(("", f"the same: {words}") for words in self.same_as),
-            *result_lines(self.best, self.account),
+            *result_lines(self.best, self.account, self.approximation),
             *self._copies_line(),
         ]
         if self.fastest is not None:
@@ -230,6 +233,7 @@ class Verdict(Hinting):
             "reasons": list(account.reasons),
             "runner_up": self.runner_up and {**_short(self.runner_up), "tie": self.runner_up_ties},
             "ties": dict(self.ties),
+            **({"approximation": self.approximation} if self.approximation else {}),
             **({"same_as": list(self.same_as)} if self.same_as else {}),
             "changes": [change.to_json() for change in self.changes],
             "trust": self.trust and asdict(self.trust),
@@ -308,7 +312,7 @@ def verdict_of(sweep: Sweep, meanwhile: Callable[[], object] = lambda: None) -> 
     if best is None or best.result is None:
         meanwhile()
         return None
-    values = tried(sweep.points)
+    values, sourced = tried(sweep.points), sweep.sourced(best)
     by_memory = sweep.objective == "memory"
     twins = sweep.twins()
     same = [point for point in ranked if twins.get(id(point)) is best]
@@ -341,13 +345,14 @@ def verdict_of(sweep: Sweep, meanwhile: Callable[[], object] = lambda: None) -> 
         changes=tuple(told),
         trust=trust_in(best.result, sweep.scenario.cluster.device.name),
         fair=fairness(sweep.points) or _one_copy_words(sweep),
-        again=command_of(sweep.sourced(best)),
+        again=command_of(sourced),
         runs_in=runs_in,
         runnable=runnable,
         copies=sweep.copies(best),
         same_as=tuple(_said(point, values) for point in same),
         fastest=fastest,
         fastest_how="" if fastest is None else how(fastest, values),
+        approximation=approximation_in(sourced),
         measured=measured_words(sweep.scenario),
         paced=is_paced(sweep.scenario),
     )
