@@ -309,8 +309,16 @@ class Sampler(Protocol):
 
 
 @runtime_checkable
-class Approximating(Protocol):
-    """A sampler whose images may be others than those of one GPU."""
+class Drawing(Protocol):
+    """A sampler that says how its GPUs draw, and what."""
+
+    def image_groups(self, scenario: Any) -> int:  # noqa: ANN401  as the others
+        """Groups of GPUs that each draw images of their own.
+
+        Raises:
+            InfeasibleError: this point does not exist for the scenario.
+        """
+        ...
 
     def approximation(self, scenario: Any) -> str:  # noqa: ANN401  as the others
         """Why an image is not the one that a single GPU draws, in words; empty where it is.
@@ -328,11 +336,6 @@ AnyStrategy = Strategy | Sampler
 def is_seamless(strategy: AnyStrategy | type[AnyStrategy]) -> bool:
     """Whether no seams show between the patches of an image; a strategy that trains draws none."""
     return strategy.task == "train" or cast(Sampler, strategy).seamless
-
-
-def approximation(strategy: AnyStrategy, scenario: AnyScenario) -> str:
-    """Why an image is not the one that a single GPU draws, in words; empty where it is, or where nobody says so."""
-    return strategy.approximation(scenario) if isinstance(strategy, Approximating) else ""
 
 
 def gpu_counts(strategy: AnyStrategy | type[AnyStrategy], num_gpus: int) -> list[int]:

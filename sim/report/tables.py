@@ -26,7 +26,7 @@ from sim.report.facts import cluster_facts, device_facts, model_facts, sampled_o
 from sim.report.numbers import banded, drawn_words, milliseconds, throughput
 from sim.report.panels import (
     Line,
-    approximation_in,
+    drawn_in,
     panel_markdown,
     result_lines,
     runs_in_words,
@@ -205,7 +205,7 @@ def lines_of(result: Result, account: Account) -> list[Line]:
     return [
         ("strategy", result.strategy),
         *([("with", words)] if (words := _parameters(result.parameters)) else []),
-        *result_lines(result, account, approximation_in(result)),
+        *result_lines(result, account, drawn_in(result)),
         *_words(result).quantities,
         *_runs_in(result),
         ("layer times", _provenance(result)),

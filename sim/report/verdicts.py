@@ -19,8 +19,10 @@ from sim.report.changes import Change, changes_asked, fastest_of
 from sim.report.descriptions import Tried, fairness, how, tried
 from sim.report.numbers import drawn_words, duration
 from sim.report.panels import (
+    TOGETHER,
+    Drawn,
     Line,
-    approximation_in,
+    drawn_in,
     panel_html,
     panel_markdown,
     panel_text,
@@ -64,7 +66,7 @@ class Verdict(Hinting):
         lead: lines above all others, of a verdict on several numbers of GPUs.
         best_word: what the best is called.
         note: what else is to be said; empty where there is nothing.
-        approximation: why the best draws another image than one GPU; empty where it draws the same.
+        drawn: how the GPUs of the best draw.
         measured: the factor of a measured run on compute, in words; empty without one.
         paced: whether that run is of this task.
     """
@@ -91,7 +93,7 @@ class Verdict(Hinting):
     lead: tuple[Line, ...] = ()
     best_word: str = "best"
     note: str = ""
-    approximation: str = ""
+    drawn: Drawn = TOGETHER
     measured: str = ""
     paced: bool = False
 
@@ -108,7 +110,7 @@ class Verdict(Hinting):
             *self.lead,
             (self.best_word, named),
             *(("", f"the same: {words}") for words in self.same_as),
-            *result_lines(self.best, self.account, self.approximation),
+            *result_lines(self.best, self.account, self.drawn),
             *self._copies_line(),
         ]
         if self.fastest is not None:
@@ -221,7 +223,7 @@ class Verdict(Hinting):
 
     def to_json(self) -> dict[str, Any]:
         """The verdict under public keys; seconds, bytes and shares."""
-        account = self.account
+        account, drawn = self.account, self.drawn
         return {
             "title": self.title,
             "objective": self.objective,
@@ -233,7 +235,8 @@ class Verdict(Hinting):
             "reasons": list(account.reasons),
             "runner_up": self.runner_up and {**_short(self.runner_up), "tie": self.runner_up_ties},
             "ties": dict(self.ties),
-            **({"approximation": self.approximation} if self.approximation else {}),
+            **({} if drawn.groups == 1 else {"image_groups": drawn.groups}),
+            **({"approximation": drawn.approximation} if drawn.approximation else {}),
             **({"same_as": list(self.same_as)} if self.same_as else {}),
             "changes": [change.to_json() for change in self.changes],
             "trust": self.trust and asdict(self.trust),
@@ -352,7 +355,7 @@ def verdict_of(sweep: Sweep, meanwhile: Callable[[], object] = lambda: None) -> 
         same_as=tuple(_said(point, values) for point in same),
         fastest=fastest,
         fastest_how="" if fastest is None else how(fastest, values),
-        approximation=approximation_in(sourced),
+        drawn=drawn_in(sourced),
         measured=measured_words(sweep.scenario),
         paced=is_paced(sweep.scenario),
     )
