@@ -218,7 +218,7 @@ def test_stages_that_wait_for_one_another_are_counted():
 def test_beyond_the_knee_the_reason_is_told():
     sweeps = sim.sweep("pixart", "a100-nvlink-8", [1, 2, 4], strategy="ulysses", **PIXART, workers=1)
     beyond = next(step.gpus for step in sweeps.steps if step.gpus > sweeps.knee.gpus)
-    said = [words for word, words in sweeps.verdict.lines if words.startswith(f"on {beyond} GPUs: ")]
+    said = [words for _, words in sweeps.verdict.lines if words.startswith(f"ulysses on all {beyond} GPUs ")]
     assert len(said) == 1
     assert "wait for their host" in said[0]
 

@@ -294,7 +294,7 @@ def account_of_best(sweep: Sweep, best: Point, runner_up: Point | None = None) -
     reasons = (
         *account.reasons,
         *(() if runner_up is None else _runner_up_reason(sweep, account, best, runner_up)),
-        *_fewer_reason(sweep, best),
+        *fewer_reason(sweep, best),
     )
     return replace(account, reasons=reasons)
 
@@ -334,7 +334,7 @@ def _time_words(seconds: float, unit: str) -> str:
     return f"{seconds * 1e3:,.1f} ms" if unit == "ms" else f"{seconds:,.3f} {unit}"
 
 
-def _fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
+def fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
     """What more GPUs would bring, where the answer does not use all of them."""
     most = sweep.scenario.workload.num_gpus
     if best.result is None or best.result.num_gpus == most:
