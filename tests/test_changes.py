@@ -5,7 +5,7 @@ import pytest
 import sim
 from sim.report import changes
 from sim.report.changes import SWEPT, Change, changes_asked
-from sim.report.descriptions import moved
+from sim.report.descriptions import differing
 
 L40 = ("flux-dev", "l40-pcie-8", 4, {"resolution": 1024, "steps": 4})
 PIXART = ("pixart", "l40-pcie-8", 4, {"guidance": "none", "steps": 4})
@@ -117,9 +117,9 @@ def test_every_parameter_that_changes_is_said_also_one_that_becomes_one():
     after = sim.run(
         "pixart", "hybrid", "a100-nvlink-8", 8, steps=4, pipeline_degree=8, layers=(4,) * 4 + (3,) * 4
     )
-    assert moved(before, after) == "ring 1, P 8, tensor 1, layers 4x4,3x4"
-    assert moved(after, before) == "ring 4, P 1, tensor 2, layers default"
-    assert moved(before, before) == ""
+    assert differing(before, after) == "ring 1, P 8, tensor 1, layers 4x4,3x4"
+    assert differing(after, before) == "ring 4, P 1, tensor 2, layers default"
+    assert differing(before, before) == ""
 
 
 def test_more_videos_at_once_that_slow_the_answer_say_that_it_would_not_fit():

@@ -15,7 +15,7 @@ from typing import Any, Final
 from profiles.architectures.components import TASKS
 from profiles.errors import InputError, one_line, shown
 from profiles.files import MAX_BYTES, Table, read_json
-from sim.asking.measured_runs import flags_of
+from sim.asking.measured_runs import flags_said
 from sim.asking.scenarios import truths
 from strategies.parameters import flag_of
 from strategies.registry import strategies_of
@@ -73,7 +73,7 @@ def _values(path: str) -> Mapping[str, Any]:
         found = read_json(Path(path)) if as_json else Table.read(Path(path)).values()
     if not isinstance(found, Mapping):
         raise InputError(f"{path}: is {shown(found)}, must be flags by name, or the result of a run")
-    return flags_of(found, path) if as_json else found
+    return flags_said(found, path) if as_json else found
 
 
 def _is_a_value(value: object) -> bool:

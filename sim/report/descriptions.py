@@ -35,7 +35,7 @@ def how(result: Result, values: Tried, leave: Collection[str] = ()) -> str:
     return varied(result.strategy, given, values, leave)
 
 
-def moved(before: Result, after: Result) -> str:
+def differing(before: Result, after: Result) -> str:
     """The parameters in words that a result has otherwise than another of its strategy, degrees of 1 among them."""
     return ", ".join(
         _named(key, value)
