@@ -24,7 +24,7 @@ from profiles.software.stacks import Stack
 from sim.asking.arguments import (
     ARGUMENTS,
     SHARED,
-    held,
+    asked_parameters,
     request_of,
     scenario_asked,
     speaks_of_parameters,
@@ -33,7 +33,7 @@ from sim.asking.arguments import (
 from sim.asking.calibrating import Given, Number, measure, question
 from sim.asking.limits import check_passes, check_swept
 from sim.asking.measured_runs import RunSource, calibrated
-from sim.asking.scenarios import find_task, plain
+from sim.asking.scenarios import find_task, plain_value
 from sim.asking.suggestions import check_exists
 from sim.explore.legality import always_recomputed, check_heeded, check_runs, within
 from sim.explore.points import find_points
@@ -105,7 +105,7 @@ def run(
         scenario = _scaled(point, scenario, Number.of(measured))
     else:
         scenario = calibrated(scenario, measured, measured_run)
-    check_exists(point, scenario, held(request, point))  # before its order is written out
+    check_exists(point, scenario, asked_parameters(request, point))  # before its order is written out
     check_heeded(point, scenario)
     if runtime is not None:
         check_runs(runtime, point, scenario)
@@ -242,13 +242,13 @@ def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContex
     """
     if path is None:
         return nullcontext()
-    from sim.explore.keeping.sources import source_of
+    from sim.explore.keeping.sources import code_of
     from sim.explore.keeping.store import Store
 
     if not isinstance(path, str | PathLike):
         raise InputError(f"--store is {shown(path)}, must be a file")
     for cls in {type(point.strategy) for point in sweep.points if point.strategy is not None}:
-        source_of(cls)
+        code_of(cls)
     return Store(Path(path), sweep.scenario)
 
 
@@ -286,7 +286,11 @@ def start_sweep(
     check_swept(scenario)
     chosen = objectives(scenario)[0] if objective is None else objective
     relief = RELIEF if auto and scenario.task == "train" else ()
-    wanted: dict[str, Any] = {"top": plain(top), "exhaustive": plain(exhaustive), "relief": relief}
+    wanted: dict[str, Any] = {
+        "top": plain_value(top),
+        "exhaustive": plain_value(exhaustive),
+        "relief": relief,
+    }
     found = Sweep(scenario, chosen, held=request.parameters, runtime=runtime, **wanted)
     found.points = find_points(scenario, request.names, request.parameters)
     if runtime is not None:
@@ -302,7 +306,7 @@ def _swept(strategy: Contenders | None) -> Sequence[str | type[AnyStrategy]] | N
     """
     if isinstance(strategy, str):
         return strategy.split(",")
-    strategy = plain(strategy)
+    strategy = plain_value(strategy)
     several = tuple(strategy) if isinstance(strategy, Iterable) else None if strategy is None else (strategy,)
     for one in several or ():
         if not isinstance(one, type) and hasattr(one, "candidates"):
@@ -353,7 +357,7 @@ def schedule(
         check_passes(point)
         return written(point, order_of(point), format)
     scenario = scenario_asked(model, request)
-    check_exists(point, scenario, held(request, point))
+    check_exists(point, scenario, asked_parameters(request, point))
     check_passes(point, scenario)
     parts = replay_parts(point, scenario)
     first = {part.variant.job: part.trace for part in reversed(parts)}

@@ -293,6 +293,27 @@ class Sampler(Protocol):
         ...
 
 
+@runtime_checkable
+class Drawing(Protocol):
+    """A sampler that says how its GPUs draw, and what."""
+
+    def image_groups(self, scenario: Any) -> int:  # noqa: ANN401  as the others
+        """Groups of GPUs that each draw images of their own.
+
+        Raises:
+            InfeasibleError: this point does not exist for the scenario.
+        """
+        ...
+
+    def approximation(self, scenario: Any) -> str:  # noqa: ANN401  as the others
+        """Why an image is not the one that a single GPU draws, in words; empty where it is.
+
+        Raises:
+            InfeasibleError: this point does not exist for the scenario.
+        """
+        ...
+
+
 AnyScenario = Scenario | SamplingScenario
 AnyStrategy = Strategy | Sampler
 

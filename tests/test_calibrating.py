@@ -10,7 +10,7 @@ import sim
 from profiles.architectures.models import load_model
 from profiles.costs.calibration import Calibration, MeasuredRun
 from profiles.costs.layers import ModelCosts
-from profiles.errors import InputError
+from profiles.errors import DiffusimWarning, InputError
 from profiles.machines.clusters import load_cluster
 from profiles.software.recipes import RECIPES
 from sim.asking.calibrating import Number, _factor, measure, question
@@ -25,6 +25,7 @@ from strategies.scenario import Scenario
 DDP = {"cluster": "p4de", "gpus": 8, "batch_size": 128}
 RING = {"cluster": "a100-nvlink-8", "gpus": 4, "steps": 4}
 NUMBERS = {"measured", "measured_run"}
+pytestmark = pytest.mark.filterwarnings("ignore:.* was measured, but:profiles.errors.DiffusimWarning")
 
 
 @pytest.fixture(scope="module")
@@ -315,3 +316,20 @@ def test_trust_says_that_a_measured_run_of_the_same_task_sets_the_pace():
     drawn = sim.sweep("sd21", strategy="single", measured_run=by, **asked)
     assert "measured" in dict(drawn.verdict.lines) and said not in str(drawn.verdict.lines)
     assert said not in str(sim.sweep("sd21", strategy="ddp", **asked).verdict.lines)
+
+
+@pytest.mark.parametrize(
+    ("times", "warns"), [(1.49, False), (1.51, True), (1 / 1.49, False), (1 / 1.51, True)]
+)
+def test_a_number_far_from_the_prediction_is_warned_of_in_one_line_with_both(trained, capsys, times, warns):
+    asked = ["run", "--model", "sd21", "--strategy", "ddp", "--gpus", "8", "--batch-size", "128", "--json"]
+    step_s = round(times * trained.iteration_s, 4)
+    assert main([*asked, "--measured", f"step_s={step_s}"]) == 0
+    words = (
+        f"step_s={step_s} was measured, but {trained.iteration_s:.4g} is predicted: they differ 1.5 times;"
+    )
+    told = [line for line in capsys.readouterr().err.splitlines() if "was measured" in line]
+    assert told == [f"sim: warning: {words} are the flags those of the run that was measured?"] * warns
+    if warns:
+        with pytest.warns(DiffusimWarning, match="is predicted: they differ 1.5 times"):
+            sim.run("sd21", "ddp", **DDP, measured={"samples_per_s": trained.samples_per_s / times})

@@ -5,6 +5,7 @@ import pytest
 import sim
 from sim.report import changes
 from sim.report.changes import SWEPT, Change, changes_asked
+from sim.report.descriptions import differing
 
 L40 = ("flux-dev", "l40-pcie-8", 4, {"resolution": 1024, "steps": 4})
 PIXART = ("pixart", "l40-pcie-8", 4, {"guidance": "none", "steps": 4})
@@ -109,6 +110,16 @@ def test_the_parameters_are_said_with_which_a_strategy_stays():
     assert f"4 images at once: {change.speed:.2f} x the speed, hybrid stays with {change.how}" in text
     moved = Change("c", "", "ulysses", 1.5, stays=True, tie=False, num_gpus=2, how="ring 2")
     assert moved.words("ulysses") == "1.50 x the speed, ulysses stays on 2 GPUs with ring 2"
+
+
+def test_every_parameter_that_changes_is_said_also_one_that_becomes_one():
+    before = sim.run("pixart", "hybrid", "a100-nvlink-8", 8, steps=4, ring_degree=4, tensor_degree=2)
+    after = sim.run(
+        "pixart", "hybrid", "a100-nvlink-8", 8, steps=4, pipeline_degree=8, layers=(4,) * 4 + (3,) * 4
+    )
+    assert differing(before, after) == "ring 1, P 8, tensor 1, layers 4x4,3x4"
+    assert differing(after, before) == "ring 4, P 1, tensor 2, layers default"
+    assert differing(before, before) == ""
 
 
 def test_more_videos_at_once_that_slow_the_answer_say_that_it_would_not_fit():

@@ -251,7 +251,8 @@ def test_a_backbone_with_its_encoders_is_a_model_that_trains(write, tmp_path, ca
     assert "vae_encoder" in capsys.readouterr().out
     model = read_model(folder)
     names = [component.name for component in model.components]
-    assert (model.name, names) == ("my-unet", ["vae_encoder", "text_encoder", "unet", "vae_decoder"])
+    assert (model.name, model.title) == ("my-unet", "my-unet")
+    assert names == ["vae_encoder", "text_encoder", "unet", "vae_decoder"]
     assert [component.trainable for component in model.components] == [False, False, True, False]
     ask = ["run", "--model", str(folder), "--gpus", "2", "--strategy", "1f1b", "--batch-size", "8", "--json"]
     assert sim_main(ask) == 0

@@ -1,6 +1,7 @@
 """Several numbers of GPUs: each is a sweep of its own, and the knee is where more of them stop paying."""
 
 import json
+import re
 
 import pytest
 from rich.console import Console
@@ -86,11 +87,35 @@ def test_the_verdict_names_the_fastest_beside_the_knee(scaling, monkeypatch):
     verdict = scaling.verdict
     assert verdict.best == scaling.knee.result == scaling.sweeps[0].best
     assert scaling.best == scaling.fastest.result == scaling.sweeps[-1].best
-    (first, fastest), (second, knee), (third, _), *_ = verdict.lines
+    (first, fastest), (second, knee), (_, beyond), (third, _), *_ = verdict.lines
     assert (first, second, third) == ("fastest", "knee", "at the knee")
+    assert beyond.startswith("on 4 GPUs each sample takes ")
     assert fastest.startswith(f"8 GPUs, {scaling.fastest.result.samples_per_s:,.4g} samples/s, at ")
     assert knee.startswith("2 GPUs, at 100% ")
     assert verdict.title.startswith("Stable Diffusion 2.1, training on 2 to 8 GPUs of p4de")
+
+
+def test_beyond_the_knee_parts_of_the_gpu_time_say_why():
+    scaling = sim.sweep("sd21", gpus=[4, 8], batch_size=8, strategy="ddp", workers=1)
+    lines = [words for _, words in scaling.verdict.lines]
+    at = next(number for number, words in enumerate(lines) if words.startswith("4 GPUs, at 100% "))
+    four, eight = (step.result for step in scaling.steps)
+    assert f"those added up to 8 bring {scaling.steps[1].gain:.0%} of their share, where 50%" in lines[at]
+    more = eight.gpu_s_per_sample / four.gpu_s_per_sample - 1
+    told = lines[at + 1]
+    assert told.startswith(f"on 8 GPUs each sample takes {more:.0%} more GPU time (ddp): ")
+    parts = [int(part) / 100 for part in re.findall(r"([+-]\d+)%", told)]
+    assert sum(parts) == pytest.approx(more, abs=0.03)
+    assert parts == sorted(parts, reverse=True)
+
+
+def test_beyond_the_knee_gpus_that_are_left_out_are_told():
+    scaling = sim.sweep("sd21", "l20-pcie-8", [2, 3], steps=4, strategy="distrifusion", workers=1)
+    lines = scaling.verdict.lines
+    at = next(number for number, (word, _) in enumerate(lines) if word == "knee")
+    assert lines[at][1].endswith("; those added up to 3 bring 0% of their share, where 50% would pay")
+    assert lines[at + 1] == ("", "on 3 GPUs the best uses 2 of them (distrifusion)")
+    assert lines[at + 2][0] == "at the knee"
 
 
 def test_titles_say_which_number_is_recommended_and_which_is_the_fastest(scaling, monkeypatch):

@@ -275,3 +275,32 @@ def test_a_choice_of_true_and_false_is_no_flag_without_a_value(tell, elsewhere, 
     code, out, _ = tell("run", "--experiment", "q.toml", "--json")
     assert code == 0
     assert json.loads(out)["parameters"]["reshard"] == value
+
+
+@pytest.mark.parametrize(
+    ("command", "key", "said"),
+    [
+        ("run", "trace", "trace is false, but --trace takes a value: must be one, or be left out"),
+        (
+            "run",
+            "batch_size",
+            "batch-size is false, but --batch-size takes a value: must be one, or be left out",
+        ),
+        ("sweep", "out", "out is false, but --out takes a value: must be one, or be left out"),
+        ("run", "micro-batches", "--micro-batches is 'false', must be an integer"),
+        ("run", "nonsense", "unknown flag --nonsense; "),
+    ],
+)
+def test_false_is_refused_of_a_flag_that_takes_a_value_and_of_none(tell, elsewhere, command, key, said):
+    (elsewhere / "q.toml").write_text(f'model = "sd21"\nstrategy = "ddp"\ngpus = 8\n{key} = false\n')
+    code, out, err = tell(command, "--experiment", "q.toml")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"sim: error: q.toml: {said}")
+    assert err.count("\n") == 1
+
+
+def test_false_leaves_out_a_flag_without_a_value_and_what_the_command_line_gives(tell, elsewhere):
+    asked = 'model = "sd21"\nstrategy = "ddp"\ngpus = 8\nbatch_size = false\nquiet = false\n'
+    (elsewhere / "q.toml").write_text(asked)
+    code, out, _ = tell("run", "--experiment", "q.toml", "--batch-size", "64", "--json")
+    assert (code, json.loads(out)["batch_size"]) == (0, 64)

@@ -34,7 +34,7 @@ from profiles.measuring.counting.networks import attend
 from profiles.software.stacks import load_stack
 from sim.outcomes.parts import replay
 from sim.replay.memory import memory_events_by_role
-from strategies.pipelining.data_parallel import whole
+from strategies.pipelining.data_parallel import whole_backbones
 from strategies.pipelining.footprint import resident_buffers, saved_bytes
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
@@ -205,7 +205,9 @@ def model(blocks, tmp_path_factory):
 def layout_of(model, checkpointing, **given):
     stack = replace(load_stack(), norms="half")  # no autocast: norms see what they are given
     workload = TrainingWorkload(1, SAMPLES, checkpointing=checkpointing, memory_recipe="fp32", **given)
-    return whole(make_strategy("ddp", {}), Scenario(model, load_cluster("p4de"), workload, stack=stack))
+    return whole_backbones(
+        make_strategy("ddp", {}), Scenario(model, load_cluster("p4de"), workload, stack=stack)
+    )
 
 
 def test_blocks_are_those_that_are_counted(blocks, model):

@@ -18,7 +18,7 @@ import sim
 from profiles.architectures.models import load_model
 from profiles.errors import DeadlockError, DiffusimWarning, InputError
 from profiles.machines.clusters import load_cluster
-from sim.explore.keeping.sources import source_of
+from sim.explore.keeping.sources import code_of
 from sim.explore.working import workers
 from sim.explore.working.workers import SERIAL_POINTS
 from sim.outcomes.runs import run_point
@@ -206,10 +206,10 @@ def test_a_store_tells_answers_of_bases_and_helpers_from_those_of_other_code(
         return sim.sweep("sd21", strategy=[imported_anew()], workers=1, **kept, **SMALL).rows()
 
     kept = {"store": tmp_path / "kept.sqlite"}
-    first, code = swept(**kept), source_of(imported_anew())
-    assert source_of(imported_anew()) == code, "whatever of it is loaded"
+    first, code = swept(**kept), code_of(imported_anew())
+    assert code_of(imported_anew()) == code, "whatever of it is loaded"
     (tmp_path / file).write_text((tmp_path / file).read_text().replace(*CHANGES[file]))
-    assert source_of(imported_anew()) != code
+    assert code_of(imported_anew()) != code
     assert swept(**kept) == swept()
     assert (swept() != first) == (file != "rooms/base.py")
 

@@ -215,10 +215,21 @@ def test_stages_that_wait_for_one_another_are_counted():
     assert not any("stages" in reason for reason in alone.reasons)
 
 
+def test_casts_of_weights_are_told_apart_from_other_compute():
+    """Autocast casts in every pass; what keeps its weights in half precision casts nothing."""
+    sweep = sim.sweep("sd21", gpus=1, batch_size=32, strategy="zero2,ddp", workers=1)
+    best, other = sweep.verdict.best, sweep.verdict.runner_up
+    assert (best.strategy, other.strategy) == ("zero2", "ddp")
+    more = f"{(other.iteration_s - best.iteration_s) * 1e3:,.1f} ms"
+    assert sweep.verdict.account.reasons[-1] == f"ddp takes {more} more: casts of weights +{more}"
+    bare = sim.sweep("sd21", gpus=2, batch_size=64, strategy="ddp,zero2", stack="compiled", workers=1)
+    assert "casts" not in " ".join(bare.verdict.account.reasons)
+
+
 def test_beyond_the_knee_the_reason_is_told():
     sweeps = sim.sweep("pixart", "a100-nvlink-8", [1, 2, 4], strategy="ulysses", **PIXART, workers=1)
     beyond = next(step.gpus for step in sweeps.steps if step.gpus > sweeps.knee.gpus)
-    said = [words for word, words in sweeps.verdict.lines if words.startswith(f"on {beyond} GPUs: ")]
+    said = [words for _, words in sweeps.verdict.lines if words.startswith(f"ulysses on all {beyond} GPUs ")]
     assert len(said) == 1
     assert "wait for their host" in said[0]
 

@@ -7,6 +7,7 @@ from itertools import islice
 
 import pytest
 
+import sim
 from profiles.architectures.models import Model, load_model
 from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import Cluster, Link, load_cluster
@@ -307,6 +308,23 @@ def test_a_scenario_under_another_workload_refuses_what_one_made_anew_does():
         ):
             with pytest.raises(InputError, match=problem):
                 ask()
+
+
+def test_a_scenario_of_other_frames_or_of_adapters_refuses_others_again_by_their_rule():
+    video = sim.run("wan2.1-1.3b", "single", "h100-nvlink-8", 1, steps=1, frames=1).source.scenario
+    tuned = sim.run("sd21", "ddp", gpus=8, batch_size=64, trainable="lora:64").source.scenario
+    for scenario, other, rule in (
+        (video, {"frames": 33}, r"frames is 33, but this wan2.1-1.3b was made of 1 frame from one of 81,"),
+        (video.under(video.workload), {"frames": 81}, r"must be made from that one$"),
+        (
+            tuned,
+            {"trainable": "lora:16"},
+            r"asks for rank 16, but this sd21 has adapters of rank 64 already,",
+        ),
+        (tuned, {"trainable": "all"}, r"asks for all weights, .*must be made from one without$"),
+    ):
+        with pytest.raises(InputError, match=rule):
+            scenario.under(replace(scenario.workload, **other))
 
 
 @pytest.mark.parametrize(

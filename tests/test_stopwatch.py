@@ -3,6 +3,7 @@
 from math import prod
 
 import pytest
+from exchanging import EXCHANGES, WORK, cluster_of, tell
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -11,11 +12,9 @@ from sim.replay.engine import simulate
 from strategies.bounds.stopwatch import Courses, Stopwatch
 from strategies.patching.builder import GroupCollectives, SamplingBuilder
 from strategies.patching.grid import Team
-from strategies.plans.actions import PatchAction
 from strategies.plans.network import Network
 from strategies.plans.placement import Placement
 
-WORK = PatchAction(0, 0, 0)
 ALL = (0, 1, 2, 3)
 GATHER = GroupCollectives("all_gather", (ALL,), (4.0,))
 PAIRS = ((0, 2), (1, 3))
@@ -227,23 +226,6 @@ TEAMS = [
 """Ring, Ulysses and tensor parallelism."""
 
 
-def clusters(make, name, slowdown):
-    link, per_node = dict(CLUSTERS[name]), 16
-    per_node = link.pop("devices_per_node", per_node)
-    inside = make.link(**{"kind": "nvswitch", "bandwidth": 8.0, **link})
-    return make.cluster(
-        inside, make.link("nic", 1.5), slowdown=slowdown, devices_per_node=per_node, call_s=0.25
-    )
-
-
-exchanges = st.tuples(
-    st.sampled_from(["ring", "ulysses", "tensor"]),
-    st.sampled_from(["all_gather", "all_to_all", "all_reduce", "send_recv"]),
-    st.lists(st.sampled_from([0.1, 1.0, 2.5, 8.0, 20.0]), min_size=1, max_size=2),
-    st.booleans(),
-    st.sampled_from([0.0, 0.5, 3.0, 9.0, 12.0]),
-)
-
 SPREAD_FROM_SOMEBODY = [
     ("ulysses", "all_to_all", [1.0], True, 0.5),
     ("ring", "all_to_all", [1.0], False, 3.0),
@@ -257,7 +239,7 @@ SPREAD_FROM_SOMEBODY = [
     st.sampled_from(TEAMS),
     st.sampled_from([1.0, 1.3, 1.6, 2.0]),
     st.booleans(),
-    st.lists(exchanges, min_size=1, max_size=7),
+    EXCHANGES,
     st.tuples(st.sampled_from([0.0, 0.3, 4.0, 30.0]), st.integers(0, 15)),
 )
 @example("switches", (2, 2, 2), 1.0, True, SPREAD_FROM_SOMEBODY, (0.0, 0))
@@ -267,23 +249,16 @@ def test_no_replay_of_what_both_are_told_lets_a_device_go_on_sooner(
     make, name, degrees, slowdown, shared, told, late
 ):
     team = Team(tuple(range(prod(degrees))), *degrees)
-    placement = Placement(clusters(make, name, slowdown), *[len(team.devices)] * 3)
+    link = dict(CLUSTERS[name])
+    per_node = link.pop("devices_per_node", 16)
+    placement = Placement(cluster_of(make, link, slowdown, per_node), *[len(team.devices)] * 3)
     behind_s = late[0] if shared else 0.0
     watch = Stopwatch(Courses(Network(placement), shared=shared), team.devices, behind_s=behind_s)
     builder = SamplingBuilder(placement)
     builder.compute(late[1] % len(team.devices), WORK, behind_s)
     for recorder in (builder, watch):
         recorder.compute_together(team.devices, WORK, 0.5)
-        for family, operation, sizes, wait, work_s in told:
-            groups = tuple(getattr(team, f"{family}_groups")())
-            if len(groups[0]) > 1:
-                results = recorder.exchange(
-                    GroupCollectives(operation, groups, tuple(sizes), wait=wait), WORK
-                )
-                recorder.compute_together(team.devices, WORK, work_s)
-                if not wait:
-                    recorder.expect_each(groups, results)
-        recorder.compute_together(team.devices, WORK, 0.0)
+        tell(recorder, team, told)
     resident = [()] * len(team.devices)
     ends_s = [ends[-1] for ends in simulate(builder.build((), resident)).ends]
     assume(watch.even)

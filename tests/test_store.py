@@ -221,7 +221,7 @@ def test_every_result_says_of_which_inputs_it_is(tmp_path):
 
 
 def test_a_measured_run_is_among_the_inputs():
-    measured = sim.calibrate("sd21", "ddp", gpus=2, batch_size=4, measured={"step_s": 0.5})
+    measured = sim.calibrate("sd21", "ddp", gpus=2, batch_size=4, measured={"step_s": 0.25})
     result = sim.run("sd21", "ddp", gpus=2, batch_size=4, measured_run=measured)
     assert "measured_run" in inputs_of(result.source.scenario)
 

@@ -4,6 +4,7 @@ from math import prod
 
 import numpy as np
 import pytest
+from exchanging import EXCHANGES, WORK, cluster_of, tell
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -15,11 +16,9 @@ from strategies.bounds.uneven_ways import UnevenWays
 from strategies.patching.builder import GroupCollectives, SamplingBuilder
 from strategies.patching.grid import Team
 from strategies.patching.layer_runs import run_layers
-from strategies.plans.actions import PatchAction
 from strategies.plans.network import CollectiveRoute, Network
 from strategies.plans.placement import Placement
 
-WORK = PatchAction(0, 0, 0)
 SIX = tuple(range(6))
 INSIDE = ((0, 1, 2), (3, 4, 5))
 ACROSS = ((0, 3), (1, 4), (2, 5))
@@ -155,20 +154,13 @@ CLUSTERS = {
     "switches": {"kind": "pcie", "switch_size": 4, "devices_per_node": 12, **SWITCHES},
     "nodes of switches": {"kind": "pcie", "switch_size": 2, "devices_per_node": 4, **SWITCHES},
 }
-exchanges = st.tuples(
-    st.sampled_from(["ring", "ulysses", "tensor"]),
-    st.sampled_from(["all_gather", "all_to_all", "all_reduce", "send_recv"]),
-    st.lists(st.sampled_from([0.1, 1.0, 2.5, 8.0, 20.0]), min_size=1, max_size=2),
-    st.booleans(),
-    st.sampled_from([0.0, 0.5, 3.0, 9.0, 12.0]),
-)
 
 
 @given(
     st.sampled_from([*CLUSTERS]),
     st.sampled_from(TEAMS),
     st.sampled_from([1.0, 1.6]),
-    st.lists(exchanges, min_size=1, max_size=7),
+    EXCHANGES,
     st.lists(st.sampled_from([0.0, 0.3, 4.0, 30.0]), min_size=12, max_size=12),
 )
 @example(
@@ -184,25 +176,14 @@ def test_no_replay_of_what_both_are_told_lets_a_device_go_on_sooner(
 ):
     team, link = Team(tuple(range(prod(degrees))), *degrees), dict(CLUSTERS[name])
     per_node = link.pop("devices_per_node")
-    inside = make.link(**{"kind": "nvswitch", "bandwidth": 8.0, **link})
-    cluster = make.cluster(
-        inside, make.link("nic", 1.5), slowdown=slowdown, devices_per_node=per_node, call_s=0.25
-    )
+    cluster = cluster_of(make, link, slowdown, per_node)
     placement = Placement(cluster, *[team.size] * 3)
     builder = SamplingBuilder(placement)
     for device, begin_s in enumerate(free_s):
         builder.compute(device, WORK, begin_s)
     clocks = TeamClocks(Crossings(Network(placement)), team.devices, np.array(free_s))
     for recorder in (builder, clocks):
-        for family, operation, sizes, wait, work_s in told:
-            groups = tuple(getattr(team, f"{family}_groups")())
-            if len(groups[0]) > 1:
-                what = GroupCollectives(operation, groups, tuple(sizes), wait=wait)
-                results = recorder.exchange(what, WORK)
-                recorder.compute_together(team.devices, WORK, work_s)
-                if not wait:
-                    recorder.expect_each(groups, results)
-        recorder.compute_together(team.devices, WORK, 0.0)
+        tell(recorder, team, told)
     ends_s = [ends[-1] for ends in simulate(builder.build((), [()] * team.size)).ends]
     assert (clocks.free_s <= np.array(ends_s) * (1 + 1e-12)).all()
 

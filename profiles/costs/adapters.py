@@ -36,7 +36,8 @@ def with_adapters(model: Model, rank: int) -> Model:
     there = {_rank(component) for component in model.components if component.adapters}
     if there - {rank}:
         raise InputError(
-            f"--trainable asks for rank {rank}, but {model.name} has adapters of rank {max(there)}"
+            f"--trainable asks for {f'rank {rank}' if rank else 'all weights'}, but this {model.name} has adapters"
+            f" of rank {max(there)} already, must be made from one without"
         )
     if there or not rank:
         return model

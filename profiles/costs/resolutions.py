@@ -17,7 +17,7 @@ from profiles.architectures.kernels import LayerKernels
 from profiles.architectures.models import Model, frame_rule
 from profiles.architectures.shares import Extent
 from profiles.costs.layers import ComponentCosts, FloatArray
-from profiles.errors import shown, wrong
+from profiles.errors import counted, shown, wrong
 from profiles.machines.devices import Device
 
 
@@ -129,8 +129,14 @@ def _check_frames(model: Model, frames: int) -> None:
     """Refuse a number of frames that a model cannot have.
 
     Raises:
-        InputError: it breaks the rule of its autoencoder, or the model draws images.
+        InputError: it breaks the rule of its autoencoder, or the model draws images, or had other frames before:
+            what was rounded for those is lost.
     """
+    if model.frames_from is not None and frames != model.frames:
+        made = (
+            f"this {model.name} was made of {counted(model.frames, 'frame')} from one of {model.frames_from}"
+        )
+        raise wrong("frames", f"is {frames}, but {made}, must be made from that one")
     if model.frames == 1 and frames != 1:
         raise wrong("frames", f"is {frames}, but {model.name} draws images, which have one")
     if frames < 1 or (frames - 1) % model.frame_step:
@@ -144,7 +150,7 @@ def with_frames(model: Model, frames: int, device: Device) -> Model:
     the work.
 
     Raises:
-        InputError: the model cannot have so many frames.
+        InputError: the model cannot have so many frames, or has others than its files already.
     """
     _check_frames(model, frames)
     if frames == model.frames:

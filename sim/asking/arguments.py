@@ -163,6 +163,6 @@ def strategy_asked(request: Request) -> AnyStrategy:
     return check_parameters(strategy)
 
 
-def held(request: Request, strategy: AnyStrategy) -> Mapping[str, Any]:
+def asked_parameters(request: Request, strategy: AnyStrategy) -> Mapping[str, Any]:
     """The parameters that were given of a strategy."""
     return request.parameters or (parameters_of(strategy) if strategy in (request.strategies or ()) else {})

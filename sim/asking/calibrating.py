@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from profiles.checks import is_number
 from profiles.costs.calibration import OWN, Calibration, MeasuredRun
-from profiles.errors import InputError, shown
+from profiles.errors import DiffusimWarning, InputError, shown, warn_caller
 from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of, run_point
 from strategies.strategy import AnyScenario, AnyStrategy
@@ -28,6 +28,8 @@ LARGEST: Final = 1e9
 """No measured number is larger, nor smaller than its inverse."""
 TOLERANCE: Final = 1e-7
 """Relative error of the factor."""
+FAR: Final = 1.5
+"""Measured and predicted numbers that differ by more times than this may be of different runs."""
 JUMP: Final = 0.01
 """Relative error left where a strategy changes its plan at some factor, so that the time jumps."""
 
@@ -105,27 +107,34 @@ def measure(
         InfeasibleError: the run does not exist.
     """
     plain = replace(scenario, measured=None)
-
-    def run(factor: float) -> MeasuredRun:
-        result = run_point(strategy, plain)
-        return MeasuredRun(
-            Calibration(factor, OWN),
-            plain.task,
-            plain.model.name,
-            plain.cluster.device.name,
-            plain.stack.name,
-            result.doubt,
-            tuple(options.items()),
-        )
-
-    unscaled = run(1.0)
+    result = run_point(strategy, plain)
+    unscaled = MeasuredRun(
+        Calibration(1.0, OWN),
+        plain.task,
+        plain.model.name,
+        plain.cluster.device.name,
+        plain.stack.name,
+        result.doubt,
+        tuple(options.items()),
+    )
 
     @cache
     def excess(factor: float) -> float:
         scaled = replace(plain, measured=replace(unscaled, calibration=Calibration(factor, OWN)))
         return number.of_result(run_point(strategy, scaled)) - 1
 
-    return replace(unscaled, calibration=Calibration(_factor(excess, number), OWN))
+    factor = _factor(excess, number)
+    _warn_where_far(number, result)
+    return replace(unscaled, calibration=Calibration(factor, OWN))
+
+
+def _warn_where_far(number: Number, result: Result) -> None:
+    """Warn of a measured number that is far from the predicted one."""
+    times = max(ratio := number.of_result(result), 1 / ratio)
+    if times > FAR:
+        predicted = getattr(result, QUANTITIES[result.task][number.name])
+        words = f"{number} was measured, but {predicted:.4g} is predicted: they differ {times:.2g} times"
+        warn_caller(f"{words}; are the flags those of the run that was measured?", DiffusimWarning)
 
 
 def _factor(excess: Callable[[float], float], number: Number) -> float:

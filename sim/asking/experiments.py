@@ -15,7 +15,7 @@ from profiles.architectures.components import TASKS
 from profiles.errors import InputError, shown
 from profiles.files import MAX_BYTES, Table, read_json
 from profiles.parsing import parse_json, parse_toml
-from sim.asking.measured_runs import flags_of
+from sim.asking.measured_runs import flags_said
 from sim.asking.scenarios import truths
 from strategies.parameters import flag_of
 from strategies.registry import strategies_of
@@ -71,7 +71,7 @@ def _values(path: str) -> Mapping[str, Any]:
         found = read_json(Path(path)) if as_json else Table.read(Path(path)).values()
     if not isinstance(found, Mapping):
         raise InputError(f"{path}: is {shown(found)}, must be flags by name, or the result of a run")
-    return flags_of(found, path) if as_json else found
+    return flags_said(found, path) if as_json else found
 
 
 def _standard_input(path: str) -> str:
@@ -124,18 +124,28 @@ class Experiment:
     words: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, path: str, given: frozenset[str]) -> "Experiment":
+    def read(cls, path: str, given: frozenset[str], alone: Mapping[str, bool]) -> "Experiment":
         """The experiment of a file, but for the flags that are given beside it.
 
+        Args:
+            path: of the file.
+            given: flags of the command line.
+            alone: whether a flag of the command stands alone, without a value.
+
         Raises:
-            InputError: as of ``load_experiment``.
+            InputError: as of ``load_experiment``, or a flag that takes a value is false.
         """
         worded = truths(cls for task in TASKS for cls in strategies_of(task).values())
         found = {
             flag_of(name): _word(value) if name in worded else value
             for name, value in load_experiment(path).items()
         }
-        own = {flag: value for flag, value in found.items() if flag not in given and value is not False}
+        own = {flag: value for flag, value in found.items() if flag not in given}
+        for flag in [flag for flag, value in own.items() if value is False and flag in alone]:
+            if not alone[flag]:
+                rule = "takes a value: must be one, or be left out"
+                raise InputError(f"{path}: {flag[2:]} is false, but {flag} {rule}")
+            del own[flag]
         words = tuple(flag if value is True else f"{flag}={_word(value)}" for flag, value in own.items())
         return cls(path, frozenset(own), words)
 

@@ -150,7 +150,7 @@ def _read(run: str | PathLike[str] | Mapping[str, Any]) -> Said:
     """
     if isinstance(run, Mapping):
         try:
-            return Said(FLAG, json.dumps(run), flags_of(run, FLAG))
+            return Said(FLAG, json.dumps(run), flags_said(run, FLAG))
         except TypeError as error:
             raise InputError(f"{FLAG} must be names and numbers: {str(error).lower()}") from None
     if not isinstance(run, str | PathLike):
@@ -168,10 +168,10 @@ def _read(run: str | PathLike[str] | Mapping[str, Any]) -> Said:
         raise InputError(f"{where}: is not valid {'TOML' if toml else 'JSON'}: {error}") from None
     if not isinstance(found, dict):
         raise InputError(f"{where}: must be the flags of a run, or its result")
-    return Said(where, again, flags_of(found, where))
+    return Said(where, again, flags_said(found, where))
 
 
-def flags_of(said: Mapping[str, Any], where: str) -> dict[str, Any]:
+def flags_said(said: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Flags by name; those of a result are what it was asked, and what it was measured to take.
 
     Raises:

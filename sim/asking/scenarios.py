@@ -103,7 +103,7 @@ class Request:
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters of strategies that were given; a choice of true and false may be given as a value."""
-        found = {name: plain(value) for name, value in self.given.items() if name not in OPTION_NAMES}
+        found = {name: plain_value(value) for name, value in self.given.items() if name not in OPTION_NAMES}
         own = truths(self.classes) if found else ()
         return {
             name: str(value).lower() if name in own and isinstance(value, bool) else value
@@ -124,11 +124,11 @@ class Request:
         return [class_of(item) if isinstance(item, str) else type(item) for item in self.strategies]
 
 
-def plain(value: Any) -> Any:  # noqa: ANN401
+def plain_value(value: Any) -> Any:  # noqa: ANN401
     """A value as parameters take it: numbers and arrays of numpy as Python's, lists as tuples."""
     if isinstance(value, list | tuple):
-        return tuple(map(plain, value))
-    return plain(value.tolist()) if hasattr(value, "dtype") and hasattr(value, "tolist") else value
+        return tuple(map(plain_value, value))
+    return plain_value(value.tolist()) if hasattr(value, "dtype") and hasattr(value, "tolist") else value
 
 
 def find_task(request: Request) -> str:
@@ -232,7 +232,7 @@ def scenario_of(request: Request) -> AnyScenario:
         item if isinstance(item, str) else "" for item in (request.model, request.cluster, request.stack)
     )
     rest = (model_name, cluster_name, stack, stack_name)
-    given = {name: plain(request.given[name]) for name in OPTIONS[task] if name in request.given}
+    given = {name: plain_value(request.given[name]) for name in OPTIONS[task] if name in request.given}
     given = {name: value for name, value in given.items() if value is not None}
     if "frames" in given:
         given["frames"] = _integer("frames", given["frames"], 1)
@@ -257,7 +257,7 @@ def scenario_of(request: Request) -> AnyScenario:
 
 
 def _integer(name: str, value: Any, default: int) -> int:  # noqa: ANN401
-    value = default if value is None else plain(value)
+    value = default if value is None else plain_value(value)
     check_integer(name, value)
     return int(value)
 

@@ -80,7 +80,11 @@ def _experiment(arguments: Sequence[str]) -> "Experiment | None":
         early.add_argument(flag, dest="experiment", type=_result if flag == "--result" else str)
     known, rest = early.parse_known_args(arguments)
     flags = frozenset(argument.partition("=")[0] for argument in rest if argument.startswith("--"))
-    return Experiment.read(known.experiment, flags)
+    command = _command_of(make_parser(arguments), [word for word in arguments if not word.startswith("-")])
+    actions = command._option_string_actions if command else {}
+    return Experiment.read(
+        known.experiment, flags, {flag: action.nargs == 0 for flag, action in actions.items()}
+    )
 
 
 def _result(name: str) -> str:

@@ -19,7 +19,7 @@ from sim.explore.sweep import Sweep, objectives, run_sweep
 from sim.outcomes.phrases import OUT_OF_MEMORY
 from sim.outcomes.results import Result
 from sim.outcomes.runs import run_within
-from sim.report.descriptions import how, tried
+from sim.report.descriptions import differing
 from sim.report.numbers import drawn_words
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
@@ -284,8 +284,6 @@ def _told(
         best = own  # of two names of one result the answer's
     assert best.result is not None
     stays = best is own
-    same = {key for key, value in first.parameters.items() if best.parameters.get(key) == value}
-    words = how(best.result, tried(among), same | {"checkpointing"}) or how(best.result, tried(among))
     return Change(
         variation.name,
         variation.flags,
@@ -295,7 +293,7 @@ def _told(
         tie=own is not None and not stays and own.tied(best, sweep.objective),
         memory=_ratio(best.result.peak_memory_bytes, first.result.peak_memory_bytes),
         num_gpus=None if best.num_gpus == first.num_gpus else best.num_gpus,
-        how=words if stays and best.parameters != first.parameters else "",
+        how=differing(first.result, best.result) if stays else "",
         fits=not any(_lacks_memory(point, first) for point in among),
     )
 

@@ -35,6 +35,21 @@ def how(result: Result, values: Tried, leave: Collection[str] = ()) -> str:
     return varied(result.strategy, given, values, leave)
 
 
+def differing(before: Result, after: Result) -> str:
+    """The parameters in words that a result has otherwise than another of its strategy, degrees of 1 among them."""
+    return ", ".join(
+        _named(key, value)
+        for key, value in after.parameters.items()
+        if before.parameters.get(key) != value and after.parameters.get(f"{key}_degree") != 1
+    )
+
+
+def _named(key: str, value: Any) -> str:  # noqa: ANN401
+    """A parameter in words."""
+    name = LETTERS.get(key) or key.removesuffix("_degree").replace("_", "-")
+    return f"{name} {_runs_of(value) if isinstance(value, tuple | list) else _word(value)}"
+
+
 def varied(strategy: str, parameters: Mapping[str, Any], values: Tried, leave: Collection[str] = ()) -> str:
     """In words the parameters of which several values of a strategy were tried.
 
@@ -45,8 +60,7 @@ def varied(strategy: str, parameters: Mapping[str, Any], values: Tried, leave: C
     for key, value in parameters.items():
         alone = (key.endswith("_degree") and value == 1) or parameters.get(f"{key}_degree") == 1
         if len(own.get(key, ())) > 1 and key not in leave and not alone and value is not None:
-            name = LETTERS.get(key) or key.removesuffix("_degree").replace("_", "-")
-            words.append(f"{name} {_runs_of(value) if isinstance(value, tuple | list) else value}")
+            words.append(_named(key, value))
     return ", ".join(words)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 from io import StringIO
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.box import ROUNDED
 from rich.console import Console
@@ -17,6 +17,7 @@ from profiles.units import GIB
 from sim.outcomes.results import Result
 from sim.report.numbers import band, drawn_words, duration, throughput
 from sim.report.reasons import Account
+from strategies.strategy import Drawing
 
 CELLS: Final = 20
 """Characters of a bar."""
@@ -112,14 +113,52 @@ def runs_in_words(names: Sequence[str]) -> str:
     return f"{', '.join(names)}; `sim launch` in place of `sim run` starts it"
 
 
-def result_lines(result: Result, account: Account) -> list[Line]:
-    """Speed, memory, where the time goes and why, and what each phase of a run takes."""
+class Drawn(NamedTuple):
+    """How GPUs draw images.
+
+    Attributes:
+        groups: of GPUs that each draw images of their own.
+        approximation: why an image is not the one that a single GPU draws, in words; empty where it is.
+    """
+
+    groups: int = 1
+    approximation: str = ""
+
+
+TOGETHER: Final = Drawn()
+"""All GPUs draw the images that one draws."""
+
+
+def drawn_in(result: Result) -> Drawn:
+    """How the GPUs of a result draw; together, where nobody says otherwise."""
+    if result.source is None or not isinstance(strategy := result.source.strategy, Drawing):
+        return TOGETHER
+    scenario = result.source.scenario
+    return Drawn(strategy.image_groups(scenario), strategy.approximation(scenario))
+
+
+def _groups_line(result: Result, groups: int) -> list[Line]:
+    """How many GPUs draw an image together, where others draw other images."""
+    if groups == 1:
+        return []
+    together, each = (
+        result.num_gpus // groups,
+        counted(result.batch_size // groups, *drawn_words(result.options)),
+    )
+    return [("", f"{groups} groups of {counted(together, 'GPU')} draw {each} each")]
+
+
+def result_lines(result: Result, account: Account, drawn: Drawn = TOGETHER) -> list[Line]:
+    """Speed, how GPUs draw, memory, where the time goes and why, and what each phase of a run takes."""
     lines = [
         ("speed", speed_words(result)),
+        *_groups_line(result, drawn.groups),
         ("memory", _memory_words(result)),
         ("time", time_words(account)),
         *(("" if number else "why", words) for number, words in enumerate(account.reasons)),
     ]
+    if drawn.approximation:
+        lines.append((drawn_words(result.options)[0], f"approximate: {drawn.approximation}"))
     return [*lines, ("phases", words)] if (words := _phase_words(result)) else lines
 
 

@@ -20,7 +20,7 @@ from sim.explore.points import Asked, Point
 from sim.explore.sweep import Sweep
 from sim.outcomes.parts import Part, jobs, main_part, measured_parts, replay_parts
 from sim.outcomes.results import Result
-from sim.outcomes.runs import run_within, weigh
+from sim.outcomes.runs import bound, run_within, weigh
 from sim.replay.metrics import busy_s as computing_s
 from sim.replay.metrics import collective_s
 from sim.replay.waits import MESSAGE, Way, awaited_s, between_nodes, members
@@ -46,6 +46,8 @@ LEFT: Final = 0.1
 """Share of what is awaited on the wire that need not be told."""
 LEAST_STEP: Final = 0.01
 """Share of the time from which on the optimizer's step on the host is one."""
+CASTS: Final = "casts of weights"
+"""What autocast does in every pass, and what keeps weights in half precision does not."""
 COMPILED: Final = "compiled"
 HELP: Final = ": more work for each GPU hides it"
 """What always helps where the host is behind."""
@@ -294,7 +296,7 @@ def account_of_best(sweep: Sweep, best: Point, runner_up: Point | None = None) -
     reasons = (
         *account.reasons,
         *(() if runner_up is None else _runner_up_reason(sweep, account, best, runner_up)),
-        *_fewer_reason(sweep, best),
+        *fewer_reason(sweep, best),
     )
     return replace(account, reasons=reasons)
 
@@ -309,12 +311,29 @@ def _runner_up_reason(sweep: Sweep, account: Account, best: Point, runner_up: Po
     ours, theirs = account.seconds(ours_s), split_of(strategy, there, other, parts).seconds(theirs_s)
     if theirs_s - ours_s < LEAST_TOLD * ours_s:
         return
+    for point, parts_s, whole_s in ((best, ours, ours_s), (runner_up, theirs, theirs_s)):
+        parts_s[CASTS] = casts_share(point, sweep.scenario) * whole_s
+        parts_s["compute"] -= parts_s[CASTS]
     unit = "GPU-s" if sweep.objective == "cost" else _unit(other)
     words = ", ".join(_differences({name: theirs[name] - ours[name] for name in ours}, unit))
     if words:
         ties = {point.name for point in sweep.ties()}
         tie = ", within the error" if runner_up.name in ties else ""
         yield f"{other.strategy} takes {_time_words(theirs_s - ours_s, unit)} more{tie}: {words}"
+
+
+def casts_share(point: Point, scenario: AnyScenario) -> float:
+    """Share of a point's time in which autocast casts weights; 0 where none are cast."""
+    strategy, result = point.strategy, point.result
+    assert strategy is not None and result is not None
+    there = Asked(strategy, result.num_gpus, point.checkpointing).at(scenario)
+    if not isinstance(there, Scenario) or not there.stack.cast_weights:
+        return 0.0
+    bare = there.without_casts()
+    if bound(strategy, there) == bound(strategy, bare):
+        return 0.0
+    casts_s = result.expected.busy_s - _busy_s(strategy, bare)
+    return max(0.0, casts_s) / result.expected.duration_s
 
 
 def _differences(more_s: Mapping[str, float], unit: str) -> Iterator[str]:
@@ -334,7 +353,7 @@ def _time_words(seconds: float, unit: str) -> str:
     return f"{seconds * 1e3:,.1f} ms" if unit == "ms" else f"{seconds:,.3f} {unit}"
 
 
-def _fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
+def fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
     """What more GPUs would bring, where the answer does not use all of them."""
     most = sweep.scenario.workload.num_gpus
     if best.result is None or best.result.num_gpus == most:

@@ -2,21 +2,24 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import fsum
 from typing import Final
 
 from profiles.errors import counted
 from profiles.units import GIB
-from sim.explore.scaling import Scaling, Step
+from sim.explore.scaling import PAYS, Scaling, Step
 from sim.explore.ways_out import nearest_words
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import Tried, how, tried
 from sim.report.numbers import band, counted_words, milliseconds
 from sim.report.panels import Line, show_panel
 from sim.report.rankings import legend
-from sim.report.reasons import BUSY, account_of_best
-from sim.report.tables import console
+from sim.report.reasons import Account, fewer_reason
+from sim.report.tables import account_in, console
 from sim.report.verdicts import Verdict, verdict_of, with_note
 
+LEAST_MORE: Final = 0.01
+"""Parts of what GPU time grows by that are below this share of it are not told."""
 NONE: Final = "best: none; nothing that is recommended fits, on any of these numbers of GPUs"
 
 
@@ -28,7 +31,7 @@ def verdict_at_knee(scaling: Scaling) -> Verdict | None:
     verdict, knee, fastest = verdict_of(scaling.chosen), scaling.knee, scaling.fastest
     if verdict is None or knee is None or fastest is None or len(scaling) == 1:
         return verdict
-    lead = [knee_line(scaling), *_beyond_lines(scaling, knee), *_left_out_lines(scaling)]
+    lead = [knee_line(scaling), *_beyond_line(scaling, knee, verdict.account), *_left_out_lines(scaling)]
     if fastest.gpus != knee.gpus:
         lead.insert(0, _fastest_line(scaling, fastest))
     word = "at the knee" if scaling.bends else verdict.best_word
@@ -45,17 +48,24 @@ def _left_out_lines(scaling: Scaling) -> Iterator[Line]:
             word = ""
 
 
-def _beyond_lines(scaling: Scaling, knee: Step) -> Iterator[Line]:
-    """Why the first number of GPUs beyond the knee brings so little."""
+def _beyond_line(scaling: Scaling, knee: Step, account: Account) -> Iterator[Line]:
+    """How much more of the GPUs' time a sample takes on the first number of GPUs beyond the knee, and where it goes."""
     for sweep in scaling.sweeps:
         gpus, best = sweep.scenario.workload.num_gpus, sweep.best_point()
-        if best is not None and gpus > knee.gpus:
-            yield from (
-                ("", f"on {counted(gpus, 'GPU')}: {words}")
-                for words in account_of_best(sweep, best).reasons[:1]
-                if not words.endswith(BUSY)
-            )
-            return
+        if best is None or gpus <= knee.gpus:
+            continue
+        result, before_s = sweep.sourced(best), knee.result.gpu_s_per_sample
+        here, there = account.seconds(before_s), account_in(result).seconds(result.gpu_s_per_sample)
+        more = {name: (there[name] - here[name]) / before_s for name in here}
+        parts = (name for name in sorted(more, key=lambda one: -more[one]) if abs(more[name]) >= LEAST_MORE)
+        where, whole = ", ".join(f"{name} {more[name]:+.0%}" for name in parts), fsum(more.values())
+        on, one = counted(gpus, "GPU"), unit_of(scaling).removesuffix("s")
+        if (used := result.num_gpus * sweep.copies(best)) < gpus:
+            yield ("", f"on {on} the best uses {used} of them ({best.name})")
+        if where and whole > 0:
+            yield ("", f"on {on} each {one} takes {whole:.0%} more GPU time ({best.name}): {where}")
+        yield from (("", words) for words in fewer_reason(sweep, best))
+        return
 
 
 def _fastest_line(scaling: Scaling, fastest: Step) -> Line:
@@ -126,7 +136,10 @@ def knee_line(scaling: Scaling) -> Line:
         pays = f"none: up to {counted(knee.gpus, 'GPU')} each added GPU pays"
         return ("knee", f"{pays}; the speed per GPU there is {share} of that on {first}")
     words = f"{counted(knee.gpus, 'GPU')}, at {share} of the speed per GPU on {first}"
-    return ("knee", f"{words}; those added up to {beyond.gpus} bring {beyond.gain:.0%} of their share")
+    return (
+        "knee",
+        f"{words}; those added up to {beyond.gpus} bring {beyond.gain:.0%} of their share, where {PAYS:.0%} would pay",
+    )
 
 
 def _copies_column(steps: Sequence[Step]) -> list[Column]:

@@ -24,7 +24,15 @@ from sim.outcomes.results import Result
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.facts import cluster_facts, device_facts, model_facts, sampled_on, stack_facts, strategy_facts
 from sim.report.numbers import banded, drawn_words, milliseconds, throughput
-from sim.report.panels import Line, panel_markdown, result_lines, runs_in_words, show_panel, trust_in
+from sim.report.panels import (
+    Line,
+    drawn_in,
+    panel_markdown,
+    result_lines,
+    runs_in_words,
+    show_panel,
+    trust_in,
+)
 from sim.report.reasons import Account, account_of, shares
 from strategies.parameters import flag_of
 from strategies.strategy import AnyScenario, AnyStrategy
@@ -197,7 +205,7 @@ def lines_of(result: Result, account: Account) -> list[Line]:
     return [
         ("strategy", result.strategy),
         *([("with", words)] if (words := _parameters(result.parameters)) else []),
-        *result_lines(result, account),
+        *result_lines(result, account, drawn_in(result)),
         *_words(result).quantities,
         *_runs_in(result),
         ("layer times", _provenance(result)),

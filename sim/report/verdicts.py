@@ -19,7 +19,10 @@ from sim.report.changes import Change, changes_asked, fastest_of
 from sim.report.descriptions import Tried, fairness, how, tried
 from sim.report.numbers import drawn_words, duration
 from sim.report.panels import (
+    TOGETHER,
+    Drawn,
     Line,
+    drawn_in,
     panel_html,
     panel_markdown,
     panel_text,
@@ -63,6 +66,7 @@ class Verdict(Hinting):
         lead: lines above all others, of a verdict on several numbers of GPUs.
         best_word: what the best is called.
         note: what else is to be said; empty where there is nothing.
+        drawn: how the GPUs of the best draw.
         measured: the factor of a measured run on compute, in words; empty without one.
         paced: whether that run is of this task.
     """
@@ -89,6 +93,7 @@ class Verdict(Hinting):
     lead: tuple[Line, ...] = ()
     best_word: str = "best"
     note: str = ""
+    drawn: Drawn = TOGETHER
     measured: str = ""
     paced: bool = False
 
@@ -105,7 +110,7 @@ class Verdict(Hinting):
             *self.lead,
             (self.best_word, named),
             *(("", f"the same: {words}") for words in self.same_as),
-            *result_lines(self.best, self.account),
+            *result_lines(self.best, self.account, self.drawn),
             *self._copies_line(),
         ]
         if self.fastest is not None:
@@ -218,7 +223,7 @@ class Verdict(Hinting):
 
     def to_json(self) -> dict[str, Any]:
         """The verdict under public keys; seconds, bytes and shares."""
-        account = self.account
+        account, drawn = self.account, self.drawn
         return {
             "title": self.title,
             "objective": self.objective,
@@ -230,6 +235,8 @@ class Verdict(Hinting):
             "reasons": list(account.reasons),
             "runner_up": self.runner_up and {**_short(self.runner_up), "tie": self.runner_up_ties},
             "ties": dict(self.ties),
+            **({} if drawn.groups == 1 else {"image_groups": drawn.groups}),
+            **({"approximation": drawn.approximation} if drawn.approximation else {}),
             **({"same_as": list(self.same_as)} if self.same_as else {}),
             "changes": [change.to_json() for change in self.changes],
             "trust": self.trust and asdict(self.trust),
@@ -308,7 +315,7 @@ def verdict_of(sweep: Sweep, meanwhile: Callable[[], object] = lambda: None) -> 
     if best is None or best.result is None:
         meanwhile()
         return None
-    values = tried(sweep.points)
+    values, sourced = tried(sweep.points), sweep.sourced(best)
     by_memory = sweep.objective == "memory"
     twins = sweep.twins()
     same = [point for point in ranked if twins.get(id(point)) is best]
@@ -341,13 +348,14 @@ def verdict_of(sweep: Sweep, meanwhile: Callable[[], object] = lambda: None) -> 
         changes=tuple(told),
         trust=trust_in(best.result, sweep.scenario.cluster.device.name),
         fair=fairness(sweep.points) or _one_copy_words(sweep),
-        again=command_of(sweep.sourced(best)),
+        again=command_of(sourced),
         runs_in=runs_in,
         runnable=runnable,
         copies=sweep.copies(best),
         same_as=tuple(_said(point, values) for point in same),
         fastest=fastest,
         fastest_how="" if fastest is None else how(fastest, values),
+        drawn=drawn_in(sourced),
         measured=measured_words(sweep.scenario),
         paced=is_paced(sweep.scenario),
     )

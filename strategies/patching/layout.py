@@ -100,6 +100,18 @@ class GridLayout(ABC):
         """Denoising steps in which the backbone runs; of a sampler that evaluates several at once, its iterations."""
         return self.scenario.workload.computed_steps
 
+    @property
+    def count(self) -> int:
+        """Patches of an image."""
+        return 1
+
+    @property
+    def approximation(self) -> str:
+        """Why an image is not the one that a single GPU draws, in words; empty where it is."""
+        if self.warmup_steps is None or self.warmup_steps == self.num_steps or self.count == 1:
+            return ""
+        return f"{self.num_steps - self.warmup_steps} of {self.num_steps} steps read activations of the step before"
+
     def phases(self) -> tuple[Phase, ...]:
         """The run as a whole where steps overlap; else the warm-up and the other steps, which are alike."""
         steps, warmup, standing_in = self.num_steps, self.warmup_steps or 0, self.grid.standing_in

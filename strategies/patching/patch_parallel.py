@@ -86,6 +86,13 @@ class Patches(GridLayout):
         return self.grid.ring
 
     @property
+    def approximation(self) -> str:
+        """Why an image is not the one that a single GPU draws, in words; empty where it is."""
+        if self.kind is Kind.ALONE and self.count > 1:
+            return "no patch sees the others, so that seams show"
+        return super().approximation
+
+    @property
     def steps_overlap(self) -> bool:
         """Never: each step ends with the gathering of all noise predictions."""
         return False

@@ -87,6 +87,11 @@ class PatchPipeline(GridLayout):
         return self.warmup_steps is not None and step >= self.warmup_steps
 
     @property
+    def count(self) -> int:
+        """Patches of an image."""
+        return len(self.patches)
+
+    @property
     def steps_overlap(self) -> bool:
         """Whether patches are displaced: then the first stage goes on while the last is still busy."""
         return self.warmup_steps is not None

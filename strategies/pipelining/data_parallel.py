@@ -122,7 +122,7 @@ def layout_of(strategy: DataParallel, scenario: Scenario, cuts: Sequence[Cut]) -
     return Layout(scenario, Shape(1, strategy.micro_batches, 1), tuple(cuts))
 
 
-def whole(strategy: DataParallel, scenario: Scenario) -> Layout:
+def whole_backbones(strategy: DataParallel, scenario: Scenario) -> Layout:
     """Every backbone as one stage."""
     components = scenario.model.components
     cuts = (Cut(i, (0, len(components[i].layers)), (0,)) for i in backbones_of(strategy, scenario))

@@ -54,7 +54,7 @@ def keeps(last: int, unit: int, *, reshard: bool) -> bool:
     return not reshard or unit == last
 
 
-def passes_of(builder: PipelineBuilder) -> list[list[UnitPass]]:
+def backbone_passes(builder: PipelineBuilder) -> list[list[UnitPass]]:
     """The passes of each backbone, in order."""
     (row,) = builder.rows
     found: list[list[UnitPass]] = [[] for _ in builder.cuts]
@@ -178,7 +178,7 @@ def exchange(builder: PipelineBuilder, *, reshard: bool) -> None:
     layout = builder.layout
     assert isinstance(layout, MeshLayout)
     due = TeamWriter(builder, layout).write() if layout.mesh.team > 1 else []
-    for own in passes_of(builder):
+    for own in backbone_passes(builder):
         if any(layout.trained_parameters[of.action.stage] for of in own):
             due += UnitWriter(builder, layout, own, reshard).write()
     due.sort(key=lambda pair: (pair[0], pair[1].operation == GATHER and pair[1].stream == SHARDS))

@@ -74,6 +74,11 @@ class Window(GridLayout):
         return min(steps, ceil(evaluations / min(self.window, _published_window(steps))))
 
     @property
+    def approximation(self) -> str:
+        """Why an image is not the one that a single GPU draws: steps converge within a tolerance."""
+        return f"steps count as converged within {TOLERANCE:g} of their noise"
+
+    @property
     def steps_overlap(self) -> bool:
         """Never: each iteration ends with the gathering of all predictions."""
         return False

@@ -87,6 +87,14 @@ class GridSampler(ABC):
         """Groups of devices that each compute one of an image's predictions."""
         return self._made(scenario).grid.guidance
 
+    def image_groups(self, scenario: SamplingScenario) -> int:
+        """Groups of GPUs that each draw images of their own."""
+        return self._made(scenario).grid.data
+
+    def approximation(self, scenario: SamplingScenario) -> str:
+        """Why an image is not the one that a single GPU draws, in words; empty where it is."""
+        return self._made(scenario).approximation
+
     def _folded(self, scenario: SamplingScenario) -> GridLayout:
         """The layout of one guidance group where all are alike, else of all groups."""
         layout = self._made(scenario)

@@ -13,7 +13,7 @@ from strategies.pipelining.data_parallel import (
     replicated_least_bytes,
     replicated_least_s,
     replicated_plan,
-    whole,
+    whole_backbones,
 )
 from strategies.plans.actions import Rows
 from strategies.plans.plan import Plan
@@ -52,7 +52,7 @@ class DDP:
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration."""
         recipe = Recipe(buckets=self.overlap == "buckets")
-        return replicated_plan(whole(self, scenario), recipe)
+        return replicated_plan(whole_backbones(self, scenario), recipe)
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
@@ -61,8 +61,8 @@ class DDP:
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that each device cannot do without."""
-        return replicated_least_bytes(whole(self, scenario))
+        return replicated_least_bytes(whole_backbones(self, scenario))
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: for each backbone all compute, or all reductions."""
-        return replicated_least_s(whole(self, scenario), self.overlap)
+        return replicated_least_s(whole_backbones(self, scenario), self.overlap)

@@ -19,7 +19,7 @@ from strategies.pipelining.data_parallel import (
     replicated_least_bytes,
     replicated_least_s,
     replicated_plan,
-    whole,
+    whole_backbones,
 )
 from strategies.pipelining.mesh import (
     WAYS,
@@ -118,7 +118,7 @@ class FSDP:
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration."""
         if self._replicates(scenario):
-            return replicated_plan(whole(self, scenario), Recipe(buckets=True))
+            return replicated_plan(whole_backbones(self, scenario), Recipe(buckets=True))
         layout = self.layout(scenario)
         recipe = Recipe(buckets=True, in_place=True)
         plan = replicated_plan(layout, recipe, partial(exchange, reshard=self._reshards))
@@ -176,7 +176,7 @@ class FSDP:
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that each device cannot do without."""
         if self._replicates(scenario):
-            return replicated_least_bytes(whole(self, scenario))
+            return replicated_least_bytes(whole_backbones(self, scenario))
         return least_bytes(self.layout(scenario), reshard=self._reshards)
 
     def remarks(self, scenario: Scenario) -> list[str]:
@@ -199,10 +199,10 @@ class FSDP:
     def busiest_s(self, scenario: Scenario) -> float:
         """Seconds that the passes of every GPU take."""
         replicates = self._replicates(scenario)
-        return (whole(self, scenario) if replicates else self.layout(scenario)).busiest_s()
+        return (whole_backbones(self, scenario) if replicates else self.layout(scenario)).busiest_s()
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: the order of one micro-batch on ports that nobody shares."""
         if self._replicates(scenario):
-            return replicated_least_s(whole(self, scenario), OVERLAP)
+            return replicated_least_s(whole_backbones(self, scenario), OVERLAP)
         return least_s(self.layout(scenario), reshard=self._reshards)

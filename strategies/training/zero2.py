@@ -18,7 +18,7 @@ from strategies.pipelining.data_parallel import (
     points,
     reduced_s,
     replicated_plan,
-    whole,
+    whole_backbones,
 )
 from strategies.pipelining.footprint import saved_bytes, trained_parameters
 from strategies.pipelining.frozen import Draft
@@ -92,7 +92,7 @@ class Zero2:
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration."""
         recipe = Recipe(buckets=self.overlap == "buckets")
-        plan = replicated_plan(whole(self, sharded(scenario)), recipe, self._scatter_step_gather)
+        plan = replicated_plan(whole_backbones(self, sharded(scenario)), recipe, self._scatter_step_gather)
         return with_shards(plan, self._sharded)
 
     @classmethod
@@ -102,7 +102,10 @@ class Zero2:
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that each device cannot do without: a bucket is there before all activations are gone."""
-        layout, gradient_bytes = whole(self, sharded(scenario)), scenario.workload.recipe.gradient_bytes
+        layout, gradient_bytes = (
+            whole_backbones(self, sharded(scenario)),
+            scenario.workload.recipe.gradient_bytes,
+        )
         held = []
         for stage in layout.stages:
             largest = max((parameters for _, parameters in buckets(layout, stage, self.overlap)), default=0)
@@ -112,7 +115,7 @@ class Zero2:
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: for each backbone all compute, or all communication."""
-        layout = whole(self, sharded(scenario))
+        layout = whole_backbones(self, sharded(scenario))
         return sum_in_order(self._least_s(layout, stage) for stage in layout.stages)
 
     def _least_s(self, layout: Layout, stage: Stage) -> float:

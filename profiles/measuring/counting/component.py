@@ -109,7 +109,7 @@ def count_component(spec: ComponentSpec, height: int, width: int, dtype: str = "
     samples, known = (spec.sample, *spec.again), {}
     for sample in dict.fromkeys(samples):
         trace = trace_of(spec, build(spec, DTYPES[dtype]), sample(height, width))
-        known[sample] = counted(spec, trace, height, width)
+        known[sample] = counted_by(spec, trace, height, width)
     passes = [known[sample] for sample in samples]
     work = (together(layer) for layer in zip(*(found.work for found in passes), strict=True))
     return replace(passes[0], work=tuple(work), traces=tuple(found.traces[0] for found in passes))
@@ -133,7 +133,7 @@ def trace_of(
     return record(module, cast(sample, dtype), grad=spec.trainable, flop=flop)
 
 
-def counted(spec: ComponentSpec, trace: Trace, height: int, width: int) -> ComponentCount:
+def counted_by(spec: ComponentSpec, trace: Trace, height: int, width: int) -> ComponentCount:
     """Count one component from one pass at a resolution in pixels; one without blocks is refused."""
     given, image_tokens = spec, spec.image_tokens(height, width)
     carried: Mapping[str, int] = {}

@@ -125,7 +125,7 @@ def _counted(found: Found, every: Sequence[Found], size: Request, asked: ConfigO
     spec = replace(spec, trainable=trained, inputs=tuple(_inputs(found, every)) if trained else ())
     chosen, trace = _first_trace(found, spec, samples(request.height, request.width), asked.dtype)
     with _blamed(found, "cannot be counted"):  # an operator with a shape that no formula knows
-        return component.counted(spec, trace, size.height, size.width)
+        return component.counted_by(spec, trace, size.height, size.width)
 
 
 def _request(found: Found, size: Request, asked: ConfigOptions) -> tuple[Request, Samples]:

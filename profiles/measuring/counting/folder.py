@@ -8,6 +8,7 @@ no counting.
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
@@ -192,7 +193,10 @@ def run_count(options: argparse.Namespace) -> None:
             raise InputError(f"--name is '{name}', {rule}")
         files = [read_config(path) for path in options.config]
         counted = count_configured(files, asked_of(options, options.dtype))
-        name = name or slug(counted.architecture.title)
+        if name is None:
+            name = slug(counted.architecture.title)
+        else:
+            counted = replace(counted, architecture=replace(counted.architecture, title=name))
     if folder is not None:
         kernels = kernel_texts(counted) if options.config is None else _kernels_or_note(counted)
         write_files(folder, folder_texts(name, counted) | kernels)

@@ -20,7 +20,7 @@ INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
 @cache
-def source_of(cls: type[Any]) -> dict[str, str]:
+def code_of(cls: type[Any]) -> dict[str, str]:
     """Hash of the code of a strategy of somebody else's; ``engine`` holds our own.
 
     It is of the modules of the class and of its bases, and of all that these import, loaded or not yet, as far as it is

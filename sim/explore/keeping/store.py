@@ -19,7 +19,7 @@ from profiles.files import check_regular, path_kind
 from profiles.outputs import check_writable
 from sim.explore.answers import Answer, Bounds, Told
 from sim.explore.keeping.kept import answer_from, bounds_from, mapping_of, texts_in, written
-from sim.explore.keeping.sources import source_of
+from sim.explore.keeping.sources import code_of
 from sim.explore.points import Asked
 from sim.interrupts import held
 from sim.outcomes.contents import content_of, engine, inputs_of
@@ -337,7 +337,7 @@ def _kind_of_bounds(*, rough: bool) -> str:
 
 def text_of(point: Asked) -> str:
     """A point as JSON: what it is named, and asked."""
-    own = source_of(type(point.strategy))
+    own = code_of(type(point.strategy))
     parameters = parameters_of(point.strategy)
     again = {} if point.checkpointing is None else {"checkpointing": point.checkpointing}
     return json.dumps(

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from profiles.errors import InputError
-from sim.report.plots.charts import IDLE_FACE, IDLE_HATCH, chart, contrast, is_number, set_title
-from sim.report.plots.drawn import Drawable, rows_of
+from sim.report.plots.charts import IDLE_FACE, IDLE_HATCH, chart, contrast, is_finite, set_title
+from sim.report.plots.drawn import Drawable, drawn_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ def plot_bubble_ratios_info(rows: Drawable) -> BubbleRatioInfo:
         InputError: no row is left.
     """
     best: dict[tuple[int, int], float] = {}
-    for row in rows_of(rows):
+    for row in drawn_rows(rows):
         parameters = row.get("parameters") or row  # a frame has a column of each
         key: tuple[Any, Any] = parameters.get("pipeline_degree"), parameters.get("micro_batches")
-        if all(map(is_number, (*key, row.get("bubble_ratio")))):
+        if all(map(is_finite, (*key, row.get("bubble_ratio")))):
             best[key] = min(best.get(key, 1.0), float(row["bubble_ratio"]))
     if not best:
         raise InputError("no row has a pipeline_degree, micro_batches and a bubble_ratio: nothing to plot")

@@ -154,7 +154,7 @@ def contrast(colour: Sequence[float]) -> str:
     return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else INK
 
 
-def is_number(value: object) -> bool:
+def is_finite(value: object) -> bool:
     """True if a value of a row is a finite number."""
     return isinstance(value, int | float) and isfinite(value)
 

@@ -34,7 +34,7 @@ KINDS: Final[Mapping[type[Any], tuple[str, tuple[str, ...]]]] = {
 SUCH: Final = "sweeps, results, or what their rows() or frame() gives"
 
 
-def rows_of(asked: Drawable, *needs: str, **keys: str) -> list[ChartRow]:
+def drawn_rows(asked: Drawable, *needs: str, **keys: str) -> list[ChartRow]:
     """The rows of what is to be drawn, all of which have some keys.
 
     Args:
@@ -104,7 +104,7 @@ def _rows(item: Any) -> list[ChartRow]:  # noqa: ANN401
     raise InputError(f"rows hold a {type(item).__name__}, must be {SUCH}")
 
 
-def trace_of(asked: Trace | Result) -> Trace:
+def drawn_trace(asked: Trace | Result) -> Trace:
     """The trace that is to be drawn; of a result its own.
 
     Raises:

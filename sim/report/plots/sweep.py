@@ -22,11 +22,11 @@ from sim.report.plots.charts import (
     ChartRow,
     add_legend,
     chart,
-    is_number,
+    is_finite,
     scale_logarithmically,
     set_title,
 )
-from sim.report.plots.drawn import Drawable, rows_of
+from sim.report.plots.drawn import Drawable, drawn_rows
 from sim.report.plots.looks import BAND, FADED, GPUS, RECOMMENDED, label_of, strategy_look
 
 NEAR: Final = 0.6
@@ -94,7 +94,7 @@ def plot_sweep_info(results: Drawable) -> SweepInfo:
     Raises:
         InputError: no row is left.
     """
-    rows = [row for row in rows_of(results, "strategy") if is_number(row.get("peak_memory_bytes"))]
+    rows = [row for row in drawn_rows(results, "strategy") if is_finite(row.get("peak_memory_bytes"))]
     if not rows:
         raise InputError("no row has been simulated: nothing to plot")
     front = pareto_front(rows)
@@ -122,9 +122,9 @@ def _sweep_point(row: ChartRow) -> SweepPoint:
 
 def _band(row: ChartRow, speed: float) -> tuple[float, float] | None:
     """Band of the latency, or of the throughput."""
-    if all(is_number(row.get(key)) for key in ("latency_s_low", "latency_s_high")):
+    if all(is_finite(row.get(key)) for key in ("latency_s_low", "latency_s_high")):
         return row["latency_s_low"], row["latency_s_high"]
-    if all(is_number(row.get(key)) for key in ("iteration_s_low", "iteration_s", "iteration_s_high")):
+    if all(is_finite(row.get(key)) for key in ("iteration_s_low", "iteration_s", "iteration_s_high")):
         whole_s = row["iteration_s"]
         return speed * whole_s / row["iteration_s_high"], speed * whole_s / row["iteration_s_low"]
     return None
@@ -144,7 +144,7 @@ def plot_sweep(
         memory_bytes: what a device has, drawn as a line where points come near it.
         ax: axes to draw on; by default those of a new figure.
     """
-    if memory_bytes is not None and not is_number(memory_bytes):
+    if memory_bytes is not None and not is_finite(memory_bytes):
         raise InputError(f"memory_bytes is {shown(memory_bytes)}, must be a number")
     info = plot_sweep_info(results)
     figure, axes = chart(9.0, 5.4, ax)

@@ -1,0 +1,83 @@
+"""Which images are approximate: the sampler says why, and so do the answers in which it is the best."""
+
+import json
+
+import pytest
+
+import sim
+from sim.report.html.contents import sweep_contents
+from sim.report.rankings import print_rows_json
+from strategies.registry import all_samplers, make
+
+STALE = "18 of 20 steps read activations of the step before"
+ASKED = {"model": "pixart", "cluster": "a100-nvlink-8", "steps": 20}
+
+
+def why(name, gpus=4, steps=20, guidance="batch", **parameters):
+    """What a sampler says of a point."""
+    made = make(name, parameters)
+    result = sim.run("pixart", made, "a100-nvlink-8", gpus, steps=steps, guidance=guidance)
+    return made.approximation(result.source.scenario)
+
+
+@pytest.mark.parametrize("name", all_samplers())
+def test_a_sampler_says_why_its_image_is_not_that_of_one_gpu(name):
+    stale = {"distrifusion", "pipefusion"}
+    others = {
+        "naive-patch": "no patch sees the others, so that seams show",
+        "paradigms": "steps count as converged within 0.1 of their noise",
+    }
+    parameters = {
+        "hybrid": {"guidance_degree": 2, "ulysses_degree": 2},
+        "usp": {"ulysses_degree": 2, "ring_degree": 2},
+    }
+    gpus = 1 if name == "single" else 4
+    assert why(name, gpus, **parameters.get(name, {})) == (STALE if name in stale else others.get(name, ""))
+
+
+def test_a_hybrid_is_approximate_where_it_has_a_pipeline():
+    assert why("hybrid", guidance_degree=2, pipeline_degree=2) == STALE
+
+
+def test_where_all_steps_are_synchronous_or_the_image_is_whole_nothing_is_stale():
+    assert why("distrifusion", warmup_steps=20) == why("pipefusion", warmup_steps=20) == ""
+    assert why("distrifusion", gpus=2, guidance="parallel") == why("pipefusion", patches=1) == ""
+
+
+def test_a_verdict_says_that_the_image_of_the_best_is_approximate(capsys):
+    sweep = sim.sweep(**ASKED, gpus=4, strategy=["distrifusion", "ulysses"], workers=1)
+    assert sweep.best_point().name == "distrifusion"
+    line = ("image", f"approximate: {STALE}")
+    assert line in sweep.verdict.lines
+    assert line in sweep_contents([sweep])["lines"]
+    assert sweep.verdict._repr_html_().count(line[1]) == sweep.verdict.markdown().count(line[1]) == 1
+    print_rows_json(sweep)
+    assert json.loads(capsys.readouterr().out)[0]["verdict"]["approximation"] == STALE
+    assert f"approximate: {STALE}" in sweep.best._repr_html_()
+
+
+def test_a_verdict_on_an_exact_image_does_not_speak_of_it():
+    sweep = sim.sweep(**ASKED, gpus=4, strategy="ulysses", workers=1)
+    assert "approximat" not in str(sweep.verdict)
+    assert "approximation" not in sweep.verdict.to_json()
+    sim.run(**ASKED, gpus=4, strategy="ulysses")
+
+
+def test_a_verdict_says_that_gpus_left_over_draw_other_images():
+    sweep = sim.sweep(**ASKED, gpus=8, batch_size=4, strategy="hybrid", workers=1)
+    groups = 8 // sweep.best.parameters["guidance_degree"] // sweep.best.parameters["ulysses_degree"]
+    assert groups == 4  # the other degrees are 1
+    speed = next(at for at, (word, _) in enumerate(sweep.verdict.lines) if word == "speed")
+    assert sweep.verdict.lines[speed + 1] == ("", "4 groups of 2 GPUs draw 1 image each")
+    assert sweep.verdict.to_json()["image_groups"] == groups
+    videos = sim.run("ltx-video", "hybrid", "h100-ib", 4, steps=2, batch_size=4, pipeline_degree=2)
+    assert "2 groups of 2 GPUs draw 2 videos each" in videos._repr_html_()
+    together = sim.sweep(**ASKED, gpus=2, batch_size=4, strategy="ulysses", workers=1).verdict
+    assert " draw " not in str(together)
+    assert "image_groups" not in together.to_json()
+
+
+def test_a_video_is_what_is_approximate_of_a_model_of_videos():
+    result = sim.run("ltx-video", "pipefusion", "h100-ib", 4, steps=20)
+    assert f"approximate: {STALE}" in result._repr_html_()
+    assert "<th" in result._repr_html_() and ">video</th>" in result._repr_html_()
