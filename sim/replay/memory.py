@@ -194,6 +194,7 @@ def _births_elsewhere(wiring: Wiring, clock: _Clock, sent: Events) -> list[Event
 def _uses(wiring: Wiring, clock: _Clock, homes: IntArray, sent: Events) -> list[Events]:
     """What needs a tensor where it lies: ops that read it, messages on their way, collectives."""
     plan, (tensors, _, slots) = wiring.plan, sent
+    sizes_bytes = plan.sizes_bytes
     ops = [op for row in plan.ops for op in row]
     read = [*map(attrgetter("reads"), ops)]
     reads = np.fromiter(map(len, read), np.int64, len(ops))
@@ -208,8 +209,9 @@ def _uses(wiring: Wiring, clock: _Clock, homes: IntArray, sent: Events) -> list[
         _table(
             (tensor, device, number)
             for number, collective in enumerate(plan.collectives, clock.collectives)
-            for device in collective.devices
             for tensor in (*collective.reads, *collective.writes)
+            if sizes_bytes[tensor]  # the others only say that somebody is ready
+            for device in collective.devices
         ),
     ]
 
