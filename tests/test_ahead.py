@@ -89,7 +89,10 @@ def test_those_who_slept_until_one_op_ended_go_on_in_the_order_of_what_it_sent(m
     # Positions 0 to 3 end at 2 s, and come to the card of their node: those who slept for b, c and a, then 0.
     cluster = make.cluster(make.link("nvswitch"), make.link("nic", bandwidth=1.0), devices_per_node=4)
     first = [make.op("0F0", 1.0, writes="b c a"), make.op("0F1", 0.0), make.op("0F2", 1.0, writes="w")]
-    sleep = [[make.op(f"{n}F0", 1.0, read, sent)] for n, read, sent in ((1, "a", "x"), (2, "b", "y"), (3, "c", "z"))]
+    sleep = [
+        [make.op(f"{n}F0", 1.0, read, sent)]
+        for n, read, sent in ((1, "a", "x"), (2, "b", "y"), (3, "c", "z"))
+    ]
     reads = [[make.op(f"{n}F0", 1.0, read)] for n, read in enumerate("wxyz", 5)]
     rows = [first, *sleep, [make.op("4F0", beside_s)], *reads, [], [], []]
     plan = make.plan(rows, placement=Placement(cluster, 12, 12, 12), sizes=dict.fromkeys("wxyz", 1.0))

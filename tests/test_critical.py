@@ -128,7 +128,9 @@ def test_stages_of_equal_layers_in_one_node_go_through_its_port_once(make):
 
 
 def test_the_quickest_step_follows_whatever_a_port_carries_last():
-    first, last = (Update(0.0, 0.0, port_s, port_s, step_s, 1.0) for port_s, step_s in ((1.0, 5.0), (3.0, 1.0)))
+    first, last = (
+        Update(0.0, 0.0, port_s, port_s, step_s, 1.0) for port_s, step_s in ((1.0, 5.0), (3.0, 1.0))
+    )
     assert _node_s([_Reduction(1.0, (0,), first), _Reduction(2.0, (1,), last)]) == 2.0 + 3.0 + 1.0 + 1.0
     assert _node_s([_Reduction(1.5, (0,), first), _Reduction(2.0, (1,), last)]) == 1.5 + 4.0 + 1.0 + 1.0
 

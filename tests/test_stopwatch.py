@@ -129,7 +129,9 @@ def test_an_exchange_holds_a_card_after_those_before_it_at_the_card(two_nodes):
 def test_an_exchange_holds_a_card_once_it_is_on_the_wire_behind_those_before_it_on_the_stream(two_nodes):
     inside = ("all_gather", ((0, 1), (2, 3)), 400.0)  # half of it in two seconds, on no card
     calls_s = late_s(two_nodes(call_s=0.5))
-    assert late_s(two_nodes(call_s=0.5), inside, ("all_gather", PAIRS, 4.0)) == 0.5 + 2.0 + 0.5 + 4.0 + calls_s
+    assert (
+        late_s(two_nodes(call_s=0.5), inside, ("all_gather", PAIRS, 4.0)) == 0.5 + 2.0 + 0.5 + 4.0 + calls_s
+    )
 
 
 def test_whoever_is_late_at_one_card_stays_so_where_another_is_through_before(two_nodes):

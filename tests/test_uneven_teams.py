@@ -88,7 +88,9 @@ def test_who_is_surely_late_begins_the_next_exchange_as_late(clocks):
     assert team.free_s == pytest.approx([6, 6, 8, 8, 6, 6])
 
 
-def test_who_is_late_and_computes_for_longer_than_an_exchange_takes_does_not_catch_up_by_waiting_for_it(clocks):
+def test_who_is_late_and_computes_for_longer_than_an_exchange_takes_does_not_catch_up_by_waiting_for_it(
+    clocks,
+):
     team = clocks()
     team.exchange(gather(ACROSS), WORK)
     passed_on = team.exchange(gather(ACROSS, wait=False), WORK)
@@ -99,9 +101,17 @@ def test_who_is_late_and_computes_for_longer_than_an_exchange_takes_does_not_cat
 
 
 def test_of_shared_ports_those_held_longest_are_looked_at_one_for_each_set_of_groups():
-    held = {0: (1.0, 1.0, 0.0), 1: (3.0, 2.0, 0.0), 2: (2.0, 2.0, 0.0), 3: (0.0, 1.0, 1.0), 4: (4.0, 0.0, 4.0)}
+    held = {
+        0: (1.0, 1.0, 0.0),
+        1: (3.0, 2.0, 0.0),
+        2: (2.0, 2.0, 0.0),
+        3: (0.0, 1.0, 1.0),
+        4: (4.0, 0.0, 4.0),
+    }
     routes = [
-        CollectiveRoute(tuple((port, own[group]) for port, own in held.items() if own[group]), (), 4.0, 0.0, 0.0)
+        CollectiveRoute(
+            tuple((port, own[group]) for port, own in held.items() if own[group]), (), 4.0, 0.0, 0.0
+        )
         for group in range(3)
     ]
     assert _Round.of(routes).shared == [(8.0, (0, 2)), (5.0, (0, 1))]
