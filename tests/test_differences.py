@@ -13,8 +13,8 @@ from profiles.errors import InputError
 from profiles.machines.clusters import CLUSTERS
 from sim.cli.main import main
 from sim.explore.frames import write_rows
-from sim.explore.keeping.differences import compare
-from sim.explore.keeping.records import read_records
+from sim.explore.keeping.differences import Comparison, compare
+from sim.explore.keeping.records import Key, Known, NamedRows, Recorded, read_records
 
 ASKED = {"gpus": 4, "batch_size": 16, "strategy": ["ddp", "gpipe", "1f1b"], "workers": 1}
 
@@ -142,6 +142,35 @@ def test_two_results_whose_vae_is_divided_otherwise_are_two_questions(tmp_path):
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     counts = [record.asked.get("vae_parallel") for record in read_records(tmp_path / "rows.json")]
     assert counts == [None, "2", "4"]
+
+
+def test_two_results_whose_vae_is_divided_otherwise_are_not_one_question_for_that(tmp_path):
+    asked = {"steps": 2, "include": "all", "vae_parallel": 4}
+    rows = [
+        sim.run("pixart", "ulysses", gpus=4, **asked).to_json(),
+        sim.run(
+            "pixart", "ulysses", gpus=2, **asked | {"vae_parallel": 2, "encoders": "offloaded"}
+        ).to_json(),
+    ]
+    encoders = [record.asked.get("encoders") for record in read_records(NamedRows("rows", rows))]
+    assert encoders == [None, "offloaded"]
+
+
+def test_what_is_asked_is_known_whichever_row_comes_first(folder):
+    rows = json.loads((folder / "before.json").read_text())
+    assert {row["status"] for row in (rows[0], rows[-1])} == {"simulated", "bounded"}
+    first, last = (read_records(NamedRows("rows", found)) for found in (rows, rows[::-1]))
+    assert [record.asked for record in first] == [record.asked for record in last]
+    assert "checkpointing" in first[0].asked
+
+
+def test_the_largest_change_comes_first_whether_faster_or_slower():
+    keys = [Key(name, 1, ()) for name in ("ddp", "gpipe", "wave")]
+    before, after = (
+        Recorded({}, {}, {key: Known("simulated", each) for key, each in zip(keys, seconds, strict=True)})
+        for seconds in ((1.0, 1.0, 1.0), (1.25, 0.5, 1.0))
+    )
+    assert [moved.key.strategy for moved in Comparison("", before, after).moved] == ["gpipe", "ddp"]
 
 
 def test_questions_in_the_same_words_of_other_inputs_are_chosen_by_key(folder, tmp_path, capsys):

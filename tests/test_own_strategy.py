@@ -185,12 +185,17 @@ CHANGES = {
 """A change of each file below ``CHAINED``, all but the first of which change the order."""
 
 
-def imported_anew():
-    """The strategy of ``CHAINED`` as a new process imports it."""
+def anew(module):
+    """A module as a new process imports it."""
     for name in [name for name in sys.modules if name.partition(".")[0] in ("mine", "rooms", "plain")]:
         del sys.modules[name]
     invalidate_caches()
-    return import_module("mine").Mine
+    return import_module(module)
+
+
+def imported_anew():
+    """The strategy of ``CHAINED`` as a new process imports it."""
+    return anew("mine").Mine
 
 
 @pytest.mark.parametrize("file", CHANGES)
@@ -212,6 +217,24 @@ def test_a_store_tells_answers_of_bases_and_helpers_from_those_of_other_code(
     assert code_of(imported_anew()) != code
     assert swept(**kept) == swept()
     assert (swept() != first) == (file != "rooms/base.py")
+
+
+@pytest.mark.parametrize(("folder", "followed"), [("own", True), ("site-packages", False)])
+def test_of_installed_packages_the_code_of_a_strategy_s_own_alone_counts(
+    folder, followed, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(tmp_path / folder)
+    (tmp_path / folder / "rooms").mkdir(parents=True)
+    (tmp_path / folder / "plain.py").write_text("NUMBER = 1\n")
+    (tmp_path / folder / "rooms" / "own.py").write_text("NUMBER = 1\n")
+    code = "import plain\nfrom rooms import own\n\n\nclass Mine:\n    pass\n"
+    (tmp_path / folder / "rooms" / "mine.py").write_text(code)
+    found = [source_of(anew("rooms.mine").Mine)]
+    for file in ("plain.py", "rooms/own.py"):
+        (tmp_path / folder / file).write_text("NUMBER = 2\n")
+        found.append(source_of(anew("rooms.mine").Mine))
+    assert [found[0] != found[1], found[1] != found[2]] == [followed, True]
 
 
 def changed(at, entry):

@@ -362,6 +362,12 @@ def test_a_period_is_filled_where_one_of_its_bubbles_is():
         assert is_filled(Filling(layers, bubbles), Period(2.0, 2.0, 5, ())) is filled
 
 
+@pytest.mark.parametrize(("start_s", "filled"), [(2.0, False), (4.0, True)])
+def test_a_bubble_that_starts_as_a_period_ends_is_of_that_period(start_s, filled):
+    layers, bubbles = [FilledLayer(0, 0, 0, 8, (0,), 8, 0.1)], [Bubble(start_s, start_s + 0.5, (0,))]
+    assert is_filled(Filling(layers, bubbles), Period(2.0, 2.0, 5, ())) is filled
+
+
 def test_messages_of_alike_stages_that_meet_at_a_node_are_replayed_whole(make):
     """The last digits of two times say which goes first, and with them how long the iteration takes."""
     cluster = make_cluster(

@@ -8,8 +8,8 @@ import pytest
 import sim
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
-from sim.explore.points import Asked, Point, find_points, groups
-from sim.explore.queue import bound_points, simulate_points
+from sim.explore.points import MAX_MICRO_BATCHES, Asked, Point, find_points, groups
+from sim.explore.queue import UNSURE, _Queue, bound_points, simulate_points
 from sim.explore.sweep import Sweep
 from sim.explore.working.desk import Desk
 from sim.explore.working.workers import Workers
@@ -17,6 +17,7 @@ from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.registry import make_strategy
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
+from strategies.training.diffusionpipe import FILLS
 
 
 class Nobody:
@@ -94,6 +95,66 @@ def test_only_what_may_matter_is_asked_for_up_to_the_score_of_another(scenario, 
         assert by_memory or (not point.rough and point.least_score(objective) < score)
         assert score == inf or (not by_memory and score in map(pytest.approx, seconds))
     assert not by_memory or not any(point.rough for point in points)
+
+
+@pytest.fixture(scope="module")
+def result():
+    return sim.run("sd21", "ddp", gpus=1, batch_size=1)
+
+
+def taking(result, seconds, **known):
+    """A point of data parallelism that was simulated."""
+    expected = replace(result.expected, duration_s=seconds)
+    return Point(make_strategy("ddp", {}), "ddp", result=replace(result, expected=expected), **known)
+
+
+def filling(*bounds_s, **known):
+    """Points that fill the bubbles of one plan in their own ways, with their bounds."""
+    return [
+        Point(make_strategy("diffusionpipe", {"fill": fill}), "diffusionpipe", bound_s, **known)
+        for fill, bound_s in zip(FILLS[1:], bounds_s, strict=False)
+    ]
+
+
+def queue(points, objective="throughput"):
+    """A queue whose desk answers nothing."""
+    return _Queue(Sweep(trained(), objective, points, top=1), points, Listening(Nobody(), points))
+
+
+def test_of_a_strategy_of_which_nothing_is_known_only_few_places_are_under_way():
+    points = [
+        Point(make_strategy("1f1b", {"pipeline_degree": 2, "micro_batches": 2 * count}), "1f1b", 1.0)
+        for count in range(1, 5)
+    ]
+    waiting = queue(points)
+    waiting.desk.ask = list
+    assert waiting.fill()
+    assert len(waiting.under_way) == UNSURE
+
+
+def test_of_points_that_share_a_replay_those_that_no_longer_matter_are_not_asked_about(result):
+    for seconds, asked in ((2.5, 2), (1.5, 1)):
+        waiting = queue(points := filling(1.0, 2.0))
+        assert len({waiting._plan(point) for point in points}) == 1
+        waiting.learn(taking(result, seconds))
+        waiting.known[True].best_of["diffusionpipe"] = 0.0
+        assert waiting._next() == points[:asked]
+
+
+def test_what_is_recommended_rules_out_nothing_that_is_not(result):
+    points = [*filling(2.0, seamless=False), *filling(2.0)]
+    waiting = queue(points)
+    waiting.learn(taking(result, 1.0))
+    for known in waiting.known.values():
+        known.best_of["diffusionpipe"] = 0.0
+    assert [waiting._matters(point) for point in points] == [True, False]
+
+
+def test_no_more_micro_batches_are_looked_at_than_the_most():
+    counts = (MAX_MICRO_BATCHES, MAX_MICRO_BATCHES + 1)
+    points = [Point(make_strategy("1f1b", {"micro_batches": count}), "1f1b") for count in counts]
+    assert groups(points) == [points[:1]]
+    assert points[1].kind == "too many micro-batches"
 
 
 def test_the_largest_groups_are_bounded_first_and_of_equal_ones_those_of_the_longest_orders():

@@ -55,6 +55,11 @@ def test_a_host_that_falls_behind_holds_up_a_long_run_once_its_lead_is_gone():
     assert least_seconds([whole], [[patch]], 40, 200, ahead_s=1000.0) == 40 * 5.0 + led + (200 - led) * 2.0
 
 
+def test_the_next_stage_has_a_patch_once_the_host_has_dispatched_it():
+    dispatched = PatchPass(1.0, 1.0, host_s=5.0)
+    assert least_seconds([dispatched, ONE_S], [], 1, 0) == 5.0 + 1.0
+
+
 def test_one_stage_works_without_a_pause():
     assert least_seconds([ONE_S], [[PatchPass(0.25, 0.25)]] * 4, 2, 3) == 5.0
 

@@ -197,3 +197,8 @@ def test_a_plan_that_grows_in_two_places_is_found_out(make):
 
     assert not grows_in_one_place(two(5), two(6))
     assert grows_in_one_place(two(5), two(5))
+
+
+def test_a_plan_that_runs_more_before_it_with_each_micro_batch_does_not_grow_in_one_place(make):
+    shorter, longer = (plan_of(make, count) for count in (5, 6))
+    assert not grows_in_one_place(shorter, replace(longer, prologue_s=longer.prologue_s + 1.0))

@@ -10,7 +10,17 @@ from sim.api import start_sweep
 from sim.cli.main import main
 from sim.explore import questions
 from sim.explore.questions import Question, fits
-from sim.explore.ways_out import OTHERS, RANK, _of_strategies, example_of, needed_bytes, ways_out
+from sim.explore.ways_out import (
+    OTHERS,
+    RANK,
+    WayOut,
+    _go_together,
+    _of_strategies,
+    _ways,
+    example_of,
+    needed_bytes,
+    ways_out,
+)
 from strategies.scenario import Scenario
 
 TIGHT = {"gpus": 2, "batch_size": 2, "memory": "9GiB"}
@@ -209,3 +219,17 @@ def test_of_points_that_need_as_much_those_are_tried_that_are_replayed_soonest(m
     asked = start_sweep("sd21", gpus=8, batch_size=64, strategy="1f1b")
     assert not fits(Question(asked.scenario, ["1f1b"], {"pipeline_degree": 2}))
     assert tried == [2, 4]
+
+
+def test_gpus_are_doubled_as_far_as_there_are_any_and_to_16_times_as_many():
+    for cluster, most in (("p4de", 16), ("a100-nvlink-8", 8)):
+        scenario = start_sweep("sd21", gpus=1, batch_size=16, cluster=cluster, strategy="ddp").scenario
+        found = [dict(way.change).get("num_gpus") for way in _ways(scenario, relief=True)]
+        assert [count for count in found if count] == [2**k for k in range(1, most.bit_length())]
+
+
+def test_a_parameter_of_one_strategy_is_not_left_out_beside_another_strategy():
+    dropping = WayOut("micro_batches", "", (), "1f1b", (), ("micro_batches",))
+    other = WayOut("strategy", "--strategy gpipe", (), "gpipe")
+    assert not _go_together(dropping, other)
+    assert _go_together(dropping._replace(strategy=None), other)
