@@ -4,9 +4,11 @@ import json
 import tomllib
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from profiles.errors import one_line
+
+T = TypeVar("T")
 
 
 def parse_json(text: str, **rules: Any) -> Any:
@@ -36,7 +38,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     return _parsed(tomllib.loads, text)
 
 
-def _parsed(parse: Callable[[str], Any], text: str) -> Any:
+def _parsed(parse: Callable[[str], T], text: str) -> T:
     try:
         return parse(text)
     except RecursionError:

@@ -163,6 +163,25 @@ def test_a_refusal_that_nobody_can_read_keeps_its_exit_code(stderr):
     assert (refused.returncode, refused.stdout) == (2, "")
 
 
+@pytest.mark.parametrize("stderr", ["2>/dev/full", "2> >(exec true)"])
+def test_notes_that_nobody_can_read_cost_no_answer(tmp_path, stderr):
+    """A sweep says on stderr what it wrote, and then prints its answer."""
+    rows = (
+        "import time; time.sleep(0.3); from sim.__main__ import main; main()"  # until nobody reads its pipe
+    )
+    command = [sys.executable, "-c", rows, *SWEEP, "--out", "rows.csv", "--trace", "best.json"]
+    answered = subprocess.run(
+        ["bash", "-c", f"{shlex.join(command)} {stderr}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert answered.returncode == 0
+    assert "best" in answered.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best.json", "rows.csv"]
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 @pytest.mark.parametrize("command", [RUN, (*SWEEP, "--format", "markdown")])
 def test_a_stream_that_lacks_characters_is_written_without_them(monkeypatch, command, encoding):

@@ -230,10 +230,10 @@ def test_of_installed_packages_the_code_of_a_strategy_s_own_alone_counts(
     (tmp_path / folder / "rooms" / "own.py").write_text("NUMBER = 1\n")
     code = "import plain\nfrom rooms import own\n\n\nclass Mine:\n    pass\n"
     (tmp_path / folder / "rooms" / "mine.py").write_text(code)
-    found = [source_of(anew("rooms.mine").Mine)]
+    found = [code_of(anew("rooms.mine").Mine)]
     for file in ("plain.py", "rooms/own.py"):
         (tmp_path / folder / file).write_text("NUMBER = 2\n")
-        found.append(source_of(anew("rooms.mine").Mine))
+        found.append(code_of(anew("rooms.mine").Mine))
     assert [found[0] != found[1], found[1] != found[2]] == [followed, True]
 
 

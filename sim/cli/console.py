@@ -5,10 +5,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TextIO, cast
 
 from profiles.errors import DiffusimError, InputError, near, one_line, shown
 from sim.interrupts import check
@@ -71,12 +71,38 @@ def flags_of(parser: argparse.ArgumentParser) -> list[str]:
     return [flag for action in visible for flag in action.option_strings if flag.startswith("--")]
 
 
+class _Notes:
+    """A stream for notes: that nobody reads them any longer, or that they find no room, changes nothing else."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write what can be written."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Pass on what can be passed on."""
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  as the stream has it
+        return getattr(self._stream, name)
+
+
 def guarded(program: str, run: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     """Run a command line; return 2 after one line for what the user can mend, 130 on Ctrl-C, else its exit code."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started us
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  until the process ends
         _never_fails(getattr(sys, name))
+    with redirect_stderr(cast(TextIO, _Notes(sys.stderr))):
+        return _guarded(program, run, arguments)
+
+
+def _guarded(program: str, run: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     try:
         try:
             code = run(arguments)
@@ -88,17 +114,19 @@ def guarded(program: str, run: Callable[[Sequence[str]], int], arguments: Sequen
         print(end="", flush=True)
         return code
     except DiffusimError as error:
-        _say(f"{program}: error: {one_line(error.flags or str(error))}")
+        print(f"{program}: error: {one_line(error.flags or str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        _say(f"{program}: interrupted")
+        print(f"{program}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # whoever read the output has seen enough; the rest goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _say(f"{program}: error: {one_line(where + (error.strerror or str(error)).lower())}")
+        print(
+            f"{program}: error: {one_line(where + (error.strerror or str(error)).lower())}", file=sys.stderr
+        )
         return 2
 
 
@@ -106,9 +134,3 @@ def _never_fails(stream: object) -> None:
     """Let a stream write a question mark for whatever its encoding lacks, where it would be an error."""
     if isinstance(stream, TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
         stream.reconfigure(errors="replace")
-
-
-def _say(line: str) -> None:
-    """Print a last line to stderr; one that is full does not change the exit code."""
-    with suppress(OSError):
-        print(line, file=sys.stderr)
