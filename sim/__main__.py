@@ -7,6 +7,8 @@ import sys
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
+from sim.interrupts import numbers
+
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C."""
 COLLECTED: Final = 100_000
@@ -15,7 +17,8 @@ COLLECTED: Final = 100_000
 
 def _leave(_number: int, _frame: object) -> None:
     """End at once, while nothing is done yet that could be saved."""
-    os.write(2, b"sim: interrupted\n")
+    with suppress(OSError):  # nobody listens
+        os.write(2, b"sim: interrupted\n")
     os._exit(INTERRUPTED)
 
 
@@ -48,7 +51,7 @@ def _is_watched() -> bool:
 
 
 def _interrupts_go_to(handler: Any) -> None:  # noqa: ANN401  as of signal.signal
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in numbers():
         signal.signal(number, handler)
 
 

@@ -1,4 +1,4 @@
-"""Interrupts: Ctrl-C and requests to terminate, as one exception that comes at a time that suits."""
+"""Interrupts: Ctrl-C, requests to terminate and lost terminals, as one exception that comes at a time that suits."""
 
 import signal
 import sys
@@ -7,16 +7,24 @@ from contextlib import contextmanager
 from threading import current_thread, main_thread
 from typing import Any, Final, NoReturn
 
-NUMBERS: Final = (signal.SIGINT, signal.SIGTERM)
-
+HANG_UP: Final[signal.Signals | None] = getattr(signal, "SIGHUP", None)
+"""The terminal is gone; None where systems know no such signal."""
 
 _told: Final[list[int]] = []
 """Interrupts that came; the exception is lost where it is raised while Python cleans up."""
 
 
+def numbers() -> list[signal.Signals]:
+    """The signals that interrupt; the loss of the terminal does not where it is ignored, as under ``nohup``."""
+    found = [signal.SIGINT, signal.SIGTERM]
+    if HANG_UP is not None and signal.getsignal(HANG_UP) is not signal.SIG_IGN:
+        found.append(HANG_UP)
+    return found
+
+
 @contextmanager
 def as_one() -> Iterator[None]:
-    """Treat a request to terminate like Ctrl-C."""
+    """Treat a request to terminate, and the loss of the terminal, like Ctrl-C."""
 
     def interrupt(number: int, _frame: object) -> NoReturn:
         _told.append(number)
@@ -67,7 +75,7 @@ def _handled_by(handler: Any) -> Iterator[None]:  # noqa: ANN401  as of signal.s
     if current_thread() is not main_thread():
         yield
         return
-    before = {number: signal.signal(number, handler) for number in NUMBERS}
+    before = {number: signal.signal(number, handler) for number in numbers()}
     try:
         yield
     finally:

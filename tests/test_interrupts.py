@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from sim.interrupts import as_one, check
+from sim.interrupts import as_one, check, numbers
 
 
 class Interrupted:
@@ -34,3 +34,22 @@ def test_what_else_is_lost_there_is_told_as_ever(monkeypatch):
         one = Faulty()
         del one
     assert told == [ValueError]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_each_signal_that_ends_a_command_is_an_interrupt_as_long_as_a_question_is_asked(number):
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), as_one():
+        signal.raise_signal(number)
+    assert signal.getsignal(number) is before
+
+
+def test_a_lost_terminal_is_no_interrupt_where_it_is_ignored_as_under_nohup():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with as_one():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.SIGHUP not in numbers()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -20,7 +20,7 @@ SWEEP = (
     "sweep", "--model", "sd21", "--gpus", "4", "--batch-size", "16", "--strategy", "ddp,gpipe,1f1b,interleaved,zero2",
     "--json", "--out", "rows.csv",
 )  # fmt: skip
-SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SEED = int(os.environ.get("DIFFUSIM_KILLS_SEED", "20"))
 ROUNDS, KILLS = 4, 5
 """Sweeps that are killed so many times each before they may end."""
@@ -89,7 +89,7 @@ def test_twenty_kills_lose_no_finished_point_leave_no_worker_and_change_no_byte(
             time.sleep(draw.uniform(0.0, 0.8 * taken_s))
             own = SIGNALS[(number + kill) % len(SIGNALS)]
             struck += process.poll() is None
-            if own is signal.SIGINT:  # Ctrl-C reaches the workers too
+            if own in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C and lost terminals reach the workers too
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, own)
             else:
@@ -108,7 +108,7 @@ def test_twenty_kills_lose_no_finished_point_leave_no_worker_and_change_no_byte(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_the_first_quarter_of_a_second_can_be_interrupted(tmp_path, number):
     for delay in (0.0, 0.03, 0.06, 0.09, 0.12, 0.16, 0.2, 0.25):
         process = start(tmp_path, *SWEEP)

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from profiles.errors import DiffusimError, DiffusimWarning, InputError, warn_caller
-from sim.interrupts import check, held
+from sim.interrupts import HANG_UP, check, held
 from sim.outcomes.contents import engine
 from strategies.strategy import AnyScenario
 
@@ -279,7 +279,8 @@ def _start_worker(known: Any) -> None:  # noqa: ANN401
 
 def follow_parent() -> None:
     """Let a process of ours end with its parent, and leave interrupts to it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in filter(None, (signal.SIGINT, HANG_UP)):
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     Thread(target=_end_with_parent, daemon=True).start()
 
