@@ -85,6 +85,18 @@ def test_a_class_is_swept_beside_names_by_parameters_that_the_sweep_finds():
     assert found.best_of("pairs").iteration_s > 0
 
 
+def test_an_order_that_can_never_be_carried_out_is_named_with_its_parameters_by_a_sweep():
+    def backwards_first(self):
+        return tuple(
+            row[::-1] for row in one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
+        )
+
+    with pytest.raises(
+        DeadlockError, match=r"^pairs, pipeline_degree \d+, micro_batches \d+.*: deadlock: device"
+    ):
+        sim.sweep("sd21", strategy=written(order=backwards_first), workers=1, **SMALL)
+
+
 def test_a_class_alone_is_swept_and_known_by_its_name_from_then_on_where_it_is_named():
     assert {point.name for point in sim.sweep("sd21", strategy=written(), workers=1, **SMALL).points} == {
         "pairs"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from profiles.errors import InfeasibleError
+from profiles.errors import DeadlockError, InfeasibleError
 from sim.explore.points import Asked, Point
 from sim.outcomes.phrases import OUT_OF_MEMORY, missing_memory
 from sim.outcomes.results import Result
@@ -18,6 +18,7 @@ from sim.outcomes.runs import (
     check_held_memory,
     is_roughly_bounded,
     least_memory_bytes,
+    parameters_of,
     rough_bound,
     run_within,
 )
@@ -86,7 +87,11 @@ def bounds_of(asked: Asked, scenario: AnyScenario, *, rough: bool) -> Bounds | I
 
 
 def answer_of(asked: Asked, scenario: AnyScenario, limit_s: float) -> Answer:
-    """The answer of a point, replayed as far as a limit."""
+    """The answer of a point, replayed as far as a limit.
+
+    Raises:
+        DeadlockError: its order can never be carried out; the text names the point too.
+    """
     there = asked.at(scenario)
     known_s: list[float] = []
     try:
@@ -94,6 +99,10 @@ def answer_of(asked: Asked, scenario: AnyScenario, limit_s: float) -> Answer:
         found = run_within(asked.strategy, there, limit_s, known_s)
     except InfeasibleError as error:
         return Answer(tuple(known_s), error)
+    except DeadlockError as error:
+        given = parameters_of(asked.strategy).items()
+        words = ", ".join(f"{name} {value}" for name, value in given if value is not None)
+        raise DeadlockError(f"{asked.strategy.name}, {words}: {error}") from None
     return Answer(tuple(known_s), None if isinstance(found, float) else found)
 
 
