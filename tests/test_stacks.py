@@ -98,7 +98,7 @@ def test_an_unknown_stack_is_refused_in_one_line(capsys):
     code, _, err = printed(capsys, "run", *ASKED, "--stack", "fast")
     assert code == 2
     assert err == (
-        "sim: error: unknown stack 'fast'; choose from compiled, eager, eager-2023 or pass a .toml file"
+        "sim: error: unknown stack 'fast'; choose from compiled, eager, eager-2023, or pass a .toml file"
     )
     with pytest.raises(InputError, match="stack is 3, must be a name, a file or a Stack"):
         sim.run("sd21", "ddp", gpus=8, stack=3)

@@ -205,7 +205,7 @@ def load_cluster(name: str) -> Cluster:
     path = Path(name)
     if path.suffix == ".toml" or path_kind(path) != "nothing":
         return read_cluster(path)
-    raise unknown_name("cluster", name, cluster_names(), " or pass a .toml file")
+    raise unknown_name("cluster", name, cluster_names(), ", or pass a .toml file")
 
 
 @naming_file

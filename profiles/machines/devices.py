@@ -111,7 +111,7 @@ def find_device(name: str) -> tuple[str, Device]:
     path = Path(name)
     if path.suffix == ".toml" or path_kind(path) != "nothing":
         return name, read_device(path)
-    raise unknown_name("device", name, device_names(), " or pass a .toml file")
+    raise unknown_name("device", name, device_names(), ", or pass a .toml file")
 
 
 @naming_file

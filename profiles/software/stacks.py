@@ -176,7 +176,7 @@ def load_stack(name: str = DEFAULT_STACK) -> Stack:
     path = Path(name)
     if path.suffix == ".toml" or path_kind(path) != "nothing":
         return read_stack(path)
-    raise unknown_name("stack", name, stack_names(), " or pass a .toml file")
+    raise unknown_name("stack", name, stack_names(), ", or pass a .toml file")
 
 
 @cache

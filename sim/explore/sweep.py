@@ -186,17 +186,18 @@ class Sweep(Hinting):
 
         Raises:
             InputError: there is no such strategy.
-            InfeasibleError: none of its points is feasible.
+            InfeasibleError: none of its points is feasible, or the sweep looked at none.
         """
         name = getattr(strategy, "name", None) if isinstance(strategy, type) else strategy
         if not isinstance(name, str):
             raise InputError(f"strategy is {shown(strategy)}, must be a name or the class of a strategy")
         class_of(name)  # refuses a name that no strategy has
         own = [p for p in self.ranked() if p.name == name]
-        reason = own[0].reason if own else "the sweep did not look at it"
+        if not own:
+            raise InfeasibleError(f"the sweep looked at no point of {name}")
         first = next((point for point in own if point.status == "simulated"), None)
         if first is None:
-            raise InfeasibleError(f"no point of {name} is feasible: {reason}")
+            raise InfeasibleError(f"no point of {name} is feasible: {own[0].reason}")
         return self.result_of(first)
 
     def result_of(self, point: Point) -> Result:
