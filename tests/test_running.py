@@ -305,8 +305,8 @@ def test_real_layers_run_in_the_order_of_the_simulation(trained):
 def test_a_wrong_link_delay_in_the_engine_shows(trained, monkeypatch, factor):
     leg = engine._leg
 
-    def wrong(transfer, network):
-        ports, travel_s = leg(transfer, network)
+    def wrong(*of):
+        ports, travel_s = leg(*of)
         return ports, factor * travel_s
 
     monkeypatch.setattr(engine, "_leg", wrong)

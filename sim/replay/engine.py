@@ -8,7 +8,6 @@ counter, so two runs of a plan are identical to the bit.
 import gc
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from heapq import heappush
 from itertools import chain, islice
 from math import inf, ulp
@@ -374,13 +373,15 @@ class _Move:
 
 def _legs(wiring: Wiring, sizes_bytes: Sequence[float], network: Network) -> list[Leg]:
     """For each delivery its (port, seconds held) pairs and the seconds for which it travels; a signal has none."""
+    asked = [*zip(wiring.sources, (target for _, target in wiring.slots), sizes_bytes, strict=True)]
+    legs = {
+        (source, target, size_bytes): SIGNAL if source is None else _leg(source, target, size_bytes, network)
+        for source, target, size_bytes in dict.fromkeys(asked)
+    }
+    return [legs[each] for each in asked]
 
-    @cache
-    def leg(source: int | None, target: int, size_bytes: float) -> Leg:
-        if source is None:
-            return SIGNAL
-        route = network.route(source, target)
-        ports = tuple([(port, size_bytes * hold) for port, hold in route.ports])
-        return ports, size_bytes * route.wire_s_per_byte + route.delay_s
 
-    return [*map(leg, wiring.sources, [target for _, target in wiring.slots], sizes_bytes)]
+def _leg(source: int, target: int, size_bytes: float, network: Network) -> Leg:
+    route = network.route(source, target)
+    ports = tuple([(port, size_bytes * hold) for port, hold in route.ports])
+    return ports, size_bytes * route.wire_s_per_byte + route.delay_s
