@@ -7,7 +7,6 @@ Communication is a consequence of reads and writes; no strategy lists a message.
 
 import math
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import NamedTuple
 
 from profiles.errors import DeadlockError
@@ -255,21 +254,20 @@ def _wire_sends(wiring: Wiring, at_once: list[tuple[int, int]]) -> None:
             of_tensor[tensor] += (slot,)
         elif tensor in writers:
             of_tensor[tensor] = (slot,)
-    wiring.sends = [[NONE] * len(ops) for ops in plan.ops]
+    sends: list[list[Slots]] = [[NONE] * len(ops) for ops in plan.ops]
+    several = set(at_once)
     for tensor, own in of_tensor.items():
-        device, index = writers[tensor]
-        row = wiring.sends[device]
-        row[index] = _collect(of_tensor, plan.ops[device][index].writes) if row[index] else own
-    wiring.early = [{} for _ in plan.ops]
+        device, index = at = writers[tensor]
+        if sends[device][index]:
+            several.add(at)
+        sends[device][index] = own
+    for device, index in several:  # in the order in which the op writes them
+        writes = plan.ops[device][index].writes
+        sends[device][index] = tuple([slot for t in writes for slot in of_tensor.get(t, NONE)])
+    wiring.sends, wiring.early = sends, [{} for _ in plan.ops]
     for device, index in at_once:
-        op = plan.ops[device][index]
-        wiring.sends[device][index] = _collect(of_tensor, op.writes)
-        wiring.early[device][index] = [(offset, of_tensor.get(tensor, NONE)) for offset, tensor in op.early]
-
-
-def _collect(of_tensor: dict[int, Slots], tensors: tuple[int, ...]) -> Slots:
-    """The slots of some tensors, tensor by tensor."""
-    return tuple(chain.from_iterable(of_tensor.get(tensor, NONE) for tensor in tensors))
+        early = plan.ops[device][index].early
+        wiring.early[device][index] = [(offset, of_tensor.get(tensor, NONE)) for offset, tensor in early]
 
 
 def _previous(collectives: tuple[Collective, ...]) -> list[list[int]]:
