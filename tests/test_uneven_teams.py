@@ -136,7 +136,7 @@ def test_of_shared_ports_those_held_longest_are_looked_at_one_for_each_set_of_gr
 
 
 class Hosts(Network):
-    """A network in which an all-gather holds one port above all cards for a tenth of a millisecond, all else another."""
+    """A network in which all-gathers hold one port above all cards for a tenth of a millisecond, all else another."""
 
     def collective(self, collective):
         port = self._port(collective.operation if collective.operation == "all_gather" else "else")
