@@ -11,6 +11,10 @@ from profiles.errors import one_line
 T = TypeVar("T")
 
 
+class _RuleError(ValueError):
+    """A rule that a text breaks, in words of this project, with names as they stand there."""
+
+
 def parse_json(text: str, **rules: Any) -> Any:
     """The value that a JSON text holds; ``rules`` go to ``json.loads``, and may raise a ValueError.
 
@@ -24,7 +28,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in pairs:
         if key in values:
-            raise ValueError(f"{key} stands twice")
+            raise _RuleError(f"{key} stands twice")
         values[key] = value
     return values
 
@@ -43,5 +47,7 @@ def _parsed(parse: Callable[[str], T], text: str) -> T:
         return parse(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    except _RuleError as error:
+        raise ValueError(one_line(str(error))) from None
     except ValueError as error:  # also of the int and datetime constructors
         raise ValueError(one_line(str(error).lower())) from None

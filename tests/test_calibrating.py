@@ -326,10 +326,10 @@ def test_a_number_far_from_the_prediction_is_warned_of_in_one_line_with_both(tra
     step_s = round(times * trained.iteration_s, 4)
     assert main([*asked, "--measured", f"step_s={step_s}"]) == 0
     words = (
-        f"step_s={step_s} was measured, but {trained.iteration_s:.4g} is predicted: they differ 1.5 times;"
+        f"step_s={step_s} was measured, but {trained.iteration_s:.4g} is predicted: a factor of 1.5 apart;"
     )
     told = [line for line in capsys.readouterr().err.splitlines() if "was measured" in line]
     assert told == [f"sim: warning: {words} are the flags those of the run that was measured?"] * warns
     if warns:
-        with pytest.warns(DiffusimWarning, match="is predicted: they differ 1.5 times"):
+        with pytest.warns(DiffusimWarning, match="is predicted: a factor of 1.5 apart"):
             sim.run("sd21", "ddp", **DDP, measured={"samples_per_s": trained.samples_per_s / times})

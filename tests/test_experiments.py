@@ -244,6 +244,7 @@ def test_a_byte_order_mark_on_standard_input_is_none_of_the_text(monkeypatch, ca
         (b'model = "\xff"', "-: byte 9 is not UTF-8, must be text"),
         (b"#" * (MAX_BYTES + 1), f"-: standard input is longer than {MAX_BYTES} characters"),
         (b'{"model": "sd21", "model": "pixart"}', "neither JSON nor TOML: model stands twice"),
+        (b'{"Model": "sd21", "Model": "pixart"}', "neither JSON nor TOML: Model stands twice"),
         (b"[" * 100_000, "neither JSON nor TOML: nested too deeply"),
     ],
 )

@@ -174,6 +174,19 @@ def test_an_exchange_holds_a_card_once_it_is_on_the_wire_behind_those_before_it_
     )
 
 
+def test_groups_that_share_a_host_alone_do_not_take_turns(make):
+    switches = make.link(
+        kind="pcie",
+        bandwidth=8.0,
+        switch_size=2,
+        switch_bandwidth_bytes_per_s=2.0,
+        host_bandwidth_bytes_per_s=1.0,
+    )
+    courses = Courses(Network(Placement(make.cluster(switches), 4, 4, 4)))
+    ((_, load_s),) = courses[GroupCollectives("all_gather", PAIRS, (4.0,))].loads_s
+    assert load_s > 0
+
+
 def test_whoever_is_late_at_one_card_stays_so_where_another_is_through_before(two_nodes):
     first, second = ((0, 2), (1, 3), (4,), (5,)), ((2, 4), (3, 5), (0,), (1,))
     clock = two_nodes(devices=tuple(range(6)))

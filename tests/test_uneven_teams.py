@@ -132,7 +132,28 @@ def test_of_shared_ports_those_held_longest_are_looked_at_one_for_each_set_of_gr
         )
         for group in range(3)
     ]
-    assert _Round.of(routes).shared == [(8.0, (0, 2)), (5.0, (0, 1))]
+    assert _Round.of(routes).shared == [(8.0, (0, 2), 4), (5.0, (0, 1), 1)]
+
+
+class Hosts(Network):
+    """A network in which all-gathers hold one port above all cards for a tenth of a millisecond, all else another."""
+
+    def collective(self, collective):
+        port = self._port(collective.operation if collective.operation == "all_gather" else "else")
+        return CollectiveRoute((), ((port, 1e-4),), 1e-4, 0.0, 0.0)
+
+
+def test_two_ports_that_the_same_groups_share_are_held_at_once(clocks):
+    network = Hosts(clocks()._crossings.network.placement)
+    builder, team = SamplingBuilder(network.placement), TeamClocks(Crossings(network), SIX, np.zeros(6))
+    for recorder in (builder, team):
+        for operation in ("all_gather", "all_to_all"):
+            what = gather(ACROSS, wait=False)._replace(operation=operation)
+            recorder.expect_each(ACROSS, recorder.exchange(what, WORK))
+        recorder.exchange(gather((SIX,)), WORK)
+        recorder.compute_together(SIX, WORK, 0.0)
+    ends_s = [ends[-1] for ends in simulate(builder.build((), [()] * 6), network).ends]
+    assert team.free_s.max() == pytest.approx(min(ends_s)) == pytest.approx(5e-4)  # 7e-4 if in turn
 
 
 def test_an_exchange_of_two_teams_is_found_for_each_of_them(clocks):

@@ -29,7 +29,7 @@ LARGEST: Final = 1e9
 TOLERANCE: Final = 1e-7
 """Relative error of the factor."""
 FAR: Final = 1.5
-"""Measured and predicted numbers that differ by more times than this may be of different runs."""
+"""Measured and predicted numbers more than this factor apart may be of different runs."""
 JUMP: Final = 0.01
 """Relative error left where a strategy changes its plan at some factor, so that the time jumps."""
 
@@ -133,7 +133,7 @@ def _warn_where_far(number: Number, result: Result) -> None:
     times = max(ratio := number.of_result(result), 1 / ratio)
     if times > FAR:
         predicted = getattr(result, QUANTITIES[result.task][number.name])
-        words = f"{number} was measured, but {predicted:.4g} is predicted: they differ {times:.2g} times"
+        words = f"{number} was measured, but {predicted:.4g} is predicted: a factor of {times:.2g} apart"
         warn_caller(f"{words}; are the flags those of the run that was measured?", DiffusimWarning)
 
 

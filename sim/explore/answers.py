@@ -101,8 +101,8 @@ def answer_of(asked: Asked, scenario: AnyScenario, limit_s: float) -> Answer:
         return Answer(tuple(known_s), error)
     except DeadlockError as error:
         given = parameters_of(asked.strategy).items()
-        words = ", ".join(f"{name} {value}" for name, value in given if value is not None)
-        raise DeadlockError(f"{asked.strategy.name}, {words}: {error}") from None
+        words = (f"{name} {value}" for name, value in given if value is not None)
+        raise DeadlockError(f"{', '.join([asked.strategy.name, *words])}: {error}") from None
     return Answer(tuple(known_s), None if isinstance(found, float) else found)
 
 

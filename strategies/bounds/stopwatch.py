@@ -5,10 +5,9 @@ runs one collective after the other. Once its collectives are awaited, no device
 counted, each of which only delays:
 
 - that collectives slow down the compute beside them, on ports of their own; or
-- that groups which exchange at once share ports, those of a node's card or of a switch. When such a port is through, it
-  has carried what all of them put on it, and some group is not done before; nor where each two share a port of their
-  own. Which group that is is not known, so until every device has exchanged with it, directly or through others, the
-  late have clocks of their own.
+- that groups which exchange at once share a port, that of a node's card or of a switch, or each two of them some port.
+  One of them is not done before what they share has carried what all of them put on it. Which one is not known, so
+  until every device has exchanged with it, directly or through others, the late have clocks of their own.
 
 Not both: a collective that begins late slows down nothing until then, so what is computed beside it may end sooner
 than beside one that begins at once. Without slowdown, whatever begins later also ends later.
@@ -30,7 +29,7 @@ from strategies.plans.network import CollectiveRoute, Network
 from strategies.plans.plan import Collective
 
 SAME: Final = 1e-12
-"""Share of the time by which clocks may differ that are put off by as much."""
+"""Share of the time by which delays may differ that count as equal."""
 
 Members = tuple[int, ...]
 Late = frozenset[frozenset[int]]
@@ -43,8 +42,8 @@ class Course(NamedTuple):
     Attributes:
         times_s: of each collective of the first group the seconds before it is on the wire, and on the wire.
         even: whether they are those of every group.
-        loads_s: what some groups share, and the seconds for which they hold it in all: the port that they hold longest,
-            and, by the groups themselves, any ports that each two of them share.
+        loads_s: what some groups share, and the seconds, above 0, for which they hold it in all: the port that they
+            hold longest and, by the groups, any ports that each two of them share.
     """
 
     times_s: tuple[tuple[float, float], ...]
@@ -85,7 +84,7 @@ class Courses:
 def _loads(
     groups: Sequence[Members], routes: Sequence[Sequence[CollectiveRoute]]
 ) -> Iterator[tuple[Hashable, float]]:
-    """What some of the groups share that run collectives on these routes, and the seconds for which they hold it."""
+    """What some of the groups share, whose collectives take these routes, and the seconds for which they hold it."""
     held: dict[int, dict[int, float]] = defaultdict(dict)
     for number, own in enumerate(routes):
         for port, hold_s in chain.from_iterable((*route.ports, *route.shared) for route in own):
@@ -96,7 +95,8 @@ def _loads(
         yield busiest, load_s
         each = [[dict(route.ports) for route in calls] for calls in zip(*routes, strict=True)]
         joined = joined_by_others(held[busiest], each[0])
-        yield (groups, joined), sum_in_order(in_turn_s(joined, ports) for ports in each)
+        if turns_s := sum_in_order(in_turn_s(joined, ports) for ports in each):
+            yield (groups, joined), turns_s
 
 
 def _collectives(what: GroupCollectives, group: Members) -> list[Collective]:
@@ -196,7 +196,7 @@ class Stopwatch:
         return [self._all, self._last] if self._late else [self._all]
 
     def repeat(self, times: int, run: Callable[[], object]) -> None:
-        """Do the same several times; once it has put off all clocks by as much, so does each further time."""
+        """Do the same several times; once all clocks are delayed equally, each further time delays them as much."""
         for left in reversed(range(times)):
             before, host_s = self._state() if left else None, self.host_s
             run()
@@ -211,7 +211,7 @@ class Stopwatch:
         return _State(self._late, [*chain.from_iterable(clocks)], dict(self._through_s))
 
     def _lag_s(self, before: _State) -> float | None:
-        """Seconds by which all clocks are later than before, and all that was held since; None where they differ."""
+        """Seconds by which all clocks, and the ends of all that was held since, are later; None where these differ."""
         now, through_s = self._state(), before.through_s
         if (now.late, now.through_s.keys()) != (before.late, through_s.keys()):
             return None
@@ -220,7 +220,7 @@ class Stopwatch:
         return min(lags) if max(lags) - min(lags) <= SAME * max(now.clocks) else None
 
     def _put_off(self, seconds: float, through_s: Mapping[Hashable, float]) -> None:
-        """Let all clocks be later, and when all is through that was not at the times given."""
+        """Let all clocks be later, and so all that was held since; ``through_s`` tells when it was through before."""
         for clocks in self._clocks:
             clocks.ended_s, clocks.free_s = clocks.ended_s + seconds, clocks.free_s + seconds
             clocks.stream_s += seconds

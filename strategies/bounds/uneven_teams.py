@@ -27,15 +27,18 @@ from strategies.plans.plan import Collective
 
 MOST_SHARED: Final = 2
 """Ports of a collective that are looked at: those that its groups hold longest in all."""
+ANY: Final = -1
+"""In place of a port: each two groups share some port."""
 
 Groups = tuple[int, ...]
 
 
 class _Sharing(NamedTuple):
-    """Groups, by their numbers, that share a port, and the seconds for which they hold it in all."""
+    """Seconds for which groups, by their numbers, hold a port that they share, or any that each two of them share."""
 
     load_s: float
     groups: Groups
+    port: int
 
 
 class _Round(NamedTuple):
@@ -51,13 +54,16 @@ class _Round(NamedTuple):
         for group, route in enumerate(routes):
             for port, hold_s in chain(route.ports, route.shared):
                 held[port][group] = held[port].get(group, 0.0) + hold_s
-        loads_s: dict[Groups, float] = defaultdict(float)
         ports = [dict(route.ports) for route in routes]
-        for own in (own for own in held.values() if len(own) > 1):
-            loads_s[tuple(own)] = max(loads_s[tuple(own)], sum_in_order(own.values()))
+        longest: dict[Groups, _Sharing] = {}
+        for port, own in ((port, own) for port, own in held.items() if len(own) > 1):
             joined = joined_by_others(own, ports)
-            loads_s[joined] = max(loads_s[joined], in_turn_s(joined, ports))
-        shared = sorted((_Sharing(load_s, groups) for groups, load_s in loads_s.items()), reverse=True)
+            for found in (
+                _Sharing(sum_in_order(own.values()), tuple(own), port),
+                _Sharing(in_turn_s(joined, ports), joined, ANY),
+            ):
+                longest[found.groups] = max(found, longest.get(found.groups, found))
+        shared = sorted(longest.values(), reverse=True)
         fixed_s, wire_s = (
             np.array([getattr(route, name) for route in routes]) for name in ("fixed_s", "wire_s")
         )
@@ -171,8 +177,9 @@ class TeamClocks:
         for each in crossing.rounds:
             begins_s = ends_s + each.fixed_s
             ends_s = begins_s + each.wire_s
-            for load_s, groups in each.shared:
-                through_s = self._hold(what.groups, groups, float(begins_s[list(groups)].min()), load_s)
+            for sharing in each.shared:
+                groups = sharing.groups
+                through_s = self._hold(what.groups, sharing, float(begins_s[list(groups)].min()))
                 if through_s > ends_s[list(groups)].max():
                     fresh.append(_Late(crossing.group_of == np.array(groups)[:, None], through_s))
         least_s = sum_in_order(each.least_s for each in crossing.rounds)
@@ -184,10 +191,11 @@ class TeamClocks:
             self._await(self._exchanged[number])
         return [number] * len(what.groups)
 
-    def _hold(self, whose: Hashable, groups: Groups, begin_s: float, load_s: float) -> float:
-        """Seconds before which some of the groups is not through, after all that they have moved so far."""
-        through_s = max(self._through_s.get((whose, groups), begin_s), begin_s) + load_s
-        self._through_s[whose, groups] = through_s
+    def _hold(self, whose: Hashable, sharing: _Sharing, begin_s: float) -> float:
+        """Seconds before which some of the groups is not through, after all for which they held the same so far."""
+        what = whose, sharing.groups, sharing.port
+        through_s = max(self._through_s.get(what, begin_s), begin_s) + sharing.load_s
+        self._through_s[what] = through_s
         return through_s
 
     def expect_each(self, groups: Sequence[tuple[int, ...]], results: Sequence[int]) -> None:
