@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.replay import engine
 from sim.replay.ahead import Ahead, reaches
 from sim.replay.engine import simulate
 from strategies.plans.placement import Placement
@@ -99,6 +100,28 @@ def test_those_who_slept_until_one_op_ended_go_on_in_the_order_of_what_it_sent(m
     ahead, alone = replays(plan, monkeypatch)
     assert same(ahead, alone)
     assert [ahead.starts[receiver] for receiver in (5, 6, 7, 8)] == [(6.0,), (5.0,), (3.0,), (4.0,)]
+
+
+def test_each_of_the_two_ports_of_a_message_is_held_for_its_own_time(make, monkeypatch):
+    # Position 2 gets messages of 0 and 1, for each of which its port is held three times as long as theirs.
+    leg = engine._leg
+
+    def longer_there(*of):
+        (out, (there, hold_s)), travel_s = leg(*of)
+        return (out, (there, 3 * hold_s)), travel_s
+
+    monkeypatch.setattr(engine, "_leg", longer_there)
+    rows = [
+        [make.op("0F0", 1.0, writes="a"), make.op("0F1", 0.5, writes="c")],
+        [make.op("1F0", 1.0, writes="b")],
+        [make.op("2F0", 1.0, "a b")],
+        [make.op("3F0", 1.0, "c")],
+    ]
+    cluster = make.cluster(make.link(bandwidth=1.0))
+    plan = make.plan(rows, placement=Placement(cluster, 4, 4, 4), sizes=dict.fromkeys("abc", 1.0))
+    ahead, alone = replays(plan, monkeypatch)
+    assert same(ahead, alone)
+    assert [ahead.starts[receiver] for receiver in (2, 3)] == [(1.0 + 3.0 + 1.0,), (1.0 + 1.0 + 1.0,)]
 
 
 def test_without_collectives_devices_run_to_the_end(make):
