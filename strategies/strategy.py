@@ -6,9 +6,8 @@ A strategy that draws images is a sampler.
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast, runtime_checkable
 
-from strategies.orders.excerpts import Excerpt, Repeats
 from strategies.plans.actions import Order
-from strategies.plans.plan import Filling, Plan
+from strategies.plans.plan import Plan
 from strategies.plans.traces import Trace
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
@@ -58,57 +57,13 @@ class Strategy(Protocol):
 class Refining(Protocol):
     """A strategy that improves its plan once it has seen when everything happens."""
 
-    def unrefined(self) -> Strategy:
-        """The point that stands for all that have the same plan as this one before any refinement."""
-        ...
-
-    def refine(
-        self, scenario: Scenario, trace: Trace, excerpt: Excerpt | None = None, end_s: float | None = None
-    ) -> Plan:
+    def refine(self, scenario: Scenario, trace: Trace) -> Plan:
         """A better plan than the one that was replayed; that very plan where there is none.
 
         Args:
             scenario: what is asked about.
             trace: of the plan before.
-            excerpt: of the iteration, which the trace is of; None where it is of the whole.
-            end_s: when the whole iteration ends, in seconds, where the trace is of an excerpt.
         """
-        ...
-
-
-@runtime_checkable
-class BubbleFilling(Refining, Protocol):
-    """A strategy that refines its plan by frozen work in bubbles, and says where it goes before the plan is built."""
-
-    def filling(self, scenario: Scenario, trace: Trace, end_s: float | None = None) -> Filling | None:
-        """Where frozen layers go; None where nothing is filled.
-
-        Args:
-            scenario: what is asked about.
-            trace: of the plan before any refinement.
-            end_s: when the whole iteration ends, in seconds, where the trace is of an excerpt of it.
-        """
-        ...
-
-    def filled_s(self, scenario: Scenario, filling: Filling) -> float:
-        """Seconds that no iteration can undercut in which frozen layers go there, however the last are spread."""
-        ...
-
-
-@runtime_checkable
-class Repeating(Protocol):
-    """A strategy whose order repeats itself: of many micro-batches, those in the middle need no replay."""
-
-    def repeats(self, scenario: Any) -> Repeats | None:  # noqa: ANN401  as the others
-        """What of its order repeats itself; None where nothing does.
-
-        Raises:
-            InfeasibleError: this point does not exist for the scenario.
-        """
-        ...
-
-    def plan(self, scenario: Any, excerpt: Excerpt | None = None) -> Plan:  # noqa: ANN401  as the others
-        """The plan of one iteration, or of an excerpt of it."""
         ...
 
 
@@ -131,15 +86,6 @@ class Divided(Protocol):
         Raises:
             InfeasibleError: this point does not exist for the scenario.
         """
-        ...
-
-
-@runtime_checkable
-class Accumulating(Protocol):
-    """A strategy whose GPUs run micro-batches one after the other: the first few tell what each further one adds."""
-
-    def first_micro_batches(self, scenario: Any, count: int) -> Job | None:  # noqa: ANN401  as the others
-        """An iteration of the first ``count`` micro-batches; None where they differ, or the batch does not divide."""
         ...
 
 

@@ -4,24 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-import sim
 from profiles.architectures.models import load_model
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
-from sim.explore.working.workers import Workers
-from sim.outcomes import periods, unrefined
 from sim.outcomes.parts import replay
-from sim.outcomes.runs import run_within
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
 from sim.replay.metrics import bubbles
 from strategies.plans.actions import FrozenAction
 from strategies.plans.network import network_of
-from strategies.plans.plan import Filling
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import all_strategies, make_strategy
 from strategies.scenario import Scenario
-from strategies.training.diffusionpipe import DiffusionPipe, _split
+from strategies.training.diffusionpipe import _split
 
 
 @pytest.fixture(scope="module")
@@ -92,31 +87,6 @@ def test_inside_a_node_filling_never_costs_time(scenario, degree, micro_batches,
     assert filled < replay(pipe(degree, micro_batches, "none"), scenario).end_s
 
 
-def test_both_ways_of_filling_replay_one_unfilled_plan(scenario, monkeypatch):
-    replayed = []
-    monkeypatch.setattr(unrefined, "simulate", lambda *asked: replayed.append(asked) or simulate(*asked))
-    for extra in (False, True):
-        there = scenario.with_extra_forward(extra)
-        alone = {fill: replay(pipe(2, 8, fill), replace(there)).starts for fill in ("full", "partial")}
-        assert alone["full"] != alone["partial"]
-        replayed.clear()
-        for fill in ("partial", "full", "partial"):
-            assert replay(pipe(2, 8, fill), there).starts == alone[fill]
-        assert len(replayed) == 1
-    unfilled = replay(pipe(2, 8, "none"), there).starts
-    assert unfilled == replay(pipe(2, 8, "none"), replace(there)).starts
-
-
-def test_neighbours_that_replay_one_unfilled_plan_make_one_task(monkeypatch):
-    tasks, submit = [], Workers.submit
-    monkeypatch.setattr(Workers, "submit", lambda self, task: tasks.append(task) or submit(self, task))
-    sim.sweep("sd21", gpus=4, batch_size=16, strategy="diffusionpipe,1f1b", workers=1)
-    simulated = [[asked.strategy for asked in task.points] for task in tasks if task.limits_s is not None]
-    for first, *others in simulated:
-        assert all(replace(other, fill=first.fill) == first for other in others)
-    assert {len(points) for points in simulated} == {1, 2}
-
-
 def test_bubbles_are_those_of_the_trace_that_is_asked_about_not_of_one_that_starts_alike(scenario):
     strategy = pipe(2, 4, "partial")
     trace = replay(replace(strategy, fill="none"), scenario)
@@ -139,29 +109,6 @@ def test_the_optimizer_step_does_not_wait_for_work_that_no_bubble_took(scenario)
         (step,) = [i for i, op in enumerate(ops) if str(op.action).endswith("O")]
         late_s = balanced.starts[position][step] - balanced.collectives[position][1]
         assert 0 <= late_s < 0.05
-
-
-@pytest.mark.parametrize(("degree", "micro_batches"), [(2, 2), (2, 4), (4, 4), (4, 8), (8, 16)])
-@pytest.mark.parametrize("fill", ["full", "partial"])
-@pytest.mark.parametrize("extra", [False, True])
-def test_no_refinement_is_faster_than_where_frozen_layers_go_says(
-    scenario, degree, micro_batches, fill, extra
-):
-    there = scenario.with_extra_forward(extra)
-    strategy = replace(pipe(degree, micro_batches, fill), group_size=8 if extra else degree)
-    unfilled, *complete = refinements(strategy, there)
-    filled_s = strategy.filled_s(there, strategy.filling(there, unfilled))
-    assert filled_s == periods.filled_s(strategy, there) <= min(trace.end_s for trace in complete)
-    rest_s = strategy.filled_s(there, complete[0].plan.filling) - strategy.filled_s(there, Filling(()))
-    assert (rest_s > 0) == any(layer.bubble is None for layer in complete[0].plan.filling.layers)
-
-
-def test_a_point_is_given_up_once_it_is_known_where_frozen_layers_go(scenario, monkeypatch):
-    strategy = pipe(4, 4, "full")
-    filled_s = periods.filled_s(strategy, scenario)
-    assert 1.02 * strategy.bound(scenario) < filled_s
-    monkeypatch.setattr(DiffusionPipe, "refine", lambda *asked: pytest.fail("refined"))
-    assert run_within(strategy, scenario, filled_s) == filled_s
 
 
 def test_samples_are_split_by_weight_without_losing_one():

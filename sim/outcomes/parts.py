@@ -1,27 +1,11 @@
 """Parts: a point replayed part by part, the iterations of training or the phases of a run of the sampler."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from profiles.errors import InfeasibleError
 from sim.outcomes.measures import Measures
-from sim.outcomes.periods import with_all_periods
 from sim.outcomes.results import NamedTrace
-from sim.outcomes.steady import (
-    ALIKE,
-    FIRST_MICRO_BATCHES,
-    FIRST_STEPS,
-    LEAST_TIMES,
-    LEAST_TIMES_AGAIN,
-    LONG_STEPS,
-    SETTLED,
-    grows_in_one_place,
-    with_all_layers,
-    with_all_micro_batches,
-    with_all_steps,
-)
-from sim.outcomes.unrefined import unrefined_trace
 from sim.replay.engine import no_collection, simulate
 from strategies.patching.alike_groups import unfolded
 from strategies.patching.frozen import with_frozen
@@ -30,13 +14,11 @@ from strategies.plans.traces import Trace
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 from strategies.strategy import (
-    Accumulating,
     AnyScenario,
     AnyStrategy,
     Divided,
     Phase,
     Refining,
-    Repeating,
     Sampler,
     Strategy,
 )
@@ -51,8 +33,9 @@ def replay(strategy: Strategy, scenario: Scenario) -> Trace:
         DeadlockError: the strategy's order can never be carried out.
     """
     with no_collection():
-        trace = unrefined_trace(strategy, scenario)
-        network = network_of(scenario, trace.plan.placement)
+        plan = strategy.plan(scenario)
+        network = network_of(scenario, plan.placement)
+        trace = simulate(plan, network)
         refined: list[Trace] = []
         while issubclass(type(strategy), Refining):  # asked of a class, as in ``jobs``
             plan = cast(Refining, strategy).refine(scenario, trace)
@@ -166,102 +149,9 @@ def _replay_folded(variant: Variant) -> Iterator[Part]:
     return _replay_phases(variant, strategy.folded_phases(scenario))
 
 
-def _alike_steps(variant: Variant, strategy: GridSampler, scenario: SamplingScenario) -> Iterator[Part]:
-    """The parts of a run whose steps are alike, so that one is replayed; if it is large, not all its alike layers."""
-    if (short := strategy.shortened(scenario)) is None:
-        return _replay_folded(variant)
-    parts = list(_replay_phases(variant, (short.phase,)))
-    main = main_part(parts)
-    measures = with_all_layers(main.trace, short.stretches, Network(main.trace.plan.placement))
-    if measures is None:
-        return _replay_folded(variant)
-    return iter([part._replace(continued=measures) if part is main else part for part in parts])
-
-
 def parts_of(variant: Variant) -> Iterator[Part]:
-    """The parts of a variant with their measures, replayed no further than needed.
-
-    Of long runs the first steps are replayed, of large steps the first alike layers, of iterations with many
-    micro-batches some of these.
-    """
-    strategy, scenario = variant.strategy, variant.scenario
-    if not isinstance(scenario, SamplingScenario):
-        part = _first_micro_batches(variant) or _excerpt(variant)
-        return _replay_parts(variant) if part is None else iter([part])
-    if isinstance(strategy, GridSampler) and not strategy.steps_overlap(scenario):
-        return _alike_steps(variant, strategy, scenario)
-    assert isinstance(strategy, Sampler)
-    return _first_steps(variant, strategy, scenario)
-
-
-def _first_micro_batches(variant: Variant) -> Part | None:
-    """An iteration of which the first micro-batches are replayed; None where that spares little or does not suffice."""
-    strategy, scenario = variant.strategy, variant.scenario
-    if not issubclass(type(strategy), Accumulating):
-        return None
-    micro_batches: int = getattr(strategy, "micro_batches", 1)
-    if micro_batches < 2 * FIRST_MICRO_BATCHES:
-        return None
-    counts = (FIRST_MICRO_BATCHES - 1, FIRST_MICRO_BATCHES)
-    asked = [cast(Accumulating, strategy).first_micro_batches(scenario, count) for count in counts]
-    try:
-        shorter, longer = (None if job is None else job.strategy.plan(job.scenario) for job in asked)
-    except InfeasibleError:  # so is the iteration, which says so with its own numbers
-        return None
-    if shorter is None or longer is None or not grows_in_one_place(shorter, longer):
-        return None
-    network = Network(longer.placement)
-    trace = simulate(longer, network)
-    left_out = micro_batches - FIRST_MICRO_BATCHES
-    measures = with_all_micro_batches(shorter, trace, left_out, network)
-    return None if measures is None else Part(variant, Phase("iteration", longer, 1), trace, measures)
-
-
-def _excerpt(variant: Variant) -> Part | None:
-    """An iteration of a long pipeline, replayed without micro-batches in its middle; None if that does not suffice."""
-    strategy = variant.strategy
-    if not issubclass(type(strategy), Repeating):
-        return None
-    found = with_all_periods(cast(Repeating, strategy), cast(Scenario, variant.scenario))
-    if found is None:
-        return None
-    trace, measures = found
-    return Part(variant, Phase("iteration", trace.plan, 1), trace, measures)
-
-
-def _first_steps(variant: Variant, strategy: Sampler, scenario: SamplingScenario) -> Iterator[Part]:
-    """The parts of a long run of which the first steps are replayed, where they come to repeat one another."""
-    whole, steps, times = scenario.workload.computed_steps, _first(strategy, scenario), LEAST_TIMES
-    while times * steps <= whole:
-        parts = list(_replay_folded(replace(variant, scenario=scenario.with_steps(steps))))
-        main = main_part(parts)
-        if main.phase.steps != steps:  # so too of a sampler without a grid
-            break
-        network = Network(main.trace.plan.placement)
-        measures = with_all_steps(main.trace, whole - steps, network)
-        if measures is not None:
-            phase = main.phase._replace(steps=whole)
-            whole_run = main._replace(phase=phase, continued=measures)
-            return iter([whole_run if part is main else part for part in parts])
-        steps, times = 2 * steps, LEAST_TIMES_AGAIN
+    """The parts of a variant; of alike guidance groups one is replayed."""
     return _replay_folded(variant)
-
-
-def _first(strategy: Sampler, scenario: SamplingScenario) -> int:
-    """Steps that are replayed first: those after which its bound says that a run is steady.
-
-    Where the bound does not say it, all steps of a run that is not long. So too where cards share switches: two
-    messages may be due there at once, the last digits of their times say which goes first, and a run that was steady
-    for a while may change once more.
-    """
-    whole = scenario.workload.computed_steps
-    least = (getattr(strategy, "warmup_steps", None) or 0) + FIRST_STEPS
-    if whole <= LONG_STEPS and scenario.cluster.intra_node.kind == "pcie":
-        return whole
-    settled = strategy.settled_steps(scenario) if isinstance(strategy, GridSampler) else 0
-    if settled:
-        return max(least, int(SETTLED * settled) + ALIKE + 1)
-    return whole if whole <= LONG_STEPS else least
 
 
 @no_collection()

@@ -11,17 +11,14 @@ from sim.outcomes.contents import inputs_of
 from sim.outcomes.doubts import doubt_of
 from sim.outcomes.measures import Measures, expectation, in_turn, side_by_side, together_s
 from sim.outcomes.parts import Part, Variant, jobs, main_part, measured_parts, parts_by, parts_of, variants
-from sim.outcomes.periods import filled_s
 from sim.outcomes.phrases import OUT_OF_MEMORY, missing_memory
 from sim.outcomes.results import NamedTrace, Result, Source
 from sim.replay.engine import no_collection
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Op, Plan
-from strategies.scenario import Scenario
 from strategies.strategy import (
     AnyScenario,
     AnyStrategy,
-    BubbleFilling,
     Holding,
     MemoryBounded,
     Remarking,
@@ -73,9 +70,6 @@ def _known_s(occurring: Sequence[Variant], parts: list[Part]) -> Iterator[float]
                 least_s[number] = ordered_s
                 yield _together_s(occurring, least_s)
     for number, variant in enumerate(occurring):
-        if (filled := _filled_s(variant)) > least_s[number]:
-            least_s[number] = filled
-            yield _together_s(occurring, least_s)
         least_s[number] = 0.0
         for part in parts_of(variant):
             parts.append(part)
@@ -109,11 +103,6 @@ def _bound_s(variant: Variant) -> float:
 def _ordered_s(variant: Variant) -> Iterator[float]:
     strategy = variant.strategy
     return strategy.ordered_s(variant.scenario) if isinstance(strategy, Searching) else iter(())
-
-
-def _filled_s(variant: Variant) -> float:
-    strategy, scenario = variant.strategy, variant.scenario
-    return filled_s(strategy, cast(Scenario, scenario)) if isinstance(strategy, BubbleFilling) else 0.0
 
 
 def _together_s(occurring: Sequence[Variant], seconds: Sequence[float]) -> float:

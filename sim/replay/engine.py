@@ -9,9 +9,7 @@ import gc
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heappush
-from itertools import chain, islice
 from math import inf, ulp
-from operator import itemgetter
 from typing import Final
 
 import simpy
@@ -19,13 +17,12 @@ from simpy.events import NORMAL
 
 from profiles.checks import sum_in_order
 from profiles.errors import DeadlockError
-from sim.replay.ahead import NEVER, Ahead
 from sim.replay.streams import Stream, streams_of
 from sim.replay.ways import Leg, ways_of
 from strategies.plans.network import Network
 from strategies.plans.plan import Plan
 from strategies.plans.traces import Span, Trace
-from strategies.plans.wiring import Slots, Wiring, describe_deadlock, wire
+from strategies.plans.wiring import Wiring, describe_deadlock, wire
 
 ROUNDING_S: Final = 1e-12
 """Work below this counts as done, as the last digits of a sum of times."""
@@ -89,8 +86,6 @@ class _Replay:
         self.done = [self.env.event() for _ in plan.collectives]
         self.before = wiring.before
         self.beside = streams_of(plan)
-        self.messages_s, self.chunks_s = ([-inf] * network.num_ports for _ in range(2))
-        self.nearest_s = inf
 
     def run(self) -> Trace:
         """Replay the plan to its end."""
@@ -103,24 +98,9 @@ class _Replay:
         return self._trace()
 
     def _start_devices(self) -> None:
-        """Let the devices run ahead, then start a process for each that is not done, where it has come to."""
-        times = self.starts, self.ends, self.sent, self.arrived
-        ahead = Ahead(self.wiring, *times, self.legs, self.clocks)
-        ahead.run()
-        last_send_s = max(map(self._last_send_s, self.wiring.sends, self.ends), default=-inf)
-        self.messages_s = [last_send_s] * len(self.clocks)
-        pending = sorted(ahead.pending, key=itemgetter(0, 1))
-        for due_s, _, device, start, _ in pending:
-            self.env.process(self._device(device, due_s, runs=start != NEVER))
-        due = {device for _, _, device, _, _ in pending}
-        for device, (ends, ops) in enumerate(zip(self.ends, self.plan.ops, strict=True)):
-            if device not in due and len(ends) < len(ops):
-                self.env.process(self._device(device))
-
-    def _last_send_s(self, sends: Sequence[Slots], ends: Sequence[float]) -> float:
-        """When a device last put a message on its ports; minus infinity if it has not."""
-        sent = zip(reversed(sends[: len(ends)]), reversed(ends), strict=True)
-        return next((end for slots, end in sent if any(self.legs[slot][0] for slot in slots)), -inf)
+        """Start a process for each device."""
+        for device in range(len(self.plan.ops)):
+            self.env.process(self._device(device))
 
     def _trace(self) -> Trace:
         spans = [span for span in self.spans if span is not None]
@@ -133,29 +113,19 @@ class _Replay:
             spans,
             p2p_bytes=sent * self.plan.placement.copies,
             collective_bytes=sum_in_order(route.sent_bytes for route in self.collective_routes),
-            nearest_s=self.nearest_s,
         )
 
-    def _device(self, device: int, due_s: float | None = None, *, runs: bool = False) -> Process:
-        """Walk one device's list: wait for what an op reads, run it, put what it wrote on the wire.
-
-        Args:
-            device: its number.
-            due_s: when it goes on, if it ran ahead.
-            runs: whether ``due_s`` is the end of an op that it runs already.
-        """
+    def _device(self, device: int) -> Process:
+        """Walk one device's list: wait for what an op reads, run it, put what it wrote on the wire."""
         env, arrived, waiting, beside = self.env, self.arrived, self.waiting, self.beside[device]
         timeout, send = env.timeout, self._write if self.late else self._send
         hosts, ahead_s = any(op.host_s for op in self.plan.ops[device]), self.plan.host_ahead_s
-        host_s, done = 0.0, len(self.ends[device])
+        host_s = 0.0
         began, ended = self.starts[device].append, self.ends[device].append
         early, receives = self.wiring.early[device], self.wiring.receives[device]
         rows = zip(self.plan.ops[device], self.wiring.waits[device], self.wiring.sends[device], strict=True)
-        now = start = self.ends[device][-1] if done else 0.0
-        if due_s is not None:
-            yield timeout(due_s)
-            now = env.now
-        for index, (op, waits, sends) in enumerate(islice(rows, done, None), done):
+        now = start = 0.0
+        for index, (op, waits, sends) in enumerate(rows):
             for slot in waits:
                 if arrived[slot] == inf:
                     event = waiting[slot] = waiting[slot] or env.event()
@@ -166,7 +136,7 @@ class _Replay:
             start = host_s if host_s > start else start
             if index in early:
                 yield from self._run_early(device, start - now, index, beside)
-            elif not runs:
+            else:
                 work_s = op.duration_s
                 work_s = beside.estimate_s(work_s, start) if beside is not None and beside.until else work_s
                 yield timeout(start - now + work_s)
@@ -184,7 +154,7 @@ class _Replay:
                 send(slot, now)
             if index in receives:
                 self._post(receives[index], now)
-            start, runs = now, False
+            start = now
 
     def _run_early(self, device: int, wait_s: float, index: int, beside: Stream | None) -> Process:
         """Run one op that writes tensors before it ends: piece by piece, from one write to the next."""
@@ -226,15 +196,12 @@ class _Replay:
         ports, travel_s = self.legs[slot]
         begin = now
         if ports:
-            clocks, messages_s, chunks_s = self.clocks, self.messages_s, self.chunks_s
+            clocks = self.clocks
             for port, _ in ports:
                 if clocks[port] > begin:
                     begin = clocks[port]
             for port, hold_s in ports:
                 clocks[port] = begin + hold_s
-                messages_s[port] = now
-                if now - chunks_s[port] < self.nearest_s:
-                    self.nearest_s = now - chunks_s[port]
         self.sent[slot] = begin
         self.arrived[slot] = begin + travel_s
         event = self.waiting[slot]
@@ -341,9 +308,8 @@ class _Move:
             Seconds at which all ports have carried the last of these chunks.
         """
         (chunks, chunk_s, ports, shared), clocks, chunk = self._way, self._clocks, self._chunk
-        replay, came_s = self._replay, now
         while True:
-            begin = before = now
+            begin = now
             for port, _ in ports:
                 if clocks[port] > begin:
                     begin = clocks[port]
@@ -359,12 +325,6 @@ class _Move:
             now += end - now
             if chunk == chunks or now >= following:
                 break
-        messages_s, chunks_s, nearest_s = replay.messages_s, replay.chunks_s, replay.nearest_s
-        for port, _ in chain(ports, shared):
-            if came_s - messages_s[port] < nearest_s or came_s - chunks_s[port] < nearest_s:
-                nearest_s = came_s - max(messages_s[port], chunks_s[port])
-            chunks_s[port] = before
-        replay.nearest_s = nearest_s
         for stream in self._streams:
             stream.until[self._number] = begin + self._route.wire_s * (chunks - chunk + 1) / chunks
         self._chunk = chunk

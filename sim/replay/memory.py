@@ -278,27 +278,6 @@ def peak_memory_bytes(trace: Trace, stays: Residencies | None = None) -> FloatAr
     return _peaks(trace, devices, changes)
 
 
-def repeated_peak_memory_bytes(trace: Trace, start_s: float, end_s: float, times: int) -> FloatArray:
-    """The largest memory of each device in bytes where a stretch of a trace comes more often, shape (devices,).
-
-    Where the stretch takes memory on the whole, its last time holds most, so the further times count from its start;
-    where it frees memory, its first time does, and they count from its end.
-
-    Args:
-        trace: without these further times.
-        start_s: when the stretch begins, in seconds.
-        end_s: when it ends.
-        times: how many more times it comes.
-    """
-    devices, moments, changes = memory_events(trace)
-    within = (moments > start_s) & (moments <= end_s)
-    more = times * np.bincount(devices[within], changes[within], trace.plan.num_devices)
-    devices = np.concatenate([devices, np.arange(len(more))])
-    moments = np.concatenate([moments, np.where(more > 0, start_s, end_s)])
-    order = np.lexsort((moments, devices))
-    return _peaks(trace, devices[order], np.concatenate([changes, more])[order])
-
-
 def _peaks(trace: Trace, devices: IntArray, changes: FloatArray) -> FloatArray:
     """The largest memory of each device, from all changes of each in the order of time."""
     peaks = np.zeros(trace.plan.num_devices)

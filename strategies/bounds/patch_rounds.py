@@ -101,15 +101,6 @@ def least_seconds(
     return max(stage.free_s for stage in stages)
 
 
-def settled_steps(pipeline: PatchPipeline) -> int:
-    """Steps of a run after which each repeats the one before, on ports of their own; 0 where none does."""
-    steps, warmup = pipeline.num_steps, pipeline.warmup_steps or 0
-    way, *patches = _alone(pipeline, displaced=True)
-    stages, at = _after_whole(way, warmup, pipeline.scenario.calls.ahead_s)
-    periods_s = _rounds(patches, steps - warmup, stages, at)
-    return next((step for step, period_s in enumerate(periods_s, warmup + 1) if period_s), 0)
-
-
 def _after_whole(whole: PatchRow, rounds: int, ahead_s: float) -> tuple[list["_Stage"], float]:
     """The stages after rounds of the whole image, and when it is back; nobody sends the first what it begins with."""
     stages, at = [_Stage(ahead_s) for _ in whole], -inf

@@ -86,7 +86,7 @@ class PipelineBuilder:
     or another, takes it. What micro-batches that are left out would read lies there to the end.
     """
 
-    def __init__(self, layout: "Layout", rows: Rows, recipe: Recipe, left_out: int = 0) -> None:
+    def __init__(self, layout: "Layout", rows: Rows, recipe: Recipe) -> None:
         self.layout, self.recipe = layout, recipe
         self.scenario, self.shape, self.cuts = layout.scenario, layout.shape, layout.cuts
         self.placement, self.group_batch, self.batch = (
@@ -96,7 +96,7 @@ class PipelineBuilder:
         )
         self.stages, self.seats = layout.stages, layout.seats
         numbers = map(layout.micro_batches, range(len(self.cuts)))
-        self._numbers = [range(own.start, own.stop - left_out) for own in numbers]
+        self._numbers = [*numbers]
         """Of each chain the micro-batches that rows have."""
         self.tensors = Tensors()
         self.collectives: list[Collective] = []
@@ -163,20 +163,16 @@ class PipelineBuilder:
         inputs: dict[tuple[int, int], list[int]] = {}
         for stage, seat in enumerate(self.seats):
             numbers, position = self.layout.micro_batches(seat.cut), self.stages[stage].position
-            here = self._numbers[seat.cut]
-            left_out = range(here.stop, numbers.stop)
             for source, size in self.layout.frozen_reads(self.stages[stage]):
                 kept: list[int] = []
                 if self.recipe.cross_iteration or source not in self.scenario.frozen:
-                    for number in here:
+                    for number in numbers:
                         inputs.setdefault((stage, number), []).append(
                             self._given(source, stage, number, size)
                         )
-                    if left_out:
-                        kept.append(self._given(source, stage, left_out.start, size * len(left_out)))
                 else:
                     for number in numbers:
-                        read = kept if number in left_out else inputs.setdefault((stage, number), [])
+                        read = inputs.setdefault((stage, number), [])
                         read += self._frozen_output(frozen, source, (number, number + 1), size)
                 if self.recipe.cross_iteration and source in self.scenario.frozen:
                     kept += self._frozen_output(frozen, source, (numbers.start, numbers.stop), size)

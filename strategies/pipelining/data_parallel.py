@@ -93,18 +93,6 @@ def jobs_of(strategy: S, scenario: Scenario) -> tuple[Job, ...]:
     return tuple(Job(alone, scenario.only(backbone, gpus // len(found))) for backbone in found)
 
 
-def first_micro_batches(strategy: S, scenario: Scenario, count: int) -> Job | None:
-    """An iteration of so few micro-batches of the same size; None where more follow than those of one backbone.
-
-    Extra forwards of all micro-batches come first, and those of another backbone after the steps of the one before.
-    """
-    workload, all_ = scenario.workload, strategy.micro_batches
-    if workload.extra_forward or workload.batch_size % all_ or len(scenario.model.backbones) > 1:
-        return None
-    fewer = replace(strategy, micro_batches=count)  # type: ignore[type-var]
-    return Job(fewer, scenario.with_batch(workload.batch_size // all_ * count))
-
-
 def backbones_of(strategy: DataParallel, scenario: Scenario) -> tuple[int, ...]:
     """The backbones that one plan trains, one after the other.
 

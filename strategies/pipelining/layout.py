@@ -194,21 +194,20 @@ class Layout(Pipeline):
         ]
         return (1 - BELOW_PRODUCT) * max(sum_in_order(of_stages[s] for s in hosted) for hosted in self.hosted)
 
-    def plan(self, rows: Rows, *, blocking: bool = False, left_out: int = 0) -> Plan:
+    def plan(self, rows: Rows, *, blocking: bool = False) -> Plan:
         """The plan of an order whose frozen work runs before it.
 
         Args:
             rows: the passes of each position.
             blocking: devices wait for their messages between ops.
-            left_out: micro-batches of each chain that rows lack.
 
         Raises:
             InputError: rows lack a pass besides, have one twice, or one that is none of their position.
         """
         numbers = [self.micro_batches(seat.cut) for seat in self.seats]
-        there = [own[: len(own) - left_out] for own in numbers]
+        there = [*numbers]
         rows = whole("the order", rows, self.hosted, there)
-        return PipelineBuilder(self, rows, Recipe(blocking=blocking), left_out).build()
+        return PipelineBuilder(self, rows, Recipe(blocking=blocking)).build()
 
     def problem(self, *, in_flight: tuple[int, ...] | None = None) -> Problem:
         """The problem that list scheduling solves: the stages' real times, and messages on ports nobody shares."""

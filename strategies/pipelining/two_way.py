@@ -15,7 +15,6 @@ from typing import Final
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from strategies.orders.chimera import check_halves, chimera_order
-from strategies.orders.excerpts import Repeats
 from strategies.orders.list_scheduling import list_schedule
 from strategies.orders.problem import Chain, Problem, evaluate
 from strategies.partitions.chain import ChainCosts, Partition, optimal_partition
@@ -140,11 +139,6 @@ def two_way_rows(layout: Layout) -> Rows:
     problem = _combined(layout.problem(), members)
     key = ("two-way order", problem, members)
     return layout.scenario.remember(key, lambda: _apart(_shortest(problem), members))
-
-
-def two_way_repeats(layout: Layout) -> Repeats | None:
-    """What of the order repeats itself; None where nothing does."""
-    return layout.remember("repeats", lambda: Repeats.of(two_way_rows(layout)))
 
 
 def _apart(rows: Rows, members: Sequence[tuple[int, ...]]) -> Rows:

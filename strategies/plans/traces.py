@@ -26,8 +26,7 @@ class Trace:
         end_s: when the last op, collective and kept tensor was done: the makespan.
         p2p_bytes: what all GPUs together send in messages.
         collective_bytes: what all GPUs together send in collectives.
-        nearest_s: least seconds between the arrivals of a chunk of a collective and of anything else at a port: where
-            these are few, last digits decide which goes first. Zero: not known; infinite: no two share a port.
+
     """
 
     wiring: Wiring
@@ -40,7 +39,6 @@ class Trace:
     end_s: float
     p2p_bytes: float
     collective_bytes: float
-    nearest_s: float = 0.0
 
     @classmethod
     def of(
@@ -52,7 +50,6 @@ class Trace:
         *,
         p2p_bytes: float,
         collective_bytes: float,
-        nearest_s: float = 0.0,
     ) -> Self:
         """The trace of what was replayed to its end; ``ops`` are starts, ends and early, ``slots`` sent and arrived."""
         starts, ends, early = (tuple(map(tuple, rows)) for rows in ops)
@@ -61,7 +58,7 @@ class Trace:
         last = [*(row[-1] for row in ends if row), *(end for _, end in collectives), *kept]
         end_s = max(last, default=0.0)
         spans, volumes = tuple(collectives), (p2p_bytes, collective_bytes)
-        return cls(wiring, starts, ends, early, sent, arrived, spans, end_s, *volumes, nearest_s)
+        return cls(wiring, starts, ends, early, sent, arrived, spans, end_s, *volumes)
 
     def __repr__(self) -> str:
         return f"<Trace of {self.plan!r}: {self.end_s:.4g} s>"

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from strategies.bounds.patch_rounds import BELOW_SUM, least_run_seconds, roughly_least_seconds, settled_steps
+from strategies.bounds.patch_rounds import BELOW_SUM, least_run_seconds, roughly_least_seconds
 from strategies.patching.alike_groups import folded
-from strategies.patching.alike_layers import Shortened, shortened
 from strategies.patching.frozen import least_frozen_s
 from strategies.patching.layout import GridLayout
 from strategies.patching.patch_pipeline import PatchPipeline
@@ -53,11 +52,6 @@ class GridSampler(ABC):
         """The phases of a run; where all guidance groups are alike, one stands for all in their plans."""
         return self._folded(scenario).phases()
 
-    def shortened(self, scenario: SamplingScenario) -> Shortened | None:
-        """The step that a run repeats, without most of its alike layers; None where that would not spare much."""
-        layout = self._folded(scenario)
-        return shortened(layout) if isinstance(layout, PatchPipeline) else None
-
     @classmethod
     def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
         """The one point of a sampler whose devices have one way to share the work."""
@@ -73,11 +67,6 @@ class GridSampler(ABC):
         """Seconds of the busiest stage, which no run can undercut; no more than ``bound``."""
         layout = self._made(scenario)
         return roughly_least_seconds(layout) + (1 - BELOW_SUM) * least_frozen_s(scenario, layout.grid)
-
-    def settled_steps(self, scenario: SamplingScenario) -> int:
-        """Steps after which each repeats the one before, by their bounds; 0 where these cannot tell."""
-        layout = self._made(scenario)
-        return settled_steps(layout) if isinstance(layout, PatchPipeline) else 0
 
     def least_memory_bytes(self, scenario: SamplingScenario) -> float:
         """Bytes that the fullest device cannot do without."""

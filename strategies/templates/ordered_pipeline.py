@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from profiles.errors import DiffusimError
 from strategies import parameters as fields
-from strategies.orders.excerpts import Excerpt, Repeats
 from strategies.orders.whole import one_chain, placed
 from strategies.pipelining.layout import Layout
 from strategies.plans.actions import Rows
@@ -100,15 +99,10 @@ class OrderedPipeline(ABC):
             error.add_note(f"raised by {type(self).__name__}.order(), of strategy {self.name}")
             raise
 
-    def repeats(self, scenario: Scenario) -> Repeats | None:
-        """The part of the order that repeats itself; None where none does."""
-        return scenario.remember(("repeats", self._order_key()), lambda: Repeats.of(self._order_in(scenario)))
-
-    def plan(self, scenario: Scenario, excerpt: Excerpt | None = None) -> Plan:
-        """The plan of one iteration, or of an excerpt of it."""
+    def plan(self, scenario: Scenario) -> Plan:
+        """The plan of one iteration."""
         layout = self.layout(scenario)
-        rows, left_out = self._passes(layout, excerpt)
-        return layout.plan(rows, blocking=self.p2p == "blocking", left_out=left_out)
+        return layout.plan(self._rows(layout), blocking=self.p2p == "blocking")
 
     def busiest_s(self, scenario: Scenario) -> float:
         """Seconds that the passes of the busiest position take."""
@@ -121,10 +115,6 @@ class OrderedPipeline(ABC):
     def _order_in(self, scenario: Scenario) -> Rows:
         """The order, checked; that of the last point of a scenario is kept."""
         return scenario.remember_last("order", self._order_key(), self.checked_order)
-
-    def _passes(self, layout: Layout, excerpt: Excerpt | None) -> tuple[Rows, int]:
-        """The passes of each position, and how many micro-batches of each chain an excerpt leaves out."""
-        return (self._rows(layout), 0) if excerpt is None else (excerpt.rows, excerpt.left_out)
 
     def _order_key(self) -> Hashable:
         """A key that points with the same order share."""

@@ -8,11 +8,10 @@ from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.bounds.two_way import two_way_bound, two_way_least_memory
 from strategies.orders.chimera import chimera_order
-from strategies.orders.excerpts import Repeats
 from strategies.pipelining.candidates import shapes
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Shape
-from strategies.pipelining.two_way import two_way_layout, two_way_repeats, two_way_rows
+from strategies.pipelining.two_way import two_way_layout, two_way_rows
 from strategies.plans.actions import Rows
 from strategies.scenario import Scenario
 from strategies.templates.ordered_pipeline import OrderedPipeline
@@ -51,10 +50,6 @@ class Bidirectional(OrderedPipeline):
             InfeasibleError: the backbones cannot be cut so.
         """
         return two_way_layout(scenario, Shape.of(self), self.partition, self.skip_route)
-
-    def repeats(self, scenario: Scenario) -> Repeats | None:
-        """What of the order repeats itself; None where nothing does."""
-        return two_way_repeats(self.layout(scenario))
 
     def _rows(self, layout: Layout) -> Rows:
         return two_way_rows(layout)

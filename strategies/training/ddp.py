@@ -45,10 +45,6 @@ class DDP:
         """The jobs that train side by side."""
         return jobs_of(self, scenario)
 
-    def first_micro_batches(self, scenario: Scenario, count: int) -> Job | None:
-        """An iteration of so few of its micro-batches; None where they are not alike."""
-        return fields.first_micro_batches(self, scenario, count)
-
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration."""
         recipe = Recipe(buckets=self.overlap == "buckets")

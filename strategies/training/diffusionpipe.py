@@ -10,9 +10,8 @@ from typing import ClassVar, Self
 
 from profiles.checks import sum_in_order
 from strategies import parameters as fields
-from strategies.bounds.pipelines import passed_s, pipeline_bound
+from strategies.bounds.pipelines import pipeline_bound
 from strategies.bounds.two_way import two_way_bound, two_way_least_memory
-from strategies.orders.excerpts import Excerpt, Repeats
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.parameters import parameter
 from strategies.pipelining.builder import PipelineBuilder, Recipe
@@ -21,7 +20,7 @@ from strategies.pipelining.filling import LOCAL_BATCHES, fill_bubbles
 from strategies.pipelining.frozen import frozen_chains
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Shape
-from strategies.pipelining.two_way import two_way_layout, two_way_repeats, two_way_rows
+from strategies.pipelining.two_way import two_way_layout, two_way_rows
 from strategies.plans.actions import Rows
 from strategies.plans.bubbles import Bubble, find_bubbles
 from strategies.plans.plan import Filling, Plan
@@ -67,56 +66,30 @@ class DiffusionPipe(LinearPipeline):
     def _rows(self, layout: Layout) -> Rows:
         return two_way_rows(layout) if _is_cascaded(layout.scenario) else LinearPipeline._rows(self, layout)
 
-    def repeats(self, scenario: Scenario) -> Repeats | None:
-        """What of the order repeats itself; None where nothing does."""
-        if _is_cascaded(scenario):
-            return two_way_repeats(self.layout(scenario))
-        return LinearPipeline.repeats(self, scenario)
-
-    def _builder(self, scenario: Scenario, excerpt: Excerpt | None) -> PipelineBuilder:
+    def _builder(self, scenario: Scenario) -> PipelineBuilder:
         layout = self.layout(scenario)
-        rows, left_out = self._passes(layout, excerpt)
         recipe = Recipe(blocking=self.p2p == "blocking", cross_iteration=True)
-        return PipelineBuilder(layout, rows, recipe, left_out)
+        return PipelineBuilder(layout, self._rows(layout), recipe)
 
-    def plan(self, scenario: Scenario, excerpt: Excerpt | None = None) -> Plan:
-        """The plan of one iteration, or an excerpt of it; where bubbles are to be filled, without the frozen work."""
-        return self._builder(scenario, excerpt).build(None if self.fill == "none" else Filling(()))
+    def plan(self, scenario: Scenario) -> Plan:
+        """The plan of one iteration; where bubbles are to be filled, without the frozen work."""
+        return self._builder(scenario).build(None if self.fill == "none" else Filling(()))
 
-    def unrefined(self) -> Self:
-        """The point that stands for all ways of filling the bubbles of one plan."""
-        return self if self.fill == "none" else replace(self, fill=FILLS[-1])
-
-    def refine(
-        self, scenario: Scenario, trace: Trace, excerpt: Excerpt | None = None, end_s: float | None = None
-    ) -> Plan:
+    def refine(self, scenario: Scenario, trace: Trace) -> Plan:
         """The plan with frozen layers in its bubbles, then with what is left spread evenly in time."""
         filling = trace.plan.filling
         if filling is None or filling.balanced:
             return trace.plan
-        refined = _balance(filling, trace) if filling.starts else self.filling(scenario, trace, end_s)
+        refined = _balance(filling, trace) if filling.starts else self.filling(scenario, trace)
         if refined is None or refined is filling:
             return trace.plan
-        return self._builder(scenario, excerpt).build(refined)
+        return self._builder(scenario).build(refined)
 
-    def filling(self, scenario: Scenario, trace: Trace, end_s: float | None = None) -> Filling | None:
-        """Where frozen layers go; None where nothing is filled.
-
-        Args:
-            scenario: what is asked about.
-            trace: of the plan before.
-            end_s: when the whole iteration ends, in seconds, where it is a trace of an excerpt.
-        """
+    def filling(self, scenario: Scenario, trace: Trace) -> Filling | None:
+        """Where frozen layers go; None where nothing is filled."""
         if self.fill == "none" or not scenario.frozen:
             return None
-        what = "whole" if end_s is None else "excerpt"
-        times = trace.starts, trace.ends, trace.end_s, end_s
-        bubbles = scenario.remember_last(
-            f"bubbles {what}", times, lambda: find_bubbles(_busy(trace), trace.end_s, end_s)
-        )
-        return scenario.remember_last(
-            f"filling {what}", (self, *times), lambda: self._fill(scenario, trace, bubbles)
-        )
+        return self._fill(scenario, trace, find_bubbles(_busy(trace), trace.end_s))
 
     def _fill(self, scenario: Scenario, trace: Trace, bubbles: Sequence[Bubble]) -> Filling:
         layout = self.layout(scenario)
@@ -126,24 +99,6 @@ class DiffusionPipe(LinearPipeline):
             bubbles, chains, layout.group_batch, shape.degree, shape.replicas, partial=self.fill == "partial"
         )
         return Filling(layers, bubbles, trace.starts)
-
-    def filled_s(self, scenario: Scenario, filling: Filling) -> float:
-        """Seconds that no iteration can undercut in which frozen layers go there, however the last are spread.
-
-        What no bubble took runs after a position's last backward, and at best lets all positions end together. 0 where
-        backbones run against one another.
-        """
-        if _is_cascaded(scenario):
-            return 0.0
-        layout, components = self.layout(scenario), scenario.costs.components
-        least_s = {i: components[i].least_forward_s_per_sample(layout.group_batch) for i in scenario.frozen}
-        rest_s = sum_in_order(
-            layer.samples * float(least_s[layer.component][layer.layer])
-            for layer in filling.layers
-            if layer.bubble is None
-        )
-        ends_s = sum_in_order([*passed_s(layout).tolist(), *map(layout.step_s, layout.trained_parameters)])
-        return ends_s / layout.shape.degree + rest_s / layout.shape.group_size
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:

@@ -82,10 +82,6 @@ class FSDP:
         """The jobs that train side by side."""
         return jobs_of(self, scenario)
 
-    def first_micro_batches(self, scenario: Scenario, count: int) -> Job | None:
-        """An iteration of so few of its micro-batches; None where they are not alike."""
-        return fields.first_micro_batches(self, scenario, count)
-
     def layout(self, scenario: Scenario) -> MeshLayout:
         """The blocks of all backbones on the mesh.
 

@@ -8,7 +8,6 @@ from profiles.errors import InfeasibleError
 from sim.explore.answers import Answer, Answers, Bounds, Outcome, Task
 from sim.explore.points import Asked
 from sim.explore.working.workers import Workers
-from sim.outcomes.unrefined import unrefined
 
 if TYPE_CHECKING:
     from sim.explore.keeping.store import Store
@@ -114,4 +113,4 @@ class Desk:
 
 def alike(asked: Asked) -> Asked:
     """The point that stands for all with the same plan before any refinement."""
-    return asked._replace(strategy=unrefined(asked.strategy))
+    return asked
