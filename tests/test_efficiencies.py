@@ -15,7 +15,6 @@ from validate.fitting.efficiencies import (
     PRIORS,
     RING,
     SLOWDOWN,
-    USES,
     Links,
     error_of,
     kind_of,
@@ -61,23 +60,6 @@ def test_what_the_rows_do_not_determine_is_measured_elsewhere():
 def test_the_median_error_of_fitted_rows_vanishes_inside_the_bounds(kind, size):
     errors = [error_of(row, fitted()) for row in rows() if (kind_of(row), row.num_gpus) == (kind, size)]
     assert abs(median(errors)) < 0.02 and dict(fitted().curve(kind))[size] < 1
-
-
-def test_a_fit_that_ends_at_a_bound_is_refused(monkeypatch):
-    monkeypatch.setattr("validate.fitting.efficiencies.error_of", lambda row, links: 0.1)
-    with pytest.raises(ValueError, match="ring over 4 cards ends at a bound"):
-        links_at()
-
-
-def test_only_rows_of_one_node_are_used():
-    assert all(row.num_gpus and 1 < row.num_gpus <= 8 and "L40" in row["hardware"] for row in rows())
-    assert {row["method"] for row in rows()} == set(USES)
-
-
-def test_efficiencies_fall_with_the_group_and_all_to_all_collapses():
-    ring, all_to_all = dict(fitted().ring), dict(fitted().all_to_all)
-    assert 1 >= ring[2] > ring[4] > ring[8] > 0.5
-    assert all_to_all[2] > 0.9 and all_to_all[4] < 0.25 and all_to_all[8] < 0.06
 
 
 def test_four_cards_on_one_bridge_share_it_whatever_they_do():

@@ -20,8 +20,6 @@ from validate.fitting.collective_laws import (
     fit_between,
     fit_inside,
     held_out,
-    launch_s,
-    of_sources,
     read_measured,
 )
 
@@ -86,13 +84,6 @@ def test_a_known_law_inside_a_node_is_found_again():
             assert [value for _, value in there] == pytest.approx([value for _, value in curve], rel=0.05)
 
 
-def test_sizes_that_end_early_leave_shares_near_what_others_reach():
-    rows = rows_of(KNOWN, [Group(size, 1) for size in (2, 4, 8)], disturbed=0.1)
-    large = rows["size_bytes"] > 8e6
-    found = fit_inside(bare(KNOWN, "ring"), rows[~large])
-    assert errors_of(found, curves_of(rows[large])).median < 0.15
-
-
 def test_a_known_law_between_nodes_is_found_again():
     inside = replace(KNOWN, collectives=replace(KNOWN.collectives, between=None))
     rows = rows_of(KNOWN, [Group(8 * nodes, nodes) for nodes in (2, 4, 8)])
@@ -112,13 +103,6 @@ def test_errors_are_of_rows_that_the_fit_has_not_seen():
     assert found["each group size", "all_gather"].worst > 0.6
     assert found["every other size", "all_gather"].median < 0.4
     assert len(found["every other size", "all_reduce"]) == len(found["each group size", "all_reduce"]) == 63
-
-
-def test_noise_of_the_measurements_is_what_remains():
-    rows = rows_of(KNOWN, [Group(size, 1) for size in (2, 4, 8)], disturbed=0.05)
-    sizes = [of for of in held_out(fit_inside, bare(KNOWN, "ring"), rows) if of.scheme == "every other size"]
-    assert len(sizes) == len(WHAT)
-    assert all(0.02 < of.errors.median < 0.06 for of in sizes)
 
 
 @pytest.mark.parametrize(
@@ -168,19 +152,6 @@ def test_rows_left_out_are_predicted_within_15_percent():
         for operation in ("all_reduce", "all_gather", "all_to_all"):
             assert found["efa-32x100", nodes, operation] < 0.15
     assert all(found[box, "above 64 MB", operation] < 0.17 for box in BOXES for operation in WHAT)
-
-
-@MEASURED
-@pytest.mark.slow
-def test_software_is_what_small_calls_from_python_take():
-    rows = read_measured(DATA)
-    for name, launched in (
-        ("a100-nvlink-8", "a100_sxm/comm/vllm/0.14.0"),
-        ("p5", "h100_sxm/comm/vllm/0.24.0"),
-    ):
-        seconds = launch_s(rows, f"aic:{launched}/custom_allreduce")
-        assert load_cluster(name).collectives.call_s == pytest.approx(seconds, rel=0.01)
-    assert len(of_sources(rows, ["adt:nccl/p4de-2"], inside=False)) == 29
 
 
 def test_one_compute_time_explains_the_published_shares_of_p4de_by_measured_collectives():

@@ -1,13 +1,12 @@
 """Published training runs on real clusters: how they are asked, and how near the simulator comes."""
 
 from dataclasses import replace
-from statistics import geometric_mean, median
+from statistics import geometric_mean
 
 import pytest
 
 from profiles.machines.clusters import cluster_names
 from profiles.software.stacks import load_stack
-from validate.__main__ import main
 from validate.published.clusters import SETS, read_runs, shared_rate
 
 SHIPPED = [run for run in read_runs() if run.cluster in cluster_names()]
@@ -49,28 +48,7 @@ def test_encoding_while_training_costs_what_its_authors_say():
     assert loaded / online == pytest.approx(1.4, rel=0.1)
 
 
-def test_half_of_the_runs_are_within_a_tenth():
-    assert median(map(abs, errors(SHIPPED))) <= 0.1
-
-
 def test_a_component_that_runs_although_others_are_cached_takes_time():
     (run,) = (run for run in SHIPPED if run.online)
     assert (run.online, run.asked["frozen"]) == ("text_encoder", "cached")
     assert replace(run, online="").predicted() > run.predicted() > run.predicted(frozen="online")
-
-
-def test_what_a_stack_adds_makes_the_same_run_faster_in_the_published_order():
-    runs = [run for run in SHIPPED if run.asked["model"] == "controlnet"]
-    published = [run.samples_per_s for run in runs]
-    predicted = [run.predicted() for run in runs]
-    assert len(runs) == 4
-    assert published == sorted(published)
-    assert predicted == sorted(predicted)
-
-
-def test_the_command_prints_every_run(capsys):
-    assert main(["clusters"]) == 0
-    out = capsys.readouterr().out
-    assert all(run.name.split()[0] in out for run in read_runs())
-    assert "fitted" in out
-    assert "a share of" not in out

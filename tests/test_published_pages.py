@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from profiles.errors import InputError
 from validate.published.contests import Contest
 from validate.published.ledger import Ledger
-from validate.published.pages import sampling, todays_models
 from validate.published.records import LATENCY, SAMPLES_PER_S, Published, Record, Standing
 from validate.published.report import (
     ALONE,
@@ -19,7 +17,6 @@ from validate.published.report import (
     SAMPLED,
     SHORT,
     TODAY,
-    in_detail,
     in_short,
     regions_of,
     write_between,
@@ -72,13 +69,6 @@ def test_the_numbers_in_short_are_those_of_the_ledger(ledger):
     assert "1 independent latencies" in short.rows[2][0]
 
 
-def test_a_line_of_detail_holds_the_numbers_of_one_quantity(ledger):
-    (detail,) = in_detail(ledger)
-    assert detail.rows == [
-        ["DiffusionPipe, 6.1, sd21, A100, diffusionpipe/ddp, speedup", "1 / 1", "1.3 / 1.4", "independent"]
-    ]
-
-
 def test_a_text_gets_the_tables_whose_markers_it_holds(ledger, tmp_path):
     page = tmp_path / "page.md"
     page.write_text("\n".join(["a", *SHORT, "b", *DETAIL, "c", ""]))
@@ -115,18 +105,6 @@ def test_the_numbers_in_short_are_those_of_the_tables_beside_them():
     assert f"right winner in {right} of {compared}, mean loss by a wrong pick {loss} |" in short
 
 
-def test_the_numbers_of_sampling_are_those_in_short():
-    """Both are of one ledger: a sentence that is typed beside them was not, once."""
-    short, rows = region(README, SHORT), region(ACCURACY, SAMPLED)
-    count, middle = re.search(
-        r"^\| several GPUs, independent \| (\d+) \| ([\d.]+%) ", rows, re.MULTILINE
-    ).groups()
-    assert f"({count} independent latencies) | median {middle} |" in short
-    assert re.search(
-        r"^\| Wan2.1-I2V-14B-480P \| xDiT, .* \| independent \|$", region(ACCURACY, TODAY), re.MULTILINE
-    )
-
-
 def test_the_fastest_engine_takes_what_kernels_take_that_were_measured_alone(ledger, tmp_path):
     wan = replace(number(6.3, DISTRI, gpus=1, method_config="LightX2V").row, value=5.18)
     (table,) = kernels_alone(Ledger((*ledger.records, Record(wan, 6.3, Standing.IN_VIEW, "why"))))
@@ -137,27 +115,3 @@ def test_the_fastest_engine_takes_what_kernels_take_that_were_measured_alone(led
     page.write_text("\n".join([*ALONE, ""]))
     write_tables(page, ALONE, [table])
     assert region(page, ALONE) == region(ACCURACY, ALONE)
-
-
-def test_models_of_today_stand_with_all_that_was_published_of_them(ledger):
-    about = {"model": "Wan2.2-X", "machine": "H100, NVLink", "steps": "1 (per step of 40)"}
-    wan = number(1.5, DISTRI, gpus=1, method_config="", resolution_px="480", **about)
-    (table,) = todays_models(Ledger((*ledger.records, wan)))
-    assert table.rows == [
-        ["Wan2.2-X", "480, a step", "1 H100", "1 s", "1.5 s", "+50.0%", "eager", "independent"]
-    ]
-
-
-def test_sampling_is_counted_by_what_it_was_run_on():
-    def told(machine, gpus, value, predicted):
-        row = Published("sample", "a", "b", "m", machine, gpus, "x", 1, LATENCY, value)
-        return Record(row, predicted, Standing.INDEPENDENT)
-
-    out = told("A, PCIe", 8, inf, inf)
-    numbers = [told("A, NVLink", 2, 1.0, 1.1), told("A, PCIe", 4, 1.0, 0.7), told("A", 1, 2.0, 2.0), out]
-    (table,) = sampling(Ledger(tuple(numbers)))
-    rows = {row[0]: row[1:] for row in table.rows}
-    assert rows["one GPU, no anchor"] == ["1", "0.0%", "1"]
-    assert rows["several GPUs"] == ["2", "20.0%", "1"]
-    assert rows["several GPUs over NVLink"] == ["1", "10.0%", "1"]
-    assert rows["out of memory"] == ["1", "-", "1 are right"]

@@ -1,10 +1,7 @@
 """Accounts of published numbers: each has one, and README.md says what they amount to."""
 
 import csv
-import json
-from dataclasses import replace
-from math import exp, inf, log
-from pathlib import Path
+from math import inf
 
 import pytest
 
@@ -17,12 +14,9 @@ from validate.published.contests import Contest
 from validate.published.ledger import Ledger, independent_errors, training_ledger
 from validate.published.records import (
     LATENCY,
-    MEMORY,
     METHODS_OF_KIND,
     ONE_GPU,
     OTHER,
-    SAMPLES_PER_S,
-    Conditions,
     Published,
     Record,
     Standing,
@@ -38,8 +32,6 @@ from validate.published.report import MARKERS, write_between
 from validate.published.sampling.rows import Uncovered, sampling_rows
 from validate.published.sampling.runs import all_runs
 from validate.published.sampling.tables import sampling_ledger
-from validate.published.training.real_clusters import MARKERS as CLUSTERS
-from validate.tables import Section, parts_around, write_tables
 
 pytestmark = pytest.mark.slow
 
@@ -98,24 +90,6 @@ def test_all_latencies_that_times_are_scaled_to_are_said_to_be_fitted(ledger, pr
     assert not any(one.anchored for one in predicted if one.row.num_gpus != 1)
 
 
-def test_memory_that_ran_out_bounds_and_second_printings_have_no_error(ledger):
-    apart = ledger.of(Standing.APART)
-    threshold = "the rounded threshold of a test, encoders and VAE in it: no measured time"
-    assert {one.reason for one in apart} == {
-        "printed a second time",
-        "memory runs out, as predicted",
-        threshold,
-    }
-    assert all(one.error is None for one in apart)
-    assert sum(one.row.value == inf for one in apart) == 12
-
-
-def test_provenance_says_what_scales_the_estimates(ledger):
-    said = {one.row.group: one.provenance for one in ledger.records if one.provenance}
-    assert said["ParaDiGMS, results table"] == "estimated"
-    assert "from one GPU's latencies" in said["DistriFusion, paper"]
-
-
 def test_every_source_has_a_name_and_every_name_a_source():
     found = {source_name(row.source, row.item) for row in all_published()}
     found |= {source_name(row["source"], row.figure) for row in sampling_rows()}
@@ -139,31 +113,6 @@ def test_only_independent_numbers_enter_median_and_worst():
     assert cells[3:7] == ["0", "-", "-", "-"]
 
 
-def test_sources_stand_in_their_order_and_methods_under_them():
-    memory = record(quantity=MEMORY, source=("PipeFusion arXiv", "x"))
-    pulse = record(source=("PULSE", "Table III"))
-    section = Ledger((memory, record(), record(), pulse)).by_source_and_method()
-    assert [row[:3] for row in section.rows] == [
-        ["PULSE, Table III", "distrifusion", "1"],
-        ["DistriFusion, paper", "distrifusion", "2"],
-        ["PipeFusion, paper", "distrifusion, memory GiB", "1"],
-    ]
-
-
-def test_reasons_are_counted_without_the_thing_that_is_missing():
-    missing = [
-        record(Standing.UNCOVERED, None, reason=f"no model folder of {name}") for name in ("A", "B", "A")
-    ]
-    section = Ledger(
-        (*missing, record(), record(Standing.FITTED, reason="sets the links of x"))
-    ).not_independent()
-    assert section.rows == [
-        ["fitted", "sets the links of x", "1", "DistriFusion, paper"],
-        ["not covered", "no model folder", "3", "A; B"],
-    ]
-    assert section.title == "Not independent: 4 of 5 numbers"
-
-
 def test_every_row_counts_once_in_every_table(ledger):
     *sources, every = ledger.by_source().rows
     for rows, columns in ((sources, 1), (ledger.by_source_and_method().rows, 2)):
@@ -173,21 +122,6 @@ def test_every_row_counts_once_in_every_table(ledger):
             assert total == covered + standings[-1] == sum(standings)
     left = sum(int(row[2]) for row in ledger.not_independent().rows)
     assert left + len(independent_errors(ledger.records)) == len(ledger.records)
-
-
-def test_times_are_counted_by_device_stack_and_kind_of_method(ledger):
-    numbers = [one for one in ledger.records if one.log_ratio is not None]
-    assert len(numbers) == sum(int(row[3]) for row in ledger.by_conditions().rows)
-    for one in numbers:
-        assert one.conditions.kind in METHODS_OF_KIND
-        assert exp(one.log_ratio) == pytest.approx(one.predicted / one.row.value)
-        assert one.row.quantity == LATENCY
-
-
-def test_more_images_per_second_than_published_are_less_time():
-    values = {"quantity": SAMPLES_PER_S, "published": 2.0, "predicted": 4.0}
-    one = replace(record(**values), conditions=Conditions("d", "eager", "one GPU"))
-    assert one.log_ratio == pytest.approx(log(1 / 2))
 
 
 def test_every_shipped_strategy_is_of_one_kind():
@@ -233,17 +167,6 @@ def test_every_number_is_written_with_its_provenance(ledger, tmp_path):
         ledger.write(tmp_path / "no-folder" / "rows.csv")
 
 
-def test_a_name_that_ends_in_json_gets_the_same_numbers_as_json(ledger, tmp_path):
-    path = tmp_path / "numbers.json"
-    ledger.write(path)
-    rows = json.loads(path.read_text())
-    assert len(rows) == 380
-    for cells, one in zip(rows, ledger.records, strict=True):
-        assert (cells["quantity"], cells["unit"]) in (("latency_s", "s"), ("memory_GiB", "GiB"))
-        assert cells["published"] == (None if one.row.value == inf else one.row.value)
-        assert cells["standing"] == one.standing
-
-
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_computed(tmp_path, capsys):
     for path in (tmp_path, tmp_path / "no" / "x.csv"):
         assert main(["published", "--output", str(path)]) == 2
@@ -280,24 +203,3 @@ def test_the_command_writes_its_tables_between_the_markers_of_a_text(tmp_path, c
     path.write_text("\n".join(MARKERS))
     assert main(["published", "--task", "train", "--readme", str(path)]) == 2
     assert "--readme is of both tasks" in capsys.readouterr().err
-
-
-def test_tables_are_written_between_their_markers_alone(tmp_path):
-    path, markers = tmp_path / "page.md", ("<!-- start -->", "<!-- end -->")
-    path.write_text("a\n<!-- start -->\nold\n<!-- end -->\nb\n<!-- end -->\n")
-    write_tables(path, markers, [Section("t", ["x"], [["1"]], "said"), Section("u", ["y"], [["2"]])])
-    tables = "| x |\n| --- |\n| 1 |\n\n| y |\n| --- |\n| 2 |"
-    assert path.read_text() == f"a\n<!-- start -->\n\n{tables}\n\n<!-- end -->\nb\n<!-- end -->\n"
-    with pytest.raises(InputError, match=r"page.md', must hold a line '<!-- other -->' and then a line"):
-        write_tables(path, ("<!-- other -->", "<!-- end -->"), [])
-
-
-def test_markers_are_looked_up_as_they_are_written(tmp_path):
-    path = tmp_path / "page.md"
-    path.write_text("a\n(1 + 1)\nold\n[end]\nb\n")
-    assert parts_around(path, "(1 + 1)", "[end]") == ("a\n", "\nb\n")
-
-
-def test_the_page_of_accuracy_holds_the_markers_of_the_commands_that_write_it():
-    page = (Path(__file__).parents[1] / "docs/pages/accuracy.md").read_text(encoding="utf-8")
-    assert all(marker in page for marker in (*MARKERS, *CLUSTERS))

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from profiles.costs.trust import read_trust
-from validate.__main__ import main
 from validate.published.bands import errors, trusts, write_trust
 from validate.published.ledger import Ledger
-from validate.published.records import Conditions, Record, Standing, all_published, the_published
+from validate.published.records import Conditions, Record, Standing, all_published
 
 A100, L20 = "a100-80gb-sxm", "l20-48gb"
 
@@ -23,13 +22,6 @@ def test_errors_are_of_independent_times_alone():
     records = [latency(2.2), latency(1.0, standing=Standing.IN_VIEW), latency(9.0, standing=Standing.FITTED)]
     (found,) = errors(records)
     assert (found.task, found.family, found.kind) == ("sample", "measured", "sequence")
-    assert found.error == pytest.approx(0.1)
-
-
-def test_speedups_of_pipelines_count_as_numbers_of_training():
-    row = the_published("6.1", model="controlnet", num_gpus=64, method="diffusionpipe/ddp")
-    (found,) = errors([Record.of(row, row.value * 0.9)])
-    assert (found.task, found.kind) == ("train", "pipeline")
     assert found.error == pytest.approx(0.1)
 
 
@@ -53,8 +45,3 @@ def test_what_is_written_is_read(tmp_path):
         ("derived", 0.5),
         ("measured", 0.1),
     ]
-
-
-def test_trust_needs_the_numbers_of_both_tasks(capsys, tmp_path):
-    assert main(["published", "--task", "train", "--trust", str(tmp_path / "trust.csv")]) == 2
-    assert "--task is 'train', but --trust is of both tasks: leave it out" in capsys.readouterr().err

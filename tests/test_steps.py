@@ -1,6 +1,6 @@
 """Steps are predicted and measured; a programme of them goes on where it was left."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 
@@ -13,18 +13,15 @@ from profiles.errors import InputError
 from profiles.machines.devices import Device, Rates, read_device
 from profiles.measuring.counting.zoo import architecture
 from profiles.measuring.fitting.layer_times import read_first_backwards
-from profiles.measuring.timing.building import MasterAdamW
 from profiles.software.recipes import RECIPES
 from profiles.units import GIB
 from validate.__main__ import main
-from validate.steps.measured import MeasuredStep, SamplingStep, TrainingStep, alone, by_rates
+from validate.steps.measured import SamplingStep, TrainingStep, alone, by_rates
 from validate.steps.programme import (
     ONE_GPU,
     REHEARSAL,
     Programme,
-    StepRow,
     report_gpu,
-    steps_summary,
 )
 
 pytestmark = pytest.mark.slow
@@ -59,21 +56,6 @@ def test_a_predicted_sampling_step_runs_both_predictions_in_one_batch():
     assert alone(MADE).max_devices == 1
 
 
-def test_a_batch_that_does_not_divide_is_one_line():
-    with pytest.raises(InputError, match="batch 8 does not divide into 3 micro-batches"):
-        TrainingStep("sd21", 8, 3)
-
-
-def test_masters_take_steps_that_half_precision_would_lose():
-    weight = torch.ones(4, dtype=torch.bfloat16, requires_grad=True)
-    optimizer = MasterAdamW([weight])
-    for _ in range(8):
-        weight.grad = torch.ones_like(weight)
-        optimizer.step()  # of 0.001, less than half of what bfloat16 can tell from one
-    assert weight.detach().float() == pytest.approx(1 - 8 * 0.001, abs=2**-8)
-    assert (weight != 1).all()
-
-
 @pytest.mark.parametrize("programme", [ONE_GPU, REHEARSAL], ids=["gpu", "rehearsal"])
 def test_no_step_is_of_a_size_that_the_rates_were_fitted_to(programme):
     timed = dict(programme.profiles)
@@ -97,26 +79,6 @@ def test_no_step_is_of_a_size_that_the_rates_were_fitted_to(programme):
 
 def load_size(model):
     return architecture(model, tiny=True).height
-
-
-def test_each_group_of_steps_is_summed_up_apart():
-    rows = [
-        StepRow("a", "training, held back", MeasuredStep(1.0, 0.0, 0.0), 1.1, 0.8),
-        StepRow("b", "training, held back", None, 1.0, 1.0, "unet: memory ran out", no_memory=True),
-        StepRow("c", "sampling, held back", MeasuredStep(1.0, 0.0, 0.0), 1.3, 1.0),
-        StepRow("d", "sampling, at timed sizes", MeasuredStep(1.0, 0.0, 0.0), 1.0, 1.0),
-    ]
-    assert list(steps_summary(rows)) == [
-        "training, held back: measured 1 of 2, 1 ran out of memory",
-        "training, held back, from measured layers: mean error 10.0 %, worst 10.0 %",
-        "training, held back, from the device's rates: mean error 20.0 %, worst 20.0 %",
-        "sampling, held back: measured 1 of 1",
-        "sampling, held back, from measured layers: mean error 30.0 %, worst 30.0 %",
-        "sampling, held back, from the device's rates: mean error 0.0 %, worst 0.0 %",
-        "sampling, at timed sizes: measured 1 of 1",
-        "sampling, at timed sizes, from measured layers: mean error 0.0 %, worst 0.0 %",
-        "sampling, at timed sizes, from the device's rates: mean error 0.0 %, worst 0.0 %",
-    ]
 
 
 def test_the_first_micro_batch_takes_its_own_backward_pass(tmp_path):
@@ -180,25 +142,6 @@ def test_a_programme_goes_on_where_it_was_left(tmp_path, capsys):
     first_backwards = read_first_backwards(tmp_path / "tiny-uvit", "box")
     assert len(first_backwards) == len(load_model(str(tmp_path / "tiny-uvit")).components[0].layers)
     assert read_first_backwards(tmp_path / "tiny-uvit", "other") == {}
-
-
-@dataclass(frozen=True, slots=True)
-class Interrupted(TrainingStep):
-    """A step during whose measurement somebody interrupts the run."""
-
-    def measure(self, counted, settings, clock):
-        raise KeyboardInterrupt
-
-
-def test_an_interrupted_run_loses_no_step_that_was_measured(left):
-    two = TrainingStep("tiny-uvit", 2, 1)
-    programme = replace(PROGRAMME, steps=(STEP, two))
-    before = [row.measured.step_s for row in report_gpu(left, programme, "box")]
-    broken = replace(programme, steps=(STEP, Interrupted("tiny-uvit", 3, 1), two))
-    with pytest.raises(KeyboardInterrupt):
-        report_gpu(left, broken, "box")
-    after = report_gpu(left, programme, "box")
-    assert [row.measured.step_s for row in after] == pytest.approx(before, abs=1e-7)
 
 
 @pytest.mark.parametrize("path", ["steps-box.json", "tiny-uvit/times/box.toml"])
