@@ -6,14 +6,14 @@ command line names flags.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import cache
+from functools import cache, wraps
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from profiles.architectures.models import Model
 from profiles.checks import is_one_of
@@ -35,15 +35,16 @@ from sim.asking.limits import check_passes, check_swept
 from sim.asking.measured_runs import RunSource, calibrated
 from sim.asking.scenarios import find_task, plain_value
 from sim.asking.suggestions import check_exists
+from sim.explore.counts import counts, counts_in
 from sim.explore.legality import always_recomputed, check_heeded, check_runs, within
 from sim.explore.points import find_points
 from sim.explore.relief import least_recomputed
-from sim.explore.scaling import over_counts
-from sim.explore.sweep import TOP, Report, Sweep, objectives, run_sweep
+from sim.explore.scaling import each_count
+from sim.explore.sweep import TOP, Report, objectives, run_sweep
 from sim.outcomes.parts import measured_parts, replay_parts, traces_of
-from sim.outcomes.results import Result
 from sim.outcomes.runs import source_of, weigh
 from sim.outcomes.schedules import Schedule, format_patches, written
+from sim.report.views import Result, Scaling, Sweep, with_views
 from strategies.orders.whole import order_of
 from strategies.plans.workloads import AUTO, RELIEF
 from strategies.scenario import Scene
@@ -113,7 +114,7 @@ def run(
     parts = measured_parts(point, scenario)
     traces = cache(lambda: traces_of(point, scenario, parts))
     source = source_of(point, scenario, traces)
-    return weigh(point, scenario, parts, replace(source, remarks=(*remarks, *source.remarks)))
+    return Result.of(weigh(point, scenario, parts, replace(source, remarks=(*remarks, *source.remarks))))
 
 
 def _chosen_here(given: dict[str, Any], runtime: str | None) -> bool:
@@ -164,6 +165,36 @@ def calibrate(
     scenario, point, number = scenario_asked(model, request), strategy_asked(request), Number.of(measured)
     text = json.dumps({**question(point, scenario), number.name: number.value})
     return measure(point, scenario, number, {"measured_run": text})
+
+
+class Sweeping(Protocol):
+    """A function that sweeps over one number of GPUs, or over several."""
+
+    @overload
+    def __call__(self, model: Any, cluster: Any = None, gpus: int | None = None, **given: Any) -> Sweep: ...  # noqa: ANN401
+
+    @overload
+    def __call__(self, model: Any, cluster: Any = None, *, gpus: Iterable[int], **given: Any) -> Scaling: ...  # noqa: ANN401
+
+    @overload
+    def __call__(self, model: Any, cluster: Any, gpus: Iterable[int], **given: Any) -> Scaling: ...  # noqa: ANN401
+
+
+def over_counts(function: Callable[..., Sweep]) -> Sweeping:
+    """Let a function that sweeps over one number of GPUs take several, for which it gives a ``Scaling``."""
+
+    @wraps(function)
+    @speaks_of_parameters
+    def call(model: Any, cluster: Any = None, gpus: Any = None, **given: Any) -> Sweep | Scaling:  # noqa: ANN401
+        if isinstance(gpus, str):
+            found = counts_in(gpus)
+            gpus = found if len(found) > 1 else found[0]
+        if not isinstance(gpus, list | tuple | range):
+            return function(model, cluster, gpus, **given)
+        return Scaling(tuple(each_count(function, counts(gpus), model=model, cluster=cluster, **given)))
+
+    swept: Sweeping = call  # type: ignore[assignment]  # as its overloads say
+    return swept
 
 
 @over_counts
@@ -231,7 +262,7 @@ def sweep(
     )
     with open_store(store, found) as kept:
         run_sweep(found, report, workers, executor, kept)
-    return found
+    return with_views(found)
 
 
 def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContextManager["Store | None"]:

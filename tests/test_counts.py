@@ -15,8 +15,9 @@ from sim.explore import scaling as explored
 from sim.explore.scaling import Scaling, Step, knee_of, steps_of
 from sim.explore.ways_out import needed_bytes
 from sim.outcomes.phrases import OUT_OF_MEMORY
-from sim.report import plots, scalings
+from sim.report import scalings
 from sim.report.html.contents import sweep_contents
+from sim.report.plots import charts
 from sim.report.scalings import knee_line, print_markdown, print_scaling
 
 
@@ -133,7 +134,7 @@ def test_the_picture_of_the_knee_names_the_fastest(monkeypatch, tmp_path):
     monkeypatch.setattr(explored, "PAYS", 0.999)
     titles = []
     monkeypatch.setattr(
-        plots, "save_figure", lambda figure, _: titles.append(figure.axes[0].get_title("left"))
+        charts, "save_figure", lambda figure, _: titles.append(figure.axes[0].get_title("left"))
     )
     asked = ["--model", "sd21", "--gpus", "2,4", "--batch-size", "64", "--strategy", "ddp"]
     assert main(["sweep", *asked, "--plot", str(tmp_path / "a.svg")]) == 0

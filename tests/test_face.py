@@ -2,7 +2,6 @@
 
 import ast
 import html
-import importlib
 import pickle
 import re
 import subprocess
@@ -54,12 +53,8 @@ def python(*arguments, cwd):
 # Names.
 
 
-def test_every_name_of_the_face_exists_and_is_typed():
-    tree = ast.parse(Path(sim.__file__).read_text(encoding="utf-8"))
-    typed = {
-        name.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for name in node.names
-    }
-    assert sorted(sim.__all__) == sim.__all__ == sorted(typed - {None}) == dir(sim)
+def test_every_name_of_the_face_exists():
+    assert sorted(sim.__all__) == sim.__all__ == dir(sim)
     assert len(sim.__all__) <= 23
     for name in sim.__all__:
         assert getattr(sim, name).__doc__, name
@@ -397,11 +392,6 @@ def test_a_script_may_sweep_without_guarding_its_main_module(method, tmp_path):
         encoding="utf-8",
     )
     assert python(script, cwd=tmp_path).splitlines() == ["begins", "True True"]
-
-
-def test_the_modules_of_the_face_are_where_it_says():
-    for name, home in sim._HOMES.items():
-        assert hasattr(importlib.import_module(home), name) or name == "plots"
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ from profiles.architectures.models import load_model
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from profiles.outputs import check_writable
-from sim.explore.frames import check_out, row, rows, write_rows
 from sim.explore.points import find_points
-from sim.explore.sweep import Sweep, run_sweep
+from sim.explore.sweep import run_sweep
+from sim.report.frames import check_out, row, rows, write_rows
+from sim.report.views import Sweep
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 

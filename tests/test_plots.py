@@ -14,10 +14,7 @@ import sim
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InputError
 from sim.outcomes.parts import replay, replay_parts
-from sim.replay.engine import simulate
-from sim.replay.memory import peak_memory_bytes
-from sim.replay.timelines import Bar
-from sim.report.plots import (
+from sim.plots import (
     BubbleRatioInfo,
     ScalingInfo,
     SweepInfo,
@@ -39,8 +36,11 @@ from sim.report.plots import (
     plot_winners,
     plot_winners_info,
     save_figure,
-    timeline,
 )
+from sim.replay.engine import simulate
+from sim.replay.memory import peak_memory_bytes
+from sim.replay.timelines import Bar
+from sim.report.plots import timeline
 from sim.report.plots.charts import IDLE_FACE
 from sim.report.plots.patches import PatchColours
 from sim.report.plots.timeline import COLOURS
@@ -587,7 +587,7 @@ def test_a_notebook_can_display_a_figure_that_pyplot_never_saw(hand_off):
 
 
 def test_plotting_leaves_pyplot_alone():
-    code = "import sys, sim.report.plots as p; p.plot_sweep; assert 'matplotlib.pyplot' not in sys.modules"
+    code = "import sys, sim.plots as p; p.plot_sweep; assert 'matplotlib.pyplot' not in sys.modules"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
 
 

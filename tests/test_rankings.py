@@ -11,7 +11,7 @@ import sim
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
 from sim.explore.points import Point, find_points
-from sim.explore.sweep import Sweep, run_sweep
+from sim.explore.sweep import run_sweep
 from sim.outcomes.runs import run_point
 from sim.report.columns import Column, fitting
 from sim.report.descriptions import how
@@ -28,6 +28,7 @@ from sim.report.rankings import (
     shown_points,
 )
 from sim.report.tables import print_result
+from sim.report.views import Sweep
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario

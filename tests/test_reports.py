@@ -14,13 +14,13 @@ import sim
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from profiles.units import GIB, MILLISECOND
-from sim.explore.scaling import Scaling
+from sim.plots import plot_timeline
 from sim.report.html import replayed
 from sim.report.html.contents import DIGITS, sweep_contents, write_run_report, write_sweep_report
 from sim.report.html.document import check_plotly, document, embedded, write_document
 from sim.report.html.replayed import memory_of, timeline_of
 from sim.report.numbers import band
-from sim.report.plots import plot_timeline
+from sim.report.views import Scaling
 
 MANY = 20_000
 SIZE = 8e6

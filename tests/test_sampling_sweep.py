@@ -14,12 +14,12 @@ from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import load_cluster
 from profiles.software.stacks import load_stack
 from sim.api import sweep as sweep_of
-from sim.explore.frames import rows, write_rows
 from sim.explore.points import Asked, Point, find_points
 from sim.explore.space import pareto_front
 from sim.explore.sweep import OBJECTIVES, TOP, Sweep, objectives, run_sweep
 from sim.outcomes.runs import run_point, run_within
 from sim.report.descriptions import how
+from sim.report.frames import rows, write_rows
 from sim.report.rankings import columns, front, print_rows_json, print_sweep, shown_points
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import all_samplers, make_sampler

@@ -10,8 +10,9 @@ from profiles.machines.clusters import load_cluster
 from sim.api import sweep
 from sim.explore.points import find_points
 from sim.explore.space import pareto_front, samples_per_s
-from sim.explore.sweep import Sweep, run_sweep
+from sim.explore.sweep import run_sweep
 from sim.outcomes.runs import run_point
+from sim.report.views import Sweep
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 

@@ -8,7 +8,7 @@ from profiles.errors import InputError
 from profiles.software.stacks import STACKS, Fusion, Shares, load_stack, stack_names
 from sim.cli.main import main
 from sim.explore.points import find_points
-from sim.explore.sweep import Sweep
+from sim.report.views import Sweep
 
 ASKED = ("--model", "sd21", "--gpus", "8", "--batch-size", "64", "--strategy", "ddp")
 

@@ -153,7 +153,8 @@ def _write_trace(trace: Any, path: Path, title: str) -> None:  # noqa: ANN401
 
 
 def _write_gantt(trace: Any, path: Path, title: str) -> None:  # noqa: ANN401
-    from sim.report.plots import plot_timeline, save_figure
+    from sim.report.plots.charts import save_figure
+    from sim.report.plots.timeline import plot_timeline
 
     save_figure(plot_timeline(trace, title), path)
 

@@ -15,18 +15,18 @@ from sim import api
 from sim.asking.scenarios import OPTIONS
 from sim.cli.commands import check_files, print_experiment, write_files
 from sim.cli.requests import arguments, given_parameters, named
-from sim.explore.scaling import Scaling, each_count
-from sim.explore.sweep import Sweep
+from sim.explore.scaling import each_count
 from sim.explore.ways_out import why_none
 from sim.interrupts import held
 from sim.outcomes.contents import content_of
+from sim.report.views import Scaling, Sweep
 
 
 def sweep_command(options: argparse.Namespace) -> int:
     """Sweep over points and print the best."""
     if options.print_experiment:
         return print_experiment(options)
-    from sim.explore.frames import check_out, write_rows
+    from sim.report.frames import check_out, write_rows
 
     check_files(options)
     sweeps = _start(options)
@@ -200,7 +200,8 @@ def _case(sweeps: Sequence[Sweep]) -> str:
 def _draw(options: argparse.Namespace, sweeps: Sequence[Sweep], chosen: Sweep) -> None:
     """Write the pictures that are asked for, of a sweep and of its first point, and the report."""
     if options.plot is not None:
-        from sim.report.plots import plot_sweep, save_figure
+        from sim.report.plots.charts import save_figure
+        from sim.report.plots.sweep import plot_sweep
 
         title = "; ".join(filter(None, (chosen.title, Scaling(tuple(sweeps)).choice)))
         save_figure(
@@ -218,7 +219,7 @@ def _draw(options: argparse.Namespace, sweeps: Sequence[Sweep], chosen: Sweep) -
 
 def _write_reached(sweeps: Sequence[Sweep], out: Path) -> None:
     """Write what an interrupted sweep has come to know, beside the file of a complete one."""
-    from sim.explore.frames import write_rows
+    from sim.report.frames import write_rows
 
     there = sum(len(sweep.points) for sweep in sweeps)
     for sweep in sweeps:

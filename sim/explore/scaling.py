@@ -1,26 +1,16 @@
 """Scaling: sweeps over several numbers of GPUs, and where more of them stop paying."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import wraps
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, overload
+from typing import Any, Final, NamedTuple, TypeVar
 
 from profiles.errors import DiffusimWarning, InputError, counted, shown
-from sim.asking.arguments import speaks_of_parameters
-from sim.explore.counts import counts, counts_in
 from sim.explore.sweep import Sweep
 from sim.outcomes.hints import Hinting
 from sim.outcomes.results import Result
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from pandas import DataFrame
-
-    from sim.report.verdicts import NoVerdict, Verdict
-
+S = TypeVar("S", bound=Sweep)
 PAYS: Final = 0.5
 """Share of the speed that GPUs added would bring if all scaled, from which on they pay."""
 NAMED: Final = 16
@@ -98,12 +88,6 @@ class Scaling(Hinting):
         gpus = "GPU" if counts == "1" else "GPUs"
         return f"<Scaling over {counts} {gpus}{words}>"
 
-    def _repr_html_(self) -> str:
-        """The verdict at the knee and the best on each number of GPUs, in a notebook."""
-        from sim.report.html.shown import scaling_html
-
-        return scaling_html(self)
-
     @property
     def steps(self) -> list[Step]:
         """The best results by number of GPUs."""
@@ -155,14 +139,6 @@ class Scaling(Hinting):
         return max(results, key=lambda one: one.samples_per_s)
 
     @property
-    def verdict(self) -> "Verdict | NoVerdict":
-        """The verdict at the knee, which names the fastest too; where nothing fits, that of the most GPUs."""
-        from sim.report.scalings import verdict_at_knee
-        from sim.report.verdicts import NoVerdict
-
-        return verdict_at_knee(self) or NoVerdict(self.sweeps[-1])
-
-    @property
     def title(self) -> str:
         """The question in words."""
         counts = [sweep.scenario.workload.num_gpus for sweep in self.sweeps]
@@ -191,81 +167,12 @@ class Scaling(Hinting):
             return f"batch {workloads[0].batch_size}"
         return f"batch {workloads[0].batch_size / workloads[0].num_gpus:g} per GPU"
 
-    def plot(self, ax: "Axes | None" = None) -> "Figure":
-        """Draw the speed per GPU of each strategy over the numbers of GPUs, on axes of one's own or on a new figure.
-
-        Raises:
-            InputError: nothing was simulated.
-        """
-        from sim.report.plots import plot_scaling
-
-        return plot_scaling(self.rows(best_of_each=True), "num_gpus", self.title, ax)
-
-    def rows(self, *, best_of_each: bool = False) -> list[dict[str, Any]]:
-        """The rows of all sweeps, by number of GPUs."""
-        return [row for sweep in self.sweeps for row in sweep.rows(best_of_each=best_of_each)]
-
-    def frame(self, *, best_of_each: bool = False) -> "DataFrame":
-        """The rows of all sweeps as a frame, in seconds and bytes; each parameter and option has its own column."""
-        from sim.explore.frames import frame_of
-
-        return frame_of(self.rows(best_of_each=best_of_each))
-
-    def write_report(self, path: str | Path) -> None:
-        """Write the HTML page of all sweeps, with the scaling and the verdict at the knee, which needs no network.
-
-        Raises:
-            InputError: the file cannot be written, or Plotly is not installed.
-            InfeasibleError: nothing that was asked fits on any number of GPUs.
-        """
-        from sim.report.html.contents import write_sweep_report
-
-        write_sweep_report(self.sweeps, Path(path))
-
-    def steps_frame(self) -> "DataFrame":
-        """The best on each number of GPUs as a frame, with ``efficiency`` and ``gain``."""
-        from sim.explore.frames import frame_of
-
-        return frame_of(
-            {**s.result.to_json(), "efficiency": s.efficiency, "gain": s.gain} for s in self.steps
-        )
-
-
-class Sweeping(Protocol):
-    """A function that sweeps over one number of GPUs, or over several."""
-
-    @overload
-    def __call__(self, model: Any, cluster: Any = None, gpus: int | None = None, **given: Any) -> Sweep: ...  # noqa: ANN401
-
-    @overload
-    def __call__(self, model: Any, cluster: Any = None, *, gpus: Iterable[int], **given: Any) -> Scaling: ...  # noqa: ANN401
-
-    @overload
-    def __call__(self, model: Any, cluster: Any, gpus: Iterable[int], **given: Any) -> Scaling: ...  # noqa: ANN401
-
-
-def over_counts(function: Callable[..., Sweep]) -> Sweeping:
-    """Let a function that sweeps over one number of GPUs take several, for which it gives a ``Scaling``."""
-
-    @wraps(function)
-    @speaks_of_parameters
-    def call(model: Any, cluster: Any = None, gpus: Any = None, **given: Any) -> Sweep | Scaling:  # noqa: ANN401
-        if isinstance(gpus, str):
-            found = counts_in(gpus)
-            gpus = found if len(found) > 1 else found[0]
-        if not isinstance(gpus, list | tuple | range):
-            return function(model, cluster, gpus, **given)
-        return Scaling(tuple(each_count(function, counts(gpus), model=model, cluster=cluster, **given)))
-
-    swept: Sweeping = call  # type: ignore[assignment]  # as its overloads say
-    return swept
-
 
 def each_count(
-    function: Callable[..., Sweep],
+    function: Callable[..., S],
     gpus: Sequence[int],
     **given: Any,  # noqa: ANN401
-) -> list[Sweep]:
+) -> list[S]:
     """What a function gives for each number of GPUs; it warns for the most of them alone.
 
     Raises:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from profiles.checks import is_one_of
@@ -38,12 +37,7 @@ from strategies.registry import class_of
 from strategies.strategy import AnyScenario, AnyStrategy
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from pandas import DataFrame
-
     from sim.explore.keeping.store import Store
-    from sim.report.verdicts import NoVerdict, Verdict
 
 __all__ = [
     "MAX_MICRO_BATCHES", "OBJECTIVES", "TOP", "Point", "Report", "Sweep", "find_points", "objectives", "run_sweep",
@@ -156,16 +150,6 @@ class Sweep(Hinting):
         return self.copies(point) * point.result.samples_per_s
 
     @property
-    def verdict(self) -> "Verdict | NoVerdict":
-        """The recommendation, how sure it is and what would change it.
-
-        Where nothing that is recommended fits, the verdict is false, and prints what is lacking and ways out.
-        """
-        from sim.report.verdicts import NoVerdict, verdict_of
-
-        return verdict_of(self) or NoVerdict(self)
-
-    @property
     def best(self) -> Result:
         """The result of the best point.
 
@@ -253,59 +237,6 @@ class Sweep(Hinting):
         best = self.best_point()
         words = self.none_fits(most=0) if best is None else f"best {best.result!r}"
         return f"<Sweep of {self.title}: {counted(len(self), 'point')}, {words}>"
-
-    def _repr_html_(self) -> str:
-        """The verdict and the best points, in a notebook; why nothing fits, where nothing does."""
-        from sim.report.html.shown import sweep_html
-
-        return sweep_html(self)
-
-    def rows(self, *, best_of_each: bool = False) -> list[dict[str, Any]]:
-        """All points, or the best of each strategy, under their public keys, best first."""
-        from sim.explore.frames import rows_of
-
-        return rows_of(self, best_of_each=best_of_each)
-
-    def frame(self, *, best_of_each: bool = False) -> "DataFrame":
-        """All points, or the best of each strategy, best first; each parameter and option has its own column.
-
-        Columns stand as in files of rows: what is asked, then what came out, in seconds and bytes. Choose by name:
-        ``frame()[["strategy", "iteration_s", "peak_memory_bytes"]]``.
-        """
-        from sim.explore.frames import frame_of
-
-        return frame_of(self.rows(best_of_each=best_of_each))
-
-    def front(self) -> "DataFrame":
-        """The points that no other beats in both throughput and memory, by memory.
-
-        With the objective ``pareto`` the front is exact; else it is that of the points that were simulated.
-        """
-        from sim.explore.frames import frame_of
-        from sim.explore.space import pareto_front
-
-        return frame_of(pareto_front(self.rows()))
-
-    def plot(self, ax: "Axes | None" = None) -> "Figure":
-        """Draw speed against memory, on axes of one's own or on a new figure.
-
-        Raises:
-            InputError: nothing was simulated.
-        """
-        from sim.report.plots import plot_sweep
-
-        return plot_sweep(self.rows(), self.title, self.scenario.cluster.device.memory_bytes, ax=ax)
-
-    def write_report(self, path: str | Path) -> None:
-        """Write an HTML page with the verdict, pictures and all points, which needs no network.
-
-        Raises:
-            InputError: the file cannot be written, or Plotly is not installed.
-            InfeasibleError: nothing that was asked fits, so that there is nothing to draw.
-        """
-        from sim.report.html.contents import write_sweep_report
-
-        write_sweep_report([self], Path(path))
 
     def infeasible_by_reason(self) -> dict[str, int]:
         """Counts of the points that cannot exist or do not fit, by reason, the most frequent first."""

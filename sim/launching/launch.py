@@ -14,13 +14,12 @@ from sim.api import run
 from sim.asking.arguments import speaks_of_parameters
 from sim.explore.legality import case_of, first_runtime
 from sim.explore.points import Point
-from sim.explore.scaling import Scaling
-from sim.explore.sweep import Sweep
 from sim.launching.said import commented
 from sim.launching.samplers import SAMPLERS
 from sim.launching.starts import Launch, Start
 from sim.launching.trainers import TRAINERS
 from sim.outcomes.results import Result
+from sim.report.views import Scaling, Sweep
 from strategies.scenario import Scene
 from strategies.strategy import AnyScenario, AnyStrategy
 

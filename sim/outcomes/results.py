@@ -12,15 +12,9 @@ from sim.outcomes.heeded import unheeded
 from sim.outcomes.hints import no_attribute
 from sim.outcomes.measures import Measures
 from sim.outcomes.phrases import activity, missing_memory
+from sim.replay.chrome_trace import write_chrome_trace
 from strategies.plans.traces import Trace
 from strategies.strategy import AnyScenario, AnyStrategy
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from pandas import DataFrame
-
-    from sim.report.reasons import Account
 
 
 class NamedTrace(NamedTuple):
@@ -112,17 +106,11 @@ class Result:
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel without the traces: what a worker process hands back stays small."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return _made, (values | {"source": None},)
+        return _made, (type(self), values | {"source": None})
 
     def __repr__(self) -> str:
         short = f"; does not fit: {self.missing_memory}" if self.missing_memory else ""
         return f"<Result {self.title}: {self.expected.duration_s:.4g} s{short}>"
-
-    def _repr_html_(self) -> str:
-        """The result as ``sim run`` says it, in a notebook."""
-        from sim.report.html.shown import result_html
-
-        return result_html(self)
 
     @property
     def title(self) -> str:
@@ -263,13 +251,6 @@ class Result:
         return missing_memory(self.expected.peak_memory_bytes, self.memory_bytes)
 
     @property
-    def account(self) -> "Account":
-        """Shares of compute, host, wire and idle in the GPUs' time, and ``reasons`` for them in words."""
-        from sim.report.tables import account_in
-
-        return account_in(self)
-
-    @property
     def traces(self) -> dict[str, Trace]:
         """The traces by name: of iterations that differ, of jobs side by side, or of the phases of a run.
 
@@ -301,66 +282,13 @@ class Result:
         left = () if self.source is None else unheeded(self.source.strategy, self.source.scenario)
         return {key: value for key, value in given.items() if key not in left}
 
-    @property
-    def experiment(self) -> str:
-        """The question that gives the result again, as TOML for ``sim run --experiment``."""
-        from sim.asking.experiments import as_toml
-
-        return as_toml(self.flags)
-
-    def plot_timeline(self, ax: "Axes | None" = None) -> "Figure":
-        """Draw the trace as a Gantt chart, on axes of one's own or on a new figure."""
-        from sim.report.plots import plot_timeline
-
-        return plot_timeline(self.trace, self.title, ax=ax)
-
-    def plot_memory(self, ax: "Axes | None" = None) -> "Figure":
-        """Draw the memory of every device over the trace, on axes of one's own or on a new figure."""
-        from sim.report.plots import plot_memory
-
-        return plot_memory(self.trace, self.title, ax=ax)
-
     def write_trace(self, path: str | Path) -> None:
         """Write the trace for Perfetto, https://ui.perfetto.dev.
 
         Raises:
             InputError: the file cannot be written.
         """
-        from sim.replay.chrome_trace import write_chrome_trace
-
         write_chrome_trace(self.trace, Path(path))
-
-    def write_report(self, path: str | Path, asked: str = "") -> None:
-        """Write an HTML page with the timeline and the memory over time, which needs no network.
-
-        Args:
-            path: of the file, which ends in .html.
-            asked: the command line that it says to run again; by default that of the result.
-
-        Raises:
-            InputError: the file cannot be written, the result came without traces, or Plotly is not installed.
-        """
-        from sim.report.html.contents import write_run_report
-
-        write_run_report(self, Path(path), asked)
-
-    def ops(self) -> "DataFrame":
-        """The ops of the trace as a frame: device, start and duration in seconds, category and action."""
-        from sim.explore.frames import ops_frame
-
-        return ops_frame(self.trace)
-
-    def bubbles(self) -> "DataFrame":
-        """The bubbles of the trace as a frame: start and duration in seconds, idle devices and their seconds."""
-        from sim.explore.frames import bubbles_frame
-
-        return bubbles_frame(self.trace)
-
-    def frame(self) -> "DataFrame":
-        """The result as a frame of one row, with the columns of a sweep's."""
-        from sim.explore.frames import frame_of
-
-        return frame_of([self.to_json()])
 
     def to_json(self) -> dict[str, Any]:
         """The result under its public keys; bytes and seconds, floats as they are; of sampling bytes per image."""
@@ -396,5 +324,5 @@ class Result:
         }
 
 
-def _made(values: dict[str, Any]) -> Result:
-    return Result(**values)
+def _made(cls: type[Result], values: dict[str, Any]) -> Result:
+    return cls(**values)

@@ -13,7 +13,6 @@ from rich.table import Table
 
 from profiles.errors import InputError, counted, shown
 from sim.asking.arguments import speaks_of_parameters
-from sim.explore.frames import frame_of
 from sim.explore.keeping.differences import Comparison, Moved
 from sim.explore.keeping.differences import compare as compared
 from sim.explore.keeping.records import CODE, NamedRows, Recorded
@@ -21,6 +20,7 @@ from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
 from sim.report.columns import Column
+from sim.report.frames import frame_of, rows
 from sim.report.html.shown import table_html
 from sim.report.panels import WIDEST
 
@@ -147,7 +147,7 @@ def _source(name: str, answer: object) -> Path | NamedRows:
         return NamedRows(name, [answer.to_json()])
     if isinstance(answer, Sweep | Scaling):
         swept = answer.sweeps[0] if isinstance(answer, Scaling) else answer
-        return NamedRows(name, answer.rows(), swept.objective)
+        return NamedRows(name, rows(answer), swept.objective)
     raise InputError(f"{name} is of type {type(answer).__name__}, must be a sweep, a result, or a file")
 
 

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from profiles.architectures.models import load_model, model_names
 from profiles.machines.clusters import cluster_names, load_cluster
@@ -14,8 +12,11 @@ from sim.report.facts import cluster_facts, device_facts, model_facts, stack_fac
 from strategies.registry import strategies_of
 from strategies.strategy import is_seamless
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
-def models() -> pd.DataFrame:
+
+def models() -> "DataFrame":
     """The models that come with the package, a row for each component."""
     return _frame(
         {name: facts[name] for name in ("name", "title", "guidance", "sampled_on")}
@@ -27,7 +28,7 @@ def models() -> pd.DataFrame:
     )
 
 
-def clusters() -> pd.DataFrame:
+def clusters() -> "DataFrame":
     """The clusters that come with the package; links in bytes per second and seconds."""
     return _frame(_flat(cluster_facts(load_cluster(name))) for name in cluster_names())
 
@@ -42,17 +43,17 @@ def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def devices() -> pd.DataFrame:
+def devices() -> "DataFrame":
     """The devices that come with the package; rates in FLOP, bytes and seconds."""
     return _frame(_flat(device_facts(load_device(name))) for name in device_names())
 
 
-def stacks() -> pd.DataFrame:
+def stacks() -> "DataFrame":
     """The software stacks that come with the package."""
     return _frame(map(stack_facts, map(load_stack, stack_names())))
 
 
-def strategies() -> pd.DataFrame:
+def strategies() -> "DataFrame":
     """The strategies with what they are and their parameters."""
     return _frame(
         strategy_facts(cls)
@@ -62,5 +63,7 @@ def strategies() -> pd.DataFrame:
     )
 
 
-def _frame(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
+def _frame(rows: Iterable[dict[str, Any]]) -> "DataFrame":
+    import pandas as pd
+
     return pd.DataFrame(list(rows))

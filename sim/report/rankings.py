@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple
 
 from profiles.units import GIB
 from sim.asking.arguments import in_flags
-from sim.explore.frames import rows
 from sim.explore.legality import starters
 from sim.explore.points import Point
 from sim.explore.scaling import Scaling
@@ -18,6 +17,7 @@ from sim.explore.ways_out import such_as
 from sim.outcomes.results import Result
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import LETTERS, MEANINGS, held_fixed, how, tried
+from sim.report.frames import rows
 from sim.report.numbers import band, drawn_words, duration, throughput
 from sim.report.panels import show_panel
 from sim.report.tables import command_of, console

@@ -12,6 +12,7 @@ from sim.report.columns import Column
 from sim.report.panels import panel_html
 from sim.report.rankings import columns, shown_points
 from sim.report.tables import account_in, heading, lines_of
+from sim.report.verdicts import NoVerdict, Verdict
 
 LEFT: Final = ' style="text-align: left; padding: 2px 8px"'
 """Of cells of words, which notebooks would put at the right."""
@@ -25,9 +26,9 @@ def result_html(result: Result) -> str:
     return panel_html(heading(result), lines_of(result, account_in(result)))
 
 
-def sweep_html(sweep: Sweep) -> str:
+def sweep_html(sweep: Sweep, verdict: Verdict | NoVerdict) -> str:
     """The verdict of a sweep and its best points; why nothing fits, where nothing does."""
-    verdict, shown = sweep.verdict, shown_points(sweep)
+    shown = shown_points(sweep)
     head = verdict._repr_html_()
     if not shown.rows:
         return head
@@ -35,10 +36,10 @@ def sweep_html(sweep: Sweep) -> str:
     return f"{head}{table}{_more('plot()', 'best.plot_timeline()')}"
 
 
-def scaling_html(scaling: Scaling) -> str:
+def scaling_html(scaling: Scaling, verdict: Verdict | NoVerdict) -> str:
     """The verdict at the knee, and the best on each number of GPUs."""
-    verdict, steps = scaling.verdict, scaling.steps
-    if not verdict:
+    steps = scaling.steps
+    if isinstance(verdict, NoVerdict):
         return f"<b>{escape(repr(scaling)[1:-1])}</b><p>{escape(str(verdict))}</p>"
     table = [
         Column("GPUs", [str(step.gpus) for step in steps]),

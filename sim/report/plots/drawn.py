@@ -10,6 +10,7 @@ from profiles.errors import InputError, near_or_all, shown
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
+from sim.report.frames import rows
 from sim.report.plots.charts import ChartRow
 from strategies.plans.traces import Trace
 
@@ -93,7 +94,7 @@ def _items(asked: Any) -> Iterable[Any]:  # noqa: ANN401
 def _rows(item: Any) -> list[ChartRow]:  # noqa: ANN401
     """The rows of one thing; of a frame without what a row of it lacks."""
     if isinstance(item, Sweep | Scaling):
-        return list(item.rows())
+        return list(rows(item))
     if isinstance(item, Result):
         return [item.to_json()]
     if isinstance(item, Mapping):

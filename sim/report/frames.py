@@ -10,6 +10,7 @@ from profiles.errors import InputError
 from profiles.outputs import check_writable, whole_file
 from sim.explore.legality import NO_RUNTIME, starters
 from sim.explore.points import Point
+from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.contents import inputs_of
 from sim.replay.metrics import bubbles
@@ -19,14 +20,17 @@ from strategies.plans.traces import Trace
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from sim.explore.scaling import Scaling
-
 FORMULAS: Final = ("=", "+", "-", "@")
 """Beginnings of a cell that spreadsheets calculate."""
 
 
-def rows_of(sweep: Sweep, *, best_of_each: bool) -> list[dict[str, Any]]:
-    """All points of a sweep, or the best of each strategy, under their public keys, best first."""
+def rows(answer: Sweep | Scaling, *, best_of_each: bool = False) -> list[dict[str, Any]]:
+    """All points of sweeps, or the best of each strategy, under their public keys, best first."""
+    sweeps = answer.sweeps if isinstance(answer, Scaling) else (answer,)
+    return [row for sweep in sweeps for row in _rows_of(sweep, best_of_each=best_of_each)]
+
+
+def _rows_of(sweep: Sweep, *, best_of_each: bool) -> list[dict[str, Any]]:
     ranked, inputs = sweep.ranked(), inputs_of(sweep.scenario)
     best = {point.name: point for point in reversed(ranked)}
     chosen = [point for point in ranked if best[point.name] is point] if best_of_each else ranked
@@ -88,11 +92,6 @@ def _asked(sweep: Sweep, point: Point) -> dict[str, Any]:
     }
 
 
-def rows(sweep: "Sweep | Scaling") -> list[dict[str, Any]]:
-    """All points of a sweep, best first."""
-    return sweep.rows()
-
-
 def check_out(path: Path) -> None:
     """Refuse a file that could not be written at the end.
 
@@ -119,7 +118,7 @@ def frame_of(items: Iterable[dict[str, Any]]) -> "DataFrame":
     return frame
 
 
-def write_rows(sweep: "Sweep | Scaling", path: Path) -> None:
+def write_rows(sweep: Sweep | Scaling, path: Path) -> None:
     """Write all points of a sweep, best first."""
     frame = frame_of(rows(sweep))
     with whole_file(path) as file:

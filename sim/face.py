@@ -1,0 +1,39 @@
+"""The names of ``sim``."""
+
+from profiles.architectures.models import load_model
+from profiles.architectures.synthetic import equal_layers_model
+from profiles.errors import DeadlockError, InfeasibleError, InputError
+from profiles.machines.clusters import load_cluster
+from profiles.software.stacks import load_stack
+from sim.api import calibrate, run, schedule, sweep
+from sim.asking.experiments import load_experiment
+from sim.launching.launch import launch
+from sim.report.comparisons import compare
+from sim.report.listings import clusters, devices, models, stacks, strategies
+from sim.report.views import Result, Sweep
+from strategies.scenario import Scenario
+
+__all__ = [
+    "DeadlockError",
+    "InfeasibleError",
+    "InputError",
+    "Result",
+    "Scenario",
+    "Sweep",
+    "calibrate",
+    "clusters",
+    "compare",
+    "devices",
+    "equal_layers_model",
+    "launch",
+    "load_cluster",
+    "load_experiment",
+    "load_model",
+    "load_stack",
+    "models",
+    "run",
+    "schedule",
+    "stacks",
+    "strategies",
+    "sweep",
+]

@@ -1,0 +1,54 @@
+"""Plots: each is a pair, ``plot_x_info`` (plain values) and ``plot_x``, which draws them.
+
+``Dials``, a run to turn in a notebook, needs packages of the extra ``notebooks``.
+"""
+
+from sim.interactive import Dials
+from sim.report.plots.bubble_ratios import BubbleRatioInfo, plot_bubble_ratios, plot_bubble_ratios_info
+from sim.report.plots.charts import Chart, save_figure
+from sim.report.plots.memory import MemoryInfo, plot_memory, plot_memory_info
+from sim.report.plots.space import (
+    ScalingInfo,
+    Winner,
+    WinnersInfo,
+    plot_scaling,
+    plot_scaling_info,
+    plot_winners,
+    plot_winners_info,
+)
+from sim.report.plots.sweep import SweepInfo, SweepPoint, plot_sweep, plot_sweep_info
+from sim.report.plots.timeline import (
+    TimelineInfo,
+    plot_timeline,
+    plot_timeline_info,
+    plot_timelines,
+    plot_timelines_info,
+)
+
+__all__ = [
+    "BubbleRatioInfo",
+    "Chart",
+    "Dials",
+    "MemoryInfo",
+    "ScalingInfo",
+    "SweepInfo",
+    "SweepPoint",
+    "TimelineInfo",
+    "Winner",
+    "WinnersInfo",
+    "plot_bubble_ratios",
+    "plot_bubble_ratios_info",
+    "plot_memory",
+    "plot_memory_info",
+    "plot_scaling",
+    "plot_scaling_info",
+    "plot_sweep",
+    "plot_sweep_info",
+    "plot_timeline",
+    "plot_timeline_info",
+    "plot_timelines",
+    "plot_timelines_info",
+    "plot_winners",
+    "plot_winners_info",
+    "save_figure",
+]

@@ -1,0 +1,287 @@
+"""Results, sweeps and scalings as ``sim`` returns them: they draw, explain and write themselves.
+
+What is simulated and explored knows nothing of pictures. Imports of what draws stand in the methods, since it is slow.
+"""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sim.asking.experiments import as_toml
+from sim.explore import scaling, sweep
+from sim.explore.points import Point
+from sim.outcomes import results
+from strategies.strategy import AnyStrategy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+    from sim.report.reasons import Account
+    from sim.report.verdicts import NoVerdict, Verdict
+
+
+class Result(results.Result):
+    """Result of a simulation; its values are those of the base class.
+
+    Seconds and bytes are properties under their public keys, such as ``iteration_s`` and ``peak_memory_bytes``.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, result: results.Result) -> "Result":
+        """Return a result with its pictures and its account."""
+        if isinstance(result, cls):
+            return result
+        return cls(**{item.name: getattr(result, item.name) for item in fields(result)})
+
+    def _repr_html_(self) -> str:
+        """The result as ``sim run`` says it, in a notebook."""
+        from sim.report.html.shown import result_html
+
+        return result_html(self)
+
+    @property
+    def account(self) -> "Account":
+        """Shares of compute, host, wire and idle in the GPUs' time, and ``reasons`` for them in words."""
+        from sim.report.tables import account_in
+
+        return account_in(self)
+
+    @property
+    def experiment(self) -> str:
+        """The question that gives the result again, as TOML for ``sim run --experiment``."""
+        return as_toml(self.flags)
+
+    def plot_timeline(self, ax: "Axes | None" = None) -> "Figure":
+        """Plot the trace as a Gantt chart, on axes of one's own or on a new figure."""
+        from sim.report.plots.timeline import plot_timeline
+
+        return plot_timeline(self.trace, self.title, ax=ax)
+
+    def plot_memory(self, ax: "Axes | None" = None) -> "Figure":
+        """Plot the memory of every device over the trace, on axes of one's own or on a new figure."""
+        from sim.report.plots.memory import plot_memory
+
+        return plot_memory(self.trace, self.title, ax=ax)
+
+    def write_report(self, path: str | Path, asked: str = "") -> None:
+        """Write an HTML page with the timeline and the memory over time, which needs no network.
+
+        Args:
+            path: of the file, which ends in .html.
+            asked: the command line that it says to run again; by default that of the result.
+
+        Raises:
+            InputError: the file cannot be written, the result came without traces, or Plotly is not installed.
+        """
+        from sim.report.html.contents import write_run_report
+
+        write_run_report(self, Path(path), asked)
+
+    def ops(self) -> "DataFrame":
+        """The ops of the trace as a frame: device, start and duration in seconds, category and action."""
+        from sim.report.frames import ops_frame
+
+        return ops_frame(self.trace)
+
+    def bubbles(self) -> "DataFrame":
+        """The bubbles of the trace as a frame: start and duration in seconds, idle devices and their seconds."""
+        from sim.report.frames import bubbles_frame
+
+        return bubbles_frame(self.trace)
+
+    def frame(self) -> "DataFrame":
+        """The result as a frame of one row, with the columns of a sweep's."""
+        from sim.report.frames import frame_of
+
+        return frame_of([self.to_json()])
+
+
+class Sweep(sweep.Sweep):
+    """A sweep, best points first; its values are those of the base class."""
+
+    __slots__ = ()
+
+    @property
+    def best(self) -> Result:
+        """The result of the best point.
+
+        Raises:
+            InfeasibleError: no point that is recommended is feasible; the reason of most, and ways out.
+        """
+        return Result.of(super().best)
+
+    def best_of(self, strategy: str | type[AnyStrategy]) -> Result:
+        """The result of the best point of a strategy, which is given by its name or its class.
+
+        Raises:
+            InputError: there is no such strategy.
+            InfeasibleError: none of its points is feasible, or the sweep looked at none.
+        """
+        return Result.of(super().best_of(strategy))
+
+    def result_of(self, point: Point) -> Result:
+        """The result of a simulated point, whose traces are replayed when they are asked for.
+
+        Raises:
+            InfeasibleError: it was not simulated.
+        """
+        return Result.of(super().result_of(point))
+
+    def _repr_html_(self) -> str:
+        """The verdict and the best points, in a notebook; why nothing fits, where nothing does."""
+        from sim.report.html.shown import sweep_html
+
+        return sweep_html(self, self.verdict)
+
+    @property
+    def verdict(self) -> "Verdict | NoVerdict":
+        """The recommendation, how sure it is and what would change it.
+
+        Where nothing that is recommended fits, the verdict is false, and prints what is lacking and ways out.
+        """
+        from sim.report.verdicts import NoVerdict, verdict_of
+
+        return verdict_of(self) or NoVerdict(self)
+
+    def rows(self, *, best_of_each: bool = False) -> list[dict[str, Any]]:
+        """All points, or the best of each strategy, under their public keys, best first."""
+        from sim.report.frames import rows
+
+        return rows(self, best_of_each=best_of_each)
+
+    def frame(self, *, best_of_each: bool = False) -> "DataFrame":
+        """All points, or the best of each strategy, best first; each parameter and option has its own column.
+
+        Columns stand as in files of rows: what is asked, then what came out, in seconds and bytes. Choose by name:
+        ``frame()[["strategy", "iteration_s", "peak_memory_bytes"]]``.
+        """
+        from sim.report.frames import frame_of
+
+        return frame_of(self.rows(best_of_each=best_of_each))
+
+    def front(self) -> "DataFrame":
+        """The points that no other beats in both throughput and memory, by memory.
+
+        With the objective ``pareto`` the front is exact; else it is that of the points that were simulated.
+        """
+        from sim.explore.space import pareto_front
+        from sim.report.frames import frame_of
+
+        return frame_of(pareto_front(self.rows()))
+
+    def plot(self, ax: "Axes | None" = None) -> "Figure":
+        """Plot speed against memory, on axes of one's own or on a new figure.
+
+        Raises:
+            InputError: nothing was simulated.
+        """
+        from sim.report.plots.sweep import plot_sweep
+
+        return plot_sweep(self.rows(), self.title, self.scenario.cluster.device.memory_bytes, ax=ax)
+
+    def write_report(self, path: str | Path) -> None:
+        """Write an HTML page with the verdict, pictures and all points, which needs no network.
+
+        Raises:
+            InputError: the file cannot be written, or Plotly is not installed.
+            InfeasibleError: nothing that was asked fits, so that there is nothing to draw.
+        """
+        from sim.report.html.contents import write_sweep_report
+
+        write_sweep_report([self], Path(path))
+
+
+def with_views(swept: Sweep) -> Sweep:
+    """Let the results of all points draw themselves, also those that came from other processes or a store."""
+    for point in swept.points:
+        point.result = point.result and Result.of(point.result)
+    return swept
+
+
+class Scaling(scaling.Scaling):
+    """Sweeps over several numbers of GPUs, ascending."""
+
+    __slots__ = ()
+    sweeps: tuple[Sweep, ...]
+
+    def __iter__(self) -> Iterator[Sweep]:
+        """The sweeps, by number of GPUs."""
+        return iter(self.sweeps)
+
+    @property
+    def chosen(self) -> Sweep:
+        """The sweep on the knee's number of GPUs; on the most where nothing that is recommended fits."""
+        chosen = super().chosen
+        assert isinstance(chosen, Sweep)
+        return chosen
+
+    @property
+    def best(self) -> Result:
+        """The best result by what the sweeps rank by, on any number of GPUs; ``knee.result`` is that at the knee.
+
+        Where time is ranked by, it is the result with the most samples per second.
+
+        Raises:
+            InfeasibleError: nothing that is recommended fits, on any number of GPUs.
+        """
+        return Result.of(super().best)
+
+    def _repr_html_(self) -> str:
+        """The verdict at the knee and the best on each number of GPUs, in a notebook."""
+        from sim.report.html.shown import scaling_html
+
+        return scaling_html(self, self.verdict)
+
+    @property
+    def verdict(self) -> "Verdict | NoVerdict":
+        """The verdict at the knee, which names the fastest too; where nothing fits, that of the most GPUs."""
+        from sim.report.scalings import verdict_at_knee
+        from sim.report.verdicts import NoVerdict
+
+        return verdict_at_knee(self) or NoVerdict(self.sweeps[-1])
+
+    def plot(self, ax: "Axes | None" = None) -> "Figure":
+        """Plot the speed per GPU of each strategy over the numbers of GPUs, on axes of one's own or on a new figure.
+
+        Raises:
+            InputError: nothing was simulated.
+        """
+        from sim.report.plots.space import plot_scaling
+
+        return plot_scaling(self.rows(best_of_each=True), "num_gpus", self.title, ax)
+
+    def rows(self, *, best_of_each: bool = False) -> list[dict[str, Any]]:
+        """The rows of all sweeps, by number of GPUs."""
+        from sim.report.frames import rows
+
+        return rows(self, best_of_each=best_of_each)
+
+    def frame(self, *, best_of_each: bool = False) -> "DataFrame":
+        """The rows of all sweeps as a frame, in seconds and bytes; each parameter and option has its own column."""
+        from sim.report.frames import frame_of
+
+        return frame_of(self.rows(best_of_each=best_of_each))
+
+    def steps_frame(self) -> "DataFrame":
+        """The best on each number of GPUs as a frame, with ``efficiency`` and ``gain``."""
+        from sim.report.frames import frame_of
+
+        return frame_of(
+            {**s.result.to_json(), "efficiency": s.efficiency, "gain": s.gain} for s in self.steps
+        )
+
+    def write_report(self, path: str | Path) -> None:
+        """Write the HTML page of all sweeps, with the scaling and the verdict at the knee, which needs no network.
+
+        Raises:
+            InputError: the file cannot be written, or Plotly is not installed.
+            InfeasibleError: nothing that was asked fits on any number of GPUs.
+        """
+        from sim.report.html.contents import write_sweep_report
+
+        write_sweep_report(self.sweeps, Path(path))
