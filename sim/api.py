@@ -51,7 +51,8 @@ from strategies.scenario import Scene
 from strategies.strategy import (
     AnyScenario,
     AnyStrategy,
-    Scheduled,
+    Sampler,
+    Strategy,
 )
 
 if TYPE_CHECKING:
@@ -379,12 +380,11 @@ def schedule(
     sampled, point = find_task(request) == "sample", strategy_asked(request)
     if sampled and format == "torch":
         raise InputError(f"--format is 'torch', which has no word for patches, and {point.name} draws images")
-    if model is None and (sampled or not isinstance(point, Scheduled)):
+    if model is None and (isinstance(point, Sampler) or type(point).order is Strategy.order):
         raise InputError(f"the order of {point.name} depends on the model: give --model")
     if sampled:
         return Schedule(point.name, format_patches(point, scenario_asked(model, request)))
     if model is None:
-        assert isinstance(point, Scheduled)
         check_passes(point)
         return written(point, order_of(point), format)
     scenario = scenario_asked(model, request)

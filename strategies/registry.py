@@ -31,8 +31,6 @@ OTHERWISE: Final = {
 """The reason why a strategy is none of a task."""
 _given: Final[dict[str, type[Any]]] = {}
 """Strategies that a script or a notebook gave as classes, by name: asked about only where they are named."""
-SAMPLER_FACTS: Final = ("seamless", "baseline", "gpu_counts", "guidance_groups")
-"""Facts that a sampler states beside its name, its task and its summary."""
 
 
 @cache
@@ -61,7 +59,7 @@ def _classes(module: ModuleType) -> list[type[Any]]:
 
 
 def _is_strategy(item: object) -> bool:
-    return inspect.isclass(item) and is_dataclass(item) and hasattr(item, "candidates")
+    return inspect.isclass(item) and is_dataclass(item) and issubclass(item, Strategy | Sampler)
 
 
 def _brought(entry: EntryPoint) -> list[type[Any]]:
@@ -77,7 +75,9 @@ def _brought(entry: EntryPoint) -> list[type[Any]]:
         raise InputError(f"{where} does not load: {type(error).__name__}: {error}") from error
     found = _classes(item) if inspect.ismodule(item) else [item] if _is_strategy(item) else []
     if not found:
-        raise InputError(f"{where} must be a strategy or a module with one: a dataclass that has candidates")
+        raise InputError(
+            f"{where} must be a strategy or a module with one: a dataclass, and a Strategy or Sampler"
+        )
     return found
 
 
@@ -88,13 +88,9 @@ def _add(found: dict[str, type[Any]], cls: type[Any]) -> None:
         InputError: it does not say what it is, or another has its name.
     """
     where = f"{cls.__module__}.{cls.__qualname__}"
-    for fact in ("name", "task", "summary"):
+    for fact in ("name", "summary"):
         if not isinstance(getattr(cls, fact, None), str):
             raise InputError(f"strategy {where} must say its {fact}")
-    check_choice(f"the task of {where}", cls.task, TASKS)
-    for fact in SAMPLER_FACTS if cls.task == "sample" else ():
-        if not hasattr(cls, fact):
-            raise InputError(f"sampler {where} does not define {fact}; a GridSampler does")
     other = found.setdefault(cls.name, cls)
     if other is not cls:
         raise InputError(
@@ -176,9 +172,7 @@ def task_of(name: str) -> str:
 
 def baselines(task: str) -> tuple[str, ...]:
     """The strategies of a task that others are compared with: those that say ``baseline``."""
-    return tuple(
-        name for name, cls in _found().items() if cls.task == task and getattr(cls, "baseline", False)
-    )
+    return tuple(name for name, cls in _found().items() if cls.task == task and cls.baseline)
 
 
 def make(name: str, parameters: Mapping[str, Any]) -> AnyStrategy:

@@ -22,7 +22,7 @@ from strategies.parameters import check_parameters, flag_of
 from strategies.registry import make, strategies_of, take
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario, Scene
-from strategies.strategy import AnyScenario, AnyStrategy
+from strategies.strategy import AnyScenario, AnyStrategy, Sampler, Strategy
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -137,7 +137,8 @@ def _check_asked(model: object, cluster: object, strategies: Sequence[object] | 
     if not isinstance(stack, str | PathLike | Stack | None):
         raise InputError(f"stack is {shown(stack)}, must be a name, a file or a Stack")
     for strategy in () if strategies is None else strategies:
-        if not isinstance(strategy, str) and not hasattr(strategy, "candidates"):
+        base = strategy if isinstance(strategy, type) else type(strategy)
+        if not issubclass(base, str | Strategy | Sampler) or strategy is str:
             raise InputError(f"strategy is {shown(strategy)}, must be a name or a strategy")
         if isinstance(strategy, type) and not is_dataclass(strategy):
             raise InputError(f"strategy is {shown(strategy)}, must be a dataclass")

@@ -16,7 +16,6 @@ from sim.outcomes.results import Result
 from sim.outcomes.runs import (
     bound,
     check_held_memory,
-    is_roughly_bounded,
     least_memory_bytes,
     parameters_of,
     rough_bound,
@@ -79,7 +78,6 @@ def bounds_of(asked: Asked, scenario: AnyScenario, *, rough: bool) -> Bounds | I
         lacks = memory_bytes is not None and least_bytes > memory_bytes
         if lacks:
             return Bounds(0.0, least_bytes)
-        rough = rough and is_roughly_bounded(asked.strategy)
         bound_s = (rough_bound if rough else bound)(asked.strategy, there)
         return Bounds(bound_s, least_bytes, rough)
     except InfeasibleError as error:

@@ -13,16 +13,7 @@ from strategies.plans.network import Network, network_of
 from strategies.plans.traces import Trace
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
-from strategies.strategy import (
-    AnyScenario,
-    AnyStrategy,
-    Divided,
-    Phase,
-    Refining,
-    Sampler,
-    Strategy,
-)
-from strategies.templates.grid_sampler import GridSampler
+from strategies.strategy import AnyScenario, AnyStrategy, Job, Phase, Sampler, Strategy
 
 
 def replay(strategy: Strategy, scenario: Scenario) -> Trace:
@@ -37,10 +28,7 @@ def replay(strategy: Strategy, scenario: Scenario) -> Trace:
         network = network_of(scenario, plan.placement)
         trace = simulate(plan, network)
         refined: list[Trace] = []
-        while issubclass(type(strategy), Refining):  # asked of a class, as in ``jobs``
-            plan = cast(Refining, strategy).refine(scenario, trace)
-            if plan is trace.plan:
-                break
+        while (plan := strategy.refine(scenario, trace)) is not trace.plan:
             trace = simulate(plan, network)
             refined.append(trace)
         return min(refined, key=lambda trace: trace.end_s, default=trace)
@@ -87,15 +75,13 @@ class Part(NamedTuple):
         return self.trace.end_s if self.continued is None else self.continued.duration_s
 
 
-def jobs(strategy: AnyStrategy, scenario: AnyScenario) -> Sequence[tuple[AnyStrategy, AnyScenario]]:
+def jobs(strategy: AnyStrategy, scenario: AnyScenario) -> Sequence[Job]:
     """The jobs that run side by side, each with its scenario.
 
     Raises:
         InfeasibleError: the GPUs cannot be divided so.
     """
-    if issubclass(type(strategy), Divided):  # of a class it is known once it was asked, of a value never
-        return cast(Divided, strategy).jobs(scenario)
-    return ((strategy, scenario),)
+    return strategy.jobs(scenario)
 
 
 def variants(strategy: AnyStrategy, scenario: AnyScenario) -> list[Variant]:
@@ -144,7 +130,7 @@ def _replay_phases(variant: Variant, phases: tuple[Phase, ...]) -> Iterator[Part
 def _replay_folded(variant: Variant) -> Iterator[Part]:
     """The parts of a run; of guidance groups that are alike, only one is replayed."""
     strategy, scenario = variant.strategy, variant.scenario
-    if not (isinstance(strategy, GridSampler) and isinstance(scenario, SamplingScenario)):
+    if not (isinstance(strategy, Sampler) and isinstance(scenario, SamplingScenario)):
         return _replay_parts(variant)
     return _replay_phases(variant, strategy.folded_phases(scenario))
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
@@ -16,16 +16,7 @@ from sim.outcomes.results import NamedTrace, Result, Source
 from sim.replay.engine import no_collection
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Op, Plan
-from strategies.strategy import (
-    AnyScenario,
-    AnyStrategy,
-    Holding,
-    MemoryBounded,
-    Remarking,
-    RoughlyBounded,
-    Searching,
-    is_seamless,
-)
+from strategies.strategy import AnyScenario, AnyStrategy, Strategy, is_seamless
 
 
 def run_point(strategy: AnyStrategy, scenario: AnyScenario) -> Result:
@@ -86,23 +77,16 @@ def bound(strategy: AnyStrategy, scenario: AnyScenario) -> float:
 def rough_bound(strategy: AnyStrategy, scenario: AnyScenario) -> float:
     """As ``bound``, from the busiest device's compute alone."""
     occurring = variants(strategy, scenario)
-    rough = (cast(RoughlyBounded, variant.strategy).busiest_s(variant.scenario) for variant in occurring)
-    return _together_s(occurring, list(rough))
-
-
-def is_roughly_bounded(strategy: AnyStrategy) -> bool:
-    """Whether a strategy knows the compute of its busiest device in less time than its bound takes."""
-    return issubclass(type(strategy), RoughlyBounded)  # of a class it is known once it was asked
+    return _together_s(occurring, [variant.strategy.busiest_s(variant.scenario) for variant in occurring])
 
 
 def _bound_s(variant: Variant) -> float:
-    ask: Callable[[AnyScenario], float] = variant.strategy.bound  # type: ignore[assignment]  # each its own task
-    return ask(variant.scenario)
+    return variant.strategy.bound(variant.scenario)
 
 
 def _ordered_s(variant: Variant) -> Iterator[float]:
     strategy = variant.strategy
-    return strategy.ordered_s(variant.scenario) if isinstance(strategy, Searching) else iter(())
+    return strategy.ordered_s(variant.scenario) if isinstance(strategy, Strategy) else iter(())
 
 
 def _together_s(occurring: Sequence[Variant], seconds: Sequence[float]) -> float:
@@ -115,11 +99,7 @@ def _together_s(occurring: Sequence[Variant], seconds: Sequence[float]) -> float
 
 def least_memory_bytes(strategy: AnyStrategy, scenario: AnyScenario) -> float:
     """Bytes that the fullest device of a point cannot do without; 0 where its strategy does not know."""
-    least = 0.0
-    for own, there in jobs(strategy, scenario):
-        if issubclass(type(own), MemoryBounded):  # of a class it is known once it was asked, of a value never
-            least = max(least, cast(MemoryBounded, own).least_memory_bytes(there))
-    return least
+    return max(job.strategy.least_memory_bytes(job.scenario) for job in jobs(strategy, scenario))
 
 
 def check_held_memory(strategy: AnyStrategy, scenario: AnyScenario) -> None:
@@ -129,11 +109,11 @@ def check_held_memory(strategy: AnyStrategy, scenario: AnyScenario) -> None:
         InfeasibleError: it lacks memory, or does not exist for the scenario.
     """
     there = scenario.cluster.device.memory_bytes
-    for own, asked in jobs(strategy, scenario):
-        if there is not None and isinstance(own, Holding):
-            held = own.held_bytes(asked)
-            if held > there:
-                raise InfeasibleError(missing_memory(held, there, at_least=True), OUT_OF_MEMORY)
+    if there is None:
+        return
+    held = max(job.strategy.held_bytes(job.scenario) for job in jobs(strategy, scenario))
+    if held > there:
+        raise InfeasibleError(missing_memory(held, there, at_least=True), OUT_OF_MEMORY)
 
 
 def weigh(
@@ -196,8 +176,7 @@ def source_of(
     strategy: AnyStrategy, scenario: AnyScenario, replay: Callable[[], Sequence[NamedTrace]]
 ) -> Source:
     """The source of a result, with the strategy's remarks about the point."""
-    remarks = tuple(strategy.remarks(scenario)) if isinstance(strategy, Remarking) else ()
-    return Source(strategy, scenario, replay, remarks)
+    return Source(strategy, scenario, replay, tuple(strategy.remarks(scenario)))
 
 
 def parameters_of(strategy: AnyStrategy) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from profiles.units import GIB
 from sim.outcomes.results import Result
 from sim.report.numbers import band, drawn_words, duration, throughput
 from sim.report.reasons import Account
-from strategies.strategy import Drawing
+from strategies.strategy import Sampler
 
 CELLS: Final = 20
 """Characters of a bar."""
@@ -131,7 +131,7 @@ TOGETHER: Final = Drawn()
 
 def drawn_in(result: Result) -> Drawn:
     """How the GPUs of a result draw; together, where nobody says otherwise."""
-    if result.source is None or not isinstance(strategy := result.source.strategy, Drawing):
+    if result.source is None or not isinstance(strategy := result.source.strategy, Sampler):
         return TOGETHER
     scenario = result.source.scenario
     return Drawn(strategy.image_groups(scenario), strategy.approximation(scenario))

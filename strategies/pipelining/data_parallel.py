@@ -4,9 +4,10 @@ Several backbones are trained one after the other by all GPUs, or side by side, 
 a batch of its own. Source: DiffusionPipe, section 6, DeepSpeed-S and DeepSpeed-P.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Self
 
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
@@ -25,21 +26,54 @@ from strategies.scenario import Scenario
 from strategies.strategy import Job, Strategy
 
 
-class DataParallel(Strategy, Protocol):
-    """The fields of data parallelism."""
+class DataParallel(Strategy):
+    """Whole backbones, one after the other or side by side; a strategy declares the fields."""
+
+    __slots__ = ()
 
     @property
+    @abstractmethod
     def micro_batches(self) -> int:
         """Accumulated micro-batches."""
-        ...
 
     @property
+    @abstractmethod
     def backbones(self) -> str:
         """``sequential``: several backbones one after the other; ``parallel``: side by side."""
-        ...
+
+    @classmethod
+    def candidates(cls, scenario: Scenario) -> Iterator[Self]:
+        """Yield both overlaps, and every accumulation that divides the local batch."""
+        batch = scenario.workload.batch_size
+        for overlap in ("buckets", "none"):
+            for backbones, share in shares(scenario).items():
+                for count in divisors(batch // share) if batch % share == 0 else [1]:
+                    yield cls(overlap, count, backbones)  # type: ignore[call-arg]  # the fields of a strategy
+
+    def jobs(self, scenario: Scenario) -> tuple[Job, ...]:
+        """Return the strategy itself or, with backbones side by side, one job for each.
+
+        Raises:
+            InfeasibleError: there is only one backbone, or the GPUs cannot be divided evenly among them.
+        """
+        if self.backbones == "sequential":
+            return (Job(self, scenario),)
+        backbones, gpus = scenario.model.backbones, scenario.workload.num_gpus
+        if len(backbones) < 2:
+            raise InfeasibleError("backbones is parallel, but the model has only one", "one backbone")
+        if gpus % len(backbones):
+            raise InfeasibleError(
+                f"gpus({gpus}) is no multiple of the {len(backbones)} backbones to be trained side by side",
+                "backbones do not divide the GPUs",
+            )
+        alone = replace(self, backbones="sequential")  # type: ignore[type-var]
+        return tuple(Job(alone, scenario.only(backbone, gpus // len(backbones))) for backbone in backbones)
 
 
-S = TypeVar("S", bound=DataParallel)
+def shares(scenario: Scenario) -> dict[str, int]:
+    """GPUs that train a backbone, by whether several run one after the other or side by side."""
+    gpus, count = scenario.workload.num_gpus, len(scenario.model.backbones)
+    return {"sequential": gpus} | ({"parallel": max(1, gpus // count)} if count > 1 else {})
 
 
 def overlap() -> Any:  # noqa: ANN401
@@ -61,38 +95,6 @@ def backbones() -> Any:  # noqa: ANN401
     )
 
 
-def points(scenario: Scenario) -> Iterator[tuple[str, int, str]]:
-    """Overlap, micro-batches and backbones: every accumulation that divides the local batch."""
-    batch, gpus = scenario.workload.batch_size, scenario.workload.num_gpus
-    ways = {"sequential": gpus}
-    if len(scenario.model.backbones) > 1:
-        ways["parallel"] = max(1, gpus // len(scenario.model.backbones))
-    for overlap in ("buckets", "none"):
-        for way, share in ways.items():
-            counts = divisors(batch // share) if batch % share == 0 else [1]
-            yield from ((overlap, count, way) for count in counts)
-
-
-def jobs_of(strategy: S, scenario: Scenario) -> tuple[Job, ...]:
-    """The strategy itself or, with backbones side by side, one job for each.
-
-    Raises:
-        InfeasibleError: there is only one backbone, or the GPUs cannot be divided evenly among them.
-    """
-    if strategy.backbones == "sequential":
-        return (Job(strategy, scenario),)
-    found, gpus = scenario.model.backbones, scenario.workload.num_gpus
-    if len(found) < 2:
-        raise InfeasibleError("backbones is parallel, but the model has only one", "one backbone")
-    if gpus % len(found):
-        raise InfeasibleError(
-            f"gpus({gpus}) is no multiple of the {len(found)} backbones to be trained side by side",
-            "backbones do not divide the GPUs",
-        )
-    alone = replace(strategy, backbones="sequential")  # type: ignore[type-var]
-    return tuple(Job(alone, scenario.only(backbone, gpus // len(found))) for backbone in found)
-
-
 def backbones_of(strategy: DataParallel, scenario: Scenario) -> tuple[int, ...]:
     """The backbones that one plan trains, one after the other.
 
@@ -100,7 +102,7 @@ def backbones_of(strategy: DataParallel, scenario: Scenario) -> tuple[int, ...]:
         InfeasibleError: there is none.
         ValueError: they are trained side by side.
     """
-    if len(jobs_of(strategy, scenario)) > 1:
+    if len(strategy.jobs(scenario)) > 1:
         raise ValueError("backbones side by side have no plan in common: ask each of the jobs")
     return scenario.model.backbones or (scenario.backbone_index,)
 

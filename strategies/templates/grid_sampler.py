@@ -3,10 +3,8 @@
 Such a sampler defines its layout in a scenario, and its candidates where it has several.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Self
 
 from strategies.bounds.patch_rounds import BELOW_SUM, least_run_seconds, roughly_least_seconds
 from strategies.patching.alike_groups import folded
@@ -15,17 +13,12 @@ from strategies.patching.layout import GridLayout
 from strategies.patching.patch_pipeline import PatchPipeline
 from strategies.plans.plan import Plan
 from strategies.sampling_scenario import SamplingScenario
-from strategies.strategy import Phase
+from strategies.strategy import Phase, Sampler
 
 
 @dataclass(frozen=True, slots=True)
-class GridSampler(ABC):
+class GridSampler(Sampler):
     """A sampler all of whose plans, phases, bounds and bytes follow from its layout."""
-
-    task: ClassVar[str] = "sample"
-    seamless: ClassVar[bool] = True
-    baseline: ClassVar[bool] = False
-    gpu_counts: ClassVar[tuple[int, ...] | None] = None
 
     @abstractmethod
     def layout(self, scenario: SamplingScenario) -> GridLayout:
@@ -44,18 +37,10 @@ class GridSampler(ABC):
         """The phases of a run."""
         return self._made(scenario).phases()
 
-    def steps_overlap(self, scenario: SamplingScenario) -> bool:
-        """Whether a device may begin a step before all others have ended the last one, so that a run is one phase."""
-        return self._made(scenario).steps_overlap
-
     def folded_phases(self, scenario: SamplingScenario) -> tuple[Phase, ...]:
         """The phases of a run; where all guidance groups are alike, one stands for all in their plans."""
-        return self._folded(scenario).phases()
-
-    @classmethod
-    def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
-        """The one point of a sampler whose devices have one way to share the work."""
-        yield cls()
+        layout = self._made(scenario)
+        return (folded(layout) if isinstance(layout, PatchPipeline) else layout).phases()
 
     def bound(self, scenario: SamplingScenario) -> float:
         """Seconds that no run can undercut, with the frozen components that it includes."""
@@ -83,11 +68,6 @@ class GridSampler(ABC):
     def approximation(self, scenario: SamplingScenario) -> str:
         """Why an image is not the one that a single GPU draws, in words; empty where it is."""
         return self._made(scenario).approximation
-
-    def _folded(self, scenario: SamplingScenario) -> GridLayout:
-        """The layout of one guidance group where all are alike, else of all groups."""
-        layout = self._made(scenario)
-        return folded(layout) if isinstance(layout, PatchPipeline) else layout
 
     def _made(self, scenario: SamplingScenario) -> GridLayout:
         """The layout on a scenario, made once."""

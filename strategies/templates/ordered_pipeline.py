@@ -1,6 +1,6 @@
 """Ordered pipelines: what pipelines that define their own order have in common."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,10 +12,11 @@ from strategies.pipelining.layout import Layout
 from strategies.plans.actions import Rows
 from strategies.plans.plan import Plan
 from strategies.scenario import Scenario
+from strategies.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)
-class OrderedPipeline(ABC):
+class OrderedPipeline(Strategy):
     """Stages on the positions of a pipeline, in an order that does not depend on their times.
 
     A template adds where the stages lie, and their bound. ``split`` says that backwards come in two parts, ``I`` and
@@ -24,9 +25,6 @@ class OrderedPipeline(ABC):
     count.
     """
 
-    name: ClassVar[str]
-    task: ClassVar[str] = "train"
-    summary: ClassVar[str]
     split: ClassVar[bool] = False
     order_fields: ClassVar[tuple[str, ...]]
 

@@ -1,15 +1,13 @@
 """Data parallelism: every GPU trains the whole backbone on its share of the batch."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.pipelining import data_parallel as fields
 from strategies.pipelining.builder import Recipe
 from strategies.pipelining.data_parallel import (
-    jobs_of,
-    points,
+    DataParallel,
     replicated_least_bytes,
     replicated_least_s,
     replicated_plan,
@@ -18,18 +16,16 @@ from strategies.pipelining.data_parallel import (
 from strategies.plans.actions import Rows
 from strategies.plans.plan import Plan
 from strategies.scenario import Scenario
-from strategies.strategy import Job
 
 
 @dataclass(frozen=True, slots=True)
-class DDP:
+class DDP(DataParallel):
     """Gradients are all-reduced in buckets during the last backward (Li et al., PyTorch Distributed, 2020).
 
     With ``overlap = none`` they are reduced after it, as DeepSpeed's baseline does (DiffusionPipe, section 6).
     """
 
     name: ClassVar[str] = "ddp"
-    task: ClassVar[str] = "train"
     summary: ClassVar[str] = "data parallelism: each GPU trains the whole backbone"
     baseline: ClassVar[bool] = True
 
@@ -41,19 +37,10 @@ class DDP:
         """The forwards and backwards of the accumulated micro-batches."""
         return one_forward_one_backward_order(1, self.micro_batches)
 
-    def jobs(self, scenario: Scenario) -> tuple[Job, ...]:
-        """The jobs that train side by side."""
-        return jobs_of(self, scenario)
-
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration."""
         recipe = Recipe(buckets=self.overlap == "buckets")
         return replicated_plan(whole_backbones(self, scenario), recipe)
-
-    @classmethod
-    def candidates(cls, scenario: Scenario) -> Iterator[Self]:
-        """Both overlaps, and every accumulation that divides the local batch."""
-        return (cls(*point) for point in points(scenario))
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that each device cannot do without."""

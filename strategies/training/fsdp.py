@@ -13,12 +13,13 @@ from strategies.pipelining.builder import Recipe
 from strategies.pipelining.candidates import divisors
 from strategies.pipelining.cutting import cut_units
 from strategies.pipelining.data_parallel import (
+    DataParallel,
     backbones_of,
-    jobs_of,
     layout_of,
     replicated_least_bytes,
     replicated_least_s,
     replicated_plan,
+    shares,
     whole_backbones,
 )
 from strategies.pipelining.mesh import (
@@ -34,14 +35,13 @@ from strategies.pipelining.sharding import sharded
 from strategies.pipelining.units import exchange, least_bytes, resident
 from strategies.plans.plan import Plan
 from strategies.scenario import Scenario
-from strategies.strategy import Job
 
 OVERLAP: Final = "buckets"
 """Of gradients where nothing is sharded, as in DistributedDataParallel."""
 
 
 @dataclass(frozen=True, slots=True)
-class FSDP:
+class FSDP(DataParallel):
     """Four axes that multiply to the GPUs: replicas, shards, context, tensor; the last are neighbours.
 
     Each block is gathered before it is used and, with ``reshard``, freed between its forward and its backward; what
@@ -54,7 +54,6 @@ class FSDP:
     """
 
     name: ClassVar[str] = "fsdp"
-    task: ClassVar[str] = "train"
     summary: ClassVar[str] = (
         "FSDP2: blocks sharded over some GPUs or all, with context and tensor parallelism"
     )
@@ -77,10 +76,6 @@ class FSDP:
     @property
     def _reshards(self) -> bool:
         return self.reshard == "true"
-
-    def jobs(self, scenario: Scenario) -> tuple[Job, ...]:
-        """The jobs that train side by side."""
-        return jobs_of(self, scenario)
 
     def layout(self, scenario: Scenario) -> MeshLayout:
         """The blocks of all backbones on the mesh.
@@ -127,11 +122,7 @@ class FSDP:
         Context and tensor parallelism send more than sharding does: they are for fewer samples than GPUs, and for
         samples that lack memory alone.
         """
-        gpus = scenario.workload.num_gpus
-        ways = {"sequential": gpus}
-        if len(scenario.model.backbones) > 1:
-            ways["parallel"] = max(1, gpus // len(scenario.model.backbones))
-        for backbones, share in ways.items():
+        for backbones, share in shares(scenario).items():
             alone = list(cls._alone(scenario, share, backbones))
             yield from alone
             if not cls._suffices(alone, scenario):
@@ -155,7 +146,7 @@ class FSDP:
         finest = [point for point in alone if point.reshard == "true" and point.shard_size is None][-1]
         try:
             jobs = finest.jobs(scenario)
-            least = max(of.least_memory_bytes(own) for of, own in jobs if isinstance(of, FSDP))
+            least = max(job.strategy.least_memory_bytes(job.scenario) for job in jobs)
         except InfeasibleError:
             return False
         return memory is None or least <= memory

@@ -24,10 +24,11 @@ from strategies.pipelining.pipeline import Pipeline
 from strategies.pipelining.stages import Cut, Shape
 from strategies.plans.plan import Plan
 from strategies.scenario import Scenario
+from strategies.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
+class Pulse(Strategy):
     """Stages q and 2WP - 1 - q lie on one device, so that a skip between them moves nothing.
 
     Skips that no symmetric cut keeps on one device go straight to the device that reads them. The order is list
@@ -35,7 +36,6 @@ class Pulse:
     """
 
     name: ClassVar[str] = "pulse"
-    task: ClassVar[str] = "train"
     summary: ClassVar[str] = "skip-aware symmetric partition, skips local, synthesised wave schedule"
 
     pipeline_degree: int = fields.pipeline_degree()

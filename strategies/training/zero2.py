@@ -1,10 +1,9 @@
 """ZeRO-2: data parallelism whose gradients and optimizer states are divided among the GPUs."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final
 
 from profiles.checks import sum_in_order
 from strategies import parameters
@@ -12,10 +11,9 @@ from strategies.orders.named import one_forward_one_backward_order
 from strategies.pipelining import data_parallel as fields
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.data_parallel import (
+    DataParallel,
     buckets,
     collective_s,
-    jobs_of,
-    points,
     reduced_s,
     replicated_plan,
     whole_backbones,
@@ -38,13 +36,12 @@ from strategies.pipelining.sharding import (
 from strategies.plans.actions import BACKWARD, Rows
 from strategies.plans.plan import Plan, Stage
 from strategies.scenario import Scenario
-from strategies.strategy import Job
 
 SHARDED: Final = ("gradients", "optimizer", "moving average")
 
 
 @dataclass(frozen=True, slots=True)
-class Zero2:
+class Zero2(DataParallel):
     """Each backward scatters its gradients in buckets; after its step each GPU gathers the weights of the others.
 
     With ``overlap = none`` nothing is computed while gradients are scattered. They are scattered after every
@@ -57,7 +54,6 @@ class Zero2:
     """
 
     name: ClassVar[str] = "zero2"
-    task: ClassVar[str] = "train"
     summary: ClassVar[str] = "data parallelism: gradients and optimizer states are divided among the GPUs"
 
     overlap: str = fields.overlap()
@@ -81,20 +77,11 @@ class Zero2:
         """The forwards and backwards of the accumulated micro-batches."""
         return one_forward_one_backward_order(1, self.micro_batches)
 
-    def jobs(self, scenario: Scenario) -> tuple[Job, ...]:
-        """The jobs that train side by side."""
-        return jobs_of(self, scenario)
-
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration."""
         recipe = Recipe(buckets=self.overlap == "buckets")
         plan = replicated_plan(whole_backbones(self, sharded(scenario)), recipe, self._scatter_step_gather)
         return with_shards(plan, self._sharded)
-
-    @classmethod
-    def candidates(cls, scenario: Scenario) -> Iterator[Self]:
-        """Both overlaps, and every accumulation that divides the local batch."""
-        return (cls(*point) for point in points(scenario))
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that each device cannot do without: a bucket is there before all activations are gone."""

@@ -1,22 +1,21 @@
 """ZeRO-3: data parallelism whose weights, too, are divided among the GPUs and gathered whenever they are used."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final
 
 from profiles.checks import sum_in_order
 from strategies.pipelining import data_parallel as fields
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.cutting import cut_units
 from strategies.pipelining.data_parallel import (
+    DataParallel,
     backbones_of,
     before_s,
     beside_share,
     collective_s,
-    jobs_of,
     layout_of,
     passes_s,
-    points,
     replicated_plan,
 )
 from strategies.pipelining.footprint import BACKBONE, gathered_bytes, saved_bytes, trained_parameters
@@ -39,7 +38,6 @@ from strategies.pipelining.sharding import (
 from strategies.plans.actions import BACKWARD, OPTIMIZER, FrozenAction, StageAction
 from strategies.plans.plan import Plan, Stage
 from strategies.scenario import Scenario
-from strategies.strategy import Job
 
 SHARDED: Final = ("weights", "gradients", "optimizer", "moving average", BACKBONE)
 UNIT_PARAMETERS: Final = 5 * 10**7
@@ -55,7 +53,7 @@ Source: PyTorch FSDP, ``limit_all_gathers``: at most two units are in flight.
 
 
 @dataclass(frozen=True, slots=True)
-class Zero3:
+class Zero3(DataParallel):
     """Units of blocks are gathered before their forward and again before their backward, and freed after each.
 
     While one unit is used the next is gathered; one that was just freed, though, is gathered only then. After the
@@ -69,7 +67,6 @@ class Zero3:
     """
 
     name: ClassVar[str] = "zero3"
-    task: ClassVar[str] = "train"
     summary: ClassVar[str] = (
         "data parallelism: weights, gradients and optimizer states are divided among the GPUs"
     )
@@ -77,10 +74,6 @@ class Zero3:
     overlap: str = fields.overlap()
     micro_batches: int = fields.micro_batches()
     backbones: str = fields.backbones()
-
-    def jobs(self, scenario: Scenario) -> tuple[Job, ...]:
-        """The jobs that train side by side."""
-        return jobs_of(self, scenario)
 
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration."""
@@ -94,11 +87,6 @@ class Zero3:
             "units", lambda: tuple(cut_units(scenario, i, UNIT_PARAMETERS) for i in backbones)
         )
         return layout_of(self, sharded(scenario), cuts)
-
-    @classmethod
-    def candidates(cls, scenario: Scenario) -> Iterator[Self]:
-        """Both overlaps, and every accumulation that divides the local batch."""
-        return (cls(*point) for point in points(scenario))
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that each device cannot do without: the last unit's backward begins with all activations."""

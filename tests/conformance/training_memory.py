@@ -7,7 +7,6 @@ from conformance.training_points import ROUNDING, is_sharded, keeps_weights, par
 
 from sim.outcomes.runs import least_memory_bytes
 from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
-from strategies.strategy import Holding
 
 check = Checks()
 check_whole = Checks()
@@ -56,5 +55,5 @@ def all_parameters_are_resident(point):
 def no_result_takes_less_memory_than_its_strategy_says(whole):
     peak_bytes = max(float(peak_memory_bytes(point.trace).max()) for _, point in whole.parts)
     least = least_memory_bytes(whole.strategy, whole.scenario)
-    held = whole.strategy.held_bytes(whole.scenario) if isinstance(whole.strategy, Holding) else least
+    held = whole.strategy.held_bytes(whole.scenario)
     assert least <= held <= peak_bytes * (1 + ROUNDING)

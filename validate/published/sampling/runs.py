@@ -250,7 +250,7 @@ def fastest(place: Place, asked: Iterable[Sampler]) -> Result:
         if best is not None and best.fits_memory and bound_s >= best.latency_s:
             break
         try:
-            outcome = outcome_of(place, sampler)  # type: ignore[arg-type]  # samplers are frozen dataclasses
+            outcome = outcome_of(place, sampler)
         except InfeasibleError as error:
             reason = error
             continue

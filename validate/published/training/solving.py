@@ -17,7 +17,7 @@ from strategies.orders.synthesis import synthesize
 from strategies.plans.network import network_of
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario
-from strategies.strategy import Refining, Strategy
+from strategies.strategy import Strategy
 from validate.points import model_of, scenario
 from validate.published.records import Record, published, the_published
 from validate.published.training.experiment import Found, experiment
@@ -59,9 +59,7 @@ def _filling_s(model: str) -> float:
     strategy: Strategy = make_strategy("diffusionpipe", SHAPE)
     plan = strategy.plan(point)
     trace = simulate(plan, network_of(point, plan.placement))
-    assert isinstance(strategy, Refining)
-    refine = strategy.refine
-    return _seconds(lambda: refine(point, trace))
+    return _seconds(lambda: strategy.refine(point, trace))
 
 
 def wave_s(*, certificate: bool) -> tuple[float, float]:
