@@ -8,8 +8,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from sim.plots import plot_sweep
-from sim.report.html.contents import SYMBOLS
 from sim.report.plots.charts import RoundNumbers, scale_logarithmically, speed
+from sim.report.plots.interactive import SYMBOLS
 from sim.report.plots.looks import LOOKS, MARKERS, OTHERS, strategy_look
 from strategies.registry import all_samplers, all_strategies, strategies_of
 

@@ -121,7 +121,7 @@ def check_files(options: argparse.Namespace) -> None:
 
 
 def _check_report(path: Path) -> None:
-    from sim.report.html.document import check_ending, check_plotly
+    from sim.report.page import check_ending, check_plotly
 
     check_ending("--report", path)
     check_plotly("--report")

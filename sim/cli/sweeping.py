@@ -211,7 +211,7 @@ def _draw(options: argparse.Namespace, sweeps: Sequence[Sweep], chosen: Sweep) -
     if options.trace or options.gantt:
         write_files(options, chosen.result_of(next(iter(chosen))))
     if options.report is not None:
-        from sim.report.html.contents import write_sweep_report
+        from sim.report.page import write_sweep_report
 
         write_sweep_report(sweeps, options.report, options.line, _task_words(options, sweeps[0]))
         print(f"sim: wrote {options.report}", file=sys.stderr)

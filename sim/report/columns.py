@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from itertools import zip_longest
 from typing import Final
 
@@ -12,6 +13,11 @@ from rich.text import Text
 
 RULED: Final = Box("    \n    \n ── \n    \n ── \n ── \n    \n    \n")
 """Lines below the head and between sections alone."""
+LEFT: Final = ' style="text-align: left; padding: 2px 8px"'
+"""Of cells of words, which notebooks would put at the right."""
+NUMBER: Final = ' style="text-align: right; white-space: nowrap; padding: 2px 8px"'
+LINE: Final = ' style="border-top: 2px solid"'
+"""Of the first row below a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +109,22 @@ def markdown_of(title: str, columns: Sequence[Column]) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
+
+
+def table_html(title: str, shown: Sequence[Column], above: int | None = None) -> str:
+    """A table under its title; a line parts the rows above from those below."""
+    kept = [column for column in shown if any(cell not in ("", "-") for cell in column.cells)]
+    looks = [LEFT if column.words else NUMBER for column in kept]
+    heads = _row("th", [column.name for column in kept], looks)
+    lines = [
+        _row("td", cells, looks, LINE if number == above else "")
+        for number, cells in enumerate(zip(*(column.cells for column in kept), strict=True))
+    ]
+    body = f"<thead>{heads}</thead><tbody>{''.join(lines)}</tbody>"
+    return f'<p>{escape(title)}</p><table style="border-collapse: collapse">{body}</table>'
+
+
+def _row(kind: str, cells: Sequence[str], looks: Sequence[str], line: str = "") -> str:
+    """A row of cells; line breaks stay."""
+    said = (escape(cell).replace("\n", "<br>") for cell in cells)
+    return f"<tr{line}>{''.join(f'<{kind}{look}>{cell}</{kind}>' for cell, look in zip(said, looks, strict=True))}</tr>"

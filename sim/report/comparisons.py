@@ -19,9 +19,8 @@ from sim.explore.keeping.records import CODE, NamedRows, Recorded
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
-from sim.report.columns import Column
+from sim.report.columns import Column, table_html
 from sim.report.frames import frame_of, rows
-from sim.report.html.shown import table_html
 from sim.report.panels import WIDEST
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ class Result(results.Result):
 
     def _repr_html_(self) -> str:
         """The result as ``sim run`` says it, in a notebook."""
-        from sim.report.html.shown import result_html
+        from sim.report.notebook import result_html
 
         return result_html(self)
 
@@ -78,7 +78,7 @@ class Result(results.Result):
         Raises:
             InputError: the file cannot be written, the result came without traces, or Plotly is not installed.
         """
-        from sim.report.html.contents import write_run_report
+        from sim.report.page import write_run_report
 
         write_run_report(self, Path(path), asked)
 
@@ -134,7 +134,7 @@ class Sweep(sweep.Sweep):
 
     def _repr_html_(self) -> str:
         """The verdict and the best points, in a notebook; why nothing fits, where nothing does."""
-        from sim.report.html.shown import sweep_html
+        from sim.report.notebook import sweep_html
 
         return sweep_html(self, self.verdict)
 
@@ -191,7 +191,7 @@ class Sweep(sweep.Sweep):
             InputError: the file cannot be written, or Plotly is not installed.
             InfeasibleError: nothing that was asked fits, so that there is nothing to draw.
         """
-        from sim.report.html.contents import write_sweep_report
+        from sim.report.page import write_sweep_report
 
         write_sweep_report([self], Path(path))
 
@@ -233,7 +233,7 @@ class Scaling(scaling.Scaling):
 
     def _repr_html_(self) -> str:
         """The verdict at the knee and the best on each number of GPUs, in a notebook."""
-        from sim.report.html.shown import scaling_html
+        from sim.report.notebook import scaling_html
 
         return scaling_html(self, self.verdict)
 
@@ -282,6 +282,6 @@ class Scaling(scaling.Scaling):
             InputError: the file cannot be written, or Plotly is not installed.
             InfeasibleError: nothing that was asked fits on any number of GPUs.
         """
-        from sim.report.html.contents import write_sweep_report
+        from sim.report.page import write_sweep_report
 
         write_sweep_report(self.sweeps, Path(path))

@@ -4,8 +4,8 @@ import pytest
 
 import sim
 from profiles.errors import InputError
-from sim.report import dials as module
-from sim.report.html.replayed import memory_of, timeline_of
+from sim import interactive as module
+from sim.report.plots.interactive import trace_figure
 
 HELD = {"gpus": 8, "batch_size": 64}
 
@@ -24,7 +24,7 @@ def dials():
 
 def drawn(dials):
     """Bars in the picture by kind; kinds without any are left out."""
-    return {bar.name: len(bar.x) for bar in dials.figure.data[:-2] if bar.x}
+    return {one.name: len(one.x) for one in dials.figure.data if one.type == "bar"}
 
 
 def test_lists_are_dials_and_all_else_is_held(dials):
@@ -38,11 +38,9 @@ def test_lists_are_dials_and_all_else_is_held(dials):
 def test_the_first_picture_is_that_of_the_first_values(dials):
     same = sim.run("sd21", "1f1b", pipeline_degree=4, micro_batches=4, link="inter=1x", **HELD)
     assert dials.result == same
-    kinds = timeline_of(same.trace)["kinds"]
-    assert drawn(dials) == {kind["name"]: len(kind["took"]) for kind in kinds}
-    memory, there = dials.figure.data[-2:]
-    assert max(memory.y) == pytest.approx(max(memory_of(same.trace)["peaks"]), rel=1e-3)
-    assert set(there.y) == {same.memory_bytes / 2**30}
+    figure = trace_figure(same.trace)
+    assert drawn(dials) == {one.name: len(one.x) for one in figure.data if one.type == "bar"}
+    assert len(dials.figure.data) == len(figure.data)
 
 
 def test_a_turn_draws_another_run_and_says_what_it_changed(dials):
@@ -82,16 +80,15 @@ def test_what_cannot_be_run_leaves_the_reason_and_no_picture():
     dials.turn(pipeline_degree=3)
     assert dials.result is None
     assert dials.words.value == "<b>gpus(8) is no multiple of pipeline_degree(3)</b>"
-    assert drawn(dials) == {}
-    assert not dials.figure.data[-2].x
+    assert not dials.figure.data
     dials.turn(pipeline_degree=4)
     assert dials.result is not None and drawn(dials)
 
 
 def test_collectives_run_in_a_lane_below_what_a_device_computes(dials):
     dials.turn(strategy="ddp")
-    *compute, collectives = dials.figure.data[:-2]
-    assert collectives.name == "collective" and collectives.x
+    *compute, collectives = (one for one in dials.figure.data if one.type == "bar")
+    assert collectives.name == "collective" and len(collectives.x)
     assert all(bar.offset + bar.width <= collectives.offset for bar in compute)
     assert collectives.offset + collectives.width < 1 + compute[0].offset
 
@@ -115,10 +112,7 @@ def test_samplers_have_dials_too():
     )
     dials.turn(resolution=2048)
     assert "images/s" in dials.words.value
-    assert set(drawn(dials)) == {"patches"}
-    patches = next(bar for bar in dials.figure.data if bar.name == "patches")
-    assert len(patches.marker.color) == len(patches.x)
-    assert len(set(patches.marker.color)) == 5  # four patches, and the whole image
+    assert set(drawn(dials)) == {"whole image", *(f"patch {number}" for number in range(4))}
 
 
 def test_what_cannot_be_a_dial_is_refused(dials):

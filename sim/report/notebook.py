@@ -1,24 +1,16 @@
-"""Shown: answers as notebooks show them, the verdict first, then the table, then how to see more."""
+"""Answers as notebooks show them: the verdict first, then the table, then how to see more."""
 
-from collections.abc import Sequence
 from html import escape
-from typing import Final
 
 from profiles.units import GIB
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
-from sim.report.columns import Column
+from sim.report.columns import Column, table_html
 from sim.report.panels import panel_html
 from sim.report.rankings import columns, shown_points
 from sim.report.tables import account_in, heading, lines_of
 from sim.report.verdicts import NoVerdict, Verdict
-
-LEFT: Final = ' style="text-align: left; padding: 2px 8px"'
-"""Of cells of words, which notebooks would put at the right."""
-NUMBER: Final = ' style="text-align: right; white-space: nowrap; padding: 2px 8px"'
-LINE: Final = ' style="border-top: 2px solid"'
-"""Of the first row below a line."""
 
 
 def result_html(result: Result) -> str:
@@ -57,22 +49,3 @@ def _more(*calls: str) -> str:
     """How to see more of an answer."""
     said = ", ".join(f"<code>.{call}</code>" for call in ("frame()", *calls, "write_report('report.html')"))
     return f"<p>More: {said}</p>"
-
-
-def table_html(title: str, shown: Sequence[Column], above: int | None = None) -> str:
-    """A table under its title; a line parts the rows above from those below."""
-    kept = [column for column in shown if any(cell not in ("", "-") for cell in column.cells)]
-    looks = [LEFT if column.words else NUMBER for column in kept]
-    heads = _row("th", [column.name for column in kept], looks)
-    lines = [
-        _row("td", cells, looks, LINE if number == above else "")
-        for number, cells in enumerate(zip(*(column.cells for column in kept), strict=True))
-    ]
-    body = f"<thead>{heads}</thead><tbody>{''.join(lines)}</tbody>"
-    return f'<p>{escape(title)}</p><table style="border-collapse: collapse">{body}</table>'
-
-
-def _row(kind: str, cells: Sequence[str], looks: Sequence[str], line: str = "") -> str:
-    """A row of cells; line breaks stay."""
-    said = (escape(cell).replace("\n", "<br>") for cell in cells)
-    return f"<tr{line}>{''.join(f'<{kind}{look}>{cell}</{kind}>' for cell, look in zip(said, looks, strict=True))}</tr>"

@@ -1,0 +1,190 @@
+"""The page of a report: one HTML file with the answer, Plotly's figures and where it is from; it needs no network."""
+
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from importlib.metadata import version
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from platform import python_version
+from typing import Any, Final
+
+from profiles.errors import InfeasibleError, InputError
+from profiles.outputs import whole_file
+from sim.asking.arguments import speak_of_parameters
+from sim.explore.scaling import Scaling
+from sim.explore.sweep import Sweep
+from sim.explore.ways_out import why_none
+from sim.outcomes.contents import inputs_of
+from sim.outcomes.results import Result
+from sim.report.columns import table_html
+from sim.report.descriptions import held_fixed
+from sim.report.panels import Line, panel_html
+from sim.report.rankings import Shown
+from sim.report.rankings import columns as columns_of_points
+from sim.report.scalings import columns as columns_of_steps
+from sim.report.scalings import title_of, verdict_at_knee
+from sim.report.tables import account_in, command_of, heading, lines_of, measured_words
+from sim.report.verdicts import with_note
+from strategies.strategy import AnyScenario
+
+PLOTLY: Final = "plotly"
+POLICY: Final = (
+    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline';"
+    " img-src data: blob:"
+)
+"""What a browser lets the page do: nothing but itself. Plotly compiles its shaders."""
+NOTHING: Final = "none: no point that is recommended fits"
+
+Part = tuple[str, str, Any]
+"""A heading, a note below it, and a figure of Plotly or HTML."""
+
+
+def check_plotly(asked: str = "a report") -> None:
+    """Refuse to make a report, or what else was asked, without Plotly.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    if find_spec(PLOTLY) is None:
+        raise InputError(f"{asked} needs plotly: pip install 'diffusim[report]'")
+
+
+def check_ending(flag: str, path: Path) -> None:
+    """Refuse a report that no browser would take for a page.
+
+    Raises:
+        InputError: the ending is not .html.
+    """
+    if path.suffix.lower() != ".html":
+        raise InputError(f"{flag} is '{path}', must end in .html")
+
+
+def write_sweep_report(sweeps: Sequence[Sweep], path: Path, asked: str = "", note: str = "") -> None:
+    """Write the report of a sweep, or of sweeps over several numbers of GPUs.
+
+    Raises:
+        InputError: the file cannot be written, or Plotly is not installed.
+        InfeasibleError: nothing that was asked fits, so that there is nothing to plot.
+    """
+    if not any(point.status == "simulated" for sweep in sweeps for point in sweep.points):
+        reason = f"{path} is not written, there is nothing to draw: {why_none(sweeps[-1])}"
+        raise speak_of_parameters(InfeasibleError(reason))
+    _write(path, lambda: sweep_page(sweeps, asked, note))
+
+
+def write_run_report(result: Result, path: Path, asked: str = "") -> None:
+    """Write the report of a run.
+
+    Raises:
+        InputError: the file cannot be written, the result came without traces, or Plotly is not installed.
+    """
+    _write(path, lambda: run_page(result, asked))
+
+
+def run_page(result: Result, asked: str = "") -> str:
+    """The page of a run."""
+    from sim.report.plots.interactive import trace_figure
+
+    trace = result.trace
+    assert result.source is not None
+    return _page(
+        result.title,
+        panel_html(heading(result), lines_of(result, account_in(result))),
+        [("Where time and memory go", _trace_note(result), trace_figure(trace))],
+        [*provenance(result.source.scenario), ("again", asked or command_of(result))],
+    )
+
+
+def _trace_note(result: Result) -> str:
+    devices = result.trace.plan.num_devices
+    what = "one GPU, as all others" if devices == 1 else f"{devices} GPUs of one group"
+    return f"{what}; below, the memory of the fullest"
+
+
+def sweep_page(sweeps: Sequence[Sweep], asked: str = "", note: str = "") -> str:
+    """The page of a sweep; of several, the answer is that of the knee.
+
+    Args:
+        sweeps: one, or one for each number of GPUs, ascending.
+        asked: the command line that gives the report again.
+        note: what the answer also says.
+    """
+    from sim.report.plots import interactive
+
+    scaling = Scaling(tuple(sweeps))
+    chosen, verdict = scaling.chosen, with_note(verdict_at_knee(scaling), note)
+    best = chosen.best_point()
+    lines = [("best", NOTHING)] if verdict is None else [*verdict.lines, ("again", verdict.again)]
+    title = chosen.title if verdict is None else verdict.title
+    simulated = [point for point in chosen.ranked() if point.status == "simulated"]
+    parts: list[Part] = [
+        ("Speed and memory", "a click on a strategy hides it", interactive.sweep_figure(sweeps, best)),
+        ("Parameters", "a drag along an axis keeps a range", interactive.axes_figure(sweeps)),
+    ]
+    if simulated:
+        shown = Shown(list(enumerate(simulated[: interactive.MOST_ROWS], 1)), None, "")
+        table = interactive.table_figure(columns_of_points(chosen, shown))
+        parts.append(("Points", f"{len(shown.rows)} of {len(simulated)} simulated points", table))
+    if len(sweeps) > 1 and scaling.steps:
+        steps = table_html(title_of(scaling), columns_of_steps(scaling, scaling.steps))
+        parts += [("More GPUs", "", interactive.scaling_figure(scaling)), ("", "", steps)]
+    if best is not None:
+        result = chosen.result_of(best)
+        figure = interactive.trace_figure(result.trace)
+        parts.append(("Where time and memory go", _trace_note(result), figure))
+    fixed = [] if verdict is None else [("held fixed", held_fixed(chosen.points, verdict.best))]
+    again = [("again", asked)] if asked else []
+    return _page(title, panel_html(title, lines), parts, [*fixed, *provenance(chosen.scenario), *again])
+
+
+def provenance(scenario: AnyScenario) -> list[Line]:
+    """Where the answer is from: model, cluster, device and stack with their sources, and the versions."""
+    cluster, stack = scenario.cluster, scenario.stack
+    return [
+        ("model", f"{scenario.model.title} ({scenario.model_name}). {scenario.model.source}"),
+        ("cluster", f"{scenario.cluster_name}. {cluster.source}"),
+        ("device", f"{cluster.device.name}. {cluster.device.source}"),
+        ("stack", f"{scenario.stack_name}: {stack.summary}. {stack.source}"),
+        ("layer times", scenario.costs.provenance),
+        *([("measured", measured_words(scenario))] if scenario.measured is not None else []),
+        ("content", ", ".join(f"{name} {key}" for name, key in inputs_of(scenario).items())),
+        ("diffusim", f"{version('diffusim')}, Python {python_version()}"),
+    ]
+
+
+def _page(title: str, answer: str, parts: Iterable[Part], source: Sequence[Line]) -> str:
+    """The text of a page."""
+    check_plotly()
+    from plotly.offline import get_plotlyjs
+
+    sections = "".join(_section(number, *part) for number, part in enumerate(parts))
+    style = files("sim.report").joinpath("style.css").read_text(encoding="utf-8")
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">
+<title>{escape(title)}</title><style>{style}</style><script>{get_plotlyjs()}</script></head>
+<body><main><h1>{escape(title)}</h1>
+<section id="answer">{answer}</section>
+{sections}
+<section>{panel_html("Where this is from", source)}</section>
+</main></body></html>
+"""
+
+
+def _section(number: int, head: str, note: str, what: Any) -> str:  # noqa: ANN401
+    """A figure, or HTML, below its heading."""
+    from plotly.io import to_html
+
+    config = {"displaylogo": False, "responsive": True}
+    plot = {"full_html": False, "include_plotlyjs": False, "div_id": f"figure-{number}", "config": config}
+    inner = what if isinstance(what, str) else to_html(what, **plot)
+    return f"<section><h2>{escape(head)}</h2><p>{escape(note)}</p>{inner}</section>\n"
+
+
+def _write(path: Path, page: Callable[[], str]) -> None:
+    check_ending("path", path)
+    text = page()
+    with whole_file(path) as file:
+        file.write_text(text, encoding="utf-8")

@@ -1,0 +1,404 @@
+"""Plotly's figures, of the page of a report and of notebooks."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from profiles.units import GIB, MILLISECOND
+from sim.explore.points import Point
+from sim.explore.scaling import Scaling
+from sim.explore.sweep import Sweep
+from sim.outcomes.results import Result
+from sim.replay.memory import FloatArray, IntArray
+from sim.replay.timelines import (
+    COLLECTIVE,
+    Bar,
+    CollectiveBar,
+    collective_bars,
+    compute_bars,
+    memory_curves,
+    memory_kinds,
+)
+from sim.report.columns import Column
+from sim.report.descriptions import LETTERS, how, tried
+from sim.report.frames import rows
+from sim.report.numbers import banded, counted_words
+from sim.report.plots.charts import FRONT, INK, LIMIT
+from sim.report.plots.looks import BAND, FADED, GPUS, MARKERS, RECOMMENDED, label_of, strategy_look
+from sim.report.plots.patches import PatchColours
+from sim.report.plots.sweep import NEAR, plot_sweep_info
+from sim.report.plots.timeline import COLOURS
+from strategies.plans.actions import PatchAction, StageAction
+from strategies.plans.traces import Trace
+
+Figure = Any
+"""A figure of Plotly, which has no types."""
+SYMBOLS: Final = dict(
+    zip(
+        MARKERS,
+        (
+            "circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "triangle-left", "x",
+            "triangle-right", "star", "pentagon", "hexagon", "diamond-tall",
+        ),
+        strict=True,
+    )
+)  # fmt: skip
+"""Plotly's names of the markers of strategies."""
+ROW: Final = {"offset": -0.42, "width": 0.62}
+LANE: Final = {"offset": 0.22, "width": 0.18}
+"""Places of compute, and of collectives, around the number of a device."""
+NARROW: Final = 1 / 400
+"""Share of the time below which a bar has no white edge, which would hide it."""
+MANY: Final = 3000
+"""Points from which on they are drawn by WebGL."""
+WHISKERS: Final = 60
+"""Points whose bands are shown; more would hide the points."""
+MOST_ROWS: Final = 200
+"""Rows of a table, which Plotly draws one by one."""
+MOST_BARS: Final = 6000
+"""Bars that are drawn one by one; of more, neighbours of a kind become one."""
+MOST_TIMES: Final = 1500
+"""Times at which memory is drawn; of more, the fullest of each span."""
+ROLES: Final = (
+    (r"saved", "saved activations"),
+    (r"hidden", "hidden states"),
+    (r"gradient", "gradients of hidden states"),
+    (r"frozen", "frozen layers' tensors"),
+    (r"input \d+", "inputs of the backbone"),
+    (r"skip gradient to .*", "gradients of skips"),
+    (r"skip to .*", "skips"),
+)
+"""Roles of tensors and what a page calls them; what stands nowhere here keeps its name."""
+
+HELD: Final = {
+    "weights": "#0072B2",
+    "frozen weights": "#56B4E9",
+    "text encoders and VAE": "#56B4E9",
+    "optimizer": "#004C7A",
+    "gradients": "#D55E00",
+    "gathered": "#F0E442",
+    "saved activations": "#E69F00",
+    "activations": "#E69F00",
+    "hidden states": "#B15928",
+    "gradients of hidden states": "#8A5A00",
+    "frozen layers' tensors": "#009E73",
+    "inputs of the backbone": "#66C2A5",
+    "skips": "#CC79A7",
+    "gradients of skips": "#882E72",
+    "runtime": "#7A7A7A",
+    "moving average": "#7570B3",
+    "recomputed block": "#FDBF6F",
+    "recomputed layer": "#FDBF6F",
+    "decoded rows": "#66A61E",
+    "keys and values": "#882E72",
+    "joined keys and values": "#CC79A7",
+    "latents": "#F0E442",
+    "latents of the window": "#F0E442",
+    "text encoder": "#A6CEE3",
+    "all-gather": "#D55E00",
+    "all-to-all": "#D55E00",
+    "send-recv": "#D55E00",
+}
+"""Colours of what memory holds: weights blue, what backward needs orange, frozen layers green."""
+OTHERS: Final = ("#B3B3B3", "#5E4FA2", "#A6761D", "#666666")
+"""Colours of what stands nowhere above."""
+
+
+def trace_figure(trace: Trace) -> Figure:
+    """The timeline of all devices, and below it the memory of the fullest over the same time."""
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(2, 1, shared_xaxes=True, vertical_spacing=0.05, row_heights=[0.6, 0.4])
+    figure.add_traces(_timeline_bars(trace), rows=1, cols=1)
+    figure.add_traces(_memory_areas(trace), rows=2, cols=1)
+    devices, end_ms = trace.plan.num_devices, trace.end_s / MILLISECOND
+    there = trace.plan.placement.cluster.device.memory_bytes
+    if there is not None:
+        limit = {"x": [0.0, end_ms], "y": [there / GIB] * 2, "line": {"color": LIMIT, "dash": "dash"}}
+        figure.add_scatter(**limit, name="memory of a GPU", mode="lines", visible="legendonly", row=2, col=1)
+    figure.update_layout(**_layout(height=360 + min(34, 620 // devices) * devices, barmode="overlay"))
+    figure.update_yaxes(autorange="reversed", tickprefix="GPU ", dtick=-(-devices // 16), row=1, col=1)
+    figure.update_yaxes(title="memory in GiB", rangemode="tozero", row=2, col=1)
+    figure.update_xaxes(range=[0.0, end_ms])
+    figure.update_xaxes(title="time in ms", row=2, col=1)
+    return figure
+
+
+def _layout(**more: Any) -> dict[str, Any]:  # noqa: ANN401
+    """The look that all figures share."""
+    return {
+        "template": "plotly_white", "font": {"color": INK}, "margin": {"l": 80, "r": 20, "t": 20, "b": 50},
+        "legend": {"orientation": "h", "y": -0.12, "yanchor": "top"}, **more,
+    }  # fmt: skip
+
+
+def _timeline_bars(trace: Trace) -> list[Any]:
+    """The bars of each kind of work; kinds that are not named have no entry in the legend."""
+    from plotly.graph_objects import Bar as Bars
+
+    bars = compute_bars(trace)
+    merged, patches = len(bars) > MOST_BARS, PatchColours.of(bars)
+    colours, named = patches.colours() | COLOURS, {*COLOURS, *patches.named()}
+    kinds: dict[str, list[tuple[Bar | CollectiveBar, str]]] = {}
+    for bar in _joined(bars, trace.end_s / MOST_BARS, patches) if merged else bars:
+        kinds.setdefault(_kind(bar, patches), []).append((bar, "" if merged else _words(bar)))
+    for one in collective_bars(trace):
+        kinds.setdefault(COLLECTIVE, []).append((one, one.operation.replace("_", "-")))
+    seen = {
+        name: [(bar, words) for bar, words in of if bar.end_s > bar.start_s] for name, of in kinds.items()
+    }
+    return [
+        Bars(
+            name=name, orientation="h", showlegend=name in named, **(LANE if name == COLLECTIVE else ROW),
+            base=[bar.start_s / MILLISECOND for bar, _ in seen[name]],
+            x=[(bar.end_s - bar.start_s) / MILLISECOND for bar, _ in seen[name]],
+            y=[bar.device for bar, _ in seen[name]], hovertext=[words for _, words in seen[name]],
+            marker={"color": colour, "line": {"color": "white", "width": [
+                0.5 * (bar.end_s - bar.start_s > NARROW * trace.end_s) for bar, _ in seen[name]
+            ]}},
+            hovertemplate="%{hovertext}<br>%{base:,.2f} ms, takes %{x:,.3f} ms<extra>GPU %{y}</extra>",
+        )
+        for name, colour in colours.items() if seen.get(name)
+    ]  # fmt: skip
+
+
+def _kind(bar: Bar, patches: PatchColours) -> str:
+    """The kind of work of a bar; of a sampler the patch."""
+    return patches.name(bar.action) if isinstance(bar.action, PatchAction) else bar.category
+
+
+def _words(bar: Bar) -> str:
+    """What a bar is, in a few letters."""
+    action = bar.action
+    if isinstance(action, PatchAction):
+        return f"patch {action.patch}, step {action.step}"
+    if isinstance(action, StageAction) and action.micro_batch >= 0:
+        return f"stage {action.stage}, micro-batch {action.micro_batch}"
+    return str(action)
+
+
+def _joined(bars: Sequence[Bar], gap_s: float, patches: PatchColours) -> Iterator[Bar]:
+    """Bars of which neighbours of a kind, less than a gap apart, are one."""
+    last: Bar | None = None
+    for bar in bars:
+        if (
+            last
+            and (bar.device, _kind(bar, patches)) == (last.device, _kind(last, patches))
+            and bar.start_s - last.end_s < gap_s
+        ):
+            last = Bar(last.device, last.start_s, bar.end_s, last.category, last.action, last.chunk)
+            continue
+        if last:
+            yield last
+        last = bar
+    if last:
+        yield last
+
+
+def _memory_areas(trace: Trace) -> list[Any]:
+    """What the fullest device holds over time, in GiB, one on another."""
+    from plotly.graph_objects import Scatter
+
+    fullest = int(np.argmax([curve.peak_bytes for curve in memory_curves(trace)]))
+    times_s, by_role = memory_kinds(trace, fullest)
+    kinds: dict[str, FloatArray] = {}
+    for role, sizes in by_role.items():
+        kinds[_called(role)] = kinds.get(_called(role), np.zeros(len(times_s))) + sizes
+    kept = _kept(times_s, np.sum(list(kinds.values()), axis=0))
+    steady = sorted(kinds, key=lambda kind: (np.ptp(kinds[kind]) > 0, -float(kinds[kind].max())))
+    return [
+        Scatter(
+            name=kind, mode="lines", stackgroup="memory", fillcolor=_colour(kind),
+            line={"shape": "hv", "width": 0.5, "color": _colour(kind)},
+            x=times_s[kept] / MILLISECOND, y=kinds[kind][kept] / GIB,
+            hovertemplate=f"GPU {fullest}, %{{y:.2f}} GiB",
+        )
+        for kind in steady
+    ]  # fmt: skip
+
+
+def _colour(kind: str) -> str:
+    """The colour of what memory holds, the same on every page."""
+    return HELD.get(kind) or OTHERS[sum(map(ord, kind)) % len(OTHERS)]
+
+
+def _called(role: str) -> str:
+    return next((name for pattern, name in ROLES if re.fullmatch(pattern, role)), role.replace("_", "-"))
+
+
+def _kept(times_s: FloatArray, total: FloatArray) -> IntArray:
+    """Indices of the times that are drawn: all of few, of many the fullest of each span, the first and the last."""
+    if len(times_s) <= MOST_TIMES:
+        return np.arange(len(times_s))
+    spans = np.minimum((times_s / times_s[-1] * MOST_TIMES).astype(int), MOST_TIMES - 1)
+    order = np.lexsort((-total, spans))
+    first = np.flatnonzero(np.diff(spans[order], prepend=-1))
+    return np.unique(np.concatenate([[0], order[first], [len(times_s) - 1]]))
+
+
+def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> Figure:
+    """Speed, or latency of sampling, against memory; a click on a strategy in the legend hides it."""
+    from plotly.graph_objects import Figure as Empty
+    from plotly.graph_objects import Scatter, Scattergl
+
+    points = _simulated(sweeps)
+    info = plot_sweep_info(row for sweep in sweeps for row in rows(sweep))
+    values, kind = tried(points), Scattergl if len(points) > MANY else Scatter
+    figure = Empty(layout=_layout(height=520))
+    places = [(point.peak_memory_bytes / GIB, info.height(point)) for point in info.points]
+    leaders = {point.name: number for number, point in reversed(list(enumerate(points)))}
+    banded_points = {*leaders.values(), *(n for n, one in enumerate(info.points) if one in info.front)}
+    whiskers = set(sorted(banded_points)[:WHISKERS])
+    for name in dict.fromkeys(point.name for point in points):
+        numbers = [number for number, point in enumerate(points) if point.name == name]
+        seams = any(not points[number].recommended for number in numbers)
+        colour, marker = strategy_look(name)
+        ends = [info.points[n].band if n in whiskers else None for n in numbers]
+        figure.add_trace(
+            kind(
+                name=label_of(name, seams=seams), mode="markers", opacity=FADED if seams else 1.0,
+                x=[places[n][0] for n in numbers], y=[places[n][1] for n in numbers],
+                marker={
+                    "color": colour, "symbol": SYMBOLS[marker], "line": {"color": INK, "width": 0.6},
+                    "size": [6 + 3 * np.log2(info.points[n].num_gpus or 2) for n in numbers],
+                },
+                error_y={
+                    "type": "data", "symmetric": False, "thickness": 1, "width": 0,
+                    "array": [end and end[1] - places[n][1] for n, end in zip(numbers, ends, strict=True)],
+                    "arrayminus": [end and places[n][1] - end[0] for n, end in zip(numbers, ends, strict=True)],
+                },
+                text=[_point_words(points[n], values) for n in numbers], hoverinfo="text",
+            )
+        )  # fmt: skip
+    front = [(one.peak_memory_bytes / GIB, info.height(one)) for one in info.front]
+    look = {"mode": "lines", "line": {"color": FRONT, "shape": "hv"}, "hoverinfo": "skip"}
+    figure.add_scatter(name="Pareto front", x=[x for x, _ in front], y=[y for _, y in front], **look)
+    if best in points:
+        x, y = places[points.index(best)]
+        ring = {"size": 19, "symbol": "circle-open", "color": "#0072B2", "line": {"width": 2.5}}
+        figure.add_scatter(name=RECOMMENDED, x=[x], y=[y], mode="markers", marker=ring, hoverinfo="skip")
+    limit = sweeps[0].scenario.cluster.device.memory_bytes
+    if limit is not None and max(x for x, _ in places) > NEAR * limit / GIB:
+        figure.add_vline(limit / GIB, line={"color": LIMIT, "dash": "dash"})
+    notes = [f"whiskers: {BAND}", *([GPUS] if info.of_several_counts else [])]
+    figure.update_xaxes(title=f"peak memory of a GPU in GiB ({', '.join(notes)})")
+    figure.update_yaxes(title="latency in s" if info.by_latency else "samples per second")
+    if info.by_latency:
+        figure.update_yaxes(type="log", dtick="D2")
+    return figure
+
+
+def _simulated(sweeps: Iterable[Sweep]) -> list[Point]:
+    return [point for sweep in sweeps for point in sweep.ranked() if point.result is not None]
+
+
+def _point_words(point: Point, values: Mapping[str, Any]) -> str:
+    result = point.result
+    assert result is not None
+    unit, digits = ("s", 3) if result.task == "sample" else ("ms", 1)
+    words = [result.strategy, how(result, values), banded(result, digits, unit)]
+    return "<br>".join([*filter(None, words), f"{result.peak_memory_bytes / GIB:.1f} GiB"])
+
+
+def axes_figure(sweeps: Sequence[Sweep]) -> Figure:
+    """Each point as a line over parallel axes, the darker the faster; a drag along an axis keeps a range."""
+    from plotly.graph_objects import Figure as Empty
+    from plotly.graph_objects import Parcoords
+
+    results = [point.result for point in _simulated(sweeps) if point.result is not None]
+    names = list(dict.fromkeys(result.strategy for result in results))
+    sampled = results[0].task == "sample"
+    letters = {**LETTERS, "patches": "patches"} if sampled else LETTERS
+    values = {
+        "GPUs": [result.num_gpus for result in results],
+        **{
+            letter: [result.parameters.get(key) or 1 for result in results] for key, letter in letters.items()
+        },
+        "latency in s" if sampled else "iteration in ms": [_seconds(result, sampled) for result in results],
+        "memory in GiB": [result.peak_memory_bytes / GIB for result in results],
+        "bubble in %": [100 * result.bubble_ratio for result in results],
+    }
+    strategies = {"label": "strategy", "values": [names.index(result.strategy) for result in results]}
+    ticks = {"tickvals": list(range(len(names))), "ticktext": names}
+    several = [{"label": name, "values": of} for name, of in values.items() if len(set(of)) > 1]
+    line = {"color": np.log([result.samples_per_s for result in results]), "colorscale": "Blues"}
+    lines = Parcoords(line=line, dimensions=[strategies | ticks, *several])
+    return Empty(lines, layout=_layout(height=380, margin={"l": 120, "r": 40, "t": 50, "b": 20}))
+
+
+def _seconds(result: Result, sampled: bool) -> float:
+    return result.expected.duration_s * (1.0 if sampled else 1e3)
+
+
+def scaling_figure(scaling: Scaling) -> Figure:
+    """The speed of the best on each number of GPUs, and its efficiency."""
+    from plotly.subplots import make_subplots
+
+    steps = scaling.steps
+    gpus, speeds = [step.gpus for step in steps], [step.samples_per_s for step in steps]
+    bands = [(s.samples_per_s, s.result.expected.duration_s, s.result) for s in steps]
+    error = {
+        "type": "data", "symmetric": False, "thickness": 1,
+        "array": [speed * took_s / result.low_s - speed for speed, took_s, result in bands],
+        "arrayminus": [speed - speed * took_s / result.high_s for speed, took_s, result in bands],
+    }  # fmt: skip
+    look = {"mode": "lines+markers", "text": [step.result.strategy for step in steps], "showlegend": False}
+    figure = make_subplots(1, 2)
+    figure.add_scatter(x=gpus, y=speeds, error_y=error, **look, row=1, col=1)
+    even = [speeds[0] / gpus[0] * count for count in gpus]
+    dashed = {"mode": "lines", "line": {"color": FRONT, "dash": "dash"}}
+    figure.add_scatter(x=gpus, y=even, name="in proportion", **dashed, row=1, col=1)
+    figure.add_scatter(x=gpus, y=[100 * step.efficiency for step in steps], **look, row=1, col=2)
+    if scaling.knee is not None:
+        figure.add_vline(scaling.knee.gpus, line={"color": LIMIT, "dash": "dot"})
+    scenario = scaling.sweeps[0].scenario
+    unit = counted_words(scenario.task, scenario.options)
+    figure.update_layout(**_layout(height=360))
+    figure.update_xaxes(title="GPUs", type="log", tickvals=gpus)
+    figure.update_yaxes(title=f"{unit} per second", type="log", row=1, col=1)
+    figure.update_yaxes(title="efficiency in %", rangemode="tozero", row=1, col=2)
+    return figure
+
+
+def table_figure(columns: Sequence[Column]) -> Figure:
+    """A table of points with a menu that sorts it by a column, and one that keeps the points of a strategy."""
+    from plotly.graph_objects import Figure as Empty
+    from plotly.graph_objects import Table
+
+    full = [column for column in columns if any(cell not in ("", "-") for cell in column.cells)]
+    lines = list(zip(*(column.cells for column in full), strict=True))
+    names = [column.name.replace("\n", " ") for column in full]
+    at = names.index("strategy")
+
+    def button(label: str, kept: Sequence[tuple[str, ...]]) -> dict[str, Any]:
+        return {
+            "label": label,
+            "method": "restyle",
+            "args": [{"cells.values": [list(zip(*kept, strict=True))]}],
+        }
+
+    sorts = [
+        button(f"by {name}", sorted(lines, key=lambda line: _sort_key(line[number])))
+        for number, name in enumerate(names)
+    ]
+    strategies = dict.fromkeys(line[at] for line in lines)
+    filters = [button(name, [line for line in lines if line[at] == name]) for name in strategies]
+    table = Table(
+        header={"values": names, "align": "left"},
+        cells={"values": list(zip(*lines, strict=True)), "align": "left"},
+        columnwidth=[max(map(len, (*column.cells, name))) for name, column in zip(names, full, strict=True)],
+    )
+    menus = [
+        {"buttons": buttons, "x": x, "xanchor": "left", "y": 1.0, "yanchor": "bottom", "showactive": True}
+        for x, buttons in ((0.0, sorts), (0.3, [button("all strategies", lines), *filters]))
+    ]
+    margin = {"l": 0, "r": 0, "t": 50, "b": 0}
+    return Empty(table, layout=_layout(height=520, margin=margin, updatemenus=menus))
+
+
+def _sort_key(cell: str) -> tuple[float, str]:
+    """Numbers by value, a range by its low end; words after them."""
+    number = re.match(r"-?[\d,.]*\d", cell)
+    return (float(number[0].replace(",", "")), "") if number else (float("inf"), cell)
