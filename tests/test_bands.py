@@ -14,9 +14,9 @@ from profiles.costs.bands import (
     Band,
     Bands,
     Circumstances,
-    Doubt,
     Evidence,
     Spread,
+    Uncertainty,
     load_bands,
     read_bands,
     spread_between,
@@ -28,8 +28,8 @@ from profiles.software.stacks import stack_names
 
 shares = st.floats(0.0, 1.0)
 spreads = st.floats(0.0, 2.0)
-doubts = st.builds(
-    Doubt,
+uncertainties = st.builds(
+    Uncertainty,
     shared=spreads,
     own=spreads,
     repeat=st.just(0.01),
@@ -62,23 +62,23 @@ def test_two_errors_together_are_wider_than_either_and_narrower_than_their_produ
     assert (one & Band()).spread == pytest.approx(one.spread)
 
 
-@given(doubts, doubts)
+@given(uncertainties, uncertainties)
 def test_what_a_comparison_can_tell_does_not_depend_on_which_comes_first(one, other):
     assert spread_between(one, other) == spread_between(other, one)
 
 
-@given(doubts, doubts, seconds, seconds)
+@given(uncertainties, uncertainties, seconds, seconds)
 def test_ties_are_symmetric(one, other, one_s, other_s):
     assert tied(one, one_s, other, other_s) == tied(other, other_s, one, one_s)
 
 
-@given(doubts, seconds)
+@given(uncertainties, seconds)
 def test_a_point_ties_with_itself(one, one_s):
     assert tied(one, one_s, one, one_s)
 
 
 def test_runs_of_one_strategy_over_the_same_links_differ_by_awaited_data_alone():
-    one = Doubt(shared=0.5, own=0.5, repeat=0.03, exposed=0.10, alike=("ddp", "p4de", "node"))
+    one = Uncertainty(shared=0.5, own=0.5, repeat=0.03, exposed=0.10, alike=("ddp", "p4de", "node"))
     other = replace(one, exposed=0.14)
     assert spread_between(one, other) == pytest.approx(0.05)
     across = replace(other, alike=("ddp", "p4de", "nodes"))
@@ -86,18 +86,18 @@ def test_runs_of_one_strategy_over_the_same_links_differ_by_awaited_data_alone()
 
 
 def test_the_error_of_compute_cancels_between_strategies_that_await_nothing():
-    one, other = (Doubt(shared=0.7, own=0.1, repeat=0.0, alike=(name,)) for name in ("ddp", "gpipe"))
+    one, other = (Uncertainty(shared=0.7, own=0.1, repeat=0.0, alike=(name,)) for name in ("ddp", "gpipe"))
     assert spread_between(one, other) == pytest.approx(hypot(0.1, 0.1))
 
 
-@given(doubts, doubts)
+@given(uncertainties, uncertainties)
 def test_a_measured_run_leaves_what_the_two_do_not_share(measured, asked):
     spread = spread_between(measured, asked)
     assert asked.after(measured).band == Band(exp(-spread), exp(spread))
 
 
 def test_the_band_of_a_run_that_was_measured_itself_is_how_runs_repeat():
-    one = Doubt(Band(0.5, 2.0), 0.6, 0.2, 0.012, 0.3, ("ddp",))
+    one = Uncertainty(Band(0.5, 2.0), 0.6, 0.2, 0.012, 0.3, ("ddp",))
     assert one.after(one).band.spread == pytest.approx(0.012)
 
 
@@ -120,28 +120,28 @@ RUN = Circumstances("made", "eager", ("gpipe", "p4de", "node"), 0.2)
 
 
 def test_the_band_of_a_method_is_that_of_compute_and_what_it_and_its_exposed_communication_add():
-    doubt = KNOWN.doubt("pipeline", RUN)
-    assert log(doubt.band.high) == pytest.approx(hypot(log(1.1), log(1.25), 0.2 * 0.5))
-    assert log(doubt.band.low) == pytest.approx(-hypot(log(0.9), log(0.8), 0.2 * 0.5))
-    assert doubt.shared == pytest.approx(log(1.1 / 0.9) / 2)
+    uncertainty = KNOWN.uncertainty("pipeline", RUN)
+    assert log(uncertainty.band.high) == pytest.approx(hypot(log(1.1), log(1.25), 0.2 * 0.5))
+    assert log(uncertainty.band.low) == pytest.approx(-hypot(log(0.9), log(0.8), 0.2 * 0.5))
+    assert uncertainty.shared == pytest.approx(log(1.1 / 0.9) / 2)
 
 
 def test_one_gpu_has_the_error_of_compute_alone_and_that_of_other_boxes_where_compute_is_published():
     alone = replace(RUN, exposed=0.0)
-    assert KNOWN.doubt("one GPU", alone).band.high == pytest.approx(1.1)
-    anchored = KNOWN.doubt("one GPU", replace(alone, anchored=True))
+    assert KNOWN.uncertainty("one GPU", alone).band.high == pytest.approx(1.1)
+    anchored = KNOWN.uncertainty("one GPU", replace(alone, anchored=True))
     assert anchored.band.low == pytest.approx(0.95)
     assert anchored.shared == pytest.approx(log(1.04 / 0.95) / 2)
 
 
 def test_another_stack_or_family_takes_the_prior_and_a_timed_model_the_better_family():
-    assert KNOWN.doubt("one GPU", replace(RUN, stack="mine", exposed=0)).band == Band(0.5, 2.0)
-    assert KNOWN.doubt("one GPU", replace(RUN, device="other", exposed=0)).band == Band(0.5, 2.0)
-    assert KNOWN.doubt("one GPU", replace(RUN, device="other", exposed=0, timed=True)).band.high < 1.2
+    assert KNOWN.uncertainty("one GPU", replace(RUN, stack="mine", exposed=0)).band == Band(0.5, 2.0)
+    assert KNOWN.uncertainty("one GPU", replace(RUN, device="other", exposed=0)).band == Band(0.5, 2.0)
+    assert KNOWN.uncertainty("one GPU", replace(RUN, device="other", exposed=0, timed=True)).band.high < 1.2
 
 
 def test_a_device_that_is_no_hardware_has_no_error():
-    assert KNOWN.doubt("pipeline", replace(RUN, device="ideal")).band == Band()
+    assert KNOWN.uncertainty("pipeline", replace(RUN, device="ideal")).band == Band()
 
 
 def test_the_shipped_bands_know_every_family_and_method_and_name_devices_that_are_shipped():

@@ -124,7 +124,7 @@ def test_a_run_of_the_other_task_scales_compute_but_leaves_the_band(trained):
     asked = {"cluster": "p4de", "gpus": 1, "resolution": 512, "steps": 2}
     plain, scaled = (sim.run("sd21", "single", **asked, measured_run=of) for of in (None, run))
     assert scaled.latency_s == pytest.approx(run.factor * plain.latency_s)
-    assert scaled.doubt.band == plain.doubt.band
+    assert scaled.uncertainty.band == plain.uncertainty.band
 
 
 def test_the_options_of_a_calibrated_result_ask_for_it_again(trained):

@@ -117,7 +117,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class Uncertainty:
     """What the error of an estimate is made of; spreads in logarithms.
 
     Attributes:
@@ -136,12 +136,12 @@ class Doubt:
     exposed: float = 0.0
     alike: tuple[str, ...] = ()
 
-    def after(self, measured: "Doubt") -> "Doubt":
-        """The doubt once compute is scaled to a measured run: only what the two do not share is left."""
+    def after(self, measured: "Uncertainty") -> "Uncertainty":
+        """The uncertainty once compute is scaled to a measured run: only what the two do not share is left."""
         return replace(self, band=Band.within(spread_between(measured, self)))
 
 
-def spread_between(one: Doubt, other: Doubt) -> float:
+def spread_between(one: Uncertainty, other: Uncertainty) -> float:
     """Spread of the error of the ratio of two estimates of one model on one device under one stack.
 
     What both share cancels. Compute runs the same kernels: its error counts only in the part of the time in which one
@@ -156,7 +156,7 @@ def spread_between(one: Doubt, other: Doubt) -> float:
     return hypot(repeat, one.own, other.own, differ * max(one.shared, other.shared))
 
 
-def tied(one: Doubt, one_s: float, other: Doubt, other_s: float) -> bool:
+def tied(one: Uncertainty, one_s: float, other: Uncertainty, other_s: float) -> bool:
     """Whether two estimates differ by less than their comparison can tell."""
     if not (one_s and other_s):
         return one_s == other_s
@@ -193,10 +193,10 @@ class Bands:
         """The family of a device; where the model's layers themselves were timed on it, the better one."""
         return FAMILIES[0] if timed or device in self.measured else FAMILIES[1]
 
-    def doubt(self, method: str, run: "Circumstances") -> Doubt:
-        """The doubt of an estimate by one kind of method."""
+    def uncertainty(self, method: str, run: "Circumstances") -> Uncertainty:
+        """The uncertainty of an estimate by one kind of method."""
         if run.device in self.exact:
-            return Doubt(exposed=run.exposed, alike=run.alike)
+            return Uncertainty(exposed=run.exposed, alike=run.alike)
         family = self.family(run.device, timed=run.timed)
         alone = ANCHORED if run.anchored else ONE_GPU
         compute, added = (self.of(family, run.stack, kind).band for kind in (alone, method))
@@ -204,12 +204,12 @@ class Bands:
             added = Band()
         added &= Band.within(run.exposed * self.exposed.spread)
         band = compute & added & Band.within(self.repeat.spread)
-        return Doubt(band, compute.spread, added.spread, self.repeat.spread, run.exposed, run.alike)
+        return Uncertainty(band, compute.spread, added.spread, self.repeat.spread, run.exposed, run.alike)
 
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What the doubt of a run depends on.
+    """What the uncertainty of a run depends on.
 
     Attributes:
         device: its name.

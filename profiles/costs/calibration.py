@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from profiles.checks import check_positive
-from profiles.costs.bands import Doubt
+from profiles.costs.bands import Uncertainty
 from profiles.errors import wrong
 
 PUBLISHED: Final = "published latencies of one GPU"
@@ -46,7 +46,7 @@ class MeasuredRun:
         model: the model's name.
         device: the device's name.
         stack: the stack's name.
-        doubt: what the error of its estimate is made of.
+        uncertainty: what the error of its estimate is made of.
         options: options with the values of their flags; given back, they make the same calibration.
     """
 
@@ -55,7 +55,7 @@ class MeasuredRun:
     model: str
     device: str
     stack: str
-    doubt: Doubt
+    uncertainty: Uncertainty
     options: tuple[tuple[str, str], ...]
 
     def __repr__(self) -> str:

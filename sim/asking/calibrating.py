@@ -114,7 +114,7 @@ def measure(
         plain.model.name,
         plain.cluster.device.name,
         plain.stack.name,
-        result.doubt,
+        result.uncertainty,
         tuple(options.items()),
     )
 

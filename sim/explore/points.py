@@ -117,7 +117,7 @@ class Point:
             or objective == "memory"
         ):
             return False
-        return tied(one.doubt, self.score(objective), two.doubt, other.score(objective))
+        return tied(one.uncertainty, self.score(objective), two.uncertainty, other.score(objective))
 
     def least_score(self, objective: str) -> float:
         """Lower bound of the score of a point."""

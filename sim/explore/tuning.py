@@ -101,8 +101,8 @@ def _mark_ties(choices: Sequence[Choice]) -> None:
     for choice in others:
         if first.result and choice.result and choice.samples_per_s:
             pair = (
-                (first.result.doubt, 1 / first.samples_per_s),
-                (choice.result.doubt, 1 / choice.samples_per_s),
+                (first.result.uncertainty, 1 / first.samples_per_s),
+                (choice.result.uncertainty, 1 / choice.samples_per_s),
             )
             choice.tie = tied(*pair[0], *pair[1])
 

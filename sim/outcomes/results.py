@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from profiles.costs.bands import Doubt
+from profiles.costs.bands import Uncertainty
 from profiles.errors import InputError, counted
 from profiles.mappings import FrozenMapping
 from sim.outcomes.heeded import unheeded
@@ -68,7 +68,7 @@ class Result:
         stages: layers, GPUs, seconds and parameters of each stage.
         phases: of sampling with frozen components the seconds and the peak memory of each phase, under public keys.
         departures: what departs from plain training, in words for its title.
-        doubt: what the error of its duration is made of.
+        uncertainty: what the error of its duration is made of.
         compute_factor: factor on compute that a measured run gave; 1 where there is none.
         inputs: hashes of the model, cluster, device and stack that were read; empty where another process ran it.
         source: origin of its traces; None where it came from another process.
@@ -93,7 +93,7 @@ class Result:
     phases: Mapping[str, float] = field(default_factory=FrozenMapping)
     seamless: bool = True
     departures: tuple[str, ...] = ()
-    doubt: Doubt = field(default_factory=Doubt)
+    uncertainty: Uncertainty = field(default_factory=Uncertainty)
     compute_factor: float = 1.0
     inputs: Mapping[str, str] = field(default_factory=FrozenMapping, compare=False)
     source: Source | None = field(default=None, compare=False)
@@ -205,12 +205,12 @@ class Result:
     @property
     def low_s(self) -> float:
         """Seconds that nine of ten measured iterations, or runs, exceed."""
-        return self.expected.duration_s * self.doubt.band.low
+        return self.expected.duration_s * self.uncertainty.band.low
 
     @property
     def high_s(self) -> float:
         """Seconds that one of ten measured iterations, or runs, exceeds."""
-        return self.expected.duration_s * self.doubt.band.high
+        return self.expected.duration_s * self.uncertainty.band.high
 
     @property
     def bands(self) -> dict[str, float]:

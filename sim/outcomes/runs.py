@@ -8,11 +8,11 @@ from typing import Any
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from sim.outcomes.contents import inputs_of
-from sim.outcomes.doubts import doubt_of
 from sim.outcomes.measures import Measures, expectation, in_turn, side_by_side, together_s
 from sim.outcomes.parts import Part, Variant, jobs, main_part, measured_parts, parts_by, parts_of, variants
 from sim.outcomes.phrases import OUT_OF_MEMORY, missing_memory
 from sim.outcomes.results import NamedTrace, Result, Source
+from sim.outcomes.uncertainties import uncertainty_of
 from sim.replay.engine import no_collection
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Op, Plan
@@ -165,7 +165,7 @@ def result_of(
         phases=phases,
         seamless=is_seamless(strategy),
         departures=scenario.departures,
-        doubt=doubt_of(scenario, strategy.name, parameters, expected),
+        uncertainty=uncertainty_of(scenario, strategy.name, parameters, expected),
         compute_factor=scenario.calibration.factor,
         inputs={} if source is None else inputs_of(scenario),
         source=source,

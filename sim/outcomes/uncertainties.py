@@ -1,4 +1,4 @@
-"""Doubts: what the error of a result is made of."""
+"""Uncertainties: what the error of a result is made of."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +11,7 @@ from profiles.costs.bands import (
     PIPELINE,
     Band,
     Circumstances,
-    Doubt,
+    Uncertainty,
     load_bands,
 )
 from profiles.software.stacks import DEFAULT_STACK
@@ -20,10 +20,10 @@ from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import AnyScenario
 
 
-def doubt_of(
+def uncertainty_of(
     scenario: AnyScenario, strategy: str, parameters: Mapping[str, Any], expected: Measures
-) -> Doubt:
-    """The doubt of a result; smaller where a run of the same task was measured, as compute is then known."""
+) -> Uncertainty:
+    """The uncertainty of a result; smaller where a run of the same task was measured, as compute is then known."""
     cluster, gpus, sampled = scenario.cluster, scenario.workload.num_gpus, scenario.task == "sample"
     run = Circumstances(
         cluster.device.name,
@@ -33,11 +33,15 @@ def doubt_of(
         timed=scenario.costs.provenance == "measured",
         anchored=bool(sampled and scenario.costs.published.source and scenario.stack.name == DEFAULT_STACK),
     )
-    doubt = load_bands().doubt(method_of(scenario.task, gpus, parameters), run)
+    uncertainty = load_bands().uncertainty(method_of(scenario.task, gpus, parameters), run)
     if isinstance(scenario, SamplingScenario) and scenario.band != Band():
-        doubt = replace(doubt, band=doubt.band & scenario.band)
+        uncertainty = replace(uncertainty, band=uncertainty.band & scenario.band)
     measured = scenario.measured
-    return doubt if measured is None or measured.task != scenario.task else doubt.after(measured.doubt)
+    return (
+        uncertainty
+        if measured is None or measured.task != scenario.task
+        else uncertainty.after(measured.uncertainty)
+    )
 
 
 def method_of(task: str, num_gpus: int, parameters: Mapping[str, Any]) -> str:
