@@ -1,11 +1,12 @@
-"""Architectures from configuration files: as the shipped ones where they are the same, and those never shipped."""
+"""Architectures from configuration files: as the shipped ones where they are the same, else as torch counts a pass."""
 
 import json
 import tomllib
 
 import pytest
 import torch
-from diffusers.models import DiTTransformer2DModel, UNet2DConditionModel
+from diffusers.models import UNet2DConditionModel
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import T5Config, T5EncoderModel
 
@@ -16,6 +17,7 @@ from profiles.measuring.counting.configured import count_configured
 from profiles.measuring.counting.folder import exchanges_text, kernel_texts, layers_text, model_text
 from profiles.measuring.counting.specs import CONFIGS, tensor
 from profiles.measuring.counting.trace import OpaqueAttention
+from profiles.measuring.timing.building import build, inputs, largest_integer
 from sim.cli.main import main as sim_main
 from validate.__main__ import main
 
@@ -30,14 +32,6 @@ UNET = {
     "attention_head_dim": 8,
     "down_block_types": ["CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"],
     "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"],
-}
-DIT = {
-    "_class_name": "DiTTransformer2DModel",
-    "sample_size": 32,
-    "num_layers": 4,
-    "num_attention_heads": 6,
-    "attention_head_dim": 64,
-    "out_channels": 8,
 }
 T5 = {
     "architectures": ["T5EncoderModel"],
@@ -69,17 +63,6 @@ SD3 = {
     "caption_projection_dim": 128,
     "pooled_projection_dim": 64,
 }
-FLUX = {
-    "_class_name": "FluxTransformer2DModel",
-    "num_layers": 2,
-    "num_single_layers": 3,
-    "num_attention_heads": 2,
-    "attention_head_dim": 32,
-    "axes_dims_rope": [8, 12, 12],
-    "joint_attention_dim": 256,
-    "pooled_projection_dim": 64,
-    "guidance_embeds": True,
-}
 CLIP = {
     "architectures": ["CLIPTextModel"],
     "hidden_size": 128,
@@ -87,7 +70,6 @@ CLIP = {
     "num_hidden_layers": 3,
 }
 CLIP |= {"intermediate_size": 256, "max_position_embeddings": 77, "vocab_size": 1000}
-BERT = {"architectures": ["BertModel"], "hidden_size": 128, "num_attention_heads": 4, "num_hidden_layers": 3}
 VAE = {
     "_class_name": "AutoencoderKL",
     "latent_channels": 4,
@@ -189,19 +171,6 @@ def test_a_unet_of_another_shape(counted):
     assert {exchange.kind for exchange in unet.exchanges} == {"halo", "statistics", "key_value", "reduce"}
 
 
-def test_a_dit_on_classes(counted):
-    (dit,) = counted(DIT).components
-    with torch.device("meta"):
-        module = DiTTransformer2DModel(**{key: value for key, value in DIT.items() if key != "_class_name"})
-    label = tensor(1, dtype=torch.long)
-    totals = torch_totals(module, hidden_states=tensor(1, 4, 32, 32), timestep=label, class_labels=label)
-    assert (dit.parameters, dit.flop) == totals
-    assert [layer.name for layer in dit.layers] == ["block0", "block1", "block2", "block3"]
-    assert dit.image_tokens == 256
-    assert [exchange.kind for exchange in dit.exchanges] == ["key_value", "reduce", "reduce"] * 4
-    assert all(work.saved_bytes > 0 for work in dit.work)
-
-
 def test_an_encoder(counted):
     (encoder,) = counted(T5, text_tokens=40).components
     with torch.device("meta"):
@@ -215,25 +184,89 @@ def test_an_encoder(counted):
     assert encoder.carried_bytes == 2 * 8 * 40 * 40  # relative positions, which the first block makes for all
 
 
+BLOCKS = {"num_layers": 3, "num_attention_heads": 2, "attention_head_dim": 32}
+SIZE = {"height": 64, "width": 64, "text_tokens": 16}
+VIDEO = SIZE | {"frames": 3}
+CLASSES = {
+    "FluxTransformer2DModel": BLOCKS
+    | {"num_single_layers": 3, "axes_dims_rope": [8, 12, 12], "joint_attention_dim": 64}
+    | {"pooled_projection_dim": 32, "guidance_embeds": True},
+    "QwenImageTransformer2DModel": BLOCKS | {"axes_dims_rope": [8, 12, 12], "joint_attention_dim": 64},
+    "ZImageTransformer2DModel": {"n_layers": 3, "n_refiner_layers": 2, "dim": 96, "n_heads": 4, "n_kv_heads": 4}
+    | {"axes_dims": [8, 8, 8], "axes_lens": [512, 64, 64], "cap_feat_dim": 64},
+    "HunyuanVideoTransformer3DModel": BLOCKS
+    | {"num_single_layers": 2, "num_refiner_layers": 1, "text_embed_dim": 48, "pooled_projection_dim": 32}
+    | {"rope_axes_dim": [8, 12, 12]},
+    "MochiTransformer3DModel": BLOCKS
+    | {"text_embed_dim": 48, "pooled_projection_dim": 32, "time_embed_dim": 32},
+}  # fmt: skip
+LLAMA = {
+    "architectures": ["LlamaModel"],
+    "hidden_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+LLAMA |= {"num_hidden_layers": 2, "intermediate_size": 256, "vocab_size": 1000, "head_dim": 32}
+
+
+def configured(name):
+    return {"_class_name": name} | CLASSES[name]
+
+
+@pytest.mark.filterwarnings("ignore")  # the libraries' own, of arguments that they make themselves
 @pytest.mark.parametrize(
-    ("config", "layers", "text", "streams"),
-    [(PIXART, 3, 0, 1), (SD3, 3, 333, 2), (FLUX, 5, 512, 2), (CLIP, 3, 77, 1), (BERT, 3, 512, 1)],
+    ("config", "asked"),
+    [
+        *((configured(name), VIDEO if "3D" in name else SIZE) for name in CLASSES),
+        (PIXART | {"num_layers": 2}, SIZE),
+        (SD3, SIZE),
+        (CLIP, {"text_tokens": 16}),
+        (LLAMA, {"text_tokens": 16}),
+    ],
+    ids=lambda value: str(value.get("_class_name", value.get("architectures", ""))),
 )
-def test_other_architectures(counted, config, layers, text, streams):
-    asked = {} if "sample_size" in config or "architectures" in config else {"height": 256, "width": 256}
-    (component,) = counted(config, **asked).components
-    assert len(component.layers) == layers
-    assert component.spec.text_tokens == text
-    assert component.layers[0].streams == streams
-    if "_class_name" in config:
-        assert {exchange.kind for exchange in component.exchanges} == {"key_value", "reduce"}
+def test_a_class_counts_as_a_real_pass_over_numbers(counted, config, asked):
+    (component,) = counted(config, **asked, dtype="float32").components
+    generator = torch.Generator("cpu").manual_seed(0)
+    module = build(component.spec, torch.float32, generator)
+    sample = component.spec.sample(asked.get("height", 0), asked.get("width", 0))
+    numbers = inputs(sample, 1, torch.float32, largest_integer(module), generator)
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
+        module(**numbers)
+    parameters = sum(p.numel() for p in module.parameters())
+    assert (component.parameters, component.flop) == (parameters, counter.get_total_flops())
+    assert len(component.layers) > 1
+    assert all(work.output_bytes for work in component.work)
+
+
+def test_refiners_before_the_joint_blocks_are_no_place_to_cut(counted):
+    (image,) = counted(configured("ZImageTransformer2DModel"), **SIZE).components
+    assert [layer.name for layer in image.layers] == ["layer0", "layer1", "layer2"]
+
+
+def test_both_streams_of_a_video_cross_though_their_widths_differ(counted):
+    (mochi,) = counted(configured("MochiTransformer3DModel"), **VIDEO, dtype="float32").components
+    assert mochi.work[0].output_bytes == 4 * (3 * 4 * 4 * 64 + 16 * 32)
+
+
+def test_exchanges_are_of_the_image_alone_where_text_has_blocks_of_its_own(counted):
+    (video,) = counted(configured("HunyuanVideoTransformer3DModel"), **VIDEO).components
+    attentions = [exchange for exchange in video.exchanges if exchange.kind == "key_value"]
+    assert [exchange.elements for exchange in attentions] == [2 * 64 * 3 * 4 * 4] * 5
+
+
+def test_a_block_that_runs_several_times_is_one_layer(counted):
+    albert = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128, "num_hidden_layers": 3}
+    (component,) = counted(albert | {"architectures": ["AlbertModel"]}, text_tokens=16).components
+    assert [layer.name for layer in component.layers] == ["encoder"]
 
 
 def test_prompts_pixels_and_frames_are_as_asked(counted):
     (small,) = counted(PIXART, height=256, width=512, text_tokens=40).components
     assert small.image_tokens == 256 * 512 // 256
     assert tuple(small.carried) == ("adaln_single", "caption_projection")
-    (pixels,) = counted(DIT, latent_scale=4).components
+    (pixels,) = counted(PIXART, latent_scale=4).components
     assert pixels.spec.token_pixels == (2 * 4) ** 2
 
 
@@ -269,21 +302,6 @@ def test_the_whole_autoencoder_counts_by_itself(counted):
 def test_two_encoders_of_one_kind_have_two_names(counted):
     names = [component.spec.name for component in counted(UNET, CLIP, CLIP).components]
     assert names == ["text_encoder", "text_encoder_2", "unet"]
-
-
-def test_parameters_that_no_pass_reads_count_all_the_same(counted):
-    vision = {"architectures": ["Dinov2Model"], "num_hidden_layers": 2, "hidden_size": 64, "image_size": 28}
-    model = counted(vision | {"num_attention_heads": 4})
-    assert "mask_token" in model.architecture.remark
-    assert len(model.components[0].layers) == 2
-
-
-def test_an_encoder_of_images_keeps_its_own_size(counted):
-    vision = {"architectures": ["CLIPVisionModel"], "num_hidden_layers": 2, "hidden_size": 64}
-    vision |= {"image_size": 224, "patch_size": 32, "num_attention_heads": 4}
-    encoder, _ = counted(DIT, vision, height=256, width=256).components
-    assert encoder.spec.name == "image_encoder"
-    assert encoder.work[0].output_bytes == 2 * (1 + 49) * 64
 
 
 def test_nothing_is_fetched_or_run_that_a_file_names(counted):
@@ -326,7 +344,13 @@ def test_encoders_take_the_backbone_s_prompts_up_to_their_own_positions(counted)
         (PIXART | {"in_channels": 4 * 10**15}, r"has no sample: RuntimeError: Storage size .* overflowed"),
         (PIXART | {"patch_size": "."}, r"patch_size is \".\", must be a positive integer, or a list of them"),
         (UNET | {"addition_embed_type": "image"}, r"(addition_embed_type|cannot be built)"),
-        (DIT | {"norm_type": "layer_norm"}, r"DiTTransformer2DModel cannot be built from it"),
+        (UNET | {"block_out_channels": False}, r"UNet2DConditionModel cannot be built from it"),
+        (PIXART | {"in_channels": "4"}, r"cannot be built from it|in_channels is \"4\", must be a positive"),
+        (
+            {"_class_name": "DiTTransformer2DModel"},
+            r"DiTTransformer2DModel has no recipe; choose from Auto.*count",
+        ),
+        ({"architectures": ["CLIPVisionModel"]}, r"takes images, must be an encoder of text"),
         (
             {
                 "_class_name": "HunyuanDiT2DModel",
@@ -353,7 +377,7 @@ def test_a_file_that_breaks_a_rule_is_refused_by_key(counted, config, message):
     ("asked", "message"),
     [
         ({"height": 250, "width": 256}, "height is 250, must be a multiple of 8 pixels"),
-        ({"frames": 3}, "--frames is 3, but UNet2DConditionModel draws images"),
+        ({"frames": 3}, "--frames is 3, but UNet2DConditionModel makes images"),
         ({"text_tokens": 0}, "--text-tokens is 0, must be at least 1"),
     ],
 )
@@ -372,8 +396,8 @@ def test_pixels_that_are_no_whole_tokens_or_have_no_positions_are_refused(counte
 
 
 def test_two_backbones_are_refused(counted):
-    with pytest.raises(InputError, match="UNet2DConditionModel, DiTTransformer2DModel: 2 backbones"):
-        counted(UNET, DIT)
+    with pytest.raises(InputError, match="UNet2DConditionModel, PixArtTransformer2DModel: 2 backbones"):
+        counted(UNET, PIXART)
 
 
 def test_nothing_is_written_where_a_file_breaks_a_rule(write, tmp_path, capsys):
@@ -395,7 +419,37 @@ def test_a_missing_file_a_bad_name_and_options_of_the_other_way_are_one_line(wri
 
 
 def test_a_folder_is_named_after_its_class_unless_told_otherwise(write, tmp_path):
-    assert main(["count", "--config", str(write(DIT)), "--output", str(tmp_path / "mine")]) == 0
+    assert main(["count", "--config", str(write(PIXART)), "--output", str(tmp_path / "mine")]) == 0
     model = load_model(str(tmp_path / "mine"))
-    assert model.name == "dittransformer2dmodel"
+    assert model.name == "pixarttransformer2dmodel"
     assert "config.json" in model.source
+
+
+def test_an_autoencoder_without_levels_is_refused_by_key(counted):
+    with pytest.raises(InputError, match=r"block_out_channels is false, must be a list"):
+        counted(PIXART, VAE | {"block_out_channels": False})
+
+
+# One command from a configuration to measured times.
+
+
+def test_a_configured_architecture_is_profiled(tmp_path, capsys):
+    name = "ZImageTransformer2DModel"
+    path, folder = tmp_path / "config.json", tmp_path / "mine"
+    path.write_text(json.dumps(configured(name)), encoding="utf-8")
+    ask = ["profile", "--config", str(path), "--device", "cpu", "--batch-sizes", "1,2", "--height", "64"]
+    ask += ["--width", "64", "--warmup", "1", "--rounds", "1", "--output", str(folder), "--threads", "1"]
+    ask += ["--name", "here"]
+    assert main([*ask, "--text-tokens", "16"]) == 0
+    model = read_model(folder)
+    assert model.name == name.lower()
+    rows = (folder / "times" / "here.csv").read_text().splitlines()
+    assert len(rows) == 1 + 2 * 3
+    assert main([*ask[:2], "nowhere.json", *ask[3:]]) == 2
+    assert "no such file" in capsys.readouterr().err
+
+
+def test_sizes_of_a_configuration_are_refused_beside_a_model(tmp_path, capsys):
+    ask = ["profile", "--model", "tiny-sd", "--frames", "3", "--device", "cpu", "--batch-sizes", "1"]
+    assert main([*ask, "--output", str(tmp_path)]) == 2
+    assert "--frames goes with --config" in capsys.readouterr().err

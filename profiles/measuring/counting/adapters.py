@@ -6,7 +6,7 @@ built from plain values. Keys that would fetch code or kernels from elsewhere ar
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final
@@ -20,13 +20,12 @@ from transformers import PreTrainedModel
 
 from profiles.errors import InputError
 from profiles.measuring.counting.config_files import ARCHITECTURES, CLASS, MODEL_TYPE, ConfigFile
-from profiles.measuring.counting.specs import ComponentSpec, Sample, tensor
+from profiles.measuring.counting.specs import ComponentSpec, tensor
 from profiles.measuring.counting.trace import first_line
 
 BACKBONE: Final = "backbone"
 AUTOENCODER: Final = "autoencoder"
 TEXT: Final = "text"
-IMAGE: Final = "image"
 SUGGESTED: Final = 5
 KEPT: Final = 2
 """Passes of an autoencoder after which the number of frames that its convolutions keep no longer changes."""
@@ -36,7 +35,7 @@ KEPT: Final = 2
 class Found:
     """A class, and what it is built from: ``config`` has every key, with defaults for those that the file leaves out.
 
-    ``role`` is backbone, autoencoder, or encoder of text or images.
+    ``role`` is backbone, autoencoder or text.
     """
 
     file: ConfigFile
@@ -73,17 +72,6 @@ class Half(nn.Module):
         for given in passes:
             self(**given, feat_cache=kept, feat_idx=[0])
         return {"feat_cache": kept, "feat_idx": [0]}
-
-
-def spec_of(
-    found: Found, name: str, sample: Sample, *, token_pixels: int = 0, text_tokens: int = 0, frames: int = 1
-) -> ComponentSpec:
-    """The component of a class, its layers found by structure; ``text_tokens`` are of a text encoder's prompt."""
-    word = "layer" if found.role in (TEXT, IMAGE) else "block"
-    spec = ComponentSpec(name, found.build, sample, token_pixels=token_pixels, frames=frames, word=word)
-    if found.role == BACKBONE:
-        return replace(spec, text_tokens=None, sums=None)
-    return replace(spec, text_tokens=text_tokens)
 
 
 def half_of(
@@ -173,11 +161,12 @@ def _of_transformers(file: ConfigFile, arguments: Mapping[str, Any]) -> Found:
         raise InputError(f"{file.path}: {name} refuses it: {first_line(error)}") from None
     values = config.to_dict()
     values |= {"max_position_embeddings": getattr(config, "max_position_embeddings", None)}
-    role = IMAGE if getattr(kind, "main_input_name", "") == "pixel_values" else TEXT
+    if getattr(kind, "main_input_name", "") == "pixel_values":
+        raise file.fail(ARCHITECTURES, "takes images, must be an encoder of text")
     if getattr(config, "is_encoder_decoder", False) and "Encoder" not in name:
         rule = f"names an encoder and a decoder; name the encoder{_encoder(name)} alone"
         raise file.fail(ARCHITECTURES, rule)
-    return Found(file, kind, values, role, lambda: kind(config, **arguments))
+    return Found(file, kind, values, TEXT, lambda: kind(config, **arguments))
 
 
 def _architecture(file: ConfigFile) -> str:

@@ -31,8 +31,7 @@ class ComponentCount:
 
     ``reads`` are (name of an input, layer that reads it, bytes that it reads); ``carried`` bytes that every layer
     needs besides, by name; ``latent_bytes`` the bytes that a backbone denoises; ``unread`` the parameters that no
-    operator reads; ``spread`` whether tokens were spread evenly over experts; ``traces`` those of its passes. What the
-    specification left to the structure is filled in.
+    operator reads; ``traces`` those of its passes. What the specification left to the structure is filled in.
     """
 
     spec: ComponentSpec
@@ -44,7 +43,6 @@ class ComponentCount:
     carried: Mapping[str, int]
     latent_bytes: int = 0
     unread: tuple[str, ...] = ()
-    spread: bool = False
     traces: tuple[Trace, ...] = field(default=(), repr=False, compare=False)
 
     @property
@@ -153,7 +151,6 @@ def counted_by(spec: ComponentSpec, trace: Trace, height: int, width: int) -> Co
         carried=carried,
         latent_bytes=tensor_bytes(latents) if spec.trainable else 0,
         unread=tuple(unread(trace)),
-        spread=trace.spread,
         traces=(trace,),
     )
 

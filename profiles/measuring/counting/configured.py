@@ -1,50 +1,35 @@
-"""Configured architectures: any class of diffusers or transformers, from its ``config.json`` into a model folder.
+"""Configured architectures: known classes of diffusers or transformers, from their ``config.json`` into a model folder.
 
 Layers are the blocks that the structure of the module shows, in the order in which one pass runs them; what travels
 with the hidden state is what later blocks read. They are counted as every shipped model is, and the FLOP must add up
 to torch's own count.
 """
 
-import inspect
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count, islice
+from itertools import count
 from typing import Any, Final
 
-from torch import nn
+from torch import Tensor
 from torch.nn.modules.module import register_module_module_registration_hook
 
-from profiles.errors import InputError
+from profiles.errors import DiffusimError, InputError
 from profiles.measuring.counting import component
-from profiles.measuring.counting.adapters import (
-    AUTOENCODER,
-    BACKBONE,
-    IMAGE,
-    TEXT,
-    Found,
-    find_class,
-    half_of,
-    spec_of,
-)
+from profiles.measuring.counting.adapters import AUTOENCODER, BACKBONE, TEXT, Found, find_class, half_of
 from profiles.measuring.counting.component import ComponentCount, ModelCount, NoBlocksError
 from profiles.measuring.counting.config_files import ConfigFile, ConfigOptions
-from profiles.measuring.counting.samples import prompts_of, samples_of, shapes, without_rule
-from profiles.measuring.counting.sizes import Request, framed, prompt_of, request_of
-from profiles.measuring.counting.specs import DTYPES, Architecture, ComponentSpec
-from profiles.measuring.counting.trace import Trace, first_line
+from profiles.measuring.counting.recipes import Request, request_of, spec_of
+from profiles.measuring.counting.specs import DTYPES, Architecture
+from profiles.measuring.counting.trace import first_line
 
-TEXTS: Final = ("encoder_hidden_states", "cap_feats", "text_bth", "clip_text", "encoder_hidden_states_t5")
-"""Arguments of a backbone that hold a prompt."""
-Samples = Callable[[int, int], Iterator[dict[str, Any]]]
-"""From (height, width) in pixels to the samples that a component may take."""
 MAX_MODULES: Final = 5_000
 """Most modules of a network: those of a transformer of 170 layers, which takes ten seconds to count."""
 DEPTH: Final = re.compile("layer|block|depth")
 """Words in the names of keys that count layers."""
-NAMES: Final = {BACKBONE: "transformer", AUTOENCODER: "vae", TEXT: "text_encoder", IMAGE: "image_encoder"}
+NAMES: Final = {BACKBONE: "transformer", AUTOENCODER: "vae", TEXT: "text_encoder"}
 
 
 def slug(title: str) -> str:
@@ -62,16 +47,15 @@ def count_configured(files: Sequence[ConfigFile], asked: ConfigOptions) -> Model
         warnings.simplefilter("ignore")  # deprecations in the libraries concern their callers' arguments
         found = [find_class(file) for file in files]
         main = _main(found)
-        size = request_of(main, asked, _takes_videos(main, asked.dtype))
-        plain = [one for one in found if one is main or one.role != AUTOENCODER]
-        whole = sorted(plain, key=lambda one: one is main)
+        size = request_of(main, asked)
+        whole = [one for one in found if one is not main and one.role != AUTOENCODER] + [main]
         parts = {id(one): _counted(one, found, size, asked) for one in whole}
-        halves = [one for one in found if one not in plain]
+        halves = [one for one in found if one not in whole]
         encoders = [_count_half(one, "encoder", found, size, asked.dtype) for one in halves]
         decoders = [_count_half(one, "decoder", found, size, asked.dtype) for one in halves]
     files_of = ", ".join(f"{one.kind.__name__} of {one.file.path.name}" for one in whole)
     remarks = [f"configured by the user's own files: {files_of}"]
-    if main.role not in (TEXT, IMAGE) and size.scale > 1:
+    if main.role != TEXT and size.scale > 1:
         remarks.append(f"latents of 1/{size.scale} of the pixels")
     remarks += [remark for one in whole for remark in _assumed(one, parts[id(one)], size)]
     if main.role != BACKBONE:
@@ -101,73 +85,33 @@ def _main(found: Sequence[Found]) -> Found:
     raise InputError(f"--config names {names}: {len(backbones)} backbones of several files, must be 1")
 
 
-def _takes_videos(found: Found, dtype: str) -> bool:
-    """Whether a class takes videos, by its name; an autoencoder, whose name need not tell, by its first convolution."""
-    if framed(found.kind) or found.role != AUTOENCODER:
-        return framed(found.kind)
-    module = _built(found, spec_of(found, "vae", lambda height, width: {}), dtype)
-    convolutions = (part for part in module.modules() if isinstance(part, nn.Conv2d | nn.Conv3d))
-    return isinstance(next(convolutions, None), nn.Conv3d)
-
-
 def _counted(found: Found, every: Sequence[Found], size: Request, asked: ConfigOptions) -> ComponentCount:
-    """Count one component as a whole, by the first sample that it takes."""
-    trained = found is size.found
-    request, samples = _request(found, size, asked)
-    spec = spec_of(
-        found,
-        _name_of(found, every),
-        lambda height, width: next(islice(samples(height, width), chosen, None)),
-        token_pixels=0 if found.role in (TEXT, IMAGE) else request.token_pixels,
-        text_tokens=request.text_tokens if found.role == TEXT else 0,
-        frames=max(request.frames // request.patch[0], 1),
-    )
+    """Count one component as a whole; an encoder takes the backbone's prompts, up to its own positions."""
+    trained, request = found is size.found, size
+    if not trained:
+        longest = request_of(found, ConfigOptions()).text_tokens
+        request = request_of(found, replace(asked, text_tokens=min(longest, size.text_tokens)))
+    spec = spec_of(request, _name_of(found, every))
     spec = replace(spec, trainable=trained, inputs=tuple(_inputs(found, every)) if trained else ())
-    chosen, trace = _first_trace(found, spec, samples(request.height, request.width), asked.dtype)
+    with _blamed(found, "cannot be built from it"), _few_modules(found):
+        module = component.build(spec, DTYPES[asked.dtype])
+    with _blamed(found, "has no sample"):
+        sample = request.sample()
+    with _blamed(found, f"refuses the sample ({_shapes(sample)})"):
+        trace = component.trace_of(spec, module, sample)
     with _blamed(found, "cannot be counted"):  # an operator with a shape that no formula knows
         return component.counted_by(spec, trace, size.height, size.width)
 
 
-def _request(found: Found, size: Request, asked: ConfigOptions) -> tuple[Request, Samples]:
-    """The size of a component's sample, and its arguments; image encoders have a size of their own."""
-    request = size
-    if found is not size.found:
-        request = request_of(found, asked, videos=False)
-    if found.role == IMAGE:
-        return request, lambda height, width: samples_of(request)
-    if found.role != TEXT:
-        return request, lambda height, width: samples_of(replace(request, height=height, width=width))
-    tokens = request.text_tokens
-    if found is not size.found:
-        tokens = min(prompt_of(found.config, ConfigOptions()), size.text_tokens)
-    return replace(request, text_tokens=tokens), lambda height, width: prompts_of(tokens)
-
-
-def _first_trace(
-    found: Found, spec: ComponentSpec, samples: Iterable[dict[str, Any]], dtype: str
-) -> tuple[int, Trace]:
-    """The first of some samples that a component takes, by its number, and the trace of a pass."""
-    module = _built(found, spec, dtype)
-    refused = ""
-    try:
-        for number, sample in enumerate(samples):
-            try:
-                return number, component.trace_of(spec, module, sample)
-            except Exception as error:  # whatever the class says to its arguments
-                said = f"refuses the sample ({shapes(sample)}): {_complaint(error)}"
-                refused = refused or f"{_where(found)} {said}"
-    except RuntimeError as error:  # of torch, about a tensor larger than there can be
-        raise InputError(f"{_where(found)} has no sample: {first_line(error)}") from None
-    raise InputError(refused + _lacking(found))
-
-
 def _count_half(found: Found, half: str, every: Sequence[Found], size: Request, dtype: str) -> ComponentCount:
     """Count the encoder, for training, or the decoder, for sampling, of an AutoencoderKL of the backbone's latents."""
-    levels, main = len(found.config.get("block_out_channels", ())), size.found
+    levels, main = found.config.get("block_out_channels"), size.found
     if found.kind.__name__ != "AutoencoderKL":
-        raise InputError(f"{_where(found)} beside {size.name} must be an AutoencoderKL")
-    if 2 ** (levels - 1) != size.scale:
-        rule = f"makes latents of 1/{2 ** (levels - 1)}, must be 1/{size.scale} as {size.name} takes"
+        raise InputError(f"{_where(found)} beside {main.kind.__name__} must be an AutoencoderKL")
+    if not isinstance(levels, list | tuple):
+        raise found.file.fail("block_out_channels", "must be a list of channels, one for each level")
+    if 2 ** (len(levels) - 1) != size.scale:
+        rule = f"makes latents of 1/{2 ** (len(levels) - 1)}, must be 1/{size.scale} as {main.kind.__name__} takes"
         raise found.file.fail("block_out_channels", rule)
     spec = half_of(found, f"{_name_of(found, every)}_{half}", half, size.scale)
     spec = replace(spec, inputs=(_name_of(main, every),) if half == "decoder" else ())
@@ -190,11 +134,6 @@ def _inputs(main: Found, every: Sequence[Found]) -> Iterator[str]:
     for one in every:
         if one is not main:
             yield f"{_name_of(one, every)}{'_encoder' if one.role == AUTOENCODER else ''}"
-
-
-def _built(found: Found, spec: ComponentSpec, dtype: str) -> nn.Module:
-    with _blamed(found, "cannot be built from it"), _few_modules(found):
-        return component.build(spec, DTYPES[dtype])
 
 
 @contextmanager
@@ -227,6 +166,8 @@ def _blamed(found: Found, failure: str) -> Iterator[None]:
     """Turn whatever a class raises into an InputError of one line."""
     try:
         yield
+    except DiffusimError:
+        raise
     except NoBlocksError:
         rule = "has no list of blocks (nn.ModuleList) that one pass runs, must have one"
         raise InputError(f"{_where(found)} {rule}") from None
@@ -238,28 +179,16 @@ def _where(found: Found) -> str:
     return f"{found.file.path}: {found.kind.__name__}"
 
 
-def _lacking(found: Found) -> str:
-    """The arguments that a class may want and no rule makes, in words."""
-    if found.role in (TEXT, IMAGE):
-        images = "pixel_values" in inspect.signature(found.kind.forward).parameters
-        return "; it takes images too, name its text model alone" if images and found.role == TEXT else ""
-    names = without_rule(found.kind) if found.role == BACKBONE else []
-    return f"; no rule makes its {', '.join(names)}" if names else ""
-
-
-def _complaint(error: Exception) -> str:
-    if isinstance(error, NameError) and not isinstance(error, UnboundLocalError):
-        return f"it needs a library that is not installed, for {error.name}"
-    return first_line(error)
+def _shapes(sample: dict[str, Any]) -> str:
+    known = {name: value.shape for name, value in sample.items() if isinstance(value, Tensor)}
+    return ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in known.items())
 
 
 def _assumed(found: Found, count: ComponentCount, size: Request) -> Iterator[str]:
-    name, prompted = count.spec.name, any(key in count.spec.sample(0, 0) for key in TEXTS)
-    tokens = count.spec.text_tokens if found.role == TEXT else size.text_tokens * prompted
+    name, prompted = count.spec.name, {"encoder_hidden_states", "cap_feats"} & count.traces[0].sample.keys()
+    tokens = count.spec.text_tokens if found.role == TEXT else size.text_tokens * bool(prompted)
     if tokens and (count.spec.text_tokens or found.role == BACKBONE):
         yield f"{name}: prompts of {tokens} tokens"
-    if count.spread:
-        yield f"{name}: tokens spread evenly over the experts"
     if count.unread:
         names = ", ".join(count.unread[:3])
         yield f"{name}: parameters that no pass reads count in its first layer ({names})"

@@ -106,12 +106,6 @@ def _numbers(data: object, **kwargs: Any) -> Tensor:  # noqa: ANN401  torch's ow
     return torch.tensor(data, **kwargs | elsewhere)
 
 
-def _evenly(number: int, parts: int) -> Tensor:
-    """A number divided into parts as evenly as can be, as a tensor."""
-    with _disable_current_modes():
-        return torch.tensor([number // parts + (part < number % parts) for part in range(parts)])
-
-
 def _is_meta(tensor: Tensor) -> bool:
     return tensor.device.type == META
 
@@ -196,15 +190,13 @@ class EndedTwiceError(Exception):
 class Trace:
     """One pass of a module on the meta device, called with ``sample``.
 
-    It keeps the tensors of its events, so that storages stay distinct; ``flop`` is torch's own count of the whole pass;
-    ``spread`` says that tokens were spread evenly over experts.
+    It keeps the tensors of its events, so that storages stay distinct; ``flop`` is torch's own count of the whole pass.
     """
 
     module: nn.Module
     sample: Mapping[str, Any]
     events: tuple[Event, ...]
     flop: int
-    spread: bool
 
     def positions(self, ends: Iterable[str]) -> list[int]:
         """Number of modules of ``ends`` that had returned before each event; none may return twice."""
@@ -231,16 +223,11 @@ class Trace:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes what happens in one pass; operators on tensors with and without contents give tensors without.
-
-    Experts are chosen by the contents of tokens; without contents, tokens are spread evenly over them.
-    """
+    """Notes what happens in one pass; operators on tensors with and without contents give tensors without."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
-        self.spread = False
-        self._experts: dict[int, int] = {}
 
     def __torch_dispatch__(
         self,
@@ -251,16 +238,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> object:
         """Run one operator and note it, its tensors without contents if one of them is."""
         kwargs = kwargs or {}
-        if func.overloadpacket is aten.bincount and storage(args[0]) in self._experts:
-            self.spread = True
-            return _evenly(args[0].numel(), self._experts[storage(args[0])])
         if func.overloadpacket not in MADE_THERE and len(set(map(_is_meta, tensors((args, kwargs))))) == 2:
             args = _with_places(args) if func.overloadpacket in INDEXED else args
             args, kwargs = _emptied(args), _emptied(kwargs)
         result = func(*args, **kwargs)
         self.events.append(Ran(func, args, kwargs, result, tensors((args, kwargs)), tensors(result)))
-        if func.overloadpacket is aten.topk and _is_meta(args[0]):
-            self._experts[storage(result[1])] = args[0].shape[-1]
         return result
 
     def keep(self, tensor: Tensor) -> Tensor:
@@ -315,7 +297,7 @@ def record(module: nn.Module, sample: Mapping[str, Any], *, grad: bool, flop: bo
         for hook in hooks:
             hook.remove()
     total = int(counter.get_total_flops() if flop else 0)
-    return Trace(module, sample, tuple(recorder.events), total, recorder.spread)
+    return Trace(module, sample, tuple(recorder.events), total)
 
 
 def tensors(tree: object) -> tuple[Tensor, ...]:

@@ -7,19 +7,17 @@ connection are needed.
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from profiles.errors import InputError
 from profiles.mappings import FrozenMapping
 from profiles.measuring.counting import specs
-from profiles.measuring.counting.adapters import TEXT, Found, find_class, found_of, half_of, spec_of
+from profiles.measuring.counting.adapters import find_class, found_of, half_of
 from profiles.measuring.counting.config_files import CLASS, ConfigFile, ConfigOptions
 from profiles.measuring.counting.networks import ControlledUNet, LockedEncoder, SteeredUNet, UVit
-from profiles.measuring.counting.samples import samples_of
-from profiles.measuring.counting.sizes import framed, request_of
-from profiles.measuring.counting.specs import Architecture, ComponentSpec, Sample
+from profiles.measuring.counting.recipes import request_of, spec_of
+from profiles.measuring.counting.specs import Architecture, ComponentSpec
 
 HERE: Final = Path(__file__).parent / "zoo.toml"
 OWN: Final = {kind.__name__: kind for kind in (ControlledUNet, LockedEncoder, SteeredUNet, UVit)}
@@ -59,32 +57,16 @@ def _component(entry: Mapping[str, Any], frames: int) -> ComponentSpec:
         scale = entry.get("scale", specs.LATENT_SCALE)
         groups = entry.get("groups", ())
         spec = half_of(found, entry["name"], entry["half"], scale, groups=groups, frames=frames)
-    elif found.role == TEXT:
-        given = (
-            specs.placed_prompt if found.config.get("num_key_value_heads") else specs.prompt
-        )  # of a language model
-        tokens = entry["text_tokens"]
-        spec = spec_of(found, entry["name"], partial(given, tokens), text_tokens=tokens)
     else:
-        spec = _backbone(found, entry, frames)
+        scale = entry.get("scale", specs.LATENT_SCALE)
+        asked = ConfigOptions(scale, scale, frames if frames > 1 else None, entry.get("text_tokens"), scale)
+        spec = spec_of(request_of(found, asked), entry["name"])
+        spec = replace(spec, ends=getattr(found.kind, "ends", {}))
     if not entry.get("trainable", False):
         spec = replace(spec, carried=())  # nobody cuts it
     said: dict[str, Any] = {key: entry[key] for key in PLAIN if key in entry}
     said |= {key: tuple(entry[key]) for key in LISTED if key in entry}
     return replace(spec, **said)
-
-
-def _backbone(found: Found, entry: Mapping[str, Any], frames: int) -> ComponentSpec:
-    scale, videos = entry.get("scale", specs.LATENT_SCALE), framed(found.kind)
-    asked = ConfigOptions(scale, scale, frames if videos else None, entry.get("text_tokens"), scale)
-    request = request_of(found, asked, videos)
-
-    def ruled(height: int, width: int) -> dict[str, Any]:
-        return next(samples_of(replace(request, height=height, width=width)))
-
-    sample: Sample = getattr(found.kind, "sample", ruled)
-    spec = spec_of(found, entry["name"], sample, token_pixels=request.token_pixels, frames=request.frames)
-    return replace(spec, ends=getattr(found.kind, "ends", {}))
 
 
 _MODELS: Final = tomllib.loads(HERE.read_text(encoding="utf-8"))
