@@ -1,6 +1,5 @@
 """Two directions on the same positions: Chimera's closed forms, several backbones, their orders and bounds."""
 
-from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
@@ -8,14 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import sim
 from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from strategies.bounds.pipelines import staged_bound
 from strategies.bounds.two_way import two_way_bound
 from strategies.orders.capacity import peak_held_bytes
-from strategies.orders.chimera import chimera_ends_s, chimera_order
+from strategies.orders.chimera import chimera_order
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.orders.problem import Chain, Problem, evaluate
@@ -23,7 +21,7 @@ from strategies.partitions.fronts import partition_front
 from strategies.partitions.pair import pair_partition
 from strategies.pipelining.cutting import chain_costs
 from strategies.pipelining.two_way import SPARE, two_way_rows, ways_of
-from strategies.plans.actions import BACKWARD, EXTRA_FORWARD, FORWARD, StageAction, format_order
+from strategies.plans.actions import BACKWARD, FORWARD, StageAction, format_order
 from strategies.registry import all_strategies, make_strategy
 
 ORDERS = [(degree, count) for degree in (2, 4, 6, 8) for count in (2, 4, 6, 8, 10, 16, 18, 24)]
@@ -96,13 +94,6 @@ def test_chimera_holds_the_activations_of_the_closed_form(one, degree, units):
     assert strategy.least_memory_bytes(scenario) == peak_memory_bytes(trace).max()
 
 
-@pytest.mark.parametrize("degree", [2, 4])
-def test_every_position_of_chimera_holds_two_stages_weights(one, degree):
-    scenario = one(degree, degree)
-    trace = simulate(both_ways(degree, degree).plan(scenario))
-    assert resident_bytes(trace).tolist() == [2 * 10 * scenario.workload.recipe.parameter_bytes] * degree
-
-
 def test_chimera_s_order_is_the_published_one():
     assert format_order(both_ways(4, 4).order()) == (
         "0F0 0F1 7F2 7B2 7F3 7B3 0B0 0B1\n"
@@ -113,18 +104,6 @@ def test_chimera_s_order_is_the_published_one():
 
 
 @pytest.mark.parametrize(("degree", "count"), ORDERS)
-def test_half_of_the_micro_batches_go_down_and_half_up_each_once(degree, count):
-    order = chimera_order(degree, count)
-    for position, row in enumerate(order):
-        assert Counter(row) == Counter(
-            StageAction(stage, kind, number)
-            for stage, first in ((position, 0), (2 * degree - 1 - position, count // 2))
-            for number in range(first, first + count // 2)
-            for kind in (FORWARD, BACKWARD)
-        )
-
-
-@pytest.mark.parametrize(("degree", "count"), ORDERS)
 def test_no_number_of_micro_batches_deadlocks_or_holds_more_than_p(one, degree, count):
     trace = simulate(both_ways(degree, count).plan(one(degree, count)))
     least_s = 3.0 * count
@@ -132,49 +111,6 @@ def test_no_number_of_micro_batches_deadlocks_or_holds_more_than_p(one, degree, 
         least_s <= trace.end_s <= least_s + 2.0 * (degree - 2) + (degree - 2) * count / degree + 3.0 * degree
     )
     assert (peak_memory_bytes(trace) - resident_bytes(trace)).max() <= degree
-
-
-@pytest.mark.parametrize("p2p", ["overlapped", "blocking"])
-@pytest.mark.parametrize("extra", [False, True])
-@pytest.mark.parametrize(("degree", "count"), ORDERS[::3])
-def test_neither_waiting_nor_extra_forwards_deadlock_or_undercut_the_bound(
-    make, one, degree, count, p2p, extra
-):
-    cluster = make.cluster(make.link("nvswitch", 20.0, 0.1, 0.05), slowdown=1.5)
-    scenario = one(degree, 2 * count, cluster=cluster, num_gpus=2 * degree, extra_forward=extra)
-    strategy = both_ways(degree, count, p2p=p2p)
-    trace = simulate(strategy.plan(scenario))
-    assert 0.6 * trace.end_s < strategy.bound(scenario) <= trace.end_s * (1 + 1e-12)
-
-
-@settings(max_examples=60)
-@given(
-    seconds=st.lists(st.floats(0.1, 3.0), min_size=16, max_size=16),
-    lags_s=st.lists(st.floats(0.0, 1.0), min_size=16, max_size=16),
-    degree=st.sampled_from([2, 4, 6, 8]),
-    half=st.integers(1, 20),
-)
-def test_slot_after_slot_chimera_ends_when_its_order_does(seconds, lags_s, degree, half):
-    positions = (*range(degree), *reversed(range(degree)))
-    chains = tuple(
-        Chain(tuple(range(first, first + degree)), tuple(range(number, number + half)))
-        for first, number in ((0, 0), (degree, half))
-    )
-    count = 2 * degree
-    problem = Problem(
-        tuple(seconds[:count]), tuple(seconds[-count:]), positions, chains,
-        tuple(lags_s[:count]), tuple(lags_s[-count:]),
-    )  # fmt: skip
-    timed = evaluate(problem, chimera_order(degree, 2 * half))
-    last = {
-        action.stage: start + problem.backward_s[action.stage]
-        for row, starts in zip(timed.rows, timed.starts_s, strict=True)
-        for action, start in zip(row, starts, strict=True)
-        if action.kind == BACKWARD
-    }
-    ends_s, complete_s = chimera_ends_s(problem, 2 * half, [0.0] * degree)
-    assert complete_s == [last[stage] for stage in range(count)]
-    assert ends_s == [max(last[p], last[count - 1 - p]) for p in range(degree)]
 
 
 @pytest.mark.parametrize("units", [0.5, 1, 2, 3])
@@ -216,26 +152,7 @@ def test_one_backbone_is_offered_even_numbers_alone(one):
         all_strategies()["bidirectional"].candidates(one(3, 9))
 
 
-def test_a_skip_that_must_stay_local_must_not_cross_a_cut(make):
-    unet = make.component("unet", [1.0] * 4, output_bytes=1.0, skips=[(0, 3)])
-    scenario = make.scenario(make.model(unet), make.cluster(), 2, 2)
-    with pytest.raises(InfeasibleError, match="the skip from layer 0 to 3 leads from position 0 to 1"):
-        both_ways(2, 2, skip_route="local").plan(scenario)
-
-
 # Several backbones.
-
-
-def test_two_backbones_see_every_micro_batch_at_every_layer(several):
-    scenario = several([0.2] * 8, [0.1] * 5)
-    plan = both_ways(4, 4).plan(scenario)
-    assert [stage.position for stage in plan.stages] == [0, 1, 2, 3, 3, 2, 1, 0]
-    assert {stage.component for stage in plan.stages[:4]} == {0}
-    passes = Counter(action for row in plan.order for action in row if action.kind in "FB")
-    assert passes == Counter(
-        StageAction(s, kind, m) for s in range(8) for kind in (FORWARD, BACKWARD) for m in range(4)
-    )
-    assert sorted(collective.group for collective in plan.collectives) == []  # one group: nothing to sum
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 4, 8])
@@ -303,13 +220,6 @@ def test_no_pair_deadlocks_undercuts_a_bound_or_holds_too_much(
     held = peak_held_bytes(problem, two_way_rows(layout))
     assert max(held) <= degree + 1 + 2 * SPARE
     assert strategy.least_memory_bytes(scenario) <= peak_memory_bytes(trace).max()
-
-
-def test_numbers_of_micro_batches_have_bounds_of_their_own(several):
-    backbones, asked = ([1.0] * 4, [0.5] * 4), several([1.0] * 4, [0.5] * 4)
-    for count in (2, 4):
-        strategy = both_ways(4, count)
-        assert strategy.bound(asked) == strategy.bound(several(*backbones))
 
 
 def test_frozen_work_that_fills_bubbles_delays_no_bound(several):
@@ -381,20 +291,6 @@ def test_stages_of_the_same_way_run_one_after_the_other_as_one_larger_stage(seve
                 assert after == StageAction(before.stage - 4, BACKWARD, before.micro_batch)
 
 
-def test_three_backbones_take_as_long_as_two_of_which_one_is_their_sum(several):
-    three = several([0.5] * 4, [0.125] * 4, [0.375] * 4)
-    two = several([0.5] * 4, [0.5] * 4)
-    ends_s = [simulate(both_ways(4, 8).plan(scenario)).end_s for scenario in (three, two)]
-    assert ends_s[0] <= ends_s[1]
-
-
-def test_extra_forwards_of_both_backbones_are_run(several):
-    scenario = several([0.2] * 8, [0.1] * 5, extra_forward=True)
-    plan = both_ways(4, 4).plan(scenario)
-    extras = Counter(action.stage for row in plan.order for action in row if action.kind == EXTRA_FORWARD)
-    assert extras == dict.fromkeys(range(8), 4)
-
-
 # List scheduling's rule for two chains.
 
 
@@ -413,11 +309,3 @@ def test_longest_tail_first_within_the_limits_of_1f1b_is_1f1b(degree, micro_batc
     )
     order = list_schedule(problem, "longest-tail").rows
     assert order == one_forward_one_backward_order(degree, micro_batches)
-
-
-def test_positions_that_do_not_divide_their_group_are_the_reason_where_memory_lacks_too():
-    """Bounds ask for memory first, but what does not exist lacks none."""
-    asked = {"gpus": 8, "strategy": "bidirectional", "pipeline_degree": 3, "workers": 1}
-    reasons = sim.sweep("cdm-imagenet", memory="1GiB", **asked).infeasible_by_reason()
-    assert reasons == sim.sweep("cdm-imagenet", **asked).infeasible_by_reason()
-    assert reasons["positions do not divide the group"] > 0

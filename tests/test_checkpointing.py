@@ -17,7 +17,6 @@ from sim import run
 from sim.outcomes.parts import replay
 from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from sim.replay.memory import memory_events_by_role, peak_memory_bytes, resident_bytes
-from strategies.pipelining import footprint
 from strategies.pipelining.footprint import saved_bytes
 from strategies.plans.workloads import CHECKPOINTINGS, TrainingWorkload
 from strategies.registry import make_strategy
@@ -209,17 +208,6 @@ def peak_state(checkpointing, model):
     return float(peak_memory_bytes(trace).max()) - state
 
 
-def test_times_fall_and_bytes_rise_from_blocks_over_selective_to_nothing_recomputed():
-    asked = {"gpus": 8, "batch_size": 64, "strategy": "ddp"}
-    none, selective, block = (
-        run("pixart", **asked, checkpointing=each) for each in ("none", "selective", "block")
-    )
-    assert none.iteration_s < selective.iteration_s < block.iteration_s
-    assert none.peak_memory_bytes > selective.peak_memory_bytes > block.peak_memory_bytes
-    assert block.options["checkpointing"] == "block"
-    assert "block checkpointing" in block.title
-
-
 def test_selective_is_refused_where_attention_is_not_fused():
     stack = replace(load_stack(), name="products", attention="math")
     with pytest.raises(
@@ -247,30 +235,3 @@ def test_of_a_unet_with_skips_neither_time_nor_memory_undercuts_its_bounds(make,
 
 
 # Planted faults: each turns a closed form red.
-
-
-def forms(make):
-    """Found and expected: seconds and bytes of a chain, of a U-Net's skips, and of stages that are units."""
-    ddp, layers = make_strategy("ddp", {}), 4
-    scenario = make.scenario(chain(make, layers), make.cluster(), 1, 1, checkpointing="block")
-    yield replay(ddp, scenario).end_s, layers * 4.0
-    yield peak_beside_state(ddp, scenario), (layers - 1) * HIDDEN + SAVED
-    skips = chain(make, 6, skips=[(0, 5), (2, 4)], carried_bytes=0.5, parameters=5 * 10**7)
-    for name in ("ddp", "zero3"):
-        plan = make_strategy(name, {}).plan(make.scenario(skips, make.cluster(), 1, 1, checkpointing="block"))
-        yield sum(t.size_bytes for t in plan.tensors if t.role == "saved"), 5 * HIDDEN + 0.5
-
-
-def test_closed_forms_of_recomputation_hold(make):
-    assert [pair for pair in forms(make) if pair[0] != pair[1]] == []
-
-
-@pytest.mark.parametrize(("owner", "name", "fault", "red"), [
-    (ComponentCosts, "recomputed_s", lambda costs, *_, **__: np.zeros(len(costs.component.layers)), [0]),
-    (footprint, "_recomputed", lambda *_: [0.0], [1]),
-    (footprint, "blocks_of", lambda component, stage: [range(stage.first_layer, stage.last_layer + 1)], [1, 2]),
-    (footprint, "_skips_kept", lambda layout, stage, **_: range(stage.first_layer, stage.last_layer + 1), [1, 2, 3]),
-])  # fmt: skip
-def test_a_planted_fault_is_caught(make, monkeypatch, owner, name, fault, red):
-    monkeypatch.setattr(owner, name, fault)
-    assert [number for number, (found, expected) in enumerate(forms(make)) if found != expected] == red

@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,20 +82,6 @@ def test_no_partition_keeps_heavier_skips_local(case, data):
     assert sum(weight[skip] for skip in kept) == heaviest
 
 
-@pytest.mark.parametrize("num_stages", [4, 6, 8])
-def test_of_many_skips_the_heaviest_are_kept(num_stages):
-    for seed in range(40):
-        rng = np.random.default_rng(seed)
-        skips = [tuple(sorted(rng.choice(10, 2, replace=False).tolist())) for _ in range(12)]
-        weight = {skip: int(rng.integers(1, 30)) for skip in skips}
-        kept = collocated_skips(list(weight), 10, num_stages, list(weight.values()))
-        heaviest = max(
-            sum(weight[skip] for skip in weight if is_local(boundaries, skip))
-            for boundaries in every_partition(10, num_stages)
-        )
-        assert sum(weight[skip] for skip in kept) == heaviest
-
-
 @derandomised
 @given(skipped_chains(), st.data())
 def test_what_is_kept_can_be_local_all_at_once(case, data):
@@ -111,22 +96,6 @@ def test_what_is_kept_can_be_local_all_at_once(case, data):
     assert all(np.array_equal(*both) for both in zip(pairs, cut_pairs(kept, num_layers), strict=True))
 
 
-def test_a_skip_for_every_pair_of_layers_leaves_as_many_cut_pairs():
-    begins, ends = cut_pairs([(layer, 199 - layer) for layer in range(100)], 200)
-    assert (begins + ends == 200).all()
-    assert len(begins) == 100
-
-
-def test_layers_without_a_skip_in_the_middle_give_the_innermost_pairs_room():
-    hunyuan = [(block, 39 - block) for block in range(19)]
-    begins, ends = cut_pairs(hunyuan, 40)
-    uneven = [pair for pair in zip(begins.tolist(), ends.tolist(), strict=True) if sum(pair) != 40]
-    assert uneven == []
-    begins, ends = cut_pairs(hunyuan[:18], 40)
-    uneven = [pair for pair in zip(begins.tolist(), ends.tolist(), strict=True) if sum(pair) != 40]
-    assert uneven == [(18, 20), (18, 21), (19, 22), (20, 22)]
-
-
 def test_the_lighter_of_two_skips_that_cross_is_given_up():
     crossing = [(0, 2), (1, 3)]
     assert collocated_skips(crossing, 4, 2, [1, 2]) == ((0, 2), (1, 3))
@@ -134,8 +103,3 @@ def test_the_lighter_of_two_skips_that_cross_is_given_up():
     assert collocated_skips([(0, 4), (1, 5)], 6, 4, [1, 2]) == ((0, 4), (1, 5))
     assert collocated_skips([(0, 4), (1, 5)], 6, 6, [1, 2]) == ()
     assert collocated_skips([(0, 5), (1, 4), (0, 4)], 6, 6, [1, 1, 3]) == ((0, 5), (1, 4))
-
-
-@pytest.mark.parametrize(("weights", "kept"), [([3, 1, 1], ((0, 5),)), ([1, 3, 3], ((0, 5),))])
-def test_as_many_stages_as_layers_keep_only_mirrored_skips(weights, kept):
-    assert collocated_skips([(0, 5), (0, 4), (1, 5)], 6, 6, weights) == kept

@@ -7,7 +7,7 @@ import pytest
 import sim
 from profiles.errors import InfeasibleError, InputError
 from sim.outcomes.parts import jobs, replay
-from sim.outcomes.runs import bound, least_memory_bytes, run_point, run_within
+from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from strategies.plans.actions import format_order
 from strategies.registry import make_strategy
@@ -222,22 +222,6 @@ def test_a_backbone_begins_when_the_one_before_has_stepped(pair):
     assert second_start > begins["1F1"]
 
 
-def test_extra_forwards_come_before_the_passes_of_their_own_backbone(pair):
-    plan = ddp(micro_batches=2).plan(pair().with_extra_forward(True))
-    own = [f"{i}E0 {i}E1 {i}F0 {i}B0 {i}F1 {i}B1 {i}O" for i in range(2)]
-    assert format_order(plan.order) == " ".join(own) + "\n"
-
-
-def test_a_sample_counts_once_for_each_backbone(pair):
-    result = run_point(ddp(), pair())
-    both_s = sum(run_point(ddp(), one).iteration_s for one in alone(pair()))
-    assert result.samples_per_s == pytest.approx(2 * 8 / both_s)
-    assert result.samples_per_s == 2 * 8 / result.iteration_s
-    assert [(s["devices"], s["first_layer"], s["last_layer"]) for s in result.stages] == [
-        ((0,), 0, 2), ((0,), 0, 1),
-    ]  # fmt: skip
-
-
 def test_frozen_work_that_both_backbones_need_runs_once(pair):
     with_encoder, without = (replay(ddp(), pair(encoder_s=s)).end_s for s in (0.25, None))
     assert with_encoder == pytest.approx(without + 2 * 0.25)
@@ -269,14 +253,6 @@ def test_throughputs_of_backbones_side_by_side_add_up(pair, overlap, probability
         assert found == pytest.approx(sum(shares) / 2), quantity
 
 
-def test_side_by_side_takes_the_closed_form(make):
-    """Compute alone: four samples on each of two GPUs, and 1 and 3 s forward of each."""
-    model = make.model(make.component("small", FIRST_S), make.component("large", SECOND_S))
-    result = run_point(ddp(backbones="parallel"), make.scenario(model, make.cluster(), 4, 8))
-    assert result.samples_per_s == pytest.approx(8 / (4 * 3.0) + 8 / (4 * 9.0))
-    assert result.iteration_s == pytest.approx(2 / (1 / 12.0 + 1 / 36.0))
-
-
 def test_side_by_side_each_gpu_holds_one_backbone(pair):
     result = run_point(ddp(backbones="parallel"), pair(encoder_s=0.1))
     assert result.expected.peak_memory_bytes == 18 * 3 * 2 * 10**7 + 2 * 10**6 + 4 * 3 * 1e6
@@ -302,27 +278,6 @@ def test_each_job_runs_the_frozen_work_of_its_own_backbone(make):
     assert [replay(*job).end_s for job in jobs(ddp(backbones="parallel"), scenario)] == [7.0, 8.5]
 
 
-@pytest.mark.parametrize("probability", [0.0, 0.25])
-def test_the_bound_of_jobs_is_that_of_their_throughputs(pair, probability):
-    scenario, point = pair(self_conditioning=probability), ddp(backbones="parallel")
-    bounds = [bound(ddp(), one) for one in alone(scenario, 2)]
-    assert bound(point, scenario) == pytest.approx(2 / sum(1 / seconds for seconds in bounds))
-    result = run_point(point, scenario)
-    assert bound(point, scenario) <= result.iteration_s
-    assert run_within(point, scenario, 0.0) == pytest.approx(bound(point, scenario))
-    assert run_within(point, scenario, result.iteration_s * 1.001) == result
-
-
-def test_parameters_and_options_given_back_reproduce_jobs(pair):
-    point = ddp(backbones="parallel")
-    first = run_point(point, pair(conditioned=(0.5, 0.5))).to_json()
-    again = run_point(
-        make_strategy(first["strategy"], first["parameters"]), pair(**first["options"])
-    ).to_json()
-    assert first["options"]["self_conditioning"] == 0.5
-    assert again == first
-
-
 def test_gpus_that_the_backbones_do_not_divide_are_refused(pair):
     for ask in (bound, run_point, jobs):
         with pytest.raises(InfeasibleError, match=r"gpus\(3\) is no multiple of the 2 backbones"):
@@ -334,28 +289,6 @@ def test_one_backbone_has_nothing_beside_it(make):
     for ask in (bound, run_point):
         with pytest.raises(InfeasibleError, match="backbones is parallel, but the model has only one"):
             ask(ddp(backbones="parallel"), scenario)
-
-
-def test_jobs_have_no_plan_in_common(pair):
-    with pytest.raises(ValueError, match="ask each of the jobs"):
-        ddp(backbones="parallel").plan(pair())
-
-
-@pytest.mark.parametrize("gpus", [1, 2, 3])
-def test_candidates_show_why_backbones_cannot_lie_side_by_side(pair, gpus):
-    scenario = pair(num_gpus=gpus, batch_size=6)
-    found = list(type(ddp()).candidates(scenario))
-    counts = {
-        way: sorted({p.micro_batches for p in found if p.backbones == way})
-        for way in ("sequential", "parallel")
-    }
-    assert counts["sequential"] == [i for i in range(1, 7) if 6 // gpus % i == 0]
-    for point in (p for p in found if p.backbones == "parallel"):
-        if gpus % 2:
-            with pytest.raises(InfeasibleError):
-                bound(point, scenario)
-        else:
-            assert bound(point, scenario) > 0
 
 
 def test_backbones_that_differ_in_self_conditioning_need_one_probability(make):

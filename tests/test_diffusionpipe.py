@@ -1,7 +1,5 @@
 """DiffusionPipe on real models: what its refinements do to frozen work, and two backbones against one another."""
 
-from dataclasses import replace
-
 import pytest
 
 from profiles.architectures.models import load_model
@@ -10,13 +8,11 @@ from profiles.machines.clusters import load_cluster
 from sim.outcomes.parts import replay
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
-from sim.replay.metrics import bubbles
 from strategies.plans.actions import FrozenAction
 from strategies.plans.network import network_of
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import all_strategies, make_strategy
 from strategies.scenario import Scenario
-from strategies.training.diffusionpipe import _split
 
 
 @pytest.fixture(scope="module")
@@ -87,34 +83,12 @@ def test_inside_a_node_filling_never_costs_time(scenario, degree, micro_batches,
     assert filled < replay(pipe(degree, micro_batches, "none"), scenario).end_s
 
 
-def test_bubbles_are_those_of_the_trace_that_is_asked_about_not_of_one_that_starts_alike(scenario):
-    strategy = pipe(2, 4, "partial")
-    trace = replay(replace(strategy, fill="none"), scenario)
-    early = replace(
-        trace,
-        ends=[
-            [(own[0] + start[0]) / 2, *own[1:]] for start, own in zip(trace.starts, trace.ends, strict=True)
-        ],
-    )
-    late = replace(trace, end_s=trace.end_s + 1)
-    for other in (trace, early, trace, late, early):
-        found = strategy.filling(scenario, other)
-        assert found.bubbles == bubbles(other)
-        assert found.layers == strategy.filling(replace(scenario), other).layers
-
-
 def test_the_optimizer_step_does_not_wait_for_work_that_no_bubble_took(scenario):
     _, *_, balanced = refinements(pipe(2, 4, "partial"), scenario)
     for position, ops in enumerate(balanced.plan.ops):
         (step,) = [i for i, op in enumerate(ops) if str(op.action).endswith("O")]
         late_s = balanced.starts[position][step] - balanced.collectives[position][1]
         assert 0 <= late_s < 0.05
-
-
-def test_samples_are_split_by_weight_without_losing_one():
-    assert _split(10, [1.0, 1.0, 2.0]) == (2, 3, 5)
-    assert _split(7, [0.0, 1.0]) == (0, 7)
-    assert sum(_split(101, [0.3, 0.3, 0.4])) == 101
 
 
 # Several backbones.

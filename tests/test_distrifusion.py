@@ -98,17 +98,6 @@ def test_as_many_steps_are_synchronous_as_asked_for(make, warmup):
     assert ran(make, DistriFusion(warmup, 1), cluster).latency_s == pytest.approx(expected_s)
 
 
-@pytest.mark.parametrize("slowdown", [1.0, 2.0])
-def test_gathers_hide_where_compute_is_long_and_are_not_slowed(make, slowdown):
-    """At most one bundle of six is exposed; slowed compute pays for the others beside it."""
-    cluster = linked(make, FAST, slowdown)
-    free_s = ran(make, DistriFusion(0, 1), make.cluster()).step_s
-    sync_s = ran(make, DistriFusion(4), cluster).step_s
-    hidden = (sync_s - ran(make, DistriFusion(0, 1), cluster).step_s) / (sync_s - free_s)
-    output = gather_s(LATENT_BYTES, FAST) / (sync_s - free_s)
-    assert hidden == pytest.approx((1 - output) * 5 / 6 / slowdown)
-
-
 @pytest.mark.parametrize(("bundle", "launches"), [(1, 6), (2, 3), (4, 2), (6, 1), (60, 1)])
 def test_gathers_are_launched_in_bundles(make, bundle, launches):
     scenario = make.sampling(blocks(), make.cluster(), GPUS, steps=1)
@@ -146,15 +135,6 @@ def test_sdxl_launches_60_and_60_and_35(make):
     assert launched == pytest.approx([sum(sizes[:60]), sum(sizes[60:120]), sum(sizes[120:])])
     kinds = Counter(e.kind for e in scenario.backbone.exchanges)
     assert (kinds["halo"], kinds["key_value"], kinds["statistics"]) == (39, 70, 46)
-
-
-def test_compute_is_the_same_in_steps_of_either_kind(make):
-    patches = Patches.of(make.sampling(blocks(text_tokens=64), make.cluster(), GPUS))
-    seconds = [
-        sum(seconds for seconds, _ in patches.pieces(kind)) for kind in (Kind.SYNCHRONOUS, Kind.DISPLACED)
-    ]
-    text = 64 / (ROWS**2 + 64)
-    assert seconds == pytest.approx([LAYERS * LAYER_S * ((1 - text) / GPUS + text)] * 2)
 
 
 @pytest.mark.parametrize("kind", ["halo", "statistics", "key_value"])

@@ -186,64 +186,6 @@ def test_no_bubble_is_overfull_and_short_ones_stay_empty(problem, partial):
     assert all(bubbles[index].duration_s >= MIN_BUBBLE_S for index in filled_s)
 
 
-@repeatable
-@any_problem
-def test_what_one_device_runs_follows_from_the_samples_and_the_devices(problem, partial):
-    bubbles, chains, _, num_positions, replicas = problem
-    by_component = {chain.component: chain for chain in chains}
-    for placed in fill_bubbles(*problem, partial=partial):
-        place = bubbles[placed.bubble].positions if placed.bubble is not None else tuple(range(num_positions))
-        assert placed.positions == place
-        assert placed.local_batch == -(-placed.samples // (len(place) * replicas))
-        assert placed.duration_s == by_component[placed.component].forward_s(placed.layer, placed.local_batch)
-
-
-@repeatable
-@any_problem
-def test_the_list_goes_bubble_by_bubble_and_ends_after_the_pipeline(problem, partial):
-    bubbles = problem[0]
-    order = [
-        len(bubbles) if placed.bubble is None else placed.bubble
-        for placed in fill_bubbles(*problem, partial=partial)
-    ]
-    assert order == sorted(order)
-
-
-@repeatable
-@given(problems(dependent=False))
-def test_a_partial_layer_never_fills_less_of_the_first_bubble(problem):
-    bubbles, *rest = problem
-
-    def filled_s(partial):
-        filled = fill_bubbles(bubbles[:1], *rest, partial=partial)
-        return sum(placed.duration_s for placed in filled if placed.bubble == 0)
-
-    assert filled_s(partial=True) >= filled_s(partial=False)
-
-
-@repeatable
-@given(problems())
-def test_a_bubble_holds_at_most_one_partial_layer(problem):
-    batch_size = problem[2]
-    done, partials = Counter(), Counter()
-    for placed in fill_bubbles(*problem, partial=True):
-        done[placed.component, placed.layer] += placed.samples
-        if done[placed.component, placed.layer] < batch_size:
-            partials[placed.bubble] += 1
-            assert placed.local_batch in LOCAL_BATCHES
-    assert all(count == 1 for count in partials.values())
-
-
-def test_a_component_that_becomes_ready_in_a_bubble_brings_no_second_partial_layer():
-    # Component 0 and 24 samples of component 1 take 99.2 ms; 0.4 ms of component 2 would fit beside them.
-    chains = [chain(0, [0.0001]), chain(1, [0.004]), chain(2, [0.0001], inputs=(0,))]
-    filled = fill_bubbles(consecutive_bubbles([0.100]), chains, 64, 2, 1, partial=True)
-    assert [(placed.component, placed.local_batch) for placed in filled if placed.bubble == 0] == [
-        (0, 32),
-        (1, 24),
-    ]
-
-
 def test_a_layer_is_spread_over_three_consecutive_bubbles():
     # The picture of appendix B: layers 0 and 1 are short, layer 2 takes 128 ms and fits no bubble whole.
     frozen = chain(0, [0.0005, 0.0005, 0.004, 0.0005])
@@ -259,48 +201,11 @@ def test_a_layer_is_spread_over_three_consecutive_bubbles():
     ]
 
 
-def test_an_extra_long_layer_blocks_full_batches_only():
-    frozen = chain(0, [0.010, 0.001, 0.001])
-    bubbles = consecutive_bubbles([0.1] * 6)
-    full = fill_bubbles(bubbles, [frozen], 64, 2, 1, partial=False)
-    partial = fill_bubbles(bubbles, [frozen], 64, 2, 1, partial=True)
-    assert [placed.bubble for placed in full] == [None, None, None]
-    assert all(placed.bubble is not None for placed in partial)
-
-
-def test_the_combination_with_the_longest_time_wins_over_the_first_component():
-    # 30 ms of component 0 leave 20 ms that nothing fits; 25 ms twice of component 1 fill the bubble.
-    chains = [chain(0, [0.030]), chain(1, [0.025, 0.025])]
-    filled = fill_bubbles(consecutive_bubbles([0.050]), chains, 1, 2, 1, partial=False)
-    assert [(placed.bubble, placed.component) for placed in filled] == [(0, 1), (0, 1), (None, 0)]
-
-
-def test_the_earlier_component_wins_a_tie():
-    chains = [chain(0, [0.030]), chain(1, [0.030])]
-    filled = fill_bubbles(consecutive_bubbles([0.050]), chains, 1, 2, 1, partial=False)
-    assert [(placed.bubble, placed.component) for placed in filled] == [(0, 0), (None, 1)]
-
-
-def test_a_component_that_becomes_ready_in_a_bubble_may_follow_in_it():
-    chains = [chain(0, [0.010]), chain(1, [0.010, 0.100], inputs=(0,))]
-    filled = fill_bubbles(consecutive_bubbles([0.050]), chains, 1, 2, 1, partial=False)
-    assert [(placed.bubble, placed.component, placed.layer) for placed in filled] == [
-        (0, 0, 0),
-        (0, 1, 0),
-        (None, 1, 1),
-    ]
-
-
 def test_components_given_in_any_order_run_after_their_inputs():
     chains = [chain(5, [0.010], inputs=(2, 3)), chain(3, [0.010], inputs=(2,)), chain(2, [0.010])]
     filled = fill_bubbles([], chains, 8, 4, 2, partial=True)
     assert [placed.component for placed in filled] == [2, 3, 5]
     assert filled[0] == FilledLayer(None, 2, 0, 8, (0, 1, 2, 3), 1, 0.010)
-
-
-def test_a_component_without_layers_is_complete_from_the_beginning():
-    filled = fill_bubbles([], [chain(0, []), chain(1, [0.010], inputs=(0,))], 4, 1, 1, partial=True)
-    assert [placed.component for placed in filled] == [1]
 
 
 def test_the_largest_local_batch_that_fits_is_taken_where_measured_times_fall():
@@ -319,19 +224,6 @@ def test_a_bubble_of_exactly_the_minimum_is_filled():
     assert filled[0].bubble == 0
     filled = fill_bubbles(bubbles, [frozen], 2, 2, 1, partial=False, min_bubble_s=0.26)
     assert filled[0].bubble == 1
-
-
-def test_the_cost_of_a_layer_at_a_local_batch_is_asked_for_once():
-    asked = Counter()
-
-    def forward_s(layer: int, local_batch: int) -> float:
-        asked[layer, local_batch] += 1
-        return 0.0007 * local_batch
-
-    fill_bubbles(
-        consecutive_bubbles([0.031] * 20), [FrozenChain(0, 8, (), forward_s)], 256, 2, 1, partial=True
-    )
-    assert max(asked.values()) == 1
 
 
 def test_many_ready_components_are_filled_within_the_bounded_search():

@@ -68,36 +68,12 @@ def test_chains_come_inputs_first_and_know_their_frozen_inputs(make):
     assert chains[0].forward_s(1, 3) == 6.0
 
 
-def test_all_at_once_is_every_layer_over_every_device(two):
-    layers = all_at_once(two, 8, 2, 2)
-    assert [(layer.component, layer.layer) for layer in layers] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert {(layer.samples, layer.local_batch, layer.duration_s) for layer in layers} == {(8, 2, 2.0)}
-
-
 def test_all_at_once_over_the_same_positions_sends_nothing(two):
     layout = Layout(two, 8)
     for layer in all_at_once(two, 8, 4, 1):
         layout.work.place(layer)
     assert layout.samples(1, 1) == {0: 2, 1: 2, 2: 2, 3: 2}
     assert layout.messages() == {}
-
-
-def test_uneven_samples_give_the_first_positions_one_more(two):
-    layout = Layout(two, 7)
-    layout.place(0, 0, 7, (0, 1, 2))
-    assert layout.samples(0, 0) == {0: 3, 1: 2, 2: 2}
-
-
-def test_replicas_share_the_samples_of_their_position_rounded_up(two):
-    layout = Layout(two, 10, replicas=2)
-    layout.place(0, 0, 10, (0, 1))
-    assert layout.samples(0, 0) == {0: 3, 1: 3}
-
-
-def test_shares_may_be_uneven_or_nothing(two):
-    layout = Layout(two, 6)
-    layout.place(0, 0, 6, (0, 1, 2), shares=(5, 0, 1))
-    assert layout.samples(0, 0) == {0: 5, 2: 1}
 
 
 def test_a_position_takes_the_samples_that_lie_there_and_is_sent_the_rest(two):
@@ -124,14 +100,6 @@ def test_a_component_starts_where_its_input_ended(two):
         layout.place(0, layer, 4, (2,))
     layout.place(1, 0, 4, (2, 3))
     assert layout.messages() == {(2, 3): 2.0}
-
-
-def test_an_output_is_made_of_the_pieces_that_its_writers_hold(two):
-    layout = Layout(two, 4)
-    for layer in range(2):
-        layout.place(0, layer, 4, (0, 1))
-    pieces = layout.work.output(0, 1, 4, bytes_per_sample=1.0)
-    assert sorted(layout.tensors[tensor].size_bytes for tensor in pieces) == [1.0, 2.0]
 
 
 positions = st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True).map(tuple)

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-import sim
 from profiles.architectures.models import load_model
 from profiles.architectures.shares import Share
 from profiles.architectures.synthetic import equal_blocks_transformer
@@ -13,7 +12,7 @@ from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from sim.outcomes.parts import replay_parts
 from sim.outcomes.runs import run_point
-from strategies.patching.decoding import decode, seams, tile_shares, whole_layers
+from strategies.patching.decoding import seams, tile_shares, whole_layers
 from strategies.patching.frozen import with_frozen
 from strategies.plans.actions import FrozenAction
 from strategies.plans.workloads import SamplingWorkload
@@ -91,15 +90,6 @@ def test_one_device_of_each_group_decodes_its_images(make):
         assert trace.end_s == pytest.approx(images * sum(DECODER_S)), name
 
 
-def test_decoding_in_bands_takes_as_long_and_less_memory(make):
-    whole, banded = (
-        run_point(make_sampler("ulysses", {}), sampling(make, include=("vae",), decode_chunks=n)).expected
-        for n in (1, 4)
-    )
-    assert banded.duration_s == pytest.approx(whole.duration_s)
-    assert banded.peak_memory_bytes <= whole.peak_memory_bytes
-
-
 def test_attention_over_a_band_of_rows_sees_that_band_alone():
     """Of each kernel as many rows and keys as the band has."""
     workload = SamplingWorkload(1, 1024, 1024, steps=2, include=("vae_decoder",), decode_chunks=4)
@@ -121,13 +111,6 @@ def test_between_the_phases_weights_stay_and_activations_do_not(make):
     assert names[-1] == [*stays, "decoded rows"]
 
 
-def test_only_frozen_components_can_be_included(make):
-    with pytest.raises(
-        InputError, match=r"include names 'transformer', the frozen components of .* are text, vae"
-    ):
-        sampling(make, include=("transformer",))
-
-
 def test_pixart_at_8192_decodes_only_in_bands():
     """The decoder's largest layer alone outgrows 80 GiB; PipeFusion v1, section 5, splits it into chunks."""
     fits = {}
@@ -136,15 +119,6 @@ def test_pixart_at_8192_decodes_only_in_bands():
         scenario = SamplingScenario(load_model("pixart"), load_cluster("a100-nvlink-8"), workload)
         fits[chunks] = run_point(make_sampler("pipefusion", {"warmup_steps": 2}), scenario).fits_memory
     assert fits == {1: False, 64: True}
-
-
-def test_groups_of_a_hybrid_encode_the_prompts_of_their_own_predictions(make):
-    scenario = sampling(make, guidance="batch", include=("text",))
-    for degree, prompts in ((1, 2), (2, 1)):
-        sampler = make_sampler("hybrid", {"guidance_degree": degree, "ulysses_degree": 4 // degree})
-        (_, phase, *_), *_ = replay_parts(sampler, scenario)
-        actions = {op.action for ops in phase.plan.ops for op in ops}
-        assert {action.samples for action in actions if isinstance(action, FrozenAction)} == {prompts}
 
 
 PIXART_VAE = {"include": ("vae_decoder",)}
@@ -198,15 +172,6 @@ def test_offloaded_encoders_come_and_go_over_the_link_and_leave_memory_free():
         replace(goes, cluster=replace(goes.cluster, device=replace(goes.cluster.device, name="toy")))
 
 
-@pytest.mark.parametrize(
-    ("size", "side", "lengths"),
-    [((128, 128), 64, (64, 64, 32)), ((96, 96), 96, (96,)), ((96, 96), 128, (96,))],
-)
-def test_tiles_repeat_a_quarter_of_their_sides(size, side, lengths):
-    covered = [down * along / (size[0] * size[1]) for down in lengths for along in lengths]
-    assert list(tile_shares(*size, side)) == pytest.approx(covered)
-
-
 def test_tiles_cost_their_overlap_and_hold_one_tile_and_the_image():
     whole, tiled = (pixart(include=("vae_decoder",), vae_tile=of) for of in (None, 512))
     shares = list(tile_shares(1024, 1024, 512))
@@ -216,11 +181,6 @@ def test_tiles_cost_their_overlap_and_hold_one_tile_and_the_image():
     held = [phase_of(of, "decode", "single").phase.plan.resident[0][-1].size_bytes for of in (whole, tiled)]
     image = 3 * 1024**2 * 2
     assert held[1] == pytest.approx(held[0] / 4 + sum(shares) * image)
-
-
-def test_the_ways_to_divide_an_image_exclude_one_another():
-    with pytest.raises(InputError, match=r"vae_tile is 512, but --vae-tile and --vae-parallel"):
-        pixart(4, vae_tile=512, vae_parallel=4)
 
 
 @pytest.mark.parametrize("scale", [1, 2])
@@ -279,20 +239,6 @@ def test_the_last_stage_and_those_after_it_divide_a_decoder_and_exchange_once_la
     }
 
 
-def test_no_more_devices_divide_a_decoder_than_there_are():
-    with pytest.raises(InputError, match=r"vae_parallel is 64, must be at most gpus\(2\)"):
-        pixart(2, vae_parallel=64, **PIXART_VAE)
-    one, many = (
-        pixart(4, vae_parallel=of, **PIXART_VAE).on(2) for of in (2, 4)
-    )  # a sweep looks at fewer GPUs too
-    assert phase_of(one, "decode", "ring").trace.end_s == phase_of(many, "decode", "ring").trace.end_s
-    assert (one.options, one.departures) == (many.options, many.departures)
-    assert "VAE on 2 GPUs" in many.departures
-    alone = many.on(1)
-    assert "vae_parallel" not in alone.options
-    assert not any("VAE" in words for words in alone.departures)
-
-
 def test_a_decoder_whose_kernels_nobody_counted_cannot_be_divided(make):
     with pytest.raises(InputError, match="vae_parallel needs the kernels of vae"):
         sampling(make, include=("vae",), vae_parallel=2)
@@ -312,23 +258,6 @@ def test_embedded_guidance_is_one_prediction_of_a_model_that_takes_its_scale(mak
         match=r"guidance is embedded, but .* as an input; choose from none, batch, parallel$",
     ):
         sampling(make, guidance="embedded")
-
-
-def test_a_distilled_model_draws_in_its_own_steps():
-    model = replace(load_model("pixart"), steps=4, guidance="none")
-    assert sim.run(model, "single", resolution=512).asked["steps"] == 4
-    assert sim.run(model, "single", resolution=512, steps=6).asked["steps"] == 6
-
-
-def test_a_divided_video_is_gathered_with_all_its_frames():
-    """Wan's decoder makes four frames in each of 21 passes but the first, which makes one of the 81."""
-    model = load_model("wan2.1-1.3b")
-    asked = SamplingWorkload(4, model.height, model.width, 2, include=("vae_decoder",), vae_parallel=4)
-    scenario = SamplingScenario(model, load_cluster("p5"), asked)
-    drawn = make_sampler("ulysses", {}).layout(scenario).plan((0,))
-    decoding = decode(scenario, drawn, scenario.decoders)
-    (gather,) = [of for of in decoding.collectives if of.operation == "all_gather"]
-    assert gather.size_bytes == pytest.approx(81 * 3 * 2 * model.height * model.width, rel=0.04)
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,11 @@ from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.costs.layers import ComponentCosts
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
-from profiles.machines.collectives import collective_law
 from profiles.software.stacks import load_stack
 from sim.outcomes.parts import replay
 from sim.outcomes.runs import least_memory_bytes, run_point
 from sim.replay.memory import peak_memory_bytes, resident_bytes
-from strategies.bounds.unit_sweeps import Clocks, UnitTimes
-from strategies.pipelining import units
 from strategies.pipelining.mesh import Mesh
-from strategies.pipelining.teams import PassSpan
-from strategies.plans import network
 from strategies.plans.actions import format_order, parse_order
 from strategies.plans.network import Network
 from strategies.plans.placement import Placement, Subgroup
@@ -105,15 +100,6 @@ def test_a_shard_size_of_one_is_ddp(scenario):
     assert fsdp(shard_size=1).bound(scenario()) == make_strategy("ddp", {}).bound(scenario())
 
 
-def test_all_as_shard_size_is_what_is_left_out(scenario):
-    named, left_out = (fsdp(**given).plan(scenario()) for given in ({"shard_size": GPUS}, {}))
-    assert (named.ops, named.tensors, named.collectives) == (
-        left_out.ops,
-        left_out.tensors,
-        left_out.collectives,
-    )
-
-
 # Times.
 
 
@@ -184,24 +170,6 @@ def test_weights_are_copied_out_of_their_buffer_and_gradients_into_theirs(reshar
     assert fsdp(reshard=reshard).bound(asked) == pytest.approx(evaluate(plan, Network(plan.placement)).end_s)
 
 
-@pytest.mark.parametrize("reshard", ["true", "false"])
-def test_the_bound_counts_compute_that_exchanges_slow_down(reshard):
-    asked = Scenario(load_model("flux-dev"), load_cluster("p4de"), TrainingWorkload(64, 2048))
-    point = fsdp(reshard=reshard, micro_batches=4)
-    end_s = replay(point, asked).end_s
-    assert 0.99 * end_s < point.bound(asked) <= end_s
-    alone = replace(asked, cluster=replace(asked.cluster, overlap_slowdown=1.0))
-    assert point.bound(alone) < 0.99 * end_s
-
-
-def test_in_whatever_order_the_first_gather_runs_alone_and_the_others_lengthen_compute_by_a_share():
-    span, none = PassSpan(0.0, 1.0, 0.0), (0.0, 0.0)
-    times = UnitTimes((True, True), (span, span), (span, span), (2.0, 4.0), none, none, none, none)
-    clocks = Clocks(times, reshard=False, beside=0.25)
-    clocks.forward()
-    assert clocks.taken == 2.0 + 0.25 * 4.0 + 2 * 1.0
-
-
 DEGREES = [
     (1, "ulysses", 1),
     (2, "ulysses", 1),
@@ -220,16 +188,6 @@ def test_the_bound_takes_no_exchange_inside_a_pass_for_one_that_slows_it_down(ma
     point = fsdp(shard_size=2, reshard="false", context_degree=4, context="ring")
     asked = make.scenario(model, cluster, 8, 8)
     assert point.bound(asked) <= run_point(point, asked).iteration_s
-
-
-@pytest.mark.parametrize("checkpointing", ["none", "selective", "block"])
-def test_the_bound_counts_attention_that_exchanges_nothing(checkpointing):
-    workload = TrainingWorkload(8, 64, self_conditioning=0.0, checkpointing=checkpointing)
-    asked = Scenario(load_model("controlnet-hint-vae"), load_cluster("p4de"), workload)
-    point = fsdp()
-    bound_s, iteration_s = point.bound(asked), run_point(point, asked).iteration_s
-    assert point.busiest_s(asked) <= bound_s <= iteration_s
-    assert bound_s == pytest.approx(iteration_s, rel=0.003)
 
 
 @pytest.mark.parametrize(("context", "way", "tensor"), DEGREES)
@@ -293,14 +251,6 @@ def test_without_resharding_all_weights_lie_there_at_once(scenario):
     expected = UNITS * PARAMETERS * (16 / GPUS + 2) + UNITS * 2 * SAVED_BYTES + (2 + 4 - 2) * PARAMETERS
     assert peak_memory_bytes(trace).tolist() == [expected]
     assert least_memory_bytes(fsdp(reshard="false"), scenario()) == expected
-
-
-def test_larger_shards_take_less_memory(scenario):
-    sizes = [
-        run_point(fsdp(shard_size=s), scenario(num_gpus=8)).expected.peak_memory_bytes for s in (1, 2, 4, 8)
-    ]
-    assert sizes == sorted(sizes, reverse=True)
-    assert len(set(sizes)) == 4
 
 
 @pytest.mark.parametrize("checkpointing", ["block", "full", "selective"])
@@ -401,12 +351,6 @@ def test_with_checkpointing_the_exchanges_of_the_forward_run_again(team):
         assert again[1] == pytest.approx(1.5 * plain[1])
 
 
-def test_text_is_divided_as_the_image_is(team):
-    size, _ = exchanged(fsdp(context_degree=2), team(text_tokens=256), "all_to_all", 2)
-    plain, _ = exchanged(fsdp(context_degree=2), team(), "all_to_all", 2)
-    assert size == pytest.approx(2 * plain)
-
-
 def test_a_team_computes_a_sample_in_its_share_of_the_time(team):
     asked = team(batch_size=2, bandwidth=1e15)
     assert replay(fsdp(context_degree=4), asked).end_s == pytest.approx(9.0 / 4)
@@ -488,11 +432,6 @@ def test_what_does_not_divide_is_refused_with_its_numbers(degrees, words):
         fsdp(**degrees).plan(scenario)
 
 
-def test_a_ring_needs_no_heads():
-    scenario = Scenario(load_model("flux-dev"), load_cluster("p4de"), TrainingWorkload(16, 16))
-    assert fsdp(context_degree=16, context="ring").bound(scenario) > 0
-
-
 @pytest.mark.parametrize("model", ["sd21", "uvit-h"])
 def test_a_u_net_is_divided_neither_by_context_nor_by_tensor(model):
     scenario = Scenario(load_model(model), load_cluster("p4de"), TrainingWorkload(8, 8))
@@ -528,20 +467,3 @@ def test_a_point_that_lacks_memory_says_what_would_not():
 
 
 # Planted faults.
-
-
-def test_a_forward_that_gathers_no_unit_ahead_shows(scenario, monkeypatch):
-    right_s = replay(fsdp(), scenario(bandwidth=1e5)).end_s
-    monkeypatch.setattr(units, "AHEAD_FORWARD", 0)
-    assert replay(fsdp(), scenario(bandwidth=1e5)).end_s > right_s
-
-
-def test_groups_that_shared_no_port_would_show(make, monkeypatch):
-    cluster = make.cluster(make.link("nvswitch", 1e9), make.link("nic", 1e8), devices_per_node=4)
-    asked = make.scenario(equal_blocks_transformer(3, 1e-3, parameters=PARAMETERS), cluster, 8, 8)
-    right_s = replay(fsdp(shard_size=4), asked).end_s
-    monkeypatch.setattr(
-        network, "law_beside", lambda of, operation, group, _: collective_law(of.cluster, operation, group)
-    )
-    other = replace(asked)
-    assert replay(fsdp(shard_size=4), other).end_s < right_s

@@ -110,27 +110,6 @@ def test_inside_a_pipeline_a_ring_passes_all_keys_and_values_around_for_every_pa
     assert sum(sizes["ulysses_degree"]["all_to_all"]) == pytest.approx((1 + 1) * 4 * image)
 
 
-@pytest.mark.parametrize("inner", [{}, {"ulysses_degree": 2}, {"tensor_degree": 2}])
-def test_a_ring_holds_the_keys_and_values_of_one_layer_while_they_pass(make, inner):
-    """Of all layers of a stage, which pass them around together, and whether a patch passes or the whole image."""
-    hybrid = Hybrid(pipeline_degree=2, ring_degree=2, patches=4, warmup_steps=1, **inner)
-    team = 2 * prod(inner.values())
-    plan = hybrid.plan(sampling(make, 2 * team, steps=2))
-    passed = [collective for collective in plan.collectives if collective.operation == "send_recv"]
-    held = {plan.tensors[tensor].size_bytes for collective in passed for tensor in collective.writes}
-    assert held == {2 * HIDDEN_BYTES / team}
-
-
-def test_hidden_states_travel_between_the_likes_of_two_teams(make):
-    scenario = sampling(make, 8, steps=2)
-    for inner, parts in (("ulysses_degree", 4), ("ring_degree", 4), ("tensor_degree", 1)):
-        hybrid = Hybrid(pipeline_degree=2, patches=4, warmup_steps=1, **{inner: 4})
-        trace = simulate(hybrid.plan(scenario))
-        hidden = [t for t in trace.wiring.transfers if t and trace.plan.tensors[t.tensor].role == "hidden"]
-        assert {(t.source, t.target) for t in hidden} == {(i, i + 4) for i in range(4)}
-        assert sum(t.size_bytes for t in hidden) == pytest.approx(4 * 2 * HIDDEN_BYTES / parts)
-
-
 def test_candidates_are_products_of_the_gpus(make):
     scenario = sampling(make, 8, guidance="batch", batch_size=2)
     found = list(Hybrid.candidates(scenario))
@@ -238,18 +217,6 @@ def test_messages_of_a_product_are_the_shares_that_one_device_holds(make, ulysse
     assert sum(sizes["all_reduce"]) == pytest.approx(summed)
 
 
-@pytest.mark.parametrize(("ulysses", "ring", "tensor"), [(2, 2, 2), (1, 2, 4), (2, 1, 1)])
-def test_a_device_of_a_product_holds_its_heads_of_its_tokens_of_all_keys_and_values(
-    make, ulysses, ring, tensor
-):
-    degrees = {"ulysses_degree": ulysses, "ring_degree": ring, "tensor_degree": tensor}
-    team = ulysses * ring * tensor
-    plan = Hybrid(pipeline_degree=2, warmup_steps=1, **degrees).plan(sampling(make, 2 * team, steps=2))
-    for buffers in plan.resident:
-        (held,) = [buffer.size_bytes for buffer in buffers if buffer.name == "keys and values"]
-        assert held == pytest.approx(LAYERS / 2 * 2 * HIDDEN_BYTES / team)
-
-
 def test_predictions_are_gathered_inside_each_team_and_then_between_those_of_the_guidance(make):
     """What a group gathers is whole in the end: one prediction inside a team, both between two."""
     scenario = sampling(make, 8, guidance="batch", steps=1)
@@ -260,12 +227,3 @@ def test_predictions_are_gathered_inside_each_team_and_then_between_those_of_the
         *((group, one) for group in ((0, 2), (1, 3), (4, 6), (5, 7))),
         *((group, 2 * one) for group in ((0, 4), (1, 5), (2, 6), (3, 7))),
     ]
-
-
-def test_the_texts_hidden_state_travels_once_a_step_with_the_first_patch(make):
-    text, patches = 64, 4
-    model = equal_blocks_transformer(LAYERS, rows=ROWS, hidden_size=HIDDEN, heads=8, text_tokens=text)
-    hybrid = Hybrid(pipeline_degree=2, ulysses_degree=2, patches=patches, warmup_steps=0)
-    sizes = moved(hybrid.plan(make.sampling(model, make.cluster(), 4, steps=1)))["hidden"]
-    image, words = 2 * HIDDEN * ROWS**2 / patches / 2, 2 * HIDDEN * text / 2
-    assert sizes == pytest.approx([image + words] * 2 + [image] * 2 * (patches - 1))

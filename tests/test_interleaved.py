@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.architectures.models import load_model
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
@@ -39,12 +39,6 @@ def test_two_positions_alternate_chunk_by_chunk():
     )
 
 
-def test_one_round_fills_then_drains():
-    assert format_order(interleaved_order(2, 2, 2)) == (
-        "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1\n1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1\n"
-    )
-
-
 @given(
     degree=degrees, rounds=rounds, chunks=numbers_of_chunks, cost=st.sampled_from([(1, 1), (1, 2), (3, 2)])
 )
@@ -70,35 +64,12 @@ def test_activations_held_are_the_closed_form(make, degree, rounds, chunks):
     assert strategy.least_memory_bytes(scenario) == peak_memory_bytes(trace).max()
 
 
-@pytest.mark.parametrize("chunks", [2, 4])
-def test_more_chunks_shorten_the_bubbles_of_1f1b(make, chunks):
-    model = make.model(make.component("unet", [1.0] * 16))
-    scenario = make.scenario(model, make.cluster(), 4, 8)
-    shared = {"pipeline_degree": 4, "micro_batches": 8}
-    whole_s = simulate(make_strategy("1f1b", shared).plan(scenario)).end_s
-    trace = simulate(make_strategy("interleaved", {**shared, "chunks": chunks}).plan(scenario))
-    bubble_s = whole_s - 16 * 3.0 * 8 / 4
-    assert trace.end_s == whole_s - bubble_s * (1 - 1 / chunks)
-
-
-def test_every_cut_is_a_message(make):
-    model = make.model(make.component("unet", [1.0] * 8, output_bytes=1.0))
-    scenario = make.scenario(model, make.cluster(), 2, 2)
-    strategy = make_strategy("interleaved", {"micro_batches": 2, "chunks": 4})
-    assert simulate(strategy.plan(scenario)).p2p_bytes == 2 * 2 * (2 * 4 - 1)
-
-
 def test_micro_batches_come_in_whole_rounds(make):
     strategy = make_strategy("interleaved", {"pipeline_degree": 4, "micro_batches": 6})
     scenario = make.scenario(make.model(make.component("unet", [1.0] * 8)), make.cluster(), 4, 12)
     for ask in (strategy.order, lambda: strategy.plan(scenario), lambda: strategy.bound(scenario)):
         with pytest.raises(InfeasibleError, match=r"micro_batches\(6\) / pipeline_degree\(4\) = 1.5 is not"):
             ask()
-
-
-def test_one_chunk_is_no_interleaving():
-    with pytest.raises(InputError, match="chunks is 1, must be at least 2"):
-        make_strategy("interleaved", {"chunks": 1})
 
 
 @pytest.mark.parametrize(("partition", "unit"), [("blocks", "4 blocks"), ("optimal", "6 layers")])
@@ -110,17 +81,6 @@ def test_more_stages_than_the_backbone_has_are_refused(make, partition, unit):
         InfeasibleError, match=rf"4 stages per position \* pipeline_degree\(2\) = 8 exceeds the {unit}"
     ):
         strategy.bound(scenario)
-
-
-def test_a_local_skip_stays_within_one_position(make):
-    def model(skip):
-        return make.model(make.component("unet", [1.0] * 4, output_bytes=1.0, skips=[skip]))
-
-    strategy = make_strategy("interleaved", {"micro_batches": 2, "skip_route": "local"})
-    near = simulate(strategy.plan(make.scenario(model((0, 2)), make.cluster(), 2, 2)))
-    assert near.p2p_bytes == 2 * 2 * 3
-    with pytest.raises(InfeasibleError, match="layer 0 to 3 leads from position 0 to 1"):
-        strategy.plan(make.scenario(model((0, 3)), make.cluster(), 2, 2))
 
 
 def test_a_sweep_looks_at_the_chunks_that_the_blocks_allow():

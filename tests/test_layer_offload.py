@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import sim
 from profiles.architectures.models import load_model
 from profiles.costs.offloading import HostSide
 from profiles.errors import InfeasibleError, InputError
@@ -101,15 +100,3 @@ def test_copies_of_pageable_memory_take_the_host_and_pinned_ones_the_switch():
     assert (alone.copied_s(1e9), all_of.copied_s(1e9)) == (one_s, 2 * one_s)
     for side in (alone, all_of):
         assert side.copied_s(1e9, pageable=True) == max(side.copied_s(1e9), one_s / pageable_share())
-
-
-def test_the_option_alone_says_neither_training_nor_sampling_and_asks_for_itself_again():
-    result = sim.run("flux-dev", "single", cluster="p5", gpus=1, steps=2, offload="layers:30")
-    assert result.options["offload"] == "layers:30"
-    assert "30 blocks offloaded" in result.title
-    found = sim.api.start_sweep("flux-dev", gpus=8, offload="optimizer")
-    assert found.scenario.task == "train"
-    assert (
-        sim.api.start_sweep("flux-dev", gpus=8, task="sample", offload="layers:9").scenario.workload.swapped
-        == 9
-    )

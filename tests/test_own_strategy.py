@@ -5,20 +5,15 @@ import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module, invalidate_caches
 from pathlib import Path
-from random import Random
-from shutil import copytree
 from typing import ClassVar
 
-import numpy as np
 import pytest
 
 import sim
 from profiles.architectures.models import load_model
 from profiles.errors import DeadlockError, DiffusimWarning, InputError
 from profiles.machines.clusters import load_cluster
-from sim.explore.keeping.sources import code_of
 from sim.explore.working import workers
 from sim.explore.working.workers import SERIAL_POINTS
 from sim.outcomes.runs import run_point
@@ -42,7 +37,6 @@ from strategies.training.wave import Wave
 from strategies.training.zero_bubble import ZeroBubble
 
 TOY = Path(__file__).parent / "data" / "toy_pipeline.py"
-CHAINED = TOY.parent / "chained_strategy"
 SMALL = {"gpus": 4, "batch_size": 16, "self_conditioning": 0.0}
 
 
@@ -188,67 +182,6 @@ def test_a_strategy_that_stands_in_no_file_is_not_kept_in_a_store(tmp_path):
         )
 
 
-CHANGES = {
-    "rooms/base.py": ("self.micro_batches)", "int(self.micro_batches))"),
-    "rooms/orders.py": ("if FIRST", "if not FIRST"),
-    "rooms/later.py": ("False", "True"),
-    "plain.py": ("False", "True"),
-}
-"""A change of each file below ``CHAINED``, all but the first of which change the order."""
-
-
-def anew(module):
-    """A module as a new process imports it."""
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("mine", "rooms", "plain")]:
-        del sys.modules[name]
-    invalidate_caches()
-    return import_module(module)
-
-
-def imported_anew():
-    """The strategy of ``CHAINED`` as a new process imports it."""
-    return anew("mine").Mine
-
-
-@pytest.mark.parametrize("file", CHANGES)
-def test_a_store_tells_answers_of_bases_and_helpers_from_those_of_other_code(
-    file, tmp_path, monkeypatch, given
-):
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    copytree(CHAINED, tmp_path, dirs_exist_ok=True)
-
-    def swept(**kept):
-        given.clear()
-        return sim.sweep("sd21", strategy=[imported_anew()], workers=1, **kept, **SMALL).rows()
-
-    kept = {"store": tmp_path / "kept.sqlite"}
-    first, code = swept(**kept), code_of(imported_anew())
-    assert code_of(imported_anew()) == code, "whatever of it is loaded"
-    (tmp_path / file).write_text((tmp_path / file).read_text().replace(*CHANGES[file]))
-    assert code_of(imported_anew()) != code
-    assert swept(**kept) == swept()
-    assert (swept() != first) == (file != "rooms/base.py")
-
-
-@pytest.mark.parametrize(("folder", "followed"), [("own", True), ("site-packages", False)])
-def test_of_installed_packages_the_code_of_a_strategy_s_own_alone_counts(
-    folder, followed, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.syspath_prepend(tmp_path / folder)
-    (tmp_path / folder / "rooms").mkdir(parents=True)
-    (tmp_path / folder / "plain.py").write_text("NUMBER = 1\n")
-    (tmp_path / folder / "rooms" / "own.py").write_text("NUMBER = 1\n")
-    code = "import plain\nfrom rooms import own\n\n\nclass Mine:\n    pass\n"
-    (tmp_path / folder / "rooms" / "mine.py").write_text(code)
-    found = [code_of(anew("rooms.mine").Mine)]
-    for file in ("plain.py", "rooms/own.py"):
-        (tmp_path / folder / file).write_text("NUMBER = 2\n")
-        found.append(code_of(anew("rooms.mine").Mine))
-    assert [found[0] != found[1], found[1] != found[2]] == [followed, True]
-
-
 def changed(at, entry):
     """Rows with another entry at a place of position 1."""
     return lambda rows: (rows[0], (*rows[1][:at], entry, *rows[1][at + 1 :]), *rows[2:])
@@ -329,13 +262,6 @@ def test_backwards_of_one_row_may_come_in_either_form(first):
     assert whole("the order", [list(row)], [(0,)], [range(2)]) == (row,)
 
 
-def test_rows_found_whole_are_looked_at_again_where_others_are_asked_for():
-    rows = whole("the order", ((F, B),), [(0,)], [range(1)])
-    assert whole("the order", rows, [(0,)], [range(1)]) is rows
-    with pytest.raises(InputError, match=rf"^the order, position 0 lacks 0F1: {ONCE}$"):
-        whole("the order", rows, [(0,)], [range(2)])
-
-
 LIES = "must be from 0 to 1: there are pipeline_degree(2) positions"
 NOWHERE = [
     (None, "positions() is None, must be a tuple of positions"),
@@ -360,29 +286,12 @@ def test_positions_out_of_the_pipeline_are_refused_before_stages_are_laid_out(po
         sim.schedule(folded, **degrees)
 
 
-def test_positions_may_be_a_list_of_numbers_of_numpy():
-    own = {"name": "folded", "__slots__": (), "positions": lambda self: list(np.array([0, 1, 1, 0]))}
-    found = sim.run("sd21", type("Folded", (Wave,), own)(2, 2), **SMALL)
-    assert found.iteration_s == sim.run("sd21", Wave(2, 2), **SMALL).iteration_s
-
-
 def test_what_stages_hold_is_refused_where_it_is_not_of_each():
     own = {"name": "folded", "__slots__": (), "in_flight": lambda self: (1, 1, 1)}
     with pytest.raises(
         InputError, match=r"^Folded.in_flight\(\) has 3 entries, must have one for each of 4 stages$"
     ):
         sim.sweep("sd21", strategy=type("Folded", (Wave,), own), waves=1, pipeline_degree=2, **SMALL)
-
-
-def test_numbers_of_an_order_that_equal_whole_ones_become_whole():
-    pairs = written()
-    as_floats = [
-        [StageAction(one.stage, one.kind, float(one.micro_batch)) for one in row]
-        for row in pairs(4, 4).order()
-    ]
-    rows = written(order=lambda self: as_floats)(4, 4).checked_order()
-    assert rows == pairs(4, 4).checked_order()
-    assert {type(one.micro_batch) for row in rows for one in row} == {int}
 
 
 def test_backwards_of_a_strategy_that_splits_them_come_in_two_parts():
@@ -395,61 +304,6 @@ def test_backwards_of_a_strategy_that_splits_them_come_in_two_parts():
 
     with pytest.raises(InputError, match=r"position 0, entry 4 is 0B0, must be of kind F or I or W$"):
         sim.schedule(Unsplit, pipeline_degree=4, micro_batches=4)
-
-
-def mutated(rows, draw):
-    """Rows with one to three faults, or none that matters, as a reader of the docs may write them."""
-    rows = [list(row) for row in rows]
-    for _ in range(draw.randint(1, 3)):
-        row = draw.choice([row for row in rows if isinstance(row, list)] or [[]])
-        at = draw.randrange(len(row)) if row else 0
-        entry = row[at] if row else None
-        fields = entry if isinstance(entry, tuple) and len(entry) == 3 else (0, FORWARD, 0)
-        others = (
-            None, "0F0", 3, (), [], {}, object(), StageAction(None, None, None), tuple(fields),
-            StageAction(fields[0], draw.choice("FBIWEO"), fields[2]),
-            StageAction(draw.choice([-1, 0, 1, 3, 4, 1.0, True]), *fields[1:]),
-            StageAction(*fields[:2], draw.choice([-1, 0, 3, 4, 0.5, 2.0, "0", 10**30])),
-        )  # fmt: skip
-        match draw.randrange(6):
-            case 0 if row:
-                row[at] = draw.choice(others)
-            case 1 if row:
-                del row[at]
-            case 2:
-                row.insert(at, draw.choice((*others, entry)))
-            case 3:
-                draw.shuffle(draw.choice((rows, row)))
-            case 4:
-                rows[draw.randrange(len(rows))] = draw.choice([iter(row), tuple(row), row, None, "0F0"])
-            case 5:
-                row.sort(key=lambda one: one[2] if isinstance(one, tuple) and len(one) == 3 else 0)
-    return rows
-
-
-@pytest.mark.parametrize("seed", range(300))
-def test_a_mutated_order_gives_what_its_passes_say_or_one_line(seed):
-    pairs = written()
-    right = pairs.order(pairs(pipeline_degree=4, micro_batches=4))
-    once = mutated(right, Random(seed))
-    listed = all(isinstance(row, list | tuple) for row in once)
-    is_whole = listed and all(
-        len(row) == len(own) and all(row.count(one) == 1 for one in own)
-        for row, own in zip(once, right, strict=True)
-    )
-    point = written(order=lambda self: once)(pipeline_degree=4, micro_batches=4)
-    try:
-        result = sim.run("sd21", point, **SMALL)
-    except (InputError, DeadlockError) as error:
-        assert "\n" not in str(error)
-        assert is_whole == isinstance(error, DeadlockError)
-    else:
-        plain = tuple(tuple(StageAction(int(s), kind, int(m)) for s, kind, m in row) for row in once)
-        again = sim.run(
-            "sd21", written(order=lambda self: plain)(pipeline_degree=4, micro_batches=4), **SMALL
-        )
-        assert result.to_json() == again.to_json()
-        assert is_whole
 
 
 def local_pairs():

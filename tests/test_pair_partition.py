@@ -101,25 +101,6 @@ def test_no_pair_of_cuts_beats_the_one_found(family, probability):
 
 
 @probabilities
-def test_no_pair_of_cuts_beats_the_one_found_where_costs_are_uneven(probability):
-    for pair, num_stages, rounds in small_pairs(u_net, 80):
-        found = PairSearch(pair, num_stages, probability).best(rounds)
-        bound = pair_bound_s(*found, rounds, probability, pair.feedback_s)
-        assert bound == pytest.approx(brute_force(pair, num_stages, rounds, probability), rel=1e-12)
-
-
-@probabilities
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_bound_is_that_of_the_printed_equations(family, probability):
-    for pair, num_stages, rounds in small_pairs(family, 40):
-        found = PairSearch(pair, num_stages, probability).best(rounds)
-        down, up = (maxima(c, p.boundaries) for c, p in zip((pair.down, pair.up), found, strict=True))
-        assert pair_bound_s(*found, rounds, probability, pair.feedback_s) == pytest.approx(
-            objective(down, up, rounds, probability, pair.feedback_s), rel=1e-12
-        )
-
-
-@probabilities
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_search_and_the_two_fronts_give_the_same_pair(family, probability):
     for pair, num_stages, _ in small_pairs(family, 60):
@@ -128,28 +109,6 @@ def test_the_search_and_the_two_fronts_give_the_same_pair(family, probability):
         for num_micro_batches in (16, 1, 4, 2):
             rounds = pair_rounds(num_stages, num_micro_batches)
             assert search.best(rounds) == pair_partition(*both, rounds, probability)
-
-
-@probabilities
-@pytest.mark.parametrize("family", [opposed, u_net])
-def test_the_search_and_the_two_fronts_give_the_same_pair_of_long_chains(family, probability):
-    for seed in range(12):
-        rng = np.random.default_rng(seed)
-        pair = PairCosts(family(rng, 16), family(rng, 13))
-        search, both = PairSearch(pair, 4, probability), fronts(pair, 4, probability)
-        for num_micro_batches in (1, 2, 4, 16):
-            rounds = pair_rounds(4, num_micro_batches)
-            assert search.best(rounds) == pair_partition(*both, rounds, probability)
-
-
-def test_each_chain_is_as_good_for_itself_as_the_other_permits():
-    for pair, num_stages, rounds in small_pairs(integers, 80):
-        found = PairSearch(pair, num_stages).best(rounds)
-        limits = [max(p.longest_stage_s for p in found), max(p.largest_gap_s for p in found)]
-        for chain, partition in zip((pair.down, pair.up), found, strict=True):
-            alike = (maxima(chain, b) for b in every_partition(chain.num_layers, num_stages))
-            fitting = [rounds * w + y for w, _, y in alike if w <= limits[0] and y <= limits[1]]
-            assert rounds * partition.longest_stage_s + partition.largest_gap_s == min(fitting)
 
 
 def test_among_equal_bounds_and_paces_the_smallest_maxima_win():
@@ -167,12 +126,6 @@ def test_two_cuts_that_are_each_the_best_alone_are_beaten_together():
         losses.append(pair_bound_s(*alone, rounds) / found - 1)
     assert min(losses) > -1e-12
     assert sum(loss > 1e-3 for loss in losses) >= 5
-
-
-def test_two_equal_chains_are_cut_alike_and_as_one_with_twice_the_micro_batches():
-    for pair, num_stages, _ in small_pairs(u_net, 40):
-        found = PairSearch(PairCosts(pair.down, pair.down), num_stages).best(pair_rounds(num_stages, 3))
-        assert found == (optimal_partition(pair.down, num_stages, 6),) * 2
 
 
 def test_equal_layers_make_the_bound_of_the_paper():
@@ -209,21 +162,7 @@ def test_whatever_the_costs_the_pair_is_optimal(case, probability, num_micro_bat
     assert found == pair_partition(*fronts(pair, num_stages, probability), rounds, probability)
 
 
-@derandomised
-@given(pairs(), st.integers(1, 8))
-def test_exchanging_the_backbones_exchanges_their_cuts(case, num_micro_batches):
-    pair, num_stages = case
-    rounds = pair_rounds(num_stages, num_micro_batches)
-    down, up = PairSearch(pair, num_stages).best(rounds)
-    assert PairSearch(PairCosts(pair.up, pair.down), num_stages).best(rounds) == (up, down)
-
-
 def test_a_chain_too_short_for_the_stages_is_refused():
     rng = np.random.default_rng(0)
     with pytest.raises(ValueError, match=r"^num_stages\(4\) exceeds the 3 layers of the chain$"):
         PairSearch(PairCosts(u_net(rng, 6), u_net(rng, 3)), 4)
-
-
-def test_no_micro_batches_are_refused():
-    with pytest.raises(ValueError, match=r"^num_micro_batches\(0\) must be at least 1$"):
-        pair_rounds(4, 0)

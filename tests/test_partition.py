@@ -123,11 +123,6 @@ def counted(point, probability):
     return {0.0: (stage, gap), 1.0: (conditioned, gap)}.get(probability, point)
 
 
-def free(costs):
-    """The same chain with free links."""
-    return replaced(costs, cut_forward_s=0 * costs.cut_forward_s, cut_backward_s=0 * costs.cut_backward_s)
-
-
 @pytest.mark.parametrize("probability", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_partition_beats_the_optimal_one(family, probability):
@@ -182,49 +177,6 @@ def test_the_optimum_and_the_best_of_the_front_are_the_same_partition(family, pr
             assert found == best_of_front(front, num_micro_batches, probability, 0.2)
 
 
-def test_a_front_between_the_probabilities_serves_them_all():
-    for costs, num_stages, num_micro_batches in small_cases(u_net, 40):
-        front = partition_front(costs, num_stages, 0.5)
-        for probability in (0.0, 0.1, 0.9, 1.0):
-            rest = (num_micro_batches, probability, 0.2)
-            best = pipeline_bound_s(best_of_front(front, *rest), *rest)
-            assert best == pytest.approx(brute_force(costs, num_stages, *rest), rel=1e-12)
-
-
-def one_number_per_state(costs, num_stages, num_micro_batches):
-    """The recursion that keeps, for each prefix, only the (W, Y) with the least K W + Y."""
-    rounds = num_micro_batches + 2 * num_stages - 2
-    num_layers = len(costs.forward_s)
-
-    def stage(begin, end):
-        there_and_back = costs.cut_forward_s[begin - 1] + costs.cut_backward_s[begin - 1] if begin else 0
-        backward = sum(costs.backward_s[begin:end])
-        gap = sum(costs.sync_s[begin:end]) + costs.sync_latency_s - backward
-        return max(sum(costs.forward_s[begin:end]) + backward, there_and_back), gap
-
-    best = {end: stage(0, end) for end in range(1, num_layers + 1)}
-    for _ in range(1, num_stages):
-        best = {
-            end: min(
-                (tuple(map(max, best[begin], stage(begin, end))) for begin in best if begin < end),
-                key=lambda pair: rounds * pair[0] + pair[1],
-            )
-            for end in range(min(best) + 1, num_layers + 1)
-        }
-    longest, gap = best[num_layers]
-    return rounds * longest + gap
-
-
-def test_a_recursion_with_one_number_per_state_is_beaten():
-    losses = []
-    for costs, num_stages, num_micro_batches in small_cases(u_net, 200):
-        found = pipeline_bound_s(optimal_partition(costs, num_stages, num_micro_batches), num_micro_batches)
-        assert found == pytest.approx(brute_force(costs, num_stages, num_micro_batches, 0.0, 0.0), rel=1e-12)
-        losses.append(one_number_per_state(costs, num_stages, num_micro_batches) / found - 1)
-    assert min(losses) > -1e-12
-    assert sum(loss > 1e-3 for loss in losses) >= 5
-
-
 def test_equal_layers_are_cut_into_equal_stages():
     costs = replaced(uniform(np.random.default_rng(0), 12), forward_s=np.full(12, 0.1))
     assert optimal_partition(costs, 4, 8).boundaries == (0, 3, 6, 9, 12)
@@ -239,17 +191,6 @@ def test_one_stage_is_the_whole_chain_and_uses_no_link():
 def test_a_gap_below_zero_counts():
     costs = ChainCosts(np.ones(2), np.ones(2), np.zeros(1), np.zeros(1), np.zeros(2), 0.25)
     assert pipeline_bound_s(optimal_partition(costs, 2, 1), 1) == 3 * 2.0 + (0.25 - 1.0)
-
-
-def test_a_single_layer_makes_a_single_stage():
-    costs = ChainCosts(np.ones(1), np.ones(1), np.zeros(0), np.zeros(0), np.ones(1), 0.0)
-    assert [partition.boundaries for partition in partition_front(costs, 1)] == [(0, 1)]
-
-
-def test_a_slow_message_moves_the_cut():
-    layers, cut = np.ones(4), np.array([0.0, 9.0, 0.0])
-    costs = ChainCosts(layers, layers, cut, cut, np.zeros(4), 0.0)
-    assert optimal_partition(costs, 2, 4).boundaries == (0, 1, 4)
 
 
 @st.composite
@@ -275,33 +216,6 @@ def test_scaling_all_costs_scales_the_bound_and_keeps_the_cuts(case, probability
     rest = (num_micro_batches, probability)
     assert after.boundaries == before.boundaries
     assert pipeline_bound_s(after, *rest, factor) == factor * pipeline_bound_s(before, *rest, 1.0)
-
-
-@derandomised
-@given(chains(), st.integers(1, 8))
-def test_no_stage_is_shorter_than_the_longest_layer_or_the_mean(case, num_micro_batches):
-    costs, num_stages = case
-    layers = costs.forward_s + costs.backward_s
-    found = optimal_partition(costs, num_stages, num_micro_batches)
-    assert found.longest_stage_s >= max(layers.max(), layers.sum() / num_stages)
-
-
-@derandomised
-@given(chains())
-def test_more_stages_never_lengthen_the_longest_one_over_free_links(case):
-    costs, num_stages = case
-    longest = [partition_front(free(costs), count)[0].longest_stage_s for count in range(1, num_stages + 1)]
-    assert longest == sorted(longest, reverse=True)
-
-
-@derandomised
-@given(chains(), st.integers(1, 8))
-def test_more_micro_batches_never_lengthen_the_longest_stage(case, num_micro_batches):
-    costs, num_stages = case
-    fewer, more = (
-        optimal_partition(costs, num_stages, m) for m in (num_micro_batches, num_micro_batches + 1)
-    )
-    assert more.longest_stage_s <= fewer.longest_stage_s
 
 
 @derandomised
@@ -350,21 +264,6 @@ def test_a_parameter_out_of_range_is_refused_with_its_value(arguments, message):
         optimal_partition(uniform(np.random.default_rng(0), 4), *arguments)
 
 
-@pytest.mark.parametrize("kind", [int, np.float32])
-def test_whole_numbers_and_short_floats_count_as_what_they_are(kind):
-    layers, cuts, none = np.array([4, 1, 2, 3]), np.array([1, 0, 2]), np.zeros(4)
-    expected = optimal_partition(
-        ChainCosts(layers * 1.0, layers * 2.0, cuts * 1.0, cuts * 1.0, none, 0.0), 2, 4
-    )
-    costs = (of.astype(kind) for of in (layers, 2 * layers, cuts, cuts, none))
-    assert optimal_partition(ChainCosts(*costs, 0.0), 2, 4) == expected
-
-
-def test_costs_of_unequal_length_are_a_programming_error():
-    with pytest.raises(AssertionError):
-        ChainCosts(np.ones(3), np.ones(3), np.ones(3), np.ones(2), np.ones(3), 0.0)
-
-
 @pytest.mark.parametrize(
     ("num_blocks", "num_stages", "sizes"),
     [
@@ -382,13 +281,6 @@ def test_blocks_are_shared_out_by_python_rounding(num_blocks, num_stages, sizes)
 
 def test_the_layers_of_a_block_stay_together():
     assert block_partition([3, 3, 3, 4, 5, 5, 8], 2) == (0, 4, 7)
-
-
-@derandomised
-@given(st.integers(1, 60), st.data())
-def test_every_stage_of_a_block_partition_holds_a_block(num_blocks, data):
-    num_stages = data.draw(st.integers(1, num_blocks))
-    assert min(np.diff(block_partition(range(num_blocks), num_stages))) >= 1
 
 
 def test_more_stages_than_blocks_are_refused():

@@ -106,10 +106,6 @@ def test_in_synchronous_steps_the_whole_image_passes_one_stage_after_another(mak
         assert [start for _, start in whole] == pytest.approx([first + image_s * step for step, _ in whole])
 
 
-def test_one_step_is_a_pass_without_old_data(make):
-    assert replayed(make, 4, 4, 1, 1).end_s == LAYERS * LAYER_S
-
-
 def test_the_last_stages_get_the_rest_or_nothing():
     assert stage_layers(28, 8) == (4, 4, 4, 4, 4, 4, 4, 0)
     assert stage_layers(28, 4) == (7, 7, 7, 7)
@@ -167,12 +163,6 @@ def test_each_hop_carries_the_hidden_state_once_a_step_and_the_latents_return(ma
         assert trace.p2p_bytes == sum(expected.values())
 
 
-def test_latents_return_patch_by_patch(make):
-    trace = replayed(make, 4, 8, 3, 1)
-    sizes = [t.size_bytes for t in trace.plan.tensors if t.role == "latents"]
-    assert sizes == [LATENT_BYTES] + [LATENT_BYTES / 8] * 8
-
-
 def test_states_of_the_text_travel_once_a_step(make):
     model = equal_blocks_transformer(LAYERS, LAYER_S, rows=ROWS, hidden_size=HIDDEN, text_tokens=40)
     trace = replayed(make, 4, 8, 3, 1, model=model)
@@ -195,16 +185,6 @@ def test_each_stage_of_the_first_half_sends_its_skips_to_its_mirror_image(make, 
         for stage in range(stages // 2)
         for step in range(3)
     }
-
-
-def test_keys_and_values_of_a_stage_shrink_with_the_stages(make):
-    """2 A L / N, with A the hidden state; only where displaced steps use them."""
-    for stages in (2, 4, 8):
-        trace = replayed(make, stages, 8, 3, 1)
-        held = [{b.name: b.size_bytes for b in buffers}["keys and values"] for buffers in trace.plan.resident]
-        assert held == [2 * HIDDEN_BYTES * LAYERS / stages] * stages
-    synchronous = replayed(make, 4, 8, 3, 3)
-    assert all(b.name != "keys and values" for buffers in synchronous.plan.resident for b in buffers)
 
 
 def test_guidance_in_parallel_gathers_every_patch_of_two_pipelines(make):
@@ -269,11 +249,3 @@ def test_what_goes_back_to_the_first_stage_is_latents_without_the_variance(make)
     plan = PipeFusion(patches=4, warmup_steps=1).plan(scenario)
     sizes = {tensor.size_bytes for tensor in plan.tensors if tensor.role == "latents"}
     assert sizes == {4 * 128 * 128 * 2, 4 * 128 * 128 * 2 / 4}
-
-
-def test_patches_of_a_video_are_rows_of_its_frames():
-    workload = SamplingWorkload(2, 480, 720)
-    scenario = SamplingScenario(load_model("cogvideox-2b"), load_cluster("a100-nvlink-8"), workload)
-    assert scenario.rows == 480 / 16
-    with pytest.raises(InfeasibleError, match=r"patches\(31\) exceeds rows\(30\)"):
-        PipeFusion(patches=31).plan(scenario)

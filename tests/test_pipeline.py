@@ -50,10 +50,6 @@ def test_1f1b_fills_alternates_and_drains():
     )
 
 
-def test_1f1b_with_fewer_micro_batches_than_positions_runs_them_all_ahead():
-    assert format_order(one_forward_one_backward_order(4, 2)).splitlines()[0] == "0F0 0F1 0B0 0B1"
-
-
 # What crosses a cut.
 
 
@@ -67,11 +63,6 @@ def test_relayed_skips_cost_the_published_bytes(make, build, degree, waves):
     forward = (blocks + 4) * degree / 4 - 1
     assert sum(sizes(plan, "hidden").values()) == 3 * forward
     assert simulate(plan).p2p_bytes == 2 * 3 * forward
-
-
-def test_without_skips_each_cut_carries_the_hidden_state_once_each_way(make, build):
-    plan = build(make.model(make.component("unet", [1.0] * 4, output_bytes=1.0)), 4, micro_batches=2)
-    assert simulate(plan).p2p_bytes == 2 * 2 * 3
 
 
 def test_right_after_its_source_a_skip_is_sent_beside_the_hidden_state(make, build):
@@ -111,19 +102,6 @@ def test_an_optimal_partition_keeps_local_skips_together(make):
 # What a stage saves and takes.
 
 
-def test_a_micro_batch_saves_what_its_layers_save(make, build):
-    plan = build(make.model(make.component("unet", [1.0] * 4, saved_bytes=3.0)), 2, batch_size=2)
-    assert sizes(plan, "saved") == {(0, 0): 12.0, (1, 0): 12.0}
-
-
-def test_checkpointing_saves_the_input_and_runs_the_forward_again(make, build):
-    encoder = make.component("encoder", [1.0], trainable=False, output_bytes=7.0)
-    unet = make.component("unet", [1.0] * 2, inputs=["encoder"], output_bytes=2.0, saved_bytes=100.0)
-    plan = build(make.model(encoder, unet), 2, checkpointing="full")
-    assert sizes(plan, "saved") == {(0, 0): 7.0, (1, 0): 2.0}
-    assert [stage.backward_s for stage in plan.stages] == [3.0, 3.0]
-
-
 def test_equal_layers_per_stage_count_blocks(make):
     unet = make.component("unet", [1.0] * 6, blocks=[0, 0, 0, 1, 2, 3])
     plan = make_strategy("1f1b", {}).plan(make.scenario(make.model(unet), make.cluster(), 2, 4))
@@ -156,12 +134,6 @@ def test_a_stage_reduces_its_gradients_after_its_last_backward(make, build):
     assert format_order(plan.order) == "0F0 0F1 0B0 0B1 0O\n1F0 1B0 1F1 1B1 1O\n"
 
 
-def test_one_copy_of_a_stage_reduces_nothing(make, build):
-    plan = build(make.model(make.component("unet", [1.0] * 2, parameters=10)), 2)
-    assert plan.collectives == ()
-    assert all(row[-1].action.kind == "O" for row in plan.ops)
-
-
 def test_locked_layers_have_neither_gradients_nor_a_step(make, build):
     unet = make.component("unet", [1.0] * 4, parameters=10, locked=(1, 2, 3))
     plan = build(make.model(unet), 2, batch_size=2, num_gpus=4)
@@ -176,13 +148,6 @@ def test_buckets_are_ready_layer_by_layer_from_the_back(make, build):
     backward = plan.ops[0][1]
     assert [offset_s for offset_s, _ in backward.early] == [0.5, 1.0, 2.0, 4.0]
     assert [c.size_bytes for c in plan.collectives] == [BUCKET_BYTES] * 4
-
-
-def test_small_layers_share_a_bucket(make, build):
-    unet = make.component("unet", [1.0] * 5, parameters=BUCKET_BYTES // 8)
-    plan = build(make.model(unet), 1, batch_size=2, num_gpus=2, recipe=Recipe(buckets=True))
-    assert [c.size_bytes for c in plan.collectives] == [BUCKET_BYTES, BUCKET_BYTES, BUCKET_BYTES // 2]
-    assert [offset_s for offset_s, _ in plan.ops[0][1].early] == [4.0, 8.0, 10.0]
 
 
 def test_the_optimizer_is_bound_by_memory(make):

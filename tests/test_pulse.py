@@ -11,11 +11,9 @@ from profiles.units import MIB
 from sim.explore.answers import answer_of
 from sim.explore.points import Asked
 from sim.outcomes.parts import replay
-from sim.outcomes.runs import run_point, run_within
+from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
-from strategies.orders.list_scheduling import MARKS
 from strategies.plans.workloads import TrainingWorkload
-from strategies.registry import make_strategy
 from strategies.scenario import Scenario
 from strategies.training.pulse import Pulse
 
@@ -80,15 +78,6 @@ def test_uvit_moves_what_the_paper_measured():
     assert per_sample[8][1] == pytest.approx(28.22, abs=0.005)  # one
 
 
-def test_hunyuan_moves_seven_times_as_much_over_eight_devices_as_over_two():
-    moved = {}
-    for degree in (2, 8):
-        trace = replay(Pulse(degree, degree), shipped("hunyuan-1.5b", "p4de", degree, degree))
-        moved[degree] = by_role(trace, "hidden") / degree
-        assert not by_role(trace, "skip")
-    assert moved[8] == 7 * moved[2]
-
-
 @pytest.mark.parametrize("model", ["sd21", "uvit-h", "hunyuan-1.5b", "sdv2-1.7b"])
 def test_every_skip_of_the_shipped_models_stays_on_its_device(model):
     scenario = shipped(model, "p4de", 4, 32)
@@ -115,13 +104,6 @@ def test_a_skip_that_no_symmetric_cut_keeps_is_sent_and_named(make):
     assert trace.p2p_bytes == 2 * (2 * 3 + sent)
 
 
-def test_a_model_without_skips_is_cut_as_evenly_as_can_be(make):
-    model = make.model(make.component("dit", [1.0, 1.0, 4.0, 1.0, 1.0, 1.0, 1.0, 2.0]))
-    strategy = Pulse(2, 2)
-    scenario = make.scenario(model, make.cluster(), 2, 2)
-    assert max(stage.forward_s for stage in strategy.layout(scenario).stages) == 4.0
-
-
 def test_the_skip_aware_cut_shortens_the_longest_stage(make):
     scenario = shipped("sdv2-1.7b", "v100-2node", 4, 128)
     aware, blocks = (
@@ -144,13 +126,6 @@ def test_blocks_with_relayed_skips_are_the_published_baseline(make):
     trace = simulate(Pulse(2, 2, partition="blocks", skip_route="relay").plan(scenario))
     # three skips and the hidden state cross each of the two cuts between devices
     assert trace.p2p_bytes == 2 * 2 * 2 * 3
-
-
-def test_results_give_the_point_again():
-    scenario = shipped("uvit-h", "v100-2node", 8, 64, memory_recipe="pulse")
-    result = run_point(Pulse(4, 4, 4), scenario)
-    again = make_strategy("pulse", result.parameters)
-    assert run_point(again, scenario).expected == result.expected
 
 
 def test_fewer_micro_batches_in_flight_trade_time_for_memory():
@@ -199,21 +174,3 @@ def test_the_order_that_is_found_says_before_any_replay_what_it_takes_at_least(p
     replayed_s, known_s = replay(point, scenario).end_s, list(point.ordered_s(scenario))
     assert known_s == sorted(known_s)
     assert 1.05 * point.bound(scenario) < known_s[-1] <= replayed_s
-
-
-@pytest.mark.parametrize("extra_forward", [False, True])
-def test_an_order_is_searched_for_only_until_it_is_clear_that_it_takes_too_long(extra_forward):
-    def anew():
-        return shipped("uvit-1b", "v100-2node", 8, 8 * 16).with_extra_forward(extra_forward)
-
-    point, other = Pulse(4, 32, in_flight=1), Pulse(4, 64, in_flight=1)
-    known_s = []
-    result = run_within(point, anew(), inf, known_s)
-    assert len(set(known_s)) > MARKS / 2
-    for limit_s in known_s[:-1]:
-        scenario, found_s = anew(), []
-        assert run_within(point, scenario, limit_s, found_s) == limit_s
-        assert found_s == known_s[: known_s.index(limit_s) + 1]
-        other.ordering(scenario)  # what was searched for last is another order
-        assert run_within(point, scenario, inf, found_s := []) == result
-        assert found_s == known_s

@@ -14,18 +14,13 @@ from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.costs.kernel_times import MERGE_CAST_KERNELS, MERGE_KERNELS
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
-from profiles.machines.hosts import CALLS_S
 from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
-from strategies.patching.builder import SamplingBuilder
 from strategies.patching.grid import Team
-from strategies.patching.layer_runs import LayerRun, merged_s, run_layers, run_seconds, run_work
-from strategies.plans.actions import PatchAction
-from strategies.plans.placement import Placement
+from strategies.patching.layer_runs import LayerRun, merged_s, run_seconds
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import all_samplers, make_sampler
 from strategies.sampling.distrifusion import DistriFusion
-from strategies.sampling.pipefusion import PipeFusion
 from strategies.sampling_scenario import SamplingScenario
 
 LAYERS = 6
@@ -109,25 +104,6 @@ def test_a_ring_passes_keys_and_values_to_all_others(make, gpus, guidance):
     assert each == pytest.approx(2 * (gpus - 1) / gpus * batch * HIDDEN_BYTES * LAYERS, rel=1e-12)
 
 
-@pytest.mark.parametrize("warmup", [0, 2])
-@pytest.mark.parametrize("guidance", ["none", "batch"])
-@pytest.mark.parametrize("gpus", [2, 4, 8])
-def test_distrifusion_gathers_keys_and_values_in_either_kind_of_step(make, gpus, guidance, warmup):
-    batch = 2 if guidance == "batch" else 1
-    parameters = {"warmup_steps": warmup}
-    trace = replayed(make, "distrifusion", gpus, guidance=guidance, parameters=parameters, steps=2)
-    each = (trace.collective_bytes / 2 - output_gather_bytes(gpus, batch)) / gpus
-    assert each == pytest.approx(2 * (gpus - 1) / gpus * batch * HIDDEN_BYTES * LAYERS, rel=1e-12)
-
-
-@pytest.mark.parametrize("gpus", [2, 3, 6])
-def test_pipefusion_sends_the_hidden_state_once_a_hop(make, gpus):
-    scenario = make.sampling(blocks(), make.cluster(), gpus, steps=1, guidance="batch")
-    trace = simulate(PipeFusion(patches=8, warmup_steps=0).plan(scenario))
-    assert trace.p2p_bytes == pytest.approx((gpus - 1) * 2 * HIDDEN_BYTES)
-    assert trace.collective_bytes == 0.0
-
-
 @pytest.mark.parametrize(("ulysses", "ring"), [(2, 2), (2, 4), (4, 2)])
 def test_usp_sends_all_to_alls_inside_and_keys_and_values_around(make, ulysses, ring):
     gpus = ulysses * ring
@@ -156,12 +132,6 @@ def test_usp_groups_neighbours_for_all_to_alls_and_strides_for_the_ring(make):
         "send_recv": {(0, 2, 4, 6), (1, 3, 5, 7)},
         "all_gather": {tuple(range(8))},
     }
-
-
-def test_text_tokens_are_exchanged_with_those_of_the_image(make):
-    """FLUX's and SD3's joint attention; not in the table."""
-    image, both = (sent(replayed(make, "ulysses", 4, model=blocks(text_tokens=n))) for n in (0, 64))
-    assert both["all_to_all"] == pytest.approx(image["all_to_all"] * (ROWS**2 + 64) / ROWS**2)
 
 
 def test_bytes_grow_with_the_pixels(make):
@@ -253,13 +223,6 @@ def test_guidance_in_parallel_halves_the_batch_and_not_the_layers(make):
 # What cannot be divided.
 
 
-@pytest.mark.parametrize("name", ["ulysses", "tensor"])
-def test_heads_must_be_divisible(make, name):
-    for gpus in (3, 16):
-        with pytest.raises(InfeasibleError, match=rf"8 heads, {name} {gpus}: 8 % {gpus} = {8 % gpus}"):
-            replayed(make, name, gpus)
-
-
 def test_a_ring_takes_any_number_of_devices_up_to_the_rows(make):
     assert replayed(make, "ring", 3).end_s < replayed(make, "ring", 2).end_s
     with pytest.raises(InfeasibleError, match=r"patches\(1\) \* sequence\(17\) exceeds rows\(16\)"):
@@ -323,17 +286,6 @@ def test_rows_of_columns_send_queries_and_outputs_along_rows_and_keys_and_values
     assert trace.collective_bytes == pytest.approx(gpus * each + output_gather_bytes(gpus, 2), rel=1e-12)
 
 
-def test_as_many_rows_as_columns_send_the_root_of_what_a_ring_sends(make):
-    """Of 2 N and 4 N / sqrt(P) hidden states the quotient is sqrt(P) / 2, but for their own parts and the weights."""
-    both = {"rows": 4, "columns": 4}
-    ring, squared = (
-        replayed(make, name, 16, parameters=of).collective_bytes - output_gather_bytes(16, 1)
-        for name, of in (("ring", {}), ("attention2d", both))
-    )
-    weights = 2 * HIDDEN_BYTES * LAYERS * HEADS / HIDDEN * 3
-    assert ring / (squared - weights) == pytest.approx(2 * 15 / (4 * 3))
-
-
 def test_the_devices_of_a_row_lie_together(make):
     parameters = {"rows": 2, "columns": 2, "ulysses_degree": 2}
     trace = replayed(make, "attention2d", 8, parameters=parameters)
@@ -368,30 +320,6 @@ def test_merging_a_row_costs_what_merging_a_ring_does():
     assert 0 < merging < run_seconds(scenario, ring, run)[1]
     assert dispatching == pytest.approx(28 * (3 * MERGE_KERNELS + MERGE_CAST_KERNELS) * scenario.operator_s)
     assert run_seconds(scenario, row, run)[0] < run_seconds(scenario, ring, run)[0]
-
-
-def test_rows_and_columns_cost_the_host_what_ulysses_does_for_each_tensor():
-    """Queries, keys, values, outputs and log-sum-exps: five exchanges of an attention where Ulysses makes four."""
-    scenario = SamplingScenario(
-        load_model("flux-dev"), load_cluster("p5"), SamplingWorkload(8, 1024, 1024, steps=1)
-    )
-    ulysses, row = Team(tuple(range(8)), 1, 8, 1), Team(tuple(range(8)), 1, 1, 1, 2, 4)
-
-    def dispatched_s(team):
-        builder = SamplingBuilder(Placement(scenario.streams, 8, 8, 8), scenario.calls)
-        run_layers(builder, team, run_work(scenario, team, LayerRun(0, 1, 1)), PatchAction(0, 0, 0))
-        return sum(op.host_s for op in builder.build((), ((),) * 8).ops[0])
-
-    more_s = scenario.calls.slowness * CALLS_S["all_to_all"] + merged_s(scenario, row, LayerRun(0, 1, 1))[1]
-    assert dispatched_s(row) - dispatched_s(ulysses) == pytest.approx(more_s)
-
-
-def test_heads_are_divided_by_ulysses_and_tensor_together(make):
-    """Each divides eight heads, but their product has more places than there are heads."""
-    with pytest.raises(
-        InfeasibleError, match=r"^8 heads, ulysses 4 \* tensor 4 = 16: 8 % 16 = 8; 2, 4 and 8 divide 8$"
-    ):
-        replayed(make, "hybrid", 16, parameters={"ulysses_degree": 4, "tensor_degree": 4})
 
 
 def test_padded_heads_cost_the_fullest_device(make):

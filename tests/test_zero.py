@@ -12,7 +12,6 @@ from sim.outcomes.runs import least_memory_bytes, run_point
 from sim.replay.engine import simulate
 from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
 from strategies.pipelining.cutting import cut_units
-from strategies.plans.actions import format_order
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
 from strategies.training.zero3 import UNIT_PARAMETERS
@@ -77,18 +76,6 @@ def test_bytes_are_gathers_and_scatters_of_all_parameters(
     assert found == pytest.approx(GPUS * SHARE * UNITS * UNIT_PARAMETERS * each)
 
 
-@pytest.mark.parametrize(("stage", "times"), [(2, 2), (3, 3)])
-def test_of_equal_weights_and_gradients_zero2_sends_twice_and_zero3_thrice_the_parameters(
-    scenario, stage, times
-):
-    """Rajbhandari et al., section 7: as much as an all-reduce, and half as much again."""
-    workload = {"memory_recipe": "mixed-fp16-gradient"}
-    found = run_point(zero(stage), scenario(**workload)).expected.collective_bytes
-    assert found / GPUS == pytest.approx(times * SHARE * 2 * UNITS * UNIT_PARAMETERS)
-    ddp = run_point(make_strategy("ddp", {}), scenario(**workload)).expected.collective_bytes
-    assert found / ddp == pytest.approx(times / 2)
-
-
 def test_an_extra_forward_gathers_once_more(scenario):
     without, extra = (run_point(zero(3), scenario(self_conditioning=p)).expected for p in (0.0, 1.0))
     more = extra.collective_bytes - without.collective_bytes
@@ -120,12 +107,6 @@ def test_zero2_hides_all_buckets_but_the_last_and_then_gathers(scenario, micro_b
     expected_s = 2 * UNITS * 3.0 + SCATTER_S + UNITS * (STEP_S + GATHER_S)
     assert replay(point, scenario()).end_s == pytest.approx(expected_s)
     assert point.bound(scenario()) == pytest.approx(expected_s)
-
-
-def test_zero2_is_done_when_the_weights_are_gathered(scenario):
-    result = run_point(zero(2), scenario()).expected
-    assert result.exposed_communication_s == pytest.approx(SCATTER_S + UNITS * GATHER_S)
-    assert result.idle_s == pytest.approx(SCATTER_S + UNITS * GATHER_S)
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
@@ -305,21 +286,6 @@ def test_with_checkpointing_each_unit_keeps_its_input_and_each_skip_is_kept_once
     assert peak_memory_bytes(trace).tolist() == [expected]
 
 
-def test_a_skip_from_within_a_unit_is_kept_beside_the_inputs(make):
-    unet = make.component(
-        "unet",
-        [1.0] * 4,
-        output_bytes=3e6,
-        skips=[(0, 3)],
-        parameters=UNIT_PARAMETERS // 2,
-        blocks=[0, 0, 1, 1],
-    )
-    asked = make.scenario(make.model(unet), make.cluster(), 2, 2, checkpointing="full")
-    trace = replay(zero(3, overlap="none"), asked)
-    unit_bytes = (2 + 4) * UNIT_PARAMETERS
-    assert (peak_memory_bytes(trace) - resident_bytes(trace)).tolist() == [3e6 + 3e6 + unit_bytes]
-
-
 @pytest.mark.parametrize("bandwidth", [WIRE, WIRE / 100, WIRE / 1000])
 @pytest.mark.parametrize("micro_batches", [1, 2, 4])
 def test_however_slow_the_links_zero2_holds_the_gradients_of_one_backward_and_a_bucket(
@@ -354,11 +320,6 @@ def test_units_are_whole_blocks_of_enough_parameters(make, sizes, blocks, bounda
     assert (cut.boundaries, cut.positions) == (boundaries, (0,) * (len(boundaries) - 1))
 
 
-def test_the_order_of_zero3_shows_its_units(scenario):
-    plan = zero(3, micro_batches=2).plan(scenario(batch_size=8, units=2).with_extra_forward(True))
-    assert format_order(plan.order) == ("0E0 1E0 0E1 1E1 0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1 0O 1O\n")
-
-
 # Several backbones.
 
 
@@ -370,17 +331,6 @@ def pair(make):
         make.link("nvswitch", WIRE), devices_per_node=8, slowdown=1.5, memory_bytes_per_s=1e10
     )
     return make.scenario(make.model(large, small), cluster, 4, 8)
-
-
-@pytest.mark.parametrize("extra_forward", [False, True])
-@pytest.mark.parametrize("overlap", ["buckets", "none"])
-@pytest.mark.parametrize("stage", [2, 3])
-def test_backbones_one_after_the_other_take_the_sum_of_their_iterations(pair, stage, overlap, extra_forward):
-    point = zero(stage, overlap=overlap, micro_batches=2)
-    alone = [pair.only(backbone, 4).with_extra_forward(extra_forward) for backbone in pair.model.backbones]
-    both = pair.with_extra_forward(extra_forward)
-    assert replay(point, both).end_s == pytest.approx(sum(replay(point, one).end_s for one in alone))
-    assert point.bound(both) == pytest.approx(sum(point.bound(one) for one in alone))
 
 
 @pytest.mark.parametrize("stage", [2, 3])
@@ -395,11 +345,6 @@ def test_backbones_side_by_side_divide_their_states_among_their_own_gpus(pair, s
     result = run_point(point, pair)
     assert result.samples_per_s == pytest.approx(sum(8 / trace.end_s for trace in found))
     assert result.expected.peak_memory_bytes == max(peak_memory_bytes(trace).max() for trace in found)
-
-
-def test_both_backbones_keep_their_parts_when_trained_one_after_the_other(pair):
-    (resident,) = resident_bytes(replay(zero(3), pair))
-    assert resident == 8 * UNIT_PARAMETERS * 18 / 4
 
 
 @pytest.mark.parametrize("stage", [2, 3])

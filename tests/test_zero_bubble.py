@@ -38,11 +38,6 @@ def test_weight_parts_wait_for_as_many_micro_batches_as_positions_are_before():
     )
 
 
-def test_with_few_micro_batches_late_positions_run_all_weight_parts_at_the_end():
-    assert format_order(zero_bubble_order(3, 1)) == "0F0 0I0 0W0\n1F0 1I0 1W0\n2F0 2I0 2W0\n"
-    assert format_order(zero_bubble_order(3, 2)).splitlines()[2] == "2F0 2I0 2F1 2I1 2W0 2W1"
-
-
 @given(
     degree=degrees,
     more=counts,
@@ -97,15 +92,6 @@ def test_gradients_are_summed_after_the_last_weight_part(make):
         (position,) = collective.devices
         (writer,) = [op for op in plan.ops[position] if set(collective.reads) & set(op.writes)]
         assert (writer.action.kind, writer.action.micro_batch) == (BACKWARD_WEIGHT, 3)
-
-
-def test_with_checkpointing_the_forward_runs_again_before_the_input_part(make):
-    model = make.model(make.component("unet", [1.0] * 2))
-    scenario = make.scenario(model, make.cluster(), 2, 4, checkpointing="full")
-    durations = {
-        op.action.kind: op.duration_s for op in make_strategy("zero-bubble", {}).plan(scenario).ops[0]
-    }
-    assert (durations["F"], durations["I"], durations["W"]) == (1.0, 2.0, 1.0)
 
 
 @pytest.mark.parametrize("micro_batches", [1, 3, 4, 9])
