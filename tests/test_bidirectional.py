@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from fronts import pair_partition, partition_front
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,8 +18,6 @@ from strategies.orders.chimera import chimera_order
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.orders.problem import Chain, Problem, evaluate
-from strategies.partitions.fronts import partition_front
-from strategies.partitions.pair import pair_partition
 from strategies.pipelining.cutting import chain_costs
 from strategies.pipelining.two_way import SPARE, two_way_rows, ways_of
 from strategies.plans.actions import BACKWARD, FORWARD, StageAction, format_order

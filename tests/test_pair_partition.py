@@ -4,12 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
+from fronts import pair_bound_s, pair_partition, partition_front
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies.partitions.chain import ChainCosts, Partition, optimal_partition
-from strategies.partitions.fronts import partition_front
-from strategies.partitions.pair import PairCosts, PairSearch, pair_bound_s, pair_partition, pair_rounds
+from strategies.partitions.pair import PairCosts, PairSearch, pair_rounds
 
 derandomised = settings(derandomize=True, deadline=None, max_examples=60)
 probabilities = pytest.mark.parametrize("probability", [0.0, 0.5, 1.0])

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from fronts import best_of_front, partition_front, pipeline_bound_s
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,6 @@ from strategies.partitions.chain import (
     block_partition,
     optimal_partition,
 )
-from strategies.partitions.fronts import best_of_front, partition_front, pipeline_bound_s
 
 derandomised = settings(derandomize=True, deadline=None, max_examples=60)
 

@@ -96,9 +96,9 @@ def optimal_partition(
     self_conditioning: float = 0.0,
     feedback_s: float = 0.0,
 ) -> Partition:
-    """The partition with the least `pipeline_bound_s`.
+    """Return the partition with the least expected upper bound on the pipeline's time.
 
-    Equal to `best_of_front` of the whole front, ties included, but stops once no further point can win.
+    The search stops once no further point can win.
 
     Args:
         costs: Costs of the chain at one local micro-batch.

@@ -14,10 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-import numpy as np
-
 from profiles.checks import sum_in_order
-from profiles.costs.layers import FloatArray
 from strategies.partitions.chain import ChainCosts, CostVector, Partition, StageSearch
 
 
@@ -51,51 +48,6 @@ def pair_rounds(num_stages: int, num_micro_batches: int) -> int:
     return 2 * num_micro_batches + 2 * num_stages - 2
 
 
-def pair_bound_s(
-    down: Partition, up: Partition, rounds: int, self_conditioning: float = 0.0, feedback_s: float = 0.0
-) -> float:
-    """The expected upper bound on the time of a bidirectional pipeline.
-
-    Source: DiffusionPipe, Eq. 12 and 18.
-    """
-    shares = _shares(self_conditioning)
-    joint = _joint(_counted(down, self_conditioning), _counted(up, self_conditioning))
-    return rounds * _pace(shares, joint) + joint[-1] + self_conditioning * feedback_s
-
-
-def pair_partition(
-    front_down: Sequence[Partition],
-    front_up: Sequence[Partition],
-    rounds: int,
-    self_conditioning: float = 0.0,
-) -> tuple[Partition, Partition]:
-    """The pair out of two fronts with the least `pair_bound_s`.
-
-    Among equals the smallest expected pace of the pair wins, then its smallest maxima; within these each chain
-    has the partition that is best for itself at as many rounds.
-
-    Args:
-        front_down: `partition_front` of the one chain.
-        front_up: `partition_front` of the other, for as many stages and the same probability.
-        rounds: `pair_rounds`, or another number of rounds on the critical path.
-        self_conditioning: Probability p of the extra forward pass, 0 to 1.
-
-    Source: DiffusionPipe, Eq. 13.
-    """
-    shares = _shares(self_conditioning)
-    points = [np.array([_counted(p, self_conditioning) for p in front]) for front in (front_down, front_up)]
-    maxima = np.maximum(points[0][:, None], points[1]).reshape(-1, len(shares) + 1)
-    pace = sum(share * column for share, column in zip(shares, maxima.T, strict=False))
-    bound = rounds * pace + maxima[:, -1]
-    joint = maxima[np.lexsort((*maxima.T[::-1], pace, bound))[0]]
-
-    def best_within(front: Sequence[Partition], points: FloatArray) -> Partition:
-        fitting = np.flatnonzero((points <= joint).all(axis=1)).tolist()
-        return front[min(fitting, key=lambda i: _rank(tuple(points[i]), shares, rounds))]
-
-    return best_within(front_down, points[0]), best_within(front_up, points[1])
-
-
 class PairSearch:
     """Two chains whose non-dominated combinations are found as far as they are asked for, and kept.
 
@@ -118,7 +70,7 @@ class PairSearch:
         self._shares = chains[0].weights
 
     def best(self, rounds: int) -> tuple[Partition, Partition]:
-        """The same pair of partitions as `pair_partition` of both fronts, ties included.
+        """Return the pair with the least bound; among equals that of the smallest pace, then of the smallest maxima.
 
         Args:
             rounds: Rounds on the critical path, see `pair_rounds`.
@@ -186,18 +138,6 @@ class _Chain:
 def _joint(down: CostVector, up: CostVector) -> CostVector:
     """The maxima of a pair. Source: DiffusionPipe, Eq. 10 and 11."""
     return tuple(map(max, down, up))
-
-
-def _counted(partition: Partition, self_conditioning: float) -> CostVector:
-    """The maxima that a probability makes count, the gap last."""
-    stages = (partition.longest_stage_s, partition.longest_stage_self_conditioned_s)
-    shares = (1 - self_conditioning, self_conditioning)
-    counted = (stage for stage, share in zip(stages, shares, strict=True) if share > 0)
-    return *counted, partition.largest_gap_s
-
-
-def _shares(self_conditioning: float) -> tuple[float, ...]:
-    return tuple(share for share in (1 - self_conditioning, self_conditioning) if share > 0)
 
 
 def _pace(shares: Sequence[float], point: CostVector) -> float:

@@ -108,11 +108,6 @@ class SamplingBuilder:
         for device in devices:
             self.compute(device, action, duration_s, host_s)
 
-    @property
-    def num_collectives(self) -> int:
-        """Collectives so far."""
-        return len(self._collectives)
-
     def last(self, device: int) -> int:
         """The index of a device's last op; -1 where it has none."""
         return len(self._ops[device]) - 1

@@ -6,11 +6,11 @@ before. The last stage turns the prediction into latents and sends them to the f
 devices under sequence and tensor parallelism; with one stage this is those alone.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import NamedTuple
 
 from profiles.architectures.shares import Share
@@ -24,7 +24,7 @@ from strategies.patching.layer_runs import LayerRun, RunWork, run_layers, run_se
 from strategies.patching.layout import GridLayout
 from strategies.patching.pacing import stage_layers
 from strategies.plans.actions import PatchAction
-from strategies.plans.plan import Buffer, Op, Plan
+from strategies.plans.plan import Buffer, Plan
 from strategies.sampling_scenario import SamplingScenario
 
 
@@ -207,25 +207,6 @@ class PatchPipeline(GridLayout):
                 to = found.setdefault(source, {})
                 to[target] = to.get(target, 0.0) + self.scenario.hidden_bytes(skip.source)
         return found
-
-
-def written_before(plan: Plan, step: int) -> tuple[int, ...]:
-    """How many ops of each device, and at the end collectives and tensors, a pipeline's plan has before a step.
-
-    Args:
-        plan: of a run.
-        step: number of the step, counted back from the last, which is 0.
-    """
-    number = _step(plan.ops[0][-1]) - step
-    ops = [bisect_left(row, number, key=_step) for row in plan.ops]
-    rows = (islice(row, first, None) for row, first in zip(plan.ops, ops, strict=True))
-    tensors = min(next((op.writes[0] for op in row if op.writes), len(plan.tensors)) for row in rows)
-    return *ops, bisect_left(plan.collectives, tensors, key=lambda of: of.reads[0]), tensors
-
-
-def _step(op: Op) -> int:
-    assert isinstance(op.action, PatchAction), "a pipeline of patches passes patches alone"
-    return op.action.step
 
 
 class _Pass(NamedTuple):

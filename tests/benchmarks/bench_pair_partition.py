@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fronts import pair_partition, partition_front
 
 from strategies.partitions.chain import ChainCosts
-from strategies.partitions.fronts import partition_front
-from strategies.partitions.pair import PairCosts, PairSearch, pair_partition, pair_rounds
+from strategies.partitions.pair import PairCosts, PairSearch, pair_rounds
 from strategies.training.diffusionpipe import DiffusionPipe
 
 GPUS = 64

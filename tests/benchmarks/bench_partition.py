@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from fronts import partition_front
 
 from strategies.partitions.chain import ChainCosts, optimal_partition
-from strategies.partitions.fronts import partition_front
 
 
 def u_net(num_layers):

@@ -1,1 +1,0 @@
-FIRST = False

@@ -1,3 +1,0 @@
-from . import later
-
-LAST = later.LAST
