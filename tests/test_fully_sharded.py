@@ -7,8 +7,8 @@ from profiles.errors import InputError
 from strategies.pipelining import mesh, teams, units
 from strategies.registry import make_strategy
 from validate.__main__ import main
-from validate.running.training import attention
-from validate.running.training.fully_sharded import ShardedTraining, check, hold, plan_of, planned_calls
+from validate.running import fully_sharded
+from validate.running.fully_sharded import Found, ShardedTraining, check, hold, plan_of, planned_calls
 
 pytestmark = pytest.mark.slow
 
@@ -87,12 +87,10 @@ def test_torch_has_no_ring_that_replaces_a_cpu_s_kernel_so_ranks_call_what_is_be
 
     served = _attention.custom_ops
     assert torch.ops.aten._scaled_dot_product_flash_attention.default in served
-    assert not {attention.KERNEL.default, attention.BACKWARD.default} & served.keys()
+    assert not {fully_sharded.KERNEL.default, fully_sharded.BACKWARD.default} & served.keys()
 
 
 def test_another_exchange_another_share_and_another_gradient_are_named(held):
-    from validate.running.training.fully_sharded import Found  # noqa: PLC0415
-
     of = held["sharded"]
     calls = {stream: list(own) for stream, own in of.calls.items()}
     good = Found(calls, of.owned[0], 0.0)
@@ -112,6 +110,6 @@ def test_what_torch_does_not_shard_is_refused():
 
 
 def test_a_mode_that_a_schedule_does_not_have_is_refused(capsys):
-    assert main(["run", "--schedule", "fsdp", "--mode", "wall"]) == 2
+    assert main(["run", "--schedule", "fsdp", "--mode", "replay"]) == 2
     assert main(["run", "--schedule", "ddp", "--mode", "torch"]) == 2
     assert all("--mode is" in line for line in capsys.readouterr().err.splitlines())

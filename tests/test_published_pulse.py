@@ -5,19 +5,17 @@ from dataclasses import replace
 import pytest
 
 from profiles.architectures.models import load_model
+from validate.published.training.diffusionpipe import solution_times, wave_s
 from validate.published.training.models import (
     in_half_precision,
 )
-from validate.published.training.solving import solution_times, wave_s
-from validate.published.training.throughput import (
+from validate.published.training.pulse import (
     Setting,
     Task,
     by_equation,
     by_replay,
     degrees,
     largest,
-)
-from validate.published.training.volumes import (
     pipeline_volumes,
     reduced,
     volume,
@@ -31,13 +29,13 @@ EXACT = 5e-4
 
 def predicted(experiment, **wanted):
     """The records whose published rows have the wanted values."""
-    return [p for p in experiment.records if all(getattr(p.row, k) == v for k, v in wanted.items())]
+    return [p for p in experiment if all(getattr(p.row, k) == v for k, v in wanted.items())]
 
 
 def test_five_cells_of_table_3_are_on_the_wire_to_the_last_printed_digit():
     exact = {
         (p.row.method, p.row.model, p.row.machine)
-        for p in pipeline_volumes().records
+        for p in pipeline_volumes()
         if abs(p.relative_error) < EXACT
     }
     assert exact >= {
@@ -73,7 +71,7 @@ def test_zero_2_reduces_every_gradient_once_less_its_own_share():
 
 
 def test_the_largest_micro_batches_are_the_printed_ones_and_no_smaller_in_half_precision():
-    section = degrees()
+    section = list(degrees())
     assert [p.relative_error for p in predicted(section, quantity="micro_batch")] == [0.0, 0.0]
     task = Task("sdv2-1.7b", "v100-2node", 8)
     for degree, printed in ((2, 16), (4, 32)):
@@ -105,8 +103,8 @@ def test_the_wave_of_four_devices_is_synthesised_with_proof(certificate):
 
 
 def test_solution_times_stand_beside_the_published_ones_of_models_with_frozen_parts():
-    section = solution_times()
-    filled = {p.row.model for p in section.records if p.row.method == "filling"}
+    section = list(solution_times())
+    filled = {p.row.model for p in section if p.row.method == "filling"}
     assert filled == {"sd21", "controlnet"}
-    partitioned = {p.row.model for p in section.records if p.row.method == "partition"}
+    partitioned = {p.row.model for p in section if p.row.method == "partition"}
     assert partitioned == {"sd21", "controlnet", "cdm-lsun", "cdm-imagenet"}

@@ -9,20 +9,42 @@ autocast, with which three of the four rows would come out a fifth to a third to
 stacks were described; those that "set the rates" give the share of the laws that all kernels but attention reach on all
 stacks: the geometric mean of what ``shared_rate`` finds. Attention's share is set by one-GPU latencies that are mostly
 attention (``anchors``).
+
+
+Throughput of training runs on real clusters: each row of ``clusters.csv``, and ratios between rows.
 """
 
-from collections.abc import Callable
+import argparse
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from profiles.architectures.models import Model, load_model
+from profiles.checks import sum_in_order
+from profiles.costs.resolutions import with_frames
+from profiles.errors import InfeasibleError
 from profiles.files import Row, read_rows
 from profiles.machines.clusters import cluster_names, load_cluster
 from profiles.machines.devices import load_device
+from profiles.measuring.tables import grouped
 from profiles.software.stacks import FLAGS, Shares, Stack, load_stack
 from sim import api
+from validate.published.ledger import error_words
+from validate.published.records import (
+    ESTIMATED,
+    SAMPLES_PER_S,
+    TASKS,
+    Conditions,
+    Published,
+    Reason,
+    Record,
+    Standing,
+    kind_of,
+    the_published,
+)
+from validate.tables import Section, print_sections, signed, write_tables
 
 RUNS: Final = Path(__file__).parent / "clusters.csv"
 COLUMNS: Final = (
@@ -141,3 +163,140 @@ def shared_rate(run: ClusterRun) -> float:
         predicted = run.predicted(at(middle))
         low, high = (middle, high) if (predicted or 0.0) < run.samples_per_s else (low, middle)
     return (low + high) / 2
+
+
+REASONS: Final[dict[str, Reason]] = {
+    SETS: (Standing.FITTED, "sets the share of the laws that stacks reach"),
+    "in view": (Standing.IN_VIEW, "in view when stacks were described"),
+    "independent": (Standing.INDEPENDENT, ""),
+}
+"""The standings of the roles of ``clusters.csv``."""
+IMAGES: Final = {256: 1.126e9, 512: 1.741e9}
+"""Images of MosaicML's whole training by pixels of a side (its README)."""
+CACHED: Final = "MosaicML cached"
+WAN: Final[dict[str, Any]] = {
+    "frozen": "cached",
+    "checkpointing": "block",
+    "resolution": "832x480",
+    "frames": 93,
+}
+"""Options for training on 37,440 tokens of Wan 2.1, 24 latent frames of 30 x 52.
+
+The row names neither checkpointing nor the stack: blocks and eager are assumed.
+"""
+FORWARDS: Final = 3
+"""FLOP of an iteration over those of a forward, without recomputation: a backward counts as two. NeMo and Megatron are
+known to count so; the code behind the row was not read."""
+TERA: Final = 1e12
+MARKERS: Final = "<!-- python -m validate clusters --readme -->", "<!-- end -->"
+"""Lines before and after the tables that the command writes into a text."""
+
+
+def throughputs() -> Iterator[Record]:
+    """The record of every run, on its stack."""
+    return map(_record, read_runs())
+
+
+def tables() -> Iterator[Section]:
+    """The tables of the runs: their throughput, over that of fewer GPUs, and with encoders in the loop."""
+    header = ("run", "GPUs", "batch", "pixels", "stack", "published", "simulated", "error", "")
+    remark = (
+        "Each on the stack that it was run on; clusters.csv says how each is asked, and what became of it."
+    )
+    title = "Training on real clusters: images per second"
+    yield Section(title, header, [_line(run, _record(run)) for run in read_runs()], remark)
+    title = "Training on real clusters: throughput over that of the fewest GPUs"
+    yield Section(title, ("run", "GPUs", "pixels", "published", "simulated", "error"), list(_scaling()))
+    title = "MosaicML: seconds with VAE and text encoder in the loop over those with cached latents"
+    rows = [[of.row.note, f"{of.row.value:g}", f"{of.predicted:.2f}"] for of in encoders()]
+    yield Section(title, ("", "published", "simulated"), rows)
+
+
+def _line(run: ClusterRun, record: Record) -> list[str]:
+    predicted = "-" if record.predicted is None else f"{record.predicted:,.1f}"
+    gpus = f"{run.asked['gpus']} of {run.device or run.cluster}"
+    words = [run.name, gpus, f"{run.asked['batch_size']}", f"{run.asked['resolution']}", run.stack.name]
+    return [*words, f"{run.samples_per_s:,.1f}", predicted, error_words(record), f"{record.standing}"]
+
+
+def run_clusters(options: argparse.Namespace) -> None:
+    """Print published beside simulated throughput, and with ``--rates`` the shares of the laws that some runs set."""
+    sections = list(tables())
+    print_sections(sections)
+    if options.readme is not None:
+        write_tables(options.readme, MARKERS, sections)
+    if options.rates:
+        for run in (run for run in read_runs() if run.role == SETS):
+            print(f"{run.name} on {run.device_name}: a share of {shared_rate(run):.3f} of the laws")
+
+
+def _record(run: ClusterRun) -> Record:
+    row = _published(run)
+    try:
+        predicted = run.predicted()
+    except InfeasibleError as reason:
+        return Record(row, None, Standing.UNCOVERED, str(reason))
+    if predicted is None:
+        return Record(row, None, Standing.UNCOVERED, f"no cluster of {run.cluster}")
+    kind = kind_of(str(run.asked["strategy"]), int(run.asked["gpus"]))
+    conditions = Conditions(run.device_name, run.stack.name.split()[0], kind)
+    setting = f"{run.cluster}, stack {run.stack.name}, {run.asked['micro_batches']} micro-batches"
+    return Record(row, predicted, *REASONS[run.role], setting, ESTIMATED, conditions=conditions)
+
+
+def _published(run: ClusterRun) -> Published:
+    asked = run.asked
+    return Published(
+        TASKS[0],
+        source=run.source,
+        item=run.name,
+        model=str(asked["model"]),
+        machine=run.device_name,
+        num_gpus=int(asked["gpus"]),
+        method=f"{asked['strategy']}, {asked['frozen']}",
+        batch_size=int(asked["batch_size"]),
+        quantity=SAMPLES_PER_S,
+        value=run.samples_per_s,
+        resolution_px=f"{asked['resolution']}",
+    )
+
+
+def model_flops() -> Iterator[Record]:
+    """FLOP of the model per second and GPU, for a run whose throughput is not published."""
+    row = the_published("NeMo", quantity="model_tflops_per_gpu")
+    gpus, batch = row.num_gpus or 1, row.batch_size or 1
+    result = api.run(row.model, "fsdp", cluster="h100-ib", gpus=gpus, batch_size=batch, **WAN)
+    model = with_frames(load_model(row.model), WAN["frames"], load_device("h100-80gb-sxm"))
+    layers = [layer for index in model.backbones for layer in model.components[index].layers]
+    forward = sum_in_order(layer.conv_flop + layer.matmul_flop + layer.attention_flop for layer in layers)
+    predicted = FORWARDS * forward * result.samples_per_s / gpus / TERA
+    yield Record.of(row, predicted, "fsdp, block checkpointing, 93 frames of 832x480, stack eager")
+
+
+def _scaling() -> Iterator[list[str]]:
+    """Throughput over that of the same run on the fewest GPUs."""
+    task = lambda run: (run.name, run.asked["resolution"], run.stack.name, run.device_name)  # noqa: E731
+    for runs in grouped(read_runs(), task).values():
+        base, *more = sorted(runs, key=lambda run: int(run.asked["gpus"]))
+        for run in more:
+            if run.asked["gpus"] == base.asked["gpus"]:
+                continue
+            published = run.samples_per_s / base.samples_per_s
+            predicted, over = run.predicted(), base.predicted()
+            simulated = None if predicted is None or over is None else predicted / over
+            error = "-" if simulated is None else signed(simulated / published - 1)
+            words = [run.name, f"{run.asked['gpus']} over {base.asked['gpus']}", f"{run.asked['resolution']}"]
+            yield [*words, f"{published:.2f}", "-" if simulated is None else f"{simulated:.2f}", error]
+
+
+def encoders() -> Iterator[Record]:
+    """Time of MosaicML's training, at 256 and then at 512 pixels on 8 GPUs, with the encoders online over cached."""
+    row = the_published("README", quantity="time_ratio")
+    runs = [run for run in read_runs() if run.name.startswith(CACHED) and run.asked["gpus"] == row.num_gpus]
+    online, cached = (sum_in_order(_hours(runs, frozen)) for frozen in ("online", "cached"))
+    yield Record.of(row, online / cached, f"stack {runs[0].stack.name}, 8 GPUs, 39 % of the images at 256 px")
+
+
+def _hours(runs: list[ClusterRun], frozen: str) -> Iterator[float]:
+    for run in runs:
+        yield IMAGES[int(run.asked["resolution"])] / (run.predicted(frozen=frozen) or 1.0) / 3600

@@ -142,6 +142,17 @@ def coverage(numbers: Collection[Sequence[Record]]) -> Section:
     return Section(title, COVERAGE, [line(*records) for records in numbers])
 
 
+def settings(numbers: Iterable[Sequence[Record]]) -> Section:
+    """The predictions of numbers that depend on what their papers leave open, one line per setting."""
+    rows = []
+    for base, *others in numbers:
+        for one in (base, *others) if others else ():
+            where = f"{base.row}" if one is base else ""
+            rows.append([where, f"{one.row.value:g}", one.setting, f"{one.predicted:.4g}", error_words(one)])
+    title = "What papers leave open, and what follows from each choice"
+    return Section(title, ("number", "published", "setting", "simulated", "error"), rows)
+
+
 def line(base: Record, *others: Record) -> list[str]:
     """The cells of a number."""
     row, values = base.row, [one.predicted for one in (base, *others) if one.predicted is not None]

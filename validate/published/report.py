@@ -13,9 +13,10 @@ from profiles.measuring.tables import grouped
 from sim.report.plots.charts import ENDINGS, save_figure
 from validate.published import training
 from validate.published.bands import write_bands, write_trust
+from validate.published.clusters import tables
 from validate.published.contests import side_by_side
 from validate.published.figure import plot_published
-from validate.published.ledger import Ledger, all_training, check_path, coverage, training_ledger
+from validate.published.ledger import Ledger, all_training, check_path, coverage, settings
 from validate.published.pages import sampling, todays_models
 from validate.published.records import LATENCY, SAMPLES_PER_S, TASKS, UNSAID, Record, Standing
 from validate.published.sampling.alone import kernels_alone
@@ -68,12 +69,12 @@ def report(task: str | None, show: Show) -> Ledger:
     """The ledger of one task, or of both; every table of the report is shown on the way."""
     ledger = Ledger(())
     if task in (None, TASKS[0]):
-        records: list[Record] = []
-        for found in training.made():
-            show(TASKS[0], found.section)
-            records += found.records
-        show(TASKS[0], coverage(all_training(records)))
-        ledger += training_ledger(records)
+        numbers = all_training(training.all_records())
+        show(TASKS[0], coverage(numbers))
+        show(TASKS[0], settings(numbers))
+        for section in tables():
+            show(TASKS[0], section)
+        ledger += Ledger(tuple(base for base, *_ in numbers))
     if task in (None, TASKS[1]):
         runs = all_runs()
         for section in sections(runs):

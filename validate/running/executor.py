@@ -7,10 +7,8 @@ member was ready plus the time of its messages around the ring.
 
 import gc
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -21,8 +19,9 @@ from torch import distributed as dist
 from profiles.checks import sum_in_order
 from strategies.plans.plan import Collective, Op
 from strategies.plans.wiring import Wiring
-from validate.running.links import ALWAYS, Instant, RankSeat, Turns, now, sleep_until
-from validate.running.mailbox import Mailbox
+from validate.running.links import RankSeat, now, sleep_until
+
+ALWAYS: Final = float("-inf")
 
 SLEEP_NUMEL: Final = 128
 """Numbers in each message of a run whose kernels sleep (1 kB): the link's time is emulated whatever the size."""
@@ -75,6 +74,88 @@ class Kernels:
         """The results of the iterations so far, to be judged; all ranks ask at once."""
 
 
+SENT, BROUGHT, POSTED = range(3)
+"""Contents of a message about a delivery: when it was sent, its payload, when its receive was posted."""
+KINDS: Final = 3
+MOMENT: Final = torch.empty((), dtype=torch.float64)
+
+
+class Mailbox:
+    """Sends and receives the deliveries of one device; ``room`` makes the buffer for a payload."""
+
+    def __init__(self, wiring: Wiring, seat: RankSeat, link_s: float, room: Callable[[int], Tensor]) -> None:
+        self._link_s, self._room = link_s, room
+        transfers = {slot: of for slot, of in enumerate(wiring.transfers) if of is not None}
+        self._to = {slot: seat.peer(of.target) for slot, of in transfers.items() if of.source == seat.device}
+        self._from = {
+            slot: seat.peer(of.source) for slot, of in transfers.items() if of.target == seat.device
+        }
+        awaited = {(d, slot) for d, rows in enumerate(wiring.waits) for slots in rows for slot in slots}
+        self._reported = {
+            slot for slot, of in transfers.items() if wiring.posted[slot] and (of.source, slot) in awaited
+        }
+        """Deliveries that the sender waits for and whose receives wait for an op: the sender is told when they post."""
+
+    def open(self) -> None:
+        """Begin an iteration."""
+        self._sending: list[tuple[dist.Work | None, Tensor]] = []
+        self._coming: dict[int, tuple[dist.Work | None, Tensor]] = {}
+        self._sent: dict[int, float] = {}
+        self._posted: dict[int, float] = {}
+        self._arrived: dict[int, float] = {}
+        for slot, rank in self._from.items():
+            self._expect(slot, SENT, rank, torch.empty_like(MOMENT))
+            self._expect(slot, BROUGHT, rank, self._room(slot))
+        for slot in self._reported & self._to.keys():
+            self._expect(slot, POSTED, self._to[slot], torch.empty_like(MOMENT))
+
+    def send(self, slot: int, at: float, payload: Tensor) -> None:
+        """Send a delivery that was written at a moment."""
+        self._sent[slot] = at
+        self._tell(slot, SENT, self._to[slot], torch.tensor(at, dtype=torch.float64))
+        self._tell(slot, BROUGHT, self._to[slot], payload)
+
+    def post(self, slot: int, at: float) -> None:
+        """Note that a receive was posted at a moment; tell the sender if it waits for the delivery."""
+        self._posted[slot] = at
+        if slot in self._reported:
+            self._tell(slot, POSTED, self._from[slot], torch.tensor(at, dtype=torch.float64))
+
+    def arrival(self, slot: int) -> tuple[float, Tensor | None]:
+        """Wait for a delivery: the moment at which it arrives, and its payload, None for its own sender."""
+        payload = None
+        if slot not in self._arrived:
+            if slot in self._to:
+                written = self._sent[slot]
+                posted = self._moment(slot, POSTED) if slot in self._reported else ALWAYS
+            else:
+                written, payload = self._moment(slot, SENT), self._take(slot, BROUGHT)
+                posted = self._posted.get(slot, ALWAYS)
+            self._arrived[slot] = max(written, posted) + self._link_s
+        return self._arrived[slot], payload
+
+    def close(self) -> None:
+        """Wait until all that was sent has left."""
+        for work, _ in self._sending:
+            if work is not None:
+                work.wait()
+
+    def _expect(self, slot: int, kind: int, rank: int, room: Tensor) -> None:
+        self._coming[KINDS * slot + kind] = dist.irecv(room, rank, tag=KINDS * slot + kind), room
+
+    def _tell(self, slot: int, kind: int, rank: int, message: Tensor) -> None:
+        self._sending.append((dist.isend(message, rank, tag=KINDS * slot + kind), message))
+
+    def _take(self, slot: int, kind: int) -> Tensor:
+        work, message = self._coming.pop(KINDS * slot + kind)
+        if work is not None:
+            work.wait()
+        return message
+
+    def _moment(self, slot: int, kind: int) -> float:
+        return float(self._take(slot, kind))
+
+
 class CollectiveStream:
     """Runs the collectives of one device during one iteration: a thread for each stream, each in its process group."""
 
@@ -92,28 +173,28 @@ class CollectiveStream:
         reads = {n: self._collectives[n].reads for n in self._own}
         self._follows = {n: [results[t] for t in of if t in results] for n, of in reads.items()}
 
-    def open(self, start: Instant) -> None:
+    def open(self, start: float) -> None:
         """Begin an iteration."""
         self._start = start
-        self._written = {tensor: Future[Instant]() for reads in self._own.values() for tensor in reads}
-        self._done = {number: Future[Instant]() for number in self._own}
+        self._written = {tensor: Future[float]() for reads in self._own.values() for tensor in reads}
+        self._done = {number: Future[float]() for number in self._own}
         for stream in sorted({self._collectives[number].stream for number in self._own}):
             numbers = [number for number in self._own if self._collectives[number].stream == stream]
             threading.Thread(target=self._run, args=(numbers,), daemon=True).start()
 
-    def write(self, tensors: Iterable[int], at: Instant) -> None:
+    def write(self, tensors: Iterable[int], at: float) -> None:
         """Note that tensors were written at a moment."""
         for tensor in tensors:
             if tensor in self._written:
                 self._written[tensor].set_result(at)
 
-    def arrival(self, number: int) -> Instant:
+    def arrival(self, number: int) -> float:
         """Wait for a collective; return when it was done."""
         return self._done[number].result()
 
-    def close(self) -> Instant:
+    def close(self) -> float:
         """Wait for all collectives; return when the last one was done."""
-        return self._start.later(*(done.result() for done in self._done.values()))
+        return max([self._start, *(done.result() for done in self._done.values())])
 
     def _run(self, numbers: Sequence[int]) -> None:
         last = self._start
@@ -127,15 +208,15 @@ class CollectiveStream:
                 return
             self._done[number].set_result(last)
 
-    def _carry_out(self, number: int, last: Instant) -> Instant:
+    def _carry_out(self, number: int, last: float) -> float:
         written = (self._written[tensor].result() for tensor in self._own[number])
-        ready = last.later(*written, *(self._done[other].result() for other in self._follows[number]))
+        ready = max([last, *written, *(self._done[other].result() for other in self._follows[number])])
         group = self._groups[number]
         latest = torch.tensor(ready, dtype=torch.float64)
         dist.all_reduce(latest, dist.ReduceOp.MAX, group=group)
         self._kernels.communicate(number, group)
-        end = Instant(*latest.tolist()).after(self._costs_s[number])
-        sleep_until(end.wall)
+        end = latest.item() + self._costs_s[number]
+        sleep_until(end)
         return end
 
 
@@ -144,15 +225,15 @@ RING_TURNS: Final = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "all
 
 
 class OpTimes(NamedTuple):
-    """When one op ran: seconds since the iteration began, in wall and in virtual time.
+    """When one op ran, in seconds since the iteration began.
 
     It ends when its messages are handed over. ``late_s`` is the delay from when it could have started; ``over_s`` the
-    seconds beyond plan of a sleeping kernel; ``early`` are the wall times of writes before its end.
+    seconds beyond plan of a sleeping kernel; ``early`` are the times of writes before its end.
     """
 
-    start: Instant
-    written: Instant
-    end: Instant
+    start: float
+    written: float
+    end: float
     late_s: float = 0.0
     over_s: float = 0.0
     early: tuple[float, ...] = ()
@@ -163,7 +244,7 @@ class RankIteration:
     """What one rank recorded of one iteration: its ops, and when the last op, collective and kept tensor was done."""
 
     ops: list[OpTimes] = field(default_factory=list)
-    end: Instant = ALWAYS
+    end: float = ALWAYS
 
     @property
     def late_s(self) -> float:
@@ -185,20 +266,17 @@ class Executor:
         self._results = {t: n for n, c in enumerate(wiring.plan.collectives) for t in c.writes}
         self._starts = starts(wiring, seat.device)
 
-    def run(
-        self, iteration: int, synchronize: Callable[[], float], turn: Turns | None = None
-    ) -> RankIteration:
-        """Carry out one iteration from the moment that ``synchronize`` gives; kernels run inside ``turn``."""
-        self._turn = turn or nullcontext()
+    def run(self, iteration: int, synchronize: Callable[[], float]) -> RankIteration:
+        """Carry out one iteration from the moment that ``synchronize`` gives."""
         self._kernels.begin(iteration)
         self._mailbox.open()
         self._zero = synchronize()
-        self._stream.open(Instant(self._zero, 0.0))
+        self._stream.open(self._zero)
         record = RankIteration()
         gc.disable()
         sleep_until(self._zero)
         try:
-            self._ended, self._virtual = self._zero, 0.0
+            self._ended = self._zero
             for index, op in enumerate(self._ops):
                 record.ops.append(self._carry_out(index, op))
             record.end = self._finish(record)
@@ -208,40 +286,31 @@ class Executor:
 
     def _carry_out(self, index: int, op: Op) -> OpTimes:
         ready = self._await(index, self._wiring.waits[self._device][index])
-        sleep_until(ready.wall)
-        virtual, cpu_s = max(self._virtual, ready.virtual), time.thread_time()
+        sleep_until(ready)
         early: list[float] = []
 
-        def here() -> Instant:
-            return Instant(now(), virtual + time.thread_time() - cpu_s)
-
         def mark(tensor: int) -> None:
-            at = here()
-            early.append(at.wall - self._zero)
+            at = now()
+            early.append(at - self._zero)
             self._stream.write((tensor,), at)
 
-        with self._turn:
-            start = Instant(now(), virtual)
-            late_s = start.wall - max(ready.wall, self._ended)
-            self._kernels.run(index, op, mark)
-        over_s = now() - start.wall - op.duration_s if self._kernels.sleeping else 0.0
+        start = now()
+        late_s = start - max(ready, self._ended)
+        self._kernels.run(index, op, mark)
+        over_s = now() - start - op.duration_s if self._kernels.sleeping else 0.0
         slots = [s for s in self._wiring.sends[self._device][index] if self._wiring.sources[s] is not None]
         messages = [(slot, self._kernels.pack(self._tensor_of[slot])) for slot in slots]
-        written = here()
+        written = now()
         for slot, payload in messages:
             self._mailbox.send(slot, written, payload)
         self._stream.write(op.writes, written)
         for slot in self._wiring.receives[self._device].get(index, ()):
             self._mailbox.post(slot, written)
-        end = here()
-        self._ended, self._virtual = end
-        start, written, end = map(self._since, (start, written, end))
-        return OpTimes(start, written, end, late_s, over_s, tuple(early))
+        self._ended = now()
+        zero = self._zero
+        return OpTimes(start - zero, written - zero, self._ended - zero, late_s, over_s, tuple(early))
 
-    def _since(self, at: Instant) -> Instant:
-        return Instant(at.wall - self._zero, at.virtual)
-
-    def _await(self, index: int, slots: Sequence[int]) -> Instant:
+    def _await(self, index: int, slots: Sequence[int]) -> float:
         """Wait for deliveries, before the op of an index or after the last one; return when the last one arrives.
 
         What collectives take is handed over, and what they bring is taken, in the order of the plan: one may pass on
@@ -257,25 +326,24 @@ class Executor:
             arrived, payload = self._mailbox.arrival(slot)
             if payload is not None:
                 self._kernels.unpack(tensor, payload)
-            latest = latest.later(arrived)
+            latest = max(latest, arrived)
         due = self._starts.get(index, ())
         for number in sorted({*due, *results}):
             if number in due:
                 self._kernels.start(number, index)
             if number in results:
-                latest = latest.later(self._stream.arrival(number))
+                latest = max(latest, self._stream.arrival(number))
                 self._kernels.land(number)
         return latest
 
-    def _finish(self, record: RankIteration) -> Instant:
+    def _finish(self, record: RankIteration) -> float:
         slots = self._wiring.slots
         kept = [slots[k] for k in self._wiring.plan.kept if k[1] == self._device and k in slots]
-        last = self._await(len(self._ops), kept).later(self._stream.close())
-        sleep_until(last.wall)
+        last = max(self._await(len(self._ops), kept), self._stream.close())
+        sleep_until(last)
         self._mailbox.close()
         self._kernels.end()
-        last = self._since(last)
-        return last.later(record.ops[-1].end) if record.ops else last
+        return max([last - self._zero, *(op.end for op in record.ops[-1:])])
 
 
 def starts(wiring: Wiring, device: int) -> dict[int, list[int]]:

@@ -5,10 +5,8 @@ time. So the delay is known to the microsecond however busy the machine is, as l
 and a simulation that omits it, or counts it twice, is far off.
 """
 
-import fcntl
 import time
 from itertools import product
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from profiles.machines.clusters import Cluster, Link
@@ -18,55 +16,22 @@ from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective
 
 SPIN_S: Final = 2e-4  # the end of a wait is spun away: a sleep oversleeps by about 0.1 ms
-
-
-class Instant(NamedTuple):
-    """A moment in wall time and in virtual time, in seconds."""
-
-    wall: float
-    virtual: float
-
-    def later(self, *others: "Instant") -> "Instant":
-        """The latest of some moments, in wall and in virtual time separately."""
-        return Instant(*map(max, zip(self, *others, strict=True)))
-
-    def after(self, seconds: float) -> "Instant":
-        """The moment so much later."""
-        return Instant(self.wall + seconds, self.virtual + seconds)
-
-
-ALWAYS: Final = Instant(float("-inf"), float("-inf"))
+DEVICE: Final = "ideal"  # times of a model on it are those of the run
+MOST: Final = 4096  # devices of the one node
 
 
 def now() -> float:
-    """Seconds on a clock that all processes of a machine share (Linux: CLOCK_MONOTONIC)."""
+    """Return seconds on a clock that all processes of a machine share (Linux: CLOCK_MONOTONIC)."""
     return time.perf_counter()
 
 
 def sleep_until(at: float) -> None:
-    """Wait until a moment in wall time."""
+    """Wait until a moment."""
     left = at - now() - SPIN_S
     if left > 0:
         time.sleep(left)
     while now() < at:
         pass
-
-
-class Turns:
-    """A context that one rank at a time can enter, by the lock of a file (any file will do)."""
-
-    def __init__(self) -> None:
-        self._file = Path(__file__).open("rb")  # noqa: SIM115  open as long as the rank runs
-
-    def __enter__(self) -> None:
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-
-    def __exit__(self, *error: object) -> None:
-        fcntl.flock(self._file, fcntl.LOCK_UN)
-
-
-DEVICE: Final = "ideal"  # times of a model on it are those of the run
-MOST: Final = 4096  # devices of the one node
 
 
 def emulated_cluster(delay_s: float) -> Cluster:
@@ -93,8 +58,9 @@ class RankSeat(NamedTuple):
         """The ranks that take part in a collective with this one."""
         if collective.group is None:
             return tuple(sorted(self.peer(device) for device in collective.devices))
-        groups, own = self.placement.groups((), collective.group, collective.subgroup), self.peer(self.device)
-        return tuple(sorted(next((group for group in groups if own in group), groups[0])))
+        groups = self.placement.groups((), collective.group, collective.subgroup)
+        rank = self.peer(self.device)
+        return tuple(sorted(next((group for group in groups if rank in group), groups[0])))
 
 
 def seats(placement: Placement) -> list[RankSeat]:

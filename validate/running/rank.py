@@ -1,10 +1,9 @@
 """One rank: joins the others, carries out its part of every job, and sends its records to rank 0."""
 
-import ctypes
 import socket
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
@@ -14,14 +13,14 @@ from torch import distributed as dist
 
 from profiles.errors import DiffusimError, InputError
 from profiles.measuring.launching import Place, launch, launched_place, unbroken
-from profiles.measuring.machine import OtherPrograms, identity
+from profiles.measuring.machine import identity
 from strategies.plans.wiring import Wiring, wire
 from validate.running.comparison import Job, Outcome
 from validate.running.executor import Executor, Kernels
-from validate.running.links import RankSeat, Turns, now, seats
+from validate.running.links import RankSeat, now, seats
 from validate.running.sampling.kernels import SamplerKernels
-from validate.running.training.blocks import Gradients, gradient_error, single_process_gradients
-from validate.running.training.modules import ModuleKernels
+from validate.running.training.kernels import ModuleKernels
+from validate.running.training.layers import Gradients, gradient_error, single_process_gradients
 from validate.running.training.samples import Training
 
 TIMEOUT: Final = timedelta(minutes=3)
@@ -29,7 +28,6 @@ TIMEOUT: Final = timedelta(minutes=3)
 CHECKED: Final = 3
 """Iterations after which gradients are compared: these depend on steps and frozen work of earlier iterations."""
 HEAD_START_S: Final = 0.01  # all ranks know the beginning of an iteration this long before it
-_MMAP_MAX, _TRIM_THRESHOLD, _TOP_PAD = -4, -1, -2  # malloc.h
 
 
 def run_jobs(jobs: Sequence[Job]) -> list[Outcome]:
@@ -83,17 +81,8 @@ def fitting(job: Job, num_ranks: int) -> Job:
     return job
 
 
-def _keep_memory() -> None:
-    """Let glibc keep memory that was freed: page faults make GPipe 16 % slower than 1F1B (measured, two cores)."""
-    with suppress(OSError, AttributeError):
-        libc = ctypes.CDLL("libc.so.6")
-        for option, value in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**30), (_TOP_PAD, 2**26)):
-            libc.mallopt(option, value)
-
-
 def join(place: Place) -> None:
     """Join the other ranks."""
-    _keep_memory()
     torch.set_num_threads(1)
     sys.setswitchinterval(5e-4)  # the communication stream is a thread
     try:
@@ -144,7 +133,6 @@ class Part:
         self._kernels = _kernels(job, wiring, seat)
         groups = _groups(wiring, everyone, self._rank)
         self._executor = Executor(wiring, seat, self._kernels, groups, job.link_s)
-        self._turns = Turns() if job.mode == "wall" else None
 
     def run(self) -> Outcome:
         """The iterations of all ranks, carried out, and what these found."""
@@ -152,20 +140,13 @@ class Part:
         trained = isinstance(job.task, Training)
         count = max(CHECKED if trained else 1, job.warm_up + job.iterations)
         for number in range(count):
-            if number == job.warm_up:
-                others = OtherPrograms()
-            alone = (number - job.warm_up) % 2 == 0
-            turn = self._turns if alone else None
-            records.append(self._executor.run(number, self._synchronize, turn))
+            records.append(self._executor.run(number, self._synchronize))
             if number == (CHECKED if trained else count) - 1:
                 found = self._kernels.found()
-        own_s = torch.tensor(others.own_s(), dtype=torch.float64)
-        dist.all_reduce(own_s)
-        others_cores = others.cores(own_s.item())
         gathered: list[Any] = [None] * job.num_ranks
         dist.all_gather_object(gathered, (records[job.warm_up :], found))
-        iterations = tuple(zip(*(own for own, _ in gathered), strict=True))
-        return Outcome(iterations, others_cores, tuple(own for _, own in gathered))
+        iterations = tuple(zip(*(rank for rank, _ in gathered), strict=True))
+        return Outcome(iterations, tuple(result for _, result in gathered))
 
     def _synchronize(self) -> float:
         dist.barrier()

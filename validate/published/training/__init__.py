@@ -1,26 +1,47 @@
-"""Training experiments that papers publish, simulated; each is one table and some records."""
+"""Training experiments that papers publish, simulated: each yields the records of some numbers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from importlib import import_module
 from typing import Final
 
-from sim.explore.working.workers import end, follow_parent
-from validate.published.training.experiment import Findings, texts
+from validate.published import clusters
+from validate.published.records import Record
+from validate.published.training import diffusionpipe, pulse
 
-EXPERIMENTS: Final[tuple[Callable[[], Findings], ...]] = tuple(
-    getattr(import_module(f"{__name__}.{module}"), name)
-    for module, _, name in (of.partition(".") for of in texts()["order"])
+Experiment = Callable[[], Iterable[Record]]
+"""Yields records: for each number that of the base setting first."""
+EXPERIMENTS: Final[tuple[Experiment, ...]] = (
+    diffusionpipe.frozen_ratios,
+    diffusionpipe.synchronisation_shares,
+    diffusionpipe.unfilled_bubbles,
+    diffusionpipe.useful_share,
+    diffusionpipe.eight_nodes,
+    diffusionpipe.one_node,
+    diffusionpipe.ablation,
+    diffusionpipe.cascades,
+    pulse.pipeline_volumes,
+    pulse.reduction_volumes,
+    pulse.two_nodes,
+    pulse.eight_nodes,
+    pulse.larger_models,
+    pulse.longest_stages,
+    pulse.partition_speed_ups,
+    pulse.degrees,
+    pulse.messages,
+    diffusionpipe.solution_times,
+    clusters.throughputs,
+    clusters.encoders,
+    clusters.model_flops,
 )
 WORKERS: Final = 2
 
 
-def made(experiments: Sequence[Callable[[], Findings]] | None = None) -> Iterator[Findings]:
-    """The findings of the experiments in their order, made in parallel; whoever stops early waits for no other."""
-    executor = ProcessPoolExecutor(WORKERS, initializer=follow_parent)
-    try:
-        asked = EXPERIMENTS if experiments is None else experiments
-        for future in [executor.submit(one) for one in asked]:
-            yield future.result()
-    finally:
-        end(executor)
+def all_records() -> Iterator[Record]:
+    """The records of all experiments in their order, made in parallel."""
+    with ProcessPoolExecutor(WORKERS) as executor:
+        for records in executor.map(_records, EXPERIMENTS):
+            yield from records
+
+
+def _records(experiment: Experiment) -> list[Record]:
+    return list(experiment())

@@ -20,7 +20,7 @@ from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Collective, Op
 from strategies.plans.wiring import Wiring
 from validate.running.executor import Kernels, Mark
-from validate.running.sampling.passes import Need, Offer, Pass, Seen, make_member
+from validate.running.sampling.passes import Need, Offer, Pass, make_member
 from validate.running.sampling.settings import WIDENING, Settings
 
 FIRST_TAG: Final = 1 << 20  # tags from here on are those of exchanges
@@ -122,12 +122,10 @@ class PlanMismatchError(DiffusimError):
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The end of one rank: the image as far as it has it, what it sent and finished, and the ages that it saw."""
+    """The end of one rank: the image as far as it has it, and what it sent."""
 
     latents: Tensor
     sent: list[Sent]
-    passes: list[PatchAction]
-    seen: list[Seen]
 
 
 class SamplerKernels(Kernels):
@@ -149,7 +147,6 @@ class SamplerKernels(Kernels):
         self._member = make_member(self._settings, self._rank)
         self._inbox: dict[str, deque[list[Tensor]]] = defaultdict(deque)
         self._sent: list[Sent] = []
-        self._passes: list[PatchAction] = []
         self._under_way: dict[int, tuple[str, Pending]] = {}
         self._action: PatchAction | None = None
         self._pass: Pass | None = None
@@ -217,7 +214,7 @@ class SamplerKernels(Kernels):
             raise self._stuck("end")
 
     def found(self) -> Drawn:
-        return Drawn(self._member.latents, self._sent, self._passes, self._member.seen)
+        return Drawn(self._member.latents, self._sent)
 
     def _go_on(self, action: PatchAction, asked: str) -> None:
         """Advance a pass, begun if the last one has ended, until it offers something or needs what has not arrived."""
@@ -226,7 +223,7 @@ class SamplerKernels(Kernels):
             if self._step is not None:
                 raise self._stuck(asked)
             self._action, self._pass = action, self._member.begin(action)
-            self._note(next(self._pass, None))
+            self._step = next(self._pass, None)
             self._feed()
 
     def _feed(self) -> None:
@@ -236,15 +233,9 @@ class SamplerKernels(Kernels):
     def _resume(self, brought: list[Tensor]) -> None:
         assert self._pass is not None
         try:
-            self._note(self._pass.send(brought))
+            self._step = self._pass.send(brought)
         except StopIteration:
-            self._note(None)
-
-    def _note(self, step: Offer | Need | None) -> None:
-        self._step = step
-        if step is None:
-            assert self._action is not None
-            self._passes.append(self._action)
+            self._step = None
 
     def _hand_over(self, action: PatchAction, asked: str) -> Offer:
         """What the pass offers, or the one after it that an action names; it goes on at once to what comes next."""

@@ -6,49 +6,16 @@ needs before it can go on (``Need``) and gets that sent in.
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from strategies.plans.actions import PatchAction
+from validate.running.model import WIDER, Block, Modulation
 from validate.running.sampling import transformer
-from validate.running.sampling.settings import HIDDEN, LAYERS, PATCHED, ROWS, WRONG_VERSION, Settings
+from validate.running.sampling.settings import HIDDEN, LAYERS, PATCHED, ROWS, Settings
 from validate.running.sampling.transformer import Blockwise, attend
-
-NEVER = -1
-
-
-class KeysValues:
-    """The keys and values of one layer.
-
-    With a wrong version planted, tokens of others are those from before the last write, if any.
-    """
-
-    def __init__(self, batch: int, width: int, *, wrong_version: bool = False) -> None:
-        self._now = torch.full((2, batch, ROWS**2, width), torch.nan)
-        self._steps = torch.full((ROWS**2,), NEVER)
-        self._before, self._steps_before = self._now.clone(), self._steps.clone()
-        self._wrong_version = wrong_version
-
-    def write(self, tokens: Tensor, kept: Tensor, step: int) -> None:
-        """Overwrite some tokens with keys and values (2, batch, these tokens, width) of a step."""
-        self._before[:, :, tokens] = self._now[:, :, tokens]
-        self._steps_before[tokens] = self._steps[tokens]
-        self._now[:, :, tokens] = kept
-        self._steps[tokens] = step
-
-    def read(self, tokens: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of some tokens, and the step of each; ``own`` are those just computed."""
-        both, steps = self._now[:, :, tokens], self._steps[tokens]
-        if self._wrong_version:
-            stale = (self._steps_before[tokens] != NEVER) & ~torch.isin(tokens, own)
-            both[:, :, stale] = self._before[:, :, tokens[stale]]
-            steps[stale] = self._steps_before[tokens[stale]]
-        return both, steps
-
-
-MIXED: Final = -1  # in the place of an age: the tokens of a patch are of several steps
 
 
 class Offer(NamedTuple):
@@ -69,29 +36,15 @@ Pass = Generator[Offer | Need, list[Tensor], None]
 Computed = Generator[Offer | Need, list[Tensor], Tensor]  # a part of a pass, and what it computes
 
 
-class Seen(NamedTuple):
-    """Age of what attention of one pass saw in one layer: for each patch of the image, steps since it was computed."""
-
-    step: int
-    patch: int
-    layer: int
-    ages: tuple[int, ...]
-
-
 class Member(ABC):
-    """One rank of a sampler, with the latents as far as it knows them, and what its attention saw."""
+    """One rank of a sampler, with the latents, and the keys and values of each layer, as far as it knows them."""
 
     def __init__(self, settings: Settings, rank: int, *, batch: int, width: int) -> None:
         self.settings, self.rank, self.batch = settings, rank, batch
         self.model = transformer.SmallTransformer(skips=settings.skips)
         self.scheduler = transformer.Scheduler(settings.steps)
         self.latents = transformer.first_latents()
-        self.seen: list[Seen] = []
-        wrong = settings.fault == WRONG_VERSION
-        self.kept = [KeysValues(batch, width, wrong_version=wrong) for _ in range(LAYERS)]
-        rows = [settings.patch_rows(patch) for patch in range(settings.num_patches)]
-        sizes = torch.tensor([rows_of.stop - rows_of.start for rows_of in rows])
-        self._patch_of = torch.arange(len(rows)).repeat_interleave(ROWS * sizes)
+        self.kept = torch.full((LAYERS, 2, batch, ROWS**2, width), torch.nan)
 
     @abstractmethod
     def begin(self, action: PatchAction) -> Pass:
@@ -101,23 +54,14 @@ class Member(ABC):
         """Shape of what a pass of this rank gets in a message; it follows from the model alone."""
         return None
 
-    def block(self, layer: int, step: int) -> tuple[transformer.PatchBlock, transformer.Modulation]:
+    def block(self, layer: int, step: int) -> tuple[Block, Modulation]:
         """A block, and its modulation by timestep and prompt."""
-        block, condition = self.model.block(layer), self.model.condition(self.scheduler.time(step))
-        return block, block.modulate(condition[self.prompts()])
+        condition = self.model.condition(self.scheduler.time(step))
+        return self.model.block(layer), self.model.modulate(layer, condition[self.prompts()])
 
     def prompts(self) -> slice:
         """Which predictions this rank makes: with the prompt, without it, or both."""
         return slice(0, self.batch)
-
-    def attended(self, action: PatchAction, layer: int, tokens: Tensor, own: Tensor) -> Tensor:
-        """Keys and values of some tokens in a layer; their ages are noted."""
-        both, steps = self.kept[layer].read(tokens, own)
-        ages, patches = action.step - steps, self._patch_of[tokens]
-        found = [set(ages[patches == patch].tolist()) for patch in range(self.settings.num_patches)]
-        alike = tuple(own.pop() if len(own) == 1 else MIXED for own in found)
-        self.seen.append(Seen(action.step, action.patch, layer, alike))
-        return both
 
     def move(self, tokens: Tensor, predicted: Tensor, step: int) -> None:
         """Move some tokens of the latents by a step."""
@@ -138,7 +82,7 @@ class GridMember(Member):
         self.guided, self.stage = divmod(place, grid.pipeline)
         width = HIDDEN // grid.tensor // grid.ulysses
         super().__init__(settings, rank, batch=settings.batch // grid.guidance, width=width)
-        self.heads, self.inner = self._share(HIDDEN), self._share(transformer.WIDER * HIDDEN)
+        self.heads, self.inner = self._share(HIDDEN), self._share(WIDER * HIDDEN)
         ring = self.part // grid.ulysses
         self.circle = range(ring * grid.ulysses, (ring + 1) * grid.ulysses)
         """Parts whose keys and values this device holds for its heads."""
@@ -249,8 +193,8 @@ class GridMember(Member):
             yield Offer("heads", action.step, projected.chunk(ulysses, dim=3))
             projected = torch.cat((yield Need("heads")), dim=2)
         own = self._tokens(self.circle, patch)
-        self.kept[layer].write(own, projected[1:], action.step)
-        both = self.attended(action, layer, self._tokens(self.circle, None), own)
+        self.kept[layer][:, :, own] = projected[1:]
+        both = self.kept[layer][:, :, self._tokens(self.circle, None)]
         attend = self._attend_around if self.grid.rows * self.grid.columns == 1 else self._attend_in_rows
         attended = yield from attend(action, projected[0], both)
         if ulysses > 1:
@@ -319,9 +263,8 @@ class PatchMember(Member):
             projected = block.project(hidden, by)
             yield Offer("keys and values", action.step, [projected[1:]])
             gathered = torch.cat((yield Need("keys and values")), dim=2)
-            self.kept[layer].write(self.all, gathered, action.step)
-            both = self.attended(action, layer, self.all, self.own)
-            hidden = block.finish(hidden, attend(projected[0], both[0], both[1]), by)
+            self.kept[layer] = gathered
+            hidden = block.finish(hidden, attend(projected[0], gathered[0], gathered[1]), by)
         return hidden
 
     def _displaced(self, action: PatchAction, hidden: Tensor) -> Computed:
@@ -329,25 +272,25 @@ class PatchMember(Member):
         for first in range(0, LAYERS, bundle):
             layers = range(first, min(first + bundle, LAYERS))
             if action.step > self.settings.warmup_steps:
-                self._land(action, layers, (yield Need("keys and values")))
+                self._land(layers, (yield Need("keys and values")))
             queued = []
             for layer in layers:
                 block, by = self.block(layer, action.step)
                 projected = block.project(hidden, by)
-                self.kept[layer].write(self.own, projected[1:], action.step)
-                both = self.attended(action, layer, self.all, self.own)
+                both = self.kept[layer]
+                both[:, :, self.own] = projected[1:]
                 hidden = block.finish(hidden, attend(projected[0], both[0], both[1]), by)
                 queued.append(projected[1:])
             yield Offer("keys and values", action.step, [torch.stack(queued)])
         return hidden
 
-    def _land(self, action: PatchAction, layers: Sequence[int], gathered: Sequence[Tensor]) -> None:
+    def _land(self, layers: Sequence[int], gathered: Sequence[Tensor]) -> None:
         """Overwrite the rows of others with what was gathered in the step before."""
         for rank, theirs in enumerate(gathered):
             if rank != self.rank:
                 tokens = transformer.tokens_of(self.settings.patch_rows(rank))
                 for layer, tensor in zip(layers, theirs, strict=True):
-                    self.kept[layer].write(tokens, tensor, action.step - 1)
+                    self.kept[layer][:, :, tokens] = tensor
 
 
 def make_member(settings: Settings, rank: int) -> Member:

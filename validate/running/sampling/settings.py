@@ -1,20 +1,17 @@
-"""Settings: which sampler runs on how many ranks, and the plan that follows from them, with the fault that is planted.
+"""Settings: which sampler runs on how many ranks, and the plan that follows from them.
 
 The model is ``profiles.architectures.synthetic.equal_blocks_transformer`` with the sizes of
 ``validate.running.sampling.transformer``: the ranks of a real run must send what the plan lets its devices send.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
 from profiles.architectures.synthetic import HALF, equal_blocks_transformer
 from profiles.errors import InputError
-from profiles.mappings import FrozenMapping
 from strategies.patching.grid import Grid
-from strategies.plans.actions import PatchAction
-from strategies.plans.plan import Op, Plan
-from strategies.plans.wiring import wire
+from strategies.plans.plan import Plan
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling.attention2d import Attention2D
@@ -34,15 +31,12 @@ DEGREES: Final = {"ring": "ring", "tensor": "tensor", "ulysses": "ulysses", "pip
 """Samplers that divide all ranks in one way."""
 PATCHED: Final = ("distrifusion", "sync-patch")
 RUNNABLE: Final = (*PATCHED, "pipefusion", "ring", "ulysses", "usp", "tensor", "hybrid", "attention2d")
-LOST_PATCH: Final = "lost-patch"
-WRONG_VERSION: Final = "wrong-version"
-WRONG_SIZE: Final = "wrong-size"
 GUIDANCES: Final = ("none", "batch")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One run: a sampler's fields by name, and a planted fault or None.
+    """One run of a sampler, with its fields by name.
 
     With ``skips`` each block of the first half hands its output to its mirror image.
     """
@@ -52,7 +46,6 @@ class Settings:
     steps: int = 8
     parameters: tuple[tuple[str, Any], ...] = ()
     guidance: str = "none"
-    fault: str | None = None
     skips: bool = False
 
     def __post_init__(self) -> None:
@@ -68,15 +61,6 @@ class Settings:
         if self.warmup_steps < 1:
             why = "a first displaced step has nothing to read"
             raise InputError(f"--warmup-steps is 0, must be at least 1: {why}")
-        self._check_fault()
-
-    def _check_fault(self) -> None:
-        if self.fault == LOST_PATCH and (self.strategy != "pipefusion" or self.num_patches < 2):
-            raise InputError(f"--plant {LOST_PATCH} needs pipefusion with at least 2 patches")
-        if self.fault == WRONG_VERSION and self.strategy not in PATCHED and self.grid.pipeline == 1:
-            raise InputError(f"--plant {WRONG_VERSION} needs a sampler that keeps keys and values")
-        if self.fault == LOST_PATCH and self.warmup_steps >= self.steps:
-            raise InputError(f"--plant {LOST_PATCH} needs a displaced step: more steps than warmup_steps")
 
     @cached_property
     def scenario(self) -> SamplingScenario:
@@ -135,41 +119,3 @@ class Settings:
         size, more = divmod(ROWS, self.num_patches)
         start = patch * size + min(patch, more)
         return slice(start, start + size + (patch < more))
-
-
-WRONG: Final = 1.5  # a wrong size over the right one
-
-
-def stated_plan(settings: Settings) -> Plan:
-    """The plan that is simulated: its first message has the wrong size, if that fault is planted."""
-    return _with_wrong_size(settings.plan) if settings.fault == WRONG_SIZE else settings.plan
-
-
-def _with_wrong_size(plan: Plan) -> Plan:
-    """A plan in which the first message between devices, or else the first collective, is half as large again."""
-    moved = [transfer.tensor for transfer in wire(plan).transfers if transfer is not None]
-    if moved:
-        tensors = list(plan.tensors)
-        wrong = tensors[min(moved)]
-        tensors[min(moved)] = wrong._replace(size_bytes=WRONG * wrong.size_bytes)
-        return replace(plan, tensors=tuple(tensors))
-    first, *others = plan.collectives
-    return replace(plan, collectives=(replace(first, size_bytes=WRONG * first.size_bytes), *others))
-
-
-def without_patch(plan: Plan, patch: int, step: int) -> Plan:
-    """A plan that forgets a patch of the last step on all devices; every message still finds its reader."""
-
-    def kept(op: Op) -> bool:
-        return not (isinstance(op.action, PatchAction) and op.action[1:] == (patch, step))
-
-    ops = tuple(tuple(op for op in row if kept(op)) for row in plan.ops)
-    read = {tensor for row in ops for op in row for tensor in op.reads}
-
-    def written(op: Op) -> Op:
-        return op._replace(writes=tuple(tensor for tensor in op.writes if tensor in read))
-
-    posted = {key: index for key, index in plan.posted_after.items() if key[0] in read}
-    return replace(
-        plan, ops=tuple(tuple(map(written, row)) for row in ops), posted_after=FrozenMapping(posted)
-    )

@@ -10,90 +10,25 @@ lines say which keys and values a patch sees.
 from collections.abc import Sequence
 from functools import cache
 from math import log, sqrt
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, layer_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import layer_norm, silu
 
 from profiles.architectures.synthetic import LATENT_CHANNELS
-from validate.running.sampling.settings import HEADS, HIDDEN, LAYERS, PATCHED, ROWS, Settings
+from validate.running import model as blocks
+from validate.running.model import HEAD, Block, Modulation, heads_of
+from validate.running.sampling.settings import HIDDEN, LAYERS, PATCHED, ROWS, Settings
 
 TOKEN: Final = 4 * LATENT_CHANNELS  # numbers of one token of the latents: 2 x 2 pixels
-HEAD: Final = HIDDEN // HEADS
-WIDER: Final = 4  # inner width of the feed-forward over the outer
 TRAINING_STEPS: Final = 1000
 GUIDANCE_SCALE: Final = 2.0
-SHARPNESS: Final = 2.0
-"""Factor on queries: with random weights attention would be uniform, and stale tokens would not matter."""
-
-
-class Modulation(NamedTuple):
-    """Modulation of a block by timestep and prompt, each of shape (batch, 1, hidden)."""
-
-    shift: Tensor
-    scale: Tensor
-    gate: Tensor
-    inner_shift: Tensor
-    inner_scale: Tensor
-    inner_gate: Tensor
-
-
-class PatchBlock(nn.Module):
-    """Self-attention and feed-forward; ``part`` slices are those of tensor parallelism, whole by default."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv = nn.Linear(HIDDEN, 3 * HIDDEN)
-        self.out = nn.Linear(HIDDEN, HIDDEN)
-        self.up = nn.Linear(HIDDEN, WIDER * HIDDEN)
-        self.down = nn.Linear(WIDER * HIDDEN, HIDDEN)
-        self.modulation = nn.Linear(HIDDEN, 6 * HIDDEN)
-
-    def modulate(self, condition: Tensor) -> Modulation:
-        """The modulation of a condition (batch, hidden)."""
-        return Modulation(*self.modulation(silu(condition)).unsqueeze(1).chunk(6, dim=-1))
-
-    def project(self, hidden: Tensor, by: Modulation, part: slice = slice(None)) -> Tensor:
-        """Queries, keys and values of some tokens, stacked: (3, batch, tokens, part of hidden)."""
-        normed = layer_norm(hidden, (HIDDEN,)) * (1 + by.scale) + by.shift
-        weight = self.qkv.weight.view(3, HIDDEN, HIDDEN)[:, part]
-        bias = self.qkv.bias.view(3, HIDDEN)[:, part]
-        return torch.einsum("btc,ndc->nbtd", normed, weight) + bias[:, None, None]
-
-    def mix(self, attended: Tensor, part: slice = slice(None)) -> Tensor:
-        """The output projection of attention, without its bias: parts add up."""
-        return attended @ self.out.weight[:, part].T
-
-    def add_mixed(self, hidden: Tensor, mixed: Tensor, by: Modulation) -> Tensor:
-        """The hidden state after attention."""
-        return hidden + by.gate * (mixed + self.out.bias)
-
-    def feed(self, hidden: Tensor, by: Modulation, part: slice = slice(None)) -> Tensor:
-        """The feed-forward of the hidden state, without its last bias: parts add up."""
-        normed = layer_norm(hidden, (HIDDEN,)) * (1 + by.inner_scale) + by.inner_shift
-        inner = gelu(normed @ self.up.weight[part].T + self.up.bias[part])
-        return inner @ self.down.weight[:, part].T
-
-    def add_fed(self, hidden: Tensor, fed: Tensor, by: Modulation) -> Tensor:
-        """The hidden state after the feed-forward."""
-        return hidden + by.inner_gate * (fed + self.down.bias)
-
-    def finish(self, hidden: Tensor, attended: Tensor, by: Modulation) -> Tensor:
-        """The hidden state after the block."""
-        hidden = self.add_mixed(hidden, self.mix(attended), by)
-        return self.add_fed(hidden, self.feed(hidden, by), by)
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Attention of tokens with heads side by side: (batch, tokens, heads * size of a head)."""
-    attended = scaled_dot_product_attention(SHARPNESS * _heads(queries), _heads(keys), _heads(values))
-    return attended.transpose(1, 2).flatten(2)
-
-
-def _heads(tensor: Tensor) -> Tensor:
-    """A tensor of (batch, tokens, heads * size) as (batch, heads, tokens, size)."""
-    return tensor.view(*tensor.shape[:-1], -1, HEAD).transpose(1, 2)
+    return blocks.attend(heads_of(queries), heads_of(keys), heads_of(values)).flatten(2)
 
 
 class Blockwise:
@@ -103,17 +38,17 @@ class Blockwise:
     """
 
     def __init__(self, queries: Tensor) -> None:
-        self._queries = _heads(queries)
+        self._queries = heads_of(queries).transpose(1, 2)
         self._sum = torch.zeros_like(self._queries)
         self._weight = self._queries.new_zeros(*self._queries.shape[:-1], 1)
         self._most = torch.full_like(self._weight, -torch.inf)
 
     def attend(self, keys: Tensor, values: Tensor) -> None:
         """Add a block."""
-        scores = SHARPNESS / sqrt(HEAD) * self._queries @ _heads(keys).transpose(-1, -2)
+        scores = self._queries @ heads_of(keys).permute(0, 2, 3, 1) / sqrt(HEAD)
         most = torch.maximum(self._most, scores.amax(-1, keepdim=True))
         weights, before = (scores - most).exp(), (self._most - most).exp()
-        self._sum = self._sum * before + weights @ _heads(values)
+        self._sum = self._sum * before + weights @ heads_of(values).transpose(1, 2)
         self._weight = self._weight * before + weights.sum(-1, keepdim=True)
         self._most = most
 
@@ -129,7 +64,7 @@ class Blockwise:
 def merged(parts: Sequence[Tensor], log_sums: Sequence[Tensor]) -> Tensor:
     """Attention on all keys and values, from that on several parts of them with the log-sum-exps of these."""
     shares = torch.stack(list(log_sums)).softmax(0).to(parts[0].dtype)[..., None]
-    return (shares * torch.stack([part.view(*part.shape[:2], -1, HEAD) for part in parts])).sum(0).flatten(2)
+    return (shares * torch.stack([heads_of(part) for part in parts])).sum(0).flatten(2)
 
 
 class SmallTransformer(nn.Module):
@@ -137,7 +72,8 @@ class SmallTransformer(nn.Module):
 
     def __init__(self, seed: int = 0, *, skips: bool = False) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(PatchBlock() for _ in range(LAYERS))
+        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.modulations = nn.ModuleList(nn.Linear(HIDDEN, 6 * HIDDEN) for _ in range(LAYERS))
         self.token = nn.Linear(TOKEN, HIDDEN)
         self.time = nn.Linear(HIDDEN, HIDDEN)
         self.prompts = nn.Embedding(2, HIDDEN)
@@ -145,15 +81,22 @@ class SmallTransformer(nn.Module):
         self.fusing = nn.ModuleList(nn.Linear(HIDDEN, HIDDEN) for _ in range(skips * LAYERS // 2))
         self.register_buffer("position", _positions(), persistent=False)
         generator = torch.Generator().manual_seed(seed)
-        for parameter in self.parameters():
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(False)
+            if name.rpartition(".")[0].endswith(("before", "between", "after")):
+                continue  # norms stay plain
             width = parameter.shape[-1] if parameter.dim() > 1 else 4
-            parameter.data.normal_(0.0, 1 / sqrt(width), generator=generator).requires_grad_(False)
+            parameter.data.normal_(0.0, 1 / sqrt(width), generator=generator)
 
-    def block(self, layer: int) -> PatchBlock:
+    def block(self, layer: int) -> Block:
         """A block."""
         block = self.blocks[layer]
-        assert isinstance(block, PatchBlock)
+        assert isinstance(block, Block)
         return block
+
+    def modulate(self, layer: int, condition: Tensor) -> Modulation:
+        """The modulation of a block by a condition (batch, hidden)."""
+        return Modulation(*self.modulations[layer](silu(condition)).unsqueeze(1).chunk(6, dim=-1))
 
     def fuse(self, layer: int, hidden: Tensor, skip: Tensor) -> Tensor:
         """Hidden state before a block of the second half, with the output of its mirror image."""
@@ -307,7 +250,7 @@ def _forward(
         if len(model.fusing) and layer >= LAYERS // 2:
             hidden = model.fuse(layer, hidden, skips[mirrored(layer)])
         block = model.block(layer)
-        by = block.modulate(condition)
+        by = model.modulate(layer, condition)
         projected = block.project(hidden, by)
         both = projected[1:]
         if others is not None:

@@ -76,17 +76,16 @@ def _timed_model(model: Model, batch: int, forward_s: float) -> Model:
     return replace(model, components=tuple(map(timed, model.components, costs)))
 
 
-def prepare(question: Question, mode: str, model: Model, iterations: int, warm_up: int = 2) -> Job:
-    """The job of a question in one of its modes; a real run trains a small model of the model's structure.
-
-    Its plan has sleeping times; the mode says with which times it is then simulated.
-    """
+def prepare(
+    question: Question, model: Model, iterations: int, warm_up: int = 2, *, sleeping: bool = False
+) -> Job:
+    """The job of a question: to train a small model of the model's structure, or to sleep as the plan says."""
     model, batch = model.for_task("train"), _micro_batch_of(question)
     degree = question.parameters.get("pipeline_degree", 1)
     scenario = scenario_of(question, _timed_model(model, batch, SLEEP_S * degree))
     plan = plan_of(question, scenario)
-    job = Job(question.name, mode, plan, question.link_s, iterations, warm_up)
-    if mode == "sleep":
+    job = Job(question.name, plan, question.link_s, iterations, warm_up)
+    if sleeping:
         return job
     samples = frozen_samples(plan, scenario, batch * plan.placement.replicas)
     training = Training(model, question.batch_size, batch, samples, question.extra_forward)

@@ -5,10 +5,14 @@ too; tokens that lie on several ranks are attended to by Ulysses or torch's ring
 hands them to a process group. They must be those of the plan, in its order and with its bytes; each rank must own as
 many parameters as the plan says; and gradients must be those of one process. In float64, where gradients compare well,
 bytes are twice those of the plan, which is in float32; in bfloat16 they are the plan's own, sums in float32 among them.
+
+The ring is torch's own (``context_parallel``). Its context manager knows only the three fused kernels of GPUs, so that
+on a CPU each rank would attend to its own tokens alone; the functions behind it take any kernel.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -32,23 +36,16 @@ from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 from strategies.training.fsdp import FSDP
 from validate.running.links import emulated_cluster
+from validate.running.model import Block, attend
 from validate.running.rank import joined
-from validate.running.training.attention import WAYS
-from validate.running.training.widening import (
-    BLOCKS,
-    HEADS,
-    ROWS,
-    TOKENS,
-    WIDTH,
-    attend,
-    batch_of,
-    transformer,
-    width_of,
-)  # fmt: skip
+from validate.running.sampling.settings import HEADS, HIDDEN
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+ROWS: Final = 4
+TOKENS: Final = ROWS**2
+BLOCKS: Final = 4
 GRADIENT_BYTES: Final = 4
 """Bytes of a parameter's gradient in the plan, whatever the precision."""
 OPERATIONS: Final = {
@@ -97,10 +94,119 @@ class Found(NamedTuple):
     gradient_error: float
 
 
+KERNEL: Final = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+BACKWARD: Final = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+AXIS: Final = 2
+"""Dimension of the tokens in a kernel's arguments: (samples, heads, tokens, channels)."""
+
+
+def _exchange(values: Tensor, group: dist.ProcessGroup, divided: int, joined: int) -> Tensor:
+    """Each rank's part of one dimension, with all of another."""
+    parts = [part.contiguous() for part in values.chunk(group.size(), divided)]
+    found = [torch.empty_like(part) for part in parts]
+    dist.all_to_all(found, parts, group=group)
+    return torch.cat(found, joined)
+
+
+class _ToHeads(torch.autograd.Function):
+    """Tokens for heads: (samples, tokens, heads, channels) of some tokens to that of some heads."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, group: dist.ProcessGroup, divided: int, joined: int) -> Tensor:  # noqa: ANN401
+        ctx.of = group, divided, joined
+        return _exchange(values, group, divided, joined)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: ANN401
+        group, divided, joined = ctx.of
+        return _exchange(gradients[0], group, joined, divided), None, None, None
+
+
+def ulysses(queries: Tensor, keys: Tensor, values: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Attention on heads of their own, on all tokens (Jacobs et al., 2023)."""
+
+    def exchanged(part: Tensor, divided: int, joined: int) -> Tensor:
+        result: Tensor = _ToHeads.apply(part, group, divided, joined)  # type: ignore[no-untyped-call]
+        return result
+
+    own = [exchanged(part, 2, 1).transpose(1, 2) for part in (queries, keys, values)]
+    seen = nn.functional.scaled_dot_product_attention(own[0], own[1], own[2])
+    return exchanged(seen.transpose(1, 2), 1, 2)
+
+
+@contextmanager
+def _passing(dtype: torch.dtype) -> Iterator[Any]:
+    """Torch's ring with keys and values that pass around, sums in single precision, or in double of such."""
+    from torch.distributed.tensor.experimental._context_parallel import _attention as of  # noqa: PLC0415  takes a while
+
+    options = of._cp_options
+    kept = vars(options).copy()
+    options.enable_load_balance, options.rotate_method = False, of._RotateMethod.ALL_TO_ALL
+    options.convert_to_f32 = dtype is not torch.float64
+    try:
+        yield of
+    finally:
+        vars(options).update(kept)
+
+
+class _Ring(torch.autograd.Function):
+    """Attention of a rank's queries to the keys and values of one rank after another (Liu et al., 2023)."""
+
+    @staticmethod
+    def forward(ctx: Any, group: dist.ProcessGroup, *own: Tensor) -> Tensor:  # noqa: ANN401
+        with _passing(own[0].dtype) as of:
+            seen, weight = of._templated_ring_attention(group, AXIS, KERNEL, *own)
+        ctx.group = group
+        ctx.save_for_backward(*own, seen, weight)
+        result: Tensor = seen
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, *tuple[Tensor, ...]]:  # noqa: ANN401
+        given = ctx.saved_tensors
+        with _passing(given[0].dtype) as of:
+            found = of._templated_ring_attention_backward(
+                ctx.group, AXIS, BACKWARD, gradients[0].contiguous(), "grad_out", *given, is_causal=False,
+                dropout_p=0.0,
+            )  # fmt: skip
+        return None, *found
+
+
+def ring(queries: Tensor, keys: Tensor, values: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Attention of a rank's tokens to all tokens, which pass by."""
+    own = [part.transpose(1, 2) for part in (queries, keys, values)]
+    seen: Tensor = _Ring.apply(group, *own)  # type: ignore[no-untyped-call]
+    return seen.transpose(1, 2)
+
+
+WAYS: Final[Mapping[str, Callable[[Tensor, Tensor, Tensor, dist.ProcessGroup], Tensor]]] = {
+    "ulysses": ulysses,
+    "ring": ring,
+}
+
+
+def width_of(number: int) -> int:
+    """Inner width of a block's feed-forward, wider the later it comes."""
+    return HIDDEN * (number + 2)
+
+
+def transformer(attention: Callable[..., Tensor]) -> nn.Sequential:
+    """The blocks; the same in every process."""
+    torch.manual_seed(1)
+    return nn.Sequential(*(Block(width_of(number), attention) for number in range(BLOCKS))).double()
+
+
+def batch_of(samples: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets; the same in every process."""
+    generator = torch.Generator().manual_seed(2)
+    inputs, targets = torch.randn((2, samples, TOKENS, HIDDEN), generator=generator, dtype=torch.float64)
+    return inputs, targets
+
+
 def profile(dtype: str) -> Model:
     """The same blocks as a model of the simulator."""
     model, size = (
-        equal_blocks_transformer(BLOCKS, rows=ROWS, hidden_size=WIDTH, heads=HEADS),
+        equal_blocks_transformer(BLOCKS, rows=ROWS, hidden_size=HIDDEN, heads=HEADS),
         ELEMENT_BYTES[dtype],
     )
     (component,) = model.components
@@ -108,9 +214,9 @@ def profile(dtype: str) -> Model:
     def product(count: int, n: int, k: int) -> Kernel:
         return Kernel("matmul", count, 1, TOKENS, n, k, image_m=TOKENS, weight_bytes=size * n * k)
 
-    norms = Kernel("layer_norm", 3, 1, TOKENS * WIDTH, weight_bytes=2 * size * WIDTH)
+    norms = Kernel("layer_norm", 3, 1, TOKENS * HIDDEN, weight_bytes=2 * size * HIDDEN)
     kernels = tuple(
-        (product(4, WIDTH, WIDTH), product(1, width_of(i), WIDTH), product(1, WIDTH, width_of(i)), norms)
+        (product(4, HIDDEN, HIDDEN), product(1, width_of(i), HIDDEN), product(1, HIDDEN, width_of(i)), norms)
         for i in range(BLOCKS)
     )
     sizes = [sum(p.numel() for p in block.parameters()) for block in transformer(attend)]
@@ -227,7 +333,7 @@ def _train(model: nn.Module, asked: ShardedTraining) -> None:
     """Forwards and backwards of this rank's samples and tokens; torch averages gradients over ranks."""
     degree, pieces = asked.strategy.group_size, asked.strategy.micro_batches
     team, place = divmod(dist.get_rank(), degree)
-    teams, numbers = asked.num_ranks // degree, asked.batch_size * TOKENS * WIDTH
+    teams, numbers = asked.num_ranks // degree, asked.batch_size * TOKENS * HIDDEN
     values = (of.chunk(teams)[team].chunk(degree, 1)[place] for of in batch_of(asked.batch_size))
     averaged = asked.num_ranks // asked.strategy.tensor_degree
     for inputs, targets in zip(*(of.chunk(pieces) for of in values), strict=True):

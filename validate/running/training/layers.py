@@ -1,8 +1,8 @@
-"""Blocks: a small real model with the structure of a model folder, one torch module for each of its layers.
+"""Layers: a small real model with the structure of a model folder, one torch module for each of its layers.
 
 Kept of the folder are components, layers, skips, which layers read what, what is locked or frozen, and of each layer
-its kind (convolutions, attention, or neither) and its relative work; sizes are not. Every layer outputs images of one
-size, so that a cut can be after any layer. Tensors are small, and float64, to compare gradients.
+its relative work; sizes and kinds are not. Every layer outputs tokens of one size, so that a cut can be after any
+layer. Tensors are small, and float64, to compare gradients.
 
 The gradients of one process that trains it are the reference.
 """
@@ -15,40 +15,24 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from profiles.architectures.models import Component, Layer, Model
+from profiles.architectures.models import Component, Model
 from profiles.checks import sum_in_order
+from validate.running.model import WIDER, Block, linear
+from validate.running.sampling.settings import HEADS, HIDDEN
 
-WIDTH: Final = 32  # channels of the hidden state
-STATE: Final = (WIDTH, 8, 8)  # its shape, of a sample: an image
-HIDDEN: Final = 512  # channels inside a layer whose work is the mean of its component
-MULTIPLE: Final = 4  # of which any layer has some
+STATE: Final = (HIDDEN, HIDDEN)  # tokens and channels of a sample
 LEARNING_RATE: Final = 1e-3
 
 
-class Attention(nn.Module):
-    """Self-attention of the positions of an image."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.project = nn.Conv2d(WIDTH, 3 * WIDTH, 1)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """The image plus the attention of its positions."""
-        parts = self.project(hidden).flatten(2).transpose(1, 2).chunk(3, dim=-1)
-        seen = nn.functional.scaled_dot_product_attention(*parts)
-        return hidden + seen.transpose(1, 2).reshape(hidden.shape)
-
-
 class ChainLayer(nn.Module):
-    """One layer: what arrives by skips and what is read from frozen components is added, then it does its work."""
+    """One layer: what arrives by skips and what is read from frozen components is added, then its block runs."""
 
-    def __init__(self, work: nn.Module, skips: int, sources: Sequence[int]) -> None:
+    def __init__(self, inner: int, skips: int, sources: Sequence[int]) -> None:
         super().__init__()
         self.sources = tuple(sources)
-        self.fuse = nn.ModuleList(nn.Conv2d(WIDTH, WIDTH, 1) for _ in range(skips))
-        self.read = nn.ModuleList(nn.Conv2d(WIDTH, WIDTH, 1) for _ in sources)
-        self.norm = nn.GroupNorm(1, WIDTH)
-        self.work = work
+        self.fuse = nn.ModuleList(linear(HIDDEN, HIDDEN) for _ in range(skips))
+        self.read = nn.ModuleList(linear(HIDDEN, HIDDEN) for _ in sources)
+        self.block = Block(inner)
 
     def forward(self, hidden: Tensor, skips: Sequence[Tensor], context: Mapping[int, Tensor]) -> Tensor:
         """The hidden state after the layer, (samples, *STATE), like that before it and what its skips carry."""
@@ -56,7 +40,7 @@ class ChainLayer(nn.Module):
             hidden = hidden + fuse(skip)
         for read, source in zip(self.read, self.sources, strict=True):
             hidden = hidden + read(context[source])
-        result: Tensor = hidden + self.work(self.norm(hidden))
+        result: Tensor = self.block(hidden)
         return result
 
 
@@ -67,7 +51,7 @@ def build_layer(model: Model, component: int, layer: int) -> ChainLayer:
     torch.manual_seed(1 + 1000 * component + layer)
     sources = [s for s in model.inputs_of(component) if layer in _readers(model, component, s)]
     skips = sum(skip.target == layer for skip in of.skips)
-    built = ChainLayer(_work(of, layer), skips, sources).double()
+    built = ChainLayer(_inner(of, layer), skips, sources).double()
     torch.set_rng_state(generator_state)
     return built.requires_grad_(of.trainable and of.layers[layer].backward == "full")
 
@@ -81,21 +65,12 @@ def _readers(model: Model, component: int, source: int) -> set[int]:
     return {layer for layer, _ in model.reads_of(component, source)}
 
 
-def _work(component: Component, layer: int) -> nn.Module:
-    own = component.layers[layer]
-    works = [_flop(other) for other in component.layers]
+def _inner(component: Component, layer: int) -> int:
+    """Inner width of a layer's block, by its work over the mean of its component."""
+    works = [of.conv_flop + of.matmul_flop + of.attention_flop for of in component.layers]
     mean = sum_in_order(works) / len(works)
-    relative = min(3.0, max(0.25, _flop(own) / mean if mean else 1.0))
-    channels = MULTIPLE * round(HIDDEN / MULTIPLE * relative)
-    convolves = own.conv_flop > 0.5 * _flop(own)
-    size, inner = (3, channels // 4) if convolves else (1, channels)
-    first, second = (nn.Conv2d(*of, size, padding="same") for of in ((WIDTH, inner), (inner, WIDTH)))
-    attention = [Attention()] if own.attention_flop > 0 and not convolves else []
-    return nn.Sequential(*attention, first, nn.GELU(), second)
-
-
-def _flop(layer: Layer) -> float:
-    return layer.conv_flop + layer.matmul_flop + layer.attention_flop
+    relative = min(3.0, max(0.25, works[layer] / mean if mean else 1.0))
+    return HEADS * round(WIDER * HIDDEN / HEADS * relative)
 
 
 def batch_of(iteration: int, component: int, samples: int) -> tuple[Tensor, Tensor]:
