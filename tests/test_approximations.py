@@ -34,10 +34,6 @@ def test_a_sampler_says_why_its_image_is_not_that_of_one_gpu(name):
     assert why(name, gpus, **parameters.get(name, {})) == (STALE if name in stale else others.get(name, ""))
 
 
-def test_a_hybrid_is_approximate_where_it_has_a_pipeline():
-    assert why("hybrid", guidance_degree=2, pipeline_degree=2) == STALE
-
-
 def test_where_all_steps_are_synchronous_or_the_image_is_whole_nothing_is_stale():
     assert why("distrifusion", warmup_steps=20) == why("pipefusion", warmup_steps=20) == ""
     assert why("distrifusion", gpus=2, guidance="parallel") == why("pipefusion", patches=1) == ""
@@ -52,13 +48,6 @@ def test_a_verdict_says_that_the_image_of_the_best_is_approximate(capsys):
     print_rows_json(sweep)
     assert json.loads(capsys.readouterr().out)[0]["verdict"]["approximation"] == STALE
     assert f"approximate: {STALE}" in sweep.best._repr_html_()
-
-
-def test_a_verdict_on_an_exact_image_does_not_speak_of_it():
-    sweep = sim.sweep(**ASKED, gpus=4, strategy="ulysses", workers=1)
-    assert "approximat" not in str(sweep.verdict)
-    assert "approximation" not in sweep.verdict.to_json()
-    sim.run(**ASKED, gpus=4, strategy="ulysses")
 
 
 def test_a_verdict_says_that_gpus_left_over_draw_other_images():

@@ -3,9 +3,7 @@
 import pytest
 
 import sim
-from sim.report import changes
-from sim.report.changes import SWEPT, Change, changes_asked
-from sim.report.descriptions import differing
+from sim.report.changes import Change, changes_asked
 
 L40 = ("flux-dev", "l40-pcie-8", 4, {"resolution": 1024, "steps": 4})
 PIXART = ("pixart", "l40-pcie-8", 4, {"guidance": "none", "steps": 4})
@@ -110,60 +108,6 @@ def test_the_parameters_are_said_with_which_a_strategy_stays():
     assert f"4 images at once: {change.speed:.2f} x the speed, hybrid stays with {change.how}" in text
     moved = Change("c", "", "ulysses", 1.5, stays=True, tie=False, num_gpus=2, how="ring 2")
     assert moved.words("ulysses") == "1.50 x the speed, ulysses stays on 2 GPUs with ring 2"
-
-
-def test_every_parameter_that_changes_is_said_also_one_that_becomes_one():
-    before = sim.run("pixart", "hybrid", "a100-nvlink-8", 8, steps=4, ring_degree=4, tensor_degree=2)
-    after = sim.run(
-        "pixart", "hybrid", "a100-nvlink-8", 8, steps=4, pipeline_degree=8, layers=(4,) * 4 + (3,) * 4
-    )
-    assert differing(before, after) == "ring 1, P 8, tensor 1, layers 4x4,3x4"
-    assert differing(after, before) == "ring 4, P 1, tensor 2, layers default"
-    assert differing(before, before) == ""
-
-
-def test_more_videos_at_once_that_slow_the_answer_say_that_it_would_not_fit():
-    sweep = sim.sweep("wan2.1-14b", "l40-pcie-8", 8, steps=2, strategy="hybrid", workers=1)
-    four = next(change for change in sweep.verdict.changes if change.name == "4 videos at once")
-    assert four.speed < 1
-    assert four.words("hybrid").endswith(f"stays with {four.how}, since what is best now would not fit")
-    best = sweep.best_point().strategy
-    assert not sim.run("wan2.1-14b", best, "l40-pcie-8", 8, steps=2, batch_size=4).fits_memory
-    assert "fits" not in four.to_json()
-
-
-def test_a_change_says_nothing_of_memory_where_it_brings_more_speed_or_the_answer_fits():
-    for change in (
-        Change("c", "", "ring", 1.5, stays=True, tie=False, fits=False),
-        Change("c", "", "ring", 0.5, stays=False, tie=False),
-    ):
-        assert "fit" not in change.words("ring")
-
-
-def test_points_that_are_bounded_roughly_at_first_change_no_answer(monkeypatch):
-    sweep, asked = sim.sweep("sd3.5-large", gpus=16, frozen="cached", workers=1), []
-    real = changes.bound_again
-    told = [call(*given) for call, given in changes_asked(sweep, sweep.best_point())]
-    for whole in (False, True):
-
-        def bound(point, scenario, *, rough, whole=whole):
-            asked.append((whole, rough))
-            real(point, scenario, rough=rough and not whole)
-
-        monkeypatch.setattr(changes, "bound_again", bound)
-        calls = changes_asked(sweep, sweep.best_point())
-        assert [call(*given) for call, given in calls] == told
-    assert asked.count((False, False)) < asked.count((True, True)) / 2
-
-
-def test_what_would_take_long_to_sweep_again_is_left_out():
-    names = {}
-    for gpus in (1, 16):
-        sweep = sim.sweep("sd3-medium", "h100-ib", gpus, steps=2, workers=1)
-        many = sum(point.reason is None for point in sweep.points) > SWEPT
-        names[many] = [change.name for change in sweep.verdict.changes]
-    assert "4 images at once" in names[False]
-    assert names[True] == ["stack compiled", "twice the link between nodes"]
 
 
 @pytest.mark.parametrize(

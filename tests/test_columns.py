@@ -49,10 +49,6 @@ def test_a_line_parts_the_rows_above_from_those_below(columns):
     assert "diffusionpipe" in lines[-1]
 
 
-def test_a_column_in_which_nothing_stands_is_left_out(columns):
-    assert "D" not in printed([*columns, Column("D", ["-", ""])], 80)
-
-
 def test_markdown_has_all_columns_and_takes_no_cell_for_its_own(columns):
     text = markdown_of("a title", [*columns, Column("a|b", ["x|y", "z"], 9)])
     assert text.splitlines() == [

@@ -16,8 +16,7 @@ from sim.explore.scaling import Scaling, Step, knee_of, steps_of
 from sim.explore.ways_out import needed_bytes
 from sim.outcomes.phrases import OUT_OF_MEMORY
 from sim.report import scalings
-from sim.report.plots import charts
-from sim.report.scalings import knee_line, print_markdown, print_scaling
+from sim.report.scalings import knee_line, print_scaling
 
 
 @pytest.fixture(scope="module")
@@ -75,11 +74,6 @@ def test_numbers_on_which_nothing_fits_are_told_with_what_the_nearest_lacks():
     assert (one[0], four[0], best[0]) == ("not on", "", "best")
 
 
-def test_a_number_without_a_point_says_why():
-    lines = sim.sweep("sd21", gpus=[1, 2], batch_size=8, strategy="spp", workers=1).verdict.lines
-    assert dict(lines)["not on"].startswith("1 GPU: no pipeline degree, such as spp: no divisor of gpus(1) ")
-
-
 def test_the_verdict_names_the_fastest_beside_the_knee(scaling, monkeypatch):
     assert dict(scaling.verdict.lines)["knee"].startswith("none: up to 8 GPUs each")
     monkeypatch.setattr(explored, "PAYS", 0.99)  # nothing added pays
@@ -109,41 +103,12 @@ def test_beyond_the_knee_parts_of_the_gpu_time_say_why():
     assert parts == sorted(parts, reverse=True)
 
 
-def test_beyond_the_knee_gpus_that_are_left_out_are_told():
-    scaling = sim.sweep("sd21", "l20-pcie-8", [2, 3], steps=4, strategy="distrifusion", workers=1)
-    lines = scaling.verdict.lines
-    at = next(number for number, (word, _) in enumerate(lines) if word == "knee")
-    assert lines[at][1].endswith("; those added up to 3 bring 0% of their share, where 50% would pay")
-    assert lines[at + 1] == ("", "on 3 GPUs the best uses 2 of them (distrifusion)")
-    assert lines[at + 2][0] == "at the knee"
-
-
 def test_titles_say_which_number_is_recommended_and_which_is_the_fastest(scaling, monkeypatch):
     assert scaling.choice == ""
     monkeypatch.setattr(explored, "PAYS", 0.99)
     assert scaling.choice == "recommended: 2 GPUs, the knee; fastest: 8 GPUs"
     assert scaling.verdict.title == scaling.title
     assert scaling.title.endswith(f", batch 64; {scaling.choice}")
-
-
-def test_the_picture_of_the_knee_names_the_fastest(monkeypatch, tmp_path):
-    monkeypatch.setattr(explored, "PAYS", 0.999)
-    titles = []
-    monkeypatch.setattr(
-        charts, "save_figure", lambda figure, _: titles.append(figure.axes[0].get_title("left"))
-    )
-    asked = ["--model", "sd21", "--gpus", "2,4", "--batch-size", "64", "--strategy", "ddp"]
-    assert main(["sweep", *asked, "--plot", str(tmp_path / "a.svg")]) == 0
-    said = titles[0].replace("\n", " ")
-    assert "training on 2 GPUs of p4de" in said
-    assert said.endswith("; recommended: 2 GPUs, the knee; fastest: 4 GPUs")
-
-
-def test_a_batch_that_grows_with_the_gpus_is_named_by_one_gpu(scaling):
-    assert ", batch 64" in scaling.title
-    grown = sim.sweep("sd21", gpus=[1, 2], strategy="ddp", workers=1)
-    assert grown.title.endswith("stack eager, batch 32 per GPU")
-    assert "batch 32 per GPU; " in scalings.title_of(grown)
 
 
 def test_the_speed_per_gpu_of_several_numbers_is_drawn(scaling):
@@ -177,24 +142,12 @@ def test_one_of_several_numbers_that_cannot_be_used_is_named_with_the_others(cap
         sim.sweep("sd21", gpus="3-48", strategy="ddp")
 
 
-def test_many_numbers_of_which_one_cannot_be_used_are_named_in_short():
-    told = r"gpus is 1, 2, .*, 14, \.\.\., 4096, of which 9 must be a multiple of the 8 of a node"
-    with pytest.raises(InputError, match=f"^{told}"):
-        sim.sweep("sd21", gpus=range(1, 4097), strategy="gpipe")
-
-
 def test_python_reads_words_as_the_command_line_does():
     found = sim.sweep("sd21", gpus="1-2", batch_size=8, strategy="ddp", workers=1)
     assert [sweep.scenario.workload.num_gpus for sweep in found] == [1, 2]
     assert (
         sim.sweep("sd21", gpus="2", batch_size=8, strategy="ddp", workers=1).rows() == found.sweeps[1].rows()
     )
-
-
-def test_python_refuses_what_is_no_number():
-    for gpus in ([], [2, 4.0], [True]):
-        with pytest.raises(InputError, match=r"gpus is .*, must be integers, at least one"):
-            sim.sweep("sd21", gpus=gpus)
 
 
 def test_the_terminal_shows_the_knee_and_the_best_on_each_number(scaling, monkeypatch, capsys):
@@ -207,13 +160,6 @@ def test_the_terminal_shows_the_knee_and_the_best_on_each_number(scaling, monkey
         assert any(line.startswith("again: sim run --model sd21") for line in lines)
     assert "batch 64" in scalings.title_of(scaling)
     assert knee_line(scaling)[1].startswith(("none: up to 8 GPUs", "2 GPUs", "4 GPUs"))
-
-
-def test_markdown_shows_the_same(scaling, capsys):
-    print_markdown(scaling)
-    text = capsys.readouterr().out
-    assert "- **knee** " in text
-    assert "| GPUs | strategy | how |" in text
 
 
 def test_the_command_line_prints_all_rows_and_a_verdict_for_each_number(capsys, tmp_path, monkeypatch):
@@ -232,11 +178,6 @@ def test_nothing_that_fits_on_any_number_is_said_and_exits_2(capsys, tmp_path, m
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", "--model", "sd21", "--gpus", "1,1", "--strategy", "spp"]) == 2
     assert "no point of the sweep is feasible" in capsys.readouterr().err
-
-
-def test_an_experiment_is_printed_for_one_number_alone(capsys):
-    assert main(["sweep", "--model", "sd21", "--gpus", "2,4", "--print-experiment"]) == 2
-    assert "--print-experiment prints one question: give one number of --gpus" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -292,20 +233,3 @@ def test_one_number_of_gpus_has_the_verdict_of_its_sweep_and_no_knee():
     one = sim.sweep("sd21", gpus=[2], batch_size=8, strategy="ddp", workers=1)
     assert "knee" not in repr(one)
     assert one.verdict.lines == one.sweeps[0].verdict.lines
-
-
-def test_the_last_number_of_gpus_is_no_knee():
-    scaling = sim.sweep("flux-dev", gpus=[1, 2], steps=4, objective="cost", strategy="single", workers=1)
-    assert not scaling.bends
-    assert repr(scaling).endswith("knee none>")
-    said = "none: up to 2 GPUs each added GPU pays; the speed per GPU there is 100% of that on 1"
-    assert knee_line(scaling) == ("knee", said)
-
-
-def test_one_gpu_is_no_gpus():
-    sweep = sim.sweep("flux-dev", gpus=1, steps=4, strategy="single", workers=1)
-    assert "on 1 GPU of p4de" in sweep.title
-    assert (
-        "on 1 to 2 GPUs of p4de"
-        in sim.sweep("flux-dev", gpus=[1, 2], steps=4, strategy="single", workers=1).title
-    )

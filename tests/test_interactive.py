@@ -56,15 +56,6 @@ def test_a_turn_draws_another_run_and_says_what_it_changed(dials):
         assert word in dials.words.value
 
 
-def test_several_dials_turn_at_once(dials, monkeypatch):
-    runs = []
-    monkeypatch.setattr(module, "run", lambda **asked: runs.append(asked) or sim.run(**asked))
-    dials.turn(micro_batches=8, link="inter=0.25x")
-    assert len(runs) == 1
-    assert (dials.asked["micro_batches"], dials.asked["link"]) == (8, "inter=0.25x")
-    assert "what if link inter=0.25x changes nothing" in dials.words.value
-
-
 def test_dials_of_parameters_that_a_strategy_lacks_rest(dials):
     dials.turn(strategy="ddp")
     assert "pipeline_degree" not in dials.asked
@@ -98,21 +89,6 @@ def test_narrow_bars_have_no_edge_that_would_hide_them(dials):
     wide = [took > dials.result.trace.end_s * 1e3 / 400 for took in frozen.x]
     assert True in wide and False in wide
     assert [bool(width) for width in frozen.marker.line.width] == wide
-
-
-def test_samplers_have_dials_too():
-    dials = sim.plots.Dials(
-        "pixart",
-        ["pipefusion", "usp"],
-        "a100-pcie-4",
-        gpus=4,
-        resolution=[1024, 2048],
-        patches=[4, 8],
-        steps=3,
-    )
-    dials.turn(resolution=2048)
-    assert "images/s" in dials.words.value
-    assert set(drawn(dials)) == {"whole image", *(f"patch {number}" for number in range(4))}
 
 
 def test_what_cannot_be_a_dial_is_refused(dials):

@@ -5,10 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 
-from sim.plots import plot_sweep
-from sim.report.plots.charts import RoundNumbers, scale_logarithmically, speed
+from sim.report.plots.charts import RoundNumbers, speed
 from sim.report.plots.interactive import SYMBOLS
 from sim.report.plots.looks import LOOKS, MARKERS, OTHERS, strategy_look
 from strategies.registry import all_samplers, all_strategies, strategies_of
@@ -64,12 +62,6 @@ def test_the_colours_of_a_task_are_told_apart_by_everyone_and_from_paper(task, s
     assert {pair: far for pair, far in near.items() if far < APART} == {}
 
 
-@pytest.mark.parametrize("task", ["train", "sample"])
-def test_no_two_strategies_of_a_task_share_a_marker(task):
-    markers = [strategy_look(name)[1] for name in strategies_of(task)]
-    assert len(set(markers)) == len(markers)
-
-
 def test_no_two_strategies_look_alike_whatever_their_task():
     names = [*all_strategies(), *all_samplers()]
     assert len({strategy_look(name) for name in names}) == len(names)
@@ -97,39 +89,6 @@ def test_a_page_has_a_symbol_for_each_marker():
 )
 def test_ticks_of_a_logarithmic_axis_are_round(low, high, ticks):
     assert RoundNumbers().tick_values(low, high) == pytest.approx(ticks)
-
-
-@pytest.mark.parametrize("low", [1e-9, 0.0123, 1.0, 9.7, 33.3, 1e6])
-@pytest.mark.parametrize("ratio", [1.004, 1.05, 1.4, 2.0, 5.0, 30.0, 1e4, 1e12])
-def test_a_logarithmic_axis_has_three_to_twelve_ticks_all_in_sight(low, ratio):
-    ticks = RoundNumbers().tick_values(low, low * ratio)
-    assert 3 <= len(ticks) <= 12
-    assert all(low <= tick <= low * ratio for tick in ticks)
-    assert list(ticks) == sorted(set(ticks))
-
-
-@pytest.mark.parametrize("which", ["x", "y"])
-def test_a_logarithmic_axis_reads_in_plain_numbers(which):
-    axes = Figure().add_subplot()
-    axes.plot([0.02, 3000], [0.02, 3000])
-    scale_logarithmically(axes, which)
-    axis = getattr(axes, f"{which}axis")
-    assert axis.get_scale() == "log"
-    words = [label.get_text() for label in axis.get_ticklabels()]
-    assert words == ["0.1", "1", "10", "100", "1,000"]
-    assert not axis.get_minorticklabels()
-
-
-def test_latencies_of_a_sweep_read_in_plain_numbers():
-    rows = [
-        {
-            "task": "sample", "strategy": "usp", "latency_s": latency_s, "batch_size": 1, "num_gpus": 8,
-            "peak_memory_bytes": 2.0**30,
-        }
-        for latency_s in (21.0, 58.0)
-    ]  # fmt: skip
-    axes = plot_sweep(rows).axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["20", "30", "40", "50"]
 
 
 @pytest.mark.parametrize(

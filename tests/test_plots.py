@@ -3,12 +3,9 @@
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 
 import pytest
-from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 
 import sim
 from profiles.architectures.synthetic import equal_blocks_transformer
@@ -17,7 +14,6 @@ from sim.outcomes.parts import replay, replay_parts
 from sim.plots import (
     BubbleRatioInfo,
     ScalingInfo,
-    SweepInfo,
     SweepPoint,
     Winner,
     WinnersInfo,
@@ -40,10 +36,7 @@ from sim.plots import (
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
 from sim.replay.timelines import Bar
-from sim.report.plots import timeline
-from sim.report.plots.charts import IDLE_FACE
 from sim.report.plots.patches import PatchColours
-from sim.report.plots.timeline import COLOURS
 from strategies.plans.actions import parse_action
 from strategies.registry import make_sampler, make_strategy
 
@@ -109,26 +102,11 @@ def test_a_timeline_lists_bars_idle_spans_and_the_bubble_ratio(hand_off):
     assert not info.cross_iteration
 
 
-def test_a_timeline_says_how_long_it_is_and_how_much_of_it_is_idle(hand_off):
-    assert title(plot_timeline(hand_off)) == "4,000.0 ms  |  bubble ratio 50.0 %"
-    assert title(plot_timeline(hand_off, "Two stages")) == "Two stages  |  4,000.0 ms  |  bubble ratio 50.0 %"
-
-
 def test_a_timeline_has_a_row_per_device_and_its_axis_in_ms(hand_off):
     axes = plot_timeline(hand_off).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["GPU 0", "GPU 1"]
     assert axes.get_xlim() == (0.0, 4000.0)
     assert axes.yaxis_inverted()
-
-
-def test_a_title_has_as_many_lines_as_the_width_of_its_axes_asks_for(hand_off):
-    figure = plot_timeline(hand_off, "a word " * 40)
-    assert title(figure).count("\n") == 2
-    assert title(figure).replace("\n", " ").startswith("a word a word")
-    figure.draw_without_rendering()
-    axes = figure.axes[0]
-    assert axes.get_tightbbox().x1 <= figure.bbox.x1
-    assert max(map(len, title(plot_sweep([result()], "a word " * 40)).split("\n"))) < 90
 
 
 def test_bars_are_drawn_at_their_times(hand_off):
@@ -143,17 +121,6 @@ def test_bars_are_drawn_at_their_times(hand_off):
     assert not collectives.get_paths()
 
 
-def test_micro_batches_are_written_only_where_they_fit(make):
-    plan = make.plan(
-        [[make.op("0F7", 1.0), make.op("0F8", 1e-4), make.op("0O", 1.0), make.op("X0.0:4", 1.0)]]
-    )
-    assert texts(plot_timeline(simulate(plan))) == ["7"]
-
-
-def test_sampling_steps_carry_the_number_of_their_patch_and_of_the_step(make):
-    assert texts(plot_timeline(simulate(make.plan([[make.op("0P3@9", 1.0)]])))) == ["3@9"]
-
-
 def test_the_legend_names_what_there_is_and_nothing_else(pipeline, hand_off):
     assert legend(plot_timeline(hand_off)) == ["forward", "idle"]
     assert legend(plot_timeline(pipeline)) == [
@@ -164,54 +131,6 @@ def test_the_legend_names_what_there_is_and_nothing_else(pipeline, hand_off):
         "collective",
         "idle",
     ]
-
-
-def test_several_stages_of_a_device_differ_in_shade(make):
-    plan = make.plan([[make.op("0F0", 1.0), make.op("2F0", 1.0)]])
-    _, first, second, _ = plot_timeline(simulate(plan)).axes[0].collections
-    assert sum(second.get_facecolor()[0]) > sum(first.get_facecolor()[0])
-
-
-def test_no_stage_is_as_light_as_idle_time(make):
-    plan = make.plan([[make.op(f"{stage}F0", 1.0) for stage in range(8)]])
-    faces = [bars.get_facecolor()[0] for bars in plot_timeline(simulate(plan)).axes[0].collections[1:-1]]
-    assert len(faces) > 4
-    assert all(max(face[:3]) - min(face[:3]) > 0.2 for face in faces)
-
-
-def test_a_title_breaks_in_its_first_part_or_between_parts(pipeline):
-    axes = Figure(figsize=(6.0, 3.0)).subplots()
-    plot_timeline(pipeline, "a title of several words, which is as long as one line", ax=axes)
-    lines = axes.get_title(loc="left").splitlines()
-    assert len(lines) == 2
-    assert lines[-1] == "1,009.6 ms  |  bubble ratio 37.3 %"
-    assert not any(line.endswith("|") for line in lines)
-
-
-class Counted(list):
-    """A list that counts how often it is gone through."""
-
-    times = 0
-
-    def __iter__(self):
-        self.times += 1
-        return super().__iter__()
-
-
-def test_a_timeline_goes_through_its_bars_a_few_times_however_many_there_are(pipeline, monkeypatch):
-    info = plot_timeline_info(pipeline)
-    counted = Counted(10 * info.bars)
-    monkeypatch.setattr(timeline, "plot_timeline_info", lambda trace: replace(info, bars=counted))
-    plot_timeline(pipeline)
-    assert counted.times < 12 < len(counted)
-
-
-def test_the_units_of_a_shard_are_too_many_for_shades():
-    info = plot_timeline_info(sim.run("uvit-h", "fsdp", gpus=4, batch_size=16).trace)
-    assert not info.shaded
-    drawn = plot_timeline(sim.run("uvit-h", "fsdp", gpus=4, batch_size=16).trace).axes[0].collections
-    faces = {to_hex(face) for bars in drawn for face in bars.get_facecolor()}
-    assert faces <= {colour.lower() for colour in (*COLOURS.values(), IDLE_FACE)}
 
 
 def test_timelines_side_by_side_share_an_axis_of_time_and_a_legend(hand_off, pipeline):
@@ -231,38 +150,11 @@ def test_timelines_side_by_side_share_an_axis_of_time_and_a_legend(hand_off, pip
         plot_timelines({})
 
 
-def test_a_timeline_on_ones_own_axes_has_its_legend_below_its_bars_and_words(pipeline):
-    figure = Figure(figsize=(6.0, 4.0), layout="constrained")
-    axes = figure.subplots(2)[1]
-    plot_timeline(pipeline, ax=axes)
-    figure.draw_without_rendering()
-    box, words = (part.get_window_extent() for part in (axes.get_legend(), axes.xaxis.label))
-    assert box.y1 <= words.y0 < axes.get_window_extent().y0
-    assert box.y0 >= 0 and box.x0 >= 0 and box.x1 <= figure.bbox.x1
-
-
-def test_no_two_kinds_of_work_have_one_colour():
-    assert len(set(COLOURS.values())) == len(COLOURS)
-
-
 def test_an_iteration_without_work_can_be_drawn(make):
     trace = simulate(make.plan([[], []]))
     assert plot_timeline_info(trace).bubble_ratio == 0.0
     for figure in (plot_timeline(trace), plot_memory(trace)):
         figure.draw_without_rendering()
-
-
-def test_rounding_never_makes_a_bubble_ratio_negative(make):
-    trace = simulate(make.plan([[make.op(f"0F{number}", 0.1) for number in range(20)]]))
-    assert 0.0 <= plot_timeline_info(trace).bubble_ratio < 1e-12
-
-
-def test_many_devices_are_drawn_without_a_warning(make):
-    rows = [[make.op(f"{device}F0", 1.0)] for device in range(200)]
-    trace = simulate(make.plan(rows, cluster=make.cluster(devices_per_node=200)))
-    for figure in (plot_timeline(trace), plot_memory(trace)):
-        figure.draw_without_rendering()
-    assert len(legend(plot_memory(trace))) <= 16
 
 
 def test_memory_is_a_curve_per_device_and_the_capacity(pipeline):
@@ -272,11 +164,10 @@ def test_memory_is_a_curve_per_device_and_the_capacity(pipeline):
     lines = plot_memory(pipeline).axes[0].lines
     drawn = [max(line.get_ydata()) * GIB for line in lines]
     assert drawn == pytest.approx([*peak_memory_bytes(pipeline), GIB])
-
-
-def test_memory_without_a_limit_has_no_capacity_line(hand_off):
-    assert plot_memory_info(hand_off).capacity_bytes is None
-    assert legend(plot_memory(hand_off)) == ["GPU 0", "GPU 1"]
+    assert [max(line.get_xdata()) for line in lines[:-1]] == pytest.approx(
+        [pipeline.end_s * 1e3] * len(info.curves)
+    )
+    assert plot_memory(pipeline).axes[0].get_xlim() == (0.0, pipeline.end_s * 1e3)
 
 
 def test_the_memory_title_names_the_fullest_device(make):
@@ -295,11 +186,6 @@ def test_bubble_ratios_stand_by_stages_and_micro_batches():
     assert texts(figure) == ["-", "10.0", "60.0", "30.0"]
     assert title(figure) == "1F1B"
     assert figure.axes[0].yaxis_inverted()
-
-
-def test_of_several_results_at_one_point_the_smallest_bubble_ratio_is_shown():
-    rows = [result(pipeline_degree=2, micro_batches=2, ratio=ratio) for ratio in (0.5, 0.2, 0.4)]
-    assert plot_bubble_ratios_info(rows).ratios == [[0.2]]
 
 
 def test_rows_without_a_bubble_ratio_or_without_stages_are_left_out():
@@ -325,12 +211,6 @@ def test_the_pareto_front_holds_what_no_fitting_point_beats():
     assert [point.strategy for point in info.points] == ["a", "b", "c", "d", "e"]
     assert [point.strategy for point in info.front] == ["b", "a"]
     assert info.points[4] == SweepPoint("e", 9 * GIB, 99.0, False)
-
-
-def test_a_sampling_result_counts_its_images_per_second():
-    row = drawn("pipefusion", 1, 4.0, 8, batch_size=2)
-    point = SweepPoint("pipefusion", GIB, 0.5, True, 4.0, 8)
-    assert plot_sweep_info([row]) == SweepInfo([point], [point], point)
 
 
 def drawn(strategy, memory_gib, latency_s, num_gpus=1, fits=True, batch_size=1):
@@ -379,22 +259,6 @@ def test_whiskers_span_the_band_of_what_is_drawn():
     assert whisker.tolist() == [[1.0, 50.0], [1.0, 200.0]]
 
 
-def test_a_map_of_winners_takes_samplers_on_fewer_gpus_than_there_are():
-    rows = [
-        drawn(name, 1, latency_s, gpus) | {"cluster": cluster, "resolution": resolution}
-        for cluster, resolution, name, latency_s, gpus in (
-            ("nvlink", "1024", "single", 4.0, 1),
-            ("nvlink", "1024", "ulysses", 1.0, 8),
-            ("pcie", "1024", "single", 4.0, 1),
-            ("pcie", "1024", "ulysses", 2.0, 2),
-        )
-    ]
-    info = plot_winners_info(rows, "cluster", "resolution", "single")
-    assert info.winners == [[Winner("ulysses", 1.0, 3.0), Winner("ulysses", 0.5, 1.0)]]
-    with pytest.raises(InputError, match="two scenarios have resolution 1024 and model m"):
-        plot_winners_info(rows, "model", "resolution", "single")
-
-
 def test_a_sweep_has_a_marker_per_strategy_and_names_the_best():
     rows = [
         result("ddp", 2, 5.0),
@@ -408,11 +272,6 @@ def test_a_sweep_has_a_marker_per_strategy_and_names_the_best():
     assert title(figure) == "Toy"
     looks = {(line.get_color(), line.get_marker()) for line in figure.legends[0].get_lines()[:3]}
     assert len(looks) == 3
-
-
-def test_a_sweep_in_which_nothing_fits_is_still_drawn():
-    figure = plot_sweep([result(fits=False)])
-    assert legend(figure) == ["1f1b", "does not fit"]
 
 
 def test_a_sweep_without_a_simulated_row_is_refused():
@@ -449,14 +308,6 @@ def test_winners_stand_by_two_axes_with_their_lead_over_a_baseline():
         unit="samples",
     )
     assert plot_winners_info(rows, "num_gpus", "batch_size", "spp").winners[1][0].lead == 6.0 / 5.0 - 1
-
-
-def test_what_is_not_recommended_wins_no_scenario_and_one_gpu_is_the_baseline_of_drawing():
-    rows = [best("single", 8, 2.0), best("naive-patch", 8, 9.0), best("usp", 8, 5.0)]
-    rows = [row | {"task": "sample", "recommended": row["strategy"] != "naive-patch"} for row in rows]
-    info = plot_winners_info(rows, "num_gpus", "model")
-    assert info.winners == [[Winner("usp", 5.0, 1.5)]]
-    assert info.baselines == ("single",)
 
 
 def test_a_map_of_winners_says_who_by_how_much_and_where_nothing_fits():
@@ -501,25 +352,6 @@ def test_a_winner_says_whom_the_comparison_cannot_tell_from_it():
     assert figure.axes[0].get_xlabel() == "resolution in pixels"
 
 
-def test_a_map_without_ties_is_not_hatched():
-    figure = plot_winners([best("ddp", 8, 123456.7)], "num_gpus", "model")
-    assert texts(figure) == ["ddp\n123,457 samples/s"]
-    assert not any(patch.get_hatch() for patch in figure.axes[0].patches)
-    assert legend(figure) == ["ddp"]
-
-
-def test_words_along_an_axis_keep_their_order_and_numbers_ascend():
-    rows = [best("ddp", gpus, 1.0, model=model) for model in ("wide", "deep") for gpus in (64, 8)]
-    info = plot_winners_info(rows, "num_gpus", "model")
-    assert (info.down, info.across) == (["wide", "deep"], [8, 64])
-
-
-def test_long_words_along_an_axis_break_at_commas():
-    rows = [best("ddp", 8, 1.0) | {"cluster": name} for name in ("p4de", "p4de, inter-node x 0.5")]
-    axes = plot_winners(rows, "cluster", "model").axes[0]
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["p4de", "p4de,\ninter-node x 0.5"]
-
-
 def test_two_scenarios_in_one_cell_are_refused():
     rows = [best("ddp", 8, 1.0), best("ddp", 8, 1.0, batch_size=128)]
     with pytest.raises(
@@ -550,12 +382,6 @@ def test_scaling_is_the_throughput_per_gpu_of_the_best_of_each_strategy():
         plot_scaling([rows[-1]], "num_gpus")
 
 
-def test_a_strategy_looks_the_same_in_every_figure():
-    lone = plot_sweep([result("spp", 1, 2.0)]).legends[0].get_lines()[0]
-    line = plot_scaling([best("ddp", 8, 1.0), best("spp", 8, 1.0)], "num_gpus").axes[0].lines[1]
-    assert (lone.get_color(), lone.get_marker()) == (line.get_color(), line.get_marker())
-
-
 @pytest.mark.parametrize(("ending", "magic"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".PDF", b"%PDF")])
 def test_a_figure_is_saved_by_its_ending_and_twice_alike(tmp_path, hand_off, ending, magic):
     paths = [tmp_path / f"{number}{ending}" for number in (1, 2)]
@@ -570,16 +396,6 @@ def test_an_unknown_ending_is_refused(tmp_path, hand_off, name):
     with pytest.raises(InputError) as caught:
         save_figure(plot_timeline(hand_off), tmp_path / name)
     assert str(caught.value) == f"figure '{tmp_path / name}' must end in .png, .svg or .pdf"
-
-
-@pytest.mark.parametrize(("folder", "reason"), [("missing", "No such file"), ("file", "Not a directory")])
-def test_a_folder_that_cannot_be_written_to_is_refused_in_one_line(tmp_path, hand_off, folder, reason):
-    (tmp_path / "file").touch()
-    path = tmp_path / folder / "gantt.png"
-    with pytest.raises(InputError) as caught:
-        save_figure(plot_timeline(hand_off), path)
-    assert str(caught.value).startswith(f"figure '{path}' cannot be written: {reason}")
-    assert "\n" not in str(caught.value)
 
 
 def test_a_notebook_can_display_a_figure_that_pyplot_never_saw(hand_off):
@@ -615,43 +431,7 @@ def test_bars_of_a_sampler_say_patch_and_step_and_are_coloured_by_patch(patched)
     assert len(faces) == 3
 
 
-def test_a_narrow_bar_says_the_patch_alone_or_nothing(patched):
-    colours = PatchColours.of(plot_timeline_info(patched).bars)
-    action = parse_action("0P1@2")
-    assert [colours.label(action, room) for room in (3, 2, 0.5)] == ["1@2", "1", ""]
-
-
-def test_the_legend_of_many_patches_names_some():
-    colours = PatchColours(64, frozenset())
-    assert [patch.get_label() for patch in colours.legend()] == [f"patch {n}" for n in range(0, 64, 8)]
-
-
-def test_a_strategy_whose_seams_show_is_marked_in_the_legend():
-    rows = [
-        {
-            "strategy": name,
-            "peak_memory_bytes": GIB,
-            "latency_s": 2.0,
-            "num_gpus": 2,
-            "samples_per_s": 0.5,
-            **more,
-        }
-        for name, more in (("naive-patch", {"recommended": False}), ("ulysses", {"recommended": True}))
-    ]
-    assert {"naive-patch (seams show)", "ulysses"} <= set(legend(plot_sweep(rows)))
-
-
 # What is drawn, and along which keys
-
-
-def test_winners_are_drawn_of_sweeps_as_of_their_rows():
-    small = {"batch_size": 16, "strategy": ["ddp", "gpipe"], "workers": 1, "self_conditioning": 0.0}
-    both = sim.sweep("sd21", gpus=[2, 4], **small)
-    info = plot_winners_info(both.rows(), "num_gpus", "model")
-    assert (info.across, info.down) == ([2, 4], ["sd21"])
-    for answers in (both, both.sweeps, [both.sweeps[0], *both.sweeps[1].rows()]):
-        assert plot_winners_info(answers, "num_gpus", "model") == info
-        assert plot_scaling_info(answers, "num_gpus") == plot_scaling_info(both.rows(), "num_gpus")
 
 
 @pytest.mark.parametrize(
@@ -699,37 +479,6 @@ def test_rows_by_hand_that_lack_what_is_drawn_are_refused_by_the_key(draw, chang
     for changed in (row | change, {key: v for key, v in (row | change).items() if v is not None}):
         with pytest.raises(InputError, match=f"^{re.escape(said)}$"):
             DRAWN[draw]([row, changed])
-
-
-def test_a_row_that_lacks_an_end_of_its_band_is_drawn_without():
-    row = {"strategy": "1f1b", "samples_per_s": 1.0, "peak_memory_bytes": 1e9, "iteration_s_low": 0.5}
-    assert plot_sweep_info([row]).points[0].band is None
-
-
-def test_what_has_no_rows_is_refused():
-    such = "must be sweeps, results, or what their rows() or frame() gives"
-    for draw in (partial(plot_winners, across="model", down="num_gpus"), plot_sweep, plot_bubble_ratios):
-        for asked, said in (
-            (3, "rows is 3"), (None, "rows is None"), ("abc", "rows is 'abc'"), ([3], "rows hold a int"),
-        ):  # fmt: skip
-            with pytest.raises(InputError, match=f"^{re.escape(f'{said}, {such}')}$"):
-                draw(asked)
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"down": "inputs"}, "down is 'inputs', which holds a dict, must be a key of numbers or words; choose from"),
-        ({"down": "num_gpus"}, "across and down are both 'num_gpus', must be two keys, one for each axis"),
-        ({"across": ["model"]}, "across is ['model'], which a row lacks; did you mean model?"),
-        ({"down": "model", "baseline": "nope"}, "unknown strategy 'nope'; "),
-        ({"down": "model", "baseline": 5}, "unknown strategy '5'; "),
-    ],
-)  # fmt: skip
-def test_axes_and_baselines_that_no_map_has_are_refused(given, said):
-    swept = sim.sweep("sd21", gpus=4, batch_size=16, strategy="ddp", workers=1)
-    with pytest.raises(InputError, match=f"^{re.escape(said)}"):
-        plot_winners_info(swept, **{"across": "num_gpus", "down": "model", **given})
 
 
 def test_a_picture_of_a_sweep_is_that_of_its_rows_and_of_its_frame():

@@ -13,19 +13,12 @@ from profiles.machines.clusters import load_cluster
 from sim.explore.points import Point, find_points
 from sim.explore.sweep import run_sweep
 from sim.outcomes.runs import run_point
-from sim.report.columns import Column, fitting
-from sim.report.descriptions import how
 from sim.report.rankings import (
     BEST,
     TIED,
-    Shown,
-    chosen_of,
-    columns,
     command,
-    legend,
     print_rows_json,
     print_sweep,
-    shown_points,
 )
 from sim.report.tables import print_result
 from sim.report.views import Sweep
@@ -92,50 +85,6 @@ def test_marks_and_letters_are_explained_below_the_table(capsys, sweep):
     assert all(len(line) <= 80 for line in below)
 
 
-def test_what_is_not_shown_is_not_explained():
-    ranks, words = Column("#", ["1", "2"]), Column("how", ["ulysses 2, P 2", "M 4"], words=True)
-    assert list(legend([ranks])) == []
-    assert list(legend([ranks, words])) == ["P: pipeline degree, M: micro-batches"]
-    assert list(legend([Column("#", ["1", "2 tie"]), Column("D", ["4", "8"])])) == [
-        TIED,
-        "D: GPUs of a pipeline group",
-    ]
-
-
-def test_a_sweep_is_ranked_as_often_however_many_rows_its_table_has(monkeypatch, sweep):
-    real, shown, counts = Sweep.ranked, shown_points(sweep), []
-    monkeypatch.setattr(Sweep, "ranked", lambda self: counts.append(1) or real(self))
-    each = []
-    for rows in (shown.rows, shown.rows[:1]):
-        counts.clear()
-        columns(sweep, shown._replace(rows=rows))
-        each.append(len(counts))
-    assert len(shown.rows) > 1
-    assert each[0] == each[1]
-
-
-def test_points_that_look_alike_stand_once(sweep):
-    (first, *_) = (point for point in sweep.ranked() if point.status == "simulated")
-    other = replace(first, strategy=replace(first.strategy))
-    assert [rank for rank, _ in chosen_of([first, other], [first, other], {})] == [1]
-
-
-@pytest.mark.parametrize("width", [80, 140])
-def test_no_two_rows_of_a_table_carry_one_label(sweep, width):
-    points = [point for point in sweep.ranked() if point.status == "simulated"]
-    kept = fitting(columns(sweep, Shown(list(enumerate(points)), None, "")), width)
-    words = [column for column in kept if column.name in ("GPUs", "strategy", "P", "M", "D", "more")]
-    labels = list(zip(*(column.cells for column in words), strict=True))
-    assert len(set(labels)) == len(labels) > 20
-
-
-def test_points_that_differ_in_the_layers_of_their_stages_are_told_apart(result):
-    layers = (None, (7, 6, 6, 6), (6, 7, 6, 6))
-    same = [replace(result, parameters={**result.parameters, "layers": own}) for own in layers]
-    values = {"spp": {"pipeline_degree": {4}, "layers": set(layers)}}
-    assert [how(one, values) for one in same] == ["", "layers 7,6x3", "layers 6,7,6x2"]
-
-
 def test_a_sweep_says_how_many_points_were_simulated(capsys, sweep):
     print_sweep(sweep)
     statuses = [point.status for point in sweep.ranked()]
@@ -198,17 +147,6 @@ def test_what_a_sweep_holds_fixed_is_said_as_it_was_asked_for(capsys):
     assert "p2p blocking" in held
     assert "partition optimal" in held
     assert "overlap " not in held  # ddp was tried with both
-
-
-def test_where_other_strategies_vary_what_one_holds_fixed_it_is_named(capsys):
-    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(4, 16))
-    sweep = Sweep(scenario, points=find_points(scenario, ["pulse", "wave"]))
-    run_sweep(sweep, workers=1)
-    print_sweep(sweep)
-    text = " ".join(capsys.readouterr().out.split())
-    held = text[text.index("held fixed:") : text.index("layer times")]
-    assert "waves 1 (pulse)" in held
-    assert "p2p overlapped" in held
 
 
 def test_of_equals_the_one_that_holds_less_comes_first():

@@ -10,9 +10,7 @@ from profiles.machines.clusters import load_cluster
 from sim.api import sweep
 from sim.explore.points import find_points
 from sim.explore.space import pareto_front, samples_per_s
-from sim.explore.sweep import run_sweep
 from sim.outcomes.runs import run_point
-from sim.report.views import Sweep
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 
@@ -74,10 +72,6 @@ def test_a_scaled_cluster_multiplies_bandwidth_and_says_so(p4de):
                    inter_node=p4de.inter_node) == p4de  # fmt: skip
 
 
-def test_a_factor_of_one_changes_nothing(p4de):
-    assert p4de.scaled() == p4de
-
-
 def test_what_devices_of_a_pcie_cluster_share_is_scaled_with_their_ports(make):
     link = make.link(
         "pcie", 1e9, switch_size=2, switch_bandwidth_bytes_per_s=2e9, host_bandwidth_bytes_per_s=3e9
@@ -127,23 +121,9 @@ def test_the_best_of_each_strategy_is_that_of_a_simulation_of_every_point(scenar
     assert [samples_per_s(row) for row in rows] == sorted(expected.values(), reverse=True)
 
 
-def test_a_sweep_for_the_best_of_each_strategy_simulates_less(scenarios):
-    few, many = (Sweep(scenarios[1], points=find_points(scenarios[1], NAMES), top=top) for top in (1, 20))
-    for each in (few, many):
-        run_sweep(each, workers=1)
-    counts = [sum(point.status == "simulated" for point in each.points) for each in (few, many)]
-    assert counts[0] < 0.5 * counts[1]
-
-
 def test_rows_are_the_same_whatever_the_workers(scenarios):
     one, two = (sweep(scenarios[1], strategy=NAMES, top=1, workers=count) for count in (1, 2))
     assert one.rows() == two.rows()
-
-
-def test_a_strategy_without_a_feasible_point_has_one_row_that_says_why(sd21, p4de):
-    rows = best_of_each(sd21, ["ddp", "spp"], cluster=p4de, gpus=1, batch_size=4)
-    assert [(row["strategy"], row["status"]) for row in rows] == [("ddp", "simulated"), ("spp", "infeasible")]
-    assert rows[1]["reason"].startswith("no divisor of gpus(1)")
 
 
 # The Pareto front
@@ -166,10 +146,6 @@ def test_the_pareto_front_holds_what_no_fitting_row_beats():
     ]
     assert [row["strategy"] for row in pareto_front(rows)] == ["b", "a"]
     assert pareto_front([]) == []
-
-
-def test_the_throughput_of_sampling_is_images_over_latency():
-    assert samples_per_s({"batch_size": 2, "latency_s": 4.0}) == 0.5
 
 
 def test_the_pareto_front_of_a_sweep_is_that_of_a_simulation_of_every_point(scenarios, everything):

@@ -10,15 +10,12 @@ from profiles.machines.clusters import load_cluster
 from sim.api import run
 from sim.outcomes.runs import run_point
 from sim.report.tables import (
-    command_of,
-    console,
-    print_clusters,
     print_models,
     print_result,
     print_strategies,
 )
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
-from strategies.registry import all_samplers, all_strategies, make_sampler, make_strategy
+from strategies.registry import all_strategies, make_sampler, make_strategy
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 
@@ -47,36 +44,11 @@ def test_models_are_shown_with_their_components(capsys):
     assert rows[3][2:] == ["frozen", "21", "21", "49.5 M", "0", "estimated", ""]
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("flux-dev", "several GPUs, guidance embedded"), ("controlnet", "one GPU"), ("cdm-lsun", "-")],
-)
-def test_models_are_shown_with_what_draws_images_with_them(capsys, name, words):
-    print_models([load_model(name)], False)
-    assert words in [row[-1] for row in table_rows(capsys.readouterr().out)]
-
-
 def test_models_as_json_say_what_the_table_says(capsys):
     print_models([load_model("sd21")], True)
     (model,) = json.loads(capsys.readouterr().out)
     assert list(model) == ["name", "title", "source", "guidance", "sampled_on", "components"]
     assert model["components"][2]["layers"] == 46
-
-
-def test_clusters_are_shown_with_their_links(capsys):
-    print_clusters([load_cluster("p4de"), load_cluster("ideal")], False)
-    assert table_rows(capsys.readouterr().out) == [
-        ["p4de", "a100-80gb-sxm", "8", "1024", "nvswitch 268 GB/s", "nic 50 GB/s"],
-        ["ideal", "ideal", "65536", "1", "ideal", "-"],
-    ]
-
-
-def test_strategies_are_shown_with_their_flags(capsys):
-    print_strategies([*all_strategies().values(), *all_samplers().values()], False)
-    text = capsys.readouterr().out
-    for name in (*all_strategies(), *all_samplers()):
-        assert f"│ {name} " in text
-    assert "--pipeline-degree" in text
 
 
 def test_strategies_as_json_describe_every_parameter(capsys):
@@ -130,22 +102,6 @@ def test_a_drawing_says_by_how_much_published_latencies_scale_it(capsys, drawn):
     assert [line.strip("│ ").split() for line in lines if "layer times" in line] == [
         ["layer", "times", "estimated"]
     ]
-
-
-def test_the_command_of_a_drawing_leaves_out_what_is_left_to_the_strategy(drawn):
-    _, result = drawn
-    assert command_of(result) == (
-        "sim run --model pixart --cluster a100-nvlink-8 --stack eager --gpus 4 --batch-size 2 --strategy pipefusion"
-        " --warmup-steps 1 --receive before --layers 7,7,7,7 --resolution 1024x2048 --steps 5 --guidance none"
-        " --include text_encoder --decode-chunks 1 --text divided"
-    )
-
-
-def test_what_is_piped_is_as_wide_as_the_environment_says(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "72")
-    assert console().width == 72
-    monkeypatch.delenv("COLUMNS")
-    assert console().width == 140
 
 
 def test_neighbouring_stages_that_look_alike_share_a_row(capsys):
