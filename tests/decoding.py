@@ -2,7 +2,7 @@
 
 Weights follow from a seed. Up to its attention every rank computes all rows; then each computes its own, gets a row
 from each neighbour before every convolution with a window, and sums the statistics of every group norm with the others.
-What each rank sends is counted, and held against the plan of ``strategies.patching.decoding``.
+What each rank sends is counted, and held against the plan of ``strategies.patching.frozen``.
 """
 
 from collections import Counter

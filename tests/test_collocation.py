@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.partitions.collocation import collocated_skips, collocating_cut_pairs, cut_pairs, split_skips
+from strategies.partitions.symmetric import collocated_skips, collocating_cut_pairs, cut_pairs, split_skips
 
 derandomised = settings(derandomize=True, deadline=None, max_examples=60)
 

@@ -12,8 +12,7 @@ from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from sim.outcomes.parts import replay_parts
 from sim.outcomes.runs import run_point
-from strategies.patching.decoding import seams, tile_shares, whole_layers
-from strategies.patching.frozen import with_frozen
+from strategies.patching.frozen import seams, tile_shares, whole_layers, with_frozen
 from strategies.plans.actions import FrozenAction
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler

@@ -9,8 +9,7 @@ from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.host_links import copied_s, pageable_share
 from sim.outcomes.runs import bound, least_memory_bytes, run_point
-from strategies.patching.held import held_parameters
-from strategies.patching.offloading import waits_s
+from strategies.patching.footprint import held_parameters, waits_s
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario

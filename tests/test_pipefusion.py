@@ -17,7 +17,7 @@ from profiles.machines.clusters import load_cluster
 from sim.outcomes.runs import bound, rough_bound, run_point
 from sim.replay.engine import simulate
 from sim.replay.metrics import busy_s, idle_s
-from strategies.patching.pacing import paced_layers, stage_layers
+from strategies.patching.patch_pipeline import paced_layers, stage_layers
 from strategies.plans.workloads import SamplingWorkload
 from strategies.sampling.pipefusion import PipeFusion
 from strategies.sampling_scenario import SamplingScenario

@@ -8,7 +8,7 @@ from sim.replay.engine import simulate
 from strategies.orders.named import gpipe_order, one_forward_one_backward_order
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.layout import Layout
-from strategies.pipelining.reduction import BUCKET_BYTES
+from strategies.pipelining.reduction import BUCKET_BYTES, reduce_and_step
 from strategies.pipelining.stages import Cut, Shape
 from strategies.plans.actions import format_order
 from strategies.registry import make_strategy
@@ -27,7 +27,9 @@ def build(make):
         cut = Cut(component, tuple(range(0, layers + 1, layers // degree)))
         rows = one_forward_one_backward_order(degree, micro_batches)
         shape = Shape(degree, micro_batches, degree)
-        return PipelineBuilder(Layout(scenario, shape, (cut,)), rows, recipe or Recipe()).build()
+        return PipelineBuilder(Layout(scenario, shape, (cut,)), rows, recipe or Recipe()).build(
+            reduce_and_step
+        )
 
     return plan
 

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
 from strategies.bounds.pipelines import staged_bound
+from strategies.pipelining.builder import posted_in_time
 from strategies.pipelining.layout import Layout
-from strategies.pipelining.receives import posted_in_time
+from strategies.pipelining.reduction import plan_of
 from strategies.pipelining.stages import Cut, Shape
 from strategies.plans.actions import BACKWARD, EXTRA_FORWARD, FORWARD, StageAction
 
@@ -82,7 +83,7 @@ def test_skips_between_stages_of_one_device_move_nothing(make, degree, blocks_pe
     boundaries = tuple(range(0, blocks + 1, blocks_per_stage))
     layout = Layout(scenario, Shape(degree, 3, degree), (Cut(0, boundaries, folded(degree)),), "local")
     layout.refuse_distant_skips()
-    trace = simulate(layout.plan(fill_and_drain(layout)))
+    trace = simulate(plan_of(layout, fill_and_drain(layout)))
     assert trace.p2p_bytes == 2 * 3 * 2 * (degree - 1)
 
 
@@ -90,7 +91,7 @@ def test_a_skip_between_two_devices_goes_straight_to_its_reader(make):
     chain = make.component("unet", [1.0] * 4, output_bytes=1.0, skips=[(0, 2)])
     scenario = make.scenario(make.model(chain), make.cluster(), 4, 1)
     layout = Layout(scenario, Shape(4, 1, 4), (Cut(0, (0, 1, 2, 3, 4)),), "local")
-    plan = layout.plan(fill_and_drain(layout))
+    plan = plan_of(layout, fill_and_drain(layout))
     trace = simulate(plan)
     assert trace.p2p_bytes == 2 * (3 + 1)
     sent = {(t.source, t.target) for t in trace.wiring.transfers if t is not None}
@@ -101,7 +102,7 @@ def test_a_skip_between_two_devices_goes_straight_to_its_reader(make):
 
 def test_stages_of_equal_layers_sum_their_gradients_over_all_that_hold_them(make):
     layout = layout_of(make, "both ways", 4, 4, num_gpus=8)
-    plan = layout.plan(fill_and_drain(layout))
+    plan = plan_of(layout, fill_and_drain(layout))
     assert sorted(c.group for c in plan.collectives) == [(0, 3), (0, 3), (1, 2), (1, 2)]
     assert {c.size_bytes for c in plan.collectives} == {4 * 10 * 4.0}
     assert {len(c.reads) for c in plan.collectives} == {2}
@@ -113,7 +114,7 @@ def test_the_two_parts_of_a_backward_share_its_time_and_gradients_wait_for_the_s
     chain = make.component("unet", [1.0] * 4, parameters=10, locked=(3,))
     scenario = make.scenario(make.model(chain), make.cluster(), 2, 2)
     rows = [[StageAction(s, k, 0) for k in "FIW"] for s in range(2)]
-    plan = Layout(scenario, Shape(2, 1, 2), (Cut(0, (0, 2, 4)),)).plan(rows)
+    plan = plan_of(Layout(scenario, Shape(2, 1, 2), (Cut(0, (0, 2, 4)),)), rows)
     durations = {(op.action.stage, op.action.kind): op.duration_s for ops in plan.ops for op in ops}
     # two samples; a locked layer has no weight part
     assert durations[0, "I"] == durations[0, "W"] == 4.0
@@ -125,7 +126,7 @@ def test_the_two_parts_of_a_backward_share_its_time_and_gradients_wait_for_the_s
 @pytest.mark.parametrize("kind", KINDS)
 def test_extra_forwards_come_first_and_feed_back_to_the_start_of_their_chain(make, kind):
     layout = layout_of(make, kind, 2, 4, extra_forward=True)
-    plan = layout.plan(fill_and_drain(layout))
+    plan = plan_of(layout, fill_and_drain(layout))
     for row in plan.order:
         kinds = [action.kind for action in row if isinstance(action, StageAction)]
         extras = kinds.count(EXTRA_FORWARD)
@@ -144,7 +145,7 @@ def test_the_bound_holds_whichever_of_two_backbones_sums_first(make, first):
     scenario = make.scenario(make.model(*backbones), cluster, 2, 2)
     layout = Layout(scenario, Shape(1, 1, 1), (Cut(0, (0, 1)), Cut(1, (0, 1))))
     row = [StageAction(stage, kind, 0) for stage in (first, 1 - first) for kind in (FORWARD, BACKWARD)]
-    truth_s = simulate(layout.plan([row])).end_s
+    truth_s = simulate(plan_of(layout, [row])).end_s
     # A sum takes 3 s per parameter, a step 1 s: that of the large backbone comes first, or last.
     assert truth_s == pytest.approx([3.0 + 30.0 + 60.0 + 20.0, 6.0 + 60.0 + 30.0 + 10.0][first])
     assert staged_bound(layout) <= truth_s * (1 + 1e-12)
@@ -162,7 +163,7 @@ def test_the_bound_holds_whichever_of_two_backbones_sums_first(make, first):
 def test_no_order_deadlocks_or_undercuts_the_bound(make, kind, degree, micro_batches, route, blocking, extra):
     cluster = make.cluster(make.link("nvswitch", 20.0, 0.1, 0.05))
     layout = layout_of(make, kind, degree, micro_batches, route, 2 * degree, cluster, extra_forward=extra)
-    trace = simulate(layout.plan(fill_and_drain(layout), blocking=blocking))
+    trace = simulate(plan_of(layout, fill_and_drain(layout), blocking=blocking))
     bound_s = staged_bound(layout)
     assert 0 < bound_s <= trace.end_s * (1 + 1e-12)
 

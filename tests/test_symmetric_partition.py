@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.architectures.models import load_model
-from strategies.partitions.collocation import collocated_skips
-from strategies.partitions.symmetric import symmetric_partition
+from strategies.partitions.symmetric import collocated_skips, symmetric_partition
 
 derandomised = settings(derandomize=True, deadline=None, max_examples=60)
 

@@ -15,7 +15,7 @@ from sim.explore.pulse_equations import peak_memory_bytes, schedule_s
 from sim.outcomes.results import Result
 from sim.outcomes.runs import bound, run_point
 from strategies.parameters import MAX_PARAMETER
-from strategies.pipelining.candidates import divisors
+from strategies.pipelining.stages import divisors
 from strategies.scenario import Scenario
 from strategies.training.pulse import Pulse
 

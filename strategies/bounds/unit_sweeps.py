@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from profiles.checks import sum_in_order
-from strategies.pipelining.data_parallel import before_s, beside_share
+from strategies.pipelining.data_parallel import (
+    before_s,
+    beside_share,
+)
 from strategies.pipelining.mesh import REPLICAS, SHARDS, Collected, MeshLayout
-from strategies.pipelining.sharding import GATHER, REDUCE, SCATTER
+from strategies.pipelining.reduction import GATHER, REDUCE, SCATTER
 from strategies.pipelining.teams import PassSpan, span_of
 from strategies.pipelining.units import AHEAD_FORWARD, keeps, packed_s, step_s, unpacked_s
 from strategies.plans.actions import BACKWARD, FORWARD

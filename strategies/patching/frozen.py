@@ -1,15 +1,28 @@
 """Frozen phases: text encoders before the first denoising step, and the VAE's decoder after the last.
 
-Every device runs the text encoders on the prompts of its own predictions; ``decoding`` says who decodes.
+Every device runs the text encoders on the prompts of its own predictions. The last stage's first device of each
+data-parallel group decodes the group's images: as they are, band by band of rows, or tile by tile. Tiles overlap and
+are blended there, as diffusers' ``enable_tiling`` has it; bands do not.
+
+Or several devices divide the rows of an image, as DistVAE does for xDiT: all compute what the decoder does until its
+attention, on the latents; then each computes its rows, gets a row from each neighbour before every convolution, and
+sums the statistics of every group norm with the others. The images are gathered at the end.
 """
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
+from math import ceil
+from typing import Final, NamedTuple
 
+from profiles.architectures.components import Component
+from profiles.architectures.shares import WHOLE, Share
 from profiles.checks import sum_in_order
+from profiles.costs.layers import HALF_BYTES
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from strategies.patching.builder import SamplingBuilder
-from strategies.patching.decoding import decode, least_decoding_s
-from strategies.patching.footprint import between_phases
+from strategies.patching.footprint import between_phases, decoding_bytes
 from strategies.patching.grid import Grid
 from strategies.plans.actions import FrozenAction
 from strategies.plans.plan import Buffer, Plan
@@ -88,3 +101,209 @@ def _resident(scenario: SamplingScenario, plan: Plan, components: list[int]) -> 
     largest = max(scenario.model.components[i].parameters for i in components)
     here = Buffer("text encoder", largest * FROZEN_WEIGHT_BYTES)
     return [(*row, here) for row in kept]
+
+
+OVERLAP: Final = 0.25
+"""Share of a tile's side that the next one repeats. Source: diffusers, ``tile_overlap_factor`` of AutoencoderKL."""
+SPATIAL: Final = 3.0
+"""Uses of each input element by one filter above which a convolution sees neighbouring rows: a window in time alone has
+at most three positions, the smallest in space nine."""
+GROUP_SUMS: Final = 2
+"""All-reduces of a group norm: of the sums and the number of rows, then of the squares about the mean (DistVAE 0.1.0,
+PatchGroupNorm)."""
+GROUPS: Final = 32
+"""Groups of a norm. Source: diffusers, AutoencoderKL and AutoencoderKLCogVideoX."""
+SUM_BYTES: Final = 4.0
+"""Bytes of a group's sum."""
+
+
+class Seam(NamedTuple):
+    """What the devices that divide a layer's rows exchange for it, per image.
+
+    Attributes:
+        halos: convolutions that need neighbouring rows.
+        row_bytes: of one row of the inputs of all of these.
+        norms: group norms.
+    """
+
+    halos: int
+    row_bytes: float
+    norms: int
+
+
+def decode(scenario: SamplingScenario, plan: Plan, components: Sequence[int]) -> Plan:
+    """The plan of decoding what a plan of denoising steps leaves behind."""
+    builder, resident = SamplingBuilder(plan.placement, scenario.calls), between_phases(plan)
+    images = scenario.workload.batch_size // plan.placement.num_groups
+    first, held = plan.stages[-1].position, dict[int, float]()
+    for component in components:
+        devices = _devices(scenario, component, plan.num_devices, first)
+        decoding = _Decoding(scenario, builder, component, images)
+        of = decoding.together(devices) if len(devices) > 1 else {first: decoding.alone(first)}
+        held |= {device: max(held.get(device, 0.0), size) for device, size in of.items()}
+    for device, size in held.items():
+        resident[device] = (*resident[device], Buffer("decoded rows", size))
+    return builder.build((), resident)
+
+
+def least_decoding_s(scenario: SamplingScenario, components: Sequence[int], there: int, images: int) -> float:
+    """Seconds that decoding takes at least on some devices: what one of them computes."""
+    found_s: list[float] = []
+    for component in components:
+        seconds = _Seconds(scenario, component, images)
+        count = _count(scenario, component, there)
+        found_s += seconds.together(count) if count > 1 else chain.from_iterable(seconds.alone())
+    return sum_in_order(found_s)
+
+
+def _devices(scenario: SamplingScenario, component: int, there: int, first: int) -> list[int]:
+    """The devices that divide a component's rows."""
+    return sorted((first + number) % there for number in range(_count(scenario, component, there)))
+
+
+def _count(scenario: SamplingScenario, component: int, there: int) -> int:
+    """Devices that divide a component's rows: as many as were asked for, but no more than there are, or rows."""
+    return min(scenario.workload.vae_parallel, there, latent_rows(scenario, component))
+
+
+def latent_rows(scenario: SamplingScenario, component: int) -> int:
+    """Rows of the latents that a decoder begins with."""
+    return max(
+        1, round(_reference_rows(scenario, component) * scenario.workload.height / scenario.model.height)
+    )
+
+
+def _reference_rows(scenario: SamplingScenario, component: int) -> float:
+    """The same at the reference."""
+    of, model = scenario.model.components[component], scenario.model
+    return float((of.image_tokens / of.frames * model.height / model.width) ** 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seconds:
+    """How long one component decodes some images."""
+
+    scenario: SamplingScenario
+    component: int
+    images: int
+
+    def alone(self) -> Iterator[list[float]]:
+        """The seconds of each layer where one device decodes, piece by piece."""
+        for share, count in self.pieces().items():
+            layers_s = self.scenario.costs.forward_s(self.component, self.images, Share(share, share))
+            yield from [[float(seconds) for seconds in layers_s]] * count
+
+    def pieces(self) -> Counter[float]:
+        """Pieces of an image by the share of its pixels that they have."""
+        workload = self.scenario.workload
+        if workload.vae_tile is None:
+            return Counter({1 / workload.decode_chunks: workload.decode_chunks})
+        return Counter(tile_shares(workload.height, workload.width, workload.vae_tile))
+
+    def together(self, count: int) -> list[float]:
+        """The seconds of each layer on each of several devices that divide the rows."""
+        whole, most = whole_layers(self.scenario.model.components[self.component]), self.most(count)
+        shares = (WHOLE, Share(most, most))
+        all_s, own_s = (self.scenario.costs.gpu_s(self.component, self.images, share) for share in shares)
+        return [*map(float, all_s[:whole]), *map(float, own_s[whole:])]
+
+    def most(self, count: int) -> float:
+        """Share of the rows on the device that has most of them."""
+        rows = latent_rows(self.scenario, self.component)
+        return ceil(rows / count) / rows
+
+
+class _Decoding:
+    """Writes how one component decodes."""
+
+    def __init__(
+        self, scenario: SamplingScenario, builder: SamplingBuilder, component: int, images: int
+    ) -> None:
+        self.scenario, self.builder, self.component, self.images = scenario, builder, component, images
+        self.of, self.seconds = scenario.model.components[component], _Seconds(scenario, component, images)
+        self.extent = scenario.costs.extents[component]
+
+    def alone(self, device: int) -> float:
+        """Let one device decode; the bytes that it holds meanwhile."""
+        shares = self.seconds.pieces()
+        for layers_s in self.seconds.alone():
+            for layer, seconds in enumerate(layers_s):
+                self._compute(device, layer, seconds)
+        held = self.images * decoding_bytes(self.of, self.extent, max(shares))
+        covered = sum_in_order(share * count for share, count in shares.items())
+        return held + (covered * self._image_bytes if self.scenario.workload.vae_tile else 0.0)
+
+    @property
+    def _image_bytes(self) -> float:
+        """Bytes of the decoded images; of a video those of all passes over its frames."""
+        each = self.of.layers[-1].output_bytes * self.extent.tokens * self.extent.bytes
+        return self.images * self.of.passes * each
+
+    def together(self, devices: Sequence[int]) -> dict[int, float]:
+        """Let several devices divide the rows; the bytes that each holds meanwhile."""
+        most, whole = self.seconds.most(len(devices)), whole_layers(self.of)
+        halos = seams(self.scenario, self.component)
+        hosts_s = self.scenario.costs.host_s(self.component)
+        for layer, seconds in enumerate(self.seconds.together(len(devices))):
+            if layer >= whole:
+                self._exchange(devices, halos[layer])
+            for device in devices:
+                self._compute(device, layer, seconds, float(hosts_s[layer]))
+        self.builder.collective("all_gather", devices, self._image_bytes, held_bytes=self._image_bytes)
+        held = decoding_bytes(self.of, self.extent, most, whole)
+        return dict.fromkeys(devices, self.images * held)
+
+    def _exchange(self, devices: Sequence[int], seam: Seam) -> None:
+        """Append what a layer needs of the others' rows; a device between two others sends a row to each."""
+        if seam.halos:
+            size = min(2, len(devices) - 1) * self.images * seam.row_bytes
+            self.builder.collective("send_recv", devices, size, calls=seam.halos)
+        if seam.norms:
+            size = GROUP_SUMS * seam.norms * self.images * GROUPS * SUM_BYTES
+            self.builder.collective("all_reduce", devices, size, calls=GROUP_SUMS * seam.norms)
+
+    def _compute(self, device: int, layer: int, seconds: float, host_s: float = 0.0) -> None:
+        self.builder.compute(device, FrozenAction(self.component, layer, self.images), seconds, host_s)
+
+
+def tile_shares(height: int, width: int, side: int) -> Iterator[float]:
+    """Shares of an image's pixels in the tiles that cover it, row by row; those at the far borders are smaller."""
+    for down in _lengths(height, side):
+        for along in _lengths(width, side):
+            yield down * along / (height * width)
+
+
+def _lengths(pixels: int, side: int) -> list[int]:
+    """Pixels of the tiles along one side: each begins where the one before is over but for what they share."""
+    if pixels <= side:
+        return [pixels]
+    return [min(side, pixels - start) for start in range(0, pixels, int(side * (1 - OVERLAP)))]
+
+
+def whole_layers(component: Component) -> int:
+    """Layers of a decoder that every device computes whole: all up to its last attention, which sees all rows.
+
+    Source: DistVAE's DecoderAdapter, for images. What decodes videos divides these layers too; they are few, and stay
+    whole here.
+    """
+    attending = [number for number, layer in enumerate(component.layers) if layer.attention_flop]
+    return max(attending, default=-1) + 1
+
+
+def seams(scenario: SamplingScenario, component: int) -> list[Seam]:
+    """What the rows of each layer of a decoder exchange, from its kernels at this resolution.
+
+    A convolution with a window of 3 x 3 needs one row of its input above and one below. Where convolutions have twice
+    as many positions as before, or more, a level has begun: it has twice the rows, and of a video perhaps more frames.
+    """
+    of, extent = scenario.model.components[component], scenario.costs.extents[component]
+    found, rows, before = [], _reference_rows(scenario, component), 0
+    for kernels in of.half_kernels:
+        spatial = [k for k in kernels if k.kind == "conv" and HALF_BYTES * k.m * k.k > SPATIAL * k.read_bytes]
+        positions = max((kernel.m for kernel in spatial), default=0)
+        rows *= 2 if 0 < 2 * before <= positions else 1
+        before = max(before, positions)
+        row_bytes = sum_in_order(kernel.count * kernel.read_bytes for kernel in spatial) / rows * extent.width
+        norms = sum(kernel.count for kernel in kernels if kernel.kind == "group_norm")
+        found.append(Seam(sum(kernel.count for kernel in spatial), row_bytes, norms))
+    return found

@@ -24,8 +24,8 @@ from profiles.costs.kernel_times import MERGE_CAST_KERNELS, MERGE_CASTS, MERGE_K
 from profiles.costs.layers import HALF_BYTES, FloatArray
 from profiles.machines.hosts import CACHE_OPERATORS, PATCH_OPERATORS
 from strategies.patching.builder import GroupCollectives, RunRecorder
+from strategies.patching.footprint import waits_s
 from strategies.patching.grid import Team
-from strategies.patching.offloading import waits_s
 from strategies.plans.actions import PatchAction
 from strategies.plans.workloads import TEXTS
 from strategies.sampling_scenario import SamplingScenario

@@ -17,10 +17,9 @@ from profiles.costs.layers import HALF_BYTES, FloatArray
 from profiles.costs.sampling import Share
 from profiles.errors import InfeasibleError
 from strategies.patching.builder import SamplingBuilder
-from strategies.patching.footprint import joined_keys_and_values, keys_and_values
+from strategies.patching.footprint import joined_keys_and_values, keys_and_values, waits_s
 from strategies.patching.grid import Grid, check_exchanges, check_workload
 from strategies.patching.layout import GridLayout
-from strategies.patching.offloading import waits_s
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Buffer, Plan
 from strategies.sampling_scenario import SamplingScenario

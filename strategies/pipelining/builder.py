@@ -9,14 +9,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from profiles.checks import sum_in_order
 from profiles.mappings import FrozenMapping
 from strategies.pipelining.footprint import recomputed_bytes, resident_buffers, saved_bytes
 from strategies.pipelining.frozen import Draft, Drafts, FrozenWork, PlacedOp, all_at_once
-from strategies.pipelining.receives import posted_at_once, posted_in_time
-from strategies.pipelining.reduction import reduce_and_step
+from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Seat
 from strategies.plans.actions import (
     BACKWARD,
@@ -28,10 +26,9 @@ from strategies.plans.actions import (
     Rows,
     StageAction,
 )
+from strategies.plans.network import Network
 from strategies.plans.plan import Collective, Filling, Op, Plan, Tensors
-
-if TYPE_CHECKING:
-    from strategies.pipelining.layout import Layout
+from strategies.plans.worklist import evaluate
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +58,7 @@ _Passes = tuple[int, float, list[tuple[int, ...]], list[tuple[int, ...]]]
 """The passes of a kind through a stage: the first micro-batch, seconds, and what each reads and writes."""
 
 
-def with_extra_forwards(layout: "Layout", rows: Rows) -> Rows:
+def with_extra_forwards(layout: Layout, rows: Rows) -> Rows:
     """Rows with their extra forwards first, as a wave front through the stages of each chain at once."""
     cuts, seats = layout.cuts, layout.seats
 
@@ -86,7 +83,7 @@ class PipelineBuilder:
     or another, takes it. What micro-batches that are left out would read lies there to the end.
     """
 
-    def __init__(self, layout: "Layout", rows: Rows, recipe: Recipe) -> None:
+    def __init__(self, layout: Layout, rows: Rows, recipe: Recipe) -> None:
         self.layout, self.recipe = layout, recipe
         self.scenario, self.shape, self.cuts = layout.scenario, layout.shape, layout.cuts
         self.placement, self.group_batch, self.batch = (
@@ -119,17 +116,13 @@ class PipelineBuilder:
         ):
             self._order = with_extra_forwards(layout, rows)
 
-    def build(
-        self,
-        filling: Filling | None = None,
-        synchronize: "Callable[[PipelineBuilder], None]" = reduce_and_step,
-    ) -> Plan:
-        """The plan.
+    def build(self, synchronize: "Callable[[PipelineBuilder], None]", filling: Filling | None = None) -> Plan:
+        """Return the plan.
 
         Args:
+            synchronize: adds what the replicas exchange, and the optimizer steps, to the rows.
             filling: frozen work and where it goes; None: all of it, before the pipeline, before the pass that needs
                 it or, cross-iteration, after the pipeline.
-            synchronize: adds what the replicas exchange, and the optimizer steps, to the rows.
         """
         shape = self.shape
         if filling is None:
@@ -373,3 +366,34 @@ class PipelineBuilder:
             return plan
         posted = posted_in_time(plan) if any(len(stages) > 1 for stages in hosted) else {}
         return replace(plan, blocking=True, posted_after=FrozenMapping(posted | posted_at_once(plan)))
+
+
+def posted_in_time(plan: Plan) -> dict[tuple[int, int], int]:
+    """For each (tensor, device) that is sent the op of the receiver after which it is posted.
+
+    Raises:
+        DeadlockError: the order can never be carried out, even if nobody waits.
+    """
+    trace = evaluate(plan, Network(plan.placement))
+    wiring, posted = trace.wiring, {}
+    for (tensor, device), slot in wiring.slots.items():
+        if wiring.sources[slot] is not None:
+            source, index = wiring.writers[tensor]
+            posted[tensor, device] = bisect_left(trace.starts[device], trace.ends[source][index]) - 1
+    return posted
+
+
+def posted_at_once(plan: Plan) -> dict[tuple[int, int], int]:
+    """Receives that do not wait for their turn: each side of a pipeline would wait for the other.
+
+    Frozen activations are exchanged among all positions, as in a gather; what the extra forwards feed back meets a
+    first stage that is still at its own.
+    """
+    roles = plan.roles
+    return {
+        (tensor, position): -1
+        for position, ops in enumerate(plan.ops)
+        for op in ops
+        for tensor in op.reads
+        if roles[tensor] in ("frozen", "feedback")
+    }

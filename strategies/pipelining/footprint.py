@@ -6,7 +6,7 @@ components. The layers of a block that lie in one stage are recomputed together;
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -18,10 +18,6 @@ from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from strategies.pipelining.pipeline import Pipeline
 from strategies.plans.plan import Buffer, Stage
 from strategies.scenario import Scenario
-
-if TYPE_CHECKING:
-    from strategies.pipelining.layout import Layout
-
 
 BACKBONE: Final = "backbone weights"
 """Buffer of a backbone's frozen weights, where adapters are trained beside them."""
@@ -48,7 +44,7 @@ def gathered_bytes(pipeline: Pipeline, stage: Stage) -> float:
     return trained * workload.recipe.weight_bytes + locked * FROZEN_WEIGHT_BYTES
 
 
-def saved_bytes(layout: "Layout", stage: Stage, *, in_place: bool = False) -> float:
+def saved_bytes(layout: Pipeline, stage: Stage, *, in_place: bool = False) -> float:
     """Bytes one micro-batch keeps for its backward: its activations, or what they are recomputed from.
 
     Args:
@@ -59,9 +55,9 @@ def saved_bytes(layout: "Layout", stage: Stage, *, in_place: bool = False) -> fl
     return saved_sample_bytes(layout, stage, in_place=in_place) * layout.held_batch
 
 
-def saved_sample_bytes(layout: "Layout", stage: Stage, *, in_place: bool = False) -> float:
+def saved_sample_bytes(layout: Pipeline, stage: Stage, *, in_place: bool = False) -> float:
     """The same per sample of ``held_batch``."""
-    if layout.skip_route == "local" and layout.component(stage).skips:  # it depends on where other stages lie
+    if layout.keeps_skips_local and layout.component(stage).skips:  # it depends on where other stages lie
         return _saved_bytes(layout, stage, in_place=in_place)
     alike = ("saved", *_layers_of(stage), layout.share, in_place)
     return layout.scenario.remember(alike, lambda: _saved_bytes(layout, stage, in_place=in_place))
@@ -72,7 +68,7 @@ def _layers_of(stage: Stage) -> tuple[int, int, int]:
     return stage.component, stage.first_layer, stage.last_layer
 
 
-def _saved_bytes(layout: "Layout", stage: Stage, *, in_place: bool) -> float:
+def _saved_bytes(layout: Pipeline, stage: Stage, *, in_place: bool) -> float:
     """Bytes per sample that are kept for the backward of a stage."""
     checkpointing = layout.scenario.workload.checkpointing
     if checkpointing == "full":
@@ -136,7 +132,7 @@ def _attended(pipeline: Pipeline, stage: Stage) -> FloatArray:
     return (passed * costs.attention_bytes)[stage.first_layer : stage.last_layer + 1]
 
 
-def _blocks_input_bytes(layout: "Layout", stage: Stage, *, in_place: bool) -> float:
+def _blocks_input_bytes(layout: Pipeline, stage: Stage, *, in_place: bool) -> float:
     """Bytes per sample that the blocks of a stage get from outside; a tensor that several of them read counts once."""
     model, component = layout.scenario.model, layout.component(stage)
     blocks = blocks_of(component, stage)
@@ -153,7 +149,7 @@ def _blocks_input_bytes(layout: "Layout", stage: Stage, *, in_place: bool) -> fl
     )
 
 
-def _skips_kept(layout: "Layout", stage: Stage, *, in_place: bool) -> Iterator[int]:
+def _skips_kept(layout: Pipeline, stage: Stage, *, in_place: bool) -> Iterator[int]:
     """Sources of the skips whose tensors a stage keeps.
 
     Within a stage those that lead from one block to another; of those that come from elsewhere the copy received. On
@@ -169,22 +165,11 @@ def _skips_kept(layout: "Layout", stage: Stage, *, in_place: bool) -> Iterator[i
         elif in_place:
             if starts and source < last:
                 yield source
-        elif ends and not _made_beside(layout, stage, source):
+        elif ends and not layout.keeps_beside(stage, source):
             yield source
 
 
-def _made_beside(layout: "Layout", stage: Stage, source: int) -> bool:
-    """Whether an earlier stage on the same device keeps the output of a layer, as the input of a block of its own."""
-    if layout.skip_route != "local":
-        return False
-    layers, number = layout.component(stage).layers, layout.stages.index(stage)
-    chain = (layout.stages[s] for s in layout.chain(layout.seats[number].cut))
-    maker = next(of for of in chain if of.first_layer <= source <= of.last_layer)
-    follows = source < maker.last_layer and layers[source].block != layers[source + 1].block
-    return follows and maker.position == stage.position
-
-
-def _stage_input_bytes(layout: "Layout", stage: Stage, *, in_place: bool) -> float:
+def _stage_input_bytes(layout: Pipeline, stage: Stage, *, in_place: bool) -> float:
     """Bytes per sample of a stage's input; in place what the first one carries, and the skips that leave it."""
     scenario, component = layout.scenario, layout.component(stage)
     first, last, layers = stage.first_layer, stage.last_layer, component.layers

@@ -9,9 +9,7 @@ from typing import Final, TypeVar
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from strategies.orders.problem import Chain, Problem
-from strategies.orders.whole import whole
 from strategies.parameters import SKIP_ROUTES, check_choice
-from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.cutting import cut_chain
 from strategies.pipelining.footprint import (
     recomputed_bytes,
@@ -21,8 +19,7 @@ from strategies.pipelining.footprint import (
 )
 from strategies.pipelining.pipeline import Hop, Pipeline
 from strategies.pipelining.stages import Cut, Seat, Shape, seats_of
-from strategies.plans.actions import Rows
-from strategies.plans.plan import Plan, Stage
+from strategies.plans.plan import Stage
 from strategies.scenario import Scenario
 
 T = TypeVar("T")
@@ -194,21 +191,6 @@ class Layout(Pipeline):
         ]
         return (1 - BELOW_PRODUCT) * max(sum_in_order(of_stages[s] for s in hosted) for hosted in self.hosted)
 
-    def plan(self, rows: Rows, *, blocking: bool = False) -> Plan:
-        """The plan of an order whose frozen work runs before it.
-
-        Args:
-            rows: the passes of each position.
-            blocking: devices wait for their messages between ops.
-
-        Raises:
-            InputError: rows lack a pass besides, have one twice, or one that is none of their position.
-        """
-        numbers = [self.micro_batches(seat.cut) for seat in self.seats]
-        there = [*numbers]
-        rows = whole("the order", rows, self.hosted, there)
-        return PipelineBuilder(self, rows, Recipe(blocking=blocking)).build()
-
     def problem(self, *, in_flight: tuple[int, ...] | None = None) -> Problem:
         """The problem that list scheduling solves: the stages' real times, and messages on ports nobody shares."""
         chains = range(len(self.cuts))
@@ -306,6 +288,21 @@ class Layout(Pipeline):
         alike = ("saved by stages", type(self), self.cuts, self.shape.degree, self.skip_route, self.share)
         saved = self.scenario.remember(alike, lambda: [saved_sample_bytes(self, s) for s in self.stages])
         return tuple([own * self.held_batch for own in saved]), tuple(resident)
+
+    @property
+    def keeps_skips_local(self) -> bool:
+        """Whether skips stay on their device, so that what stages save depends on where others lie."""
+        return self.skip_route == "local"
+
+    def keeps_beside(self, stage: Stage, source: int) -> bool:
+        """Whether an earlier stage on the same device keeps the output of a layer, as input of a block of its own."""
+        if not self.keeps_skips_local:
+            return False
+        layers, number = self.component(stage).layers, self.stages.index(stage)
+        chain = (self.stages[s] for s in self.chain(self.seats[number].cut))
+        maker = next(of for of in chain if of.first_layer <= source <= of.last_layer)
+        follows = source < maker.last_layer and layers[source].block != layers[source + 1].block
+        return follows and maker.position == stage.position
 
     def refuse_distant_skips(self) -> None:
         """Refuse skips that must stay on one device although their ends lie on two.

@@ -21,9 +21,9 @@ from profiles.architectures.shares import ELEMENT_BYTES, Share, divided_paramete
 from profiles.costs.layers import TENSORS, WITH_PARAMETERS, FloatArray
 from profiles.errors import InfeasibleError, would_divide
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
-from strategies.pipelining.candidates import divisors
 from strategies.pipelining.footprint import gathered_bytes
 from strategies.pipelining.layout import Layout
+from strategies.pipelining.stages import divisors
 from strategies.plans.network import placement_of
 from strategies.plans.placement import Placement, Subgroup
 from strategies.plans.plan import Collective, Stage

@@ -129,6 +129,15 @@ class Pipeline:
         """Bytes that layers of a stage save beyond the device's share: per sample of ``held_batch``."""
         return 0.0
 
+    @property
+    def keeps_skips_local(self) -> bool:
+        """Whether skips stay on their device, so that what stages save depends on where others lie."""
+        return False
+
+    def keeps_beside(self, stage: Stage, source: int) -> bool:
+        """Whether an earlier stage on the same device keeps the output of a layer, as input of a block of its own."""
+        return False
+
     @cached_property
     def extra_forward_probability(self) -> float:
         """The probability that some of the data-parallel groups runs the extra forward pass."""

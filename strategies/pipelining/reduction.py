@@ -13,23 +13,40 @@ frees all but three, schedules.py, ``_add_unshard_reshard``).
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from strategies.orders.whole import whole
+from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.frozen import Draft
+from strategies.pipelining.layout import Layout
 from strategies.pipelining.pipeline import Pipeline
-from strategies.plans.actions import BACKWARD, BACKWARD_WEIGHT, OPTIMIZER, StageAction
-from strategies.plans.plan import Collective, Stage
-
-if TYPE_CHECKING:
-    from strategies.pipelining.builder import PipelineBuilder
+from strategies.plans.actions import BACKWARD, BACKWARD_WEIGHT, OPTIMIZER, Rows, StageAction
+from strategies.plans.plan import Collective, Plan, Stage
 
 SCATTER: Final = "reduce_scatter"
 GATHER: Final = "all_gather"
+REDUCE: Final = "all_reduce"
 BUCKET_BYTES: Final = 25 * 2**20
 """Gradients are reduced in buckets of at least this size. Source: PyTorch DDP, default ``bucket_cap_mb``."""
 
 
-def reduce_and_step(builder: "PipelineBuilder") -> None:
+def plan_of(layout: Layout, rows: Rows, *, blocking: bool = False) -> Plan:
+    """Return the plan of an order whose frozen work runs before it.
+
+    Args:
+        layout: the stages.
+        rows: the passes of each position.
+        blocking: devices wait for their messages between ops.
+
+    Raises:
+        InputError: rows lack a pass besides, have one twice, or one that is none of their position.
+    """
+    numbers = [layout.micro_batches(seat.cut) for seat in layout.seats]
+    rows = whole("the order", rows, layout.hosted, numbers)
+    return PipelineBuilder(layout, rows, Recipe(blocking=blocking)).build(reduce_and_step)
+
+
+def reduce_and_step(builder: PipelineBuilder) -> None:
     """Add the gradient reductions of all stages, in the order in which they can start, and the optimizer steps."""
     twins: dict[tuple[int, int, int], list[int]] = {}
     for number, stage in enumerate(builder.stages):
@@ -49,7 +66,7 @@ def reduce_and_step(builder: "PipelineBuilder") -> None:
             _gather(builder, number, step)
 
 
-def _last_backward(builder: "PipelineBuilder", stage: int) -> int:
+def _last_backward(builder: PipelineBuilder, stage: int) -> int:
     """The index in its row at which a stage's gradients are complete."""
     row, kinds = builder.rows[builder.stages[stage].position], (BACKWARD, BACKWARD_WEIGHT)
     return next(
@@ -57,7 +74,7 @@ def _last_backward(builder: "PipelineBuilder", stage: int) -> int:
     )
 
 
-def placed_step(builder: "PipelineBuilder", stage: int) -> Draft:
+def placed_step(builder: PipelineBuilder, stage: int) -> Draft:
     """The optimizer step of a stage: where its row places it, else a new one at the end."""
     row, action = builder.rows[builder.stages[stage].position], StageAction(stage, OPTIMIZER)
     if stage in builder.stepping:
@@ -69,7 +86,7 @@ def placed_step(builder: "PipelineBuilder", stage: int) -> Draft:
     return draft
 
 
-def _gather(builder: "PipelineBuilder", stage: int, step: Draft) -> None:
+def _gather(builder: PipelineBuilder, stage: int, step: Draft) -> None:
     """Gather the weights of a stage after its step; the next iteration waits for them."""
     position = builder.stages[stage].position
     stepped, gathered = (builder.tensor(role, stage, 0, 0.0) for role in ("stepped", "gathered"))
@@ -79,11 +96,11 @@ def _gather(builder: "PipelineBuilder", stage: int, step: Draft) -> None:
     builder.kept.append((gathered, position))
 
 
-def _sum(builder: "PipelineBuilder", stages: Sequence[int], lasts: dict[int, int]) -> list[int]:
+def _sum(builder: PipelineBuilder, stages: Sequence[int], lasts: dict[int, int]) -> list[int]:
     """Sum the gradients of stages that hold the same layers over all that hold them; return what says it is done."""
     if len(stages) * builder.placement.copies == 1:
         return []
-    operation = SCATTER if builder.shape.sharded else "all_reduce"
+    operation = SCATTER if builder.shape.sharded else REDUCE
     positions = tuple(sorted(builder.stages[stage].position for stage in stages))
     done = []
     for index, (offset_s, parameters) in enumerate(_buckets(builder, stages[0])):
@@ -103,7 +120,7 @@ def _sum(builder: "PipelineBuilder", stages: Sequence[int], lasts: dict[int, int
     return done
 
 
-def _buckets(builder: "PipelineBuilder", stage: int) -> list[tuple[float, int]]:
+def _buckets(builder: PipelineBuilder, stage: int) -> list[tuple[float, int]]:
     of = builder.stages[stage]
     if builder.recipe.buckets:
         return buckets_of(builder.layout, of)

@@ -1,11 +1,13 @@
-"""Stages: the integers of a pipeline, how its backbones are cut, and where each stage sits in its chain."""
+"""Stages: the integers of a pipeline, how its backbones are cut, where each stage sits, and shapes worth a look."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
+from profiles.errors import InfeasibleError
 from strategies.parameters import OPTIMIZERS
+from strategies.scenario import Scenario
 
 
 class Pipelined(Protocol):
@@ -115,3 +117,66 @@ def _seats_of(counts: tuple[int, ...]) -> tuple[Seat, ...]:
             for stage in range(first, last + 1)
         ]
     return tuple(seats)
+
+
+def _pipeline_degrees(
+    scenario: Scenario, backbones: Sequence[int], stages_per_position: int = 1
+) -> list[int]:
+    """The pipeline degrees worth a look: divisors of the GPUs, with at most one stage per block.
+
+    Raises:
+        InfeasibleError: there is none.
+    """
+    gpus, components = scenario.workload.num_gpus, scenario.model.components
+    blocks = min(len({layer.block for layer in components[i].layers}) for i in backbones)
+    degrees = [degree for degree in divisors(gpus) if 2 <= degree <= blocks // stages_per_position]
+    if not degrees:
+        each = "" if stages_per_position == 1 else f" / {stages_per_position} stages per position"
+        raise InfeasibleError(
+            f"no divisor of gpus({gpus}) between 2 and the {blocks} blocks of the backbone{each}",
+            "no pipeline degree",
+        )
+    return degrees
+
+
+def shapes(
+    scenario: Scenario, stages_per_position: int = 1, backbones: Sequence[int] | None = None
+) -> Iterator[Shape]:
+    """The shapes worth a look: every degree, group size and number of micro-batches that divides.
+
+    Raises:
+        InfeasibleError: there is none, or the model has several backbones and none are named.
+    """
+    gpus, batch = scenario.workload.num_gpus, scenario.workload.batch_size
+    for degree in _pipeline_degrees(scenario, backbones or [scenario.backbone_index], stages_per_position):
+        samples = batch * degree // gpus
+        counts = [1] if batch * degree % gpus else divisors(samples)
+        for size in divisors(gpus):
+            if size % degree == 0:
+                yield from (Shape(degree, count, size) for count in counts)
+
+
+def folded_shapes(scenario: Scenario, stages_per_position: Mapping[int, int]) -> Iterator[tuple[int, Shape]]:
+    """The shapes worth a look for each number of chunks, or of waves, and that number.
+
+    Args:
+        scenario: what is asked about.
+        stages_per_position: for each number what it means, ascending; those with too many stages are left out.
+
+    Raises:
+        InfeasibleError: there is no shape even for the first.
+    """
+    for place, (number, stages) in enumerate(stages_per_position.items()):
+        try:
+            offered = list(shapes(scenario, stages))
+        except InfeasibleError:
+            if place == 0:
+                raise
+            return
+        yield from ((number, shape) for shape in offered)
+
+
+def divisors(number: int) -> list[int]:
+    """The divisors of a positive number, ascending."""
+    small = [i for i in range(1, int(number**0.5) + 1) if number % i == 0]
+    return sorted({*small, *(number // i for i in small)})

@@ -22,7 +22,7 @@ from profiles.architectures.shares import ELEMENT_BYTES
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.frozen import Draft, Drafts
 from strategies.pipelining.mesh import CONTEXT, TENSOR, Collected, Mesh, MeshLayout
-from strategies.pipelining.sharding import GATHER, REDUCE, SCATTER
+from strategies.pipelining.reduction import GATHER, REDUCE, SCATTER
 from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
 from strategies.plans.plan import Collective, Stage
 

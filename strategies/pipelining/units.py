@@ -23,8 +23,7 @@ from profiles.checks import sum_in_order
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.footprint import BACKBONE, resident_buffers, saved_bytes
 from strategies.pipelining.mesh import REPLICAS, SHARDS, Collected, Mesh, MeshLayout
-from strategies.pipelining.reduction import placed_step
-from strategies.pipelining.sharding import GATHER, REDUCE, SCATTER
+from strategies.pipelining.reduction import GATHER, REDUCE, SCATTER, placed_step
 from strategies.pipelining.teams import TeamWriter
 from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
 from strategies.plans.plan import Buffer, Collective

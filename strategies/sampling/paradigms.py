@@ -18,9 +18,9 @@ import numpy as np
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.patching.builder import SamplingBuilder
+from strategies.patching.footprint import waits_s
 from strategies.patching.grid import Grid
 from strategies.patching.layout import GridLayout
-from strategies.patching.offloading import waits_s
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Buffer, Plan
 from strategies.sampling_scenario import SamplingScenario

@@ -6,8 +6,7 @@ from typing import ClassVar, Self
 
 from strategies import parameters as fields
 from strategies.patching.grid import make_grid
-from strategies.patching.pacing import paced_stages
-from strategies.patching.patch_pipeline import PatchPipeline
+from strategies.patching.patch_pipeline import PatchPipeline, paced_stages
 from strategies.sampling_scenario import SamplingScenario
 from strategies.templates.grid_sampler import GridSampler
 

@@ -8,10 +8,9 @@ from strategies import parameters as fields
 from strategies.bounds.critical_path import order_bound
 from strategies.bounds.pipelines import pipeline_bound
 from strategies.orders.capacity import most_in_flight
-from strategies.pipelining.candidates import shapes
+from strategies.pipelining.data_parallel import sharded
 from strategies.pipelining.layout import Layout
-from strategies.pipelining.sharding import sharded
-from strategies.pipelining.stages import Shape
+from strategies.pipelining.stages import Shape, shapes
 from strategies.scenario import Scenario
 from strategies.templates.ordered_pipeline import OrderedPipeline
 

@@ -9,6 +9,7 @@ from profiles.errors import DiffusimError
 from strategies import parameters as fields
 from strategies.orders.whole import one_chain, placed
 from strategies.pipelining.layout import Layout
+from strategies.pipelining.reduction import plan_of
 from strategies.plans.actions import Rows
 from strategies.plans.plan import Plan
 from strategies.scenario import Scenario
@@ -100,7 +101,7 @@ class OrderedPipeline(Strategy):
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration."""
         layout = self.layout(scenario)
-        return layout.plan(self._rows(layout), blocking=self.p2p == "blocking")
+        return plan_of(layout, self._rows(layout), blocking=self.p2p == "blocking")
 
     def busiest_s(self, scenario: Scenario) -> float:
         """Seconds that the passes of the busiest position take."""

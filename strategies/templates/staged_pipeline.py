@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from profiles.errors import InputError, counted
 from strategies.bounds.critical_path import order_bound
 from strategies.orders.capacity import most_in_flight
+from strategies.pipelining.data_parallel import sharded
 from strategies.pipelining.layout import Layout
-from strategies.pipelining.sharding import sharded
 from strategies.pipelining.stages import Shape
 from strategies.scenario import Scenario
 from strategies.templates.ordered_pipeline import OrderedPipeline

@@ -8,9 +8,8 @@ from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.bounds.two_way import two_way_bound, two_way_least_memory
 from strategies.orders.chimera import chimera_order
-from strategies.pipelining.candidates import shapes
 from strategies.pipelining.layout import Layout
-from strategies.pipelining.stages import Shape
+from strategies.pipelining.stages import Shape, shapes
 from strategies.pipelining.two_way import two_way_layout, two_way_rows
 from strategies.plans.actions import Rows
 from strategies.scenario import Scenario

@@ -15,11 +15,11 @@ from strategies.bounds.two_way import two_way_bound, two_way_least_memory
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.parameters import parameter
 from strategies.pipelining.builder import PipelineBuilder, Recipe
-from strategies.pipelining.candidates import shapes
 from strategies.pipelining.filling import LOCAL_BATCHES, fill_bubbles
 from strategies.pipelining.frozen import frozen_chains
 from strategies.pipelining.layout import Layout
-from strategies.pipelining.stages import Shape
+from strategies.pipelining.reduction import reduce_and_step
+from strategies.pipelining.stages import Shape, shapes
 from strategies.pipelining.two_way import two_way_layout, two_way_rows
 from strategies.plans.actions import Rows
 from strategies.plans.bubbles import Bubble, find_bubbles
@@ -73,7 +73,7 @@ class DiffusionPipe(LinearPipeline):
 
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration; where bubbles are to be filled, without the frozen work."""
-        return self._builder(scenario).build(None if self.fill == "none" else Filling(()))
+        return self._builder(scenario).build(reduce_and_step, None if self.fill == "none" else Filling(()))
 
     def refine(self, scenario: Scenario, trace: Trace) -> Plan:
         """The plan with frozen layers in its bubbles, then with what is left spread evenly in time."""
@@ -83,7 +83,7 @@ class DiffusionPipe(LinearPipeline):
         refined = _balance(filling, trace) if filling.starts else self.filling(scenario, trace)
         if refined is None or refined is filling:
             return trace.plan
-        return self._builder(scenario).build(refined)
+        return self._builder(scenario).build(reduce_and_step, refined)
 
     def filling(self, scenario: Scenario, trace: Trace) -> Filling | None:
         """Where frozen layers go; None where nothing is filled."""

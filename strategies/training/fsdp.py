@@ -10,7 +10,6 @@ from strategies.bounds.unit_sweeps import least_s
 from strategies.parameters import parameter
 from strategies.pipelining import data_parallel as fields
 from strategies.pipelining.builder import Recipe
-from strategies.pipelining.candidates import divisors
 from strategies.pipelining.cutting import cut_units
 from strategies.pipelining.data_parallel import (
     DataParallel,
@@ -19,6 +18,7 @@ from strategies.pipelining.data_parallel import (
     replicated_least_bytes,
     replicated_least_s,
     replicated_plan,
+    sharded,
     shares,
     whole_backbones,
 )
@@ -31,7 +31,7 @@ from strategies.pipelining.mesh import (
     shard_sizes,
     teams,
 )
-from strategies.pipelining.sharding import sharded
+from strategies.pipelining.stages import divisors
 from strategies.pipelining.units import exchange, least_bytes, resident
 from strategies.plans.plan import Plan
 from strategies.scenario import Scenario

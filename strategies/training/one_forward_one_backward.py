@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 from strategies import parameters as fields
 from strategies.orders.named import one_forward_one_backward_order
-from strategies.pipelining.candidates import shapes
+from strategies.pipelining.stages import shapes
 from strategies.plans.actions import Rows
 from strategies.scenario import Scenario
 from strategies.templates.linear_pipeline import LinearPipeline

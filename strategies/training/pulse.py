@@ -18,10 +18,10 @@ from strategies.orders.wave import wave_order
 from strategies.parameters import parameter
 from strategies.partitions.chain import block_partition
 from strategies.partitions.symmetric import SymmetricPartition, symmetric_partition
-from strategies.pipelining.candidates import shapes
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.pipeline import Pipeline
-from strategies.pipelining.stages import Cut, Shape
+from strategies.pipelining.reduction import plan_of
+from strategies.pipelining.stages import Cut, Shape, shapes
 from strategies.plans.plan import Plan
 from strategies.scenario import Scenario
 from strategies.strategy import Strategy
@@ -56,7 +56,8 @@ class Pulse(Strategy):
 
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration."""
-        return self.layout(scenario).plan(self.ordering(scenario).rows, blocking=self.p2p == "blocking")
+        rows = self.ordering(scenario).rows
+        return plan_of(self.layout(scenario), rows, blocking=self.p2p == "blocking")
 
     def ordering(self, scenario: Scenario) -> Ordering:
         """The synthesised order of this point."""

@@ -7,7 +7,7 @@ from typing import ClassVar, Final, Self
 from strategies import parameters as fields
 from strategies.orders.problem import wave_positions
 from strategies.orders.wave import wave_in_flight, wave_order
-from strategies.pipelining.candidates import folded_shapes
+from strategies.pipelining.stages import folded_shapes
 from strategies.plans.actions import Rows
 from strategies.scenario import Scenario
 from strategies.templates.staged_pipeline import StagedPipeline

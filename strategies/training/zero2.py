@@ -13,26 +13,23 @@ from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.data_parallel import (
     DataParallel,
     buckets,
+    collect,
     collective_s,
+    packed_s,
     reduced_s,
     replicated_plan,
-    whole_backbones,
-)
-from strategies.pipelining.footprint import saved_bytes, trained_parameters
-from strategies.pipelining.frozen import Draft
-from strategies.pipelining.layout import Layout
-from strategies.pipelining.sharding import (
-    GATHER,
-    SCATTER,
-    collect,
-    packed_s,
     scatter,
     shard_bytes,
     shard_step_s,
     sharded,
     step_on_shard,
+    whole_backbones,
     with_shards,
 )
+from strategies.pipelining.footprint import saved_bytes, trained_parameters
+from strategies.pipelining.frozen import Draft
+from strategies.pipelining.layout import Layout
+from strategies.pipelining.reduction import GATHER, SCATTER
 from strategies.plans.actions import BACKWARD, Rows
 from strategies.plans.plan import Plan, Stage
 from strategies.scenario import Scenario

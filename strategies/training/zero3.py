@@ -13,21 +13,13 @@ from strategies.pipelining.data_parallel import (
     backbones_of,
     before_s,
     beside_share,
+    collect,
     collective_s,
+    copied_s,
     layout_of,
+    packed_s,
     passes_s,
     replicated_plan,
-)
-from strategies.pipelining.footprint import BACKBONE, gathered_bytes, saved_bytes, trained_parameters
-from strategies.pipelining.frozen import Draft
-from strategies.pipelining.layout import Layout
-from strategies.pipelining.pipeline import Pipeline
-from strategies.pipelining.sharding import (
-    GATHER,
-    SCATTER,
-    collect,
-    copied_s,
-    packed_s,
     scatter,
     shard_bytes,
     shard_step_s,
@@ -35,6 +27,11 @@ from strategies.pipelining.sharding import (
     step_on_shard,
     with_shards,
 )
+from strategies.pipelining.footprint import BACKBONE, gathered_bytes, saved_bytes, trained_parameters
+from strategies.pipelining.frozen import Draft
+from strategies.pipelining.layout import Layout
+from strategies.pipelining.pipeline import Pipeline
+from strategies.pipelining.reduction import GATHER, SCATTER
 from strategies.plans.actions import BACKWARD, OPTIMIZER, FrozenAction, StageAction
 from strategies.plans.plan import Plan, Stage
 from strategies.scenario import Scenario

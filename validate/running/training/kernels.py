@@ -14,7 +14,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from profiles.architectures.models import Model
-from strategies.pipelining.sharding import GATHER, SCATTER
+from strategies.pipelining.reduction import GATHER, SCATTER
 from strategies.plans.actions import (
     BACKWARD,
     BACKWARD_INPUT,
