@@ -10,10 +10,9 @@ from profiles.costs.kernel_times import LAYOUT
 from profiles.machines.devices import DEVICES, load_device
 from profiles.machines.law_tables import product_law
 from validate.__main__ import main
-from validate.fitting.kernels import classes, convnets, rows
-from validate.fitting.kernels.build import Builder, law_text
-from validate.fitting.kernels.classes import target, targets
-from validate.fitting.kernels.report import with_laws
+from validate.fitting.kernels import convnets, laws, rows
+from validate.fitting.kernels.laws import target, targets
+from validate.fitting.kernels.report import Builder, law_text, with_laws
 from validate.fitting.kernels.rows import Samples
 
 DATA = Path(__file__).parents[2] / "shared" / "measured"
@@ -72,7 +71,7 @@ def made(values: dict[str, float]) -> Samples:
     """Samples that a law gives, of 600 shapes."""
     shapes = tuple(np.exp(np.random.default_rng(0).uniform(4, 10, (3, 600))).round())
     empty = Samples(shapes, np.ones(600), np.arange(600.0) // 5)
-    return Samples(shapes, classes.product_seconds(values, empty), empty.groups)
+    return Samples(shapes, laws.product_seconds(values, empty), empty.groups)
 
 
 @measured
@@ -84,7 +83,7 @@ def test_laying_out_anew_costs_what_networks_timed_in_both_layouts_give():
 
 def test_a_fit_recovers_the_law_that_its_samples_were_made_with():
     values = {"fixed_us": 4.0, "TFLOP_per_s": 220.0, "GB_per_s": 1200.0, "chain_us": 0.1, "ramp": 90.0}
-    fit = classes.fit_products(made(values | classes.PLAIN), target("a100-80gb-sxm"), {}, cached=False)
+    fit = laws.fit_products(made(values | laws.PLAIN), target("a100-80gb-sxm"), {}, cached=False)
     assert dict(fit.values) == pytest.approx(values, rel=1e-3)
     assert fit.groups.worst < 1e-3
     assert not fit.bound
@@ -92,10 +91,10 @@ def test_a_fit_recovers_the_law_that_its_samples_were_made_with():
 
 def test_a_pace_above_the_peak_rests_on_it_and_is_said_to():
     values = {"fixed_us": 4.0, "TFLOP_per_s": 400.0, "GB_per_s": 1200.0, "chain_us": 0.1, "ramp": 90.0}
-    fit = classes.fit_products(made(values | classes.PLAIN), target("a100-80gb-sxm"), {}, cached=False)
+    fit = laws.fit_products(made(values | laws.PLAIN), target("a100-80gb-sxm"), {}, cached=False)
     assert fit.values["TFLOP_per_s"] == pytest.approx(312, rel=1e-3)
     assert fit.bound == pytest.approx({"TFLOP_per_s": 400}, rel=1e-2)
-    assert product_law(fit.values | classes.PLAIN).flop_per_s <= 312e12 * (1 + 1e-12)
+    assert product_law(fit.values | laws.PLAIN).flop_per_s <= 312e12 * (1 + 1e-12)
 
 
 def test_measured_rows_with_empty_cells_are_left_out_and_copies_count_once(tmp_path):

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import InputError
-from validate.published.contests import Contest
-from validate.published.ledger import Ledger
+from validate.published.ledger import Contest, Ledger
 from validate.published.records import LATENCY, SAMPLES_PER_S, Published, Record, Standing
 from validate.published.report import (
     ALONE,
@@ -18,10 +17,10 @@ from validate.published.report import (
     SHORT,
     TODAY,
     in_short,
+    kernels_alone,
     regions_of,
     write_between,
 )
-from validate.published.sampling.alone import kernels_alone
 from validate.tables import parts_around, write_tables
 
 ROOT = Path(__file__).parents[1]

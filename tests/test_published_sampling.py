@@ -21,13 +21,12 @@ from strategies.sampling.ulysses import Ulysses
 from strategies.sampling.usp import USP
 from strategies.sampling_scenario import SamplingScenario
 from validate.__main__ import main
-from validate.published.contests import Contest
+from validate.published.ledger import Contest
 from validate.published.records import Standing
-from validate.published.report import report
+from validate.published.report import contests, report, volumes
 from validate.published.sampling.methods import guidance, samplers
 from validate.published.sampling.rows import COLUMNS, SamplingRow, Uncovered, sampling_rows
 from validate.published.sampling.runs import fastest, outcome_of, predict, runs, scenario_of, sent_bytes
-from validate.published.sampling.tables import contests, volumes
 from validate.tables import print_sections
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,7 @@ from profiles.errors import InputError
 from strategies.registry import all_samplers, all_strategies
 from validate.__main__ import main
 from validate.published.clusters import read_runs
-from validate.published.contests import Contest
-from validate.published.ledger import Ledger, independent_errors, training_ledger
+from validate.published.ledger import Contest, Ledger, independent_errors, training_ledger
 from validate.published.records import (
     LATENCY,
     METHODS_OF_KIND,
@@ -28,10 +27,9 @@ from validate.published.records import (
     source_name,
     source_names,
 )
-from validate.published.report import MARKERS, write_between
+from validate.published.report import MARKERS, sampling_ledger, write_between
 from validate.published.sampling.rows import Uncovered, sampling_rows
 from validate.published.sampling.runs import all_runs
-from validate.published.sampling.tables import sampling_ledger
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ from validate.published import report, training
 from validate.published.figure import plot_published, plot_published_info
 from validate.published.ledger import training_ledger
 from validate.published.records import Record, Standing, published
+from validate.published.report import sampling_ledger
 from validate.published.sampling.runs import runs
-from validate.published.sampling.tables import sampling_ledger
 from validate.published.training import pulse
 from validate.report import CHAPTERS
 

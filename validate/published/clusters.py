@@ -9,9 +9,6 @@ autocast, with which three of the four rows would come out a fifth to a third to
 stacks were described; those that "set the rates" give the share of the laws that all kernels but attention reach on all
 stacks: the geometric mean of what ``shared_rate`` finds. Attention's share is set by one-GPU latencies that are mostly
 attention (``anchors``).
-
-
-Throughput of training runs on real clusters: each row of ``clusters.csv``, and ratios between rows.
 """
 
 import argparse

@@ -1,27 +1,44 @@
 """The command ``published``: the runs of each task, then every number with its prediction, or why it has none."""
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import inf
 from operator import attrgetter
 from pathlib import Path
 from statistics import mean, median
 from typing import Final
 
+from profiles.architectures.shares import WHOLE
+from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.measuring.tables import grouped
+from profiles.software.stacks import FUSED, Fusion, Shares, Stack
+from profiles.units import GB, GIB
 from sim.report.plots.charts import ENDINGS, save_figure
+from strategies.plans.workloads import SamplingWorkload
+from strategies.sampling_scenario import SamplingScenario
+from validate.points import cluster_of, model_of
 from validate.published import training
 from validate.published.bands import write_bands, write_trust
-from validate.published.clusters import tables
-from validate.published.contests import side_by_side
+from validate.published.clusters import changed_stack, tables
 from validate.published.figure import plot_published
-from validate.published.ledger import Ledger, all_training, check_path, coverage, settings
-from validate.published.pages import sampling, todays_models
-from validate.published.records import LATENCY, SAMPLES_PER_S, TASKS, UNSAID, Record, Standing
-from validate.published.sampling.alone import kernels_alone
-from validate.published.sampling.runs import all_runs
-from validate.published.sampling.tables import sampling_ledger, sections
+from validate.published.ledger import (
+    NEAR,
+    Contest,
+    Ledger,
+    all_training,
+    check_path,
+    coverage,
+    least,
+    near,
+    settings,
+    side_by_side,
+    winners,
+)
+from validate.published.records import LATENCY, MEMORY, SAMPLES_PER_S, TASKS, UNSAID, Record, Standing
+from validate.published.sampling.runs import NO_COMMUNICATION, Run, all_runs, sent_bytes
 from validate.tables import Section, parts_around, percent, print_sections, signed, write_tables
 
 END: Final = "<!-- end -->"
@@ -167,6 +184,200 @@ def _values(records: Sequence[Record]) -> list[str]:
     published = " / ".join(f"{one.row.value:.4g}" for one in records)
     predicted = " / ".join("-" if one.predicted is None else f"{one.predicted:.3g}" for one in records)
     return [published, predicted, " / ".join(dict.fromkeys(str(one.standing) for one in records))]
+
+
+ADDED: Final = ("wan2.1-14b", "wan2.1-i2v-14b", "wan2.2", "hunyuanvideo", "qwen-image", "cogvideox-5b")
+"""Beginnings of the models that were added after laws and stacks were fitted."""
+JUDGED: Final = (Standing.INDEPENDENT, Standing.IN_VIEW)
+
+
+def todays_models(ledger: Ledger) -> list[Section]:
+    """The numbers of models that were added after laws and stacks were fitted, each with its stack."""
+    told = [
+        one for one in ledger.records if one.row.model.lower().startswith(ADDED) and one.error is not None
+    ]
+    header = ("model", "run", "GPUs", "published", "simulated", "error", "stack", "standing")
+    return [Section("Today's models", header, sorted(map(_line, told), key=lambda cells: tuple(cells[:3])))]
+
+
+def _line(one: Record) -> list[str]:
+    row = one.row
+    steps = "a step" if "per step" in row.steps else f"{row.steps} steps" if row.steps else ""
+    told = [row.method_config.removeprefix("u1"), row.resolution_px or one.setting, steps]
+    where = f"{row.num_gpus or UNSAID} {row.machine.partition(',')[0].partition(' (')[0]}"
+    stack = "eager" if one.conditions is None else one.conditions.stack
+    numbers = (f"{value:,.4g} {row.unit}" for value in (row.value, one.predicted or 0.0))
+    run = ", ".join(filter(None, told))
+    return [row.model, run, where, *numbers, signed(one.error or 0.0), stack, str(one.standing)]
+
+
+def sampling(ledger: Ledger) -> list[Section]:
+    """Errors of the numbers of sampling that set nothing, and the rows in which memory runs out."""
+    judged = [one for one in ledger.records if one.row.task == "sample" and one.standing in JUDGED]
+    times = [one for one in judged if one.row.quantity == LATENCY]
+    several = [one for one in times if (one.row.num_gpus or 1) > 1]
+    kinds: dict[str, Iterable[Record]] = {
+        "one GPU, no anchor": [one for one in times if one.row.num_gpus == 1],
+        "several GPUs": several,
+        "several GPUs, independent": _of(several, lambda one: one.standing is Standing.INDEPENDENT),
+        "several GPUs, in view": _of(several, lambda one: one.standing is Standing.IN_VIEW),
+        "several GPUs over NVLink": _of(several, lambda one: "NVLink" in one.row.machine),
+        "several GPUs over PCIe": _of(several, lambda one: "PCIe" in one.row.machine),
+        "several GPUs at 1024 pixels": _of(several, lambda one: one.row.resolution_px == "1024"),
+        "memory, in view": [one for one in judged if one.row.quantity == MEMORY],
+    }
+    rows = [[name, *_errors(records)] for name, records in kinds.items()]
+    out = [
+        one for one in ledger.records if one.row.task == "sample" and inf in (one.row.value, one.predicted)
+    ]
+    right = sum(one.row.value == one.predicted for one in out)
+    rows.append(["out of memory", f"{len(out)}", "-", f"{right} are right"])
+    return [Section("Sampling", ("numbers", "how many", "median error", f"within {NEAR:.0%}"), rows)]
+
+
+def _of(records: Iterable[Record], fits: Callable[[Record], bool]) -> list[Record]:
+    return [one for one in records if fits(one)]
+
+
+def _errors(records: Iterable[Record]) -> list[str]:
+    errors = [one.error for one in records if one.error is not None]
+    return [f"{len(errors)}", percent(median(map(abs, errors))) if errors else "-", f"{near(errors)}"]
+
+
+NO_RIVALS: Final = (NO_COMMUNICATION, "hybrid(best)")
+"""Methods that do not compete: an ideal, and one that is the best of all others by definition."""
+
+
+def sections(runs: Sequence[Run]) -> Iterator[Section]:
+    """The sections of the report."""
+    yield winners(contests(runs))
+    yield out_of_memory(runs)
+    yield volumes(runs)
+    yield coverage([[one.record] for one in runs])
+
+
+def sampling_ledger(runs: Sequence[Run]) -> Ledger:
+    """Every row of sampling, in the order of the runs, and the contests among them."""
+    return Ledger(tuple(one.record for one in runs), tuple(contests(runs)))
+
+
+def contests(runs: Iterable[Run]) -> list[Contest]:
+    """The contests of at least two methods that a source ran on the same GPUs at the same size.
+
+    Several figures of one such setting make one contest, as some show the same runs again.
+    """
+    groups: dict[tuple[str, bool], tuple[dict[str, float], dict[str, float]]] = {}
+    standings: dict[tuple[str, bool], set[Standing]] = {}
+    for one in runs:
+        row, method = one.row, one.row["method"]
+        if one.outcome is None or not row["latency_s"] or row.num_gpus == 1 or method in NO_RIVALS:
+            continue
+        where = f"{row['num_gpus']} GPUs of {one.cluster}"
+        what = f"{one.model}, {row['resolution_px']} px, {row['steps']} steps"
+        key = (f"{row.published.paper}: {what}, {where}", one.for_links)
+        both = groups.setdefault(key, ({}, {}))
+        standings.setdefault(key, set()).add(one.record.standing)
+        for seconds, found in zip(both, (row.latency_s, one.latency_s), strict=True):
+            seconds[method] = min(seconds.get(method, inf), found or inf)
+    return [
+        Contest(key[0], published, predicted, least(standings[key]))
+        for key, (published, predicted) in groups.items()
+        if len(published) > 1
+    ]
+
+
+def out_of_memory(runs: Sequence[Run]) -> Section:
+    """The rows in which memory ran out, or does by the prediction."""
+    rows = []
+    for one in runs:
+        if one.outcome is None or not (one.row.out_of_memory or one.out_of_memory):
+            continue
+        verdicts = ["out of memory" if out else "fits" for out in (one.row.out_of_memory, one.out_of_memory)]
+        there, needed = cluster_of(one.cluster).device.memory_bytes or inf, one.outcome.peak_memory_bytes
+        gib = f"{needed / GIB:.1f} of {there / GIB:.1f} GiB"
+        rows.append([f"{one.row.published}", *verdicts, gib, signed(needed / there - 1)])
+    right = sum(row[1] == row[2] for row in rows)
+    title = f"Out of memory: {right} of {len(rows)} rows right"
+    remark = "Constants of memory were set with these rows in view; those within 1 % of a device's size decide little."
+    return Section(title, ("row", "published", "predicted", "largest device", "beyond it"), rows, remark)
+
+
+def volumes(runs: Sequence[Run]) -> Section:
+    """Published and predicted bytes that one device sends in one step for one sample."""
+    rows = []
+    for one in runs:
+        if one.outcome and (gb := one.row.sent_gb):
+            found = sent_bytes(one) / GB
+            rows.append([f"{one.row.published}", f"{gb:g}", f"{found:.3f}", signed(found / gb - 1)])
+    remark = "DistriFusion, Table 2, counts one sample without guidance; 1.48 there is a misprint of 1.58."
+    header = ("row", "published", "predicted", "error")
+    return Section("GB that one device sends in one step", header, rows, remark)
+
+
+MODEL, CLUSTER, ENGINE = "wan2.1-14b", "h100-nvlink-8", "LightX2V"
+HEIGHT, WIDTH, FRAMES = 480, 832, 81
+WIDE: Final = 13_824 / 5_120
+"""Channels inside the feed-forward over those of the hidden state."""
+SEPARATE_PASSES: Final = {
+    "both norms that are modulated": 2 * 2,
+    "norms and rotations of queries and keys": 2 * 2,
+    "the norm before cross-attention, and that of its queries": 2 * 2,
+    "the sums with attention, cross-attention and the feed-forward": 3 * 3,
+    "the activation inside the feed-forward": 2 * WIDE,
+}
+"""Times that a block reads or writes all of the hidden state beside products and attention, where each is one kernel
+and none is fused with another. Source: diffusers, WanTransformerBlock and WanAttnProcessor."""
+NOTHING: Final = Fusion(**dict.fromkeys(FUSED, 0.0))
+
+
+def kernels_alone(ledger: Ledger) -> list[Section]:
+    """A step of Wan on one H100 by kind of kernel, under its stack and by the laws of kernels measured alone.
+
+    Both are compared with the fastest published engine. The last column assumes no engine's code: it has the passes
+    over the hidden state in a block of Wan whose norms, rotations, sums and activation are one kernel each.
+    """
+    published_s = next(one.row.value for one in ledger.records if one.row.method_config == ENGINE)
+    simulated = changed_stack("compiled", "newest-attention")
+    measured = replace(simulated, rates=Shares(), device_rates=())
+    alone = _parts_s(measured)
+    columns = [_parts_s(simulated), alone, [*alone[:2], _separate_passes_s(measured)]]
+    kinds = ("products, and attention to the text", "self-attention", "passes through memory")
+    seconds = [[kind, *(f"{of[row]:.2f} s" for of in columns)] for row, kind in enumerate(kinds)]
+    totals = [sum_in_order(of) for of in columns]
+    together = ["together", *(f"{total_s:.2f} s" for total_s in totals)]
+    beside = [f"over the {published_s:g} s of {ENGINE}", *(signed(of / published_s - 1) for of in totals)]
+    header = ("kernels", simulated.name, "as measured alone", "and passes of one kernel each")
+    return [Section("A step of Wan on one H100", header, [*seconds, together, beside])]
+
+
+def _parts_s(stack: Stack) -> list[float]:
+    """Seconds of a step's products, of its self-attention, and of all memory-bound kernels."""
+    none = replace(stack, traffic=NOTHING, launches=NOTHING)
+    whole_s, bare_s = (_step_s(of) for of in (stack, none))
+    attention_s = _step_s(stack, attention=True)
+    return [bare_s - attention_s, attention_s, whole_s - bare_s]
+
+
+def _step_s(stack: Stack, *, attention: bool = False) -> float:
+    """Seconds of the GPU in a step, or of its self-attention."""
+    scenario = _scenario(stack)
+    seconds = scenario.costs.attention_s if attention else scenario.costs.gpu_s
+    return float(seconds(scenario.backbone_index, scenario.workload.predictions, WHOLE).sum())
+
+
+def _scenario(stack: Stack) -> SamplingScenario:
+    model = model_of(MODEL)
+    workload = SamplingWorkload(1, HEIGHT, WIDTH, 1, guidance=model.guidance, frames=FRAMES)
+    return SamplingScenario(model, cluster_of(CLUSTER), workload, stack=stack)
+
+
+def _separate_passes_s(stack: Stack) -> float:
+    """Seconds of the passes of kernels that are not fused with one another, at the rate of arrays beyond any cache."""
+    scenario = _scenario(stack)
+    layers = len(scenario.backbone.layers)
+    hidden_bytes = scenario.workload.predictions * scenario.hidden_bytes(layers // 2)
+    passes = layers * sum_in_order(SEPARATE_PASSES.values())
+    return float(scenario.costs.copied_s(scenario.backbone_index, passes * hidden_bytes, 0))
 
 
 TABLES: Final[Mapping[Region, Callable[[Ledger], list[Section]]]] = {

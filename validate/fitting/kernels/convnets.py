@@ -22,7 +22,7 @@ from profiles.machines.devices import load_device
 from profiles.machines.laws import ELEMENT_BYTES, PARTS, FloatArray, Laws
 from profiles.measuring.fitting.least_squares import Errors
 from validate.fitting.kernels import rows
-from validate.fitting.kernels.classes import target
+from validate.fitting.kernels.laws import target
 
 IMAGE: Final = 224
 BLOCKS: Final = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))

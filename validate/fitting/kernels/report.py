@@ -1,7 +1,8 @@
-"""The command that fits laws of kernels, prints their errors on shapes left out, and writes device files."""
+"""The command that fits laws of kernels: coefficients of each class with their sources, and their errors."""
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -10,12 +11,182 @@ from rich.table import Table
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.machines.devices import DEVICES
+from profiles.machines.law_tables import (
+    ATTENTION_KEYS,
+    CACHE_KEYS,
+    MATMUL_KEYS,
+    MEMORY_KEYS,
+    OVERLAP,
+    WIDE_KEY,
+)
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.tables import show, table
-from profiles.measuring.writing import write_file
-from validate.fitting.kernels import convnets
-from validate.fitting.kernels.build import Builder, Coefficients, law_text
-from validate.fitting.kernels.classes import targets
+from profiles.measuring.writing import toml_text, write_file
+from validate.fitting.kernels import convnets, laws, rows
+from validate.fitting.kernels.laws import DIGITS, Fit, Origin, Target, target, targets
+
+COMMAND: Final = "python -m validate fit-kernels --write"
+"""The command that makes these tables."""
+SCALED: Final = "as {like}, paces by the ratio of the peaks; not measured"
+NO_PRIORS: Final[dict[str, float]] = {}
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """Coefficients of one class in the units of a device file, their source, and their fit if there is one."""
+
+    values: dict[str, float]
+    source: str
+    fit: Fit | None = None
+
+    def only(self, keys: tuple[str, ...]) -> dict[str, float]:
+        """The coefficients of some keys, in their order, rounded as in a file."""
+        return {key: float(f"{self.values[key]:.{DIGITS}g}") for key in keys if key in self.values}
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Builds laws from a folder of measured kernels."""
+
+    folder: Path
+    _found: dict[tuple[str, str], Coefficients] = field(default_factory=dict)
+
+    def classes(self, name: str) -> dict[str, Coefficients]:
+        """Coefficients of each class of a device's kernels."""
+        return {kind: self.of(kind, name) for kind in ("matmul", "conv", "attention", "memory")}
+
+    def of(self, kind: str, name: str) -> Coefficients:
+        """Coefficients of one class; ``forward`` is that of attention's forward pass alone."""
+        if (kind, name) not in self._found:
+            build: Callable[[Target, Origin], Coefficients] = getattr(self, f"_{kind}")
+            found = target(name)
+            self._found[kind, name] = build(found, found.origins["attention" if kind == "forward" else kind])
+        return self._found[kind, name]
+
+    def _said(self, *prefixes: str) -> str:
+        return rows.provenance(self.folder, *prefixes)
+
+    def _like(self, kind: str, to: Target, origin: Origin) -> dict[str, float]:
+        return to.scaled(self.of(kind, origin.like).values, target(origin.like))
+
+    def _paced(self, origin: Origin, values: dict[str, float], found: Fit) -> Coefficients:
+        words = f"as {origin.like}, but for the pace, fitted to {self._said(*origin.rows)}: {found}"
+        return Coefficients(values | dict(found.values), words + _bounds(found), found)
+
+    def _matmul(self, to: Target, origin: Origin) -> Coefficients:
+        if origin.like:
+            values = self._like("matmul", to, origin)
+            if not origin.rows:
+                return Coefficients(values, SCALED.format(like=origin.like))
+            samples = rows.products(self.folder, origin.rows[0], "forward")
+            return self._paced(origin, values, laws.fit_pace(laws.product_seconds, samples, values, to))
+        samples = rows.products(self.folder, origin.rows[0])
+        priors = {"fixed_us": self.of("matmul", origin.priors).values["fixed_us"]} if origin.priors else {}
+        found = laws.fit_products(samples, to, priors, cached=origin.cached)
+        values = {**found.given, **found.values}
+        factors = laws.gradient_factors(self.folder, origin.gradients, values)
+        words = f"{self._said(*origin.rows)}: {found}{_bounds(found)}"
+        words += f"; data and weight: ratios of medians in {self._said(origin.gradients)}"
+        words += f"; fixed_us as {origin.priors}, here not determined" if priors else ""
+        return Coefficients(values | factors, words, found)
+
+    def _conv(self, to: Target, origin: Origin) -> Coefficients:
+        if origin.like:
+            found = self.of("conv", origin.like)
+            return Coefficients(found.values, f"as {origin.like}: {found.source}")
+        against = self.of("matmul", origin.device).values
+        factors, count = laws.convolution_factors(self.folder, origin.rows[0], against)
+        words = f"{self._said(*origin.rows)}, {count} convolutions of stride 1 and 64 channels or more: medians of"
+        words += f" measured seconds over those of the matmul law of {origin.device} for the product that each implies"
+        return Coefficients(dict(factors), words)
+
+    def _forward(self, to: Target, origin: Origin) -> Coefficients:
+        if origin.like:
+            values = self._like("forward", to, origin)
+            if origin.seen:
+                values["TFLOP_per_s"] = laws.pace_of(origin.seen, values)
+                return Coefficients(values, f"as {origin.like}, but for the pace: {origin.note}")
+            if not origin.rows:
+                return Coefficients(values, SCALED.format(like=origin.like))
+            samples = rows.attention(self.folder, origin.rows)
+            start = values | {"causal_us": values["fixed_us"]}
+            return self._paced(origin, values, laws.fit_pace(laws.forward_seconds, samples, start, to))
+        samples = rows.attention(self.folder, origin.rows)
+        causal = bool((samples.shapes[-1] > 0).all())
+        priors = self.of("forward", origin.priors).values if causal else NO_PRIORS
+        cache = self.of("matmul", to.name).values if origin.cached else {}
+        found = laws.fit_forward(samples, to, priors, cache, origin.overlap)
+        words = f"{self._said(*origin.rows)}: {found}{_bounds(found)}"
+        if causal:
+            words += f"; all causal: keys and channels as {origin.priors}"
+        values = {"causal_us": 0.0, "tile": 0.0, **found.given, **found.values}
+        if origin.wide:
+            values[WIDE_KEY] = laws.wide_factor(origin.wide, values)
+            words += f"; wide: {origin.note}"
+        return Coefficients(values | ({"fixed_us": values["causal_us"]} if causal else {}), words, found)
+
+    def _attention(self, to: Target, origin: Origin) -> Coefficients:
+        forward = self.of("forward", to.name)
+        if origin.backward:
+            values = forward.values | {"backward_TFLOP_per_s": 1.0, "backward_rows": 0.0}
+            tile = {} if origin.backward_tile is None else {"tile": origin.backward_tile}
+            found = laws.fit_backward(self.folder, origin.backward, values | tile, to)
+            fitted = f"backward fitted to {self._said(origin.backward)}: {found}{_bounds(found)}"
+            words = f"{forward.source}; {fitted}"
+            return Coefficients(values | dict(found.values), words, forward.fit)
+        other = self.of("attention", origin.priors or origin.like).values
+        values = forward.values | {
+            f"backward_{key}": forward.values[key] * other[f"backward_{key}"] / other[key]
+            for key in ("TFLOP_per_s", "rows")
+        }
+        words = f"{forward.source}; backward stands to forward as in {origin.priors or origin.like}"
+        return Coefficients(values, words, forward.fit)
+
+    def _memory(self, to: Target, origin: Origin) -> Coefficients:
+        values, words = dict[str, float](), list[str]()
+        if origin.like:
+            values |= self._like("memory", to, origin)
+            words.append(SCALED.format(like=origin.like))
+        if origin.stream:
+            values |= laws.streams(self.folder, origin)
+            where = f"{self._said(origin.stream)}, {origin.device}"
+            words.append(f"pointwise and copy: {where}, arrays beyond any cache")
+        if origin.rows:
+            values |= laws.paces(self.folder, origin, to)
+            where = f"{self._said(*origin.rows)}, {origin.device}"
+            words.append(f"medians over 50 MB of {where}, float32 in PyTorch")
+        if origin.launch:
+            values["fixed_us"] = laws.launch_us(self.folder, origin)
+            words.append(f"fixed_us: add in {self._said(origin.launch)}")
+        values["group_norm_GB_per_s"] = laws.group_norm(values)
+        words.append("group_norm: one pass as softmax and two as pointwise; not measured")
+        return Coefficients(values, "; ".join(words))
+
+
+def _bounds(found: Fit) -> str:
+    """Words for coefficients that rest on a bound."""
+    words = "".join(f"; {key} is 0: no such cost shows" for key, value in found.values.items() if value == 0)
+    return words + "".join(
+        f"; {key} rests on its bound, the peak (without it: {value:.{DIGITS}g})"
+        for key, value in found.bound.items()
+    )
+
+
+def law_text(name: str, builder: Builder) -> str:
+    """Tables ``[laws]`` of a device file."""
+    found, to = builder.classes(name), target(name)
+    keys = {
+        "matmul": (*MATMUL_KEYS, *CACHE_KEYS),
+        "conv": ("forward", "data", "weight"),
+        "attention": (*ATTENTION_KEYS, OVERLAP, WIDE_KEY, *CACHE_KEYS),
+        "memory": MEMORY_KEYS,
+    }
+    peaks = {"peaks": to.peaks, "peak_TFLOP_per_s": to.flop_peak, "peak_GB_per_s": to.bytes_peak}
+    classes = {
+        kind: {"source": f"{COMMAND}: {each.source}", **each.only(keys[kind])} for kind, each in found.items()
+    }
+    return toml_text({"laws": peaks | classes}, "g").lstrip()
+
 
 COLUMNS: Final = ("device", "class", "shapes", "fitted", "shapes left out", "groups left out", "coefficients")
 HEAD: Final = "\n[laws]\n"

@@ -1,23 +1,13 @@
-"""Ratios of times that papers publish: frozen over trained, gradient reduction, unfilled bubbles, useful shares.
-
-Source: Tian et al., DiffusionPipe (arXiv 2405.01248), Tables 1 and 2, Fig. 4; PipeFusion (arXiv 2405.14430v1), section
-3.3.
-
-
-Throughputs that DiffusionPipe compares: section 6.1, Figs. 13, 14 and 15.
+"""Numbers of DiffusionPipe: ratios of times, throughputs and solution times; and the useful share of PipeFusion.
 
 The paper does not say how self-conditioning is drawn, when its data parallelism reduces gradients, or which of
 ControlNet's layers are trained, locked or frozen; every choice is simulated. It calls the throughput of cascades
 comparable to DeepSpeed-P, each backbone on its own half of the devices, but gives neither numbers nor batch sizes.
 
-Source: Tian et al., DiffusionPipe (arXiv 2405.01248), section 6.
+Solution times are those of one core of this machine; no test asserts them.
 
-
-Solution times that the papers publish, beside those of the same problems here, on one core.
-
-They depend on the machine; no test asserts them.
-
-Source: Tian et al., DiffusionPipe, appendix C, Table 5; PULSE, section V-B.
+Source: Tian et al., DiffusionPipe (arXiv 2405.01248), Tables 1 and 2, Fig. 4, section 6, appendix C, Table 5; PULSE,
+section V-B; PipeFusion (arXiv 2405.14430v1), section 3.3.
 """
 
 from collections.abc import Callable, Iterator, Sequence

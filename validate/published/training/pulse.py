@@ -1,4 +1,4 @@
-"""Throughputs that PULSE compares, and the best pipeline degree on 8 V100s.
+"""Numbers of PULSE: throughputs, bytes of messages, and the gain of its skip-aware partition.
 
 The paper gives neither degrees nor micro-batches of its comparisons, nor the placement of stages. The base setting is
 inferred from elsewhere in it: the degree from its communication volumes, as many micro-batches, the micro-batch from
@@ -6,20 +6,10 @@ its volume of ZeRO-2 (half-precision gradients over the samples of one device), 
 (section VI), blocking messages (section VII-A), baselines on blocks with relayed skips at PULSE's degree and
 micro-batch (section VII). Every other setting changes one of these.
 
-Source: PULSE, sections VI and VII-A to VII-C2, Table III, Fig. 14, Eq. 14.
+The paper counts some cells of bytes in one direction and some in both, and does not give every pipeline degree; each
+cell is compared with every convention, and the nearest is named. Its MB is MiB.
 
-
-Bytes per sample that PULSE publishes, beside those on the simulator's wire.
-
-The paper counts some cells in one direction and some in both, and does not give every pipeline degree; each cell is
-compared with every convention, and the nearest is named.
-
-Source: PULSE, Table III and section VII-C2; its MB is MiB.
-
-
-The gain of PULSE's skip-aware partition: longest stages and throughput against block-wise stages.
-
-Source: PULSE, sections IV and VII-C1, Figs. 6, 7 and 13.
+Source: PULSE, sections IV, VI and VII-A to VII-C2, Table III, Figs. 6, 7, 13 and 14, Eq. 14.
 """
 
 from collections.abc import Callable, Iterator, Sequence
