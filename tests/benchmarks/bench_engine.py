@@ -46,29 +46,6 @@ def test_replay_with_links_and_memory(benchmark, positions, micro_batches):
 
 
 @SIZES
-def test_replay_with_links(benchmark, positions, micro_batches):
-    strategy, scenario = point(positions, micro_batches)
-    plan = strategy.plan(scenario)
-    network, wiring = Network(plan.placement), wire(plan)
-    run(benchmark, lambda: simulate(plan, network, wiring))
-
-
-@SIZES
-def test_memory(benchmark, positions, micro_batches):
-    strategy, scenario = point(positions, micro_batches)
-    trace = simulate(strategy.plan(scenario))
-    stays = residencies(trace.wiring)
-    run(benchmark, lambda: peak_memory_bytes(trace, stays))
-
-
-@SIZES
-def test_finding_residencies(benchmark, positions, micro_batches):
-    strategy, scenario = point(positions, micro_batches)
-    wiring = wire(strategy.plan(scenario))
-    run(benchmark, lambda: residencies(wiring))
-
-
-@SIZES
 def test_wiring(benchmark, positions, micro_batches):
     strategy, scenario = point(positions, micro_batches)
     plan = strategy.plan(scenario)

@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fronts import pair_partition, partition_front
 
 from strategies.partitions.chain import ChainCosts
-from strategies.partitions.pair import PairCosts, PairSearch, pair_rounds
 from strategies.training.diffusionpipe import DiffusionPipe
 
 GPUS = 64
@@ -22,10 +20,6 @@ def u_net(num_layers, batch, seed):
     cut = 2 * (0.1 + batch * (0.5 + outwards[1:]) / 8) * 3e-4
     sync = (0.2 + 3 * (1 - outwards) ** 2) * rng.uniform(1.0, 1.1, num_layers) * 3e-3
     return ChainCosts(forward, backward, cut, cut, sync, 1e-4)
-
-
-def pair(batch, num_layers=100):
-    return PairCosts(u_net(num_layers, batch, 0), u_net(num_layers, batch, 1))
 
 
 def backbone(make, name, num_layers, seed):
@@ -53,26 +47,3 @@ def test_every_shape_of_64_gpus(benchmark, make, batch_size, probability):
 
     assert len(benchmark.pedantic(cut, rounds=1)) == len(points)
     benchmark.extra_info["points"] = len(points)
-
-
-@pytest.mark.parametrize("probability", [0.0, 0.5])
-@pytest.mark.parametrize("num_stages", [4, 8, 32])
-def test_one_point(benchmark, num_stages, probability):
-    benchmark(lambda: PairSearch(pair(8), num_stages, probability).best(pair_rounds(num_stages, 8)))
-
-
-@pytest.mark.parametrize("probability", [0.0, 0.5])
-def test_one_more_number_of_micro_batches(benchmark, probability):
-    costs = pair(8)
-    fronts = [partition_front(chain, 8, probability) for chain in (costs.down, costs.up)]
-    benchmark(pair_partition, *fronts, pair_rounds(8, 8), probability)
-
-
-def test_free_links(benchmark):
-    """Chains that differ only in their lengths, and no link to hide behind."""
-    costs = pair(8)
-    down, up = (
-        replace(chain, cut_forward_s=0 * chain.cut_forward_s, cut_backward_s=0 * chain.cut_backward_s)
-        for chain in (costs.down, costs.up)
-    )
-    benchmark(lambda: PairSearch(PairCosts(down, up), 8).best(pair_rounds(8, 8)))

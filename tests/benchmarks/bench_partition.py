@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from fronts import partition_front
 
 from strategies.partitions.chain import ChainCosts, optimal_partition
 
@@ -22,9 +21,3 @@ def u_net(num_layers):
 @pytest.mark.parametrize(("num_layers", "num_stages"), [(45, 4), (45, 8), (45, 32), (200, 32)])
 def test_optimal_partition(benchmark, num_layers, num_stages, probability):
     benchmark(optimal_partition, u_net(num_layers), num_stages, 8, probability)
-
-
-@pytest.mark.parametrize("probability", [0.0, 0.5])
-@pytest.mark.parametrize(("num_layers", "num_stages"), [(45, 4), (45, 8), (45, 32), (100, 8), (200, 32)])
-def test_partition_front(benchmark, num_layers, num_stages, probability):
-    benchmark(partition_front, u_net(num_layers), num_stages, probability)

@@ -46,20 +46,8 @@ def test_five_thousand_points(benchmark, workers):
     assert all(point.status == "simulated" for point in sweep.ranked()[:TOP])
 
 
-def test_finding_the_points(benchmark):
-    benchmark.pedantic(find_points, setup=lambda: ((space(), ["1f1b", "gpipe", "spp"]), {}), rounds=5)
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("num_gpus", [8, 64, 512])
 def test_every_strategy(benchmark, num_gpus, workers):
     sweep = benchmark.pedantic(explore, setup=lambda: ((sd21(num_gpus), workers, None), {}), rounds=3)
     assert all(point.status == "simulated" for point in sweep.ranked()[:TOP])
-
-
-def test_the_best_of_every_strategy_alone(benchmark):
-    benchmark.pedantic(explore, setup=lambda: ((sd21(64), 1, None), {"top": 1}), rounds=3)
-
-
-def test_the_pareto_front(benchmark):
-    benchmark.pedantic(explore, setup=lambda: ((sd21(8), 1, None, "pareto"), {}), rounds=3)
