@@ -182,7 +182,7 @@ def make():
 @pytest.fixture(scope="session")
 def readme():
     """The text of README.md and the accuracy page, and ``table(title)``: the rows of a table, by its first cell."""
-    pages = ("README.md", "docs/pages/accuracy.md")
+    pages = ("README.md", "docs/pages/accuracy.md", "docs/pages/accuracy_tables.md")
     text = "".join((Path(__file__).parents[1] / page).read_text(encoding="utf-8") for page in pages)
 
     def table(title):
