@@ -4,16 +4,18 @@ It walks the device lists as far as their inputs are there, again and again (Kah
 of the engine wherever no port is shared and no compute runs beside a collective.
 """
 
+from collections.abc import Sequence
+
 from profiles.errors import DeadlockError
-from strategies.plans.network import Network
+from strategies.plans.network import CollectiveRoute, Network
 from strategies.plans.plan import Plan
 from strategies.plans.traces import Span, Trace
 from strategies.plans.wiring import UNKNOWN, Wiring, describe_deadlock, wire
 
 
 class _Worklist:
-    def __init__(self, wiring: Wiring, network: Network) -> None:
-        self.wiring = wiring
+    def __init__(self, wiring: Wiring, network: Network, routes: Sequence[CollectiveRoute]) -> None:
+        self.wiring, self.routes = wiring, routes
         self.plan, self.transfers = wiring.plan, wiring.transfers
         self.network = network
         self.written = [UNKNOWN] * len(wiring.sources)
@@ -82,13 +84,12 @@ class _Worklist:
 
     def _collect(self) -> bool:
         progress = False
-        for number, collective in enumerate(self.plan.collectives):
+        for number, route in enumerate(self.routes):
             if number in self.spans or any(other not in self.spans for other in self.before[number]):
                 continue
             waits = [self.arrived[slot] for slot in self.wiring.collective_waits[number]]
             start = max(waits + [self.spans[other][1] for other in self.before[number]], default=0.0)
             if start < UNKNOWN:
-                route = self.network.collective(collective)
                 self.spans[number] = (start, start + (route.wire_s + route.fixed_s))
                 self.collective_bytes += route.sent_bytes
                 self._write(self.wiring.collective_sends[number], self.spans[number][1])
@@ -96,10 +97,17 @@ class _Worklist:
         return progress
 
 
-def evaluate(plan: Plan, network: Network) -> Trace:
+def evaluate(plan: Plan, network: Network, routes: Sequence[CollectiveRoute] | None = None) -> Trace:
     """The trace of a plan on ports that nobody shares.
+
+    Args:
+        plan: what every device does.
+        network: the routes of its messages.
+        routes: of its collectives; by default those of the network.
 
     Raises:
         DeadlockError: the order can never be carried out.
     """
-    return _Worklist(wire(plan), network).run()
+    if routes is None:
+        routes = [network.collective(collective) for collective in plan.collectives]
+    return _Worklist(wire(plan), network, routes).run()

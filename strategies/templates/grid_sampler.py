@@ -6,7 +6,7 @@ Such a sampler defines its layout in a scenario, and its candidates where it has
 from abc import abstractmethod
 from dataclasses import dataclass
 
-from strategies.bounds.patch_rounds import BELOW_SUM, least_run_seconds, roughly_least_seconds
+from strategies.bounds.samplers import BELOW_SUM, least_run_seconds
 from strategies.patching.alike_groups import folded
 from strategies.patching.frozen import least_frozen_s
 from strategies.patching.layout import GridLayout
@@ -47,11 +47,6 @@ class GridSampler(Sampler):
         layout = self._made(scenario)
         denoising_s = scenario.remember(("least", self), lambda: least_run_seconds(layout))
         return denoising_s + (1 - BELOW_SUM) * least_frozen_s(scenario, layout.grid)
-
-    def busiest_s(self, scenario: SamplingScenario) -> float:
-        """Seconds of the busiest stage, which no run can undercut; no more than ``bound``."""
-        layout = self._made(scenario)
-        return roughly_least_seconds(layout) + (1 - BELOW_SUM) * least_frozen_s(scenario, layout.grid)
 
     def least_memory_bytes(self, scenario: SamplingScenario) -> float:
         """Bytes that the fullest device cannot do without."""
