@@ -11,7 +11,7 @@ from sim.outcomes.runs import run_point
 from sim.replay.metrics import exposed_communication_s
 from sim.replay.waits import awaited_s
 from sim.report.reasons import account_of, delays, shares
-from sim.report.started import best_of_each, best_started
+from sim.report.runnable import best_of_each, best_runnable
 
 PIXART = {"resolution": 512, "steps": 4}
 
@@ -185,11 +185,11 @@ def test_where_no_tie_runs_the_best_that_does_is_named_with_what_it_loses():
 def test_the_best_that_runs_is_found_among_what_was_not_simulated_too():
     sweep = sim.sweep("sd21", gpus=8, batch_size=256, strategy="diffusionpipe,gpipe", workers=1)
     best = sweep.best_point()
-    before = best_started(sweep, best)
+    before = best_runnable(sweep, best)
     for point in sweep.points:
         if point.name == "gpipe" and point.result is not None:
             point.result = None
-    again = best_started(sweep, best)
+    again = best_runnable(sweep, best)
     assert again.result.times == before.result.times
     assert again.runs_in == before.runs_in
 
@@ -219,7 +219,7 @@ def test_the_best_that_runs_is_that_of_a_sweep_in_its_runtime(asked, runtime, la
 
 
 def test_a_better_one_that_was_not_looked_for_is_not_ruled_out(monkeypatch):
-    monkeypatch.setattr("sim.report.started.TRIED", 0)
+    monkeypatch.setattr("sim.report.runnable.TRIED", 0)
     sweep = sim.sweep(**FLUX, steps=20, workers=1)
     assert (
         best_of_each(sweep).left["xdit"] < 2.338

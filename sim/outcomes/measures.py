@@ -117,6 +117,8 @@ def together_s(jobs_s: Sequence[float]) -> float:
     """
     if len(jobs_s) == 1:
         return jobs_s[0]
+    if not all(jobs_s):  # nothing is known of one
+        return 0.0
     return len(jobs_s) / sum_in_order(1 / seconds for seconds in jobs_s)
 
 

@@ -7,15 +7,14 @@ from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
 from sim.report.columns import Column, table_html
-from sim.report.panels import panel_html
 from sim.report.rankings import columns, shown_points
-from sim.report.tables import account_in, heading, lines_of
+from sim.report.tables import panel_of
 from sim.report.verdicts import NoVerdict, Verdict
 
 
 def result_html(result: Result) -> str:
     """A result as ``sim run`` says it."""
-    return panel_html(heading(result), lines_of(result, account_in(result)))
+    return panel_of(result).html()
 
 
 def sweep_html(sweep: Sweep, verdict: Verdict | NoVerdict) -> str:
@@ -42,7 +41,7 @@ def scaling_html(scaling: Scaling, verdict: Verdict | NoVerdict) -> str:
         Column("memory GiB", [f"{step.result.peak_memory_bytes / GIB:.1f}" for step in steps]),
     ]
     told = "the best on each number of GPUs; gain: what those added bring, over what they would at the speed so far"
-    return f"{panel_html(verdict.title, verdict.lines)}{table_html(told, table)}{_more('plot()', 'steps_frame()')}"
+    return f"{verdict.panel.html()}{table_html(told, table)}{_more('plot()', 'steps_frame()')}"
 
 
 def _more(*calls: str) -> str:

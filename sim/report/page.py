@@ -19,12 +19,12 @@ from sim.outcomes.contents import inputs_of
 from sim.outcomes.results import Result
 from sim.report.columns import table_html
 from sim.report.descriptions import held_fixed
-from sim.report.panels import Line, panel_html
+from sim.report.panels import Line, Panel
 from sim.report.rankings import Shown
 from sim.report.rankings import columns as columns_of_points
 from sim.report.scalings import columns as columns_of_steps
 from sim.report.scalings import title_of, verdict_at_knee
-from sim.report.tables import account_in, command_of, heading, lines_of, measured_words
+from sim.report.tables import command_of, measured_words, panel_of
 from sim.report.verdicts import with_note
 from strategies.strategy import AnyScenario
 
@@ -90,7 +90,7 @@ def run_page(result: Result, asked: str = "") -> str:
     assert result.source is not None
     return _page(
         result.title,
-        panel_html(heading(result), lines_of(result, account_in(result))),
+        panel_of(result).html(),
         [("Where time and memory go", _trace_note(result), trace_figure(trace))],
         [*provenance(result.source.scenario), ("again", asked or command_of(result))],
     )
@@ -135,7 +135,7 @@ def sweep_page(sweeps: Sequence[Sweep], asked: str = "", note: str = "") -> str:
         parts.append(("Where time and memory go", _trace_note(result), figure))
     fixed = [] if verdict is None else [("held fixed", held_fixed(chosen.points, verdict.best))]
     again = [("again", asked)] if asked else []
-    return _page(title, panel_html(title, lines), parts, [*fixed, *provenance(chosen.scenario), *again])
+    return _page(title, Panel(title, lines).html(), parts, [*fixed, *provenance(chosen.scenario), *again])
 
 
 def provenance(scenario: AnyScenario) -> list[Line]:
@@ -168,7 +168,7 @@ def _page(title: str, answer: str, parts: Iterable[Part], source: Sequence[Line]
 <body><main><h1>{escape(title)}</h1>
 <section id="answer">{answer}</section>
 {sections}
-<section>{panel_html("Where this is from", source)}</section>
+<section>{Panel("Where this is from", source).html()}</section>
 </main></body></html>
 """
 

@@ -1,5 +1,6 @@
 """Panels: an answer in a few lines, each a word and what it says; for the terminal, for Markdown and for HTML."""
 
+import re
 from collections.abc import Sequence
 from html import escape
 from io import StringIO
@@ -7,7 +8,7 @@ from typing import Final, NamedTuple
 
 from rich.box import ROUNDED
 from rich.console import Console
-from rich.panel import Panel
+from rich.panel import Panel as Frame
 from rich.table import Table
 from rich.text import Text
 
@@ -34,8 +35,54 @@ LEAST_SHARE: Final = 0.005
 NEARLY: Final = 0.97
 """Share of a device's memory beyond which a point may not fit after all: estimates are within 3 % of torch's bytes."""
 
+MARKDOWN: Final = r"([\\`*_{}\[\]<>#|])"
+"""Letters that Markdown would take for its own."""
+
 Line = tuple[str, str]
-"""A word, and what it says; a line without a word goes on with the one above."""
+"""A label and its text; a line without a label goes on with the one above."""
+
+
+class Panel(NamedTuple):
+    """An answer in a few lines, for the terminal, for Markdown and for HTML; text is never taken for markup."""
+
+    title: str
+    lines: Sequence[Line]
+
+    def show(self, screen: Console) -> None:
+        """Print the panel, no wider than can be read; a title too long for its edge stands within."""
+        width = min(screen.width, WIDEST)
+        within = len(self.title) > width - 6
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(no_wrap=True)
+        grid.add_column(overflow="fold")
+        for number, (label, text) in enumerate([*([("", self.title)] if within else []), *self.lines]):
+            grid.add_row(Text(label, style="dim"), Text(text, style="bold" if number == 0 else ""))
+        title = Text("" if within else self.title)
+        screen.print(Frame(grid, title=title, title_align="left", box=ROUNDED, padding=(0, 1)), width=width)
+
+    def text(self) -> str:
+        """The panel without colours."""
+        stream = StringIO()
+        self.show(Console(file=stream, width=NARROW, highlight=False, emoji=False, color_system=None))
+        return stream.getvalue().rstrip("\n")
+
+    def markdown(self) -> str:
+        """The panel as a Markdown list."""
+        title, *texts = (
+            re.sub(MARKDOWN, r"\\\1", text) for text in (self.title, *(text for _, text in self.lines))
+        )
+        lines = zip((label for label, _ in self.lines), texts, strict=True)
+        items = [f"- **{label}** {text}" if label else f"  - {text}" for label, text in lines]
+        return "\n".join([f"**{title}**", "", *items])
+
+    def html(self) -> str:
+        """The panel as a table."""
+        left = ' style="text-align: left"'  # where notebooks put cells at the right
+        rows = (
+            f"<tr><th{left}>{escape(label)}</th><td{left}>{escape(text)}</td></tr>"
+            for label, text in self.lines
+        )
+        return f"<b>{escape(self.title)}</b><table>{''.join(rows)}</table>"
 
 
 def bar(*shares: float, marks: str = FULL + PART) -> str:
@@ -160,51 +207,3 @@ def result_lines(result: Result, account: Account, drawn: Drawn = TOGETHER) -> l
     if drawn.approximation:
         lines.append((drawn_words(result.options)[0], f"approximate: {drawn.approximation}"))
     return [*lines, ("phases", words)] if (words := _phase_words(result)) else lines
-
-
-def _panel_of(title: str, lines: Sequence[Line]) -> Panel:
-    """A panel of lines; what they say is never taken for markup."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for number, (word, says) in enumerate(lines):
-        grid.add_row(Text(word, style="dim"), Text(says, style="bold" if number == 0 else ""))
-    return Panel(grid, title=Text(title), title_align="left", box=ROUNDED, padding=(0, 1))
-
-
-def show_panel(screen: Console, title: str, lines: Sequence[Line]) -> None:
-    """Print a panel, no wider than can be read; a title too long for its edge stands within."""
-    width = min(screen.width, WIDEST)
-    within = len(title) > width - 6
-    screen.print(
-        _panel_of("" if within else title, [*([("", title)] if within else []), *lines]), width=width
-    )
-
-
-def panel_text(title: str, lines: Sequence[Line]) -> str:
-    """A panel as text without colours."""
-    stream = StringIO()
-    show_panel(
-        Console(file=stream, width=NARROW, highlight=False, emoji=False, color_system=None), title, lines
-    )
-    return stream.getvalue().rstrip("\n")
-
-
-def panel_markdown(title: str, lines: Sequence[Line]) -> str:
-    """A panel as a Markdown list."""
-    items = [f"- **{word}** {_plain(says)}" if word else f"  - {_plain(says)}" for word, says in lines]
-    return "\n".join([f"**{_plain(title)}**", "", *items])
-
-
-def _plain(text: str) -> str:
-    """Text of which Markdown takes nothing for its own."""
-    return "".join(f"\\{letter}" if letter in "\\`*_{}[]<>#|" else letter for letter in text)
-
-
-def panel_html(title: str, lines: Sequence[Line]) -> str:
-    """A panel as HTML."""
-    left = ' style="text-align: left"'  # where notebooks put cells at the right
-    rows = "".join(
-        f"<tr><th{left}>{escape(word)}</th><td{left}>{escape(says)}</td></tr>" for word, says in lines
-    )
-    return f"<b>{escape(title)}</b><table>{rows}</table>"

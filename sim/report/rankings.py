@@ -19,7 +19,6 @@ from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import LETTERS, MEANINGS, held_fixed, how, tried
 from sim.report.frames import rows
 from sim.report.numbers import band, drawn_words, duration, throughput
-from sim.report.panels import show_panel
 from sim.report.tables import command_of, console
 from sim.report.verdicts import Verdict, verdict_of, with_note
 from strategies.registry import baselines
@@ -66,7 +65,7 @@ def print_sweep(sweep: Sweep, note: str = "") -> None:
     """Print the verdict and a note, the best points and the best of each strategy, and what is infeasible and why."""
     screen, (verdict, shown, all_columns) = console(), _told(sweep, note)
     if verdict is not None:
-        show_panel(screen, verdict.title, verdict.lines)
+        verdict.panel.show(screen)
     if shown.rows:
         screen.print()
         kept = show_table(screen, shown.title, all_columns, shown.above)
@@ -77,7 +76,7 @@ def print_sweep(sweep: Sweep, note: str = "") -> None:
         if verdict is not None and verdict.runnable is not None:
             what = "a tie" if verdict.runnable.tie else "the best"
             screen.print(f"{what} that runs: {verdict.runnable.again}", soft_wrap=True)
-    for line in (*not_started(sweep, shown), *remarks(sweep, verdict)):
+    for line in (*not_runnable(sweep, shown), *remarks(sweep, verdict)):
         screen.print(line)
 
 
@@ -87,7 +86,7 @@ def print_markdown(sweep: Sweep, note: str = "") -> None:
     parts = [NO_BEST] if verdict is None else [verdict.markdown(), f"```\n{verdict.again}\n```"]
     if shown.rows:
         parts += [markdown_of(shown.title, kept), *legend(kept)]
-    print("\n\n".join([*parts, *not_started(sweep, shown), *remarks(sweep, verdict)]))
+    print("\n\n".join([*parts, *not_runnable(sweep, shown), *remarks(sweep, verdict)]))
 
 
 class Shown(NamedTuple):
@@ -192,7 +191,7 @@ def columns(sweep: Sweep, shown: Shown) -> list[Column]:
     ]
 
 
-def not_started(sweep: Sweep, shown: Shown) -> Iterator[str]:
+def not_runnable(sweep: Sweep, shown: Shown) -> Iterator[str]:
     """Which rows of a table no runtime is known to start, in words."""
     ranks = [str(rank) for rank, point in shown.rows if not starters(point, sweep.scenario)]
     if ranks and len(ranks) == len(shown.rows):

@@ -12,7 +12,7 @@ from sim.explore.ways_out import nearest_words
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import Tried, how, tried
 from sim.report.numbers import band, counted_words, milliseconds
-from sim.report.panels import Line, show_panel
+from sim.report.panels import Line
 from sim.report.rankings import legend
 from sim.report.reasons import Account, fewer_reason
 from sim.report.tables import account_in, console
@@ -97,7 +97,7 @@ def print_scaling(scaling: Scaling, note: str = "") -> None:
     if verdict is None:
         screen.print(NONE)
         return
-    show_panel(screen, verdict.title, verdict.lines)
+    verdict.panel.show(screen)
     screen.print()
     kept = show_table(screen, title_of(scaling), columns(scaling, steps))
     screen.print()

@@ -26,11 +26,10 @@ from sim.report.facts import cluster_facts, device_facts, model_facts, sampled_o
 from sim.report.numbers import banded, drawn_words, milliseconds, throughput
 from sim.report.panels import (
     Line,
+    Panel,
     drawn_in,
-    panel_markdown,
     result_lines,
     runs_in_words,
-    show_panel,
     trust_in,
 )
 from sim.report.reasons import Account, account_of, shares
@@ -182,20 +181,20 @@ class Words(NamedTuple):
 
 def print_result(result: Result, *, markdown: bool = False) -> None:
     """Print one result; means over its GPUs where each has its own."""
-    screen, words = console(), _words(result)
-    title, stages = heading(result), f"stages, {words.per}"
+    screen, words, panel = console(), _words(result), panel_of(result)
+    columns, title = _stage_columns(result, words), f"stages, {words.per}"
     if markdown:
-        panel = panel_markdown(title, lines_of(result, account_in(result)))
-        print(f"{panel}\n\n{markdown_of(stages, _stage_columns(result, words))}")
+        print(f"{panel.markdown()}\n\n{markdown_of(title, columns)}")
         return
-    show_panel(screen, title, lines_of(result, account_in(result)))
+    panel.show(screen)
     screen.print()
-    show_table(screen, stages, _stage_columns(result, words))
+    show_table(screen, title, columns)
 
 
-def heading(result: Result) -> str:
-    """The title of a result with what is trained or drawn, in words."""
-    return f"{result.title}, {_words(result).asked}"
+def panel_of(result: Result) -> Panel:
+    """A result with what is trained or drawn, as ``sim run`` says it."""
+    title = f"{result.title}, {_words(result).asked}"
+    return Panel(title, lines_of(result, account_in(result)))
 
 
 def lines_of(result: Result, account: Account) -> list[Line]:

@@ -22,16 +22,14 @@ from sim.report.panels import (
     TOGETHER,
     Drawn,
     Line,
+    Panel,
     drawn_in,
-    panel_html,
-    panel_markdown,
-    panel_text,
     result_lines,
     runs_in_words,
     trust_in,
 )
 from sim.report.reasons import Account, account_of_best
-from sim.report.started import Runnable, best_started
+from sim.report.runnable import Runnable, best_runnable
 from sim.report.tables import PACED, command_of, is_paced, measured_words
 
 RANKED_BY: Final[Mapping[str, str]] = {"cost": "the cost", "memory": "the memory"}
@@ -207,19 +205,24 @@ class Verdict(Hinting):
             times = self.runner_up.gpu_s_per_sample / self.best.gpu_s_per_sample
         return f"{took}, " + ("a tie" if self.runner_up_ties else self._worse_words(times))
 
+    @property
+    def panel(self) -> Panel:
+        """The verdict as a panel."""
+        return Panel(self.title, self.lines)
+
     def __str__(self) -> str:
-        return panel_text(self.title, self.lines)
+        return self.panel.text()
 
     def __repr__(self) -> str:
         return f"<Verdict: {self.best.strategy}, {self.title}>"
 
     def _repr_html_(self) -> str:
         """The verdict as a table, in a notebook."""
-        return panel_html(self.title, self.lines)
+        return self.panel.html()
 
     def markdown(self) -> str:
         """The verdict as a Markdown list."""
-        return panel_markdown(self.title, self.lines)
+        return self.panel.markdown()
 
     def to_json(self) -> dict[str, Any]:
         """The verdict under public keys; seconds, bytes and shares."""
@@ -327,7 +330,7 @@ def verdict_of(sweep: Sweep, meanwhile: Callable[[], object] = lambda: None) -> 
         errands_done(
             sweep,
             (account_of_best, (sweep, best, None if by_memory else other)),
-            *([] if runs_in else [(best_started, (sweep, best))]),
+            *([] if runs_in else [(best_runnable, (sweep, best))]),
             *([(fastest_of, (sweep,))] if by_memory else []),
             *changes_asked(sweep, best),
             meanwhile=meanwhile,

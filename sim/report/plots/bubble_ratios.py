@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from profiles.errors import InputError
 from sim.report.plots.charts import IDLE_FACE, IDLE_HATCH, chart, contrast, is_finite, set_title
-from sim.report.plots.drawn import Drawable, drawn_rows
+from sim.report.plots.plot_data import Drawable, plot_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def plot_bubble_ratios_info(rows: Drawable) -> BubbleRatioInfo:
         InputError: no row is left.
     """
     best: dict[tuple[int, int], float] = {}
-    for row in drawn_rows(rows):
+    for row in plot_rows(rows):
         parameters = row.get("parameters") or row  # a frame has a column of each
         key: tuple[Any, Any] = parameters.get("pipeline_degree"), parameters.get("micro_batches")
         if all(map(is_finite, (*key, row.get("bubble_ratio")))):

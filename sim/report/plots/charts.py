@@ -6,7 +6,7 @@ Colours are those of Okabe and Ito, which the colour-blind tell apart; those of 
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
-from math import ceil, floor, isfinite, log10
+from math import isfinite
 from os import PathLike
 from pathlib import Path
 from textwrap import wrap
@@ -16,7 +16,7 @@ import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import Locator, MaxNLocator, NullLocator, StrMethodFormatter
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 from matplotlib.transforms import ScaledTranslation
 
 from profiles.errors import InputError, shown
@@ -159,43 +159,11 @@ def is_finite(value: object) -> bool:
     return isinstance(value, int | float) and isfinite(value)
 
 
-class RoundNumbers(Locator):
-    """Ticks of a logarithmic axis at round numbers, as few as make at least three."""
-
-    STEPS: Final = (
-        (1,),
-        (1, 3),
-        (1, 2, 5),
-        (1, 1.5, 2, 3, 4, 5, 7),
-        tuple(n / 10 for n in range(10, 100, 2)),
-    )
-    """Ticks of a decade, ever more of them."""
-    MOST: Final = 9
-
-    def __call__(self) -> Sequence[float]:
-        """The ticks of what is seen."""
-        assert self.axis is not None
-        return self.tick_values(*self.axis.get_view_interval())
-
-    def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
-        """The ticks between two values; of less than a few per cent those of a linear axis."""
-        low, high = sorted((vmin, vmax))
-        if low <= 0:
-            return []
-        decades = range(floor(log10(low)), ceil(log10(high)) + 1)
-        for steps in self.STEPS:
-            ticks = [step * 10.0**k for k in decades for step in steps if low <= step * 10.0**k <= high]
-            if len(ticks) >= 3:
-                return ticks[:: ceil(len(ticks) / self.MOST)]
-        linear = MaxNLocator(nbins=5, min_n_ticks=3).tick_values(low, high)
-        return [float(tick) for tick in linear if low <= tick <= high]
-
-
 def scale_logarithmically(axes: Axes, which: Literal["x", "y"]) -> None:
     """Make an axis logarithmic, with plain numbers at its ticks."""
     axes.set(**{f"{which}scale": "log"})
     axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_major_locator(RoundNumbers())
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))
     axis.set_major_formatter(StrMethodFormatter(PLAIN))
     axis.set_minor_locator(NullLocator())
 

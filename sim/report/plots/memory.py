@@ -11,7 +11,7 @@ from profiles.units import GIB, MILLISECOND
 from sim.outcomes.results import Result
 from sim.replay.timelines import MemoryCurve, memory_curves
 from sim.report.plots.charts import GRID, LIMIT, PLAIN, add_legend, chart, set_title
-from sim.report.plots.drawn import drawn_trace
+from sim.report.plots.plot_data import plot_trace
 from strategies.plans.traces import Trace
 
 
@@ -25,13 +25,13 @@ class MemoryInfo:
 
 def plot_memory_info(trace: Trace | Result) -> MemoryInfo:
     """The values that ``plot_memory`` draws."""
-    trace = drawn_trace(trace)
+    trace = plot_trace(trace)
     return MemoryInfo(memory_curves(trace), trace.plan.placement.cluster.device.memory_bytes)
 
 
 def plot_memory(trace: Trace | Result, title: str = "", ax: Axes | None = None) -> Figure:
     """The memory of each device over one iteration, as steps."""
-    trace = drawn_trace(trace)
+    trace = plot_trace(trace)
     info = plot_memory_info(trace)
     figure, axes = chart(10.0, 4.6, ax)
     every = ceil(len(info.curves) / 16)

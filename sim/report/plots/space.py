@@ -24,8 +24,8 @@ from sim.report.plots.charts import (
     set_title,
     speed,
 )
-from sim.report.plots.drawn import Drawable, drawn_rows
 from sim.report.plots.looks import strategy_look
+from sim.report.plots.plot_data import Drawable, plot_rows
 from strategies.registry import baselines, class_of
 
 ASKED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -99,7 +99,7 @@ def plot_winners_info(rows: Drawable, across: str, down: str, baseline: str | No
     scenarios: dict[tuple[Any, Any], tuple[Any, ...]] = {}
     tasks: dict[str, None] = {}
     units: set[str] = set()
-    for row in drawn_rows(rows, "strategy", across=across, down=down):
+    for row in plot_rows(rows, "strategy", across=across, down=down):
         units.add(counted_words(row.get("task") or "train", row.get("options") or row))
         tasks[row.get("task") or "train"] = None
         cell = row[down], row[across]
@@ -265,7 +265,7 @@ def plot_scaling_info(rows: Drawable, across: str) -> ScalingInfo:
     Raises:
         InputError: no row was simulated, or one lacks the key.
     """
-    rows = drawn_rows(rows, "strategy", "num_gpus", across=across)
+    rows = plot_rows(rows, "strategy", "num_gpus", across=across)
     best: dict[str, dict[Any, float]] = {}
     for row in rows:
         if row.get("status", "simulated") == "simulated":

@@ -26,8 +26,8 @@ from sim.report.plots.charts import (
     scale_logarithmically,
     set_title,
 )
-from sim.report.plots.drawn import Drawable, drawn_rows
 from sim.report.plots.looks import BAND, FADED, GPUS, RECOMMENDED, label_of, strategy_look
+from sim.report.plots.plot_data import Drawable, plot_rows
 
 NEAR: Final = 0.6
 """Share of a device's memory from which on points are near it."""
@@ -94,7 +94,7 @@ def plot_sweep_info(results: Drawable) -> SweepInfo:
     Raises:
         InputError: no row is left.
     """
-    rows = [row for row in drawn_rows(results, "strategy") if is_finite(row.get("peak_memory_bytes"))]
+    rows = [row for row in plot_rows(results, "strategy") if is_finite(row.get("peak_memory_bytes"))]
     if not rows:
         raise InputError("no row has been simulated: nothing to plot")
     front = pareto_front(rows)

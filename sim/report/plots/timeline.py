@@ -37,8 +37,8 @@ from sim.report.plots.charts import (
     inches,
     set_title,
 )
-from sim.report.plots.drawn import drawn_trace
 from sim.report.plots.patches import PatchColours
+from sim.report.plots.plot_data import plot_trace
 from strategies.plans.actions import PatchAction, StageAction
 from strategies.plans.traces import Span, Trace
 
@@ -90,7 +90,7 @@ class TimelineInfo:
 
 def plot_timeline_info(trace: Trace | Result) -> TimelineInfo:
     """The values that ``plot_timeline`` draws."""
-    trace = drawn_trace(trace)
+    trace = plot_trace(trace)
     return TimelineInfo(
         bars=compute_bars(trace),
         idle=idle_spans(trace),

@@ -1,4 +1,4 @@
-"""What is drawn: rows of results, and traces, in whatever they are given."""
+"""Plot data: rows of results, and traces, in whatever they are given."""
 
 from collections.abc import Iterable, Mapping
 from numbers import Real
@@ -35,7 +35,7 @@ KINDS: Final[Mapping[type[Any], tuple[str, tuple[str, ...]]]] = {
 SUCH: Final = "sweeps, results, or what their rows() or frame() gives"
 
 
-def drawn_rows(asked: Drawable, *needs: str, **keys: str) -> list[ChartRow]:
+def plot_rows(asked: Drawable, *needs: str, **keys: str) -> list[ChartRow]:
     """The rows of what is to be drawn, all of which have some keys.
 
     Args:
@@ -105,7 +105,7 @@ def _rows(item: Any) -> list[ChartRow]:  # noqa: ANN401
     raise InputError(f"rows hold a {type(item).__name__}, must be {SUCH}")
 
 
-def drawn_trace(asked: Trace | Result) -> Trace:
+def plot_trace(asked: Trace | Result) -> Trace:
     """The trace that is to be drawn; of a result its own.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Started: the best point of each runtime, where none runs the best of all."""
+"""The best point that a runtime runs, where none runs the best of all."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -43,7 +43,7 @@ class Runnable(NamedTuple):
     unsure: tuple[str, ...]
 
 
-class Started(NamedTuple):
+class BestOfEach(NamedTuple):
     """What a search for the best point of each runtime found.
 
     Attributes:
@@ -55,7 +55,7 @@ class Started(NamedTuple):
     left: dict[str, float]
 
 
-def best_started(sweep: Sweep, best: Point) -> Runnable | None:
+def best_runnable(sweep: Sweep, best: Point) -> Runnable | None:
     """The best point that runtimes run; None where there is none that fits."""
     found, left = best_of_each(sweep)
     if not found:
@@ -71,7 +71,7 @@ def best_started(sweep: Sweep, best: Point) -> Runnable | None:
     return Runnable(result, words, names, again, tie, score / best.score(objective), others, unsure)
 
 
-def best_of_each(sweep: Sweep) -> Started:
+def best_of_each(sweep: Sweep) -> BestOfEach:
     """The best point of each runtime that runs any, among them a few that were not simulated but may be better."""
     objective = sweep.objective
     found: dict[str, Point] = {}
@@ -97,7 +97,7 @@ def best_of_each(sweep: Sweep) -> Started:
         known = point if point.result is not None else simulated_again(point, sweep.scenario, limit_s)
         score = known.score(objective)
         found |= {name: known for name in names if name not in found or score < found[name].score(objective)}
-    return Started({name: point for name, point in found.items() if point.status == "simulated"}, left)
+    return BestOfEach({name: point for name, point in found.items() if point.status == "simulated"}, left)
 
 
 def _promising(sweep: Sweep) -> Iterator[Point]:
