@@ -40,7 +40,8 @@ from sim.explore.legality import always_recomputed, check_heeded, check_runs, wi
 from sim.explore.points import find_points
 from sim.explore.relief import least_recomputed
 from sim.explore.scaling import each_count
-from sim.explore.sweep import TOP, Report, objectives, run_sweep
+from sim.explore.search import run_sweep
+from sim.explore.sweep import TOP, Report, objectives
 from sim.outcomes.parts import measured_parts, replay_parts, traces_of
 from sim.outcomes.runs import source_of, weigh
 from sim.outcomes.schedules import Schedule, format_patches, written
@@ -56,7 +57,7 @@ from strategies.strategy import (
 )
 
 if TYPE_CHECKING:
-    from sim.explore.keeping.store import Store
+    from sim.explore.store import Store
 
 S = TypeVar("S", bound=AnyScenario)
 Contenders = str | type[AnyStrategy] | Sequence[str | type[AnyStrategy]]
@@ -274,8 +275,7 @@ def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContex
     """
     if path is None:
         return nullcontext()
-    from sim.explore.keeping.sources import code_of
-    from sim.explore.keeping.store import Store
+    from sim.explore.store import Store, code_of
 
     if not isinstance(path, str | PathLike):
         raise InputError(f"--store is {shown(path)}, must be a file")

@@ -1,65 +1,33 @@
-"""Interrupts: Ctrl-C, requests to terminate and lost terminals, as one exception that comes at a time that suits."""
+"""Interrupts: Ctrl-C, requests to terminate and lost terminals, as one exception that can be postponed."""
 
 import signal
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import current_thread, main_thread
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 HANG_UP: Final[signal.Signals | None] = getattr(signal, "SIGHUP", None)
-"""The terminal is gone; None where systems know no such signal."""
-
-_told: Final[list[int]] = []
-"""Interrupts that came; the exception is lost where it is raised while Python cleans up."""
+"""The signal of a lost terminal; None on systems without it."""
 
 
 def numbers() -> list[signal.Signals]:
-    """The signals that interrupt; the loss of the terminal does not where it is ignored, as under ``nohup``."""
-    found = [signal.SIGINT, signal.SIGTERM]
+    """Return the signals that interrupt; a lost terminal does not where it is ignored, as under ``nohup``."""
+    chosen = [signal.SIGINT, signal.SIGTERM]
     if HANG_UP is not None and signal.getsignal(HANG_UP) is not signal.SIG_IGN:
-        found.append(HANG_UP)
-    return found
+        chosen.append(HANG_UP)
+    return chosen
 
 
 @contextmanager
-def as_one() -> Iterator[None]:
+def as_keyboard_interrupt() -> Iterator[None]:
     """Treat a request to terminate, and the loss of the terminal, like Ctrl-C."""
-
-    def interrupt(number: int, _frame: object) -> NoReturn:
-        _told.append(number)
-        raise KeyboardInterrupt
-
-    before = sys.unraisablehook
-
-    def unraisable(lost: Any) -> None:  # noqa: ANN401  as of sys.unraisablehook
-        """Say nothing of an interrupt that came while an object was taken away: ``check`` raises it."""
-        if not (_told and isinstance(lost.exc_value, KeyboardInterrupt)):
-            before(lost)
-
-    _told.clear()
-    try:
-        sys.unraisablehook = unraisable
-        with _handled_by(interrupt):
-            yield
-    finally:
-        sys.unraisablehook = before
-        _told.clear()
-
-
-def check() -> None:
-    """Raise an interrupt that was lost; whoever works for long calls it now and then.
-
-    Raises:
-        KeyboardInterrupt: one was.
-    """
-    if _told:
-        raise KeyboardInterrupt
+    with _handled_by(signal.default_int_handler):
+        yield
 
 
 @contextmanager
-def held() -> Iterator[None]:
-    """Let interrupts wait until something is done that must not be left half done."""
+def postponed() -> Iterator[None]:
+    """Postpone interrupts until something is done that must not be left half done."""
     waiting: list[int] = []
     try:
         with _handled_by(lambda number, _frame: waiting.append(number)):
@@ -70,8 +38,8 @@ def held() -> Iterator[None]:
 
 
 @contextmanager
-def _handled_by(handler: Any) -> Iterator[None]:  # noqa: ANN401  as of signal.signal
-    """Let a function handle interrupts meanwhile; only the main thread can say who does."""
+def _handled_by(handler: Callable[[int, Any], object]) -> Iterator[None]:
+    """Let a function handle interrupts; signal handlers can be set only in the main thread."""
     if current_thread() is not main_thread():
         yield
         return

@@ -30,11 +30,11 @@ def test_a_point_is_given_up_where_its_device_lacks_a_byte_that_it_must_have(poi
 def test_a_point_that_lacks_a_byte_has_no_bound_of_its_time():
     scenario = sim.run("sd21", "ddp", gpus=1, batch_size=1).source.scenario
     asked = Asked(make_strategy("ddp", {}), 1)
-    bounds = bounds_of(asked, scenario, rough=False)
+    bounds = bounds_of(asked, scenario)
     for spare, seconds in ((0.0, bounds.bound_s), (-1.0, 0.0)):
         gib = (bounds.least_memory_bytes + spare) / GIB
         short = sim.run("sd21", "ddp", gpus=1, batch_size=1, memory=f"{gib!r}GiB").source.scenario
-        assert bounds_of(asked, short, rough=False).bound_s == seconds
+        assert bounds_of(asked, short).bound_s == seconds
 
 
 @pytest.mark.parametrize(
@@ -50,10 +50,10 @@ def test_a_point_that_lacks_memory_is_bounded_with_relief_right_away_and_with_mo
 ):
     asked = {"gpus": 2, "batch_size": 64, "memory": memory}
     scenario = sim.sweep("sd21", strategy="ddp", workers=1, **asked).scenario
-    task = Task((Asked(make_strategy("ddp", {}), 2),), rough=True, relief=("block", "selective"))
+    task = Task((Asked(make_strategy("ddp", {}), 2),), relief=("block", "selective"))
     told = dict(task.told(task.answers(scenario)))
     assert [one.checkpointing for one in told] == bounded
-    assert told == {one: bounds_of(one, scenario, rough=True) for one in told}
+    assert told == {one: bounds_of(one, scenario) for one in told}
     assert (
         list(task._replace(relief=()).told(task._replace(relief=()).answers(scenario)))
         == list(told.items())[:1]

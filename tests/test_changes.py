@@ -122,14 +122,14 @@ def test_the_parameters_are_said_with_which_a_strategy_stays():
 def test_the_fastest_is_what_a_sweep_by_time_finds(asked, given):
     by_memory = {key: value for key, value in given.items() if key != "exhaustive"}
     sweep = sim.sweep(*asked, objective="memory", workers=1, **by_memory)
-    known = [(point.bound_s, point.rough, point.result) for point in sweep.points]
+    known = [(point.bound_s, point.result) for point in sweep.points]
     found, fastest = sweep.verdict.fastest, sim.sweep(*asked, workers=1, **given).best
     assert (found.strategy, found.parameters, found.times) == (
         fastest.strategy,
         fastest.parameters,
         fastest.times,
     )
-    assert [(point.bound_s, point.rough, point.result) for point in sweep.points] == known
+    assert [(point.bound_s, point.result) for point in sweep.points] == known
 
 
 def test_memory_is_counted_so_that_nothing_ties_and_told_of_what_a_runtime_runs():

@@ -21,7 +21,7 @@ from profiles.machines.clusters import cluster_names, load_cluster
 from sim.api import start_sweep
 from sim.cli.main import main, make_parser
 from sim.cli.sweeping import _case, _save_reached, _start, _write_reached
-from sim.explore.sweep import run_sweep
+from sim.explore.search import run_sweep
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.runs import run_point
 from strategies.plans.workloads import TrainingWorkload

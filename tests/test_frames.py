@@ -11,7 +11,7 @@ from profiles.architectures.models import load_model
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from sim.explore.points import find_points
-from sim.explore.sweep import run_sweep
+from sim.explore.search import run_sweep
 from sim.report.frames import check_out, row, rows, write_rows
 from sim.report.views import Sweep
 from strategies.plans.workloads import TrainingWorkload

@@ -18,7 +18,7 @@ from sim.cli.completion import SHELLS
 from sim.cli.examples import EXAMPLES
 from sim.cli.offers import COMMANDS
 from sim.cli.progress import best_words, progress
-from sim.explore.sweep import run_sweep
+from sim.explore.search import run_sweep
 from strategies.registry import all_samplers, all_strategies
 
 ROOT = Path(__file__).parents[1]

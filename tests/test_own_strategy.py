@@ -1,8 +1,7 @@
 """A strategy of one's own as a script or a notebook gives it: as a class, or made, without a package."""
 
 import re
-import sys
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +13,6 @@ import sim
 from profiles.architectures.models import load_model
 from profiles.errors import DeadlockError, DiffusimWarning, InputError
 from profiles.machines.clusters import load_cluster
-from sim.explore.working import workers
-from sim.explore.working.workers import SERIAL_POINTS
 from sim.outcomes.runs import run_point
 from strategies import registry
 from strategies.orders.named import gpipe_order, one_forward_one_backward_order
@@ -316,34 +313,14 @@ def local_pairs():
     return Inner
 
 
-def test_a_class_made_inside_a_function_is_swept_by_this_process_alone():
+def test_a_class_that_cannot_be_sent_to_others_is_swept_by_this_process_and_named():
+    words = r"^workers failed \(.*local_pairs\.<locals>\.Inner'.*\): this process does it$"
     inner = local_pairs()
-    words = r"^strategy local_pairs\.<locals>\.Inner stands at the top of no module, and is not sent to other"
     with pytest.warns(DiffusimWarning, match=words):
         found = sim.sweep("sd21", gpus=64, strategy=inner, workers=2)
-    assert (len(found.points) > SERIAL_POINTS, found.workers) == (True, 1)
-    other = sim.sweep("sd21", gpus=64, strategy="gpipe", workers=1)
-    assert found.best_of(inner).iteration_s == found.best_of("inner").iteration_s == other.best.iteration_s
-
-
-def test_what_a_given_executor_cannot_be_sent_is_done_here_and_named():
-    words = r"^the executor failed \(.*local_pairs\.<locals>\.Inner'; only what stands at the top of a module can be"
+    assert found.best.iteration_s == sim.sweep("sd21", gpus=64, strategy="gpipe", workers=1).best.iteration_s
     with ProcessPoolExecutor(1) as executor, pytest.warns(DiffusimWarning, match=words):
-        found = sim.sweep("sd21", strategy=local_pairs(), executor=executor, **SMALL)
-    assert found.best.strategy == "inner"
-    with ThreadPoolExecutor(1) as executor:
-        assert sim.sweep("sd21", strategy=local_pairs(), executor=executor, **SMALL).best == found.best
-
-
-def test_a_class_of_the_script_that_runs_is_sent_to_no_process_that_is_not_forked(monkeypatch):
-    script = written(__module__="__main__")
-    monkeypatch.setattr(sys.modules["__main__"], "Pairs", script, raising=False)
-    for method, said in (
-        ("fork", ""),
-        ("spawn", "strategy Pairs stands in the script or notebook that runs"),
-    ):
-        monkeypatch.setattr(workers, "get_start_method", lambda method=method: method)
-        assert workers.stays([script, GPipe]).startswith(said) and bool(said) == bool(workers.stays([script]))
+        assert sim.sweep("sd21", strategy=inner, executor=executor, **SMALL).best.strategy == "inner"
 
 
 @pytest.mark.parametrize("asked", [5, int, GPipe()])

@@ -11,7 +11,7 @@ import sim
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
 from sim.explore.points import Point, find_points
-from sim.explore.sweep import run_sweep
+from sim.explore.search import run_sweep
 from sim.outcomes.runs import run_point
 from sim.report.rankings import (
     BEST,

@@ -11,10 +11,7 @@ import sim
 from profiles.errors import InfeasibleError
 from sim.api import start_sweep
 from sim.cli.main import main
-from sim.explore.queue import bound_points
-from sim.explore.relief import next_reliefs, relief_at_once
-from sim.explore.working.desk import Desk
-from sim.explore.working.workers import Workers
+from sim.explore.relief import relief_at_once
 from sim.report.rankings import command
 
 STRATEGIES = ("ddp", "gpipe")
@@ -67,42 +64,6 @@ def test_a_better_point_that_needs_something_recomputed_is_found_and_every_row_s
 )
 def test_points_are_tried_with_relief_right_away_where_any_that_lacks_memory_would_be(asked, relief):
     assert relief_at_once(swept("24GiB", **asked)) == relief
-
-
-class Recording(Desk):
-    """A desk that takes down what workers find beside the points that they are asked about, in their order."""
-
-    def __init__(self, workers):
-        super().__init__(workers, None)
-        self.beside = []
-
-    def _take(self, task, answers):
-        self.beside += [asked for asked, _ in task.told(answers) if asked not in task.points]
-        super()._take(task, answers)
-
-
-def ways(points):
-    """What is recomputed of each point, in the order of its tries."""
-    found = {}
-    for point in points:
-        found.setdefault((point.strategy, point.num_gpus), []).append(point.checkpointing)
-    return found
-
-
-def test_what_is_bounded_right_away_is_what_is_tried_next_in_the_same_order():
-    given = {"batch_size": 64, "strategy": STRATEGIES, "memory": "24GiB"}
-    sweep = start_sweep("sd21", gpus=2, **given)
-    tried = []
-    with Workers(sweep.scenario, 1) as workers:
-        desk = Recording(workers)
-        bound_points(sweep, sweep.points, desk, lambda *_: None)
-        ahead, desk.beside = desk.beside, []
-        while fresh := next_reliefs(sweep, tried):
-            bound_points(sweep, fresh, desk, lambda *_: None)
-            tried += fresh
-    assert not desk.beside
-    assert ways(ahead) == ways(tried)
-    assert {*map(len, ways(ahead).values())} == {1, 2}
 
 
 @pytest.mark.parametrize(

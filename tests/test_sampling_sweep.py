@@ -15,8 +15,9 @@ from profiles.machines.clusters import load_cluster
 from profiles.software.stacks import load_stack
 from sim.api import sweep as sweep_of
 from sim.explore.points import Asked, Point, find_points
+from sim.explore.search import run_sweep
 from sim.explore.space import pareto_front
-from sim.explore.sweep import OBJECTIVES, TOP, Sweep, objectives, run_sweep
+from sim.explore.sweep import OBJECTIVES, TOP, Sweep, objectives
 from sim.outcomes.runs import run_point, run_within
 from sim.report.descriptions import how
 from sim.report.frames import rows, write_rows

@@ -9,7 +9,8 @@ from profiles.checks import sum_in_order
 from profiles.machines.clusters import Cluster, load_cluster
 from profiles.software.stacks import DEFAULT_STACK, Stack, load_stack
 from sim.explore.points import find_points
-from sim.explore.sweep import Sweep, run_sweep
+from sim.explore.search import run_sweep
+from sim.explore.sweep import Sweep
 from sim.outcomes.parts import replay
 from sim.outcomes.results import Result
 from sim.outcomes.runs import run_point

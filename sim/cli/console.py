@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, TextIO, cast
 
 from profiles.errors import DiffusimError, InputError, near, one_line, shown
-from sim.interrupts import check
 
 WORDINGS: Final = (
     (r"argument (.+): expected one argument", r"\1 needs a value"),
@@ -108,9 +107,6 @@ def _guarded(program: str, run: Callable[[Sequence[str]], int], arguments: Seque
             code = run(arguments)
         except SystemExit as end:  # argparse, after --help and --version, or rich, after a broken pipe
             code = 0 if isinstance(end.__context__, BrokenPipeError) else int(end.code or 0)
-        except Exception:
-            check()  # Python hides an interrupt in another error where a class is being made
-            raise
         print(end="", flush=True)
         return code
     except DiffusimError as error:

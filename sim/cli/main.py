@@ -29,7 +29,7 @@ from profiles.errors import (
 from sim.cli.console import MissingFlagError, Parser, flags_of, guarded
 from sim.cli.examples import epilog
 from sim.cli.offers import COMMANDS
-from sim.interrupts import as_one
+from sim.interrupts import as_keyboard_interrupt
 
 if TYPE_CHECKING:
     from sim.asking.experiments import Experiment
@@ -41,7 +41,7 @@ QUESTIONS: Final = ("--experiment", "--result")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    with as_one():
+    with as_keyboard_interrupt():
         return guarded("sim", _speaks_of_flags, list(sys.argv[1:] if arguments is None else arguments))
 
 

@@ -5,7 +5,7 @@ import json
 import sys
 
 from profiles.outputs import check_new
-from sim.explore.keeping.store import StoreFile
+from sim.explore.store import StoreFile
 from sim.report.comparisons import compare
 from sim.report.tables import console
 
@@ -25,7 +25,7 @@ def merge_command(options: argparse.Namespace) -> int:
     check_new(options.out)
     for path in options.stores:
         with StoreFile(path, reads=True) as store:
-            store.check_whole()  # before anything is made
+            store.check()  # before anything is made
     with StoreFile(options.out) as store:
         for path in options.stores:
             print(f"sim: {store.merge(path)} answers from {path}", file=sys.stderr)

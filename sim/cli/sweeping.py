@@ -17,7 +17,7 @@ from sim.cli.commands import check_files, print_experiment, write_files
 from sim.cli.requests import arguments, given_parameters, named
 from sim.explore.scaling import each_count
 from sim.explore.ways_out import why_none
-from sim.interrupts import held
+from sim.interrupts import postponed
 from sim.outcomes.contents import content_of
 from sim.report.views import Scaling, Sweep
 
@@ -36,11 +36,11 @@ def sweep_command(options: argparse.Namespace) -> int:
         for sweep in sweeps:
             _run(options, sweep)
     except KeyboardInterrupt:
-        with held():
+        with postponed():
             _save_reached(options, sweeps)
         raise
     if options.out is not None:
-        with held():
+        with postponed():
             write_rows(_all(sweeps), options.out)
             _incomplete(options.out).unlink(missing_ok=True)
         _tell_rows(sweeps, options.out)
@@ -116,7 +116,7 @@ def _start(options: argparse.Namespace) -> list[Sweep]:
 
 def _run(options: argparse.Namespace, sweep: Sweep) -> None:
     from sim.cli.progress import progress
-    from sim.explore.sweep import run_sweep
+    from sim.explore.search import run_sweep
 
     with _help(options, sweep) as given, progress(sweep, told=options.verbose) as report:
 
@@ -131,7 +131,7 @@ def _run(options: argparse.Namespace, sweep: Sweep) -> None:
 @contextmanager
 def _help(options: argparse.Namespace, sweep: Sweep) -> Iterator[dict[str, Any]]:
     """Who works on a sweep and where answers are kept, as ``run_sweep`` takes it."""
-    from sim.explore.working.dask_cluster import on_cluster
+    from sim.explore.workers import on_cluster
 
     with api.open_store(options.store, sweep) as store, on_cluster(options.dask) as workers:
         yield {**workers, "store": store}

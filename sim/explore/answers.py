@@ -18,7 +18,6 @@ from sim.outcomes.runs import (
     check_held_memory,
     least_memory_bytes,
     parameters_of,
-    rough_bound,
     run_within,
 )
 from strategies.strategy import AnyScenario
@@ -28,13 +27,11 @@ from strategies.strategy import AnyScenario
 class Bounds:
     """Lower bounds of a point: seconds, and bytes of its fullest device.
 
-    The seconds are 0, and were not computed, where the point lacks memory in whatever order it runs. With ``rough``
-    they are those of the busiest device's work alone.
+    The seconds are 0, and were not computed, where the point lacks memory in whatever order it runs.
     """
 
     bound_s: float
     least_memory_bytes: float
-    rough: bool = False
 
     def lacks(self, memory_bytes: float | None) -> bool:
         """Whether its fullest device cannot do with so much memory."""
@@ -69,8 +66,8 @@ class Answer:
         return found
 
 
-def bounds_of(asked: Asked, scenario: AnyScenario, *, rough: bool) -> Bounds | InfeasibleError:
-    """Bounds of a point, rough ones where that spares time, or the reason why it does not exist."""
+def bounds_of(asked: Asked, scenario: AnyScenario) -> Bounds | InfeasibleError:
+    """Return the bounds of a point, or the reason why it does not exist."""
     there = asked.at(scenario)
     memory_bytes = there.cluster.device.memory_bytes
     try:
@@ -78,8 +75,7 @@ def bounds_of(asked: Asked, scenario: AnyScenario, *, rough: bool) -> Bounds | I
         lacks = memory_bytes is not None and least_bytes > memory_bytes
         if lacks:
             return Bounds(0.0, least_bytes)
-        bound_s = (rough_bound if rough else bound)(asked.strategy, there)
-        return Bounds(bound_s, least_bytes, rough)
+        return Bounds(bound(asked.strategy, there), least_bytes)
     except InfeasibleError as error:
         return error
 
@@ -105,14 +101,13 @@ def answer_of(asked: Asked, scenario: AnyScenario, limit_s: float) -> Answer:
 
 
 class Task(NamedTuple):
-    """Points to be bounded, perhaps roughly, or, where limits are given, replayed as far as these.
+    """Points to be bounded, or, where limits are given, replayed as far as these.
 
     A point that lacks memory is bounded with the first ``relief`` too, and with each next one while it fits.
     """
 
     points: tuple[Asked, ...]
     limits_s: tuple[float, ...] | None = None
-    rough: bool = False
     relief: tuple[str, ...] = ()
 
     def answers(self, scenario: AnyScenario) -> "Answers":
@@ -125,14 +120,10 @@ class Task(NamedTuple):
     def _bounds(self, asked: Asked, scenario: AnyScenario) -> Iterator[Bounds | InfeasibleError]:
         """The bounds of a point, and those with relief."""
         there = scenario.cluster.device.memory_bytes
-        yield (found := bounds_of(asked, scenario, rough=self.rough))
+        yield (found := bounds_of(asked, scenario))
         if asked.checkpointing is None and isinstance(found, Bounds) and found.lacks(there):
             for checkpointing in self.relief:
-                yield (
-                    found := bounds_of(
-                        asked._replace(checkpointing=checkpointing), scenario, rough=self.rough
-                    )
-                )
+                yield (found := bounds_of(asked._replace(checkpointing=checkpointing), scenario))
                 if not isinstance(found, Bounds) or found.lacks(there):
                     return
 
@@ -156,7 +147,6 @@ def take_bounds(point: Point, bounds: Bounds | InfeasibleError, memory_bytes: fl
         point.reason, point.kind = str(bounds), bounds.kind
         return
     point.bound_s, point.least_memory_bytes = bounds.bound_s, bounds.least_memory_bytes
-    point.rough = bounds.rough
     if memory_bytes is not None and bounds.lacks(memory_bytes):
         point.reason = missing_memory(point.least_memory_bytes, memory_bytes, at_least=True)
         point.kind = OUT_OF_MEMORY

@@ -53,7 +53,6 @@ class Point:
         num_gpus: GPUs that it runs on; None: all that the sweep is about.
         seamless: whether no seams show in what it draws.
         checkpointing: what is recomputed in it, where the scenario does not say it.
-        rough: whether its seconds are bounded by the compute of its busiest GPU alone.
     """
 
     strategy: AnyStrategy | None
@@ -66,7 +65,6 @@ class Point:
     num_gpus: int | None = None
     seamless: bool = True
     checkpointing: str | None = None
-    rough: bool = False
 
     @property
     def recommended(self) -> bool:

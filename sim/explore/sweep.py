@@ -1,48 +1,29 @@
-"""The sweep: every point of every strategy, bounded first and simulated only while it can still matter.
+"""The sweep: every point of every strategy, with what is known of it."""
 
-Points are simulated in order of their bounds, as ``sim.explore.queue`` has it. A point is left out when its bound
-already exceeds both the k-th best time so far and the best of its own strategy; since a bound never exceeds the truth,
-the best of each strategy and the k best of all are exact. For the Pareto front of time and memory, a point is left out
-when another is known that is at least as fast as its bound, in at most the memory that it cannot do without.
-"""
-
-import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from profiles.checks import is_one_of
-from profiles.errors import DiffusimWarning, InfeasibleError, InputError, counted, shown, warn_caller
+from profiles.errors import InfeasibleError, InputError, counted, shown
 from sim.asking.arguments import speak_of_parameters
 from sim.asking.scenarios import KIND
-from sim.explore.answers import Task
-from sim.explore.points import MAX_MICRO_BATCHES, Asked, Point, find_points
-from sim.explore.queue import Report, bound_points, simulate_points
-from sim.explore.relief import next_reliefs
-from sim.explore.ways_out import TOLD, nearest, why_none
-from sim.explore.working.desk import Desk
-from sim.explore.working.workers import LENT, SERIAL_POINTS, Workers, stays
+from sim.explore.points import Asked, Point
+from sim.explore.ways_out import TOLD, why_none
 from sim.outcomes.contents import content_of, inputs_of
 from sim.outcomes.hints import Hinting
 from sim.outcomes.parts import named_traces, replay_parts
 from sim.outcomes.phrases import activity
 from sim.outcomes.results import Result
 from sim.outcomes.runs import source_of
-from sim.replay.engine import no_collection
 from strategies.parameters import check_integer
 from strategies.registry import class_of
 from strategies.strategy import AnyScenario, AnyStrategy
 
-if TYPE_CHECKING:
-    from sim.explore.keeping.store import Store
-
-__all__ = [
-    "MAX_MICRO_BATCHES", "OBJECTIVES", "TOP", "Point", "Report", "Sweep", "find_points", "objectives", "run_sweep",
-]  # fmt: skip
-
+Report = Callable[[str, int, int], None]
+"""Told the stage of a sweep, how many points are done and how many there are."""
 OBJECTIVES: Final[Mapping[str, tuple[str, ...]]] = {
     "train": ("throughput", "latency", "memory", "pareto"),
     "sample": ("latency", "throughput", "memory", "cost", "pareto"),
@@ -258,51 +239,3 @@ def _twins_among(ranked: Iterable[Point]) -> dict[int, Point]:
             same = first.setdefault(identity[1:], point)
             found |= {id(point): same} if same is not point else {}
     return found
-
-
-@no_collection()
-def run_sweep(
-    sweep: Sweep,
-    report: Report = lambda stage, done, total: None,
-    workers: int | None = None,
-    executor: Executor | None = None,
-    store: "Store | None" = None,
-) -> None:
-    """Bound all points of a sweep that are not, then simulate those that can still matter.
-
-    Args:
-        sweep: its points are filled in as they are done.
-        report: told the stage, how many points are done and how many there are.
-        workers: processes, by default one per core; of an executor the tasks at once, by default 16.
-        executor: does the work in place of own processes; it is left running.
-        store: what it knows is not done again, and what is done is kept in it.
-
-    Raises:
-        InputError: ``workers`` or ``executor`` is none, ``report`` cannot be called, or the store cannot be used.
-    """
-    if not callable(report):
-        raise InputError(f"report is {shown(report)}, must be a function of a stage, a number and a total")
-    if workers is not None:
-        check_integer("workers", workers)
-    if executor is not None:
-        if not isinstance(executor, Executor):
-            raise InputError(f"executor is {shown(executor)}, must be a concurrent.futures.Executor")
-        count = workers or LENT
-    else:
-        count = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
-        if count > 1 and (why := stays({type(point.strategy) for point in sweep.points})):
-            warn_caller(f"{why}, and is not sent to other processes: this one does all", DiffusimWarning)
-            count = 1
-    sweep.workers = count if executor is None else 1
-    with Workers[Task](sweep.scenario, count, executor) as staff:
-        desk, again, fresh = Desk(staff, store), list[Point](), sweep.points
-        try:
-            while fresh:
-                bound_points(sweep, [point for point in fresh if not point.reached], desk, report)
-                again += [point for point in fresh if point.checkpointing is not None]
-                if not (fresh := next_reliefs(sweep, again)):
-                    simulate_points(sweep, [*sweep.points, *again], desk, report)
-                    fresh = next_reliefs(sweep, again)  # what was found to lack memory only now
-        finally:
-            sweep.points += [point for point in again if point.status == "simulated"] or nearest(sweep, again)
-            sweep.left = [point for point in again if point.status == "bounded"]

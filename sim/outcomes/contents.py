@@ -16,7 +16,7 @@ from typing import Any, Final
 from strategies.strategy import AnyScenario
 
 ENGINE: Final = (
-    "profiles", "strategies", "sim", "sim.asking", "sim.explore", "sim.explore.keeping", "sim.outcomes", "sim.replay",
+    "profiles", "strategies", "sim", "sim.asking", "sim.explore", "sim.outcomes", "sim.replay",
 )  # fmt: skip
 """Packages whose code gives results, and the answers that stores keep."""
 

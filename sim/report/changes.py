@@ -5,7 +5,6 @@ Where other degrees are best of what is changed, as of more images at once, its 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +14,8 @@ from profiles.software.stacks import DEFAULT_STACK, load_stack
 from sim.explore.answers import bounds_of, take_bounds
 from sim.explore.legality import within
 from sim.explore.points import Asked, Point, find_points
-from sim.explore.sweep import Sweep, objectives, run_sweep
+from sim.explore.search import run_sweep
+from sim.explore.sweep import Sweep, objectives
 from sim.outcomes.phrases import OUT_OF_MEMORY
 from sim.outcomes.results import Result
 from sim.outcomes.runs import run_within
@@ -227,7 +227,7 @@ def _change(variation: Variation, sweep: Sweep, points: Sequence[Point]) -> Chan
         for one in asked
     ]
     for point in fresh:
-        bound_again(point, scenario, rough=True)
+        bound_again(point, scenario)
     own = _best([point for point in fresh if point.name == first.name], scenario, sweep.objective)
     best = _best([point for point in fresh if point.name != first.name], scenario, sweep.objective, own)
     return replace(_told(variation, sweep, first, (own, best), fresh), exact=False)
@@ -242,17 +242,10 @@ def _asked_again(point: Point, variation: Variation) -> Asked:
 def _best(
     points: list[Point], scenario: AnyScenario, objective: str, best: Point | None = None
 ) -> Point | None:
-    """The best of points that were bounded roughly, or what is as good already; in full where that may matter."""
-    queue = [(point.least_score(objective), number, point) for number, point in enumerate(points)]
-    heapify(queue)
-    while queue:
-        least, number, point = heappop(queue)
+    """Return the best of points that were bounded, or what is as good already."""
+    for point in sorted(points, key=lambda point: point.least_score(objective)):
         known = inf if best is None else best.score(objective)
-        if point.reason is not None or least >= known:
-            continue
-        if point.rough:
-            bound_again(point, scenario, rough=False)
-            heappush(queue, (point.least_score(objective), number, point))
+        if point.reason is not None or point.least_score(objective) >= known:
             continue
         limit_s = inf if objective == "memory" else known / point.price(objective)
         found = simulated_again(point, scenario, limit_s)
@@ -342,11 +335,11 @@ def _swept(sweep: Sweep, names: Sequence[str], scenario: AnyScenario) -> Sweep:
     return again
 
 
-def bound_again(point: Point, scenario: AnyScenario, *, rough: bool) -> None:
-    """Bound a point in another scenario, perhaps roughly."""
+def bound_again(point: Point, scenario: AnyScenario) -> None:
+    """Bound a point in another scenario."""
     assert point.strategy is not None
     asked = Asked(point.strategy, point.num_gpus or scenario.workload.num_gpus, point.checkpointing)
-    take_bounds(point, bounds_of(asked, scenario, rough=rough), scenario.cluster.device.memory_bytes)
+    take_bounds(point, bounds_of(asked, scenario), scenario.cluster.device.memory_bytes)
 
 
 def simulated_again(point: Point, scenario: AnyScenario, limit_s: float) -> Point:

@@ -13,9 +13,9 @@ from rich.table import Table
 
 from profiles.errors import InputError, counted, shown
 from sim.asking.arguments import speaks_of_parameters
-from sim.explore.keeping.differences import Comparison, Moved
-from sim.explore.keeping.differences import compare as compared
-from sim.explore.keeping.records import CODE, NamedRows, Recorded
+from sim.explore.differences import Comparison, Moved
+from sim.explore.differences import compare as compared
+from sim.explore.records import CODE, NamedRows, Recorded
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result

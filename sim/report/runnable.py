@@ -1,9 +1,8 @@
 """The best point that a runtime runs, where none runs the best of all."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from heapq import heapify, heappop, heappush
 from math import inf
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from profiles.software.runtimes import Runtime, all_runtimes
@@ -77,17 +76,10 @@ def best_of_each(sweep: Sweep) -> BestOfEach:
     found: dict[str, Point] = {}
     left: dict[str, float] = {}
     count = 0
-    queue = [(_least(point, objective), number, point) for number, point in enumerate(_promising(sweep))]
-    heapify(queue)
-    while queue:
-        least, number, point = heappop(queue)
+    for least, point in sorted(((_least(p, objective), p) for p in _promising(sweep)), key=itemgetter(0)):
         names = starters(point, sweep.scenario)
         worst = max((found[name].score(objective) if name in found else inf for name in names), default=0.0)
         if least >= worst:
-            continue
-        if point.rough and point.result is None:
-            point = _bounded_in_full(point, sweep)
-            heappush(queue, (_least(point, objective), number, point))
             continue
         if point.result is None and count == TRIED:
             left = dict.fromkeys(names, least) | left
@@ -109,16 +101,9 @@ def _promising(sweep: Sweep) -> Iterator[Point]:
         if _key(own) in known or refusal(runtime, own, scenario) or not groups([own]):
             continue
         known.add(_key(own))
-        bound_again(own, scenario, rough=True)
+        bound_again(own, scenario)
         if not own.reason:
             yield own
-
-
-def _bounded_in_full(point: Point, sweep: Sweep) -> Point:
-    """A point that is bounded roughly, in full; that of the sweep stays as it is."""
-    own = replace(point)
-    bound_again(own, sweep.scenario, rough=False)
-    return own
 
 
 def _in_place(sweep: Sweep, points: Sequence[Point]) -> Iterator[tuple[Runtime, Point]]:

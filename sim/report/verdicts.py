@@ -12,7 +12,7 @@ from profiles.units import GIB
 from sim.explore.legality import starters
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
-from sim.explore.working.errands import errands_done
+from sim.explore.workers import parallel_calls
 from sim.outcomes.hints import Hinting
 from sim.outcomes.results import Result
 from sim.report.changes import Change, changes_asked, fastest_of
@@ -327,8 +327,8 @@ def verdict_of(sweep: Sweep, meanwhile: Callable[[], object] = lambda: None) -> 
     leaders = {point.name: point for point in reversed(ties)}
     runs_in = starters(best, sweep.scenario)
     told = iter(
-        errands_done(
-            sweep,
+        parallel_calls(
+            sweep.workers,
             (account_of_best, (sweep, best, None if by_memory else other)),
             *([] if runs_in else [(best_runnable, (sweep, best))]),
             *([(fastest_of, (sweep,))] if by_memory else []),

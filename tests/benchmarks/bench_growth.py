@@ -15,7 +15,8 @@ from profiles.architectures.models import load_model
 from profiles.architectures.synthetic import equal_layers_model
 from profiles.machines.clusters import load_cluster
 from sim.explore.points import find_points
-from sim.explore.sweep import Sweep, run_sweep
+from sim.explore.search import run_sweep
+from sim.explore.sweep import Sweep
 from sim.outcomes.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy

@@ -13,7 +13,8 @@ import pytest
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
 from sim.explore.points import find_points
-from sim.explore.sweep import TOP, Sweep, run_sweep
+from sim.explore.search import run_sweep
+from sim.explore.sweep import TOP, Sweep
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, counted, shown
-from sim.explore.keeping.records import CODE, Key, NamedRows, Recorded, read_records
+from sim.explore.records import CODE, Key, NamedRows, Recorded, read_records
 
 CHOOSE: Final = "choose with --question KEY, or KEY,KEY for one of each file"
 

@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -19,8 +18,7 @@ from profiles.machines.whatifs import WHAT_IFS
 from profiles.parsing import parse_json
 from sim.asking.scenarios import OPTIONS, fields_of
 from sim.explore.answers import Bounds
-from sim.explore.keeping.kept import bounds_from, mapping_in, mapping_of, measures_from, text_in
-from sim.explore.keeping.store import KINDS, StoreFile
+from sim.explore.store import REPLAY, StoreFile, bounds_from, measures_from
 from sim.outcomes.contents import content_of
 from sim.outcomes.measures import Measures
 from sim.outcomes.phrases import OUT_OF_MEMORY
@@ -355,33 +353,33 @@ def _known(row: FileRow) -> Known:
 def _of_store(path: Path) -> Iterator[Recorded]:
     """The questions of a store, their points by time."""
     with StoreFile(path, reads=True) as store:
-        store.check_whole()
+        store.check()
         for question, code, asked, inputs in store.questions():
             said = {key: cell(value) for key, value in asked.items() if value not in (None, "")}
             there = said.pop("memory_bytes", None)
-            with store.as_written(f"an answer to {said.get('task')} {said.get('model')}"):
+            with store.explained():
                 points = dict(_stored(store, question, None if there is None else float(there)))
             yield Recorded(said, {**inputs, CODE: code}, _by_time(points))
 
 
 def _stored_key(text: str) -> Key:
-    point = mapping_of(text)
-    own = mapping_in(point["parameters"]) | {RELIEF: point.get("checkpointing")}
+    point = json.loads(text)
+    own = dict(point["parameters"]) | {RELIEF: point.get("checkpointing")}
     given = sorted((name, cell(value)) for name, value in own.items() if value is not None)
-    return Key(text_in(point["strategy"]), int(point["num_gpus"]), tuple(given))
+    return Key(str(point["strategy"]), int(point["num_gpus"]), tuple(given))
 
 
 def _stored(store: StoreFile, question: str, memory_bytes: float | None) -> Iterator[tuple[Key, Known]]:
     """What a store knows of the points of a question: bounds, then whatever was simulated."""
-    for text, kept in chain.from_iterable(store.answers(question, kind) for kind in KINDS[:-1]):
-        yield _stored_key(text), _bounded(bounds_from(kept), memory_bytes)
     seamless = {name: is_seamless(cls) for task in TASKS for name, cls in strategies_of(task).items()}
-    for text, kept in store.answers(question, "replay"):
+    for text, kind, kept in store.answers(question):
         key = _stored_key(text)
-        if "expected" in kept:
+        if kind != REPLAY:
+            yield key, _bounded(bounds_from(kept), memory_bytes)
+        elif "expected" in kept:
             yield key, _replayed(measures_from(kept), memory_bytes, seamless.get(key.strategy, True))
         elif "reason" in kept:
-            yield key, Known("infeasible", reason=text_in(kept["reason"]))
+            yield key, Known("infeasible", reason=str(kept["reason"]))
 
 
 def _bounded(bounds: Bounds | InfeasibleError, memory_bytes: float | None) -> Known:

@@ -1,1 +1,0 @@
-"""Working: who carries out the tasks of a sweep, and what stands between them and it."""
