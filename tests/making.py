@@ -1,8 +1,9 @@
 """Links and clusters made in code, and a device as a file."""
 
 from profiles.machines.clusters import Cluster, Link
-from profiles.machines.devices import Device, Rates
+from profiles.machines.devices import Device
 from profiles.machines.fabrics import OPERATIONS, Collectives
+from profiles.machines.laws import Rates
 
 FREE = Link("ideal", float("inf"), 0.0, 0.0)
 DEVICE = """\

@@ -5,15 +5,16 @@ from math import log, sqrt
 
 import pytest
 
-from profiles.architectures.anchors import Anchor, read_anchors
-from profiles.architectures.components import MeasuredTime
+from profiles.architectures.components import Anchor, MeasuredTime
+from profiles.architectures.model_tables import read_anchors
 from profiles.architectures.models import load_model, model_names
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.costs.layers import ModelCosts, anchor_factor
 from profiles.costs.sampling import SamplingCosts
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
-from profiles.machines.devices import Device, Rates, load_device
+from profiles.machines.devices import Device, load_device
+from profiles.machines.laws import Rates
 from profiles.software.stacks import load_stack
 from sim.outcomes.runs import run_point
 from strategies.plans.workloads import SamplingWorkload
@@ -75,6 +76,14 @@ def test_frozen_components_and_measured_times_are_not_scaled(make):
     times = tuple(MeasuredTime(i, 1, 5.0, 0.0) for i in range(2))
     measured = replace(model, components=(replace(model.components[0], times=((RATED.name, times),)),))
     assert pass_s(measured) == pytest.approx(10.0)
+
+
+def test_a_latency_of_a_model_whose_layers_do_no_work_is_no_factor():
+    model = anchored((256, 1, 1, 20.0))
+    layers = tuple(replace(layer, matmul_flop=0.0) for layer in model.components[0].layers)
+    idle = replace(model, components=(replace(model.components[0], layers=layers),))
+    with pytest.raises(InputError, match=r"layers\.csv: the work .* is 0 in all layers"):
+        SamplingCosts(idle, RATED, 256, 256)
 
 
 def published_once():

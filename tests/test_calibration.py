@@ -11,7 +11,8 @@ import torch
 from profiles.architectures.models import load_model
 from profiles.costs.layers import BACKWARD_WORK, ComponentCosts
 from profiles.errors import InputError
-from profiles.machines.devices import Device, Rates, read_device
+from profiles.machines.devices import Device, read_device
+from profiles.machines.laws import Rates
 from profiles.measuring.fitting.calibration import (
     calibrate,
     calibrated_device,

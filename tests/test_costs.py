@@ -11,7 +11,8 @@ from profiles.architectures.models import Component, Layer, MeasuredTime, Model,
 from profiles.costs.layers import OPTIMIZER_TRAFFIC, ComponentCosts, ModelCosts
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
-from profiles.machines.devices import Device, Rates
+from profiles.machines.devices import Device
+from profiles.machines.laws import Rates
 from profiles.software.recipes import RECIPES
 from profiles.software.stacks import load_stack
 

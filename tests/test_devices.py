@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from making import DEVICE
 
-from profiles.costs.lumped_times import rates_of
+from profiles.costs.layer_times import rates_of
 from profiles.errors import InputError
-from profiles.machines.devices import RATE_KEYS, Rates, device_names, load_device, read_device
-from profiles.machines.laws import Laws
+from profiles.machines.devices import RATE_KEYS, device_names, load_device, read_device
+from profiles.machines.laws import Laws, Rates
 from profiles.software.stacks import Shares, load_stack
 
 

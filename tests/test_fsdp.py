@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles.architectures.components import divided_parameters
 from profiles.architectures.models import load_model
-from profiles.architectures.shares import Share, divided_parameters
+from profiles.architectures.shares import Share
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.costs.layers import ComponentCosts
 from profiles.errors import InfeasibleError

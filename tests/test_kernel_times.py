@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.architectures.components import Component, Layer
+from profiles.architectures.extents import Extent
 from profiles.architectures.kernels import Kernel
 from profiles.architectures.models import Model, load_model
-from profiles.architectures.shares import REPLICATED_SHARE, WHOLE, Extent, Share
+from profiles.architectures.shares import REPLICATED_SHARE, WHOLE, Share
 from profiles.costs.kernel_times import (
     BACKWARD_TRAFFIC,
     CAST,
@@ -24,8 +25,8 @@ from profiles.costs.kernel_times import (
 )
 from profiles.costs.layers import EACH_BATCH, ComponentCosts, ModelCosts
 from profiles.costs.sampling import SamplingCosts
-from profiles.machines.devices import Device, Rates, load_device
-from profiles.machines.laws import AttentionLaw, Laws, MemoryLaw, ProductLaw, Traffic
+from profiles.machines.devices import Device, load_device
+from profiles.machines.laws import AttentionLaw, Laws, MemoryLaw, ProductLaw, Rates, Traffic
 from profiles.software.recipes import RECIPES
 from profiles.software.stacks import Fusion, Shares, load_stack, stack_names
 

@@ -8,8 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
-from profiles.machines.devices import Rates, device_names, load_device
-from profiles.machines.laws import MEMORY_KINDS, PARTS, WIDE_CHANNELS, Laws, Traffic, padded
+from profiles.machines.devices import device_names, load_device
+from profiles.machines.laws import MEMORY_KINDS, PARTS, WIDE_CHANNELS, Laws, Rates, Traffic, padded
 
 RATES = Rates(
     conv_flop_per_s=50e12,

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from profiles.architectures.models import load_model
-from profiles.costs.offloading import HostSide
+from profiles.costs.offloading import HostSide, copied_s, pageable_share
 from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import load_cluster
-from profiles.machines.host_links import copied_s, pageable_share
 from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from strategies.patching.footprint import held_parameters, waits_s
 from strategies.plans.workloads import SamplingWorkload

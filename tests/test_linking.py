@@ -423,6 +423,15 @@ def test_bad_input_is_one_line_before_anything_is_measured(
     assert complaint in error and error.count("\n") == 1
 
 
+def test_a_log_that_links_to_itself_is_refused_in_one_line(tmp_path, capsys):
+    path = tmp_path / "all_reduce_perf.log"
+    path.symlink_to(path)
+    ask = ["links", "--nccl-tests", str(path), "--device", DEVICE, "--output", str(tmp_path / "x.toml")]
+    assert main(ask) == 2
+    error = capsys.readouterr().err
+    assert f"{path}: " in error and error.count("\n") == 1
+
+
 @pytest.mark.parametrize("flag", ["--samples", "--nccl-tests"])
 def test_one_file_is_not_written_over_another(flag, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("RANK", raising=False)

@@ -314,6 +314,7 @@ def test_frozen_components_come_in_the_order_of_their_inputs(tmp_path):
         ("exchanges.csv", "halo", "hello", "exchanges.csv:2: kind is 'hello', must be one of key_value, halo"),
         ("exchanges.csv", "unet,2", "unet,9", "exchanges.csv:3: index is '9', must be below 4, the layers of"),
         ("exchanges.csv", "unet,0", "unet,3", "exchanges.csv:3: index is '2', must not fall below 3: a componen"),
+        ("exchanges.csv", "key_value,4096,8", "key_value,4096,0", "exchanges.csv:3: heads is 0, must be at least 1"),
         ("exchanges.csv", ",heads", ",hats", "exchanges.csv:1: column heads is missing"),
         # times/ideal.csv
         ("times/ideal.csv", "text,0,1,1,0", "text,0,1,-1,0", "ideal.csv:2: forward_ms is -1, must not be neg"),

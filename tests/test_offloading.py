@@ -6,10 +6,9 @@ import pytest
 
 import sim
 from profiles.architectures.models import load_model
-from profiles.costs.offloading import CARDS_PER_SWITCH, STEP_BYTES_PER_S, HostSide
+from profiles.costs.offloading import CARDS_PER_SWITCH, STEP_BYTES_PER_S, HostSide, copied_s
 from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import load_cluster
-from profiles.machines.host_links import copied_s
 from profiles.software.recipes import RECIPES
 from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from sim.replay.memory import resident_bytes

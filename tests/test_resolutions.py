@@ -5,14 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from profiles.architectures.extents import Extent
 from profiles.architectures.models import load_model
-from profiles.architectures.shares import Extent
 from profiles.costs.layers import ComponentCosts, ModelCosts, anchor_factor
 from profiles.costs.resolutions import check_resolution, resized, sides_of
 from profiles.costs.sampling import SamplingCosts
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
-from profiles.machines.devices import Rates, load_device
+from profiles.machines.devices import load_device
+from profiles.machines.laws import Rates
 from profiles.software.stacks import load_stack
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario

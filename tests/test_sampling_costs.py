@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 from profiles.architectures.components import MeasuredTime
+from profiles.architectures.extents import Extent
 from profiles.architectures.models import load_model
-from profiles.architectures.shares import REPLICATED_SHARE, WHOLE, Extent, Share
+from profiles.architectures.shares import REPLICATED_SHARE, WHOLE, Share
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.costs.layers import ModelCosts
 from profiles.costs.sampling import SamplingCosts
 from profiles.errors import InputError
-from profiles.machines.devices import Device, Rates, load_device
+from profiles.machines.devices import Device, load_device
+from profiles.machines.laws import Rates
 from profiles.measuring.counting.component import count_component
 from profiles.measuring.counting.zoo import architecture
 

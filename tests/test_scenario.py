@@ -11,8 +11,8 @@ import sim
 from profiles.architectures.models import Model, load_model
 from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import Cluster, Link, load_cluster
-from profiles.machines.devices import Device, Rates, load_device
-from profiles.machines.laws import Laws, Smaller
+from profiles.machines.devices import Device, load_device
+from profiles.machines.laws import Laws, Rates, Smaller
 from profiles.software.stacks import Fusion, Shares, Stack
 from sim.outcomes.runs import bound, run_point
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload

@@ -10,7 +10,8 @@ import torch
 from profiles.architectures.models import MeasuredTime, load_model
 from profiles.costs.layers import ComponentCosts
 from profiles.errors import InputError
-from profiles.machines.devices import Device, Rates, read_device
+from profiles.machines.devices import Device, read_device
+from profiles.machines.laws import Rates
 from profiles.measuring.counting.zoo import architecture
 from profiles.measuring.fitting.layer_times import read_first_backwards
 from profiles.software.recipes import RECIPES

@@ -2,8 +2,9 @@
 
 import pytest
 
+from profiles.architectures.extents import Extent
 from profiles.architectures.models import load_model
-from profiles.architectures.shares import Extent, Share
+from profiles.architectures.shares import Share
 from profiles.architectures.texts import with_text
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster

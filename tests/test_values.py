@@ -5,14 +5,14 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from profiles.architectures.anchors import Anchor
-from profiles.architectures.components import Component, Exchange, Layer, MeasuredTime, Read, Skip
+from profiles.architectures.components import Anchor, Component, Exchange, Layer, MeasuredTime, Read, Skip
 from profiles.architectures.models import load_model, model_names
 from profiles.costs.layers import ComponentCosts
 from profiles.errors import InputError
 from profiles.machines.clusters import Link, cluster_names, load_cluster
-from profiles.machines.devices import Device, Rates, load_device
+from profiles.machines.devices import Device, load_device
 from profiles.machines.fabrics import OPERATIONS, Collectives
+from profiles.machines.laws import Rates
 from profiles.mappings import FrozenMapping
 
 NAN, INF = float("nan"), float("inf")

@@ -192,11 +192,12 @@ def _with_adapted(layers: tuple[Layer, ...], rows: Sequence[Row]) -> tuple[Layer
 def _read_exchanges(rows: list[Row], num_layers: int) -> tuple[Exchange, ...]:
     exchanges: list[Exchange] = []
     for row in rows:
+        kind = row.choice("kind", EXCHANGES)
         exchange = Exchange(
             layer=_layer_index(row, num_layers),
-            kind=row.choice("kind", EXCHANGES),
+            kind=kind,
             elements=row.integer("elements"),
-            heads=row.integer("heads"),
+            heads=row.integer("heads", minimum=1 if kind == "key_value" else 0),
         )
         if exchanges and exchange.layer < exchanges[-1].layer:
             rule = f"must not fall below {exchanges[-1].layer}: a component's rows are in execution order"

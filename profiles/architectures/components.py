@@ -14,6 +14,7 @@ from profiles.checks import (
     check_distinct,
     check_index,
     check_numbers,
+    check_positive,
     check_tuples,
     sum_in_order,
 )
@@ -292,3 +293,54 @@ class Component:
         """The adapters alone, as layers of which all weights are trained."""
         layers = tuple(replace(layer, backward="full") for layer in self.layers)
         return replace(self, layers=layers, kernels=self.adapters, half_kernels=(), adapters=())
+
+
+def divided_parameters(component: Component, layer: int, *, convolutions: bool = False) -> int:
+    """Parameters of a layer that tensor parallelism divides: of linears through which tokens pass.
+
+    Where nobody counted its kernels: all parameters of a layer that has sums.
+
+    Args:
+        component: the backbone.
+        layer: one of its layers.
+        convolutions: whether it divides those, too.
+    """
+    of = component.layers[layer]
+    own = of.parameters - of.adapters
+    if component.kernels:
+        divided = (
+            kernel
+            for kernel in component.kernels[layer]
+            if kernel.of_tokens or (convolutions and kernel.kind == "conv")
+        )
+        return min(own, sum(kernel.count * kernel.heads * kernel.n * kernel.k for kernel in divided))
+    return own * any(e.kind == "reduce" and e.layer == layer for e in component.exchanges)
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """Published latency of ``steps`` forward passes of the backbones on one device.
+
+    Attributes:
+        device: its name.
+        height: pixels.
+        width: pixels.
+        batch: samples in one pass; 2 per image with classifier-free guidance.
+        steps: passes.
+        latency_s: seconds of all of them, without text encoders and VAE.
+        source: where that is published.
+    """
+
+    device: str
+    height: int
+    width: int
+    batch: int
+    steps: int
+    latency_s: float
+    source: str
+
+    def __post_init__(self) -> None:
+        owner = f"anchor of {self.device}"
+        check_counts(owner, least=1, height=self.height, width=self.width, batch=self.batch, steps=self.steps)
+        check_numbers(owner, latency_s=self.latency_s)
+        check_positive(owner, latency_s=self.latency_s)

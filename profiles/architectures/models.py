@@ -7,7 +7,6 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final
 
-from profiles.architectures.anchors import Anchor, read_anchors
 from profiles.architectures.component_files import (
     EXCHANGE_COLUMNS,
     HALF_KERNELS,
@@ -19,6 +18,7 @@ from profiles.architectures.component_files import (
 from profiles.architectures.components import (
     BACKWARDS,
     TASKS,
+    Anchor,
     Component,
     Exchange,
     Layer,
@@ -27,8 +27,15 @@ from profiles.architectures.components import (
     Skip,
 )
 from profiles.architectures.kernels import Kernel
-from profiles.architectures.model_links import check_reads, check_skips, read_reads, read_skips
-from profiles.architectures.model_tables import DTYPES, read_tables
+from profiles.architectures.model_tables import (
+    DTYPES,
+    check_reads,
+    check_skips,
+    read_anchors,
+    read_reads,
+    read_skips,
+    read_tables,
+)
 from profiles.checks import check_choice, check_counts, check_distinct, check_name, check_tuples
 from profiles.errors import InputError, counted
 from profiles.files import Table, naming_file, path_kind

@@ -1,11 +1,6 @@
-"""Shares: the part of a layer's work that one device does, and the size of an image over that of the reference."""
+"""Shares: the part of a layer's work that one device does."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
-
-if TYPE_CHECKING:
-    from profiles.architectures.components import Component
-    from profiles.architectures.models import Model
+from typing import Final, NamedTuple
 
 REPLICATED_SHARE: Final = 1 / 3
 """Share of a block's hidden states that tensor parallelism leaves whole: input, norm and sum, 4 of 12. The other 8 are
@@ -75,70 +70,3 @@ class Share(NamedTuple):
 
 
 WHOLE: Final = Share()
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """Size of a component at a resolution, over its reference.
-
-    Attributes:
-        pixels: of the image.
-        width: of the image.
-        tokens: of the image and the text; 1 where there are none of an image.
-        image: share of the image in the tokens.
-        bytes: of an element, over those of the model's files.
-    """
-
-    pixels: float
-    width: float
-    tokens: float
-    image: float
-    bytes: float
-
-    @classmethod
-    def of(
-        cls, model: "Model", component: "Component", height: int, width: int, *, half: bool = True
-    ) -> Self:
-        """Size at a resolution, in half precision or in the model's own."""
-        pixels = height * width / (model.height * model.width)
-        size = HALF_BYTES / ELEMENT_BYTES[model.dtype] if half else 1.0
-        return cls._made(component, pixels, width / model.width, size)
-
-    @classmethod
-    def reference(cls, component: "Component") -> Self:
-        """Size at the reference, in the model's own precision."""
-        return cls._made(component, 1.0, 1.0, 1.0)
-
-    @classmethod
-    def _made(cls, component: "Component", pixels: float, width: float, size: float) -> Self:
-        image, text = component.image_tokens * pixels, component.text_tokens
-        if not image:
-            return cls(pixels, width, 1.0, 0.0, size)
-        tokens = (image + text) / (component.image_tokens + text)
-        return cls(pixels, width, tokens, image / (image + text), size)
-
-    def tokens_share(self, rows: float) -> float:
-        """Share of all tokens in some of the image's rows and all of the text."""
-        return self.image * rows + 1 - self.image
-
-
-def divided_parameters(component: "Component", layer: int, *, convolutions: bool = False) -> int:
-    """Parameters of a layer that tensor parallelism divides: of linears through which tokens pass.
-
-    Where nobody counted its kernels: all parameters of a layer that has sums.
-
-    Args:
-        component: the backbone.
-        layer: one of its layers.
-        convolutions: whether it divides those, too.
-    """
-    of = component.layers[layer]
-    own = of.parameters - of.adapters
-    if component.kernels:
-        divided = (
-            kernel
-            for kernel in component.kernels[layer]
-            if kernel.of_tokens or (convolutions and kernel.kind == "conv")
-        )
-        return min(own, sum(kernel.count * kernel.heads * kernel.n * kernel.k for kernel in divided))
-    return own * any(e.kind == "reduce" and e.layer == layer for e in component.exchanges)

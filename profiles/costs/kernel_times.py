@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from profiles.architectures.components import Component
+from profiles.architectures.extents import Extent
 from profiles.architectures.kernel_tables import KernelGroup, Shapes
 from profiles.architectures.kernels import MEMORY_BOUND
-from profiles.architectures.shares import Extent, Share
+from profiles.architectures.shares import Share
 from profiles.machines.laws import ELEMENT_BYTES, PARTS, KernelPart, Laws
 from profiles.software.stacks import Stack
 

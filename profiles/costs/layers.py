@@ -2,7 +2,7 @@
 
 An estimate is the sum of a layer's kernels by the device's laws, under a software stack
 (``profiles.costs.kernel_times``); of a component whose kernels nobody counted, of its work over the device's
-rates, which may follow from its laws (``profiles.costs.lumped_times``). Where the one-GPU latency of a model on a
+rates, which may follow from its laws (``profiles.costs.layer_times``). Where the one-GPU latency of a model on a
 device was published, estimates are scaled to it, so that a prediction starts from what was measured.
 """
 
@@ -15,15 +15,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.architectures.anchors import Anchor
+from profiles.architectures.components import Anchor
+from profiles.architectures.extents import Extent
 from profiles.architectures.kernels import PRODUCTS
 from profiles.architectures.models import Component, Model
-from profiles.architectures.shares import ELEMENT_BYTES, HALF_BYTES, WHOLE, Extent, Share
+from profiles.architectures.shares import ELEMENT_BYTES, HALF_BYTES, WHOLE, Share
 from profiles.checks import sum_in_order
 from profiles.costs.calibration import PUBLISHED, UNSCALED, Calibration
 from profiles.costs.kernel_times import KernelTimes
-from profiles.costs.lumped_times import BACKWARD_WORK, LumpedTimes, rates_of
-from profiles.costs.measured_times import LayerTimes, MeasuredTimes
+from profiles.costs.layer_times import BACKWARD_WORK, LayerTimes, LumpedTimes, MeasuredTimes, rates_of
 from profiles.errors import InputError
 from profiles.machines.devices import Device
 from profiles.software.recipes import MemoryRecipe
@@ -360,8 +360,7 @@ def anchor_factor(model: Model, device: Device, pixels: int) -> float:
         return 1.0
     found: dict[int, list[float]] = {}
     for anchor in model.anchors:
-        if anchor.device == device.name:
-            estimated = one_gpu_s(model, device, anchor)
+        if anchor.device == device.name and (estimated := one_gpu_s(model, device, anchor)):
             found.setdefault(anchor.height * anchor.width, []).append(log(anchor.latency_s / estimated))
     if not found:
         return 1.0

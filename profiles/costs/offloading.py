@@ -1,19 +1,23 @@
 """Offloading: what lies in the host's memory instead of the GPU's, and what it costs to be used from there.
 
-Each GPU reaches its host over its link (``profiles.machines.host_links``), which the GPUs of a switch share. The
+Each GPU reaches its host over its link (``host_links.toml``), which the GPUs of a switch share. The
 optimizer's step on the host is bound by the host's memory bandwidth, which all GPUs of a node share. Whether the host
 has enough memory is not checked.
 """
 
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Final
 
+from profiles.errors import InputError
+from profiles.files import Table
 from profiles.machines.clusters import Cluster
 from profiles.machines.devices import Device
-from profiles.machines.host_links import copied_s, pageable_share
 from profiles.software.recipes import MemoryRecipe
 from profiles.units import GB
 
+LINKS: Final = Path(__file__).parents[1] / "host_links.toml"
 CARDS_PER_SWITCH: Final = 2
 """Cards behind one PCIe switch that share its way to the host: estimate for boxes with NVSwitch, from the DGX A100,
 whose four switches have two GPUs each; where each card has its own, copies are twice as fast. On boards without
@@ -66,3 +70,42 @@ class HostSide:
         stepped_s = parameters * self.gpus * recipe.step_bytes / STEP_BYTES_PER_S
         up_s = self.copied_s(parameters * recipe.weight_bytes)
         return self.copied_s(parameters * recipe.gradient_bytes) + max(up_s, stepped_s)
+
+
+@cache
+def _links() -> tuple[dict[str, float], float]:
+    """Bytes per second of copies from pinned memory in one direction, by device, and pageable memory's share of it."""
+    table = Table.read(LINKS)
+    reached, pageable = table.number("reached"), table.number("pageable")
+    table.text("source")
+    table.text("pageable_source")
+    rates: dict[str, float] = {}
+    for link in table.tables("links"):
+        link.text("source")
+        bandwidth = link.positive("GB_per_s") * GB * reached
+        rates |= dict.fromkeys(link.texts("devices"), bandwidth)
+        link.finish()
+    table.finish()
+    return rates, pageable
+
+
+def pageable_share() -> float:
+    """Share of the rate of copies from pinned memory that those from pageable memory reach."""
+    return _links()[1]
+
+
+def copied_s(device: Device, size_bytes: float) -> float:
+    """Seconds of a copy between the host's pinned memory and a card's, in either direction; 0 on the ideal device.
+
+    Raises:
+        InputError: the device's link to its host is not known.
+    """
+    if device.name == "ideal" or not size_bytes:
+        return 0.0
+    rates, _ = _links()
+    if device.name not in rates:
+        known = ", ".join(sorted(rates))
+        raise InputError(
+            f"the link of device {device.name} to its host is not known, so nothing can be offloaded; known are {known}"
+        )
+    return size_bytes / rates[device.name]

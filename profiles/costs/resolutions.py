@@ -13,9 +13,9 @@ from math import isqrt
 import numpy as np
 
 from profiles.architectures.components import Component, Exchange, Layer, MeasuredTime
+from profiles.architectures.extents import Extent
 from profiles.architectures.kernels import LayerKernels
 from profiles.architectures.models import Model, frame_rule
-from profiles.architectures.shares import Extent
 from profiles.costs.layers import ComponentCosts, FloatArray
 from profiles.errors import counted, shown, wrong
 from profiles.machines.devices import Device

@@ -1,7 +1,8 @@
 """Costs of sampling: forward times of all components of a model at a resolution, for any share of a layer's work."""
 
+from profiles.architectures.extents import Extent
 from profiles.architectures.models import Model
-from profiles.architectures.shares import REPLICATED_SHARE, WHOLE, Extent, Share
+from profiles.architectures.shares import REPLICATED_SHARE, WHOLE, Share
 from profiles.costs.calibration import UNSCALED, Calibration
 from profiles.costs.layers import FloatArray, TaskCosts
 from profiles.machines.devices import Device

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from profiles.checks import check_name, check_numbers, check_positive
+from profiles.checks import check_name, check_positive
 from profiles.files import Table, naming_file, path_kind
 from profiles.machines.law_tables import read_laws
-from profiles.machines.laws import Laws
+from profiles.machines.laws import Laws, Rates
 from profiles.names import known_name, unknown_name
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
 
@@ -23,28 +23,6 @@ RATE_KEYS: Final = (
     "memory_GB_per_s",
     "kernel_us",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """FLOP and bytes per second that a device reaches, by class of work, and seconds of a kernel's launch."""
-
-    conv_flop_per_s: float
-    matmul_flop_per_s: float
-    attention_flop_per_s: float
-    memory_bytes_per_s: float
-    kernel_s: float
-
-    def __post_init__(self) -> None:
-        check_positive(
-            "rates",
-            most=sys.float_info.max,
-            conv_flop_per_s=self.conv_flop_per_s,
-            matmul_flop_per_s=self.matmul_flop_per_s,
-            attention_flop_per_s=self.attention_flop_per_s,
-            memory_bytes_per_s=self.memory_bytes_per_s,
-        )
-        check_numbers("rates", kernel_s=self.kernel_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,15 @@ Every law grows with every shape, and none is faster than its device's peaks all
 a kernel of their own, a head of 128 channels may take less than one of 96.
 """
 
+import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from profiles.checks import check_choice, check_numbers, check_positive
 from profiles.errors import InputError
-
-if TYPE_CHECKING:
-    from profiles.machines.devices import Rates
 
 FloatArray = NDArray[np.float64]
 
@@ -35,6 +33,28 @@ BACKWARD_FLOP: Final = 2.5
 """Attention's backward pass makes five products for the forward pass's two (FlashAttention, section 3)."""
 BACKWARD_KERNELS: Final = 3
 """Launches of a backward pass (FlashAttention-2): row sums, gradients, conversion of the queries' gradient."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """FLOP and bytes per second that a device reaches, by class of work, and seconds of a kernel's launch."""
+
+    conv_flop_per_s: float
+    matmul_flop_per_s: float
+    attention_flop_per_s: float
+    memory_bytes_per_s: float
+    kernel_s: float
+
+    def __post_init__(self) -> None:
+        check_positive(
+            "rates",
+            most=sys.float_info.max,
+            conv_flop_per_s=self.conv_flop_per_s,
+            matmul_flop_per_s=self.matmul_flop_per_s,
+            attention_flop_per_s=self.attention_flop_per_s,
+            memory_bytes_per_s=self.memory_bytes_per_s,
+        )
+        check_numbers("rates", kernel_s=self.kernel_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +286,7 @@ class Laws:
     smaller: Smaller | None = None
 
     @classmethod
-    def of_rates(cls, rates: "Rates") -> "Laws":
+    def of_rates(cls, rates: Rates) -> "Laws":
         """Laws of a device that is known by constant rates alone: work and bytes over their rates, and a launch."""
         bytes_per_s, traffic = rates.memory_bytes_per_s, Traffic(rates.memory_bytes_per_s)
         matmul = ProductLaw(rates.kernel_s, rates.matmul_flop_per_s, traffic)

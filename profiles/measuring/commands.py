@@ -1,6 +1,7 @@
 """The commands that measure: ``profile`` and ``links``."""
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,7 +82,7 @@ def _check_links(options: argparse.Namespace) -> None:
             check_writable(flag, path)
     taken: dict[Path, str] = {}
     for flag, path in (*files, *(("--nccl-tests", log) for log in options.nccl_tests or ())):
-        other = taken.setdefault(path.resolve(), flag) if path else flag
+        other = taken.setdefault(Path(os.path.realpath(path)), flag) if path else flag
         if other != flag:
             raise InputError(f"{flag} {path}: is the file of {other} too, must be another")
 

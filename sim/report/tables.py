@@ -15,7 +15,8 @@ from rich.table import Table
 from profiles.architectures.models import Model
 from profiles.errors import counted
 from profiles.machines.clusters import Cluster, Link
-from profiles.machines.devices import Device, Rates
+from profiles.machines.devices import Device
+from profiles.machines.laws import Rates
 from profiles.software.stacks import Stack
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
 from sim.explore.legality import runtimes_of

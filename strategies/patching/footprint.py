@@ -13,8 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from profiles.architectures.components import Component
-from profiles.architectures.shares import divided_parameters
+from profiles.architectures.components import Component, divided_parameters
 from profiles.costs.layers import HALF_BYTES, FloatArray
 from profiles.costs.sampling import REPLICATED_SHARE, Extent
 from profiles.errors import InfeasibleError

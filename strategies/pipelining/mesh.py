@@ -16,8 +16,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from profiles.architectures.components import divided_parameters
 from profiles.architectures.models import Component
-from profiles.architectures.shares import ELEMENT_BYTES, Share, divided_parameters
+from profiles.architectures.shares import ELEMENT_BYTES, Share
 from profiles.costs.layers import TENSORS, WITH_PARAMETERS, FloatArray
 from profiles.errors import InfeasibleError, would_divide
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES

@@ -15,7 +15,8 @@ from typing import Final
 
 from rich.table import Table
 
-from profiles.architectures.anchors import ANCHOR_COLUMNS, Anchor
+from profiles.architectures.components import Anchor
+from profiles.architectures.model_tables import ANCHOR_COLUMNS
 from profiles.architectures.models import load_model, model_names
 from profiles.costs.layers import one_gpu_s
 from profiles.machines.devices import load_device

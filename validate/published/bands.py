@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Final, NamedTuple
 
-from profiles.architectures.anchors import Anchor
+from profiles.architectures.components import Anchor
 from profiles.architectures.models import model_names
 from profiles.costs import bands as shipped
 from profiles.costs.bands import Band, Bands, Evidence, Spread, load_bands

@@ -24,7 +24,8 @@ from rich.table import Table
 from profiles.architectures.models import Model, load_model
 from profiles.costs.layers import ELEMENT_BYTES, FloatArray
 from profiles.errors import InputError
-from profiles.machines.devices import RATE_KEYS, Device, Rates
+from profiles.machines.devices import RATE_KEYS, Device
+from profiles.machines.laws import Rates
 from profiles.measuring.fitting import layer_times
 from profiles.measuring.fitting.layer_times import CLASSES, UPDATE, Header, Record
 from profiles.measuring.fitting.least_squares import Errors, least_squares
