@@ -672,40 +672,6 @@ def test_a_message_that_comes_as_a_chunk_ends_goes_before_the_next(make):
     assert (trace.starts[2], trace.collectives) == ((1.5,), ((0.0, 2.0),))
 
 
-@pytest.mark.parametrize(("target", "apart"), [(0, 0.0), (2, 0.25)])
-def test_a_chunk_is_near_what_comes_to_its_own_ports_alone(make, target, apart):
-    # Position 1 sends when the third chunk of position 0 comes, to it or another; position 3 just after the sixth.
-    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0), devices_per_node=8)
-    rows = [
-        [make.op("0B0", 0.0, writes="g")],
-        [make.op("1F0", 2 * CHUNK_S, writes="a")],
-        [],
-        [make.op("3F0", 5.25 * CHUNK_S, writes="b")],
-    ]
-    rows[target].append(make.op("2F0", 0.0, "a"))
-    rows[0].append(make.op("0F0", 0.0, "b"))
-    sizes = {"a": 1e-3 * CHUNK_S, "b": 0.1 * CHUNK_S}
-    plan = make.plan(
-        rows,
-        placement=Placement(cluster, 8, 4, 4),
-        sizes=sizes,
-        collectives=[((0,), 10 * CHUNK_S, 0, "g", "r")],
-    )
-    assert simulate(plan).nearest_s == pytest.approx(apart * CHUNK_S, abs=0.01 * CHUNK_S)
-
-
-def test_chunks_of_collectives_that_share_a_port_are_near(make):
-    cluster = make.cluster(make.link("nvswitch"), make.link("nic", bandwidth=1.0), devices_per_node=2)
-    reductions = [((0,), 1.0, 0, "g0", "r0"), ((1,), 1.0, 1, "g1", "r1")]
-    for late_s in (0.0, 1e-4):
-        rows = [[make.op("0B0", 0.0, writes="g0")], [make.op("1B0", late_s, writes="g1")]]
-        trace = simulate(make.plan(rows, placement=Placement(cluster, 4, 2, 2), collectives=reductions))
-        assert trace.nearest_s == pytest.approx(late_s)
-
-
-# Order and errors.
-
-
 def test_messages_of_one_moment_leave_in_the_order_of_the_devices(make):
     cluster = make.cluster(make.link("nvswitch"), make.link("nic", bandwidth=1.0), devices_per_node=2)
     rows = [

@@ -73,6 +73,12 @@ def test_four_messages_through_one_bridge_take_four_times_one_too(cards):
     assert messages(4) == pytest.approx(4 * messages(1))
 
 
+def test_messages_between_switches_hold_the_host_by_its_own_bandwidth(cards):
+    placement = Placement(cards(4, host=0.25e9, switch=0.5e9), 8, 8, 8)
+    held = {port[0]: bandwidth for port, bandwidth in placement.path(0, 4)}
+    assert held == {"pcie": 1e9, "switch": 0.5e9, "host": 0.25e9}
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_wide_bridge_carries_all_groups_as_one(cards, operation):
     cluster = cards(4, host=1e12, switch=1e12)
