@@ -1,7 +1,8 @@
 """Write what the docs show: ``python docs/generate.py [outputs] [sweeps] [PICTURE ...]``; without names, all of it.
 
 A page asks for the output of a command with ``<!-- output: sim run ... -->`` before a block of text; ``output 1-7``
-keeps these lines, ``output box`` the first panel, ``output error`` what goes to stderr. ``python`` is the code above.
+keeps these lines, ``output box`` the first panel, ``output error`` what goes to stderr. ``python`` is the code above;
+of ``A && B`` the page shows what B prints.
 """
 
 import os
@@ -10,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -43,24 +45,28 @@ def with_outputs(text: str) -> str:
 def output(match: re.Match[str]) -> str:
     """Return what a command prints on a terminal of 80 columns, or the part of it that is asked for."""
     command, part = match["command"], match["part"] or ""
-    module = shlex.split(command)
-    if command == "python":
-        module = ["-c", re.findall(r"```python\n(.*?)```", match.string[: match.start()], re.DOTALL)[-1]]
-    else:
-        module = ["-m", *module[module[0] == "python" and 2 :]]
     environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [sys.executable, *module],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    if part != "error" and done.returncode:
+        for step in command.split(" && "):
+            words = ["-m", *shlex.split(step)]
+            if step == "python":
+                words = [
+                    "-c",
+                    re.findall(r"```python\n(.*?)```", match.string[: match.start()], re.DOTALL)[-1],
+                ]
+            done = subprocess.run(
+                [sys.executable, *words],
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+    if part == "error":
+        return textwrap.fill(done.stderr, 80)
+    if done.returncode:
         raise SystemExit(f"{command}: {done.stderr}")
-    lines = [line.rstrip() for line in (done.stderr if part == "error" else done.stdout).splitlines()]
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
     if part == "box":
         lines = lines[: next(place for place, line in enumerate(lines, 1) if line.endswith("╯"))]
     elif "-" in part:
