@@ -50,15 +50,6 @@ class Layout(Pipeline):
         check_choice("skip_route", self.skip_route, SKIP_ROUTES)
 
     @classmethod
-    def linear(cls, scenario: Scenario, shape: Shape, partition: str, skip_route: str) -> "Layout":
-        """The only backbone in one stage per position.
-
-        Raises:
-            InfeasibleError: it cannot be cut so, or a skip that must stay local leaves its device.
-        """
-        return cls.folded(scenario, shape, tuple(range(shape.degree)), partition, skip_route)
-
-    @classmethod
     def folded(
         cls, scenario: Scenario, shape: Shape, positions: tuple[int, ...], partition: str, skip_route: str
     ) -> "Layout":

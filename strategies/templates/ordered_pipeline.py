@@ -5,11 +5,15 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from profiles.errors import DiffusimError
+from profiles.errors import DiffusimError, InputError, counted
 from strategies import parameters as fields
+from strategies.bounds.critical_path import order_bound
+from strategies.orders.capacity import most_in_flight
 from strategies.orders.whole import one_chain, placed
+from strategies.pipelining.data_parallel import sharded
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.reduction import plan_of
+from strategies.pipelining.stages import Shape
 from strategies.plans.actions import Rows
 from strategies.plans.plan import Plan
 from strategies.scenario import Scenario
@@ -20,7 +24,7 @@ from strategies.strategy import Strategy
 class OrderedPipeline(Strategy):
     """Stages on the positions of a pipeline, in an order that does not depend on their times.
 
-    A template adds where the stages lie, and their bound. ``split`` says that backwards come in two parts, ``I`` and
+    ``split`` says that backwards come in two parts, ``I`` and
     ``W``. ``order_fields`` names the fields on which the order and the positions of the stages depend: points that
     differ only in other fields share what follows from these. A subclass does not inherit it; without it, all fields
     count.
@@ -52,13 +56,38 @@ class OrderedPipeline(Strategy):
     def order(self) -> Rows:
         """The forwards and backwards of each position."""
 
-    @abstractmethod
     def layout(self, scenario: Scenario) -> Layout:
-        """The stages and where they lie.
+        """Return the stages of the only backbone and where they lie.
 
         Raises:
             InfeasibleError: the backbone cannot be cut so.
         """
+        shape = Shape.of(self)
+        there = sharded(scenario) if shape.sharded else scenario
+        return Layout.folded(there, shape, self.checked_positions(), self.partition, self.skip_route)
+
+    def bound(self, scenario: Scenario) -> float:
+        """Seconds that no iteration can undercut."""
+        return order_bound(self.layout(scenario), self.checked_order, self._order_key(), split=self.split)
+
+    def least_memory_bytes(self, scenario: Scenario) -> float:
+        """Bytes that the fullest device cannot do without.
+
+        Raises:
+            InputError: ``in_flight`` does not say what each stage holds.
+        """
+        layout = self.layout(scenario)
+        in_flight = scenario.remember(("in flight", self._order_key()), self.in_flight)
+        if (entries := len(in_flight)) != (stages := len(layout.stages)):
+            rule = f"must have one for each of {stages} stages"
+            raise InputError(
+                f"{type(self).__name__}.in_flight() has {counted(entries, 'entry', 'entries')}, {rule}"
+            )
+        return layout.least_memory_bytes(in_flight, frozen_first=True)
+
+    def in_flight(self) -> Sequence[int]:
+        """For each stage the micro-batches whose activations it holds when its position is fullest."""
+        return most_in_flight(self.checked_order())
 
     def positions(self) -> Sequence[int]:
         """The position of each stage.
