@@ -243,7 +243,8 @@ class MeshLayout(Layout):
 
     def copied_s(self, stage: int, moved_bytes: float) -> float:
         """Seconds of a copy beside a unit's layers that reads and writes so many bytes in all."""
-        return self.scenario.costs.components[self.stages[stage].component].copied_s(moved_bytes, 1)
+        costs = self.scenario.costs.components[self.stages[stage].component]
+        return costs.copied_s(moved_bytes, 1) if moved_bytes else 0.0
 
     def weight_bytes(self, stage: int) -> float:
         """Bytes of a unit's weights as its GPUs gather them, whole but for tensor parallelism."""

@@ -1,4 +1,4 @@
-"""Units: what FSDP2 exchanges for each block, and when it may.
+"""Units: what FSDP2, or DeepSpeed's ZeRO-3, exchanges for each block, and when it may.
 
 A unit, a block of a backbone, is gathered before it is used and freed after it; the last one stays from its forward to
 its backward, for it would be gathered again at once (torchtitan, ``apply_fsdp``). Forwards may gather up to two units
@@ -8,6 +8,10 @@ for that, and all is summed before anything else runs. Gradients are synchronise
 gathered anew: the defaults of ``set_requires_gradient_sync`` and ``set_reshard_after_backward``. Gathers and scatters
 share a communicator; the sums over replicas have one of their own. Beside its layers a pass copies weights out of the
 buffer that they were gathered into, and a backward gradients into that which is scattered.
+
+DeepSpeed does not sweep: one unit is gathered ahead forwards and backwards, over the ends of passes too, unless frozen
+work or the unit itself runs just before; the last unit is freed as any other, and only the optimizer's step waits for
+scatters. Without overlap each exchange is waited for.
 
 Source: PyTorch 2.9, ``torch/distributed/fsdp/_fully_shard``: ``_fsdp_param_group.py`` (``wait_for_unshard``,
 ``pre_backward``, ``post_backward``) and ``_fsdp_state.py`` (``_root_pre_forward``,
@@ -25,13 +29,15 @@ from strategies.pipelining.footprint import BACKBONE, resident_buffers, saved_by
 from strategies.pipelining.mesh import REPLICAS, SHARDS, Collected, Mesh, MeshLayout
 from strategies.pipelining.reduction import GATHER, REDUCE, SCATTER, placed_step
 from strategies.pipelining.teams import TeamWriter
-from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
+from strategies.plans.actions import BACKWARD, OPTIMIZER, FrozenAction, StageAction
 from strategies.plans.plan import Buffer, Collective
 
 DONE: Final = {SCATTER: "scattered", REDUCE: "reduced"}
 AHEAD_FORWARD: Final = 2
 """Units that are gathered while another one is used, in a forward."""
 AHEAD_BACKWARD: Final = 1
+AHEAD_WITHOUT_SWEEPS: Final = 1
+"""The same where nothing is swept. Source: PyTorch FSDP, ``limit_all_gathers``: at most two units are in flight."""
 
 
 class UnitPass(NamedTuple):
@@ -74,6 +80,7 @@ class UnitWriter:
         layout: its units on their mesh.
         passes: those of the backbone.
         reshard: whether units are freed after their forward.
+        sweeps: whether a pass through all units begins with nothing gathered ahead, as FSDP2's do.
         gathered: the weights that lie on the GPU, by unit.
         due: (op of the row after which they are issued, collective).
         swept: the op of the row with which the last sweep backwards ended, and what says that all is summed.
@@ -83,6 +90,7 @@ class UnitWriter:
     layout: MeshLayout
     passes: Sequence[UnitPass]
     reshard: bool
+    sweeps: bool = True
     gathered: dict[int, int] = field(default_factory=dict)
     due: list[tuple[int, Collective]] = field(default_factory=list)
     swept: tuple[int, list[int]] = (-2, [])
@@ -100,12 +108,16 @@ class UnitWriter:
             self._use(number)
             if own.action.kind != BACKWARD:
                 continue
-            row[own.first].reads += scattered[-2:-1]
+            if self.sweeps:
+                row[own.first].reads += scattered[-2:-1]
             if sums := self._sum(own):
                 scattered += sums[:1] if self.mesh.parts > 1 else []
                 summed = sums  # of the last unit that has any: of one stream they end in order
+            if not self.builder.recipe.buckets:
+                row[own.last + 1].reads += sums
             if own.action.stage == self.builder.seats[own.action.stage].first:
-                row[own.last + 1].reads += summed
+                if self.sweeps or own is self.passes[-1]:
+                    row[own.last + 1].reads += summed
                 self.swept, scattered, summed = (own.last, summed), [], []
         return self.due
 
@@ -121,7 +133,8 @@ class UnitWriter:
         (row,) = self.builder.rows
         for index in sorted({own.first, own.last}):
             row[index].reads.append(self.gathered[unit])
-        if kind == BACKWARD or not keeps(self.builder.seats[unit].last, unit, reshard=self.reshard):
+        kept = self.sweeps and keeps(self.builder.seats[unit].last, unit, reshard=self.reshard)
+        if kind == BACKWARD or not kept:
             del self.gathered[unit]
 
     def _gather(self, number: int) -> int:
@@ -133,7 +146,7 @@ class UnitWriter:
         if after >= 0:
             room.append(self.builder.tensor("room", unit, own.first, 0.0))
             row[after].writes += room
-        room += self.swept[1] if after == self.swept[0] else []
+        room += self.swept[1] if self.sweeps and after == self.swept[0] else []
         size = self.layout.weight_bytes(unit)
         gathered = self.builder.tensor("gathered", unit, own.first, size)
         what = Collected(GATHER, SHARDS, self.mesh.sharding)
@@ -142,11 +155,17 @@ class UnitWriter:
 
     def _room_after(self, number: int) -> int:
         """The op of the row after which the weights of a pass may be gathered; -1: none."""
-        unit, kind, _ = self.passes[number].action
-        if kind == BACKWARD:
-            return self.passes[number - AHEAD_BACKWARD - 1].last
-        first, before = number - (unit - self.builder.seats[unit].first), number - AHEAD_FORWARD - 1
-        return self.passes[before].last if before >= first else self.passes[first].first - 1
+        (row,) = self.builder.rows
+        own = self.passes[number]
+        unit, kind, _ = own.action
+        ahead, first = AHEAD_BACKWARD, 0
+        if not self.sweeps:
+            ahead = AHEAD_WITHOUT_SWEEPS if self.builder.recipe.buckets else 0
+            before = row[own.first - 1].action if number else None
+            first = number if isinstance(before, FrozenAction) or (before and before[0] == unit) else 0
+        elif kind != BACKWARD:
+            ahead, first = AHEAD_FORWARD, number - (unit - self.builder.seats[unit].first)
+        return self.passes[max(first, number - ahead)].first - 1
 
     def _sum(self, own: UnitPass) -> list[int]:
         """Sum the gradients of a backward over the GPUs that share their parts, then over replicas; what says so."""
@@ -154,13 +173,17 @@ class UnitWriter:
         size = self.layout.parameters(unit) * self.builder.scenario.workload.recipe.gradient_bytes
         steps = [Collected(SCATTER, SHARDS, mesh.sharding)] if mesh.parts > 1 else []
         steps += [Collected(REDUCE, REPLICAS, mesh.replication)] if mesh.replicas > 1 else []
-        if not steps or not size:
+        if not steps or (self.sweeps and not size):
             return []
         (row,) = self.builder.rows
-        held = _left_bytes(self.layout, unit, self.builder.seats[unit].last)
-        left = self.builder.tensor("gradients", unit, number, held)  # nobody reads them
-        reads, done = [self.builder.tensor("computed", unit, number, 0.0)], list[int]()
-        row[own.last].writes += [*reads, left]
+        done = list[int]()
+        if self.sweeps:
+            held = _left_bytes(self.layout, unit, self.builder.seats[unit].last)
+            reads = [self.builder.tensor("computed", unit, number, 0.0)]
+            left = [self.builder.tensor("gradients", unit, number, held)]  # nobody reads them
+        else:
+            reads, left = [self.builder.tensor("gradients", unit, number, size)], []
+        row[own.last].writes += reads + left
         row[own.last].duration_s += packed_s(self.layout, unit)
         for step in steps:
             done.append(self.builder.tensor(DONE[step.operation], unit, number, 0.0))
@@ -169,18 +192,19 @@ class UnitWriter:
         return done
 
 
-def exchange(builder: PipelineBuilder, *, reshard: bool) -> None:
+def exchange(builder: PipelineBuilder, *, reshard: bool = True, sweeps: bool = True) -> None:
     """Add what the GPUs of a mesh exchange, and the optimizer steps, each on one GPU's part of a unit.
 
-    Of what follows the same op scatters are issued before gathers: ``post_backward`` runs before ``pre_backward``.
+    Of what follows the same op scatters are issued before gathers in sweeps: ``post_backward`` runs before
+    ``pre_backward``.
     """
     layout = builder.layout
     assert isinstance(layout, MeshLayout)
     due = TeamWriter(builder, layout).write() if layout.mesh.team > 1 else []
     for own in backbone_passes(builder):
         if any(layout.trained_parameters[of.action.stage] for of in own):
-            due += UnitWriter(builder, layout, own, reshard).write()
-    due.sort(key=lambda pair: (pair[0], pair[1].operation == GATHER and pair[1].stream == SHARDS))
+            due += UnitWriter(builder, layout, own, reshard, sweeps).write()
+    due.sort(key=lambda pair: (pair[0], (pair[1].operation == GATHER and pair[1].stream == SHARDS) == sweeps))
     builder.collectives += [collective for _, collective in due]
     for unit, trained in enumerate(layout.trained_parameters):
         if trained:
