@@ -20,13 +20,12 @@ from profiles.machines.collectives import CollectiveLaw, collective_law
 from strategies import parameters as fields
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.footprint import resident_buffers, saved_bytes, trained_parameters
-from strategies.pipelining.frozen import Draft
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.pipeline import Pipeline
-from strategies.pipelining.reduction import SCATTER, buckets_of, placed_step, reduce_and_step
+from strategies.pipelining.reduction import buckets_of, reduce_and_step
 from strategies.pipelining.stages import Cut, Shape, divisors
 from strategies.plans.actions import BACKWARD, EXTRA_FORWARD, FORWARD, OPTIMIZER, StageAction
-from strategies.plans.plan import Buffer, Collective, Plan, Stage
+from strategies.plans.plan import Buffer, Plan, Stage
 from strategies.scenario import Scenario
 from strategies.strategy import Job, Strategy
 
@@ -295,13 +294,6 @@ def shard_bytes(pipeline: Pipeline, stages: Collection[Stage], names: Collection
     return sum_in_order(of.size_bytes for of in divided(buffers, names, pipeline.scenario.workload.num_gpus))
 
 
-def shard_step_s(pipeline: Pipeline, stage: Stage) -> float:
-    """Seconds of the optimizer step on one GPU's part of a stage."""
-    workload = pipeline.scenario.workload
-    part = trained_parameters(pipeline, stage) / workload.num_gpus
-    return pipeline.scenario.step_s(part)
-
-
 def copied_s(pipeline: Pipeline, stage: Stage, moved_bytes: float) -> float:
     """Seconds of a copy beside a stage's layers that reads and writes so many bytes in all; of none no launch."""
     costs = pipeline.scenario.costs.components[stage.component]
@@ -315,47 +307,3 @@ def packed_s(pipeline: Pipeline, stage: Stage, parameters: int) -> float:
     """
     recipe = pipeline.scenario.workload.recipe
     return copied_s(pipeline, stage, parameters * (recipe.weight_bytes + recipe.gradient_bytes))
-
-
-def step_on_shard(builder: PipelineBuilder, stage: int) -> Draft:
-    """The optimizer step of a stage, on one GPU's part of it."""
-    draft = placed_step(builder, stage)
-    draft.duration_s = shard_step_s(builder.layout, builder.stages[stage])
-    return draft
-
-
-def collect(
-    builder: PipelineBuilder, operation: str, size_bytes: float, reads: tuple[int, ...], writes: int
-) -> None:
-    """Add a collective of all GPUs."""
-    builder.collectives.append(Collective(operation, (0,), size_bytes, (0,), reads, (writes,)))
-
-
-def scatter(
-    builder: PipelineBuilder,
-    draft: Draft,
-    name: tuple[int, int],
-    parameters: int,
-    offset_s: float | None = None,
-    *,
-    resident: bool = False,
-) -> int:
-    """Sum gradients over all GPUs and leave each its part; return what says that it is done.
-
-    Args:
-        builder: the plan under construction.
-        draft: the backward that computes them.
-        name: the stage whose they are, and what tells them from others of it.
-        parameters: how many they are.
-        offset_s: seconds into the backward after which they are there; None: at its end.
-        resident: whether they lie in a buffer that stays.
-    """
-    size = parameters * builder.scenario.workload.recipe.gradient_bytes
-    ready = builder.tensor("gradients", *name, 0.0 if resident else size)
-    if offset_s is None:
-        draft.writes.append(ready)
-    else:
-        draft.early.append((offset_s, ready))
-    done = builder.tensor("scattered", *name, 0.0)
-    collect(builder, SCATTER, size, (ready,), done)
-    return done

@@ -63,7 +63,7 @@ def reduce_and_step(builder: PipelineBuilder) -> None:
             steps.append((number, step))
     if builder.shape.sharded:
         for number, step in steps:  # a device's collectives run in order: no sum waits behind a gather
-            _gather(builder, number, step)
+            gather(builder, number, step)
 
 
 def _last_backward(builder: PipelineBuilder, stage: int) -> int:
@@ -86,14 +86,15 @@ def placed_step(builder: PipelineBuilder, stage: int) -> Draft:
     return draft
 
 
-def _gather(builder: PipelineBuilder, stage: int, step: Draft) -> None:
-    """Gather the weights of a stage after its step; the next iteration waits for them."""
+def gather(builder: PipelineBuilder, stage: int, step: Draft) -> int:
+    """Gather the weights of a stage after its step; the next iteration waits for the tensor returned."""
     position = builder.stages[stage].position
     stepped, gathered = (builder.tensor(role, stage, 0, 0.0) for role in ("stepped", "gathered"))
     step.writes.append(stepped)
     size = builder.layout.trained_parameters[stage] * builder.scenario.workload.recipe.weight_bytes
     builder.collectives.append(Collective(GATHER, (position,), size, (position,), (stepped,), (gathered,)))
     builder.kept.append((gathered, position))
+    return gathered
 
 
 def _sum(builder: PipelineBuilder, stages: Sequence[int], lasts: dict[int, int]) -> list[int]:

@@ -1,8 +1,9 @@
 """ZeRO-2: data parallelism whose gradients and optimizer states are divided among the GPUs."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import ClassVar, Final
 
 from profiles.checks import sum_in_order
@@ -11,27 +12,24 @@ from strategies.orders.named import one_forward_one_backward_order
 from strategies.pipelining import data_parallel as fields
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.data_parallel import (
+    Buckets,
     DataParallel,
     buckets,
-    collect,
     collective_s,
     packed_s,
     reduced_s,
     replicated_plan,
-    scatter,
     shard_bytes,
-    shard_step_s,
     sharded,
-    step_on_shard,
     whole_backbones,
     with_shards,
 )
 from strategies.pipelining.footprint import saved_bytes, trained_parameters
 from strategies.pipelining.frozen import Draft
 from strategies.pipelining.layout import Layout
-from strategies.pipelining.reduction import GATHER, SCATTER
+from strategies.pipelining.reduction import GATHER, SCATTER, gather, placed_step
 from strategies.plans.actions import BACKWARD, Rows
-from strategies.plans.plan import Plan, Stage
+from strategies.plans.plan import Collective, Plan, Stage
 from strategies.scenario import Scenario
 
 SHARDED: Final = ("gradients", "optimizer", "moving average")
@@ -101,7 +99,7 @@ class Zero2(DataParallel):
     def _least_s(self, layout: Layout, stage: Stage) -> float:
         pack = partial(packed_s, layout, stage)
         reduced = reduced_s(layout, stage, self.overlap, SCATTER, self.scatter_every, copied_s=pack)
-        least_s = reduced + shard_step_s(layout, stage)
+        least_s = reduced + _step_s(layout, stage)
         if not buckets(layout, stage, self.overlap):
             return least_s
         weight_bytes = trained_parameters(layout, stage) * layout.scenario.workload.recipe.weight_bytes
@@ -116,7 +114,8 @@ class Zero2(DataParallel):
         (row,) = builder.rows
         split = self.overlap == "buckets"
         for number, stage in enumerate(builder.stages):
-            step, pieces = step_on_shard(builder, number), buckets(builder.layout, stage, self.overlap)
+            step, pieces = placed_step(builder, number), buckets(builder.layout, stage, self.overlap)
+            step.duration_s = _step_s(builder.layout, stage)
             done: list[int] = []
             for index, draft in enumerate(row):
                 if draft.action[:2] != (number, BACKWARD):
@@ -124,21 +123,33 @@ class Zero2(DataParallel):
                 draft.reads += done[-2:-1]
                 if not self._scatters(draft.action[2]):
                     continue
-                packed = list(accumulate(packed_s(builder.layout, stage, size) for _, size in pieces))
-                draft.duration_s += packed[-1] if packed else 0.0
-                done += [
-                    scatter(
-                        builder, draft, (number, len(done) + i), size, offset_s + copies_s if split else None,
-                        resident=self._keeps,
-                    )
-                    for i, ((offset_s, size), copies_s) in enumerate(zip(pieces, packed, strict=True))
-                ]  # fmt: skip
+                done += self._scatter(builder, draft, pieces, len(done))
                 if not split:
                     row[index + 1].reads += done[-1:]
             if split:
                 step.reads += done[-len(pieces) :]
             if pieces:
-                _gather(builder, number, step)
+                gathered = gather(builder, number, step)
+                following = next((after for before, after in pairwise(row) if before is step), None)
+                if following is not None:
+                    following.reads.append(gathered)
+
+    def _scatter(self, builder: PipelineBuilder, draft: Draft, pieces: Buckets, first: int) -> Iterator[int]:
+        """Sum the gradients of a backward over all GPUs and leave each its part; yield what says that it is done."""
+        number, gradient_bytes = draft.action[0], builder.scenario.workload.recipe.gradient_bytes
+        stage, ready_s = builder.stages[number], 0.0
+        for index, (offset_s, count) in enumerate(pieces, first):
+            ready_s += packed_s(builder.layout, stage, count)
+            size = count * gradient_bytes
+            ready = builder.tensor("gradients", number, index, 0.0 if self._keeps else size)
+            if self.overlap == "buckets":
+                draft.early.append((offset_s + ready_s, ready))
+            else:
+                draft.writes.append(ready)
+            scattered = builder.tensor("scattered", number, index, 0.0)
+            builder.collectives.append(Collective(SCATTER, (0,), size, (0,), (ready,), (scattered,)))
+            yield scattered
+        draft.duration_s += ready_s
 
     def _scatters(self, micro_batch: int) -> bool:
         """Whether gradients are scattered after the backward of a micro-batch."""
@@ -146,15 +157,6 @@ class Zero2(DataParallel):
         return count % self.scatter_every == 0 or count == self.micro_batches
 
 
-def _gather(builder: PipelineBuilder, number: int, step: Draft) -> None:
-    """Gather the weights of a stage after its step; what follows waits for them, be it the next iteration."""
-    (row,) = builder.rows
-    stage, recipe = builder.stages[number], builder.scenario.workload.recipe
-    stepped, gathered = (builder.tensor(role, number, 0, 0.0) for role in ("stepped", "gathered"))
-    step.writes.append(stepped)
-    size = trained_parameters(builder.layout, stage) * recipe.weight_bytes
-    collect(builder, GATHER, size, (stepped,), gathered)
-    builder.kept.append((gathered, 0))
-    following = next((b for a, b in pairwise(row) if a is step), None)
-    if following is not None:
-        following.reads.append(gathered)
+def _step_s(layout: Layout, stage: Stage) -> float:
+    """Seconds of the optimizer step on one GPU's part of a stage."""
+    return layout.scenario.step_s(trained_parameters(layout, stage) / layout.scenario.workload.num_gpus)
