@@ -193,3 +193,18 @@ def test_what_frozen_layers_hold_before_the_pipeline_is_known_without_a_replay(m
     point = make_strategy(strategy, {"pipeline_degree": degree, "micro_batches": 4, "group_size": 4})
     peak_bytes = run_point(point, scenario).expected.peak_memory_bytes
     assert 16000 <= point.least_memory_bytes(scenario) <= peak_bytes
+
+
+def test_a_layout_knows_batches_stages_and_messages(make):
+    chain = make.component("unet", [1.0] * 4, output_bytes=2.0, carried_bytes=1.0, parameters=3, locked=(3,))
+    cluster = make.cluster(make.link("nvswitch", 4.0, 0.5))
+    scenario = make.scenario(make.model(chain), cluster, 4, 12)
+    layout = Layout(scenario, Shape(2, 3, 4), (Cut(0, (0, 1, 4)),))
+    assert (layout.group_batch, layout.local_batch) == (12, 2)
+    assert [stage.forward_s for stage in layout.stages] == [2.0, 6.0]
+    assert layout.hosted == ((0,), (1,))
+    assert layout.trained_parameters == (3, 6)
+    assert layout.handovers_bytes[0] == 4.0
+    (there, back), last = layout.hops
+    assert (there.wire_s, back.wire_s, there.delay_s) == ((4.0 + 2.0) / 4.0, 4.0 / 4.0, 0.5)
+    assert [hop.duration_s for hop in last] == [0.0, 0.0]

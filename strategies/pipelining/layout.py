@@ -1,7 +1,7 @@
 """Layouts: where the stages of a pipeline lie, and what follows from it whatever their order."""
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import Final, TypeVar
@@ -23,9 +23,6 @@ from strategies.plans.plan import Stage
 from strategies.scenario import Scenario
 
 T = TypeVar("T")
-
-OF_ANY_GROUP: Final = ("stages", "seats", "hosted", "trained_parameters", "handovers_bytes")
-"""What is derived of a layout alike for groups of any size."""
 
 BELOW_PRODUCT: Final = 1e-12
 """Share that seconds multiplied stay below the same added one by one."""
@@ -95,23 +92,9 @@ class Layout(Pipeline):
             layout = cls(scenario, shape, cut(Pipeline(scenario, shape)), skip_route)
             if skip_route == "local" and not distant_skips:
                 layout.refuse_distant_skips()
-            own = ("stages of a layout", layout.cuts, shape.degree, layout.local_batch, skip_route)
-            alike = scenario.remember(own, lambda: layout)
-            vars(layout).update({name: getattr(alike, name) for name in OF_ANY_GROUP})
             return layout
 
-        def make() -> "Layout":
-            layout = scenario.remember(alike, lay_out)
-            return layout if layout.scenario is scenario else layout._under(scenario)
-
-        alike = ("layout", shape, key, skip_route)
-        return scenario.remember((alike, scenario.workload.extra_forward), make)
-
-    def _under(self, scenario: Scenario) -> "Layout":
-        """The layout under a scenario with, or without, the extra forward: all that is derived is alike."""
-        other = replace(self, scenario=scenario)
-        vars(other).update({name: value for name, value in vars(self).items() if name != "scenario"})
-        return other
+        return scenario.remember(("layout", shape, key, skip_route, scenario.workload.extra_forward), lay_out)
 
     def remember(self, key: Hashable, make: Callable[[], T]) -> T:
         """The value that ``make`` makes, once for each key, layout and variant of an iteration."""
@@ -260,25 +243,9 @@ class Layout(Pipeline):
     @cached_property
     def held_bytes(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Activations that each stage saves of one micro-batch, and what lies on each position throughout."""
-        # group sizes are alike in this
-        alike = (
-            "held",
-            type(self),
-            self.cuts,
-            self.shape.degree,
-            self.skip_route,
-            self.held_batch,
-            self.share,
-            self.shards,
-        )
-        return self.scenario.remember(alike, self._held_bytes)
-
-    def _held_bytes(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         of_positions = ([self.stages[s] for s in hosted] for hosted in self.hosted)
-        resident = (resident_bytes(self, stages) for stages in of_positions)
-        alike = ("saved by stages", type(self), self.cuts, self.shape.degree, self.skip_route, self.share)
-        saved = self.scenario.remember(alike, lambda: [saved_sample_bytes(self, s) for s in self.stages])
-        return tuple([own * self.held_batch for own in saved]), tuple(resident)
+        saved = (saved_sample_bytes(self, stage) * self.held_batch for stage in self.stages)
+        return tuple(saved), tuple(resident_bytes(self, stages) for stages in of_positions)
 
     @property
     def keeps_skips_local(self) -> bool:

@@ -193,30 +193,22 @@ class Pipeline:
         return list(sizes.values())[-count:]
 
     def stages_of(self, cut: Cut) -> tuple[Stage, ...]:
-        """The stages of a cut."""
-        return self.scenario.remember(
-            ("stages", cut, self.local_batch, self.share), lambda: self._make_stages(cut)
-        )
+        """Return the stages of a cut."""
+        alike = ("stages", cut, self.local_batch, self.share)
+        return self.scenario.remember(alike, lambda: self._make_stages(cut))
 
     def _make_stages(self, cut: Cut) -> tuple[Stage, ...]:
-        alike = ("stages by layers", cut.component, self.local_batch, self.share)
-        known: dict[tuple[int, int, int], Stage] = self.scenario.remember(alike, dict)
         forward_s, backward_s = self.layer_times(cut.component)
         layers = self.scenario.model.components[cut.component].layers
-
-        def make(first: int, end: int, position: int) -> Stage:
-            return Stage(
+        positions = cut.positions or range(cut.num_stages)
+        return tuple(
+            Stage(
                 cut.component, first, end - 1, position,
                 float(np.add.reduce(forward_s[first:end])), float(np.add.reduce(backward_s[first:end])),
                 sum(layer.parameters for layer in layers[first:end]),
-            )  # fmt: skip
-
-        positions = cut.positions or range(cut.num_stages)
-        places = [
-            (first, end, at) for (first, end), at in zip(pairwise(cut.boundaries), positions, strict=True)
-        ]
-        known.update({place: make(*place) for place in places if place not in known})
-        return tuple([known[place] for place in places])
+            )
+            for (first, end), position in zip(pairwise(cut.boundaries), positions, strict=True)
+        )  # fmt: skip
 
     def handover_bytes(self, stage: Stage, skip_route: str) -> float:
         """Bytes a stage hands over to the next, and gets the gradient of, for one micro-batch.
