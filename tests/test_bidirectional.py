@@ -12,7 +12,6 @@ from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from strategies.bounds.pipelines import staged_bound
-from strategies.bounds.two_way import two_way_bound
 from strategies.orders.capacity import peak_held_bytes
 from strategies.orders.chimera import chimera_order
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
@@ -221,15 +220,6 @@ def test_no_pair_deadlocks_undercuts_a_bound_or_holds_too_much(
     assert strategy.least_memory_bytes(scenario) <= peak_memory_bytes(trace).max()
 
 
-def test_frozen_work_that_fills_bubbles_delays_no_bound(several):
-    scenario = several([0.2] * 8, [0.1] * 5, encoder=True)
-    strategy = both_ways(4, 4)
-    first_s, anywhere_s = (
-        two_way_bound(strategy.layout(scenario), frozen_first=first) for first in (True, False)
-    )
-    assert first_s - anywhere_s == pytest.approx(0.5 * 4)  # 4 samples of each device
-
-
 @pytest.mark.parametrize(
     ("bandwidth", "weights", "micro_batches"),
     [(4e6, [1] * 8, 4), (3e7, [1, 1, 10, 1, 30, 30, 10, 10], 1)],
@@ -259,14 +249,6 @@ def test_two_backbones_are_cut_as_the_best_pair_with_messages_twice_as_long(
     pair = pair_partition(*fronts, 2 * micro_batches + 2 * 4 - 2)
     cuts = strategy.layout(scenario).cuts
     assert [cut.boundaries for cut in cuts] == [partition.boundaries for partition in pair]
-
-
-def test_more_stages_than_layers_are_refused_by_name(several):
-    scenario = several([0.2] * 8, [0.1] * 3)
-    with pytest.raises(InfeasibleError, match=r"pipeline_degree\(4\) exceeds the 3 layers of unet1"):
-        both_ways(4, 4, partition="optimal").plan(scenario)
-    with pytest.raises(InfeasibleError, match="exceeds the 3 blocks of the backbone"):
-        both_ways(4, 4).plan(scenario)
 
 
 def test_of_three_backbones_those_that_balance_go_the_same_way(several):

@@ -227,12 +227,6 @@ def test_frozen_work_that_both_backbones_need_runs_once(pair):
     assert with_encoder == pytest.approx(without + 2 * 0.25)
 
 
-def test_one_after_the_other_both_states_stay_but_one_keeps_activations(pair):
-    trace_bytes = run_point(ddp(), pair()).expected.peak_memory_bytes
-    assert trace_bytes == 18 * (2 * 10**7 + 3 * 2 * 10**7) + 2 * 3 * 1e6
-    assert least_memory_bytes(ddp(), pair()) == trace_bytes
-
-
 # Backbones side by side.
 
 

@@ -148,18 +148,6 @@ def test_what_an_op_reads_was_written_by_one_laid_out_before_it(two, placed):
         written |= set(op.draft.writes)
 
 
-def test_pieces_of_the_batch_pass_one_after_the_other(two):
-    layout = Layout(two, 8)
-    for layer in all_at_once(two, 8, 1, 1, pieces=2):
-        layout.place(layer.component, layer.layer, layer.samples, layer.positions)
-    placed = [str(op.draft.action) for op in layout.work.placed]
-    assert placed == 2 * ["X0.0:4", "X0.1:4", "X1.0:4", "X1.1:4"]
-    drafts = [op.draft for op in layout.work.placed]
-    for before, after in ((2, 3), (6, 7), (1, 2), (5, 6)):
-        assert set(drafts[before].writes) & set(drafts[after].reads)
-    assert not set(drafts[1].writes) & set(drafts[6].reads)
-
-
 # Cached.
 
 

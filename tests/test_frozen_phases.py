@@ -133,17 +133,6 @@ def phase_of(scenario, name, sampler="ulysses"):
     return next(part for part in parts if part.phase.name == name)
 
 
-def test_all_stands_for_every_frozen_component_and_says_end_to_end(make):
-    named, every = (
-        run_point(make_sampler("single", {}), sampling(make, 1, include=of)) for of in (BOTH, ("all",))
-    )
-    assert (every.times, every.phases, every.expected) == (named.times, named.phases, named.expected)
-    assert "end to end" in every.title
-    assert "denoising with text, vae" in named.title
-    with pytest.raises(InputError, match=r"include names all, text: 'all' must stand alone"):
-        sampling(make, include=("all", "text"))
-
-
 def test_the_phases_of_a_run_add_up_to_its_latency(make):
     """So do the seconds, and the fullest phase is the peak; without frozen components there are none."""
     result = run_point(make_sampler("pipefusion", {"warmup_steps": 1}), sampling(make, include=("all",)))
@@ -241,22 +230,6 @@ def test_the_last_stage_and_those_after_it_divide_a_decoder_and_exchange_once_la
 def test_a_decoder_whose_kernels_nobody_counted_cannot_be_divided(make):
     with pytest.raises(InputError, match="vae_parallel needs the kernels of vae"):
         sampling(make, include=("vae",), vae_parallel=2)
-
-
-def test_embedded_guidance_is_one_prediction_of_a_model_that_takes_its_scale(make):
-    takes = replace(model(make), guidance="embedded")
-    none, embedded, batch = (
-        run_point(
-            make_sampler("single", {}), make.sampling(takes, make.cluster(), 1, steps=3, guidance=of)
-        ).latency_s
-        for of in ("none", "embedded", "batch")
-    )
-    assert none == embedded == pytest.approx(batch / 2)
-    with pytest.raises(
-        InputError,
-        match=r"guidance is embedded, but .* as an input; choose from none, batch, parallel$",
-    ):
-        sampling(make, guidance="embedded")
 
 
 @pytest.mark.parametrize(

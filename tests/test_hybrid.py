@@ -66,14 +66,6 @@ def test_ulysses_and_ring_together_are_usp(make):
     )
 
 
-def test_guidance_is_divided_by_the_degree_or_by_the_flag(make):
-    by_degree = run_point(
-        Hybrid(guidance_degree=2, ulysses_degree=4), sampling(make, 8, node, guidance="batch")
-    )
-    by_flag = run_point(Hybrid(ulysses_degree=4), sampling(make, 8, node, guidance="parallel"))
-    assert by_degree.expected == by_flag.expected
-
-
 def test_gpus_left_over_draw_the_other_images_at_the_same_time(make):
     several = run_point(Hybrid(ulysses_degree=4), sampling(make, 8, node, batch_size=2)).expected
     one = run_point(Hybrid(ulysses_degree=4), sampling(make, 4, node)).expected

@@ -253,12 +253,6 @@ def test_a_row_whose_backwards_may_come_in_either_form_has_each_pass_once(row, s
         whole("the order", (row,), [(0,)], [range(2)])
 
 
-@pytest.mark.parametrize("first", [(F, B), (F, INPUTS, WEIGHTS)])
-def test_backwards_of_one_row_may_come_in_either_form(first):
-    row = (*first, *LATER)
-    assert whole("the order", [list(row)], [(0,)], [range(2)]) == (row,)
-
-
 LIES = "must be from 0 to 1: there are pipeline_degree(2) positions"
 NOWHERE = [
     (None, "positions() is None, must be a tuple of positions"),

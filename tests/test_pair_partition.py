@@ -8,7 +8,7 @@ from fronts import pair_bound_s, pair_partition, partition_front
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.partitions.chain import ChainCosts, Partition, optimal_partition
+from strategies.partitions.chain import ChainCosts, Partition
 from strategies.partitions.pair import PairCosts, PairSearch, pair_rounds
 
 derandomised = settings(derandomize=True, deadline=None, max_examples=60)
@@ -116,16 +116,6 @@ def test_among_equal_bounds_and_paces_the_smallest_maxima_win():
     least = Partition((0, 1, 2), 0.0, 0.0, 0.0)
     assert pair_partition(alike, [least], 4, 0.5) == (alike[1], least)
     assert pair_partition([least], alike, 4, 0.5) == (least, alike[1])
-
-
-def test_two_cuts_that_are_each_the_best_alone_are_beaten_together():
-    losses = []
-    for pair, num_stages, rounds in small_pairs(u_net, 200):
-        alone = [optimal_partition(c, num_stages, rounds - 2 * num_stages + 2) for c in (pair.down, pair.up)]
-        found = pair_bound_s(*PairSearch(pair, num_stages).best(rounds), rounds)
-        losses.append(pair_bound_s(*alone, rounds) / found - 1)
-    assert min(losses) > -1e-12
-    assert sum(loss > 1e-3 for loss in losses) >= 5
 
 
 def test_equal_layers_make_the_bound_of_the_paper():

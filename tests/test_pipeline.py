@@ -67,13 +67,6 @@ def test_relayed_skips_cost_the_published_bytes(make, build, degree, waves):
     assert simulate(plan).p2p_bytes == 2 * 3 * forward
 
 
-def test_right_after_its_source_a_skip_is_sent_beside_the_hidden_state(make, build):
-    unet = make.component("unet", [1.0] * 4, output_bytes=1.0, skips=[(1, 3)])
-    plan = build(make.model(unet), 4)
-    assert sizes(plan, "hidden") == {(0, 0): 1.0, (1, 0): 2.0, (2, 0): 2.0}
-    assert sizes(plan, "gradient") == {(1, 0): 1.0, (2, 0): 2.0, (3, 0): 2.0}
-
-
 def test_what_is_carried_travels_forwards_alone(make, build):
     unet = make.component("unet", [1.0] * 2, output_bytes=1.0, carried_bytes=0.25)
     plan = build(make.model(unet), 2, batch_size=4)
@@ -108,13 +101,6 @@ def test_equal_layers_per_stage_count_blocks(make):
     unet = make.component("unet", [1.0] * 6, blocks=[0, 0, 0, 1, 2, 3])
     plan = make_strategy("1f1b", {}).plan(make.scenario(make.model(unet), make.cluster(), 2, 4))
     assert [(stage.first_layer, stage.last_layer) for stage in plan.stages] == [(0, 3), (4, 5)]
-
-
-def test_more_stages_than_blocks_are_refused(make):
-    model = make.model(make.component("unet", [1.0] * 4, blocks=[0, 0, 1, 1]))
-    strategy = make_strategy("1f1b", {"pipeline_degree": 4})
-    with pytest.raises(InfeasibleError, match=r"pipeline_degree\(4\) exceeds the 2 blocks of the backbone"):
-        strategy.plan(make.scenario(model, make.cluster(), 4, 4))
 
 
 def test_a_batch_that_does_not_divide_is_refused_with_the_equation(make):

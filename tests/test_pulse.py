@@ -12,7 +12,6 @@ from sim.explore.answers import answer_of
 from sim.explore.points import Asked
 from sim.outcomes.parts import replay
 from sim.outcomes.runs import run_point
-from sim.replay.engine import simulate
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 from strategies.training.pulse import Pulse
@@ -119,23 +118,6 @@ def test_more_waves_than_layers_are_refused_with_the_sum(make):
         InfeasibleError, match=r"2 \* waves\(2\) \* pipeline_degree\(4\) = 16 stages exceed the 8"
     ):
         Pulse(4, 4, waves=2).plan(scenario)
-
-
-def test_blocks_with_relayed_skips_are_the_published_baseline(make):
-    scenario = make.scenario(make.model(dense(make, 8)), make.cluster(), 2, 2)
-    trace = simulate(Pulse(2, 2, partition="blocks", skip_route="relay").plan(scenario))
-    # three skips and the hidden state cross each of the two cuts between devices
-    assert trace.p2p_bytes == 2 * 2 * 2 * 3
-
-
-def test_fewer_micro_batches_in_flight_trade_time_for_memory():
-    scenario = shipped("uvit-h", "p4de", 4, 64)
-    (fast, full), (slow, lean) = (
-        (result.iteration_s, result.expected.peak_memory_bytes)
-        for result in (run_point(Pulse(4, 16, in_flight=ahead), scenario) for ahead in (2, 1))
-    )
-    assert fast < slow
-    assert lean < full
 
 
 def test_a_full_device_holds_what_its_order_says(make):

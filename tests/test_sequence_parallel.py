@@ -3,7 +3,7 @@
 A is the hidden state of the whole image in bytes, for all samples of a pass; L layers, N devices.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import replace
 
 import pytest
@@ -208,16 +208,6 @@ def test_more_calls_cost_more_where_software_is_slow(make):
     for name, count in calls.items():
         slow, fast = (replayed(make, name, 4, model=worked(), cluster=c).end_s for c in (called, rated(make)))
         assert slow - fast == pytest.approx(count * 0.01), name
-
-
-def test_guidance_in_parallel_halves_the_batch_and_not_the_layers(make):
-    """Two groups of half the GPUs each, and the predictions gathered at the end of each step."""
-    for name in ("ulysses", "ring", "tensor"):
-        both = replayed(make, name, 8, model=worked(), cluster=rated(make), guidance="parallel")
-        one = replayed(make, name, 4, model=worked(), cluster=rated(make), guidance="none")
-        assert both.end_s == pytest.approx(one.end_s), name
-        pairs = Counter(c.devices for c in both.plan.collectives if len(c.devices) == 2)
-        assert pairs == {(i, i + 4): 1 for i in range(4)}, name
 
 
 # What cannot be divided.

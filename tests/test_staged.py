@@ -176,15 +176,3 @@ def test_a_receive_is_posted_at_the_first_pause_after_the_tensor_is_written(make
         ]
     )
     assert posted_in_time(plan) == {(0, 1): 1}
-
-
-def test_the_problem_holds_real_times_and_messages_between_devices_alone(make):
-    cluster = make.cluster(make.link("nvswitch", 2.0, 0.1, 0.4))
-    layout = layout_of(make, "wave", 2, 2, "local", cluster=cluster)
-    problem = layout.problem()
-    assert problem.positions == (0, 1, 1, 0)
-    assert problem.forward_s == (2.0,) * 4
-    assert problem.backward_s == (4.0,) * 4
-    assert problem.forward_lag_s == pytest.approx((1.0, 0.0, 1.0, 0.0))
-    assert problem.backward_lag_s == pytest.approx((0.0, 1.0, 0.0, 1.0))
-    assert problem.chains[0].stages == (0, 1, 2, 3)

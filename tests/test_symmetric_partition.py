@@ -198,11 +198,6 @@ def test_a_u_net_at_the_granularity_of_its_layers_keeps_its_skips_local(name):
         assert found.longest_stage_s == recursion(layers, cuts, skips, num_stages)
 
 
-def test_ten_equal_layers_in_four_stages_are_spread_and_not_piled_up():
-    found = symmetric_partition(np.ones(10), np.zeros(9), [], 4)
-    assert sorted(np.diff(found.boundaries).tolist()) == [2, 2, 3, 3]
-
-
 def test_the_middle_cut_costs_nothing():
     found = symmetric_partition([1, 1, 1, 1, 1, 1], [9, 0, 99, 0, 9], [], 4)
     assert (found.boundaries, found.longest_stage_s) == ((0, 2, 3, 4, 6), 2.0)

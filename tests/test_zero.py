@@ -7,7 +7,7 @@ import pytest
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
 from profiles.software.stacks import load_stack
-from sim.outcomes.parts import jobs, replay
+from sim.outcomes.parts import replay
 from sim.outcomes.runs import least_memory_bytes, run_point
 from sim.replay.engine import simulate
 from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
@@ -321,30 +321,6 @@ def test_units_are_whole_blocks_of_enough_parameters(make, sizes, blocks, bounda
 
 
 # Several backbones.
-
-
-@pytest.fixture
-def pair(make):
-    small = make.component("small", [0.5, 0.5], parameters=UNIT_PARAMETERS, saved_bytes=SAVED_BYTES)
-    large = make.component("large", [1.0, 1.5, 0.5], parameters=2 * UNIT_PARAMETERS, saved_bytes=SAVED_BYTES)
-    cluster = make.cluster(
-        make.link("nvswitch", WIRE), devices_per_node=8, slowdown=1.5, memory_bytes_per_s=1e10
-    )
-    return make.scenario(make.model(large, small), cluster, 4, 8)
-
-
-@pytest.mark.parametrize("stage", [2, 3])
-def test_backbones_side_by_side_divide_their_states_among_their_own_gpus(pair, stage):
-    point = zero(stage, backbones="parallel")
-    found = [replay(*job) for job in jobs(point, pair)]
-    sharded = 16 if stage == 2 else 18
-    states = [
-        parameters * (18 - sharded + sharded / 2) for parameters in (6 * UNIT_PARAMETERS, 2 * UNIT_PARAMETERS)
-    ]
-    assert [resident_bytes(trace).tolist() for trace in found] == [[state] for state in states]
-    result = run_point(point, pair)
-    assert result.samples_per_s == pytest.approx(sum(8 / trace.end_s for trace in found))
-    assert result.expected.peak_memory_bytes == max(peak_memory_bytes(trace).max() for trace in found)
 
 
 @pytest.mark.parametrize("stage", [2, 3])
