@@ -90,14 +90,6 @@ class Strategy(ABC):
         """Bytes that the fullest device holds at least in this order; a sweep asks for them only before a replay."""
         return self.least_memory_bytes(scenario)
 
-    def busiest_s(self, scenario: TaskScenario) -> float:
-        """Seconds that the passes on the busiest device take, where that is known in less time than the bound."""
-        return 0.0
-
-    def ordered_s(self, scenario: TaskScenario) -> Iterator[float]:
-        """Yield tighter bounds as they become clear while an order is searched for; asked only before a replay."""
-        yield from ()
-
     def order(self) -> Order | None:
         """Return the forwards and backwards of each position; None where they depend on the scenario."""
         return None
@@ -158,10 +150,6 @@ class Sampler(ABC):
     def held_bytes(self, scenario: TaskScenario) -> float:
         """Bytes that the fullest device holds at least; what it cannot do without."""
         return self.least_memory_bytes(scenario)
-
-    def busiest_s(self, scenario: TaskScenario) -> float:
-        """Seconds that the busiest device takes, where that is known in less time than the bound."""
-        return 0.0
 
     def remarks(self, scenario: TaskScenario) -> list[str]:
         """Remarks for the user on a point that does not run quite as its name promises, one line each."""

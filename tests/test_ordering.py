@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from profiles.errors import DeadlockError, InfeasibleError
 from strategies.orders.capacity import fits, least_in_flight, peak_held_bytes
-from strategies.orders.list_scheduling import MARKS, PRIORITIES, Schedulers, list_schedule, lower_bound_s
+from strategies.orders.list_scheduling import PRIORITIES, list_schedule, lower_bound_s
 from strategies.orders.problem import (
     Chain,
     Problem,
@@ -176,17 +176,6 @@ def test_a_replay_of_the_listed_order_is_never_longer(problem):
     replayed = evaluate(problem, ordering.rows)
     assert replayed.rows == ordering.rows
     assert replayed.makespan_s <= ordering.makespan_s + 1e-9
-
-
-@derandomised
-@given(problems())
-def test_part_by_part_an_order_takes_longer_up_to_what_it_takes(problem):
-    schedulers = Schedulers(problem)
-    known_s = [schedulers.least_s(mark) for mark in range(MARKS)]
-    assert known_s == sorted(known_s)
-    assert known_s[-1] == pytest.approx(schedulers.best().makespan_s, rel=1e-8)
-    assert known_s[-1] <= schedulers.best().makespan_s
-    assert [schedulers.least_s(mark) for mark in range(MARKS)] == known_s
 
 
 @derandomised

@@ -145,14 +145,3 @@ def test_what_lacks_memory_by_its_order_alone_is_refused_before_any_replay(make)
     assert Pulse(4, 16).least_memory_bytes(scenario) < 9000
     found = answer_of(Asked(Pulse(4, 16), 4), scenario, inf)
     assert (found.known_s, type(found.end)) == ((), InfeasibleError)
-
-
-@pytest.mark.parametrize(
-    ("p2p", "extra_forward"), [("overlapped", False), ("overlapped", True), ("blocking", False)]
-)
-def test_the_order_that_is_found_says_before_any_replay_what_it_takes_at_least(p2p, extra_forward):
-    scenario = shipped("uvit-1b", "v100-2node", 8, 8 * 16).with_extra_forward(extra_forward)
-    point = Pulse(4, 32, in_flight=1, p2p=p2p)
-    replayed_s, known_s = replay(point, scenario).end_s, list(point.ordered_s(scenario))
-    assert known_s == sorted(known_s)
-    assert 1.05 * point.bound(scenario) < known_s[-1] <= replayed_s

@@ -16,7 +16,7 @@ from sim.outcomes.uncertainties import uncertainty_of
 from sim.replay.engine import no_collection
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Op, Plan
-from strategies.strategy import AnyScenario, AnyStrategy, Strategy, is_seamless
+from strategies.strategy import AnyScenario, AnyStrategy, is_seamless
 
 
 def run_point(strategy: AnyStrategy, scenario: AnyScenario) -> Result:
@@ -56,11 +56,6 @@ def _known_s(occurring: Sequence[Variant], parts: list[Part]) -> Iterator[float]
     least_s = [_bound_s(variant) for variant in occurring]
     yield _together_s(occurring, least_s)
     for number, variant in enumerate(occurring):
-        for ordered_s in _ordered_s(variant):
-            if ordered_s > least_s[number]:
-                least_s[number] = ordered_s
-                yield _together_s(occurring, least_s)
-    for number, variant in enumerate(occurring):
         least_s[number] = 0.0
         for part in parts_of(variant):
             parts.append(part)
@@ -74,19 +69,8 @@ def bound(strategy: AnyStrategy, scenario: AnyScenario) -> float:
     return _together_s(occurring, [_bound_s(variant) for variant in occurring])
 
 
-def rough_bound(strategy: AnyStrategy, scenario: AnyScenario) -> float:
-    """As ``bound``, from the busiest device's compute alone."""
-    occurring = variants(strategy, scenario)
-    return _together_s(occurring, [variant.strategy.busiest_s(variant.scenario) for variant in occurring])
-
-
 def _bound_s(variant: Variant) -> float:
     return variant.strategy.bound(variant.scenario)
-
-
-def _ordered_s(variant: Variant) -> Iterator[float]:
-    strategy = variant.strategy
-    return strategy.ordered_s(variant.scenario) if isinstance(strategy, Strategy) else iter(())
 
 
 def _together_s(occurring: Sequence[Variant], seconds: Sequence[float]) -> float:

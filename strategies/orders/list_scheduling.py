@@ -4,19 +4,17 @@ A one-machine bound says how far from the best the order may be. For solvers see
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
-from itertools import chain
 from math import inf
-from operator import add, attrgetter
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 
 from strategies.orders.capacity import Room, check_room, fits, peak_held_bytes, room_bound_s
 from strategies.orders.problem import (
-    SUM_TOLERANCE,
     Chain,
     Lane,
     Ordering,
@@ -28,10 +26,10 @@ from strategies.orders.problem import (
     wave_positions,
     wave_problem,
 )
-from strategies.plans.actions import FORWARD, StageAction
+from strategies.plans.actions import StageAction
 
 __all__ = [
-    "BEST", "MARKS", "PRIORITIES", "Chain", "Ordering", "Problem", "Schedulers", "dispatch",
+    "BEST", "PRIORITIES", "Chain", "Ordering", "Problem", "dispatch",
     "list_schedule", "lower_bound_s", "peak_held_bytes", "wave_positions", "wave_problem",
 ]  # fmt: skip
 
@@ -49,9 +47,6 @@ more the longest tail; three parts of the one and one of the other lie between, 
 backbones unlike.
 """
 
-
-MARKS: Final = 16
-"""Parts of an order after each of which a lower bound of its makespan is known."""
 
 BEST: Final = "best"
 """The priority with the shortest order; the first where several are as short."""
@@ -86,48 +81,12 @@ def list_schedule(problem: Problem, priority: str = BEST) -> Ordering:
 
 
 def _best(problem: Problem, priority: str) -> Ordering:
-    return Schedulers(problem, priority).best()
-
-
-class Schedulers:
-    """The list schedulers of a problem, one for each priority in question.
-
-    What they have scheduled for one answer they need not schedule for the next.
-
-    Args:
-        problem: What is to be ordered.
-        priority: One of ``PRIORITIES``, or ``BEST``: all of them.
-    """
-
-    def __init__(self, problem: Problem, priority: str = BEST) -> None:
-        lanes = lanes_of(problem)
-        rests_s = [np.array(of_lane) for of_lane in tails(problem, lanes)]
-        self._all = [
-            _ListScheduler(problem, lanes, _keys(key, lanes, rests_s))
-            for name, key in PRIORITIES.items()
-            if priority in (name, BEST)
-        ]
-
-    def best(self) -> Ordering:
-        """The shortest order, the first where several are as short."""
-        return min(self._all, key=_ListScheduler.makespan_s).ordering()
-
-    def least_s(self, mark: int) -> float:
-        """Seconds that the shortest order takes at least, known once ``mark`` + 1 parts are scheduled."""
-        return min(of.least_s(mark) for of in self._all)
-
-    def least_held_bytes(
-        self, saved_bytes: Sequence[float], resident_bytes: Sequence[float], enough_bytes: float
-    ) -> float:
-        """Bytes that the fullest device holds at least, in whichever of the orders.
-
-        Args:
-            saved_bytes: Activations of one micro-batch on each stage.
-            resident_bytes: What lies on each device throughout.
-            enough_bytes: An order is followed only until a device holds more than this.
-        """
-        held = (of.held_bytes(saved_bytes, resident_bytes, enough_bytes) for of in self._all)
-        return min(held) * (1 - SUM_TOLERANCE)
+    """The shortest order of the priorities in question, the first where several are as short."""
+    lanes = lanes_of(problem)
+    rests_s = [np.array(of_lane) for of_lane in tails(problem, lanes)]
+    keys = [key for name, key in PRIORITIES.items() if priority in (name, BEST)]
+    orders = (dispatch(problem, lanes, _keys(key, lanes, rests_s)) for key in keys)
+    return min(orders, key=attrgetter("makespan_s"))
 
 
 def _keys(
@@ -146,19 +105,17 @@ def dispatch(problem: Problem, lanes: Sequence[Lane], keys: Sequence[Sequence[fl
         lanes: Its lanes.
         keys: For each lane and micro-batch of its chain what it is ranked by; of equals the older goes first.
     """
-    return _ListScheduler(problem, lanes, keys).ordering()
+    return _ListScheduler(problem, lanes, keys).run()
 
 
 class _ListScheduler:
-    """One order as far as it was asked for.
+    """One order, pass by pass.
 
     Attributes:
         due_s: when the next micro-batch of each lane arrives; infinite where it is not under way.
         waiting_s: for each lane the arrivals of micro-batches that are under way after the next one.
-        tails_s: for each device the seconds that must follow its last pass.
         taken: lane by lane, what each device runs, and the seconds at which that starts.
         wakes: when each device next looks for something to run.
-        marks_s: the seconds that it takes at least, as known after each part.
     """
 
     def __init__(self, problem: Problem, lanes: Sequence[Lane], keys: Sequence[Sequence[float]]) -> None:
@@ -169,67 +126,28 @@ class _ListScheduler:
         self.waiting_s: list[deque[float]] = [deque() for _ in lanes]
         devices = range(problem.num_devices)
         self.lanes_on = [[n for n, lane in enumerate(lanes) if lane.device == device] for device in devices]
-        self.tails_s = [min((lanes[n].tail_s for n in own), default=0.0) for own in self.lanes_on]
         self.free_s = [0.0 for _ in devices]
         self.taken: list[list[tuple[int, float]]] = [[] for _ in devices]
         self.wakes = [(0.0, device) for device in devices]
-        self.marks_s: list[float] = []
-        self._passes = self._run()
 
-    def least_s(self, mark: int) -> float:
-        """Seconds that the order takes at least, known once ``mark`` + 1 parts are scheduled."""
-        while len(self.marks_s) <= mark:
-            next(self._passes)
-        return self.marks_s[mark]
-
-    def _least_s(self) -> float:
-        """Seconds that the order takes at least, by what each device has still to run, and what must follow that."""
-        ends_s: list[float] = list(map(add, self.free_s, self.tails_s))
-        for lane, keys, done in zip(self.lanes, self.keys, self.done, strict=True):
-            ends_s[lane.device] += (len(keys) - done) * lane.duration_s
-        return (1 - SUM_TOLERANCE) * max(ends_s)
-
-    def makespan_s(self) -> float:
-        """When the last pass ends, in seconds."""
-        deque(self._passes, maxlen=0)
+    def run(self) -> Ordering:
+        """The whole order."""
+        self._start_all()
         assert all(done == len(keys) for done, keys in zip(self.done, self.keys, strict=True)), (
             "list scheduling is stuck"
         )
-        return max(self.free_s)
-
-    def ordering(self) -> Ordering:
-        """The whole order."""
-        makespan_s = self.makespan_s()
         chains = self.problem.chains
         coming = [
             iter([StageAction(lane.stage, lane.kind, number) for number in chains[lane.chain].micro_batches])
             for lane in self.lanes
         ]
         rows = tuple([tuple([next(coming[lane]) for lane, _ in row]) for row in self.taken])
-        return Ordering(rows, tuple([tuple([start for _, start in row]) for row in self.taken]), makespan_s)
+        return Ordering(
+            rows, tuple([tuple([start for _, start in row]) for row in self.taken]), max(self.free_s)
+        )
 
-    def held_bytes(
-        self, saved_bytes: Sequence[float], resident_bytes: Sequence[float], enough_bytes: float
-    ) -> float:
-        """The most bytes that a device holds, until one holds more than enough."""
-        changes = [
-            saved_bytes[lane.stage] if lane.kind == FORWARD else -saved_bytes[lane.stage]
-            for lane in self.lanes
-        ]
-        held = list(resident_bytes)
-        most = max(held)
-        so_far = [number for row in self.taken for number, _ in row]
-        for number in chain(so_far, self._passes):
-            device = self.lanes[number].device
-            held[device] += changes[number]
-            if held[device] > most:
-                most = held[device]
-                if most > enough_bytes:
-                    break
-        return most
-
-    def _run(self) -> Iterator[int]:
-        """The lane of each pass, as it starts."""
+    def _start_all(self) -> None:
+        """Start one pass after another."""
         first = 0
         for own in self.problem.chains:
             self.due_s[first] = 0.0
@@ -237,7 +155,6 @@ class _ListScheduler:
             first += 2 * len(own.stages)
         wakes, free_s, due_s, allows = self.wakes, self.free_s, self.due_s, self.room.allows
         lanes_on, keys, done, start = self.lanes_on, self.keys, self.done, self._start
-        started, passes = 0, sum(map(len, keys))
         while wakes:
             now, device = heappop(wakes)
             if free_s[device] > now:
@@ -252,10 +169,6 @@ class _ListScheduler:
                         best, best_key = number, key
             if best >= 0:
                 start(best, now)
-                started += 1
-                while started * MARKS >= (len(self.marks_s) + 1) * passes:
-                    self.marks_s.append(self._least_s())
-                yield best
 
     def _start(self, number: int, now: float) -> None:
         """Run the next micro-batch of a lane.

@@ -156,15 +156,6 @@ class Layout(Pipeline):
             Hop(size * back.wire_s_per_byte, back.delay_s),
         )
 
-    def busiest_s(self) -> float:
-        """Seconds that all passes of the busiest position take."""
-        forwards = 2 if self.scenario.workload.extra_forward else 1
-        of_stages = [
-            len(self.micro_batches(seat.cut)) * (forwards * stage.forward_s + stage.backward_s)
-            for stage, seat in zip(self.stages, self.seats, strict=True)
-        ]
-        return (1 - BELOW_PRODUCT) * max(sum_in_order(of_stages[s] for s in hosted) for hosted in self.hosted)
-
     def problem(self, *, in_flight: tuple[int, ...] | None = None) -> Problem:
         """The problem that list scheduling solves: the stages' real times, and messages on ports nobody shares."""
         chains = range(len(self.cuts))

@@ -132,10 +132,6 @@ class OrderedPipeline(Strategy):
         layout = self.layout(scenario)
         return plan_of(layout, self._rows(layout), blocking=self.p2p == "blocking")
 
-    def busiest_s(self, scenario: Scenario) -> float:
-        """Seconds that the passes of the busiest position take."""
-        return self.layout(scenario).busiest_s()
-
     def _rows(self, layout: Layout) -> Rows:
         """The passes of each position of a layout."""
         return self._order_in(layout.scenario)

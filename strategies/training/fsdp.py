@@ -183,11 +183,6 @@ class FSDP(DataParallel):
             "no shard_size fits, nor does checkpointing block: divide samples by context_degree or tensor_degree"
         ]
 
-    def busiest_s(self, scenario: Scenario) -> float:
-        """Seconds that the passes of every GPU take."""
-        replicates = self._replicates(scenario)
-        return (whole_backbones(self, scenario) if replicates else self.layout(scenario)).busiest_s()
-
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: the order of one micro-batch on ports that nobody shares."""
         if self._replicates(scenario):

@@ -9,10 +9,9 @@ import numpy as np
 from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
-from strategies.bounds.critical_path import ordered_bound
-from strategies.bounds.pipelines import frozen_s, staged_bound
+from strategies.bounds.pipelines import staged_bound
 from strategies.orders.capacity import least_in_flight, most_in_flight
-from strategies.orders.list_scheduling import MARKS, Ordering, Schedulers, list_schedule
+from strategies.orders.list_scheduling import Ordering, list_schedule
 from strategies.orders.problem import Problem, evaluate, wave_positions
 from strategies.orders.wave import wave_order
 from strategies.parameters import parameter
@@ -73,17 +72,11 @@ class Pulse(Strategy):
         problem = self._problem(layout)
         if self.micro_batches > self.pipeline_degree:
             # group sizes on links alike have one answer
-            return scenario.remember(
-                ("list schedule", problem), lambda: self._schedulers(scenario, problem).best()
-            )
+            return scenario.remember(("list schedule", problem), lambda: list_schedule(problem))
         wave = evaluate(problem, wave_order(self.pipeline_degree, self.micro_batches, self.waves))
         if self.p2p == "blocking":
             return wave
         return min(wave, list_schedule(problem), key=lambda ordering: ordering.makespan_s)
-
-    def _schedulers(self, scenario: Scenario, problem: Problem) -> Schedulers:
-        """List scheduling as far as it was asked for: what is held is asked first, then the order."""
-        return scenario.remember_last("schedulers", problem, lambda: Schedulers(problem))
 
     def _problem(self, layout: Layout) -> Problem:
         """What is to be ordered."""
@@ -163,26 +156,6 @@ class Pulse(Strategy):
         key = ("pulse bound", self, scenario.workload.extra_forward)
         return scenario.remember(key, lambda: staged_bound(self.layout(scenario)))
 
-    def busiest_s(self, scenario: Scenario) -> float:
-        """Seconds that the passes of the busiest position take."""
-        return self.layout(scenario).busiest_s()
-
-    def ordered_s(self, scenario: Scenario) -> Iterator[float]:
-        """Seconds that no iteration in the synthesised order can undercut, as they become clear."""
-        layout = self.layout(scenario)
-        if self.micro_batches > self.pipeline_degree:
-            before_s = min(frozen_s(layout, position) for position in range(self.pipeline_degree))
-            yield from (before_s + least_s for least_s in self._least_s(scenario, self._problem(layout)))
-        yield ordered_bound(layout, lambda: self.ordering(scenario).rows, ("pulse", self))
-
-    def _least_s(self, scenario: Scenario, problem: Problem) -> Iterator[float]:
-        """Seconds that list scheduling's order takes at least, part by part; each is found once."""
-        known: list[float] = scenario.remember(("least of list schedule", problem), list)
-        for mark in range(MARKS):
-            if mark == len(known):
-                known.append(self._schedulers(scenario, problem).least_s(mark))
-            yield known[mark]
-
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without, in whichever order list scheduling finds."""
         layout = self.layout(scenario)
@@ -191,18 +164,12 @@ class Pulse(Strategy):
         return layout.least_memory_bytes(least, frozen_first=True)
 
     def held_bytes(self, scenario: Scenario) -> float:
-        """Bytes that the fullest device holds at least; the order is made as far as only it can tell."""
+        """Bytes that the fullest device holds at least; the order is made where only it can tell."""
         layout, there = self.layout(scenario), scenario.cluster.device.memory_bytes
         stages, least = len(layout.stages), self.least_memory_bytes(scenario)
         most = min(self.micro_batches, self.in_flight * self.pipeline_degree)
         if there is None or layout.least_memory_bytes([most] * stages) <= there:
             return least
-        if self.micro_batches > self.pipeline_degree:
-            saved, resident = layout.held_bytes
-            schedulers = self._schedulers(scenario, self._problem(layout))
-            held = schedulers.least_held_bytes(saved, resident, there)
-            if held > there:
-                return max(least, held)
         return max(least, layout.least_memory_bytes(most_in_flight(self.ordering(scenario).rows)))
 
 

@@ -114,11 +114,6 @@ def no_iteration_undercuts_the_bound_of_its_strategy(point):
     assert 0 < bound_s <= point.trace.end_s * (1 + ROUNDING)
 
 
-@check
-def no_rough_bound_exceeds_the_bound(point):
-    assert 0 <= point.strategy.busiest_s(point.scenario) <= point.strategy.bound(point.scenario)
-
-
 @check_whole
 def no_expectation_undercuts_the_bound_of_the_experiment(whole):
     jobs = Counter()
