@@ -93,7 +93,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         yield beside
         beside.replace(target)
     except OSError as error:
-        if error.filename != str(beside):
+        if error.filename not in (None, str(beside)):  # errors of writing, such as of a full disk, name none
             raise
         raise InputError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
     finally:

@@ -1,9 +1,12 @@
 """Interrupts: signals that end a command, as one exception that can be postponed."""
 
+import csv
 import signal
 
 import pytest
 
+from sim.cli import sweeping
+from sim.cli.main import main
 from sim.interrupts import as_keyboard_interrupt, numbers, postponed
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
@@ -32,3 +35,19 @@ def test_each_signal_that_ends_a_command_is_an_interrupt_that_can_be_postponed(n
 def test_a_lost_terminal_is_no_interrupt_where_it_is_ignored_as_under_nohup():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     assert signal.SIGHUP not in numbers()
+
+
+@pytest.mark.parametrize("more", [(), ("--out", "rows.csv")])
+def test_an_interrupt_while_the_verdict_is_worked_out_loses_no_row(tmp_path, monkeypatch, capsys, more):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sweeping, "_print", interrupted)
+    asked = ("sweep", "--model", "sd21", "--gpus", "2", "--batch-size", "8", "--strategy", "ddp,zero2")
+    assert main([*asked, *more]) == 130
+    (path,) = tmp_path.iterdir()
+    assert path.name.endswith("-incomplete.csv") != bool(more)
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert {row["status"] for row in rows} >= {"simulated"}
+    assert str(path.name) in capsys.readouterr().err

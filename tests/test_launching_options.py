@@ -206,3 +206,21 @@ def test_nodes_get_their_rank_the_address_and_hosts():
     assert "reduce_dtype=torch.float32" in found.text
     assert "--machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR" in " ".join(found.notes)
     assert "--hostfile $HOSTFILE --num_nodes=2" in " ".join(sim.launch(**asked, strategy="zero3").notes)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "said"), [(8, "--nproc-per-node 8 "), (16, "--nnodes 2 --nproc-per-node 8 ")]
+)
+def test_every_node_starts_a_process_for_each_of_its_gpus(gpus, said):
+    trained = sim.launch("sd21", "fsdp", gpus=gpus, runtime="fsdp2")
+    drawn = sim.launch(
+        "wan2.1-14b",
+        "usp",
+        gpus=gpus,
+        runtime="xdit",
+        guidance="none",
+        ulysses_degree=8,
+        ring_degree=gpus // 8,
+    )
+    assert f"start it by torchrun {said}" in trained.notes[-1]
+    assert ("--nproc_per_node 8 " in " ".join(drawn.text.split())) == (gpus == 16)

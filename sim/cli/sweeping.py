@@ -26,19 +26,29 @@ def sweep_command(options: argparse.Namespace) -> int:
     """Sweep over points and print the best."""
     if options.print_experiment:
         return print_experiment(options)
-    from sim.report.frames import check_out, write_rows
+    from sim.report.frames import check_out
 
     check_files(options)
     sweeps = _start(options)
     if options.out is not None:
         check_out(options.out)
+    kept = False
     try:
         for sweep in sweeps:
             _run(options, sweep)
+        kept = _write_complete(options, sweeps)
+        return _show(options, sweeps)
     except KeyboardInterrupt:
         with postponed():
-            _save_reached(options, sweeps)
+            if not kept:
+                _save_reached(options, sweeps)
         raise
+
+
+def _write_complete(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> bool:
+    """Write the rows of a complete sweep where that is wanted; return whether it was."""
+    from sim.report.frames import write_rows
+
     if options.out is not None:
         with postponed():
             write_rows(_all(sweeps), options.out)
@@ -48,6 +58,15 @@ def sweep_command(options: argparse.Namespace) -> int:
         _incomplete(_unasked(sweeps)).unlink(
             missing_ok=True
         )  # what an interrupted sweep left of this question
+    return options.out is not None
+
+
+def _show(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> int:
+    """Plot and print the answer.
+
+    Raises:
+        InfeasibleError: nothing fits.
+    """
     chosen = Scaling(tuple(sweeps)).chosen
     found = any(point.status == "simulated" for point in chosen.points)
     if found:
