@@ -15,7 +15,6 @@ from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.devices import Device, load_device
 from profiles.machines.laws import Rates
-from profiles.software.stacks import load_stack
 from sim.outcomes.runs import run_point
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
@@ -39,20 +38,10 @@ def pass_s(model, side=256, batch=1, device=RATED):
     return SamplingCosts(model, device, side, side).forward_s(0, batch).sum()
 
 
-def test_without_anchors_the_estimate_stands():
-    assert pass_s(anchored()) == 2.0
-    assert anchor_factor(anchored(), RATED, 256**2) == 1.0
-
-
 def test_one_gpu_takes_what_was_published():
     model = anchored((256, 2, 10, 60.0))
     assert 10 * pass_s(model, batch=2) == pytest.approx(60.0)
     assert pass_s(model, batch=1) == pytest.approx(3.0)
-
-
-def test_another_devices_anchor_says_nothing():
-    other = replace(RATED, name="other")
-    assert pass_s(anchored((256, 1, 1, 60.0), device=other)) == 2.0
 
 
 def test_of_several_latencies_the_geometric_mean_counts():
@@ -136,24 +125,6 @@ def anchored_devices():
     """Yield every model that has anchors with each device they name."""
     for name in model_names():
         yield from ((name, device) for device in sorted({a.device for a in load_model(name).anchors}))
-
-
-@pytest.mark.parametrize(("name", "device"), list(anchored_devices()))
-@pytest.mark.parametrize("measured", [False, True])
-def test_a_layer_takes_as_long_in_training_as_in_sampling(name, device, measured):
-    """At the same batch and resolution, without casts, by estimates and by times measured at three batches."""
-    model, device = replace(load_model(name).for_task("sample"), dtype="float16"), load_device(device)
-    alike = (replace(part, kernels=part.half_kernels) for part in model.components)
-    model = replace(model, components=tuple(alike))
-    if measured:
-        model = replace(model, components=tuple(timed(c, device) for c in model.components))
-    uncast = replace(load_stack(), norms="half", cast_weights=False)
-    training = ModelCosts(model, device, uncast)
-    sampling = SamplingCosts(model, device, model.height, model.width, uncast)
-    for index in range(len(model.components)):
-        for batch in (1, 2, 4, 7, 16, 64):
-            trained, sampled = training.components[index].forward_s(batch), sampling.forward_s(index, batch)
-            assert sampled == pytest.approx(trained, rel=1e-12)
 
 
 def timed(component, device):

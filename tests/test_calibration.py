@@ -1,7 +1,5 @@
 """A device is calibrated to the rates that measured times were made with, and steps are predicted from it."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +15,6 @@ from profiles.measuring.fitting.calibration import (
     calibrate,
     calibrated_device,
     device_text,
-    errors_of,
     left_out_lines,
     rates_of,
     work_of,
@@ -75,24 +72,6 @@ def test_the_rates_that_made_the_times_come_back(tmp_path):
     step = TrainingStep("sd21", 8, 2)
     made, calibrated = (step.predict_s(by_rates(models[0]), d, "bfloat16") for d in (MADE, device))
     assert calibrated == pytest.approx(made, rel=1e-4)
-
-
-def test_a_layer_that_was_left_out_is_judged_by_the_others(tmp_path):
-    """Every other layer is made twice as slow: each half fits itself, and misses the other by a factor of two."""
-    model = load_model("sd21")
-    lines = lines_of(model)
-    for number, line in enumerate(lines[1:], start=1):
-        cells = line.split(",")
-        layers = [c.name for c in model.components for _ in c.layers]
-        if (layers.index(cells[0]) + int(cells[1])) % 2:
-            lines[number] = ",".join([*cells[:3], *(f"{2 * float(cell):.9f}" for cell in cells[3:])])
-    found = calibrate("made", [model], [write(tmp_path, "times", lines)])
-    slower, faster = (
-        half.errors for half in found.halves
-    )  # fitted to the first, third, ... layer, judged on the slow ones
-    assert slower.together == pytest.approx(-0.5, abs=1e-3)
-    assert faster.together == pytest.approx(1.0, abs=1e-3)
-    assert slower.worst == pytest.approx(0.5, abs=1e-3)
 
 
 def test_layers_of_one_shape_are_left_out_together(tmp_path):
@@ -163,18 +142,6 @@ def test_work_that_only_one_shape_does_gets_the_stand_in_of_a_device_file(tmp_pa
     found = calibrate("made", [backbone], [write(tmp_path, "times", lines_of(backbone))])
     (fold,) = [f for f in found.shapes if f.left_out["conv"].iloc[0] > 0]
     assert fold.fit.rates["conv_TFLOP_per_s"] == fold.fit.rates["matmul_TFLOP_per_s"] > 0
-
-
-def test_noise_of_single_layers_does_not_move_the_sum(tmp_path):
-    """Weighted by one over the measured time or its square, the sum comes out 8 % or more too low."""
-    generator = np.random.default_rng(5)
-    model = load_model("sd21")
-    lines = lines_of(model, noise=lambda: generator.lognormal(sigma=0.4))
-    found = calibrate("made", [model], [write(tmp_path, "times", lines)])
-    assert errors_of(found.fit, found.samples).together == pytest.approx(0, abs=1e-3)
-    tables = list(found.by_class())
-    assert sum(len(errors) for _, _, errors in tables) == len(found.samples)
-    assert {quantity for _, quantity, _ in tables} == {"forward", "backward"}
 
 
 def test_a_backward_counts_as_the_cost_model_counts_it(tmp_path):
@@ -253,13 +220,6 @@ def test_the_command_writes_the_device_file(tmp_path, capsys, command):
     assert "matmul_TFLOP_per_s = 150: fitted to measured layers (150 and 150 on either half" in shown
     assert "left out, half 2: " in shown
     assert read_device(output).name == "box"
-
-
-def test_fitting_needs_no_torch():
-    code = "import sys, profiles.measuring.fitting.calibration, profiles.measuring.linking.report; "
-    code += "import validate.fitting.anchors, validate.fitting.kernels.report; "
-    code += "sys.exit('torch' in sys.modules or 'diffusers' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
 @pytest.mark.parametrize(

@@ -149,11 +149,6 @@ def test_block_i_skips_to_its_mirror_image(model, name):
     assert pairs == [(i, layers[-1].block - i) for i in range(len(pairs))]
 
 
-def test_a_skip_of_a_unet_joins_at_a_resnet():
-    unet = committed("sd21", "unet")
-    assert all("resnet" in unet.layers[skip.target].name for skip in unet.skips)
-
-
 def test_what_pulse_trains_has_no_frozen_part_and_keeps_single_precision():
     for name in ARCHITECTURES:
         if name.startswith(("uvit", "sdv2", "hunyuan-")):
@@ -181,13 +176,6 @@ def test_hunyuan_carries_text_and_time_over_every_cut_as_pulse_prints():
     cut = dit.layers[0].output_bytes + dit.carried_bytes
     assert 2 * cut / 2**20 == pytest.approx(13.61, abs=0.005)
     assert 14 * cut / 2**20 == pytest.approx(95.29, abs=0.005)
-
-
-def test_the_hidden_state_of_two_streams_is_both():
-    image_and_text = {"sd3-medium": (4096 + 333) * 1536, "flux-dev": (4096 + 512) * 3072}
-    for name, elements in image_and_text.items():
-        transformer = committed(name, "transformer")
-        assert {layer.output_bytes for layer in transformer.layers[:-1]} == {elements * HALF}
 
 
 # ControlNet
@@ -229,16 +217,6 @@ def test_controlnets_decoder_reads_what_the_locked_encoder_hands_over():
         assert size == targets[layer].output_bytes
 
 
-def test_the_variant_holds_the_locked_encoder_without_a_backward_pass():
-    model = load_model("controlnet-hint-vae")
-    backbone = model.components[model.backbones[0]]
-    backwards = [(layer.backward, layer.name.split(".")[0]) for layer in backbone.layers]
-    assert [kind for kind, _ in backwards] == ["full"] * 21 + ["none"] * 21 + ["input"] * 25
-    assert {part for kind, part in backwards if kind == "none"} == {"locked"}
-    assert all(layer.saved_bytes == 0 for layer in backbone.layers if layer.backward == "none")
-    assert [layer for layer, _ in model.reads_of(model.backbones[0], 1)] == [0, 21]
-
-
 @pytest.mark.parametrize(
     ("name", "ratio"), [("sd21", 0.48), ("controlnet", 0.69), ("controlnet-hint-vae", 0.99)]
 )
@@ -253,11 +231,6 @@ def test_frozen_over_trainable_work_is_as_worked_out(name, ratio):
 
 
 # The counter
-
-
-def test_frozen_components_keep_nothing_for_a_backward_pass():
-    for frozen in ("text_encoder", "vae_encoder"):
-        assert all(layer.saved_bytes == 0 for layer in committed("sd21", frozen).layers)
 
 
 def test_what_a_unet_carries_over_every_cut_is_its_text_and_its_time_embedding():
@@ -350,25 +323,9 @@ def test_a_locked_layer_passes_gradients_on_and_its_reads_of_an_input_are_noted(
     assert found.reads == (("encoder", 1, 4 * 8 * 8 * 4),)
 
 
-def test_cross_attention_grows_with_the_tokens_and_counts_as_products():
-    sample = {"image": tensor(1, 64, 8), "text": tensor(1, 5, 8)}
-    spec = ComponentSpec("attention", Attention, lambda height, width: sample, WHOLE)
-    (work,) = count_component(spec, 8, 8).work
-
-    assert work.attention_flop == 0
-    assert work.matmul_flop == 2 * (2 * 64 * 5 * 8) + 2 * (64 + 5 + 5) * 8 * 8
-
-
 def test_a_side_must_be_a_multiple_of_the_granularity():
     with pytest.raises(InputError, match="height is 500, must be a positive multiple of 64 pixels"):
         count_model(architecture("sd21"), 500)
-
-
-def test_a_side_must_have_positions():
-    with pytest.raises(
-        InputError, match="width is 512, must be a positive multiple of 256 pixels, up to 256, for"
-    ):
-        count_model(architecture("uvit-h"), 256, 512)
 
 
 def test_an_unknown_model_is_refused_in_one_line(capsys):
@@ -396,14 +353,6 @@ def test_a_model_that_is_there_already_is_not_written_over(tmp_path, capsys):
     there = f"{tmp_path / 'model.toml'}: is there already, must be a new file"
     assert capsys.readouterr().err == f"validate: error: {there}\n"
     assert [path.read_text() for path in tmp_path.iterdir()] == ["edited by hand"]
-
-
-def test_without_a_folder_nothing_is_written(elsewhere, monkeypatch, capsys):
-    monkeypatch.setattr("profiles.architectures.models.MODELS", elsewhere / "shipped")
-    assert main(["count", "--model", "uvit-h"]) == 0
-    shown = capsys.readouterr()
-    assert ("U-ViT-H" in shown.out, shown.err) == (True, "")
-    assert not list(elsewhere.iterdir())
 
 
 def test_a_folder_that_cannot_be_written_is_refused_in_one_line(tmp_path, capsys):

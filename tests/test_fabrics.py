@@ -191,13 +191,6 @@ def test_more_nodes_take_longer_on_every_shipped_cluster(name, operation):
         assert all(less <= more * (1 + 1e-9) for less, more in pairwise(seconds)), (name, operation, seconds)
 
 
-def test_the_clusters_that_training_runs_on_are_there():
-    nodes = {name: load_cluster(name).max_nodes for name in cluster_names()}
-    for name in ("p4d", "p4de", "p5", "a100-ib", "h100-ib", "h200-ib", "b200-ib", "l40s-ib"):
-        assert nodes[name] == 1024
-    assert (load_cluster("gb200-nvl72").devices_per_node, load_cluster("rtx4090-pcie-8").max_nodes) == (72, 1)
-
-
 def test_a_box_of_eight_l40s_is_that_of_four_as_far_as_four_go():
     box, node = load_cluster("l40s-pcie-8"), load_cluster("l40s-ib")
     for operation in OPERATIONS:
@@ -273,11 +266,6 @@ def test_a_file_says_all_of_it(read):
     assert collective_law(cluster, "all_reduce", Group(16, 2)).middle_most == inf
 
 
-def test_a_hypothetical_network_has_faster_connections_and_adapters_too(read):
-    faster = read().scaled(inter_node=2.0).inter_node
-    assert (faster.flow_bytes_per_s, faster.rail_bytes_per_s) == (4e9, 10e9)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
@@ -329,11 +317,3 @@ def test_an_all_to_all_takes_as_long_over_any_group_where_the_part_that_is_kept_
     kept = machine(own_part=own_part)
     found = [collective_time(kept, "all_to_all", INSIDE, Group(size, 1)).device_port_s for size in (2, 4, 8)]
     assert found == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("operation", [name for name in OPERATIONS if name != "all_to_all"])
-def test_no_other_operation_counts_the_part_that_is_kept(operation):
-    times = [
-        collective_time(machine(own_part=part), operation, 1e9, Group(4, 1)).total_s for part in (0.0, 1.0)
-    ]
-    assert times[0] == times[1]

@@ -23,7 +23,7 @@ from profiles.costs.kernel_times import (
     SAVED_SCORE_BYTES,
     SCORE_BYTES,
 )
-from profiles.costs.layers import EACH_BATCH, ComponentCosts, ModelCosts
+from profiles.costs.layers import ComponentCosts, ModelCosts
 from profiles.costs.sampling import SamplingCosts
 from profiles.machines.devices import Device, load_device
 from profiles.machines.laws import AttentionLaw, Laws, MemoryLaw, ProductLaw, Rates, Traffic
@@ -122,12 +122,6 @@ def test_who_recomputes_all_but_attention_lays_its_heads_out_again(attention, he
 @pytest.mark.parametrize(("kernel", "seconds"), EACH)
 def test_a_forward_is_the_work_of_its_kernels_over_the_laws(kernel, seconds, batch):
     assert costs(kernel).forward_s(batch) == pytest.approx([batch * seconds])
-
-
-def test_a_layer_is_the_sum_of_its_kernels_and_layers_are_told_apart():
-    both = ComponentCosts(chain((LINEAR, SELF, SUM), (SUM, OPERATORS), ()), MADE, stack=PLAIN)
-    assert both.forward_s(2) == pytest.approx([2 * (LINEAR_S + SELF_S + SUM_S), 2 * SUM_S, 0.0])
-    assert both.attention_s(2) == pytest.approx([2 * SELF_S, 0.0, 0.0])
 
 
 def test_weights_are_read_once_whatever_the_batch():
@@ -364,15 +358,6 @@ def test_each_merge_launches_kernels_of_its_own():
     assert merged == pytest.approx(3 * MERGE_KERNELS + MERGE_CAST_KERNELS + merging_s(1, 4) / 4)
 
 
-def test_a_ring_attends_in_as_many_kernels_as_it_has_members():
-    device = replace(MADE, own_laws=replace(LAWS, attention=replace(LAWS.attention, fixed_s=1.0)))
-    assert costs(SELF, device=device).attention_s(1, Share(ring=4)) == pytest.approx(
-        [4 + SELF_S / 4 + merging_s(1, 4) / 4]
-    )
-    assert costs(SELF, device=device).attention_s(1, Share(ulysses=4)) == pytest.approx([1 + SELF_S / 4])
-    assert costs(CROSS, device=device).forward_s(1, Share(ring=4)) == pytest.approx([1 + CROSS_S / 4])
-
-
 @pytest.mark.parametrize("kernel", [LINEAR, SELF, CROSS, BATCHED])
 def test_tensor_parallelism_divides_matrices_and_heads(kernel):
     assert costs(kernel).forward_s(2, Share(tensor=4)) == pytest.approx(costs(kernel).forward_s(2) / 4)
@@ -453,40 +438,7 @@ def test_the_least_time_per_sample_is_that_of_the_best_batch(largest, name):
     assert found.least_forward_s_per_sample(largest) == pytest.approx(best)
 
 
-@pytest.mark.parametrize("name", ["eager", "compiled"])
-def test_of_many_batches_the_least_time_per_sample_is_within_one_part_in_thousands(name):
-    found, largest = every(load_stack(name), replace(MADE, own_laws=REAL)), 3 * EACH_BATCH
-    batches = np.arange(1, largest + 1)
-    best = np.min([found.forward_s(float(batch)) / batch for batch in batches], axis=0)
-    least = found.least_forward_s_per_sample(largest)
-    assert (least <= best).all()
-    assert (least >= best * (1 - 1.01 / EACH_BATCH)).all()
-
-
-def test_times_handed_out_cannot_be_changed():
-    found = every(PLAIN)
-    for array in (
-        found.forward_s(1),
-        found.backward_s(1),
-        found.weight_s(1),
-        found.least_forward_s_per_sample(4),
-    ):
-        with pytest.raises(ValueError, match="read-only"):
-            array[0] = 1.0
-
-
 # Shipped models
-
-
-@pytest.mark.parametrize("device", ["a100-80gb-sxm", "h100-80gb-sxm"])
-def test_a_later_stack_is_never_slower_on_a_shipped_model(device):
-    model = load_model("sd21").for_task("train")
-    for batch in (1, 8, 64):
-        sums = []
-        for name in ("compiled", "eager", "eager-2023"):
-            of = ModelCosts(model, load_device(device), load_stack(name)).components
-            sums.append(sum(part.forward_s(batch).sum() + part.backward_s(batch).sum() for part in of))
-        assert sums == sorted(sums)
 
 
 @pytest.mark.parametrize("name", stack_names())

@@ -1,6 +1,5 @@
 """One least squares fits rates and links alike; one loader reads their tables, one record holds their errors."""
 
-import ast
 from pathlib import Path
 
 import numpy as np
@@ -51,12 +50,6 @@ def test_a_solver_that_ends_a_rounding_below_a_bound_gives_nothing_negative(monk
     assert all(value >= 0 for value in found.values)
 
 
-def test_a_row_without_weight_is_as_good_as_none():
-    wrong = np.append(AIM, 100.0)
-    found = least_squares(np.vstack([COLUMNS, [1.0, 0.0]]), wrong, lambda values: np.array([1, 1, 1, 0]))
-    assert found.values == pytest.approx([3.0, 2e-9], rel=1e-12)
-
-
 def test_weights_are_renewed_until_the_solution_settles():
     """Weights of one over the residual give the median of five numbers, where equal ones give their mean."""
     numbers = np.array([1.0, 2.0, 3.0, 10.0, 100.0])
@@ -67,19 +60,6 @@ def test_weights_are_renewed_until_the_solution_settles():
     column = np.ones((5, 1))
     assert least_squares(column, numbers, weigh, rounds=1).values == pytest.approx([23.2])
     assert least_squares(column, numbers, weigh).values == pytest.approx([3.0], abs=1e-3)
-
-
-def test_there_is_one_least_squares():
-    """No other module of the rooms solves a linear system of its own."""
-    solvers = {"lsq_linear", "nnls", "lstsq"}
-    for path in [*ROOM.glob("fitting/*.py"), *ROOM.glob("measuring/*.py")]:
-        names = {
-            alias.name
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("validate")
-            for alias in node.names
-        }
-        assert not names & solvers or path == Path(module.__file__), path
 
 
 def test_errors_are_relative_and_together_those_of_the_sum():

@@ -21,8 +21,7 @@ from profiles.measuring.linking.samples import (
     read_logs,
     sample_text,
 )
-from profiles.measuring.linking.times import Members, doublings, elements_of, sample_of, sizes_up_to
-from profiles.outputs import whole_file
+from profiles.measuring.linking.times import Members, elements_of, sample_of, sizes_up_to
 from sim.cli.main import main as sim
 from validate.__main__ import main
 
@@ -181,32 +180,9 @@ def test_a_box_of_pcie_cards_gives_back_its_ports_and_what_groups_reach(tmp_path
     assert errors_of(found.cluster, with_pairs(BOX).judges()).worst < 1e-3
 
 
-def test_boxes_of_pcie_cards_keep_what_the_network_reaches_apart():
-    """Over 2 nodes the nodes' factor alone slows the network: the efficiencies of cards say nothing of it."""
-    flat = tuple((operation, ((2.0, 0.9), (8.0, 0.8))) for operation in OPERATIONS)
-    boxes = replace(
-        BOX,
-        max_nodes=2,
-        inter_node=Link("nic", 5e9, 15e-6, 25e-6),
-        collectives=Collectives(30e-6, flat, ((1.0, 1.0), (2.0, 0.7))),
-    )
-    inside = with_pairs(boxes)
-    between = [sample for sample in measured(boxes, nodes=(1, 2)).samples if sample.group.num_nodes > 1]
-    measurement = replace(inside, num_nodes=2, samples=(*inside.samples, *between))
-    found = fit_links(measurement, "boxes", DEVICE, PCIE)
-    assert dict(found.cluster.collectives.nodes)[2.0] == pytest.approx(0.7, rel=1e-3)
-    assert errors_of(found.cluster, measurement.judges()).worst < 1e-2
-
-
 def test_noise_and_outliers_hardly_matter():
     found = fit_links(measured(noise=0.02, outliers=0.08), "noisy", DEVICE)
     assert_like(found.cluster, KNOWN, 0.05)
-
-
-def test_one_node_needs_no_link_between_nodes():
-    known = replace(KNOWN, inter_node=None, max_nodes=1)
-    known = replace(known, collectives=replace(KNOWN.collectives, nodes=((1.0, 1.0),)))
-    assert_like(fit_links(measured(known, nodes=(1,)), "one", DEVICE).cluster, known, 1e-3)
 
 
 def test_one_device_per_node_has_links_between_nodes_alone(tmp_path):
@@ -277,23 +253,6 @@ def test_the_file_reads_back_as_what_was_fitted_and_simulates(tmp_path, capsys):
     assert_like(read_cluster(path), KNOWN, 1e-3)
     assert sim(["run", "--model", "sd21", "--cluster", str(path), "--strategy", "ddp", "--gpus", "16"]) == 0
     assert "known" in capsys.readouterr().out
-
-
-def test_a_file_that_fails_leaves_the_old_one_and_nothing_else(tmp_path):
-    path = tmp_path / "old.toml"
-    path.write_text("old", encoding="utf-8")
-    with pytest.raises(InputError, match="is not valid TOML"):
-        write_cluster(path, "name = ")
-    with pytest.raises(RuntimeError), whole_file(path) as partial:
-        partial.write_text("half", encoding="utf-8")
-        raise RuntimeError
-    assert [entry.name for entry in tmp_path.iterdir()] == ["old.toml"]
-    assert path.read_text(encoding="utf-8") == "old"
-
-
-def test_groups_double_up_to_all():
-    assert [doublings(size) for size in (1, 2, 3, 8, 12)] == [[], [2], [2, 3], [2, 4, 8], [2, 4, 8, 12]]
-    assert sizes_up_to(2**20) == (1024, 4096, 16384, 65536, 262144, 1048576)
 
 
 def test_sizes_are_of_whole_elements_that_the_members_share_and_half_a_round_trip_counts():

@@ -2,11 +2,10 @@
 
 import math
 import os
-from time import perf_counter
 
 import pytest
 
-from profiles.measuring.machine import NOT_KNOWN, QUIET_CORES, OtherPrograms, disturbance, machine_busy_s
+from profiles.measuring.machine import NOT_KNOWN, QUIET_CORES, disturbance, machine_busy_s
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -27,17 +26,6 @@ def test_stolen_time_is_busy_and_waiting_for_a_disk_is_not(tmp_path):
 def test_what_cannot_be_read_is_not_known(tmp_path, line):
     assert math.isnan(machine_busy_s(stat(tmp_path, line)))
     assert math.isnan(machine_busy_s(tmp_path / "nowhere"))
-
-
-def test_own_time_is_not_that_of_others():
-    others = OtherPrograms()
-    end = perf_counter() + 0.2
-    while perf_counter() < end:
-        pass
-    assert 0 <= others.own_s() <= 1.5
-    assert others.cores() < others.cores(own_s=0.0) - 0.3
-    assert others.cores(own_s=1e9) == 0
-    assert math.isnan(others.cores(own_s=NOT_KNOWN))
 
 
 def test_only_a_quiet_machine_has_nothing_said_of_it():

@@ -163,11 +163,6 @@ def test_inputs_that_a_task_lacks_fall_away(tmp_path):
     assert (sampled.backbones, sampled.frozen, sampled.order) == ((0,), (1,), (0, 1))
 
 
-def test_a_model_that_keeps_everything_for_a_task_is_itself(tmp_path):
-    model = read_model(write(tmp_path))
-    assert model.for_task("train") is model.for_task("sample") is model
-
-
 def test_guidance_is_batched_unless_the_file_says_none(tmp_path):
     assert read_model(write(tmp_path)).guidance == "batch"
     distilled = MODEL.replace('dtype = "float16"', 'dtype = "float16"\nguidance = "none"')
@@ -239,15 +234,6 @@ def test_a_frozen_component_that_is_no_input_cannot_be_read(tmp_path):
         read_model(write(tmp_path, **{"model.toml": text}))
 
 
-def test_skips_may_cross(tmp_path):
-    crossing = MODEL.replace("target = 3", "target = 2").replace(
-        "source = 1\ntarget = 2", "source = 1\ntarget = 3"
-    )
-    unet = read_model(write(tmp_path, **{"model.toml": crossing})).components[1]
-    assert unet.skips == (Skip(0, 2), Skip(1, 3))
-    assert unet.cut_bytes(2) == 4e6 + 2e6
-
-
 def test_frozen_components_come_in_the_order_of_their_inputs(tmp_path):
     later = MODEL.replace("inputs = []", 'inputs = ["late"]', 1).replace(
         "[[skips]]", '[[components]]\nname = "late"\ntrainable = false\n[[skips]]', 1
@@ -266,10 +252,8 @@ def test_frozen_components_come_in_the_order_of_their_inputs(tmp_path):
         ("model.toml", 'name = "small"\n', "", "model.toml: name is missing"),
         ("model.toml", 'name = "small"', 'name = ""', "name is '', must not be empty"),
         ("model.toml", '"float16"', '"float8"', "dtype is 'float8', must be one of float16, bfloat16"),
-        ("model.toml", "height = 64", "height = 0", "reference.height is 0, must be at least 1"),
         ("model.toml", "height = 64", 'height = "64px"', "reference.height is '64px', must be an integer"),
         ("model.toml", "width = 32", "width = 32\ndepth = 1", "unknown key reference.depth; known here: "),
-        ("model.toml", 'title = "Small"', 'title = "Small"\nauthor = "x"', "unknown key author"),
         ("model.toml", "trainable = false", "trainable = 0", "components[0].trainable is 0, must be true or"),
         ("model.toml", 'name = "text"', 'name = "text"\ntasks = []', "components[0].tasks is [], must name some"),
         ("model.toml", 'name = "text"', 'name = "text"\ntasks = ["run"]', "tasks is ['run'], must name some of"),
@@ -279,7 +263,6 @@ def test_frozen_components_come_in_the_order_of_their_inputs(tmp_path):
         ("model.toml", 'name = "unet"', 'name = "text"', "components[1].name is 'text', must not be the name"),
         ("model.toml", 'name = "unet"', 'name = "vae"', "skips[0].component is 'unet', must be one of"),
         ("model.toml", "carried_MB = 0.5", "carried_MB = -0.5", "components[1].carried_MB is -0.5, must not"),
-        ("model.toml", "carried_MB = 0.5", "carried_MB = nan", "components[1].carried_MB is nan, must be fin"),
         ("model.toml", "carried_MB = 0.5", "carried = 0.5", "components[1].carried; did you mean carried_MB? known"),
         ("model.toml", "_conditioning = 0.25", "_conditioning = 1.5", "self_conditioning is 1.5, must be at m"),
         ("model.toml", 'inputs = ["text"]', 'inputs = "text"', "inputs is 'text', must be a list of strings"),
@@ -290,18 +273,12 @@ def test_frozen_components_come_in_the_order_of_their_inputs(tmp_path):
         ("model.toml", "target = 3", "target = 4", "skips.target is 4, must be a layer of unet, which has 0 to"),
         ("model.toml", "target = 3", "target = 0", "skips[0].target is 0, must come after its source 0"),
         ("model.toml", "target = 3", "target = -1", "skips[0].target is -1, must not be negative"),
-        ("model.toml", "target = 3", "target = 3\nwidth = 1", "unknown key skips[0].width"),
         ("model.toml", "source = 1\ntarget = 2", "source = 0\ntarget = 3", "skips[1].source is 0, stands twice"),
         # layers.csv
         ("layers.csv", ",saved_MB", "", "layers.csv:1: column saved_MB is missing"),
-        ("layers.csv", ",saved_MB", ",kept_MB", "layers.csv:1: column saved_MB is missing"),
         ("layers.csv", "component,index", "index,component", "layers.csv:1: columns are index, component"),
         ("layers.csv", "3,0.5,0\n", "3,0.5\n", "layers.csv:2: the row has 12 cells, must have 13"),
         ("layers.csv", "2,3,0.5,0", "2,3,-0.5,0", "layers.csv:2: output_MB is -0.5, must not be negative"),
-        ("layers.csv", "2,3,0.5,0", "2,3,inf,0", "layers.csv:2: output_MB is inf, must be finite"),
-        ("layers.csv", "2,3,0.5,0", "2,3,NaN,0", "layers.csv:2: output_MB is NaN, must be finite"),
-        ("layers.csv", "2,3,0.5,0", "2,3,1e300,0", "layers.csv:2: output_MB is larger than 1e+18"),
-        ("layers.csv", "2,3,0.5,0", "2,3,,0", "layers.csv:2: output_MB is '', must be a number"),
         ("layers.csv", "2,3,0.5,0", "2,3.5,0.5,0", "layers.csv:2: kernels is '3.5', must be an integer"),
         ("layers.csv", "text,0,0", "vae,0,0", "layers.csv:2: component is 'vae', must be one of text, unet"),
         ("layers.csv", "embed", "", "layers.csv:2: name is '', must not be empty"),
@@ -318,7 +295,6 @@ def test_frozen_components_come_in_the_order_of_their_inputs(tmp_path):
         ("exchanges.csv", ",heads", ",hats", "exchanges.csv:1: column heads is missing"),
         # times/ideal.csv
         ("times/ideal.csv", "text,0,1,1,0", "text,0,1,-1,0", "ideal.csv:2: forward_ms is -1, must not be neg"),
-        ("times/ideal.csv", "text,0,1,1,0", "text,0,1,1,nan", "ideal.csv:2: backward_ms is nan, must be finite"),
         ("times/ideal.csv", "text,0,1,1,0", "text,0,0,1,0", "ideal.csv:2: batch_size is 0, must be at least 1"),
         ("times/ideal.csv", "text,0,1,1,0", "text,5,1,1,0", "index is '5', must be below 1, the layers of text"),
         ("times/ideal.csv", "unet,0,2", "unet,0,1", "ideal.csv:4: batch_size is '1', stands twice for layer 0"),
@@ -341,27 +317,6 @@ def test_a_model_without_components_is_refused(tmp_path):
     head = MODEL[: MODEL.index("[[components]]")]
     with pytest.raises(InputError, match=r"components is empty, must name at least one$"):
         read_model(write(tmp_path, **{"model.toml": head}))
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_an_empty_file_is_refused(tmp_path, name):
-    with pytest.raises(InputError):
-        read_model(write(tmp_path, **{name: ""}))
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_no_text_is_refused(tmp_path, name):
-    with pytest.raises(InputError, match=rf"{name}: byte 0 is not UTF-8, must be a text file$"):
-        read_model(write(tmp_path, **{name: b"\x89PNG\r\n"}))
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_folder_in_the_place_of_a_file_is_refused(tmp_path, name):
-    write(tmp_path)
-    (tmp_path / name).unlink()
-    (tmp_path / name).mkdir()
-    with pytest.raises(InputError, match=rf"{name}: cannot be read: is a directory$"):
-        read_model(tmp_path)
 
 
 def test_a_file_in_the_place_of_the_times_folder_is_refused(tmp_path):

@@ -2,7 +2,6 @@
 
 import csv
 import tomllib
-from pathlib import Path
 from time import thread_time
 
 import pytest
@@ -21,7 +20,7 @@ from profiles.measuring.timing.building import build, inputs, largest_integer
 from profiles.measuring.timing.clocks import Clock, clock_of
 from profiles.measuring.timing.environment import nvidia_smi
 from profiles.measuring.timing.passes import Settings, Subject, measure
-from profiles.measuring.timing.profiler import counted_for, time_texts, waiting_lines
+from profiles.measuring.timing.profiler import counted_for
 from validate.__main__ import main
 
 pytestmark = pytest.mark.slow
@@ -152,90 +151,6 @@ def test_layers_of_a_real_network_add_up_to_the_whole():
         if worst[-1] < 0.05:
             return
     pytest.fail(f"the sums are off by {worst}")
-
-
-# A device that works behind its host
-
-
-class QueueClock(Clock):
-    """A device that works through a queue, in made-up time: each launch takes the host and the device so long."""
-
-    def __init__(self):
-        super().__init__()
-        self.host_s = self.device_s = 0.0
-
-    def launch(self, host_s, device_s):
-        self.host_s += host_s
-        self.device_s = max(self.device_s, self.host_s) + device_s
-
-    def mark(self):
-        return max(self.device_s, self.host_s)
-
-    def settle(self):
-        self.host_s = self.device_s = self.mark()
-
-    def hold(self, seconds):
-        self.device_s = self.mark() + seconds
-        return True
-
-
-class Launch(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, hidden, clock, launch):
-        ctx.clock, ctx.launch = clock, launch
-        clock.launch(*launch)
-        return hidden.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        ctx.clock.launch(*ctx.launch)
-        return gradient, None, None
-
-
-class Launching(nn.Module):
-    def __init__(self, clock, launch):
-        super().__init__()
-        self.weight, self.clock, self.launch = nn.Parameter(torch.ones(4)), clock, launch
-
-    def forward(self, sample):
-        return Launch.apply(sample * self.weight, self.clock, self.launch)
-
-
-def launched(host_s, device_s, layers=20):
-    """What is measured of a network of so many launches."""
-    clock = QueueClock()
-    spec = ComponentSpec(
-        "net",
-        lambda: nn.Sequential(*(Launching(clock, (host_s, device_s)) for _ in range(layers))),
-        lambda height, width: {"input": tensor(1, 4)},
-        tuple(LayerSpec(f"layer{i}", i, f"{i}") for i in range(layers)),
-        trainable=True,
-    )
-    counted = count_component(spec, 8, 8, "float32")
-    return measure(counted, 8, 8, Settings((1, 2), warmup=1, rounds=2), clock)
-
-
-def test_a_gpu_that_waits_for_its_host_is_told_from_one_that_does_not():
-    """Each of 20 launches takes the host 10 and the GPU 2 us, or the other way round."""
-    waits = launched(10e-6, 2e-6)
-    works = launched(1e-6, 10e-6)
-    for times, whole, shares in ((waits, 202e-6, (162 / 202, 0.8)), (works, 201e-6, (1 / 201, 0))):
-        for batch in times.batches:
-            assert batch.whole["forward"] == pytest.approx(whole)
-            assert batch.sum_over_whole("forward") == pytest.approx(1)  # which does not tell
-            assert [batch.waiting(name) for name in ("forward", "backward_later")] == pytest.approx(shares)
-    (line,) = waiting_lines([works, waits])
-    assert line.startswith(
-        "net: the GPU waited for the host at least 80 % of forward at batch 1, 80 % of forward"
-    )
-    header = time_texts("box", [waits], {"dtype": "float32"})[Path("times") / "box.toml"]
-    assert tomllib.loads(header)["whole"][0]["backward_waiting_for_host"] == 0.8
-
-
-def test_a_cpu_waits_for_no_host():
-    (batch,) = measure(count_component(BERT, 8, 8, "float32"), 8, 8, Settings((1,)), Clock()).batches
-    assert batch.waiting("forward") is None
-    assert not list(waiting_lines([]))
 
 
 # The environment

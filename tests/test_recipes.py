@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiles.software.recipes import FROZEN_WEIGHT_BYTES, RECIPES, recipe_of
+from profiles.software.recipes import RECIPES, recipe_of
 
 SIZES = {
     **{"mixed": 18, "mixed-fp16-gradient": 16, "pulse": 14, "fp32": 16},
@@ -39,10 +39,6 @@ def test_mixed_precision_holds_weight_gradient_master_and_moments():
 )
 def test_an_optimizer_step_moves_each_byte_as_often_as_it_is_read_or_written(name, size):
     assert RECIPES[name].step_bytes == size
-
-
-def test_a_frozen_weight_is_held_in_half_precision():
-    assert FROZEN_WEIGHT_BYTES == 2
 
 
 @pytest.mark.parametrize("name", RECIPES)

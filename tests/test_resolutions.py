@@ -11,12 +11,9 @@ from profiles.costs.layers import ComponentCosts, ModelCosts, anchor_factor
 from profiles.costs.resolutions import check_resolution, resized, sides_of
 from profiles.costs.sampling import SamplingCosts
 from profiles.errors import InputError
-from profiles.machines.clusters import load_cluster
 from profiles.machines.devices import load_device
 from profiles.machines.laws import Rates
 from profiles.software.stacks import load_stack
-from strategies.plans.workloads import TrainingWorkload
-from strategies.scenario import Scenario
 
 A100 = load_device("a100-80gb-sxm")
 STACK = load_stack()
@@ -52,13 +49,6 @@ def test_sides_are_made_of_whole_tokens_of_every_component(make):
         InputError, match=r"width\(40\) is no multiple of 16, the pixels along a token of vae"
     ):
         check_resolution(model, 48, 40)
-
-
-def test_tokens_that_are_no_squares_are_whole_all_the_same(make):
-    model = make.model(replace(make.component("unet", [1.0]), image_tokens=3))
-    check_resolution(model, 128, 64)
-    with pytest.raises(InputError, match=r"is 96x64: 4.5 image tokens of unet, must be whole"):
-        check_resolution(model, 64, 96)
 
 
 def test_the_frames_of_a_video_share_its_tokens():
@@ -169,22 +159,6 @@ def test_measured_times_follow_the_estimated_work(make):
     # forwards 1 s linear and 1 s attention become 2 s and 4 s; backwards twice and 2.5 times that
     assert costs.forward_s(1) == pytest.approx([1.0 * 6 / 2])
     assert costs.backward_s(1) == pytest.approx([2.0 * (2 * 2 + 2.5 * 4) / (2 + 2.5)])
-
-
-def test_times_of_other_devices_do_not_come_along(make):
-    unet = replace(make.component("unet", [1.0]), image_tokens=64)
-    assert component(resized(make.model(unet), 128, 64, A100), "unet").times == ()
-
-
-def test_a_scenario_trains_its_model_at_the_resolution_of_its_workload():
-    model, cluster = load_model("sd21"), load_cluster("p4de")
-    scenario = Scenario(model, cluster, TrainingWorkload(8, 64, resolution="256x384"))
-    assert (scenario.model.width, scenario.model.height) == (256, 384)
-    assert scenario.asked["resolution"] == "256x384"
-    again = replace(scenario, workload=TrainingWorkload(8, 64, resolution="512"))
-    plain = Scenario(model, cluster, TrainingWorkload(8, 64))
-    assert again.options == plain.options
-    np.testing.assert_allclose(again.costs.components[2].forward_s(4), plain.costs.components[2].forward_s(4))
 
 
 @pytest.mark.parametrize(("height", "width", "halo"), [(1, 2, 2.0), (2, 1, 1.0)])

@@ -13,7 +13,6 @@ from profiles.architectures.shares import REPLICATED_SHARE, WHOLE, Share
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.costs.layers import ModelCosts
 from profiles.costs.sampling import SamplingCosts
-from profiles.errors import InputError
 from profiles.machines.devices import Device, load_device
 from profiles.machines.laws import Rates
 from profiles.measuring.counting.component import count_component
@@ -49,10 +48,6 @@ def test_the_whole_image_at_the_reference_takes_the_estimate_of_training():
     expected = LINEAR_S + ATTENTION_S + MEMORY_S + LAUNCH_S
     assert block_s(model) == pytest.approx(expected)
     assert block_s(model) == pytest.approx(ModelCosts(model, RATED).components[0].forward_s(1)[0])
-
-
-def test_work_grows_with_the_batch_and_launches_do_not():
-    assert block_s(worked(), 4) == pytest.approx(4 * (LINEAR_S + ATTENTION_S + MEMORY_S) + LAUNCH_S)
 
 
 @pytest.mark.parametrize("degree", [1, 2, 4])
@@ -102,20 +97,6 @@ def test_every_patch_carries_all_tokens_of_the_text():
 
 
 # Resolutions.
-
-
-def test_linear_work_grows_with_the_tokens_and_attention_with_their_square():
-    seconds = block_s(worked(), height=512, width=768)
-    assert seconds == pytest.approx(6 * (LINEAR_S + MEMORY_S) + 36 * ATTENTION_S + LAUNCH_S)
-
-
-def test_tokens_of_the_text_do_not_grow():
-    model = worked(text_tokens=64)
-    tokens = (4 * 256 + 64) / 320
-    assert extent(model, 512, 512).tokens == tokens
-    assert extent(model, 512, 512).image == 4 * 256 / (4 * 256 + 64)
-    seconds = block_s(model, height=512, width=512)
-    assert seconds == pytest.approx(tokens * (LINEAR_S + MEMORY_S) + tokens**2 * ATTENTION_S + LAUNCH_S)
 
 
 def test_what_does_not_depend_on_the_pixels_stays():
@@ -175,13 +156,6 @@ def timed(model, device, *points):
     return replace(model, components=(replace(transformer, times=((device.name, times),)),))
 
 
-def test_measured_times_override_the_estimate():
-    model = timed(worked(), RATED, (1, 3.0), (2, 5.0))
-    assert [block_s(model, batch) for batch in (1, 2, 4)] == pytest.approx([3.0, 5.0, 9.0])
-    assert SamplingCosts(model, RATED, 256, 256).provenance == "measured"
-    assert SamplingCosts(worked(), RATED, 256, 256).provenance == "estimated"
-
-
 def test_measured_times_are_divided_and_grow_in_proportion_to_the_estimated_work():
     model = timed(worked(), RATED, (1, 3.0), (2, 5.0))
     work_s = LINEAR_S + ATTENTION_S + MEMORY_S
@@ -189,20 +163,6 @@ def test_measured_times_are_divided_and_grow_in_proportion_to_the_estimated_work
     assert block_s(model, height=512) == pytest.approx(2 * linear + 4 * attention + 2 * memory + 1.0)
     shared = block_s(model, 1, Share(0.5, 0.5))
     assert shared == pytest.approx(0.5 * linear + 0.25 * attention + 0.5 * memory + 1.0)
-
-
-def test_without_work_columns_measured_times_grow_with_the_tokens():
-    ideal = Device("ideal", "made by a test", None, None)
-    model = equal_blocks_transformer(3, 0.5, text_tokens=64)
-    tokens = (4 * 256 + 64) / 320
-    assert block_s(model, 2, height=512, width=512, device=ideal) == pytest.approx(2 * 0.5 * tokens)
-    assert block_s(model, 2, Share(ring=4), device=ideal) == pytest.approx(2 * 0.5 * 0.25)
-
-
-def test_a_device_without_rates_needs_measured_times():
-    ideal = Device("ideal", "made by a test", None, None)
-    with pytest.raises(InputError, match="ideal"):
-        SamplingCosts(worked(), ideal, 256, 256)
 
 
 def test_shipped_models_cost_something_in_every_layer_at_any_resolution():

@@ -88,17 +88,6 @@ def test_a_transformer_exchanges_its_image_tokens_alone(name, tokens, width, hea
     assert (kinds["key_value"], kinds["reduce"]) == (attentions, sums)
 
 
-@pytest.mark.parametrize("name", EXCHANGED)
-def test_every_layer_of_a_backbone_exchanges_something(name):
-    component = backbone(name)
-    silent = (
-        {0} if component.layers[0].name == "conv_in" else set()
-    )  # a U-Net's first convolution has the latent
-    assert {exchange.layer for exchange in component.exchanges} == set(range(len(component.layers))) - silent
-    others = [other for other in load_model(name).components if not other.trainable]
-    assert all(other.exchanges == () for other in others)
-
-
 @pytest.mark.slow
 def test_exchanges_of_a_larger_image_grow_as_their_kinds_say_and_its_macs_are_those_that_distrifusion_prints():
     """SDXL, 50 steps with guidance; one count of 1280 x 1920 px."""
@@ -170,12 +159,6 @@ def test_a_decoder_does_what_the_autoencoder_does():
     assert decoder.parameters == sum(p.numel() for part in parts for p in part.parameters())
 
 
-def test_the_largest_activation_of_a_decoder_is_its_last_upsampling():
-    decoder = load_model("sd21").components[-1]
-    assert max(layer.output_bytes for layer in decoder.layers) == 256 * 512 * 512 * HALF
-    assert {layer.saved_bytes for layer in decoder.layers} == {0}
-
-
 def test_a_video_is_decoded_in_groups_of_frames():
     """Nine frames come out of the first three latent ones, 49 of all; the last layer's output is one group's."""
     decoder = load_model("cogvideox-2b").components[-1]
@@ -184,17 +167,6 @@ def test_a_video_is_decoded_in_groups_of_frames():
     last = 2 * 27 * 128 * 3 * 480 * 720 * 49
     norm = 2 * 2 * 16 * 128 * 480 * 720 * 49
     assert decoder.layers[-1].conv_flop == last + norm
-
-
-@pytest.mark.parametrize(("name", "megaparameters"), [("text_encoder", 350), ("text_encoder_2", 1670)])
-def test_hunyuan_samples_with_text_encoders_that_training_lacks(name, megaparameters):
-    """The BERT has 350 M parameters in print."""
-    model = load_model("hunyuan-1.5b")
-    assert [component.name for component in model.for_task("train").components] == ["transformer"]
-    assert model.for_task("train").components[0].inputs == ()
-    found = next(c for c in model.for_task("sample").components if c.name == name)
-    assert found.parameters / 1e6 == pytest.approx(megaparameters, rel=0.005)
-    assert name in model.components[0].inputs
 
 
 def test_flux_takes_its_guidance_as_an_input():

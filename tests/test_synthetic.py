@@ -53,12 +53,6 @@ def test_the_frozen_encoder_takes_its_share_of_forward_and_backward():
     assert times(model, 1, backward=True) == [[0.0, 0.0], [1.0, 1.0, 1.0]]
 
 
-def test_without_a_share_nothing_is_frozen():
-    model = equal_layers_model(3)
-    assert model.frozen == ()
-    assert model.components[0].inputs == ()
-
-
 def test_every_layer_is_a_block_with_the_bytes_and_parameters_asked_for():
     model = equal_layers_model(4, parameters=7, output_bytes=2.0, saved_bytes=3.0)
     layers = model.components[0].layers
@@ -66,13 +60,6 @@ def test_every_layer_is_a_block_with_the_bytes_and_parameters_asked_for():
     assert [layer.parameters for layer in layers] == [7] * 4
     assert model.components[0].cut_bytes(1) == 2.0
     assert sum(layer.saved_bytes for layer in layers) == 12.0
-
-
-def test_times_hold_on_the_device_named():
-    model = equal_layers_model(2, 0.5, device="a100-80gb-sxm")
-    assert list(ModelCosts(model, load_device("a100-80gb-sxm")).components[0].forward_s(2)) == [1.0, 1.0]
-    with pytest.raises(InputError, match="device 'ideal' has no rates of its own"):
-        ModelCosts(model, load_device("ideal"))
 
 
 @pytest.mark.parametrize(

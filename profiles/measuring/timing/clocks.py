@@ -27,8 +27,6 @@ WALL: Final = "wall"
 THREAD: Final = "thread"
 CLOCKS: Final = (WALL, THREAD)
 """Wall time, or the CPU time of this thread alone, which other programs hardly lengthen."""
-RATE_CYCLES: Final = 10_000_000
-"""Cycles for which a stream spins to measure its rate: some milliseconds."""
 
 
 class Clock:
@@ -57,10 +55,6 @@ class Clock:
         assert isinstance(end, float)
         return end - start
 
-    def hold(self, seconds: float) -> bool:
-        """Keep the device from the work that follows for some seconds; False where it works in step with the host."""
-        return False
-
     def free_bytes(self) -> int:
         """Bytes of free memory after collecting garbage, by the kernel's estimate."""
         gc.collect()  # a graph that refers to itself outlives its last name
@@ -74,7 +68,6 @@ class EventClock(Clock):
 
     def __init__(self) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device())
-        self._cycles_per_s = 0.0
 
     def mark(self) -> Mark:  # noqa: D102
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -93,26 +86,10 @@ class EventClock(Clock):
         assert isinstance(end, torch.cuda.Event)
         return float(start.elapsed_time(end)) / 1e3
 
-    def hold(self, seconds: float) -> bool:  # noqa: D102  the stream spins, the host goes on to enqueue
-        if self._cycles_per_s == 0.0:
-            self._spin(RATE_CYCLES)
-            self.settle()
-            start = self.mark()
-            self._spin(RATE_CYCLES)
-            end = self.mark()
-            self.settle()
-            self._cycles_per_s = RATE_CYCLES / self.seconds(start, end)
-        self._spin(int(seconds * self._cycles_per_s))
-        return True
-
     def free_bytes(self) -> int:  # noqa: D102
         gc.collect()
         torch.cuda.empty_cache()
         return int(torch.cuda.mem_get_info(self.device)[0])
-
-    def _spin(self, cycles: int) -> None:
-        """Let the current stream do nothing for so many cycles."""
-        torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
 
 
 def clock_of(device: str, clock: str = WALL) -> Clock:

@@ -1,9 +1,7 @@
 """Measuring: every layer of one component in place, during real passes of the whole component.
 
 Each round runs a first backward pass, whose gradients are new, a later one, whose gradients are added to those,
-and a pass without marks, to check the sum of the layers. Where a GPU waits for the host to launch its kernels, all of
-these take longer than its work, and the sum still agrees: so the pass is also run behind a hold, during which the host
-gets ahead.
+and a pass without marks, to check the sum of the layers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,8 +32,6 @@ Given = Sequence[dict[str, Any]]
 
 MEDIAN: Final = QUANTILES.index(0.5)
 WHOLE: Final = ("forward", "backward_later")
-HELD_ROUNDS: Final = 3
-"""Passes behind a hold: enough to tell waiting from none."""
 ROOM: Final = 1.2
 """Memory required over what is counted, for temporary tensors and the workspaces of convolutions; an estimate."""
 SMALLER: Final = "choose smaller --batch-sizes, --height and --width, or other --components"
@@ -72,13 +68,12 @@ class BatchTimes(NamedTuple):
     """Times of one component at one batch size, in seconds, by quantity.
 
     ``layers`` have shape (quantiles, layers), 0 where there is no backward pass; ``whole`` is the median of passes
-    without marks; ``held`` the same behind a hold, so that a GPU does not wait for the host, empty on a CPU.
+    without marks.
     """
 
     batch: int
     layers: dict[str, FloatArray]
     whole: dict[str, float]
-    held: dict[str, float]
 
     def median(self, quantity: str) -> list[float]:
         """Median of each layer."""
@@ -87,15 +82,6 @@ class BatchTimes(NamedTuple):
     def sum_over_whole(self, quantity: str) -> float:
         """Sum of the layers' medians over the median of the whole."""
         return sum_in_order(self.median(quantity)) / self.whole[quantity]
-
-    def waiting(self, quantity: str) -> float | None:
-        """Least share of a pass for which the GPU waits for the host; None where no pass ran behind a hold.
-
-        It may be more, as the host gets ahead only by the launches that the driver queues, about a thousand.
-        """
-        if not self.held.get(quantity):
-            return None
-        return max(0.0, 1 - self.held[quantity] / self.whole[quantity])
 
 
 class ComponentTimes(NamedTuple):
@@ -201,18 +187,8 @@ def _measure_batch(subject: Subject, batch: int, settings: Settings) -> BatchTim
     each = (first[0] + later[0], first[1], later[1])
     layers = {name: np.quantile(of, QUANTILES, axis=0) for name, of in zip(QUANTITIES, each, strict=True)}
     medians = {name: float(np.median(of)) for name, of in zip(WHOLE, whole, strict=True)}
-    held = _held(subject, given, medians)
     subject.module.zero_grad(set_to_none=True)
-    return BatchTimes(batch, layers, medians, held)
-
-
-def _held(subject: Subject, given: Given, whole: dict[str, float]) -> dict[str, float]:
-    """Median seconds of passes behind holds as long as the passes; empty where a clock cannot hold."""
-    if not subject.clock.hold(0.0):
-        return {}
-    holds = (whole["forward"], whole["backward_later"])
-    rounds = [_unmarked(subject, given, holds) for _ in range(HELD_ROUNDS)]
-    return {name: float(np.median(of)) for name, of in zip(WHOLE, zip(*rounds, strict=True), strict=True)}
+    return BatchTimes(batch, layers, medians)
 
 
 def _measure_optimizer(subject: Subject, settings: Settings) -> float:
@@ -248,28 +224,22 @@ def _marked(subject: Subject, given: Given) -> Pass:
     return np.sum(forward, axis=0), np.sum(backward, axis=0)
 
 
-def _unmarked(subject: Subject, given: Given, holds: tuple[float, float] | None = None) -> Pass:
+def _unmarked(subject: Subject, given: Given) -> Pass:
     """Forward and backward seconds of the whole component, summed over the passes of a sample."""
-    marks = [_run(subject, sample, holds) for sample in given]
+    marks = [_run(subject, sample) for sample in given]
     seconds = [[subject.clock.seconds(*of[:2]), subject.clock.seconds(*of[2:])] for of in marks]
     forward, backward = np.sum(seconds, axis=0)
     return forward, backward
 
 
-def _run(
-    subject: Subject, given: dict[str, Any], holds: tuple[float, float] | None = None
-) -> tuple[Mark, Mark, Mark, Mark]:
-    """Marks where forward and backward of one pass begin and end, each behind a hold if ``holds`` are given."""
+def _run(subject: Subject, given: dict[str, Any]) -> tuple[Mark, Mark, Mark, Mark]:
+    """Marks where forward and backward of one pass begin and end."""
     clock = subject.clock
     clock.settle()
-    if holds:
-        clock.hold(holds[0])
     start = clock.mark()
     output = subject.forward(given)
     forward_end = clock.mark()
     gradient = draws(output, subject.generator) if subject.spec.trainable else None
-    if holds:
-        clock.hold(holds[1])
     backward_start = clock.mark()
     if gradient is not None:
         torch.autograd.backward([output], [gradient])

@@ -41,8 +41,6 @@ from profiles.measuring.writing import csv_text, toml_text, write_files
 from profiles.units import MILLISECOND
 
 BACKWARD: Final = "backward_ms is a later micro-batch's, whose gradients are added to those already there"
-WAITING: Final = 0.05
-"""Share of a pass for which a GPU may wait for the host without a warning."""
 COLUMNS: Final = (
     *("component", "batch", "layers", "forward ms", "sum / whole"),
     *("backward, first", "later", "sum / whole"),
@@ -189,32 +187,14 @@ def _check_folder(folder: Path, name: str, counted: ModelCount) -> None:
 
 
 def report_profile(found: Profile, output: Path | None) -> None:
-    """Print the times, and warn of a busy machine or a GPU that waits for its host."""
+    """Print the times, and warn of a busy machine."""
     title = f"{found.model} on {found.device}, {found.counted.height}x{found.counted.width}, {found.header['dtype']}"
     show(150, times_table(title, found.components))
     said = disturbance(found.other_cores) if found.header["clock"] == WALL else ""
-    lines = list(waiting_lines(found.components))
-    lines += [f"warning: {said}; --clock thread is not misled by others"] if said else []
+    lines = [f"warning: {said}; --clock thread is not misled by others"] if said else []
     lines += [f"wrote {output}"] if output is not None else []
     for line in lines:
         print(f"measure: {line}", file=sys.stderr)
-
-
-def waiting_lines(components: Sequence[ComponentTimes]) -> Iterator[str]:
-    """One line for each component in whose passes the GPU waits long for the host to launch kernels.
-
-    The sum of the layers over the whole does not show it: that is 1 in any case.
-    """
-    for component in components:
-        found = [
-            f"{100 * share:.0f} % of {what} at batch {batch.batch}"
-            for what, quantity in (("forward", "forward"), ("backward", "backward_later"))
-            for batch in component.batches
-            if (share := batch.waiting(quantity) or 0.0) > WAITING
-        ]
-        what = "these are times of launching kernels as much as of their work"
-        if found:
-            yield f"{component.name}: the GPU waited for the host at least {', '.join(found)}: {what}"
 
 
 def times_table(title: str, components: Sequence[ComponentTimes]) -> Table:
@@ -275,8 +255,7 @@ def _whole(component: ComponentTimes, batch: BatchTimes) -> dict[str, Value]:
         found[f"{name}_sum_over_whole"] = round(batch.sum_over_whole(quantity), 4)
     if component.counted.spec.trainable:
         found["backward_first_ms"] = _ms(sum_in_order(batch.median("backward_first")))
-    shares = {f"{name}_waiting_for_host": batch.waiting(quantity) for name, quantity in parts}
-    return found | {key: round(share, 4) for key, share in shares.items() if share is not None}
+    return found
 
 
 def _ms(seconds: float) -> float:
