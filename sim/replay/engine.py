@@ -6,14 +6,12 @@ counter, so two runs of a plan are identical to the bit.
 """
 
 import gc
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from heapq import heappush
 from math import inf, ulp
 from typing import Final
 
 import simpy
-from simpy.events import NORMAL
 
 from profiles.checks import sum_in_order
 from profiles.errors import DeadlockError
@@ -63,7 +61,7 @@ class _Replay:
     """State of one replay: the clocks of all ports, and what was sent and has arrived."""
 
     def __init__(self, wiring: Wiring, network: Network) -> None:
-        self.env = _Clock()
+        self.env = simpy.Environment()
         self.wiring = wiring
         self.plan = plan = wiring.plan
         count = len(wiring.sources)
@@ -236,41 +234,14 @@ class _Replay:
         self.done[number].succeed()
 
 
-class _Clock(simpy.Environment):
-    """An environment in which an event can be scheduled for a moment, as a delay would be rounded."""
-
-    def schedule_at(self, event: simpy.Event, moment: float) -> None:
-        """Let an event happen at a moment."""
-        heappush(self._queue, (moment, NORMAL, next(self._eid), event))
-
-
-class _Due(simpy.Event):
-    """A timeout that comes again and again, where a new one each time would cost more than what it calls."""
-
-    env: _Clock
-
-    def __init__(self, env: _Clock, call: Callable[[simpy.Event], None]) -> None:
-        super().__init__(env)
-        self._ok, self._value, self._calls = True, None, [call]
-
-    def come_at(self, moment: float) -> None:
-        """Come at a moment."""
-        self.callbacks = self._calls
-        self.env.schedule_at(self, moment)
-
-    def stop(self) -> None:
-        """Drop what it calls, so that the cycle with its owner is freed without the garbage collector."""
-        self._calls = []
-
-
 class _Move:
     """One collective under way, chunk by chunk; a chunk ends when the ports above the cards have carried it too."""
 
-    __slots__ = ("_chunk", "_clocks", "_due", "_number", "_replay", "_route", "_start", "_streams", "_way")
+    __slots__ = ("_chunk", "_clocks", "_env", "_number", "_replay", "_route", "_start", "_streams", "_way")
 
     def __init__(self, replay: _Replay, number: int, streams: list[Stream]) -> None:
         self._replay, self._number, self._streams = replay, number, streams
-        self._clocks, self._due = replay.clocks, _Due(replay.env, self._go_on)
+        self._clocks, self._env = replay.clocks, replay.env
         self._route = replay.collective_routes[number]
         self._way = replay.ways[id(self._route)]
         self._start = replay.env.now
@@ -281,18 +252,22 @@ class _Move:
         route = self._route
         for stream in self._streams:
             stream.begin(self._number, self._start, route.fixed_s + route.wire_s)
-        self._due.come_at(self._start + route.fixed_s + (0.0 if self._way.chunks else route.wire_s))
+        self._go_on_after(route.fixed_s + (0.0 if self._way.chunks else route.wire_s))
+
+    def _go_on_after(self, delay_s: float) -> None:
+        callbacks = self._env.timeout(delay_s).callbacks
+        assert callbacks is not None, "it is still to come"
+        callbacks.append(self._go_on)
 
     def _go_on(self, _: simpy.Event) -> None:
         """Move the next chunks, or end where all have moved."""
-        env = self._due.env
+        env = self._env
         if self._chunk < self._way.chunks:
-            self._due.come_at(self._carry(env.now, env.peek()))
+            self._go_on_after(self._carry(env.now, env.peek()) - env.now)
         else:
             self._end(env.now)
 
     def _end(self, now: float) -> None:
-        self._due.stop()
         for stream in self._streams:
             stream.end(self._number, now)
         self._replay.end_collective(self._number, self._start)
