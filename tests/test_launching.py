@@ -510,14 +510,6 @@ def test_no_parameter_is_advised_with_which_a_point_does_not_fit():
         sim.launch("sd21", "1f1b", **asked, optimizer="sharded", memory=f"{there}GiB")
 
 
-def test_what_was_not_read_says_so_in_a_sentence():
-    asked = {"pipeline_degree": 2, "micro_batches": 4, "batch_size": 64, "gpus": 4}
-    unread = sim.launch("sd3-medium", "1f1b", runtime="diffusion-pipe", **asked)
-    assert unread.notes[0] == "no version of it was checked"
-    read = sim.launch("sd21", "1f1b", runtime="torch-pipelining", **asked)
-    assert read.notes[0] == f"for {find_runtime('torch-pipelining').version}"
-
-
 def test_what_the_simulation_says_of_a_point_is_no_word_of_the_runtime(capsys):
     assert (
         main(["launch", "--model", "sd21", "--gpus", "2", "--strategy", "ddp", "--checkpointing", "auto"])
@@ -638,28 +630,6 @@ def test_a_row_of_many_micro_batches_is_a_few_runs():
     order = make("zero-bubble", {"pipeline_degree": 8, "micro_batches": 512}).order()
     text = format_torch(order)
     assert len(order_code(text)) < len(text) / 50
-
-
-def test_a_runtime_that_would_run_a_point_with_other_parameters_is_named_once():
-    asked = {"gpus": 8, "pipeline_degree": 4, "optimizer": "sharded"}
-    with pytest.raises(InputError) as error:
-        sim.launch("sd3-medium", "1f1b", **asked)
-    assert "with optimizer replicated diffusion-pipe would run it" in str(error.value)
-    assert str(error.value).count("diffusion-pipe") == 1
-    with pytest.raises(InputError, match=r"^runtime is diffusion-pipe, but .* does not run it") as error:
-        sim.launch("sd3-medium", "1f1b", **asked, runtime="diffusion-pipe")
-    assert str(error.value).count("not checked") == 1
-
-
-def test_what_is_launched_stands_in_short_lines_in_a_terminal_as_in_a_file(capsys, monkeypatch):
-    asked = "--gpus 16 --pipeline-degree 16 --micro-batches 64 --batch-size 1024"
-    line = f"launch --model sd21 --strategy zero-bubble {asked}"
-    assert main(line.split()) == 0
-    in_a_file = capsys.readouterr().out
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert main(line.split()) == 0
-    assert capsys.readouterr().out == in_a_file
-    assert max(map(len, in_a_file.splitlines())) <= 120
 
 
 def test_several_runtimes_are_refused_by_the_rule():

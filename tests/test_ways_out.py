@@ -5,23 +5,17 @@ import re
 import pytest
 
 import sim
-from profiles.errors import InfeasibleError
 from sim.api import start_sweep
 from sim.cli.main import main
-from sim.explore import questions
-from sim.explore.questions import Question, fits
+from sim.explore.questions import Question
 from sim.explore.ways_out import (
-    OTHERS,
-    RANK,
     WayOut,
     _go_together,
-    _of_strategies,
     _ways,
     example_of,
     needed_bytes,
     ways_out,
 )
-from strategies.scenario import Scenario
 
 TIGHT = {"gpus": 2, "batch_size": 2, "memory": "9GiB"}
 """Weights, gradients and states of the optimizer of sd21 take 14 GiB."""
@@ -150,29 +144,6 @@ def test_each_way_fits_when_it_is_added_to_the_very_command(asked, told, tmp_pat
         assert "does not fit" not in capsys.readouterr().err
 
 
-def test_what_would_do_is_looked_for_in_one_scenario_for_each_workload_and_one_model_for_adapters(
-    monkeypatch,
-):
-    made, trained = [], []
-    checked, with_adapters = Scenario._check_own_options, Scenario._trained
-
-    def checking(scenario):
-        made.append(scenario.workload)
-        return checked(scenario)
-
-    def training(scenario, of):
-        trained.append(scenario.workload)
-        return with_adapters(scenario, of)
-
-    model = sim.load_model("flux-dev")
-    scenario = start_sweep(model, gpus=2, batch_size=4, memory="9GiB", strategy="ddp").scenario
-    monkeypatch.setattr(Scenario, "_check_own_options", checking)
-    monkeypatch.setattr(Scenario, "_trained", training)
-    assert ways_out(Question(scenario, ["ddp"], single=True)) == ""
-    assert 8 < len(made) < 2 * len(set(made))  # the first with adapters is checked twice
-    assert [workload.rank for workload in trained] == [RANK]
-
-
 def test_a_parameter_is_told_with_a_value_or_left_out_not_both(capsys):
     main(["run", "--model", "wan2.1-14b", "--strategy", "fsdp", "--shard-size", "1", "--gpus", "8"])
     told = ways_told(capsys.readouterr().err)
@@ -199,26 +170,6 @@ def test_auto_shows_the_least_need_where_no_recomputation_makes_a_point_fit():
     assert found.options["checkpointing"] == "block"
     assert found.peak_memory_bytes < plain.peak_memory_bytes
     assert "auto took block, with which it lacks least" in found.source.remarks[0]
-
-
-def test_strategies_are_tried_by_what_they_need_with_recomputation():
-    """Without it PULSE would need least of FLUX."""
-    asked = start_sweep("flux-dev", gpus=8, strategy="ddp")
-    ways = list(_of_strategies(Question(asked.scenario, ["ddp"])))
-    assert [way.strategy for way in ways[:OTHERS]] == ["fsdp", "zero3"]
-
-
-def test_of_points_that_need_as_much_those_are_tried_that_are_replayed_soonest(monkeypatch):
-    tried = []
-
-    def refused(strategy, scenario):
-        tried.append(strategy.micro_batches)
-        raise InfeasibleError("it does not fit")
-
-    monkeypatch.setattr(questions, "run_point", refused)
-    asked = start_sweep("sd21", gpus=8, batch_size=64, strategy="1f1b")
-    assert not fits(Question(asked.scenario, ["1f1b"], {"pipeline_degree": 2}))
-    assert tried == [2, 4]
 
 
 def test_gpus_are_doubled_as_far_as_there_are_any_and_to_16_times_as_many():
