@@ -56,23 +56,23 @@ class Variant:
 class Part(NamedTuple):
     """A part of a point as it was replayed: of training an iteration, of sampling a phase of the run.
 
-    Where the trace is of a shorter run, ``continued`` are the measures of the whole.
+    Where the trace is of one guidance group that stands for all, ``folded`` are the measures of all.
     """
 
     variant: Variant
     phase: Phase
     trace: Trace
-    continued: Measures | None = None
+    folded: Measures | None = None
 
     @property
     def measures(self) -> Measures:
         """Measures of running it once."""
-        return self.continued or Measures.of(self.trace)
+        return self.folded or Measures.of(self.trace)
 
     @property
     def duration_s(self) -> float:
         """Seconds of running it once."""
-        return self.trace.end_s if self.continued is None else self.continued.duration_s
+        return self.trace.end_s if self.folded is None else self.folded.duration_s
 
 
 def jobs(strategy: AnyStrategy, scenario: AnyScenario) -> Sequence[Job]:
@@ -161,8 +161,8 @@ def measured_parts(strategy: AnyStrategy, scenario: AnyScenario) -> list[Part]:
 
 
 def traces_of(strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part]) -> list[NamedTrace]:
-    """The traces of a point whose parts were measured; where one was continued, it is replayed whole."""
-    whole = all(part.continued is None for part in parts)
+    """The traces of a point whose parts were measured; where one group stood for all, all are replayed."""
+    whole = all(part.folded is None for part in parts)
     return named_traces(parts if whole else replay_parts(strategy, scenario))
 
 

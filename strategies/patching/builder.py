@@ -52,7 +52,7 @@ class GroupCollectives(NamedTuple):
 
 
 class RunRecorder(Protocol):
-    """Receiver of the ops and exchanges of a run of layers: the builder, or a stopwatch."""
+    """Receiver of the ops and exchanges of a run of layers: the builder of a plan, or of a bound."""
 
     def compute_together(
         self, devices: Sequence[int], action: Action, duration_s: float, host_s: float = 0.0

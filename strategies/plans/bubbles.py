@@ -36,16 +36,13 @@ class Bubble(NamedTuple):
         return self.end_s - self.start_s
 
 
-def find_bubbles(
-    busy: Sequence[Sequence[tuple[float, float]]], end_s: float, whole_s: float | None = None
-) -> list[Bubble]:
+def find_bubbles(busy: Sequence[Sequence[tuple[float, float]]], end_s: float) -> list[Bubble]:
     """Cut the timeline wherever the set of idle positions changes, and keep the pieces with somebody idle.
 
     Args:
         busy: For each position its compute as (start, end) in seconds, sorted and without overlap; spans of
             length zero count as none, and what lies beyond ``end_s`` is not looked at.
         end_s: End of the timeline in seconds; it begins at 0.
-        whole_s: Length of the timeline of which this one is an excerpt; by default it is all.
 
     Returns:
         The bubbles in chronological order; neighbours differ in their positions, or do not touch.
@@ -58,7 +55,7 @@ def find_bubbles(
     order = np.argsort(times_s, kind="stable")
     flips = zip(times_s[order].tolist(), at[order].tolist(), strict=True)
     bubbles: list[Bubble] = []
-    start_s, least_s = 0.0, ROUNDING * (whole_s or end_s)
+    start_s, least_s = 0.0, ROUNDING * end_s
     idle = (1 << len(busy)) - 1  # a bit for each position
     known: dict[int, tuple[int, ...]] = {0: ()}
     for time_s, position in [*flips, (end_s, 0)]:
