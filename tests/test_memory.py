@@ -7,7 +7,6 @@ from sim.replay.engine import simulate
 from sim.replay.memory import (
     memory_events,
     peak_memory_bytes,
-    repeated_peak_memory_bytes,
     resident_bytes,
 )
 from strategies.plans.placement import Placement
@@ -68,38 +67,6 @@ def test_where_one_tensor_dies_as_another_is_born_both_count(make):
     trace = simulate(make.plan(rows, sizes={"a": 3.0, "b": 5.0}))
     assert curve(trace, 0) == {1.0: 3.0, 2.0: 5.0, 3.0: 0.0}
     assert peak_memory_bytes(trace).tolist() == [8.0]
-
-
-@pytest.mark.parametrize(
-    ("reads", "writes", "plain", "repeated"),
-    [
-        ("", "q", 20.0 + 60.0 + 50.0 + 5.0, 20.0 + 60.0 + 50.0 + 3 * 5.0),  # one more of it is held each time
-        ("b", "", 20.0 + 60.0 + 50.0, 20.0 + 60.0 + 50.0),  # all that is read was there from the start
-    ],
-)
-def test_a_stretch_that_comes_more_often_adds_to_what_is_held_in_it(make, reads, writes, plain, repeated):
-    rows = [
-        [
-            make.op("0F0", 1.0, writes="b c"),
-            make.op("0F1", 1.0, writes="t"),
-            make.op("0F2", 1.0, f"t {reads}", writes),
-            make.op("0B0", 1.0, f"c {writes}" if reads else f"b c {writes}"),
-        ]
-    ]
-    sizes = {"b": 20.0, "c": 60.0, "t": 50.0, "q": 5.0}
-    trace = simulate(make.plan(rows, sizes={name: sizes[name] for name in f"bct{writes}"}))
-    assert peak_memory_bytes(trace).tolist() == [plain]
-    assert repeated_peak_memory_bytes(trace, 1.0, 3.0, 2).tolist() == [repeated]
-
-
-def test_a_stretch_that_adds_to_what_one_device_holds_adds_nothing_to_another(make):
-    rows = [
-        [make.op("0F0", 2.0, writes="q"), make.op("0F1", 2.0, "", "r"), make.op("0B0", 1.0, "q r")],
-        [make.op("1F0", 2.0, writes="s"), make.op("1B0", 1.0, "s")],
-    ]
-    trace = simulate(make.plan(rows, sizes={"q": 5.0, "r": 5.0, "s": 7.0}))
-    assert peak_memory_bytes(trace).tolist() == [10.0, 7.0]
-    assert repeated_peak_memory_bytes(trace, 2.5, 4.0, 3).tolist() == [10.0 + 3 * 5.0, 7.0]
 
 
 def test_what_a_collective_reads_lives_until_it_ends(make):
