@@ -3,7 +3,7 @@
 import pytest
 
 import sim
-from sim.report.changes import Change, changes_asked
+from sim.report.changes import Change
 
 L40 = ("flux-dev", "l40-pcie-8", 4, {"resolution": 1024, "steps": 4})
 PIXART = ("pixart", "l40-pcie-8", 4, {"guidance": "none", "steps": 4})
@@ -75,30 +75,6 @@ def test_an_answer_that_lacked_memory_is_looked_at_where_a_change_frees_some():
     assert sweep.best.parameters["pipeline_degree"] > then.best.parameters["pipeline_degree"]
     assert cached.speed == pytest.approx(then.best.samples_per_s / sweep.best.samples_per_s)
     assert cached.how.startswith(f"P {then.best.parameters['pipeline_degree']}, M ")
-
-
-def test_of_two_names_of_one_result_the_answers_stays():
-    degrees = {"ulysses_degree": 2, "ring_degree": 2, "pipeline_degree": 1, "guidance": "none"}
-    sweep = sim.sweep("pixart", "l40-pcie-8", 4, strategy="usp,hybrid", steps=4, workers=1, **degrees)
-    first, second = (point for point in sweep.ranked() if point.num_gpus == 4)
-    assert ({first.name, second.name}, first.costs) == ({"usp", "hybrid"}, second.costs)
-    for answer in (first, second):
-        changes = [call(*given) for call, given in changes_asked(sweep, answer)]
-        several = next(change for change in changes if change.name == "4 images at once")
-        assert (several.strategy, several.stays) == (answer.name, True)
-
-
-def test_an_answer_ties_with_a_new_best_only_where_neither_can_be_told_from_the_other():
-    given = {"strategy": "ulysses,usp", "steps": 4, "guidance": "none", "workers": 1}
-    sweep = sim.sweep("pixart", "a100-nvlink-8", 4, **given)
-    second = next(point for point in sweep.ranked() if point.name == "usp")
-    changes = [call(*rest) for call, rest in changes_asked(sweep, second)]
-    assert {change.strategy for change in changes} == {"ulysses"}
-    assert {change.name: change.tie for change in changes} == {
-        "stack compiled": True,  # the host dispatches as much for both
-        "4 images at once": False,
-        "twice the link in a node": False,
-    }
 
 
 def test_the_parameters_are_said_with_which_a_strategy_stays():

@@ -274,16 +274,6 @@ def test_an_error_names_the_parameter_in_python_and_the_flag_on_the_command_line
     assert capsys.readouterr().err == f"sim: error: {words.format(flags[0])}\n"
 
 
-@pytest.mark.parametrize("ask", [sim.run, sim.sweep, sim.schedule])
-def test_a_misspelt_parameter_is_refused_with_the_one_that_it_is_like(ask):
-    given = {"model": "sd21", "strategy": "gpipe", "micro_batchs": 8}
-    with pytest.raises(
-        sim.InputError,
-        match=r"^unknown parameter 'micro_batchs'; did you mean micro_batches\?$",
-    ):
-        ask(**given)
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -359,19 +349,6 @@ def test_what_a_sweep_cannot_follow_is_refused(given, problem):
 def test_an_option_of_a_wrong_type_is_refused_by_name(given, problem):
     with pytest.raises(sim.InputError, match=problem):
         sim.run(**given)
-
-
-@pytest.mark.parametrize(
-    ("asked", "problem"),
-    [
-        ({"model": 3, "strategy": "ddp"}, "model is 3, must be a name"),
-        ({"model": "sd21", "strategy": "ddp", "cluster": 8}, "cluster is 8, must be a name"),
-        ({"model": "sd21", "strategy": None}, "strategy is None, must be a name or a strategy"),
-    ],
-)
-def test_what_names_nothing_is_refused(asked, problem):
-    with pytest.raises(sim.InputError, match=problem):
-        sim.run(**asked)
 
 
 def test_a_result_has_every_key_of_its_row():

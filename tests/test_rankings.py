@@ -15,7 +15,6 @@ from sim.explore.search import run_sweep
 from sim.outcomes.runs import run_point
 from sim.report.rankings import (
     BEST,
-    TIED,
     command,
     print_rows_json,
     print_sweep,
@@ -75,14 +74,6 @@ def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, sweep):
     assert {row[1] for row in rows} == {point.name for point in simulated}
     later = [row[1] for rank, row in zip(ranks, rows, strict=True) if rank > BEST]
     assert len(set(later)) == len(later)
-
-
-def test_marks_and_letters_are_explained_below_the_table(capsys, sweep):
-    print_sweep(sweep)
-    text = capsys.readouterr().out
-    below = text[text.index("\ntie: ") :].splitlines()[1:4]
-    assert below == [TIED, "P: pipeline degree, M: micro-batches, D: GPUs of a pipeline group", ""]
-    assert all(len(line) <= 80 for line in below)
 
 
 def test_a_sweep_says_how_many_points_were_simulated(capsys, sweep):

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 import sim
-from sim.explore.legality import starters
 from sim.outcomes.runs import run_point
 from sim.replay.metrics import exposed_communication_s
 from sim.replay.waits import awaited_s
@@ -80,27 +79,6 @@ def test_the_exchange_that_takes_the_time_is_named_with_its_pace_and_link():
     assert "each moves 13 GB/s, of the link's 26" in reason
 
 
-def test_what_compute_loses_to_collectives_is_what_its_ops_last_beyond_their_plan():
-    result = sim.run("sd21", "fsdp", gpus=64, shard_size=8, reshard="false", stack="compiled")
-    found, trace = account(result), result.trace
-    planned_s = sum(op.duration_s for row in trace.plan.ops for op in row) / trace.plan.num_devices
-    lost_s = (found.slowed + found.host) * result.iteration_s
-    assert lost_s == pytest.approx(result.expected.busy_s - planned_s, rel=1e-2)
-    assert found.slowed > 0.05
-    (reason,) = found.reasons
-    assert reason == (
-        f"compute loses {found.slowed:.0%} of the time, {found.slowed * result.iteration_s * 1e3:,.1f} ms, to"
-        " collectives that run beside it, mostly all-reduce of 8 GPUs between nodes"
-    )
-    assert found.compute + found.host + found.wire + found.idle == pytest.approx(1)
-
-
-def test_where_nothing_holds_compute_up_that_is_the_reason():
-    assert account(sim.run("sd21", "ddp", gpus=1, batch_size=32)).reasons == (
-        "GPUs compute 100% of the time; nothing else takes a tenth of it",
-    )
-
-
 @pytest.mark.parametrize(
     ("asked", "unit", "per_second", "objective"),
     [
@@ -150,13 +128,6 @@ def test_a_verdict_on_fewer_gpus_says_what_all_of_them_would_take():
     assert sweep.verdict.to_json()["reasons"] == list(sweep.verdict.account.reasons)
 
 
-def test_stages_that_wait_for_one_another_are_counted():
-    found = account(sim.run("sd21", "gpipe", "p4de", 4, pipeline_degree=4, micro_batches=4, batch_size=64))
-    assert f"{found.idle:.0%} of the time the 4 stages of the pipeline wait for one another" in found.reasons
-    alone = account(sim.run("sd21", "ddp", "p4de", 4, batch_size=64))
-    assert not any("stages" in reason for reason in alone.reasons)
-
-
 def test_where_no_runtime_runs_the_best_a_tie_that_runs_is_named():
     sweep = sim.sweep("sd21", gpus=16, batch_size=512, strategy="bidirectional,ddp", workers=1)
     verdict = sweep.verdict
@@ -165,21 +136,6 @@ def test_where_no_runtime_runs_the_best_a_tie_that_runs_is_named():
     assert f"{verdict.runnable.result.strategy}, " in str(verdict)
     assert ", a tie, runs in " in " ".join(str(verdict).split())
     assert verdict.to_json()["runnable"]["again"] == verdict.runnable.again
-
-
-def test_where_no_tie_runs_the_best_that_does_is_named_with_what_it_loses():
-    sweep = sim.sweep(
-        "sd21", gpus=8, batch_size=256, strategy="diffusionpipe,gpipe", exhaustive=True, workers=1
-    )
-    found = sweep.verdict.runnable
-    assert (sweep.verdict.best.strategy, sweep.verdict.runs_in, found.tie) == ("diffusionpipe", (), False)
-    first = next(point for point in sweep.ranked() if starters(point, sweep.scenario))
-    assert found.result is first.result
-    assert found.times == first.result.iteration_s / sweep.best.iteration_s
-    said = f": {found.result.iteration_s * 1e3:,.1f} ms, {found.times:.2f} x the time, runs in "
-    assert said in " ".join(str(sweep.verdict).replace("│", "").split())
-    assert sweep.verdict.to_json()["runnable"]["tie"] is False
-    assert (found.runs_in, found.others) == (("torch-pipelining",), ())
 
 
 def test_the_best_that_runs_is_found_among_what_was_not_simulated_too():
@@ -216,20 +172,6 @@ def test_the_best_that_runs_is_that_of_a_sweep_in_its_runtime(asked, runtime, la
     for name, point in best_of_each(sweep).best.items():
         own = sim.sweep(**asked, steps=20, runtime=name, workers=1).best
         assert point.result.latency_s == own.latency_s
-
-
-def test_a_better_one_that_was_not_looked_for_is_not_ruled_out(monkeypatch):
-    monkeypatch.setattr("sim.report.runnable.TRIED", 0)
-    sweep = sim.sweep(**FLUX, steps=20, workers=1)
-    assert (
-        best_of_each(sweep).left["xdit"] < 2.338
-    )  # what its best takes, which is not the last that was left
-    found = sweep.verdict.runnable
-    assert found.unsure == ("xdit",)
-    said = " ".join(str(sweep.verdict).replace("│", "").split())
-    assert f"at most {found.times:.2f} x the time, runs in " in said
-    assert "; --runtime xdit may find a faster one" in said
-    assert sweep.verdict.to_json()["runnable"]["unsure"] == ["xdit"]
 
 
 def test_a_vae_on_all_gpus_is_offered_where_one_is_included():

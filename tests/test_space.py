@@ -121,11 +121,6 @@ def test_the_best_of_each_strategy_is_that_of_a_simulation_of_every_point(scenar
     assert [samples_per_s(row) for row in rows] == sorted(expected.values(), reverse=True)
 
 
-def test_rows_are_the_same_whatever_the_workers(scenarios):
-    one, two = (sweep(scenarios[1], strategy=NAMES, top=1, workers=count) for count in (1, 2))
-    assert one.rows() == two.rows()
-
-
 # The Pareto front
 
 
@@ -156,13 +151,3 @@ def test_the_pareto_front_of_a_sweep_is_that_of_a_simulation_of_every_point(scen
     ]
     assert len(fronts[1]) > 2
     assert fronts[0] == fronts[1]
-
-
-def test_a_front_leaves_out_what_cannot_be_on_it_and_keeps_the_best_of_each_strategy(scenarios, everything):
-    found = sweep(scenarios[1], strategy=NAMES, objective="pareto", workers=1).rows()
-    assert sum(row["status"] == "bounded" for row in found) > len(found) / 10
-    for name in NAMES:
-        best = max(samples_per_s(row) for row in everything if row["strategy"] == name and fits(row))
-        assert best == max(
-            samples_per_s(row) for row in found if row["strategy"] == name and row["status"] == "simulated"
-        )

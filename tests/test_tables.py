@@ -12,10 +12,9 @@ from sim.outcomes.runs import run_point
 from sim.report.tables import (
     print_models,
     print_result,
-    print_strategies,
 )
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
-from strategies.registry import all_strategies, make_sampler, make_strategy
+from strategies.registry import make_sampler, make_strategy
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 
@@ -49,13 +48,6 @@ def test_models_as_json_say_what_the_table_says(capsys):
     (model,) = json.loads(capsys.readouterr().out)
     assert list(model) == ["name", "title", "source", "guidance", "sampled_on", "components"]
     assert model["components"][2]["layers"] == 46
-
-
-def test_strategies_as_json_describe_every_parameter(capsys):
-    print_strategies([all_strategies()["diffusionpipe"]], True)
-    (strategy,) = json.loads(capsys.readouterr().out)
-    assert strategy["parameters"]["fill"]["choices"] == ["none", "full", "partial"]
-    assert strategy["parameters"]["fill"]["default"] == "partial"
 
 
 def test_a_result_is_shown_with_its_stages(capsys, result):

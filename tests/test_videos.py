@@ -14,7 +14,7 @@ from profiles.machines.devices import load_device
 from sim import api
 from sim.asking.experiments import load_experiment
 from sim.cli.main import main
-from sim.report.numbers import drawn_words
+from sim.report.numbers import image_words
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
@@ -239,7 +239,7 @@ def test_what_is_drawn_is_called_by_its_number_of_frames():
     model, cluster = load_model("wan2.1-1.3b"), load_cluster("p4de")
     for frames, words in ((1, ("image", "images")), (5, ("video", "videos")), (None, ("video", "videos"))):
         scenario = SamplingScenario(model, cluster, SamplingWorkload(1, 480, 832, frames=frames))
-        assert drawn_words(scenario.options) == words
+        assert image_words(scenario.options) == words
 
 
 def test_a_model_knows_that_it_draws_videos_whatever_the_frames_it_is_asked_for():

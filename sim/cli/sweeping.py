@@ -177,8 +177,8 @@ def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
 
     A question of training has it where the model could draw.
     """
-    from sim.report.facts import sampled_on
-    from sim.report.numbers import drawn_words
+    from sim.report.listings import sampled_on
+    from sim.report.numbers import image_words
 
     scenario = sweep.scenario
     own = set(OPTIONS[scenario.task]).difference(
@@ -191,7 +191,7 @@ def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
         or any(hasattr(options, name) for name in own)
     ):
         return ""
-    several = drawn_words(scenario.options)[1]
+    several = image_words(scenario.options)[1]
     if scenario.task == "sample":
         return f"this is about drawing {several}; --task train asks about training"
     if sampled_on(scenario.model) is None:

@@ -20,7 +20,7 @@ from sim.outcomes.phrases import OUT_OF_MEMORY
 from sim.outcomes.results import Result
 from sim.outcomes.runs import run_within
 from sim.report.descriptions import differing
-from sim.report.numbers import drawn_words
+from sim.report.numbers import image_words
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario
@@ -150,7 +150,7 @@ def _of_sampling(scenario: SamplingScenario) -> Iterator[Variation]:
         yield Variation(f"stack {other}", f"--stack {other}", changed)
     batch = scenario.workload.batch_size * IMAGES
     changed = replace(scenario, workload=replace(scenario.workload, batch_size=batch))
-    name = f"{batch} {drawn_words(scenario.options)[1]} at once"
+    name = f"{batch} {image_words(scenario.options)[1]} at once"
     yield Variation(name, f"--batch-size {batch}", changed, regrouped=True)
 
 

@@ -57,11 +57,11 @@ def throughput(samples_per_s: float) -> str:
     return f"{samples_per_s:,.1f}" if samples_per_s >= 1 or below == "1" else below
 
 
-def drawn_words(options: Mapping[str, Any]) -> tuple[str, str]:
+def image_words(options: Mapping[str, Any]) -> tuple[str, str]:
     """What a run of the sampler draws, by its options: one of them, and several."""
     return ("video", "videos") if options.get("frames", 1) > 1 else ("image", "images")
 
 
 def counted_words(task: str, options: Mapping[str, Any]) -> str:
     """What speeds count: samples, images or videos."""
-    return "samples" if task == "train" else drawn_words(options)[1]
+    return "samples" if task == "train" else image_words(options)[1]

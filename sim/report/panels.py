@@ -16,7 +16,7 @@ from profiles.costs.trust import Trust, trust_of
 from profiles.errors import counted
 from profiles.units import GIB
 from sim.outcomes.results import Result
-from sim.report.numbers import band, drawn_words, duration, throughput
+from sim.report.numbers import band, duration, image_words, throughput
 from sim.report.reasons import Account
 from strategies.strategy import Sampler
 
@@ -97,13 +97,13 @@ def bar(*shares: float, marks: str = FULL + PART) -> str:
 def speed_words(result: Result) -> str:
     """The duration with its band, and what is done in a second."""
     if result.task == "sample":
-        one, more = drawn_words(result.options)
+        one, more = image_words(result.options)
         article = "an" if one == "image" else "a"
-        drawn = (
+        images = (
             f"{article} {one}" if result.batch_size == 1 else f"for {counted(result.batch_size, one, more)}"
         )
         cost = f"{result.gpu_s_per_sample:,.2f} GPU-seconds each"
-        return f"{duration(result)} {drawn}{_in_brackets(result, 's')}, {cost}"
+        return f"{duration(result)} {images}{_in_brackets(result, 's')}, {cost}"
     took = f"{duration(result)} an iteration{_in_brackets(result, 'ms')}"
     several = result.num_backbones > 1
     each = f", each counted once for each of {result.num_backbones} backbones" if several else ""
@@ -133,8 +133,8 @@ def time_words(account: Account) -> str:
     host, wire, idle = account.host, account.wire, account.idle
     behind = f", host {host:.1%}" if host >= LEAST_SHARE else ""
     compute = account.compute if behind else account.compute + host
-    drawn = bar(compute, host, wire, marks=FULL + HOST + PART)
-    return f"{drawn} compute {compute:.1%}{behind}, bubble: wire {wire:.1%}, idle {idle:.1%}"
+    shares = bar(compute, host, wire, marks=FULL + HOST + PART)
+    return f"{shares} compute {compute:.1%}{behind}, bubble: wire {wire:.1%}, idle {idle:.1%}"
 
 
 def trust_in(result: Result, device: str) -> Trust | None:
@@ -160,7 +160,7 @@ def runs_in_words(names: Sequence[str]) -> str:
     return f"{', '.join(names)}; `sim launch` in place of `sim run` starts it"
 
 
-class Drawn(NamedTuple):
+class ImageGroups(NamedTuple):
     """How GPUs draw images.
 
     Attributes:
@@ -172,16 +172,16 @@ class Drawn(NamedTuple):
     approximation: str = ""
 
 
-TOGETHER: Final = Drawn()
+TOGETHER: Final = ImageGroups()
 """All GPUs draw the images that one draws."""
 
 
-def drawn_in(result: Result) -> Drawn:
+def image_groups_of(result: Result) -> ImageGroups:
     """How the GPUs of a result draw; together, where nobody says otherwise."""
     if result.source is None or not isinstance(strategy := result.source.strategy, Sampler):
         return TOGETHER
     scenario = result.source.scenario
-    return Drawn(strategy.image_groups(scenario), strategy.approximation(scenario))
+    return ImageGroups(strategy.image_groups(scenario), strategy.approximation(scenario))
 
 
 def _groups_line(result: Result, groups: int) -> list[Line]:
@@ -190,20 +190,20 @@ def _groups_line(result: Result, groups: int) -> list[Line]:
         return []
     together, each = (
         result.num_gpus // groups,
-        counted(result.batch_size // groups, *drawn_words(result.options)),
+        counted(result.batch_size // groups, *image_words(result.options)),
     )
     return [("", f"{groups} groups of {counted(together, 'GPU')} draw {each} each")]
 
 
-def result_lines(result: Result, account: Account, drawn: Drawn = TOGETHER) -> list[Line]:
+def result_lines(result: Result, account: Account, image_groups: ImageGroups = TOGETHER) -> list[Line]:
     """Speed, how GPUs draw, memory, where the time goes and why, and what each phase of a run takes."""
     lines = [
         ("speed", speed_words(result)),
-        *_groups_line(result, drawn.groups),
+        *_groups_line(result, image_groups.groups),
         ("memory", _memory_words(result)),
         ("time", time_words(account)),
         *(("" if number else "why", words) for number, words in enumerate(account.reasons)),
     ]
-    if drawn.approximation:
-        lines.append((drawn_words(result.options)[0], f"approximate: {drawn.approximation}"))
+    if image_groups.approximation:
+        lines.append((image_words(result.options)[0], f"approximate: {image_groups.approximation}"))
     return [*lines, ("phases", words)] if (words := _phase_words(result)) else lines

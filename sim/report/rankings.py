@@ -18,7 +18,7 @@ from sim.outcomes.results import Result
 from sim.report.columns import Column, markdown_of, show_table
 from sim.report.descriptions import LETTERS, MEANINGS, held_fixed, how, tried
 from sim.report.frames import rows
-from sim.report.numbers import band, drawn_words, duration, throughput
+from sim.report.numbers import band, duration, image_words, throughput
 from sim.report.tables import command_of, console
 from sim.report.verdicts import Verdict, verdict_of, with_note
 from strategies.registry import baselines
@@ -253,7 +253,7 @@ def _of_training(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
 
 def _of_sampling(sweep: Sweep, results: Sequence[Result]) -> list[Column]:
     values = tried(sweep.points)
-    image = drawn_words(sweep.scenario.options)[0]
+    image = image_words(sweep.scenario.options)[0]
     one = next((p.result for p in sweep.ranked() if p.result is not None and p.num_gpus == 1), None)
     speeds = ["-" if one is None else f"{r.samples_per_s / one.samples_per_s:.2f}" for r in results]
     return [

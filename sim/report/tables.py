@@ -23,12 +23,19 @@ from sim.explore.legality import runtimes_of
 from sim.explore.tuning import Choice
 from sim.outcomes.results import Result
 from sim.report.columns import Column, markdown_of, show_table
-from sim.report.facts import cluster_facts, device_facts, model_facts, sampled_on, stack_facts, strategy_facts
-from sim.report.numbers import banded, drawn_words, milliseconds, throughput
+from sim.report.listings import (
+    cluster_facts,
+    device_facts,
+    model_facts,
+    sampled_on,
+    stack_facts,
+    strategy_facts,
+)
+from sim.report.numbers import banded, image_words, milliseconds, throughput
 from sim.report.panels import (
     Line,
     Panel,
-    drawn_in,
+    image_groups_of,
     result_lines,
     runs_in_words,
     trust_in,
@@ -205,7 +212,7 @@ def lines_of(result: Result, account: Account) -> list[Line]:
     return [
         ("strategy", result.strategy),
         *([("with", words)] if (words := _parameters(result.parameters)) else []),
-        *result_lines(result, account, drawn_in(result)),
+        *result_lines(result, account, image_groups_of(result)),
         *_words(result).quantities,
         *_runs_in(result),
         ("layer times", _provenance(result)),
@@ -240,10 +247,10 @@ def _iteration_words(result: Result) -> Words:
 def _run_words(result: Result) -> Words:
     asked = result.asked
     guidance = "no guidance" if asked["guidance"] == "none" else f"guidance {asked['guidance']}"
-    one, more = drawn_words(result.options)
+    one, more = image_words(result.options)
     images, steps = counted(result.batch_size, one, more), counted(asked["steps"], "step")
-    drawn = f"{images} of {asked['resolution']} pixels, {steps}, {guidance}"
-    return Words(drawn, _drawing(result), "per step", ("forward",))
+    images_words = f"{images} of {asked['resolution']} pixels, {steps}, {guidance}"
+    return Words(images_words, _drawing(result), "per step", ("forward",))
 
 
 def _iteration(result: Result) -> list[Line]:
@@ -258,7 +265,7 @@ def _drawing(result: Result) -> list[Line]:
     return [
         ("step", f"{milliseconds(result.step_s)}, once steady"),
         *_communication(
-            result, result.batch_size, f"per {drawn_words(result.options)[0]} by all GPUs together"
+            result, result.batch_size, f"per {image_words(result.options)[0]} by all GPUs together"
         ),
     ]
 

@@ -17,13 +17,13 @@ from sim.outcomes.hints import Hinting
 from sim.outcomes.results import Result
 from sim.report.changes import Change, changes_asked, fastest_of
 from sim.report.descriptions import Tried, fairness, how, tried
-from sim.report.numbers import drawn_words, duration
+from sim.report.numbers import duration, image_words
 from sim.report.panels import (
     TOGETHER,
-    Drawn,
+    ImageGroups,
     Line,
     Panel,
-    drawn_in,
+    image_groups_of,
     result_lines,
     runs_in_words,
     trust_in,
@@ -64,7 +64,7 @@ class Verdict(Hinting):
         lead: lines above all others, of a verdict on several numbers of GPUs.
         best_word: what the best is called.
         note: what else is to be said; empty where there is nothing.
-        drawn: how the GPUs of the best draw.
+        image_groups: how the GPUs of the best divide images.
         measured: the factor of a measured run on compute, in words; empty without one.
         paced: whether that run is of this task.
     """
@@ -91,7 +91,7 @@ class Verdict(Hinting):
     lead: tuple[Line, ...] = ()
     best_word: str = "best"
     note: str = ""
-    drawn: Drawn = TOGETHER
+    image_groups: ImageGroups = TOGETHER
     measured: str = ""
     paced: bool = False
 
@@ -108,7 +108,7 @@ class Verdict(Hinting):
             *self.lead,
             (self.best_word, named),
             *(("", f"the same: {words}") for words in self.same_as),
-            *result_lines(self.best, self.account, self.drawn),
+            *result_lines(self.best, self.account, self.image_groups),
             *self._copies_line(),
         ]
         if self.fastest is not None:
@@ -136,7 +136,7 @@ class Verdict(Hinting):
         """What all GPUs draw, where the best leaves some that copies of it work on."""
         if self.copies == 1:
             return []
-        more, speed = drawn_words(self.best.options)[1], self.copies * self.best.samples_per_s
+        more, speed = image_words(self.best.options)[1], self.copies * self.best.samples_per_s
         return [
             ("copies", f"{self.copies} side by side, each on {more} of its own, draw {speed:,.4g} {more}/s")
         ]
@@ -226,7 +226,7 @@ class Verdict(Hinting):
 
     def to_json(self) -> dict[str, Any]:
         """The verdict under public keys; seconds, bytes and shares."""
-        account, drawn = self.account, self.drawn
+        account, image_groups = self.account, self.image_groups
         return {
             "title": self.title,
             "objective": self.objective,
@@ -238,8 +238,8 @@ class Verdict(Hinting):
             "reasons": list(account.reasons),
             "runner_up": self.runner_up and {**_short(self.runner_up), "tie": self.runner_up_ties},
             "ties": dict(self.ties),
-            **({} if drawn.groups == 1 else {"image_groups": drawn.groups}),
-            **({"approximation": drawn.approximation} if drawn.approximation else {}),
+            **({} if image_groups.groups == 1 else {"image_groups": image_groups.groups}),
+            **({"approximation": image_groups.approximation} if image_groups.approximation else {}),
             **({"same_as": list(self.same_as)} if self.same_as else {}),
             "changes": [change.to_json() for change in self.changes],
             "trust": self.trust and asdict(self.trust),
@@ -358,7 +358,7 @@ def verdict_of(sweep: Sweep, meanwhile: Callable[[], object] = lambda: None) -> 
         same_as=tuple(_said(point, values) for point in same),
         fastest=fastest,
         fastest_how="" if fastest is None else how(fastest, values),
-        drawn=drawn_in(sourced),
+        image_groups=image_groups_of(sourced),
         measured=measured_words(sweep.scenario),
         paced=is_paced(sweep.scenario),
     )

@@ -1,7 +1,7 @@
 """Plotly's figures, of the page of a report and of notebooks."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -28,7 +28,7 @@ from sim.report.numbers import banded, counted_words
 from sim.report.plots.charts import FRONT, INK, LIMIT
 from sim.report.plots.looks import BAND, FADED, GPUS, MARKERS, RECOMMENDED, label_of, strategy_look
 from sim.report.plots.patches import PatchColours
-from sim.report.plots.sweep import NEAR, plot_sweep_info
+from sim.report.plots.sweep import NEAR, SweepInfo, plot_sweep_info
 from sim.report.plots.timeline import COLOURS
 from strategies.plans.actions import PatchAction, StageAction
 from strategies.plans.traces import Trace
@@ -71,39 +71,6 @@ ROLES: Final = (
     (r"skip to .*", "skips"),
 )
 """Roles of tensors and what a page calls them; what stands nowhere here keeps its name."""
-
-HELD: Final = {
-    "weights": "#0072B2",
-    "frozen weights": "#56B4E9",
-    "text encoders and VAE": "#56B4E9",
-    "optimizer": "#004C7A",
-    "gradients": "#D55E00",
-    "gathered": "#F0E442",
-    "saved activations": "#E69F00",
-    "activations": "#E69F00",
-    "hidden states": "#B15928",
-    "gradients of hidden states": "#8A5A00",
-    "frozen layers' tensors": "#009E73",
-    "inputs of the backbone": "#66C2A5",
-    "skips": "#CC79A7",
-    "gradients of skips": "#882E72",
-    "runtime": "#7A7A7A",
-    "moving average": "#7570B3",
-    "recomputed block": "#FDBF6F",
-    "recomputed layer": "#FDBF6F",
-    "decoded rows": "#66A61E",
-    "keys and values": "#882E72",
-    "joined keys and values": "#CC79A7",
-    "latents": "#F0E442",
-    "latents of the window": "#F0E442",
-    "text encoder": "#A6CEE3",
-    "all-gather": "#D55E00",
-    "all-to-all": "#D55E00",
-    "send-recv": "#D55E00",
-}
-"""Colours of what memory holds: weights blue, what backward needs orange, frozen layers green."""
-OTHERS: Final = ("#B3B3B3", "#5E4FA2", "#A6761D", "#666666")
-"""Colours of what stands nowhere above."""
 
 
 def trace_figure(trace: Trace) -> Figure:
@@ -210,18 +177,12 @@ def _memory_areas(trace: Trace) -> list[Any]:
     steady = sorted(kinds, key=lambda kind: (np.ptp(kinds[kind]) > 0, -float(kinds[kind].max())))
     return [
         Scatter(
-            name=kind, mode="lines", stackgroup="memory", fillcolor=_colour(kind),
-            line={"shape": "hv", "width": 0.5, "color": _colour(kind)},
+            name=kind, mode="lines", stackgroup="memory", line={"shape": "hv", "width": 0.5},
             x=times_s[kept] / MILLISECOND, y=kinds[kind][kept] / GIB,
             hovertemplate=f"GPU {fullest}, %{{y:.2f}} GiB",
         )
         for kind in steady
     ]  # fmt: skip
-
-
-def _colour(kind: str) -> str:
-    """The colour of what memory holds, the same on every page."""
-    return HELD.get(kind) or OTHERS[sum(map(ord, kind)) % len(OTHERS)]
 
 
 def _called(role: str) -> str:
@@ -253,25 +214,8 @@ def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> Figure:
     whiskers = set(sorted(banded_points)[:WHISKERS])
     for name in dict.fromkeys(point.name for point in points):
         numbers = [number for number, point in enumerate(points) if point.name == name]
-        seams = any(not points[number].recommended for number in numbers)
-        colour, marker = strategy_look(name)
-        ends = [info.points[n].band if n in whiskers else None for n in numbers]
-        figure.add_trace(
-            kind(
-                name=label_of(name, seams=seams), mode="markers", opacity=FADED if seams else 1.0,
-                x=[places[n][0] for n in numbers], y=[places[n][1] for n in numbers],
-                marker={
-                    "color": colour, "symbol": SYMBOLS[marker], "line": {"color": INK, "width": 0.6},
-                    "size": [6 + 3 * np.log2(info.points[n].num_gpus or 2) for n in numbers],
-                },
-                error_y={
-                    "type": "data", "symmetric": False, "thickness": 1, "width": 0,
-                    "array": [end and end[1] - places[n][1] for n, end in zip(numbers, ends, strict=True)],
-                    "arrayminus": [end and places[n][1] - end[0] for n, end in zip(numbers, ends, strict=True)],
-                },
-                text=[_point_words(points[n], values) for n in numbers], hoverinfo="text",
-            )
-        )  # fmt: skip
+        texts = [_point_words(points[number], values) for number in numbers]
+        figure.add_trace(kind(**_markers(name, numbers, info, whiskers), text=texts, hoverinfo="text"))
     front = [(one.peak_memory_bytes / GIB, info.height(one)) for one in info.front]
     look = {"mode": "lines", "line": {"color": FRONT, "shape": "hv"}, "hoverinfo": "skip"}
     figure.add_scatter(name="Pareto front", x=[x for x, _ in front], y=[y for _, y in front], **look)
@@ -288,6 +232,30 @@ def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> Figure:
     if info.by_latency:
         figure.update_yaxes(type="log", dtick="D2")
     return figure
+
+
+def _markers(name: str, numbers: Sequence[int], info: SweepInfo, whiskers: Container[int]) -> dict[str, Any]:
+    """The points of a strategy, the larger the more GPUs, pale where seams show, some with their bands."""
+    points = [info.points[number] for number in numbers]
+    seams = not all(point.recommended for point in points)
+    bands = [
+        point.band if number in whiskers else None for number, point in zip(numbers, points, strict=True)
+    ]
+    heights = [info.height(point) for point in points]
+    colour, marker = strategy_look(name)
+    return {
+        "name": label_of(name, seams=seams), "mode": "markers", "opacity": FADED if seams else 1.0,
+        "x": [point.peak_memory_bytes / GIB for point in points], "y": heights,
+        "marker": {
+            "color": colour, "symbol": SYMBOLS[marker], "line": {"color": INK, "width": 0.6},
+            "size": [6 + 3 * np.log2(point.num_gpus or 2) for point in points],
+        },
+        "error_y": {
+            "type": "data", "symmetric": False, "thickness": 1, "width": 0,
+            "array": [band and band[1] - y for band, y in zip(bands, heights, strict=True)],
+            "arrayminus": [band and y - band[0] for band, y in zip(bands, heights, strict=True)],
+        },
+    }  # fmt: skip
 
 
 def _simulated(sweeps: Iterable[Sweep]) -> list[Point]:
