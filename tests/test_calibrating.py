@@ -141,7 +141,8 @@ def test_a_question_without_a_number_asks_for_the_same_run():
     strategy = make("gpipe", {"pipeline_degree": 4, "micro_batches": 2})
     asked = question(strategy, scenario)
     name = asked.pop("strategy")
-    assert sim.run(strategy=name, **asked) == run_point(strategy, scenario)
+    again = sim.run(strategy=name, **asked)
+    assert again.to_json() | {"inputs": None} == run_point(strategy, scenario).to_json() | {"inputs": None}
 
 
 def test_a_sweep_names_its_measured_run_and_ranks_with_its_factor(trained, tmp_path):

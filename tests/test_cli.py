@@ -612,7 +612,7 @@ def test_what_an_interrupted_sweep_knows_is_no_reason_to_fail_where_it_cannot_be
     run_sweep(sweep, workers=1)
     options = SimpleNamespace(out=elsewhere / "gone" / "rows.csv", store=None)
     _save_reached(options, [sweep])
-    assert re.fullmatch(r"sim: Cannot save file .*gone'\n", capsys.readouterr().err)
+    assert re.fullmatch(r"sim: .*rows-incomplete.csv: cannot be written.*\n", capsys.readouterr().err)
 
 
 # Pipes and interrupts

@@ -63,6 +63,8 @@ class Workers(Generic[W]):
     """
 
     def __init__(self, known: Any, size: int, executor: Executor | None = None) -> None:  # noqa: ANN401
+        if executor is None and get_start_method() != "fork":
+            size = 1  # a process that imports an unguarded script would sweep again
         self.known, self.size = known, size
         self.chunk, self.window = (CHUNK, 2 * size) if executor else (1, size + 1 if size > 1 else 0)
         self._carry_out: Any = _Elsewhere.of(known) if executor else _answers

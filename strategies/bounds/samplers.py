@@ -141,6 +141,10 @@ class _FirstDevice(SamplingBuilder):
         for group in delayed:
             waiting = set(group)
             for number in following:
+                if not self.exchanges[number][
+                    0
+                ].wait:  # others compute meanwhile what the first did before it
+                    continue
                 groups = self.exchanges[number][0].groups
                 waiting = waiting.union(*(other for other in groups if not waiting.isdisjoint(other)))
             if waiting != self._devices:
