@@ -193,7 +193,8 @@ def test_the_bound_of_a_sampler_is_its_time_where_no_port_is_shared_and_no_host_
         if point.name in EXACT:
             there, taken = scenario.on(point.num_gpus), point.result.latency_s
             bound_s, tensors = point.strategy.bound(there), getattr(point.strategy, "tensor_degree", 1) or 1
-            least = 0.95 if point.name == "distrifusion" else 1 - 1e-6 if tensors == 1 else 0.998
+            exact = tensors == 1 and point.name != "distrifusion"
+            least = 1 - 1e-6 if exact else 0.95
             assert least * taken <= bound_s <= taken * (1 + 1e-9), point
 
 
