@@ -22,7 +22,7 @@ from profiles.machines.whatifs import whatif_words
 from profiles.software.levers import HALF, load_levers, products_in_fp8
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from strategies.plans.workloads import ALL, EMBEDDED, GUIDANCES, SamplingWorkload
-from strategies.scenario import Scene, check_kinds
+from strategies.scenario import Same, Scene, check_kinds, model_of_task
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,7 +39,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def __post_init__(self) -> None:
         check_kinds(self, SamplingWorkload)
         self.cluster.check_gpus(self.workload.num_gpus)
-        model, tokens = self.model.for_task("sample"), self.workload.text_tokens
+        model, tokens = model_of_task(Same(self.model), self.task), self.workload.text_tokens
         if self.workload.frames is not None:
             model = with_frames(model, self.workload.frames, self.cluster.device)
         object.__setattr__(self, "model", model if tokens is None else with_text(model, tokens))

@@ -5,7 +5,7 @@ It is what every strategy is asked about; the strategy's own parameters are its 
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from profiles.architectures.models import Model
@@ -25,6 +25,28 @@ T = TypeVar("T")
 
 MISSING: Final[Any] = object()
 """Stands for no value; nothing that is remembered is this object."""
+
+
+class Same:
+    """A frozen value as a key by which what follows from it is kept: the same object, not an equal one."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:  # noqa: ANN401
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.value is other.value
+
+
+@lru_cache(maxsize=64)
+def model_of_task(model: Same, task: str) -> Model:
+    """The model with only the components that a task needs, made once of each model."""
+    made: Model = model.value.for_task(task)
+    return made
 
 
 @dataclass(frozen=True)
@@ -202,7 +224,9 @@ class Scenario(Scene[TrainingWorkload]):
     def __post_init__(self) -> None:
         check_kinds(self, TrainingWorkload)
         self.cluster.check_gpus(self.workload.num_gpus)
-        object.__setattr__(self, "model", self._trained(self._at_resolution(self.model.for_task("train"))))
+        object.__setattr__(
+            self, "model", self._trained(self._at_resolution(model_of_task(Same(self.model), self.task)))
+        )
         self._check_own_options()
         _ = self.costs
 

@@ -3,6 +3,7 @@
 import io
 import json
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -281,7 +282,7 @@ def test_a_choice_of_true_and_false_is_no_flag_without_a_value(tell, elsewhere, 
 @pytest.mark.parametrize(
     ("command", "key", "said"),
     [
-        ("run", "trace", "trace is false, but --trace takes a value: must be one, or be left out"),
+        ("run", "device", "device is false, but --device takes a value: must be one, or be left out"),
         (
             "run",
             "batch_size",
@@ -305,3 +306,21 @@ def test_false_leaves_out_a_flag_without_a_value_and_what_the_command_line_gives
     (elsewhere / "q.toml").write_text(asked)
     code, out, _ = tell("run", "--experiment", "q.toml", "--batch-size", "64", "--json")
     assert (code, json.loads(out)["batch_size"]) == (0, 64)
+
+
+@pytest.mark.parametrize("key", ["dask", "gantt", "out", "plot", "report", "store", "trace"])
+def test_an_experiment_names_no_file_to_write_and_no_address(key: str, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.csv"
+    kept.write_text("mine")
+    path = tmp_path / "question.toml"
+    path.write_text(f'model = "sd21"\n{key} = "{kept}"\n')
+    with pytest.raises(InputError, match=rf"question.toml: {key} is .*must be given on the command line"):
+        load_experiment(path)
+    assert kept.read_text() == "mine"
+
+
+def test_a_key_of_many_parts_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "question.toml"
+    path.write_text("a" + ".a" * 95_000 + " = 1\n")
+    with pytest.raises(InputError, match="nested too deeply"):
+        load_experiment(path)

@@ -22,6 +22,8 @@ from strategies.registry import strategies_of
 
 FLAG: Final = "--experiment"
 STDIN: Final = "-"
+ASIDE: Final = ("dask", "gantt", "out", "plot", "report", "store", "trace")
+"""Files to write and addresses to connect to: a file from elsewhere must name none."""
 
 
 def load_experiment(path: str | PathLike[str]) -> dict[str, Any]:
@@ -47,6 +49,9 @@ def load_experiment(path: str | PathLike[str]) -> dict[str, Any]:
             )
         if name == "experiment":
             raise InputError(f"{file}: {key} is {shown(value)}, but an experiment names no other")
+        if name in ASIDE:
+            rule = "must be given on the command line: an experiment names no file to write and no address"
+            raise InputError(f"{file}: {key} is {shown(value)}, {rule}")
         if value is not None:
             flags[name] = value
     return flags

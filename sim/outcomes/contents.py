@@ -6,13 +6,14 @@ It is of what was read, not of the files, which may have changed since.
 import pickle
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import blake2b
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
+from strategies.scenario import Same
 from strategies.strategy import AnyScenario
 
 ENGINE: Final = (
@@ -57,6 +58,11 @@ def _hash(content: bytes) -> str:
     return blake2b(content, digest_size=8).hexdigest()
 
 
+@lru_cache(maxsize=64)
+def _content_once(same: Same) -> str:
+    return content_of(same.value)
+
+
 def inputs_of(scenario: AnyScenario) -> dict[str, str]:
     """Hashes of the model, cluster, device and stack of a scenario, and of the run measured of them, if any."""
     known: dict[str, str] = scenario.remember("inputs", lambda: _inputs_of(scenario))
@@ -65,16 +71,18 @@ def inputs_of(scenario: AnyScenario) -> dict[str, str]:
 
 def _inputs_of(scenario: AnyScenario) -> dict[str, str]:
     cluster = scenario.cluster
-    around = tuple(getattr(cluster, item.name) for item in fields(cluster) if item.name != "device")
-    inputs: dict[str, object] = {
-        "model": scenario.model,
-        "cluster": around,
-        "device": cluster.device,
-        "stack": scenario.stack,
-    }
+    inputs: dict[str, object] = {"model": scenario.model, "device": cluster.device, "stack": scenario.stack}
     if scenario.measured is not None:
         inputs["measured_run"] = scenario.measured
-    return {name: content_of(value) for name, value in inputs.items()}
+    contents = {name: _content_once(Same(value)) for name, value in inputs.items()}
+    return contents | {"cluster": _around_device(Same(cluster))}
+
+
+@lru_cache(maxsize=64)
+def _around_device(cluster: Same) -> str:
+    """Hash of a cluster but for its device."""
+    own = (item.name for item in fields(cluster.value) if item.name != "device")  # type: ignore[arg-type]
+    return content_of(tuple(getattr(cluster.value, name) for name in own))
 
 
 @cache

@@ -37,7 +37,8 @@ HEADS: Final = ("divided", "padded")
 QUALITY: Final = "quality not modelled"
 """What titles say of levers that change the images."""
 TEXTS: Final = ("divided", "replicated")
-MAX_STEPS: Final = 10_000
+MAX_STEPS: Final = 1_000
+"""Most denoising steps; training takes no more, and each step is simulated."""
 LEAST_TILE: Final = 64
 """Pixels of a side of the smallest tile: smaller ones would be mostly overlap and border."""
 OWN_OPTIONS: Final = (
