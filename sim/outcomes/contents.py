@@ -81,7 +81,7 @@ def _inputs_of(scenario: AnyScenario) -> dict[str, str]:
 @lru_cache(maxsize=64)
 def _around_device(cluster: Same) -> str:
     """Hash of a cluster but for its device."""
-    own = (item.name for item in fields(cluster.value) if item.name != "device")  # type: ignore[arg-type]
+    own = (item.name for item in fields(cluster.value) if item.name != "device")
     return content_of(tuple(getattr(cluster.value, name) for name in own))
 
 
