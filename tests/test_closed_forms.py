@@ -13,8 +13,8 @@ from validate.__main__ import main
 from validate.closed_forms import pipelines, report, samplers
 from validate.closed_forms.forms import FORMULAS, Form
 from validate.closed_forms.report import closed_forms
-from validate.published.training.diffusionpipe import unfilled_bubbles_of
-from validate.published.training.pulse import volume
+from validate.published.diffusionpipe import unfilled_bubbles_of
+from validate.published.pulse import volume
 
 
 @pytest.fixture(scope="module")

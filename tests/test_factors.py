@@ -17,7 +17,7 @@ from validate.fitting.anchors import (
     shared_attention,
 )
 from validate.published.ledger import NEAR
-from validate.published.sampling.rows import INFERENCE
+from validate.published.rows import INFERENCE
 
 FOUND, LEFT = published_anchors()
 SAID = list(csv.DictReader(INFERENCE.read_text(encoding="utf-8").splitlines()))

@@ -22,11 +22,11 @@ from strategies.sampling.usp import USP
 from strategies.sampling_scenario import SamplingScenario
 from validate.__main__ import main
 from validate.published.ledger import Contest
+from validate.published.methods import guidance, samplers
 from validate.published.records import Standing
 from validate.published.report import contests, report, volumes
-from validate.published.sampling.methods import guidance, samplers
-from validate.published.sampling.rows import COLUMNS, SamplingRow, Uncovered, sampling_rows
-from validate.published.sampling.runs import fastest, outcome_of, predict, runs, scenario_of, sent_bytes
+from validate.published.rows import COLUMNS, SamplingRow, Uncovered, sampling_rows
+from validate.published.runs import fastest, outcome_of, predict, runs, scenario_of, sent_bytes
 from validate.tables import print_sections
 
 pytestmark = pytest.mark.slow

@@ -28,8 +28,8 @@ from validate.published.records import (
     source_names,
 )
 from validate.published.report import MARKERS, sampling_ledger, write_between
-from validate.published.sampling.rows import Uncovered, sampling_rows
-from validate.published.sampling.runs import all_runs
+from validate.published.rows import Uncovered, sampling_rows
+from validate.published.runs import all_runs
 
 pytestmark = pytest.mark.slow
 

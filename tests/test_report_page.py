@@ -5,13 +5,12 @@ import re
 import pytest
 
 from validate.__main__ import main
-from validate.published import report, training
+from validate.published import pulse, report
 from validate.published.figure import plot_published, plot_published_info
 from validate.published.ledger import training_ledger
 from validate.published.records import Record, Standing, published
 from validate.published.report import sampling_ledger
-from validate.published.sampling.runs import runs
-from validate.published.training import pulse
+from validate.published.runs import runs
 from validate.report import CHAPTERS
 
 pytestmark = pytest.mark.slow
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def trained():
     """The ledger of training of which one table is predicted."""
-    return training_ledger(pulse.pipeline_volumes())
+    return training_ledger(pulse.volumes())
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +68,7 @@ def test_the_figure_is_logarithmic_and_counts_what_was_judged(trained, drawn):
 
 
 def test_the_command_draws_the_figure(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(training, "EXPERIMENTS", (pulse.pipeline_volumes,))
+    monkeypatch.setattr(report, "EXPERIMENTS", (pulse.volumes,))
     path = tmp_path / "figure.svg"
     assert main(["published", "--task", "train", "--figure", str(path)]) == 0
     assert path.read_text().startswith("<?xml")
@@ -82,7 +81,7 @@ def test_the_command_draws_the_figure(tmp_path, monkeypatch, capsys):
 def short():
     """The report's chapters that take no time, and the others cut short."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(training, "EXPERIMENTS", (pulse.reduction_volumes,))
+    patch.setattr(report, "EXPERIMENTS", (pulse.volumes,))
     few = runs(lambda row: row.num_gpus == 2 and row["model"] == "PixArt-alpha")
     patch.setattr(report, "all_runs", lambda: few)
     yield

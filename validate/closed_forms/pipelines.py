@@ -19,9 +19,9 @@ from sim.replay.metrics import idle_s
 from strategies.plans.traces import Trace
 from validate.closed_forms.forms import Form, form, said
 from validate.points import forward_bytes, replayed, scenario
+from validate.published.diffusionpipe import frozen_share, unfilled_bubbles_of
+from validate.published.pulse import Task, volume
 from validate.published.records import the_published
-from validate.published.training.diffusionpipe import frozen_share, unfilled_bubbles_of
-from validate.published.training.pulse import Task, volume
 
 DEGREES: Final = (2, 4, 8)
 GRIDS: Final = {

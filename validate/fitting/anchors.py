@@ -24,9 +24,9 @@ from profiles.measuring.tables import show, table
 from profiles.measuring.writing import csv_text, write_file
 from profiles.software.stacks import Shares, load_stack
 from validate.points import cluster_of
+from validate.published import rows
 from validate.published.ledger import NEAR
-from validate.published.sampling import rows
-from validate.published.sampling.rows import SamplingRow, Uncovered
+from validate.published.rows import SamplingRow, Uncovered
 
 LINKS: Final = {"A100": ("NVLink", "PCIe"), "V100": ("NVLink",)}
 """Cards that come in several kinds, and beginnings of the links that identify the shipped one."""

@@ -25,8 +25,8 @@ from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.tables import show, table
 from profiles.measuring.writing import write_file
 from validate.points import cluster_of
-from validate.published.sampling.rows import SamplingRow, sampling_rows
-from validate.published.sampling.runs import predict
+from validate.published.rows import SamplingRow, sampling_rows
+from validate.published.runs import predict
 
 CLUSTER: Final = "l40-pcie-8"
 FIGURES: Final = ("Pixart-16L40", "hybrid-pixart-1k", "hybrid-pixart-2k", "hybrid-pixart-4k")

@@ -28,7 +28,7 @@ from validate.points import cluster_of, model_of
 from validate.published.clusters import SETS, ClusterRun, read_runs
 from validate.published.ledger import Ledger
 from validate.published.records import METHODS_OF_KIND, OTHER, TASKS, TIMES, Record, Standing
-from validate.published.sampling.runs import Run, same_number
+from validate.published.runs import Run, same_number
 
 COMMAND: Final = "python -m validate published --bands"
 PRIORS: Final = tomllib.loads(read_text(Path(__file__).with_name("priors.toml")))

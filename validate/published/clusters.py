@@ -297,3 +297,6 @@ def encoders() -> Iterator[Record]:
 def _hours(runs: list[ClusterRun], frozen: str) -> Iterator[float]:
     for run in runs:
         yield IMAGES[int(run.asked["resolution"])] / (run.predicted(frozen=frozen) or 1.0) / 3600
+
+
+EXPERIMENTS: Final = (throughputs, encoders, model_flops)

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from math import inf
 from operator import attrgetter
@@ -20,7 +21,7 @@ from sim.report.plots.charts import ENDINGS, save_figure
 from strategies.plans.workloads import SamplingWorkload
 from strategies.sampling_scenario import SamplingScenario
 from validate.points import cluster_of, model_of
-from validate.published import training
+from validate.published import clusters, diffusionpipe, pulse
 from validate.published.bands import write_bands, write_trust
 from validate.published.clusters import changed_stack, tables
 from validate.published.figure import plot_published
@@ -38,7 +39,7 @@ from validate.published.ledger import (
     winners,
 )
 from validate.published.records import LATENCY, MEMORY, SAMPLES_PER_S, TASKS, UNSAID, Record, Standing
-from validate.published.sampling.runs import NO_COMMUNICATION, Run, all_runs, sent_bytes
+from validate.published.runs import NO_COMMUNICATION, Run, all_runs, sent_bytes
 from validate.tables import Section, parts_around, percent, print_sections, signed, write_tables
 
 END: Final = "<!-- end -->"
@@ -86,7 +87,7 @@ def report(task: str | None, show: Show) -> Ledger:
     """The ledger of one task, or of both; every table of the report is shown on the way."""
     ledger = Ledger(())
     if task in (None, TASKS[0]):
-        numbers = all_training(training.all_records())
+        numbers = all_training(all_records())
         show(TASKS[0], coverage(numbers))
         show(TASKS[0], settings(numbers))
         for section in tables():
@@ -98,6 +99,26 @@ def report(task: str | None, show: Show) -> Ledger:
             show(TASKS[1], section)
         ledger += sampling_ledger(runs)
     return ledger
+
+
+EXPERIMENTS: Final[tuple[Callable[[], Iterable[Record]], ...]] = (
+    *diffusionpipe.EXPERIMENTS,
+    *pulse.EXPERIMENTS,
+    *clusters.EXPERIMENTS,
+)
+"""Training experiments that papers publish: each yields records, for each number that of the base setting first."""
+WORKERS: Final = 2
+
+
+def all_records() -> Iterator[Record]:
+    """The records of all experiments in their order, made in parallel."""
+    with ProcessPoolExecutor(WORKERS) as executor:
+        for records in executor.map(_records, EXPERIMENTS):
+            yield from records
+
+
+def _records(experiment: Callable[[], Iterable[Record]]) -> list[Record]:
+    return list(experiment())
 
 
 Region = tuple[str, str]

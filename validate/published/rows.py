@@ -21,7 +21,7 @@ COLUMNS: Final = (
     "interconnect", "num_gpus", "method", "method_config", "latency_s", "memory_GB", "comm_GB", "note",
 )  # fmt: skip
 OUT_OF_MEMORY: Final = "OOM"
-INFERENCE: Final = Path(__file__).parents[1] / "inference.csv"
+INFERENCE: Final = Path(__file__).with_name("inference.csv")
 DEV: Final = "FLUX.1-dev 12B"
 DISTILLED: Final = "FLUX.1-schnell"
 ENGINES: Final = INFERENCE.with_name("engines.csv")

@@ -18,7 +18,7 @@ from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.points import candidates, sampler
 from validate.published.clusters import changed_stack
-from validate.published.sampling.rows import READINGS, SamplingRow, Uncovered
+from validate.published.rows import READINGS, SamplingRow, Uncovered
 
 IN_GRAPHS: Final = replace(
     load_stack(), name="eager in CUDA graphs", forward_operator_s=0.0, backward_operator_s=0.0

@@ -1,0 +1,333 @@
+"""Numbers of DiffusionPipe: ratios of times, throughputs and solution times; and the useful share of PipeFusion.
+
+The paper does not say how self-conditioning is drawn, when its data parallelism reduces gradients, or which of
+ControlNet's layers are trained, locked or frozen; every choice is simulated. It calls the throughput of cascades
+comparable to DeepSpeed-P, each backbone on its own half of the devices, but gives neither numbers nor batch sizes.
+
+Solution times are those of one core of this machine; no test asserts them.
+
+Source: Tian et al., DiffusionPipe (arXiv 2405.01248), Tables 1 and 2, Fig. 4, section 6, appendix C, Table 5; PULSE,
+section V-B; PipeFusion (arXiv 2405.14430v1), section 3.3.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from time import perf_counter
+from typing import Any, Final
+
+from profiles.architectures.components import Component
+from profiles.architectures.models import MeasuredTime, Model
+from profiles.architectures.synthetic import equal_blocks_transformer, equal_layers_model
+from profiles.checks import sum_in_order
+from profiles.costs.layers import ComponentCosts
+from profiles.software.stacks import load_stack
+from sim.explore.points import find_points
+from sim.outcomes.runs import bound, run_point
+from sim.replay.engine import simulate
+from sim.replay.metrics import idle_s
+from strategies.orders.problem import wave_problem
+from strategies.orders.synthesis import synthesize
+from strategies.plans.network import network_of
+from strategies.registry import make_strategy
+from strategies.scenario import Scenario
+from strategies.strategy import Strategy
+from validate.points import best, cluster_of, drawing, fastest, model_of, replayed, sampler, scenario, trained
+from validate.published.records import Record, published, the_published
+
+CONTROLNETS: Final = ("controlnet-hint-vae", "controlnet")
+"""Both readings of ControlNet's frozen part (see their model files), that of Table 1 first."""
+READINGS: Final = {"sd21": ("sd21",), "controlnet": CONTROLNETS}
+CONDITIONED: Final = {"sd21": 0.5, "controlnet": 0.5, "controlnet-hint-vae": 0.5}
+"""Probability of the extra forward pass where DiffusionPipe trains with it (Table 5), as in Chen et al., Analog Bits
+(2022). Their own recipes train without."""
+STACK: Final = "eager-2023"
+"""What DiffusionPipe ran: mixed precision of early 2023."""
+BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)
+"""Local batches at which layers are timed; between them times are interpolated."""
+RECIPES: Final = {"fp32": "mixed", "fp16": "mixed-fp16-gradient"}
+"""Memory recipes by the precision of their gradients."""
+LOCAL_BATCH: Final = 8
+"""The local batch of Table 2."""
+LAYERS: Final = 12
+"""Layers of an equal-layers backbone: a multiple of 2, 3 and 4 stages."""
+EQUAL: Final = "equal layers"
+"""Provenance of times that are all alike by assumption."""
+STEPS: Final = 50
+"""Sampling steps in PipeFusion's section 3.3."""
+
+
+def on_p4de(
+    model: str | Model,
+    num_gpus: int,
+    batch_size: int,
+    **options: Any,  # noqa: ANN401  those of a workload
+) -> Scenario:
+    """A scenario of DiffusionPipe's machines and stack."""
+    return scenario(model, "p4de", num_gpus, batch_size, stack=STACK, **options)
+
+
+def with_all_gradients(name: str, cluster: str = "p4de") -> Model:
+    """A model in which all parameters of backbones, also of locked layers, have gradients to reduce and step.
+
+    The layers take as long as before: computing the weight gradients of locked layers is left out.
+    """
+    device = cluster_of(cluster).device
+
+    def train_all(component: Component) -> Component:
+        if not component.trainable:
+            return component
+        costs = ComponentCosts(component, device, stack=load_stack(STACK))
+        times = tuple(
+            MeasuredTime(layer, batch, *map(float, pair))
+            for batch in BATCHES
+            for layer, pair in enumerate(zip(costs.forward_s(batch), costs.backward_s(batch), strict=True))
+        )
+        layers = tuple(replace(layer, backward="full") for layer in component.layers)
+        return replace(component, layers=layers, times=((device.name, times),))
+
+    model = model_of(name)
+    return replace(model, components=tuple(map(train_all, model.components)))
+
+
+def frozen_ratios() -> Iterator[Record]:
+    """Table 1: forward time of the frozen part over forward and backward time of the trained part."""
+    for row in published("Table 1"):
+        for model in READINGS[row.model]:
+            point, batch = on_p4de(model, 1, 1), row.batch_size or 1
+            costs = point.costs.components
+            frozen_s = sum_in_order(float(costs[i].forward_s(batch).sum()) for i in point.model.frozen)
+            backbones = [costs[i] for i in point.model.backbones]
+            trained_s = sum_in_order(
+                float((of.forward_s(batch) + of.backward_s(batch)).sum()) for of in backbones
+            )
+            yield Record.of(row, frozen_s / trained_s, model)
+
+
+def synchronisation_share(model: str | Model, num_gpus: int, recipe: str) -> float:
+    """Share of a data-parallel iteration in which gradients are reduced, without overlap.
+
+    They are reduced in DistributedDataParallel's buckets, each a call of its own: over several nodes these take longer
+    than one call for all gradients, whose pieces fill the network better.
+    """
+    point = on_p4de(model, num_gpus, LOCAL_BATCH * num_gpus, self_conditioning=0.0, memory_recipe=recipe)
+    once = trained("ddp", point, overlap="none").expected
+    reduced_s = trained("ddp", point, overlap="buckets").expected.collective_s
+    return reduced_s / (once.duration_s - once.collective_s + reduced_s)
+
+
+def synchronisation_shares() -> Iterator[Record]:
+    """Table 2."""
+    cases: dict[str, dict[str, str | Model]] = {
+        "sd21": {"sd21": "sd21"},
+        "controlnet": {
+            **{f"{name}, copy alone": name for name in CONTROLNETS},
+            "controlnet-hint-vae, locked U-Net too": with_all_gradients(CONTROLNETS[0]),
+        },
+    }
+    for row in published("Table 2"):
+        for name, model in cases[row.model].items():
+            for gradients, recipe in RECIPES.items():
+                share = synchronisation_share(model, row.num_gpus or 1, recipe)
+                yield Record.of(row, share, f"{name}; {gradients} gradients")
+
+
+def frozen_share(model: str) -> float:
+    """Time of the frozen part over that of the backbone: the inverse of one of Fig. 4's 24 numbers for a model.
+
+    That number is the bubble of 2 stages and 1 micro-batch over the frozen time.
+    """
+    rows = published("Fig. 4", model=model, quantity="bubble_over_frozen_time", num_gpus=2)
+    return 1 / next(row.value for row in rows if row.note == "2 stages, 1 micro-batches")
+
+
+@cache
+def unfilled_bubbles_of(share: float, stages: int, count: int) -> dict[str, float]:
+    """Bubbles of 1F1B on equal layers behind a data-parallel frozen part, over the iteration and the frozen time.
+
+    ``share`` is the time of the frozen part over that of the backbone, ``count`` the number of micro-batches.
+    """
+    batch = stages * count * LAYERS
+    model = equal_layers_model(LAYERS, frozen_share=share)
+    point = scenario(model, "ideal", stages, batch, self_conditioning=0.0)
+    trace = replayed("1f1b", point, pipeline_degree=stages, micro_batches=count)
+    frozen_s = float(point.costs.components[0].forward_s(batch).sum()) / stages
+    bubble_s = idle_s(trace)
+    return {"bubble_ratio": bubble_s / trace.end_s, "bubble_over_frozen_time": bubble_s / frozen_s}
+
+
+def unfilled_bubbles() -> Iterator[Record]:
+    """Fig. 4: 1F1B on equal layers, the frozen part run data-parallel before it."""
+    for row in published("Fig. 4"):
+        share = frozen_share(row.model)
+        stages, count = (int(words.split()[0]) for words in row.note.split(", ")[:2])
+        value = unfilled_bubbles_of(share, stages, count)[row.quantity]
+        yield Record.of(row, value, f"equal layers, frozen over trained {share:.4f}", provenance=EQUAL)
+
+
+def useful_share() -> Iterator[Record]:
+    """Section 3.3 of PipeFusion: the share of its devices' time that is compute."""
+    row = the_published("3.3")
+    stages, model = row.num_gpus or 1, equal_blocks_transformer(LAYERS)
+    point = drawing(model, "ideal", stages, (model.height, model.width), STEPS, guidance="none")
+    share = 1 - run_point(sampler("pipefusion", patches=stages, warmup_steps=0), point).bubble_ratio
+    yield Record.of(row, share, "equal layers, no synchronous step", provenance=EQUAL)
+
+
+DRAWS: Final = {
+    "half, one draw": (0.5, "iteration"),
+    "none": (0.0, "iteration"),
+    "half, each group draws": (0.5, "rank"),
+}
+"""Probability of the extra forward pass, and who draws it."""
+ONE_DRAW: Final = ("half, one draw",)
+OVERLAPS: Final = {"none": "after the backward", "buckets": "in buckets"}
+"""When data parallelism reduces its gradients."""
+
+
+def speed_ups(
+    name: str, model: str | Model, num_gpus: int, batch_size: int, draws: Sequence[str] = ONE_DRAW
+) -> Iterator[Record]:
+    """DiffusionPipe's throughput over GPipe's and DDP's (section 6.1), and on one node its bubbles (Fig. 14).
+
+    GPipe has 2 stages of equally many blocks and 4 micro-batches.
+    """
+    for draw in draws:
+        probability, by = DRAWS[draw]
+        point = on_p4de(model, num_gpus, batch_size, self_conditioning=probability, self_conditioning_draw=by)
+        setting, of = f"{name}; self-conditioning {draw}", name.partition("-")[0].partition(",")[0]
+        pipe = fastest(point, "diffusionpipe", fill="partial")
+        if num_gpus == 8:
+            yield Record.of(the_published("Fig. 14", model=of), pipe.bubble_ratio, setting)
+        if num_gpus == 8 and of != "sd21":
+            continue  # only on eight nodes
+        other = fastest(point, "gpipe", partition="blocks", pipeline_degree=2, micro_batches=4)
+        row = the_published("6.1", model=of, method="diffusionpipe/gpipe")
+        yield Record.of(row, pipe.samples_per_s / other.samples_per_s, setting)
+        row = the_published("6.1", model=of, method="diffusionpipe/ddp")
+        for overlap, when in OVERLAPS.items():
+            other = fastest(point, "ddp", overlap=overlap)
+            words = f"{setting}; DDP reduces {when}"
+            yield Record.of(row, pipe.samples_per_s / other.samples_per_s, words)
+
+
+def eight_nodes() -> Iterator[Record]:
+    """Section 6.1 on 64 GPUs: ControlNet, batch 2048."""
+    hint, plain = CONTROLNETS
+    yield from speed_ups(hint, hint, 64, 2048, tuple(DRAWS))
+    yield from speed_ups(f"{hint}, all gradients", with_all_gradients(hint), 64, 2048)
+    yield from speed_ups(plain, plain, 64, 2048)
+
+
+def one_node() -> Iterator[Record]:
+    """Section 6.1 and Fig. 14 on 8 GPUs, batch 256."""
+    yield from speed_ups("sd21", "sd21", 8, 256, tuple(DRAWS))
+    for name in CONTROLNETS:
+        yield from speed_ups(name, name, 8, 256)
+
+
+FILLS: Final = {
+    "no partial batch/diffusionpipe": ("full", "partial"),
+    "no filling/diffusionpipe": ("none", "partial"),
+    "no partial batch = no filling": ("none", "full"),
+}
+"""What is filled with the loss, and without it, by what Fig. 15 compares."""
+
+
+def ablation(names: Sequence[str] = CONTROLNETS) -> Iterator[Record]:
+    """Fig. 15: the gain of filling, and of partial batches, on 8 GPUs."""
+    for name in names:
+        for batch in (256, 384):
+            point = on_p4de(name, 8, batch, self_conditioning=CONDITIONED[name])
+            rates = {
+                of: fastest(point, "diffusionpipe", fill=of).samples_per_s
+                for of in ("partial", "full", "none")
+            }
+            for row in published("Fig. 15", batch_size=batch):
+                less, more = (rates[of] for of in FILLS[row.method])
+                yield Record.of(row, 1 - less / more, name)
+
+
+def cascades(machines: Sequence[tuple[int, int]] = ((8, 256), (64, 2048))) -> Iterator[Record]:
+    """Section 6.1, Fig. 13 c and d: DiffusionPipe's two directions over DeepSpeed-P, by GPUs and batch size.
+
+    DeepSpeed-P adds the rates of its backbones, which favours unequal ones, runs each at twice the local batch, and
+    between nodes reduces one backbone's gradients per node instead of both's.
+    """
+    row = the_published("6.1", model="cdm-lsun")
+    for num_gpus, batch in machines:
+        point = on_p4de(row.model, num_gpus, batch)
+        pipe = fastest(point, "diffusionpipe", fill="none")
+        other = best(point, "ddp", overlap="none", backbones="parallel")
+        if other is not None:
+            yield Record.of(row, pipe.samples_per_s / other.samples_per_s, f"{num_gpus} GPUs, batch {batch}")
+
+
+TIMED: Final = "timed here"
+"""Provenance of seconds measured on this machine."""
+SHAPE: Final = {"pipeline_degree": 4, "micro_batches": 4}
+"""A pipeline whose bubbles are filled: 4 stages, 4 micro-batches, as in the paper's Fig. 6."""
+PROOFS: Final = {False: "the integer programme", True: "list scheduling meets its lower bound"}
+"""What proves the wave's length, by whether the lower bound may be the proof."""
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = perf_counter()
+    work()
+    return perf_counter() - start
+
+
+def _partition_s(point: Scenario) -> tuple[float, str]:
+    """Seconds to partition a model's backbones for every point of DiffusionPipe."""
+    points = find_points(point, ["diffusionpipe"], {"fill": "partial"})
+    strategies = [p.strategy for p in points if isinstance(p.strategy, Strategy)]
+    seconds = _seconds(lambda: [bound(strategy, point) for strategy in strategies])
+    return seconds, f"one core, {len(strategies)} points, bounds included"
+
+
+def _filling_s(point: Scenario) -> tuple[float, str]:
+    """Seconds to fill all bubbles of one plan."""
+    strategy: Strategy = make_strategy("diffusionpipe", SHAPE)
+    plan = strategy.plan(point)
+    trace = simulate(plan, network_of(point, plan.placement))
+    return _seconds(lambda: strategy.refine(point, trace)), "one core, one plan"
+
+
+def wave_s(*, certificate: bool) -> tuple[float, float]:
+    """Seconds to synthesise the wave of 4 devices and 4 micro-batches with proof, and its makespan.
+
+    With ``certificate`` the lower bound may be the proof; else the integer programme has to find it.
+    """
+    problem = wave_problem(SHAPE["pipeline_degree"], SHAPE["micro_batches"], 1)
+    start = perf_counter()
+    wave = synthesize(problem, certificate=certificate)
+    assert wave.proven
+    return perf_counter() - start, wave.ordering.makespan_s
+
+
+def solution_times() -> Iterator[Record]:
+    """Table 5 of DiffusionPipe, on 64 GPUs at the largest batch of its backbones, and PULSE's integer programme."""
+    for row in published("Table 5"):
+        if row.method == "partition" or model_of(row.model).for_task("train").frozen:
+            point = scenario(row.model, "p4de", 64, 2048, self_conditioning=CONDITIONED.get(row.model))
+            seconds, setting = (_partition_s if row.method == "partition" else _filling_s)(point)
+            yield Record.of(row, seconds, setting, provenance=TIMED)
+    row = the_published("V-B", method="ILP")
+    for certificate, how in PROOFS.items():
+        seconds, makespan = wave_s(certificate=certificate)
+        yield Record.of(row, seconds, f"{how}, proven; {makespan:g} forwards long", provenance=TIMED)
+
+
+EXPERIMENTS: Final = (
+    *(
+        frozen_ratios,
+        synchronisation_shares,
+        unfilled_bubbles,
+        useful_share,
+        eight_nodes,
+        one_node,
+        ablation,
+        cascades,
+    ),
+    solution_times,
+)

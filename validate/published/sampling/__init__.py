@@ -1,1 +1,0 @@
-"""Sampling runs that papers and released charts publish, simulated."""
