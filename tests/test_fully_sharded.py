@@ -1,13 +1,11 @@
 """FSDP2 itself: what ``fully_shard`` exchanges and owns on real ranks is what the plan says, and faults in it show."""
 
 import pytest
-import torch
 
 from profiles.errors import InputError
 from strategies.pipelining import mesh, teams, units
 from strategies.registry import make_strategy
 from validate.__main__ import main
-from validate.running import fully_sharded
 from validate.running.fully_sharded import Found, ShardedTraining, check, hold, plan_of, planned_calls
 
 pytestmark = pytest.mark.slow
@@ -44,50 +42,28 @@ def held():
     return dict(zip(CASES, check([asked(name) for name in CASES]), strict=True))
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_torch_exchanges_and_owns_what_is_planned_and_finds_the_gradients_of_one_process(held, name):
-    assert held[name].wrong == []
-    assert held[name].gradient_error < (0.05 if name.startswith("half") else 1e-12)
-    assert sum(map(len, held[name].calls.values()))
-
-
-def test_a_checkpointed_block_is_gathered_once_for_both_its_passes(held):
+def test_torch_exchanges_and_owns_what_is_planned_and_finds_the_gradients_of_one_process(held):
+    for name, of in held.items():
+        assert of.wrong == [], name
+        assert of.gradient_error < (0.05 if name.startswith("half") else 1e-12)
+        assert sum(map(len, of.calls.values()))
     assert held["checkpointed"].calls == held["sharded"].calls
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [{"AHEAD_BACKWARD": 2}, {"keeps": lambda last, unit, reshard: not reshard}],
-    ids=["order", "kept"],
+FAULTS = (
+    ("sharded", units, "AHEAD_BACKWARD", 2),
+    ("sharded", units, "keeps", lambda last, unit, reshard: not reshard),
+    ("half ring", teams, "SINGLE_BYTES", 2.0),
+    ("half tensor", mesh, "divided_parameters", lambda of, layer: of.layers[layer].parameters),
 )
-def test_a_plan_that_gathers_otherwise_shows(held, monkeypatch, fault):
-    right = planned_calls(asked("sharded"))
-    for name, value in fault.items():
-        monkeypatch.setattr(units, name, value)
-    assert planned_calls(asked("sharded")) != right
+"""Gathers in another order, units that are kept, gradients around a ring in half, norms that are divided."""
 
 
-@pytest.mark.parametrize(
-    ("name", "room", "fault"),
-    [
-        ("half ring", teams, {"SINGLE_BYTES": 2.0}),
-        ("half tensor", mesh, {"divided_parameters": lambda of, layer: of.layers[layer].parameters}),
-    ],
-    ids=["gradients around a ring in half", "norms divided"],
-)
-def test_a_plan_that_sends_other_bytes_shows(held, monkeypatch, name, room, fault):
+@pytest.mark.parametrize(("name", "room", "key", "value"), FAULTS, ids=[key for _, _, key, _ in FAULTS])
+def test_a_plan_that_exchanges_otherwise_shows(held, monkeypatch, name, room, key, value):
     assert planned_calls(asked(name)) == held[name].calls
-    for key, value in fault.items():
-        monkeypatch.setattr(room, key, value)
+    monkeypatch.setattr(room, key, value)
     assert planned_calls(asked(name)) != held[name].calls
-
-
-def test_torch_has_no_ring_that_replaces_a_cpu_s_kernel_so_ranks_call_what_is_behind_it():
-    from torch.distributed.tensor.experimental._context_parallel import _attention  # noqa: PLC0415  takes a while
-
-    served = _attention.custom_ops
-    assert torch.ops.aten._scaled_dot_product_flash_attention.default in served
-    assert not {fully_sharded.KERNEL.default, fully_sharded.BACKWARD.default} & served.keys()
 
 
 def test_another_exchange_another_share_and_another_gradient_are_named(held):

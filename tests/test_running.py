@@ -4,10 +4,7 @@ Order and links are tested however busy the machine is: where what it let an op 
 engine and executor agree to rounding.
 """
 
-import fcntl
 import json
-import os
-import pickle
 from dataclasses import replace
 
 import pytest
@@ -68,48 +65,16 @@ def run(jobs):
     return {job.name: (job, outcome) for job, outcome in zip(jobs, run_jobs(jobs), strict=True)}
 
 
-@pytest.fixture(scope="module")
-def once(tmp_path_factory):
-    """Let one of several test processes run something, and the others wait for it and take what it found."""
-    folder = tmp_path_factory.getbasetemp()
-    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
-
-    def make_once(name, make):
-        with (folder / f"{name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            found = folder / f"{name}.pickle"
-            if not found.exists():
-                found.write_bytes(pickle.dumps(make()))
-            return pickle.loads(found.read_bytes())
-
-    return make_once
-
-
-# Sleeping kernels
-
-
-@pytest.fixture(scope="module")
-def sleeping(make, once):
-    """Every training strategy on four ranks, whose cores may be two."""
-    return once("sleeping", lambda: run(sleeping_jobs(make)))
-
-
-def sleeping_jobs(make):
-    model, jobs = small_model(make), []
-    for name in all_strategies():
-        asked = question(name, 4, 8, samples=1 if name in DATA_PARALLEL else 4)
-        job = prepare(asked, model, 2, warm_up=1, sleeping=True)
-        jobs.append(replace(job, name=name))
-    return jobs
-
-
 def mismatch(job, outcome):
     return worst(compare(job, outcome), "mismatch")
 
 
-@pytest.mark.parametrize("name", [name for name in all_strategies() if name not in DATA_PARALLEL])
-def test_sleeping_kernels_run_in_the_order_of_the_simulation(sleeping, name):
-    assert mismatch(*sleeping[name]) < ROUNDING
+def test_sleeping_kernels_run_in_the_order_of_the_simulation(make):
+    """Every pipeline on four ranks, whose cores may be two."""
+    model, names = small_model(make), [name for name in all_strategies() if name not in DATA_PARALLEL]
+    prepared = (prepare(question(name, 4, 8), model, 2, warm_up=1, sleeping=True) for name in names)
+    jobs = [replace(job, name=name) for name, job in zip(names, prepared, strict=True)]
+    assert {name for name, ran in run(jobs).items() if mismatch(*ran) >= ROUNDING} == set()
 
 
 # Real layers on two ranks
@@ -162,13 +127,8 @@ def without(plan, number, instead):
 
 
 @pytest.fixture(scope="module")
-def trained(make, once):
-    """Jobs on two ranks and what came of them."""
-    return once("trained", lambda: run(training_jobs(make)))
-
-
-def training_jobs(make):
-    """Jobs that are run for their gradients."""
+def trained(make):
+    """Jobs on two ranks that are run for their gradients, and what came of them."""
     jobs = []
     for names, of, extra in (
         (GRADIENTS, small_model(make), False),
@@ -183,47 +143,27 @@ def training_jobs(make):
     jobs.append(replace(shipped, name="sd21"))
     for name, instead in DAMAGED.items():
         jobs.append(replace(of["1f1b"], name=name, plan=without(of["1f1b"].plan, 3, instead)))
-    return jobs
+    return run(jobs)
 
 
-@pytest.mark.parametrize("name", [*GRADIENTS, *CONDITIONED, *CASCADED, "sd21"])
-def test_gradients_are_those_of_a_single_process(trained, name):
-    assert trained[name][1].gradient_error < 1e-6
-
-
-def test_frozen_layers_run_in_bubbles_for_the_next_iteration(trained):
+def test_gradients_are_those_of_a_single_process_and_tell_a_lost_or_doubled_micro_batch(trained):
+    errors = {name: outcome.gradient_error for name, (_, outcome) in trained.items()}
+    assert {name for name, error in errors.items() if error >= 1e-6} == set(DAMAGED)
+    assert min(errors[name] for name in DAMAGED) > 1e-3
     plan = trained["diffusionpipe"][0].plan
-    assert plan.cross_iteration
-    assert any(layer.bubble is not None for layer in plan.filling.layers)
+    assert plan.cross_iteration and any(layer.bubble is not None for layer in plan.filling.layers)
 
 
-@pytest.mark.parametrize("name", DAMAGED)
-def test_gradients_tell_a_lost_or_doubled_micro_batch(trained, name):
-    assert trained[name][1].gradient_error > 1e-3
-
-
-# Four ranks for two positions
-
-
-@pytest.fixture(scope="module")
-def replicated(make, once):
-    return once("replicated", lambda: run(replicated_jobs(make)))
-
-
-def replicated_jobs(make):
+def test_replicas_find_the_same_gradients_together(make):
+    """Four ranks for two positions."""
     jobs = []
     for name, (strategy, parameters) in REPLICATED.items():
         known = {"pipeline_degree": 2, "micro_batches": 4, **parameters}
         asked = Question(strategy, known, num_gpus=4, batch_size=24, link_s=LINK_S)
         jobs.append(replace(prepare(asked, small_model(make), 1), name=name))
-    return jobs
-
-
-@pytest.mark.parametrize("name", REPLICATED)
-def test_replicas_find_the_same_gradients_together(replicated, name):
-    job, outcome = replicated[name]
-    assert job.plan.placement.num_positions == 2
-    assert outcome.gradient_error < 1e-6
+    for job, outcome in run(jobs).values():
+        assert job.plan.placement.num_positions == 2
+        assert outcome.gradient_error < 1e-6, job.name
 
 
 # Order on two ranks
@@ -233,30 +173,28 @@ def test_real_layers_run_in_the_order_of_the_simulation(trained):
     assert max(mismatch(*trained[name]) for name in REPLAYED) < ROUNDING
 
 
-@pytest.mark.parametrize(
-    "factor", [0.0, 0.99, 2.0], ids=["ignored", "a hundredth too short", "counted twice"]
-)
-def test_a_wrong_link_delay_in_the_engine_shows(trained, monkeypatch, factor):
-    leg = engine._leg
+def test_a_wrong_link_delay_or_an_op_that_waits_for_no_message_shows_in_the_engine(trained, monkeypatch):
+    def worst_mismatch():
+        return max(mismatch(*trained[name]) for name in REPLAYED)
 
-    def wrong(*of):
-        ports, travel_s = leg(*of)
-        return ports, factor * travel_s
+    leg, wire = engine._leg, engine.wire
+    for factor in (0.0, 0.99, 2.0):
 
-    monkeypatch.setattr(engine, "_leg", wrong)
-    assert max(mismatch(*trained[name]) for name in REPLAYED) > ROUNDING
+        def wrong_leg(*of, factor=factor):
+            ports, travel_s = leg(*of)
+            return ports, factor * travel_s
 
+        monkeypatch.setattr(engine, "_leg", wrong_leg)
+        assert worst_mismatch() > ROUNDING
 
-def test_an_op_that_does_not_wait_for_its_messages_shows(trained, monkeypatch):
-    wire = engine.wire
-
-    def wrong(plan):
+    def wrong_wire(plan):
         wiring = wire(plan)
         wiring.waits = [[() for _ in row] for row in wiring.waits]
         return wiring
 
-    monkeypatch.setattr(engine, "wire", wrong)
-    assert max(mismatch(*trained[name]) for name in REPLAYED) > ROUNDING
+    monkeypatch.setattr(engine, "_leg", leg)
+    monkeypatch.setattr(engine, "wire", wrong_wire)
+    assert worst_mismatch() > ROUNDING
 
 
 # What goes wrong

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch._ops import OpOverload
+from torch.distributed.nn.functional import all_to_all_single
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -52,7 +53,7 @@ OPERATIONS: Final = {
     "_allgather_base_": "all_gather", "all_gather_into_tensor": "all_gather",
     "_reduce_scatter_base_": "reduce_scatter", "reduce_scatter_tensor": "reduce_scatter",
     "allreduce_": "all_reduce", "all_reduce": "all_reduce",
-    "alltoall_": "all_to_all", "all_to_all_single": "send_recv",
+    "alltoall_base_": "all_to_all", "all_to_all_single": "send_recv",
 }  # fmt: skip
 """Operators by which torch exchanges, and the operations of a plan; torch passes on around a ring by the last."""
 
@@ -100,37 +101,16 @@ AXIS: Final = 2
 """Dimension of the tokens in a kernel's arguments: (samples, heads, tokens, channels)."""
 
 
-def _exchange(values: Tensor, group: dist.ProcessGroup, divided: int, joined: int) -> Tensor:
-    """Each rank's part of one dimension, with all of another."""
-    parts = [part.contiguous() for part in values.chunk(group.size(), divided)]
-    found = [torch.empty_like(part) for part in parts]
-    dist.all_to_all(found, parts, group=group)
-    return torch.cat(found, joined)
-
-
-class _ToHeads(torch.autograd.Function):
-    """Tokens for heads: (samples, tokens, heads, channels) of some tokens to that of some heads."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, group: dist.ProcessGroup, divided: int, joined: int) -> Tensor:  # noqa: ANN401
-        ctx.of = group, divided, joined
-        return _exchange(values, group, divided, joined)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: ANN401
-        group, divided, joined = ctx.of
-        return _exchange(gradients[0], group, joined, divided), None, None, None
-
-
 def ulysses(queries: Tensor, keys: Tensor, values: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Attention on heads of their own, on all tokens (Jacobs et al., 2023)."""
 
     def exchanged(part: Tensor, divided: int, joined: int) -> Tensor:
-        result: Tensor = _ToHeads.apply(part, group, divided, joined)  # type: ignore[no-untyped-call]
-        return result
+        parts = torch.stack(part.chunk(group.size(), divided))
+        result = all_to_all_single(torch.empty_like(parts), parts, group=group)  # type: ignore[no-untyped-call]
+        return torch.cat(list(result), joined)
 
-    own = [exchanged(part, 2, 1).transpose(1, 2) for part in (queries, keys, values)]
-    seen = nn.functional.scaled_dot_product_attention(own[0], own[1], own[2])
+    heads = [exchanged(part, 2, 1).transpose(1, 2) for part in (queries, keys, values)]
+    seen = nn.functional.scaled_dot_product_attention(heads[0], heads[1], heads[2])
     return exchanged(seen.transpose(1, 2), 1, 2)
 
 

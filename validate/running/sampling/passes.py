@@ -41,7 +41,7 @@ class Member(ABC):
 
     def __init__(self, settings: Settings, rank: int, *, batch: int, width: int) -> None:
         self.settings, self.rank, self.batch = settings, rank, batch
-        self.model = transformer.SmallTransformer(skips=settings.skips)
+        self.model = transformer.SmallTransformer()
         self.scheduler = transformer.Scheduler(settings.steps)
         self.latents = transformer.first_latents()
         self.kept = torch.full((LAYERS, 2, batch, ROWS**2, width), torch.nan)
@@ -111,34 +111,23 @@ class GridMember(Member):
         """The pass of a patch, or of the whole image, through the layers of this stage."""
         patch, stages = self._patch(action), self.grid.pipeline
         hidden = yield from self._arrived(action)
-        skips: dict[int, Tensor] = {}
-        for source in self._arriving_skips():
-            skips.update(zip(source, (yield Need("skip"))[0], strict=True))
         for layer in self.layers:
-            if self.settings.skips and layer >= LAYERS // 2:
-                hidden = self.model.fuse(layer, hidden, skips[transformer.mirrored(layer)])
             hidden = yield from self._block(action, layer, hidden)
-            skips[layer] = hidden
         if LAYERS - 1 in self.layers:
             hidden = self.model.predict(hidden)  # of the last layer; a stage after it holds none
         if self.stage < stages - 1:
             yield Offer("hidden", action.step, [hidden])
-            for leaving in self._leaving_skips():
-                yield Offer("skip", action.step, [torch.stack([skips[layer] for layer in leaving])])
             return
         yield from self._move(action, patch, hidden)
         if stages > 1 and action.step < self.settings.steps - 1:
             yield Offer("latents", action.step + 1, [self.latents[:, self._tokens([self.part], patch)]])
 
     def arriving(self, role: str, action: PatchAction) -> tuple[int, ...] | None:
-        """Shape of a hidden state, a prediction behind the last layer, skips, or latents."""
+        """Shape of a hidden state, a prediction behind the last layer, or latents."""
         count = len(self._tokens([self.part], self._patch(action)))
         if role == "latents":
             whole = action.step == self.settings.warmup_steps  # the step before moved the whole image
             return 1, len(self._tokens([self.part], None)) if whole else count, transformer.TOKEN
-        if role == "skip":
-            (skips,) = {len(source) for source in self._arriving_skips()}
-            return skips, self.batch, count, HIDDEN
         return self.batch, count, HIDDEN if self.layers.start < LAYERS else transformer.TOKEN
 
     def _arrived(self, action: PatchAction) -> Computed:
@@ -150,31 +139,6 @@ class GridMember(Member):
             self.latents[:, self._tokens([self.part], None if first else patch)] = arrived
         own = self._tokens([self.part], patch)
         return self.model.embed(self.latents[:, own], own, self.batch)
-
-    def _arriving_skips(self) -> list[list[int]]:
-        """Sources of the skips that arrive, by the stage that sends them."""
-        ending = [
-            transformer.mirrored(layer)
-            for layer in self.layers
-            if layer >= LAYERS // 2 and self.settings.skips
-        ]
-        return self._by_stage([layer for layer in sorted(ending) if layer not in self.layers])
-
-    def _leaving_skips(self) -> list[list[int]]:
-        """Sources of the skips that leave, by the stage that takes them."""
-        starting = [layer for layer in self.layers if layer < LAYERS // 2 and self.settings.skips]
-        return self._by_stage(
-            [layer for layer in starting if transformer.mirrored(layer) not in self.layers], taken=True
-        )
-
-    def _by_stage(self, sources: Sequence[int], *, taken: bool = False) -> list[list[int]]:
-        found: dict[int, list[int]] = {}
-        for source in sources:
-            end = transformer.mirrored(source) if taken else source
-            stages = enumerate(self.settings.plan.stages)
-            stage = next(n for n, of in stages if of.first_layer <= end <= of.last_layer)
-            found.setdefault(stage, []).append(source)
-        return list(found.values())
 
     def _block(self, action: PatchAction, layer: int, hidden: Tensor) -> Computed:
         block, by = self.block(layer, action.step)

@@ -36,17 +36,13 @@ GUIDANCES: Final = ("none", "batch")
 
 @dataclass(frozen=True)
 class Settings:
-    """One run of a sampler, with its fields by name.
-
-    With ``skips`` each block of the first half hands its output to its mirror image.
-    """
+    """One run of a sampler, with its fields by name."""
 
     strategy: str
     ranks: int = 2
     steps: int = 8
     parameters: tuple[tuple[str, Any], ...] = ()
     guidance: str = "none"
-    skips: bool = False
 
     def __post_init__(self) -> None:
         if self.strategy not in RUNNABLE:
@@ -65,7 +61,7 @@ class Settings:
     @cached_property
     def scenario(self) -> SamplingScenario:
         """The small model on links that take no time: a plan's bytes do not depend on them."""
-        model = equal_blocks_transformer(LAYERS, rows=ROWS, hidden_size=HIDDEN, heads=HEADS, skips=self.skips)
+        model = equal_blocks_transformer(LAYERS, rows=ROWS, hidden_size=HIDDEN, heads=HEADS)
         workload = SamplingWorkload(self.ranks, model.height, model.width, self.steps, self.guidance)
         return SamplingScenario(model, emulated_cluster(0.0), workload)
 

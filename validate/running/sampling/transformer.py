@@ -70,7 +70,7 @@ def merged(parts: Sequence[Tensor], log_sums: Sequence[Tensor]) -> Tensor:
 class SmallTransformer(nn.Module):
     """``LAYERS`` blocks on ``ROWS`` x ``ROWS`` tokens; predicts velocities."""
 
-    def __init__(self, seed: int = 0, *, skips: bool = False) -> None:
+    def __init__(self, seed: int = 0) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
         self.modulations = nn.ModuleList(nn.Linear(HIDDEN, 6 * HIDDEN) for _ in range(LAYERS))
@@ -78,7 +78,6 @@ class SmallTransformer(nn.Module):
         self.time = nn.Linear(HIDDEN, HIDDEN)
         self.prompts = nn.Embedding(2, HIDDEN)
         self.velocity = nn.Linear(HIDDEN, TOKEN)
-        self.fusing = nn.ModuleList(nn.Linear(HIDDEN, HIDDEN) for _ in range(skips * LAYERS // 2))
         self.register_buffer("position", _positions(), persistent=False)
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
@@ -97,11 +96,6 @@ class SmallTransformer(nn.Module):
     def modulate(self, layer: int, condition: Tensor) -> Modulation:
         """The modulation of a block by a condition (batch, hidden)."""
         return Modulation(*self.modulations[layer](silu(condition)).unsqueeze(1).chunk(6, dim=-1))
-
-    def fuse(self, layer: int, hidden: Tensor, skip: Tensor) -> Tensor:
-        """Hidden state before a block of the second half, with the output of its mirror image."""
-        fused: Tensor = hidden + self.fusing[mirrored(layer)](skip)
-        return fused
 
     def condition(self, time: float) -> Tensor:
         """Timestep and prompt as (2, hidden): with the prompt, and without it."""
@@ -126,11 +120,6 @@ class SmallTransformer(nn.Module):
 def tokens_of(rows: slice) -> Tensor:
     """Tokens of some rows."""
     return torch.arange(rows.start * ROWS, rows.stop * ROWS)
-
-
-def mirrored(layer: int) -> int:
-    """The layer at the other end of a skip."""
-    return LAYERS - 1 - layer
 
 
 def _positions() -> Tensor:
@@ -179,12 +168,12 @@ Kept = list[Tensor]  # for each layer keys and values of all tokens, (2, batch, 
 
 def one_device_image(settings: Settings) -> Tensor:
     """The image of one device: every step synchronous."""
-    return _one_device_image(settings.steps, settings.guidance, settings.skips)
+    return _one_device_image(settings.steps, settings.guidance)
 
 
 @cache
-def _one_device_image(steps: int, guidance: str, skips: bool) -> Tensor:
-    return _draw(Settings("sync-patch", steps=steps, guidance=guidance, skips=skips), steps)
+def _one_device_image(steps: int, guidance: str) -> Tensor:
+    return _draw(Settings("sync-patch", steps=steps, guidance=guidance), steps)
 
 
 def displaced_image(settings: Settings) -> Tensor:
@@ -209,7 +198,7 @@ def _draw(settings: Settings, synchronous_steps: int) -> Tensor:
 
 
 def _steps(settings: Settings, synchronous_steps: int) -> Tensor:
-    model, scheduler = SmallTransformer(skips=settings.skips), Scheduler(settings.steps)
+    model, scheduler = SmallTransformer(), Scheduler(settings.steps)
     latents, whole = first_latents(), torch.arange(ROWS**2)
     kept: Kept | None = None
     for step in range(settings.steps):
@@ -245,10 +234,8 @@ def _forward(
     model: SmallTransformer, latents: Tensor, at: Tensor, condition: Tensor, seen: Sequence[Tensor | None]
 ) -> tuple[Tensor, Kept]:
     """The prediction for some tokens, and all keys and values that they saw: their own, and those given."""
-    hidden, joined, skips = model.embed(latents, at, len(condition)), [], list[Tensor]()
+    hidden, joined = model.embed(latents, at, len(condition)), list[Tensor]()
     for layer, others in enumerate(seen):
-        if len(model.fusing) and layer >= LAYERS // 2:
-            hidden = model.fuse(layer, hidden, skips[mirrored(layer)])
         block = model.block(layer)
         by = model.modulate(layer, condition)
         projected = block.project(hidden, by)
@@ -257,6 +244,5 @@ def _forward(
             both = others.clone()
             both[:, :, at] = projected[1:]
         hidden = block.finish(hidden, attend(projected[0], both[0], both[1]), by)
-        skips.append(hidden)
         joined.append(both)
     return model.predict(hidden), joined
