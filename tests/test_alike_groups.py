@@ -6,7 +6,7 @@ import pytest
 
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
-from sim.outcomes.parts import main_part, measured_parts, replay_parts, traces_of
+from sim.outcomes.parts import main_part, measured_parts, replay_parts
 from sim.outcomes.runs import weigh
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
@@ -109,9 +109,3 @@ def test_groups_that_share_what_they_wait_for_are_replayed_together(name):
     sampler, scenario = asked(UNLIKE[name])
     parts, whole = (of(sampler, scenario) for of in (measured_parts, replay_parts))
     assert len({main_part(of).trace.plan.num_devices for of in (parts, whole)}) == 1
-
-
-def test_traces_are_of_all_groups():
-    sampler, scenario = asked(ALIKE["a GPU for each"])
-    traces = traces_of(sampler, scenario, measured_parts(sampler, scenario))
-    assert [named.trace.plan.num_devices for named in traces] == [2]

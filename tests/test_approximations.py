@@ -34,11 +34,6 @@ def test_a_sampler_says_why_its_image_is_not_that_of_one_gpu(name):
     assert why(name, gpus, **parameters.get(name, {})) == (STALE if name in stale else others.get(name, ""))
 
 
-def test_where_all_steps_are_synchronous_or_the_image_is_whole_nothing_is_stale():
-    assert why("distrifusion", warmup_steps=20) == why("pipefusion", warmup_steps=20) == ""
-    assert why("distrifusion", gpus=2, guidance="parallel") == why("pipefusion", patches=1) == ""
-
-
 def test_a_verdict_says_that_the_image_of_the_best_is_approximate(capsys):
     sweep = sim.sweep(**ASKED, gpus=4, strategy=["distrifusion", "ulysses"], workers=1)
     assert sweep.best_point().name == "distrifusion"
@@ -62,9 +57,3 @@ def test_a_verdict_says_that_gpus_left_over_draw_other_images():
     together = sim.sweep(**ASKED, gpus=2, batch_size=4, strategy="ulysses", workers=1).verdict
     assert " draw " not in str(together)
     assert "image_groups" not in together.to_json()
-
-
-def test_a_video_is_what_is_approximate_of_a_model_of_videos():
-    result = sim.run("ltx-video", "pipefusion", "h100-ib", 4, steps=20)
-    assert f"approximate: {STALE}" in result._repr_html_()
-    assert "<th" in result._repr_html_() and ">video</th>" in result._repr_html_()

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiles.architectures.models import Component, Layer, MeasuredTime, Model, load_model
+from profiles.architectures.models import Component, Layer, MeasuredTime, Model
 from profiles.costs.layers import OPTIMIZER_TRAFFIC, ComponentCosts, ModelCosts
 from profiles.errors import InputError
-from profiles.machines.clusters import load_cluster
 from profiles.machines.devices import Device
 from profiles.machines.laws import Rates
 from profiles.software.recipes import RECIPES
@@ -71,58 +70,7 @@ def test_an_input_backward_is_once_the_forward_and_attention_twice():
     assert costs_of(backward="input").weight_s(3) == 0
 
 
-def test_component_costs_are_the_estimates_of_its_layers():
-    small = replace(LAYER, conv_flop=0.0, kernels=1)
-    costs = ComponentCosts(component(LAYER, small), DEVICE)
-    for batch in (1, 2, 7, 100):
-        for way in ("forward_s", "backward_s"):
-            alone = [getattr(ComponentCosts(component(of), DEVICE), way)(batch)[0] for of in (LAYER, small)]
-            assert getattr(costs, way)(batch) == pytest.approx(alone)
-
-
-@pytest.mark.parametrize("batch", [1, 4])
-def test_recomputing_all_but_attention_takes_the_rest_of_the_forward(batch):
-    expected = batch * (CONV_S + MATMUL_S + MOVED_S) + KERNELS_S
-    assert costs_of().recomputed_s(batch, attention=False) == pytest.approx([expected])
-    assert costs_of().attention_s(batch) == pytest.approx([batch * ATTENTION_S])
-
-
-def test_copies_take_what_the_law_says_and_are_scaled_as_the_layers_are():
-    model, device, stack = load_model("uvit-h"), load_cluster("p4de").device, load_stack()
-    backbone = model.components[model.backbones[0]]
-    whole_s, fixed_s = (float(device.laws.memory_s("copy", moved)) for moved in (1e9, 0.0))
-    for factor in (1.0, 1.5):
-        costs = ComponentCosts(backbone, device, calibration=factor, stack=stack)
-        assert costs.copied_s(1e9, 1) == pytest.approx(factor * whole_s / stack.rates.memory)
-        assert costs.copied_s(1e9, 3) == pytest.approx(factor * (whole_s + 2 * fixed_s) / stack.rates.memory)
-
-
-def test_the_least_estimate_per_sample_is_that_of_the_largest_batch():
-    costs = costs_of()
-    assert costs.least_forward_s_per_sample(7)[0] == costs.forward_s(7)[0] / 7
-    assert costs.least_forward_s_per_sample(1)[0] == costs.forward_s(1)[0]
-
-
 # Measured times
-
-
-def test_each_layer_takes_what_was_measured_of_it_however_long_the_others_take():
-    seconds = (0.25, 8.0, 1.0, 0.5)
-    times = tuple(
-        MeasuredTime(layer, batch, batch * forward_s, 2 * batch * forward_s)
-        for layer, forward_s in enumerate(seconds)
-        for batch in (1, 2)
-    )
-    costs = ComponentCosts(component(*[LAYER] * 4, times=(("ideal", times),)), IDEAL)
-    for batch in (1, 2):
-        assert costs.forward_s(batch).tolist() == [batch * layer_s for layer_s in seconds]
-        assert costs.backward_s(batch).tolist() == [2 * batch * layer_s for layer_s in seconds]
-
-
-def test_measured_times_are_linear_between_batches():
-    costs = measured((1, 0.3, 0.7), (4, 0.6, 1.0), (16, 3.0, 7.0))
-    assert costs.forward_s(2)[0] == pytest.approx(0.4)
-    assert costs.backward_s(10)[0] == pytest.approx(4.0)
 
 
 def test_measured_times_go_on_linearly_beyond_the_outer_two_batches():
@@ -130,11 +78,6 @@ def test_measured_times_go_on_linearly_beyond_the_outer_two_batches():
     assert costs.forward_s(1)[0] == pytest.approx(0.3)
     assert costs.forward_s(16)[0] == pytest.approx(2.4)
     assert costs.backward_s(12)[0] == pytest.approx(3.2)
-
-
-def test_one_measurement_goes_through_the_origin():
-    costs = measured((4, 0.8, 2.0))
-    assert [costs.forward_s(batch)[0] for batch in (1, 4, 8)] == pytest.approx([0.2, 0.8, 1.6])
 
 
 @given(
@@ -178,17 +121,6 @@ def test_measured_times_of_the_device_take_the_place_of_estimates():
     other = component(LAYER, times=(("elsewhere", times),))
     assert ComponentCosts(other, DEVICE).forward_s(1)[0] == costs_of().forward_s(1)[0]
     assert ComponentCosts(other, DEVICE).provenance == "estimated"
-
-
-def test_a_model_is_measured_where_all_its_components_are():
-    times = (("made", (MeasuredTime(0, 1, 9.0, 9.0),)),)
-    known, unknown = component(LAYER, times=times), replace(component(LAYER), name="other")
-
-    def provenance(*components):
-        return ModelCosts(Model("m", "M", "t", "float16", 1, 1, components), DEVICE).provenance
-
-    assert provenance(known) == provenance(known, replace(known, name="also")) == "measured"
-    assert provenance(known, unknown) == "estimated"
 
 
 def test_a_device_without_rates_needs_measured_times():

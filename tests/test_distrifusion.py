@@ -5,11 +5,9 @@ a gather slows compute down beside it.
 """
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
-from profiles.architectures.components import Exchange
 from profiles.architectures.models import load_model
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
@@ -17,7 +15,6 @@ from profiles.machines.clusters import load_cluster
 from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
-from strategies.patching.patch_parallel import Kind, Patches
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling.distrifusion import DistriFusion
@@ -82,13 +79,6 @@ def test_a_synchronous_step_pays_every_gather(make, slowdown):
         assert ran(make, sampler, cluster).latency_s == pytest.approx(4 * step_s)
 
 
-def test_independent_patches_gather_only_the_prediction(make):
-    step_s = LAYERS * LAYER_S / GPUS + gather_s(LATENT_BYTES, FAST)
-    assert ran(make, make_sampler("naive-patch", {}), linked(make, FAST)).latency_s == pytest.approx(
-        4 * step_s
-    )
-
-
 @pytest.mark.parametrize("warmup", [0, 1, 3, 4])
 def test_as_many_steps_are_synchronous_as_asked_for(make, warmup):
     cluster = linked(make, FAST)
@@ -96,17 +86,6 @@ def test_as_many_steps_are_synchronous_as_asked_for(make, warmup):
     assert displaced < 0.95 * synchronous
     expected_s = warmup * synchronous + (4 - warmup) * displaced
     assert ran(make, DistriFusion(warmup, 1), cluster).latency_s == pytest.approx(expected_s)
-
-
-@pytest.mark.parametrize(("bundle", "launches"), [(1, 6), (2, 3), (4, 2), (6, 1), (60, 1)])
-def test_gathers_are_launched_in_bundles(make, bundle, launches):
-    scenario = make.sampling(blocks(), make.cluster(), GPUS, steps=1)
-    plan = DistriFusion(0, bundle).plan(scenario)
-    *gathers, output = plan.collectives
-    assert [g.size_bytes for g in gathers] == [
-        2 * HIDDEN_BYTES * min(bundle, LAYERS - i * bundle) for i in range(launches)
-    ]
-    assert output.size_bytes == LATENT_BYTES
 
 
 def test_each_bundle_of_layers_reads_what_it_gathered_in_the_step_before(make):
@@ -123,38 +102,6 @@ def test_each_bundle_of_layers_reads_what_it_gathered_in_the_step_before(make):
             stale = {first + 4 * (step - 1) + bundle} if step else set()  # three bundles and the output
             output = {first - 1 + 4 * step} if bundle == 0 else set()
             assert read == stale | output
-
-
-def test_sdxl_launches_60_and_60_and_35(make):
-    workload = SamplingWorkload(8, 1024, 1024, steps=1, guidance="none")
-    scenario = SamplingScenario(load_model("sdxl"), load_cluster("a100-nvlink-8"), workload)
-    patches = Patches.of(scenario)
-    sizes = [size for _, size in patches._between_exchanges() if size]
-    assert len(sizes) == 155
-    launched = [size for _, size in patches.pieces(Kind.DISPLACED)]
-    assert launched == pytest.approx([sum(sizes[:60]), sum(sizes[60:120]), sum(sizes[120:])])
-    kinds = Counter(e.kind for e in scenario.backbone.exchanges)
-    assert (kinds["halo"], kinds["key_value"], kinds["statistics"]) == (39, 70, 46)
-
-
-@pytest.mark.parametrize("kind", ["halo", "statistics", "key_value"])
-def test_every_kind_of_exchange_is_gathered_from_all_devices(make, kind):
-    """Halos grow with the width and, like statistics, with the devices; keys and values with the pixels."""
-    model = blocks()
-    (transformer,) = model.components
-    exchanges = (Exchange(0, "key_value", 1000, 8), Exchange(2, kind, 100, 8))
-    model = replace(model, components=(replace(transformer, exchanges=exchanges),))
-    size = {}
-    for gpus in (2, 4):
-        for side in (256, 512):
-            scenario = make.sampling(model, make.cluster(), gpus, guidance="batch", width=side, height=side)
-            size[gpus, side] = Patches.of(scenario).gathered_bytes(exchanges[1])
-    one = 2 * 2 * 100
-    assert [size[2, 256], size[4, 256], size[2, 512]] == {
-        "halo": [2 * one, 4 * one, 2 * 2 * one],
-        "statistics": [2 * one, 4 * one, 2 * one],
-        "key_value": [one, one, 4 * one],
-    }[kind]
 
 
 def test_keys_and_values_of_all_layers_do_not_shrink_with_the_devices(make):
@@ -198,8 +145,3 @@ def test_what_cannot_be_divided_is_refused_with_its_numbers(make):
         InfeasibleError, match=r"rows\(\d+\) / 2\^levels\(2\) of unet is no multiple of patches\(8\)"
     ):
         DistriFusion(1).plan(scenario)
-
-
-def test_bundles_as_released_and_none_are_offered(make):
-    scenario = make.sampling(blocks(), make.cluster(), GPUS, steps=4)
-    assert list(DistriFusion.candidates(scenario)) == [DistriFusion(2, 60), DistriFusion(2, 1)]

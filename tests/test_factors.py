@@ -23,32 +23,6 @@ FOUND, LEFT = published_anchors()
 SAID = list(csv.DictReader(INFERENCE.read_text(encoding="utf-8").splitlines()))
 
 
-def row(**cells):
-    """A published row of one GPU that is an anchor, but for some cells."""
-    good = {
-        "source": "a paper", "table_or_figure": "Table 1", "model": "SDXL", "resolution_px": "1024", "steps": "50",
-        "cfg": "yes", "batch": "1", "hardware": "A100", "interconnect": "NVLink", "num_gpus": "1",
-        "method": "original", "latency_s": "5", "note": "[text] a note",
-    }  # fmt: skip
-    return dict.fromkeys(SAID[0], "") | good | cells
-
-
-@pytest.fixture
-def read(tmp_path):
-    """Return the anchors, and the reasons why other rows are none, of some rows."""
-
-    def read(*rows):
-        path = tmp_path / "inference.csv"
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, SAID[0])
-            writer.writeheader()
-            writer.writerows(rows)
-        found, left = published_anchors(path)
-        return found, [reason for _, reason in left]
-
-    return read
-
-
 @pytest.mark.parametrize("name", model_names())
 def test_the_committed_anchors_are_those_of_the_published_table(name):
     path = MODELS / name / "anchors.csv"
@@ -61,50 +35,6 @@ def test_the_committed_anchors_are_those_of_the_published_table(name):
 
 def test_every_row_of_one_gpu_is_an_anchor_or_has_a_reason():
     assert len(FOUND) + len(LEFT) == sum(said["num_gpus"] == "1" for said in SAID)
-
-
-def test_a_row_says_device_size_passes_and_where_it_stands(read):
-    [(model, anchor)], left = read(row(resolution_px="1280x1920"))
-    assert (model, left) == ("sdxl", [])
-    assert (anchor.device, anchor.height, anchor.width) == ("a100-80gb-sxm", 1280, 1920)
-    assert (anchor.batch, anchor.steps, anchor.latency_s) == (2, 50, 5.0)
-    assert anchor.source == "a paper, Table 1 [text]"
-
-
-@pytest.mark.parametrize(
-    ("cells", "reason"),
-    [
-        ({"model": "Mochi-1 10B"}, "no model folder of Mochi-1 10B"),
-        ({"latency_s": ""}, "no latency"),
-        ({"method_config": " torch.compile"}, "not the plain eager pass"),
-        ({"method": "teacache"}, "not the plain eager pass"),
-        ({"steps": "?"}, "steps '?' are not said"),
-        ({"resolution_px": ""}, "resolution '' is not said"),
-        ({"resolution_px": "720x480x49f"}, "is not said, or not counted"),
-        ({"cfg": "yes?"}, "whether guidance is on"),
-        ({"batch": "4"}, "the batch, is not clear"),
-        ({"interconnect": "?"}, "which device it was is not clear"),
-        ({"hardware": "A5000"}, "no cluster of A5000"),
-    ],
-)
-def test_a_row_that_is_no_anchor_says_why(read, cells, reason):
-    found, [why] = read(row(**cells))
-    assert found == []
-    assert reason in why
-
-
-def test_a_number_that_stands_twice_counts_once(read):
-    found, left = read(row(), row(table_or_figure="Table 2"), row(latency_s="6"))
-    assert [anchor.latency_s for _, anchor in found] == [5, 6]
-    assert left == ["the same number again"]
-
-
-def test_schnell_stands_in_only_where_dev_was_not_measured(read):
-    dev = {"model": "FLUX.1-dev 12B", "steps": "28", "cfg": "no"}
-    schnell = {"model": "FLUX.1-schnell", "steps": "4", "cfg": "no"}
-    found, [why] = read(row(**schnell), row(**dev), row(**schnell, resolution_px="4096"))
-    assert [(anchor.height, anchor.steps) for _, anchor in found] == [(1024, 28), (4096, 4)]
-    assert "28 steps of the same transformer" in why
 
 
 def test_most_factors_are_within_their_goal():

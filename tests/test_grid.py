@@ -48,14 +48,6 @@ def test_a_pass_holds_the_predictions_of_its_group(make, guidance, degree, data,
     assert Grid(data=data, guidance=degree, pipeline=8 // degree // data).batch(scenario) == batch
 
 
-def test_gpus_left_over_draw_other_images(make):
-    scenario = sampling(make, 8, batch_size=4)
-    grid = make_grid(scenario, pipeline=4, data=None)
-    assert (grid.data, grid.positions) == (2, 4)
-    placement = grid.placement(scenario)
-    assert (placement.num_groups, placement.num_positions) == (2, 4)
-
-
 REFUSED = [
     ({"pipeline": 3}, {}, r"pipeline_degree\(3\) is not gpus\(8\)"),
     ({}, {}, r"runs on one GPU, not on gpus\(8\)"),

@@ -7,9 +7,7 @@ from math import prod
 import pytest
 
 from profiles.architectures.synthetic import equal_blocks_transformer
-from profiles.errors import InfeasibleError
 from sim.outcomes.runs import run_point
-from sim.replay.engine import simulate
 from strategies.registry import make_sampler
 from strategies.sampling.hybrid import Hybrid
 from strategies.sampling.pipefusion import PipeFusion
@@ -85,23 +83,6 @@ def test_in_a_pipeline_each_stage_is_as_fast_as_its_team(make, inner):
     assert latency_s == pytest.approx(warmup * image_s + displaced * image_s / stages / patches)
 
 
-def test_inside_a_pipeline_a_ring_passes_all_keys_and_values_around_for_every_patch(make):
-    """Fresh and stale; each member holds 1 / R of them. Around Ulysses go only the tokens of the patch."""
-    patches = 4
-    sizes = {}
-    for inner in ("ring_degree", "ulysses_degree"):
-        hybrid = Hybrid(pipeline_degree=2, patches=patches, warmup_steps=1, **{inner: 2})
-        sizes[inner] = defaultdict(list)
-        plan = simulate(hybrid.plan(sampling(make, 4, steps=2))).plan
-        for collective in plan.collectives:
-            if collective.devices == (0, 1):
-                sizes[inner][collective.operation].append(collective.size_bytes)
-    whole = 2 * HIDDEN_BYTES * LAYERS / 2 / 2
-    assert sum(sizes["ring_degree"]["send_recv"]) == pytest.approx((1 + patches) * whole)
-    image = HIDDEN_BYTES * LAYERS / 2 / 2
-    assert sum(sizes["ulysses_degree"]["all_to_all"]) == pytest.approx((1 + 1) * 4 * image)
-
-
 def test_candidates_are_products_of_the_gpus(make):
     scenario = sampling(make, 8, guidance="batch", batch_size=2)
     found = list(Hybrid.candidates(scenario))
@@ -121,49 +102,6 @@ def test_candidates_are_products_of_the_gpus(make):
         (1, 4, 1, 1, 1, 2),
         (2, 2, 1, 1, 1, 2),
     } <= seen
-
-
-def test_what_has_no_meaning_is_refused(make):
-    scenario = sampling(make, 4)
-    for hybrid, message in (
-        (Hybrid(ulysses_degree=4, patches=2), r"patches\(2\) need pipeline_degree above 1"),
-        (Hybrid(pipeline_degree=4, patches=8, warmup_steps=5), r"warmup_steps\(5\) exceeds steps\(4\)"),
-        (
-            Hybrid(pipeline_degree=2, ulysses_degree=2, patches=16),
-            r"patches\(16\) \* sequence\(2\) exceeds rows",
-        ),
-        (
-            Hybrid(ulysses_degree=2),
-            r"batch_size\(1\) is no multiple of the data-parallel degree gpus\(4\) / 2",
-        ),
-    ):
-        with pytest.raises(InfeasibleError, match=message):
-            hybrid.plan(scenario)
-
-
-def test_a_stage_hands_on_only_what_its_tensor_group_has_summed(make):
-    """Each pass through a stage has two collectives of sums; both are done when its hidden state leaves."""
-    plan = (trace := simulate(Hybrid(1, 1, 1, 2, 2, 2, 1).plan(sampling(make, 4, node)))).plan
-    collectives = list(zip(plan.collectives, trace.collectives, strict=True))
-    transfers = [transfer for transfer in trace.wiring.transfers if transfer is not None]
-    assert transfers
-    for transfer in transfers:
-        source = transfer.source
-        ops = list(zip(plan.ops[source], trace.ends[source], strict=True))
-        (written,) = [end for op, end in ops if transfer.tensor in op.writes]
-        passes = {op.action for op, end in ops if end <= written}
-        sums = [end for one, (_, end) in collectives if source in one.devices and end <= written]
-        assert len(sums) == 2 * len(passes)
-
-
-def test_a_sweep_may_divide_guidance_or_whole_images_alone(make):
-    two = sampling(make, 2, guidance="batch")
-    assert Hybrid(2, patches=1, layers=None) in set(Hybrid.candidates(two))
-    images = sampling(make, 4, guidance="none", batch_size=4)
-    assert Hybrid(1, patches=1) in set(Hybrid.candidates(images))
-    assert run_point(Hybrid(1, patches=1), images).latency_s == pytest.approx(
-        run_point(make_sampler("single", {}), sampling(make, 1, guidance="none")).latency_s
-    )
 
 
 def moved(plan):

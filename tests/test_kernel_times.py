@@ -10,24 +10,21 @@ from hypothesis import strategies as st
 from profiles.architectures.components import Component, Layer
 from profiles.architectures.extents import Extent
 from profiles.architectures.kernels import Kernel
-from profiles.architectures.models import Model, load_model
-from profiles.architectures.shares import REPLICATED_SHARE, WHOLE, Share
+from profiles.architectures.models import load_model
+from profiles.architectures.shares import WHOLE, Share
 from profiles.costs.kernel_times import (
     BACKWARD_TRAFFIC,
     CAST,
     GRADIENT_TRAFFIC,
     LAYOUT,
-    MERGE_CAST_KERNELS,
-    MERGE_KERNELS,
     NORM_CASTS,
     SAVED_SCORE_BYTES,
     SCORE_BYTES,
 )
-from profiles.costs.layers import ComponentCosts, ModelCosts
+from profiles.costs.layers import ComponentCosts
 from profiles.costs.sampling import SamplingCosts
 from profiles.machines.devices import Device, load_device
 from profiles.machines.laws import AttentionLaw, Laws, MemoryLaw, ProductLaw, Rates, Traffic
-from profiles.software.recipes import RECIPES
 from profiles.software.stacks import Fusion, Shares, load_stack, stack_names
 
 FREE = Traffic(1e30)
@@ -105,12 +102,6 @@ EACH = [
 # Forward
 
 
-def test_the_backward_of_self_attention_is_that_of_its_kernels_alone():
-    alone = costs(SELF).backward_s(3)
-    assert costs(SELF).attention_backward_s(3).tolist() == alone.tolist()
-    assert costs(LINEAR, SELF, CROSS).attention_backward_s(3) == pytest.approx(alone)
-
-
 @pytest.mark.parametrize(("attention", "heads_s"), [("flash", 0.0), ("packed", HEADS_BYTES / MEMORY)])
 def test_who_recomputes_all_but_attention_lays_its_heads_out_again(attention, heads_s):
     found = costs(LINEAR, SELF, stack=replace(PLAIN, attention=attention))
@@ -149,27 +140,9 @@ def test_a_product_has_the_gradient_of_its_input_and_of_its_weight(kernel):
     assert costs(kernel, backward="none").backward_s(4) == 0
 
 
-@pytest.mark.parametrize("backward", ["full", "input"])
-def test_a_product_of_activations_has_both_gradients_and_neither_can_wait(backward):
-    assert costs(BATCHED, backward=backward).backward_s(4) == pytest.approx([8 * BATCHED_S])
-    assert costs(BATCHED, backward=backward).weight_s(4) == 0
-
-
-@pytest.mark.parametrize("backward", ["full", "input"])
-def test_attention_goes_backward_by_its_own_law(backward):
-    expected = 2.5 * 4 * SELF_FLOP / ATTENTION_BACK
-    assert costs(SELF, backward=backward).backward_s(4) == pytest.approx([expected])
-
-
 @pytest.mark.parametrize(("kernel", "seconds"), [(SUM, SUM_S), (NORM, NORM_S)])
 def test_a_memory_bound_kernel_moves_more_backward(kernel, seconds):
     assert costs(kernel).backward_s(4) == pytest.approx([4 * BACKWARD_TRAFFIC[kernel.kind] * seconds])
-
-
-def test_a_layer_norm_with_locked_weights_has_no_gradient_of_them():
-    norm = replace(NORM, kind="layer_norm", read_bytes=1e6)
-    assert costs(norm, backward="full").backward_s(1) == pytest.approx([2.5 * 2e6 / MEMORY])
-    assert costs(norm, backward="input").backward_s(1) == pytest.approx([1.5 * 2e6 / MEMORY])
 
 
 # Stacks
@@ -189,11 +162,6 @@ def test_the_host_is_a_floor_that_is_spread_over_the_layers():
     assert hurried.forward_s(busy) == pytest.approx(plain.forward_s(busy))
 
 
-def test_a_frozen_chain_asks_nothing_of_the_host_backward():
-    host = replace(PLAIN, backward_operator_s=1.0)
-    assert costs(SUM, OPERATORS, stack=host, backward="none").backward_s(1) == 0
-
-
 def test_unfused_attention_is_two_products_and_the_traffic_of_its_scores():
     math = replace(PLAIN, attention="math")
     scores, product_s = 8 * 1024 * 1024, SELF_FLOP / MATMUL
@@ -206,17 +174,6 @@ def test_unfused_attention_is_two_products_and_the_traffic_of_its_scores():
     drawn = costs(SELF, stack=math, training=False)
     moved = SCORE_BYTES["sample"][0] * scores + HEADS_BYTES
     assert drawn.forward_s(2) == pytest.approx([2 * (product_s + moved / MEMORY)])
-
-
-def test_packed_attention_copies_queries_keys_values_and_result_and_their_gradients():
-    packed = replace(PLAIN, attention="packed")
-    plain, found = costs(SELF), costs(SELF, stack=packed)
-    for way in ("forward_s", "backward_s"):
-        more = getattr(found, way)(2) - getattr(plain, way)(2)
-        assert more == pytest.approx([2 * HEADS_BYTES / MEMORY])
-    cross = costs(CROSS, stack=packed).forward_s(1) - costs(CROSS).forward_s(1)
-    assert cross == pytest.approx([2 * 2 * 2 * 8 * (1024 + 77) * 64 / MEMORY])
-    assert found.saved_bytes == plain.saved_bytes
 
 
 def test_convolutions_lay_activations_out_anew_unless_channels_come_last():
@@ -248,14 +205,6 @@ def test_norms_in_single_precision_move_twice_as_much_and_are_cast_around():
     assert costs(SUM, stack=single).forward_s(2) == pytest.approx([2 * SUM_S])
 
 
-def test_fusion_leaves_shares_of_traffic_and_launches():
-    device = replace(MADE, own_laws=replace(LAWS, memory=MemoryLaw(0.5, *[MEMORY] * 5)))
-    fused = replace(PLAIN, traffic=Fusion(pointwise=0.25), launches=Fusion(pointwise=0.5))
-    assert costs(SUM, device=device).forward_s(4) == pytest.approx([3 * 0.5 + 4 * SUM_S])
-    assert costs(SUM, device=device, stack=fused).forward_s(4) == pytest.approx([3 * 0.25 + SUM_S])
-    assert costs(NORM, device=device, stack=fused).forward_s(4) == pytest.approx([0.5 + 4 * NORM_S])
-
-
 def test_a_stack_may_reach_a_share_of_what_the_laws_say():
     slow = replace(PLAIN, rates=Shares(matmul=0.5, conv=0.25, attention=0.125, memory=0.1))
     assert slow.on("made").rates == slow.rates
@@ -268,39 +217,10 @@ def test_a_stack_may_reach_a_share_of_what_the_laws_say():
             assert found == pytest.approx(fast / share)
 
 
-def test_encoders_under_autocast_run_as_what_is_trained_does():
-    slow = replace(PLAIN, norms="float32", cast_weights=True)
-    for kernel in (CONVOLUTION, NORM, LINEAR):
-        trained = costs(kernel, stack=slow).forward_s(2)
-        half = costs(kernel, backward="none", stack=slow).forward_s(2)
-        frozen = costs(kernel, backward="none", stack=replace(slow, encoders="autocast"))
-        assert frozen.forward_s(2) == pytest.approx(trained)
-        assert frozen.forward_s(2) > half
-        assert frozen.backward_s(2) == 0
-
-
-def test_encoders_in_single_precision_take_twice_as_long_in_training_alone():
-    single = replace(PLAIN, encoders="float32")
-    for kernel in (LINEAR, CONVOLUTION, SELF, SUM):
-        half = costs(kernel, backward="none").forward_s(2)
-        assert costs(kernel, backward="none", stack=single).forward_s(2) == pytest.approx(2 * half)
-        assert costs(kernel, stack=single).forward_s(2) == costs(kernel).forward_s(2)
-        drawn = costs(kernel, backward="none", stack=single, training=False).forward_s(2)
-        assert drawn == pytest.approx(half)
-
-
 def test_laws_made_of_rates_already_say_what_a_stack_reaches():
     rated = Device("rated", "made by a test", None, Rates(1e12, 1e12, 1e12, 1e9, 0.0))
     slow = replace(PLAIN, rates=Shares(memory=0.5))
     assert costs(SUM, stack=slow, device=rated).forward_s(1) == pytest.approx([SUM_S])
-
-
-def test_a_loop_over_tensors_asks_the_host_for_each():
-    component = chain((LINEAR, NORM))
-    model = Model("m", "M", "t", "float16", 1, 1, (component,))
-    loop = replace(PLAIN, optimizer="loop", forward_operator_s=1.0)
-    assert ModelCosts(model, MADE, loop).optimizer_s(1000, RECIPES["mixed"]) == pytest.approx(2 * 2 * 8)
-    assert ModelCosts(model, MADE, loop).optimizer_s(500, RECIPES["mixed"]) == pytest.approx(2 * 8)
 
 
 # Resolutions and shares
@@ -314,18 +234,6 @@ def test_resolutions_scale_shapes():
     small = [costs(kernel).forward_s(1) for kernel in (LINEAR, CONVOLUTION, SELF, CROSS, SUM, BATCHED)]
     large = [costs(k, extent=at(4.0)).forward_s(1) for k in (LINEAR, CONVOLUTION, SELF, CROSS, SUM, BATCHED)]
     assert large == [pytest.approx(growth * s) for growth, s in zip((4, 4, 16, 4, 4, 1), small, strict=True)]
-
-
-def test_joint_attention_grows_in_its_image_tokens_alone():
-    joint = Kernel("attention", 1, 8, 1280, 1280, 64, image_m=1024, image_n=1024)
-    tokens = 4 * 1024 + 256
-    expected = 4 * 8 * tokens * tokens * 64 / ATTENTION
-    assert costs(joint, extent=at(4.0)).forward_s(1) == pytest.approx([expected])
-    rows = 1024 / 4 + 256
-    patch = costs(joint).forward_s(1, Share(0.25))
-    assert patch == pytest.approx([4 * 8 * rows * 1280 * 64 / ATTENTION])
-    alone = costs(joint).forward_s(1, Share(0.25, 0.25))
-    assert alone == pytest.approx([4 * 8 * rows * rows * 64 / ATTENTION])
 
 
 @pytest.mark.parametrize("kernel", [LINEAR, CONVOLUTION, SELF, CROSS, SUM, NORM])
@@ -352,20 +260,9 @@ def test_a_ring_merges_each_block_but_the_first_in_single_precision_unless_fused
     assert blocks_s == pytest.approx(merging_s(3, 4) / 16)
 
 
-def test_each_merge_launches_kernels_of_its_own():
-    device = replace(MADE, own_laws=replace(LAWS, memory=replace(LAWS.memory, fixed_s=1.0)))
-    merged = costs(SELF, device=device).attention_s(1, Share(ring=4)) - SELF_S / 4
-    assert merged == pytest.approx(3 * MERGE_KERNELS + MERGE_CAST_KERNELS + merging_s(1, 4) / 4)
-
-
 @pytest.mark.parametrize("kernel", [LINEAR, SELF, CROSS, BATCHED])
 def test_tensor_parallelism_divides_matrices_and_heads(kernel):
     assert costs(kernel).forward_s(2, Share(tensor=4)) == pytest.approx(costs(kernel).forward_s(2) / 4)
-
-
-def test_tensor_parallelism_leaves_norms_and_sums_partly_whole():
-    share = REPLICATED_SHARE + (1 - REPLICATED_SHARE) / 4
-    assert costs(SUM).forward_s(2, Share(tensor=4)) == pytest.approx(share * costs(SUM).forward_s(2))
 
 
 def test_tokens_of_the_text_are_divided_where_they_pass_through_the_layers_and_conditions_are_not():
@@ -409,25 +306,6 @@ def test_a_faster_device_is_never_slower(batch, factor, name):
     )
     slower, faster = (every(load_stack(name), replace(MADE, own_laws=laws)) for laws in (REAL, fast))
     assert np.sum(seconds_of(faster, batch)) <= np.sum(seconds_of(slower, batch)) * (1 + 1e-12)
-
-
-@given(st.integers(1, 512))
-def test_a_later_stack_is_never_slower(batch):
-    found = [
-        every(load_stack(name), replace(MADE, own_laws=REAL)) for name in ("compiled", "eager", "eager-2023")
-    ]
-    sums = [seconds_of(of, batch).sum() for of in found]
-    assert sums == sorted(sums)
-
-
-@given(st.integers(1, 256), st.integers(1, 256))
-def test_more_channels_are_never_faster(narrow, more):
-    def wide(channels):
-        linear = replace(LINEAR, n=channels)
-        conv = replace(CONVOLUTION, n=channels)
-        return seconds_of(costs(linear, conv, device=replace(MADE, own_laws=REAL)), 4)
-
-    assert np.all(wide(narrow + more) >= wide(narrow))
 
 
 @settings(deadline=None)

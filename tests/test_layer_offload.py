@@ -5,7 +5,6 @@ import pytest
 
 from profiles.architectures.models import load_model
 from profiles.costs.offloading import HostSide, copied_s, pageable_share
-from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import load_cluster
 from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from strategies.patching.footprint import held_parameters, waits_s
@@ -39,17 +38,6 @@ def test_the_next_block_comes_up_while_one_is_computed_and_the_first_while_the_l
     assert list(waits_s(flux(), np.full(BLOCKS, each_s))) == [0.0] * BLOCKS
 
 
-def test_a_gpu_waits_after_the_last_layer_of_a_block():
-    workload = SamplingWorkload(1, 1024, 1024, offload="layers:19")
-    scenario = SamplingScenario(load_model("sdxl"), load_cluster("p5"), workload)
-    blocks = [layer.block for layer in scenario.backbone.layers]
-    waits = waits_s(scenario, np.zeros(len(blocks)))
-    assert len(set(blocks)) < len(blocks)
-    assert {at for at in range(len(blocks)) if waits[at]} <= {
-        at for at, block in enumerate(blocks) if block not in blocks[at + 1 :]
-    }
-
-
 @pytest.mark.parametrize(("count", "held"), [(1, 1), (2, 2), (30, 2), (BLOCKS, 2)])
 def test_two_of_the_offloaded_blocks_lie_on_the_gpu_at_once(count, held):
     plain, away = flux(), flux(offload=f"layers:{count}")
@@ -72,24 +60,6 @@ def test_a_step_takes_no_less_than_the_copies_and_no_more_than_they_and_the_comp
         assert max(plain_s, copies_s) <= away_s <= plain_s + copies_s, name
         assert bound(sampler, away) <= 3 * away_s * (1 + 1e-9)
         assert bound(sampler, away) >= 3 * copies_s * (1 - 1e-8)
-
-
-def test_stages_of_patches_do_not_fetch_blocks():
-    with pytest.raises(InfeasibleError, match="offload is layers:4, which swaps blocks of a whole backbone"):
-        run_point(make_sampler("pipefusion", {"patches": 4}), flux(4, offload="layers:4"))
-
-
-@pytest.mark.parametrize(
-    ("offload", "words"),
-    [
-        ("optimizer", "offload is 'optimizer', must be none or layers:N in sampling"),
-        ("layers:0", "offload is 'layers:0', must be none or layers:N in sampling"),
-        ("layers:58", "offload is layers:58, but transformer has 57 blocks"),
-    ],
-)
-def test_what_is_no_number_of_blocks_is_refused(offload, words):
-    with pytest.raises((InputError, InfeasibleError), match=words):
-        run_point(make_sampler("single", {}), flux(offload=offload))
 
 
 def test_copies_of_pageable_memory_take_the_host_and_pinned_ones_the_switch():

@@ -7,9 +7,6 @@ import pytest
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
 from sim.outcomes.runs import run_point
-from sim.replay.engine import simulate
-from sim.replay.memory import peak_memory_bytes
-from strategies.patching.footprint import WORKING_SHARE
 from strategies.registry import make_sampler
 from strategies.sampling.paradigms import ParaDiGMS
 
@@ -67,34 +64,6 @@ def test_each_iteration_gathers_the_predictions_of_the_window_before_the_next(ma
     assert drawing.latency_s == pytest.approx(iterations * drawing.step_s)
     assert drawing.expected.collective_bytes == pytest.approx(iterations * 4 * sent)
     assert drawing.expected.p2p_bytes == 0
-
-
-def test_every_device_predicts_its_share_in_every_iteration(make):
-    scenario = sampling(make, gpus=2, steps=3)
-    plan = ParaDiGMS(3).plan(scenario)
-    assert [[str(op.action) for op in ops] for ops in plan.ops] == [
-        ["0P0@0", "0P0@1", "0P0@2"],
-        ["0P1@0", "0P1@1", "0P1@2"],
-    ]
-
-
-def test_memory_grows_with_the_share_of_the_window(make):
-    model = equal_blocks_transformer(LAYERS, LAYER_S, saved_bytes=1e9)
-    scenario = make.sampling(model, make.cluster(), 4, steps=50)
-    small, large = (peak_memory_bytes(simulate(ParaDiGMS(window).plan(scenario))).max() for window in (4, 16))
-    one = WORKING_SHARE * 1e9
-    outputs = scenario.output_bytes * (16 - 4)
-    assert large - small == pytest.approx(3 * one + 2 * outputs)
-
-
-def test_windows_worth_a_look_are_no_larger_than_the_published_one(make):
-    def windows(gpus, steps):
-        return [sampler.window for sampler in ParaDiGMS.candidates(sampling(make, gpus=gpus, steps=steps))]
-
-    assert windows(8, 50) == [8]
-    assert windows(8, 200) == [8, 16, 27]
-    assert windows(2, 50) == [2, 4, 8]
-    assert windows(2, 3) == [2, 3]
 
 
 @pytest.mark.parametrize(

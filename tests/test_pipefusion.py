@@ -14,13 +14,11 @@ from profiles.architectures.models import load_model
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
-from sim.outcomes.runs import bound, run_point
+from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
 from sim.replay.metrics import busy_s, idle_s
 from strategies.patching.patch_pipeline import paced_layers, stage_layers
-from strategies.plans.workloads import SamplingWorkload
 from strategies.sampling.pipefusion import PipeFusion
-from strategies.sampling_scenario import SamplingScenario
 
 LAYERS = 8
 LAYER_S = 0.25
@@ -77,14 +75,6 @@ def test_a_steady_step_takes_all_patches_on_a_stage_or_one_patch_on_all_stages(m
     assert steady_step_s(make, 4, patches) == max(patches, 4) * patch_s
 
 
-@pytest.mark.parametrize("patches", [2, 4, 8])
-def test_of_uneven_stages_the_slowest_or_their_sum_decides(make, patches):
-    layers = (1, 2, 4, 1)
-    stages_s = [count * LAYER_S / patches for count in layers]
-    period_s = steady_step_s(make, 4, patches, layers=layers)
-    assert period_s == pytest.approx(max(patches * max(stages_s), sum(stages_s)), rel=1e-12)
-
-
 def test_as_many_patches_as_stages_leave_no_slack_for_hops(make):
     """A patch comes round after N stages and N hops, the last one back to the first stage."""
     cluster = make.cluster(make.link("nvswitch", float("inf"), 0.01, 0.02))
@@ -107,13 +97,6 @@ def test_in_synchronous_steps_the_whole_image_passes_one_stage_after_another(mak
         assert [start for _, start in whole] == pytest.approx([first + image_s * step for step, _ in whole])
 
 
-def test_the_last_stages_get_the_rest_or_nothing():
-    assert stage_layers(28, 8) == (4, 4, 4, 4, 4, 4, 4, 0)
-    assert stage_layers(28, 4) == (7, 7, 7, 7)
-    assert stage_layers(10, 4) == (3, 3, 3, 1)
-    assert stage_layers(2, 4) == (1, 1, 0, 0)
-
-
 def test_an_empty_stage_takes_a_hop_and_nothing_else(make):
     """Even layers do not help: one of 8 stages must hold 4 of 28 alike layers in any case."""
     model = equal_blocks_transformer(28, LAYER_S, rows=ROWS)
@@ -126,18 +109,6 @@ def test_an_empty_stage_takes_a_hop_and_nothing_else(make):
     hop = make.cluster(make.link("nvswitch", float("inf"), 0.0, 0.001))
     late = replayed(make, 8, 8, 4, model=model, cluster=hop).end_s
     assert late - replayed(make, 7, 8, 4, model=model, cluster=hop).end_s == pytest.approx(0.001)
-
-
-def test_an_explicit_list_of_layers_relieves_the_stage_of_the_heavy_ones(make):
-    """Two layers of 8 take 3 times as long: 6 t per stage at most instead of 4, and the step shrinks as the stage."""
-    model = equal_blocks_transformer(LAYERS, LAYER_S, rows=ROWS)
-    (transformer,) = model.components
-    ((device, times),) = transformer.times
-    heavy = tuple(replace(t, forward_s=LAYER_S * (3 if t.layer >= 6 else 1)) for t in times)
-    model = replace(model, components=(replace(transformer, times=((device, heavy),)),))
-    layer_s = LAYER_S / 8
-    assert steady_step_s(make, 4, 8, model=model) == pytest.approx(8 * 6 * layer_s)
-    assert steady_step_s(make, 4, 8, model=model, layers=(3, 3, 1, 1)) == pytest.approx(8 * 3 * layer_s)
 
 
 def test_receives_posted_after_computing_expose_the_transfer(make):
@@ -162,17 +133,6 @@ def test_each_hop_carries_the_hidden_state_once_a_step_and_the_latents_return(ma
         expected |= {("latents", 3, 0, step): LATENT_BYTES for step in range(2)}
         assert sent(trace) == expected
         assert trace.p2p_bytes == sum(expected.values())
-
-
-def test_states_of_the_text_travel_once_a_step(make):
-    model = equal_blocks_transformer(LAYERS, LAYER_S, rows=ROWS, hidden_size=HIDDEN, text_tokens=40)
-    trace = replayed(make, 4, 8, 3, 1, model=model)
-    whole = 2.0 * (ROWS**2 + 40) * HIDDEN
-    found = sent(trace)
-    assert [found["hidden", 1, 2, step] for step in range(3)] == pytest.approx([whole] * 3)
-    by_patch = [t.size_bytes for t in trace.plan.tensors if t.role == "hidden" and t.stage == 1][1:9]
-    image = HIDDEN_BYTES / 8
-    assert by_patch == pytest.approx([image + 2.0 * 40 * HIDDEN] + [image] * 7)
 
 
 @pytest.mark.parametrize("stages", [2, 4])
@@ -218,14 +178,6 @@ def test_what_cannot_be_divided_is_refused_with_its_numbers(make):
             sampler.plan(scenario)
 
 
-@pytest.mark.parametrize("warmup_steps", [0, 1, 2])
-def test_no_bound_is_above_a_run_however_many_steps_are_whole(warmup_steps):
-    workload = SamplingWorkload(4, 1024, 1024, steps=2, guidance="none")
-    scenario = SamplingScenario(load_model("pixart"), load_cluster("l40-pcie-8"), workload)
-    point = PipeFusion(patches=4, warmup_steps=warmup_steps)
-    assert bound(point, scenario) <= run_point(point, scenario).latency_s
-
-
 def test_paced_layers_are_the_best_of_all_lists_and_leave_no_stage_empty():
     rng = np.random.default_rng(0)
     for _ in range(200):
@@ -241,15 +193,6 @@ def test_paced_layers_are_the_best_of_all_lists_and_leave_no_stage_empty():
         assert max(sum(seconds[a:b]) for a, b in pairwise(ends)) == pytest.approx(min(longest))
     assert paced_layers([1.0] * 28, 8) != stage_layers(28, 8)
     assert max(paced_layers([1.0] * 28, 8)) == 4
-
-
-def test_what_goes_back_to_the_first_stage_is_latents_without_the_variance(make):
-    """PixArt predicts eight channels, four of them the variance; a scheduler returns four."""
-    workload = SamplingWorkload(4, 1024, 1024, steps=3)
-    scenario = SamplingScenario(load_model("pixart"), load_cluster("a100-pcie-4"), workload)
-    plan = PipeFusion(patches=4, warmup_steps=1).plan(scenario)
-    sizes = {tensor.size_bytes for tensor in plan.tensors if tensor.role == "latents"}
-    assert sizes == {4 * 128 * 128 * 2, 4 * 128 * 128 * 2 / 4}
 
 
 def test_each_later_stage_embeds_time_and_text_again_but_does_not_repeat_a_first_layer_of_its_own_kind(make):

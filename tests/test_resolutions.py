@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from profiles.architectures.extents import Extent
 from profiles.architectures.models import load_model
-from profiles.costs.layers import ComponentCosts, ModelCosts, anchor_factor
+from profiles.costs.layers import ModelCosts
 from profiles.costs.resolutions import check_resolution, resized, sides_of
 from profiles.costs.sampling import SamplingCosts
 from profiles.errors import InputError
@@ -16,7 +15,6 @@ from profiles.machines.laws import Rates
 from profiles.software.stacks import load_stack
 
 A100 = load_device("a100-80gb-sxm")
-STACK = load_stack()
 SUMS = ("conv_flop", "matmul_flop", "moved_bytes", "output_bytes", "saved_bytes")
 
 
@@ -51,13 +49,6 @@ def test_sides_are_made_of_whole_tokens_of_every_component(make):
         check_resolution(model, 48, 40)
 
 
-def test_the_frames_of_a_video_share_its_tokens():
-    model = load_model("cogvideox-2b")
-    check_resolution(replace(model, multiple=1), 240, 352)
-    with pytest.raises(InputError, match=r"no multiple of 16, the pixels along a token of transformer"):
-        check_resolution(replace(model, multiple=1), 240, 360)
-
-
 @pytest.mark.parametrize("resolution", ["0", "-512", "512x", "5e2", "512x512x3", "٥١٢", 512])
 def test_what_is_no_resolution_is_refused(resolution):
     with pytest.raises(
@@ -78,22 +69,6 @@ def test_work_and_activations_grow_with_the_tokens_and_attention_with_their_squa
         assert (new.parameters, new.kernels) == (old.parameters, old.kernels)
     assert after.carried_bytes == before.carried_bytes
     assert component(large, "text_encoder") == component(model, "text_encoder")
-
-
-def test_text_tokens_stay():
-    model = load_model("flux-dev")
-    before, after = (component(m, "transformer") for m in (model, resized(model, 2048, 2048, A100)))
-    ratio = (4 * 4096 + 512) / (4096 + 512)
-    assert after.layers[3].matmul_flop == pytest.approx(ratio * before.layers[3].matmul_flop)
-    assert (after.image_tokens, after.text_tokens) == (4 * 4096, 512)
-
-
-def test_what_layers_read_of_an_input_grows_as_the_input_does():
-    model = load_model("controlnet")
-    before, after = (component(m, "controlnet") for m in (model, resized(model, 1024, 1024, A100)))
-    factor = {"locked_encoder": 4, "vae_encoder": 4, "text_encoder": 1}
-    for old, new in zip(before.reads, after.reads, strict=True):
-        assert new.size_bytes == factor[old.source] * old.size_bytes
 
 
 def test_the_reference_is_the_model_itself_and_the_way_back_leads_there():
@@ -118,36 +93,6 @@ def test_a_layer_takes_as_long_in_training_as_in_sampling_at_any_resolution(name
     drawn = SamplingCosts(model, A100, height, width, uncast)
     for index, costs in enumerate(trained.components):
         np.testing.assert_allclose(costs.forward_s(batch), drawn.forward_s(index, batch), rtol=1e-9)
-
-
-@pytest.mark.parametrize("name", ["sd21", "flux-dev", "wan2.1-1.3b"])
-def test_a_layer_keeps_the_same_whether_its_model_or_its_costs_are_of_a_resolution(name):
-    model = load_model(name)
-    height, width = 2 * model.height, model.width
-    before = [of.saved_bytes for of in ModelCosts(model, A100, STACK).components]
-    costs = [of.saved_bytes for of in ModelCosts(resized(model, height, width, A100), A100, STACK).components]
-    for component, small, large in zip(model.components, before, costs, strict=True):
-        extent = Extent.of(model, component, height, width, half=False)
-        there = ComponentCosts(component, A100, stack=STACK, extent=extent).saved_bytes
-        np.testing.assert_allclose(there, large, rtol=1e-9)
-        assert (large >= small).all()
-
-
-def test_published_latencies_scale_training_as_they_do_sampling():
-    model = load_model("pixart")
-    pixels = 2048 * 2048
-    assert anchor_factor(resized(model, 2048, 2048, A100), A100, pixels) == pytest.approx(
-        anchor_factor(model, A100, pixels)
-    )
-
-
-def test_measured_times_follow_the_tokens_where_nothing_is_estimated(make):
-    unet = replace(make.component("unet", [1.0, 2.0], fixed_s=0.5), image_tokens=64)
-    device = make.cluster().device
-    costs = ModelCosts(resized(make.model(unet), 128, 64, device), device).components[0]
-    assert costs.provenance == "measured"
-    assert costs.forward_s(2) == pytest.approx([2 * 2.5, 2 * 4.5])
-    assert costs.backward_s(1) == pytest.approx([2 * 3.0, 2 * 5.0])
 
 
 def test_measured_times_follow_the_estimated_work(make):

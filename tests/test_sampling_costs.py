@@ -3,7 +3,6 @@
 from collections import Counter
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from profiles.architectures.components import MeasuredTime
@@ -13,7 +12,7 @@ from profiles.architectures.shares import REPLICATED_SHARE, WHOLE, Share
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.costs.layers import ModelCosts
 from profiles.costs.sampling import SamplingCosts
-from profiles.machines.devices import Device, load_device
+from profiles.machines.devices import Device
 from profiles.machines.laws import Rates
 from profiles.measuring.counting.component import count_component
 from profiles.measuring.counting.zoo import architecture
@@ -67,13 +66,6 @@ def test_tensor_parallelism_leaves_a_share_of_the_traffic_whole(degree):
     assert block_s(worked(), 1, Share(tensor=degree)) == pytest.approx(expected)
 
 
-def test_shares_of_shares_multiply():
-    assert Share(0.5, 0.25).times(Share(0.5, 0.5, ring=2)) == Share(0.25, 0.125, ring=2)
-    assert Share(ring=2, ulysses=2).times(Share(ulysses=2, tensor=3)) == Share(1.0, 1.0, 2, 4, 3)
-    assert Share(0.5).times(WHOLE) == Share(0.5)
-    assert Share(ring=2, ulysses=3).sequence == 6
-
-
 def extent(model, height=256, width=256):
     return Extent.of(model, model.components[0], height, width)
 
@@ -97,18 +89,6 @@ def test_every_patch_carries_all_tokens_of_the_text():
 
 
 # Resolutions.
-
-
-def test_what_does_not_depend_on_the_pixels_stays():
-    model = worked()
-    text = replace(model, components=(replace(model.components[0], image_tokens=0, text_tokens=77),))
-    assert block_s(text, height=1024, width=1024) == block_s(text)
-    assert extent(text, 1024, 1024).tokens == 1.0
-
-
-def test_traffic_is_that_of_half_precision_whatever_the_model_is_trained_in():
-    single = replace(worked(), dtype="float32")
-    assert block_s(single) == pytest.approx(block_s(worked()) - MEMORY_S / 2)
 
 
 COUNTED = {"pixart": 0.04, "sd3-medium": 0.04, "sdxl": 0.01}
@@ -163,14 +143,3 @@ def test_measured_times_are_divided_and_grow_in_proportion_to_the_estimated_work
     assert block_s(model, height=512) == pytest.approx(2 * linear + 4 * attention + 2 * memory + 1.0)
     shared = block_s(model, 1, Share(0.5, 0.5))
     assert shared == pytest.approx(0.5 * linear + 0.25 * attention + 0.5 * memory + 1.0)
-
-
-def test_shipped_models_cost_something_in_every_layer_at_any_resolution():
-    device = load_device("a100-80gb-sxm")
-    for name in ("pixart", "sdxl", "flux-dev", "hunyuan-1.5b"):
-        model = load_model(name).for_task("sample")
-        small, large = (SamplingCosts(model, device, side, side) for side in (512, 2048))
-        for index in range(len(model.components)):
-            assert np.all(small.forward_s(index, 1) > 0), name
-            assert np.all(large.forward_s(index, 1) > 0), name
-            assert large.forward_s(index, 1).sum() >= small.forward_s(index, 1).sum(), name

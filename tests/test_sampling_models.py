@@ -16,18 +16,6 @@ from profiles.measuring.counting.trace import OpaqueAttention
 from profiles.measuring.counting.zoo import architecture
 
 DEVICES, HALF = 8, 2
-EXCHANGED = (
-    "cogvideox-2b",
-    "flux-dev",
-    "hunyuan-1.5b",
-    "hunyuan-3b",
-    "pixart",
-    "sd21",
-    "sd3-medium",
-    "sdxl",
-    "uvit-h",
-)
-DECODED = ("cogvideox-2b", "flux-dev", "hunyuan-1.5b", "pixart", "sd21", "sd3-medium", "sdxl")
 
 
 def backbone(name: str) -> Component:
@@ -47,11 +35,6 @@ def elements(component: Component, area: float = 1.0, width: float = 1.0) -> Cou
 # Exchanges
 
 
-def test_sdxl_has_the_layers_that_distrifusion_registers():
-    kinds = Counter(exchange.kind for exchange in backbone("sdxl").exchanges)
-    assert (kinds["halo"], kinds["key_value"], kinds["statistics"]) == (39, 70, 46)
-
-
 @pytest.mark.parametrize(
     ("pixels", "patches_gb", "tensor_gb"),
     [(1024, 0.4244, 1.3329), (2048, 1.5827, 5.3316), (3840, 5.3760, 18.7440)],
@@ -64,28 +47,6 @@ def test_the_volumes_of_sdxl_are_those_of_distrifusions_table_2(pixels, patches_
     assert gathered * (DEVICES - 1) * HALF / 1e9 == pytest.approx(patches_gb, rel=1e-4)
     summed = 2 * found["reduce"] * (DEVICES - 1) / DEVICES * HALF / 1e9
     assert summed == pytest.approx(tensor_gb, rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("name", "tokens", "width", "heads", "attentions", "sums"),
-    [
-        ("pixart", 4096, 1152, 16, 28, 2 * 28),
-        ("hunyuan-1.5b", 1024, 1408, 16, 40, 2 * 40),
-        ("hunyuan-3b", 1024, 1408, 16, 80, 2 * 80),
-        ("sd3-medium", 4096, 1536, 24, 24, 2 * 24),
-        ("flux-dev", 4096, 3072, 24, 57, 2 * 19 + 38),
-        ("cogvideox-2b", 17550, 1920, 30, 30, 2 * 30),
-        ("uvit-h", 256, 1152, 18, 29, 2 * 29),
-    ],
-)
-def test_a_transformer_exchanges_its_image_tokens_alone(name, tokens, width, heads, attentions, sums):
-    exchanges = [e for e in backbone(name).exchanges if e.kind in ("key_value", "reduce")]
-    assert backbone(name).image_tokens == tokens
-    assert {e.elements for e in exchanges if e.kind == "key_value"} == {2 * tokens * width}
-    assert {e.elements for e in exchanges if e.kind == "reduce"} == {tokens * width}
-    assert {e.heads for e in exchanges if e.kind == "key_value"} == {heads}
-    kinds = Counter(e.kind for e in exchanges)
-    assert (kinds["key_value"], kinds["reduce"]) == (attentions, sums)
 
 
 @pytest.mark.slow
@@ -133,20 +94,6 @@ def test_exchanges_are_found_in_execution_order():
 # Components for sampling alone
 
 
-@pytest.mark.parametrize("name", DECODED)
-def test_a_decoder_follows_the_backbone_and_exists_for_sampling_alone(name):
-    model = load_model(name)
-    decoder = model.components[-1]
-    assert (decoder.name, decoder.tasks, decoder.trainable) == ("vae_decoder", ("sample",), False)
-    assert decoder.inputs == (model.components[model.backbones[0]].name,)
-    sampled, trained = model.for_task("sample"), model.for_task("train")
-    assert "vae_encoder" not in {component.name for component in sampled.components}
-    assert "vae_decoder" not in {component.name for component in trained.components}
-    assert sampled.order[-1] == len(sampled.components) - 1
-    names = [component.name for component in trained.components]
-    assert names == [component.name for component in model.components[: len(names)]]
-
-
 def test_a_decoder_does_what_the_autoencoder_does():
     with torch.device("meta"):
         vae = AutoencoderKL(**plain("vae")).requires_grad_(False)
@@ -167,8 +114,3 @@ def test_a_video_is_decoded_in_groups_of_frames():
     last = 2 * 27 * 128 * 3 * 480 * 720 * 49
     norm = 2 * 2 * 16 * 128 * 480 * 720 * 49
     assert decoder.layers[-1].conv_flop == last + norm
-
-
-def test_flux_takes_its_guidance_as_an_input():
-    assert load_model("flux-dev").guidance == "embedded"
-    assert {load_model(name).guidance for name in DECODED if name != "flux-dev"} == {"batch"}

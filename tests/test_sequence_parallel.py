@@ -11,13 +11,9 @@ import pytest
 from profiles.architectures.components import Exchange
 from profiles.architectures.models import load_model
 from profiles.architectures.synthetic import equal_blocks_transformer
-from profiles.costs.kernel_times import MERGE_CAST_KERNELS, MERGE_KERNELS
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
-from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
-from strategies.patching.grid import Team
-from strategies.patching.layer_runs import LayerRun, merged_s, run_seconds
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import all_samplers, make_sampler
 from strategies.sampling.distrifusion import DistriFusion
@@ -122,25 +118,6 @@ def test_usp_sends_all_to_alls_inside_and_keys_and_values_around(make, ulysses, 
     assert sum(found.values()) * gpus == pytest.approx(trace.collective_bytes)
 
 
-def test_usp_groups_neighbours_for_all_to_alls_and_strides_for_the_ring(make):
-    trace = replayed(make, "usp", 8, parameters={"ulysses_degree": 2, "ring_degree": 4})
-    groups = defaultdict(set)
-    for collective in trace.plan.collectives:
-        groups[collective.operation].add(collective.devices)
-    assert groups == {
-        "all_to_all": {(0, 1), (2, 3), (4, 5), (6, 7)},
-        "send_recv": {(0, 2, 4, 6), (1, 3, 5, 7)},
-        "all_gather": {tuple(range(8))},
-    }
-
-
-def test_bytes_grow_with_the_pixels(make):
-    for name in ("tensor", "ulysses", "ring", "distrifusion"):
-        small = replayed(make, name, 4, steps=2)
-        large = replayed(make, name, 4, steps=2, height=2 * 256, width=3 * 256)
-        assert large.collective_bytes == pytest.approx(6 * small.collective_bytes), name
-
-
 SDXL_GB = {
     "distrifusion": {1024: 0.424, 2048: 1.583, 3840: 5.376},
     "tensor": {1024: 1.333, 2048: 5.332, 3840: 18.74},
@@ -201,22 +178,7 @@ def test_tensor_parallelism_divides_matrices_and_heads_but_not_all_traffic(make,
     assert trace.end_s == pytest.approx(LAYERS * (compute_s + sent_s))
 
 
-def test_more_calls_cost_more_where_software_is_slow(make):
-    """An all-to-all for each of Q, K, V and O, two sums a layer, one message a round."""
-    called = rated(make, call_s=0.01)
-    calls = {"ulysses": 4 * LAYERS + 1, "tensor": 2 * LAYERS}
-    for name, count in calls.items():
-        slow, fast = (replayed(make, name, 4, model=worked(), cluster=c).end_s for c in (called, rated(make)))
-        assert slow - fast == pytest.approx(count * 0.01), name
-
-
 # What cannot be divided.
-
-
-def test_a_ring_takes_any_number_of_devices_up_to_the_rows(make):
-    assert replayed(make, "ring", 3).end_s < replayed(make, "ring", 2).end_s
-    with pytest.raises(InfeasibleError, match=r"patches\(1\) \* sequence\(17\) exceeds rows\(16\)"):
-        replayed(make, "ring", 17)
 
 
 def test_a_model_without_exchanges_is_refused(make):
@@ -250,14 +212,6 @@ def test_heads_of_a_unet_are_padded_under_tensor_parallelism(make):
             replayed(make, name, 4, model=unet, cluster=rated(make))
 
 
-def test_one_gpu_is_the_same_whatever_it_is_called(make):
-    alone = [
-        run_point(make_sampler(name, {}), make.sampling(worked(), rated(make), 1, steps=3)).latency_s
-        for name in ("single", "ulysses", "ring", "tensor")
-    ]
-    assert alone == pytest.approx([3 * LAYERS * (LINEAR_S + ATTENTION_S + MEMORY_S)] * 4)
-
-
 # Rows and columns of devices.
 
 
@@ -287,29 +241,6 @@ def test_the_devices_of_a_row_lie_together(make):
         "all_to_all": {(0, 1), (2, 3), (4, 5), (6, 7), *rows},
         "all_gather": {tuple(range(8)), *rows, *columns},
     }
-
-
-@pytest.mark.parametrize(("rows", "columns"), [(2, 2), (4, 2)])
-def test_rows_and_columns_divide_all_work(make, rows, columns):
-    """Without links, and by rates, which know no merging."""
-    trace = replayed(
-        make, "attention2d", rows * columns, model=worked(), cluster=rated(make),
-        parameters={"rows": rows, "columns": columns}, guidance="none",
-    )  # fmt: skip
-    assert trace.end_s == pytest.approx(LAYERS * (LINEAR_S + ATTENTION_S + MEMORY_S) / (rows * columns))
-
-
-def test_merging_a_row_costs_what_merging_a_ring_does():
-    """By laws of kernels; attention has as many pairs, in one kernel in place of several."""
-    scenario = SamplingScenario(
-        load_model("pixart"), load_cluster("p4de"), SamplingWorkload(4, 1024, 1024, steps=1)
-    )
-    run = LayerRun(0, 28, 2)
-    row, ring = Team(tuple(range(4)), 1, 1, 1, 1, 4), Team(tuple(range(4)), 4, 1, 1)
-    merging, dispatching = merged_s(scenario, row, run)
-    assert 0 < merging < run_seconds(scenario, ring, run)[1]
-    assert dispatching == pytest.approx(28 * (3 * MERGE_KERNELS + MERGE_CAST_KERNELS) * scenario.operator_s)
-    assert run_seconds(scenario, row, run)[0] < run_seconds(scenario, ring, run)[0]
 
 
 def test_padded_heads_cost_the_fullest_device(make):

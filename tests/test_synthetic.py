@@ -37,13 +37,6 @@ def times(model, batch, backward=False):
     return [list(c.backward_s(batch) if backward else c.forward_s(batch)) for c in costs.components]
 
 
-def test_times_are_equal_and_in_proportion_to_the_batch():
-    model = equal_layers_model(3, 0.5)
-    assert times(model, 1) == [[0.5, 0.5, 0.5]]
-    assert times(model, 8) == [[4.0, 4.0, 4.0]]
-    assert times(model, 8, backward=True) == [[8.0, 8.0, 8.0]]
-
-
 def test_the_frozen_encoder_takes_its_share_of_forward_and_backward():
     model = equal_layers_model(3, 0.5, frozen_share=0.25, num_frozen_layers=2)
     assert [component.name for component in model.components] == ["encoder", "backbone"]
@@ -51,15 +44,6 @@ def test_the_frozen_encoder_takes_its_share_of_forward_and_backward():
     assert model.inputs_of(1) == (0,)
     assert times(model, 1) == [[0.5625, 0.5625], [0.5, 0.5, 0.5]]
     assert times(model, 1, backward=True) == [[0.0, 0.0], [1.0, 1.0, 1.0]]
-
-
-def test_every_layer_is_a_block_with_the_bytes_and_parameters_asked_for():
-    model = equal_layers_model(4, parameters=7, output_bytes=2.0, saved_bytes=3.0)
-    layers = model.components[0].layers
-    assert [layer.block for layer in layers] == [0, 1, 2, 3]
-    assert [layer.parameters for layer in layers] == [7] * 4
-    assert model.components[0].cut_bytes(1) == 2.0
-    assert sum(layer.saved_bytes for layer in layers) == 12.0
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Tensors in runs: as a list of them, without one object for each."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,15 +35,3 @@ def test_a_plan_knows_roles_and_sizes_of_either(runs):
     plans = [Plan(ops=(), tensors=of, placement=None) for of in (tensors, tuple(each))]
     assert [[*plan.roles] for plan in plans] == [[tensor.role for tensor in each]] * 2
     assert [[*plan.sizes_bytes] for plan in plans] == [[tensor.size_bytes for tensor in each]] * 2
-
-
-def test_tensors_of_one_run_may_have_sizes_of_their_own():
-    tensors, each = written_out([("saved", 0, 3, 2)])
-    assert tensors.add("frozen", 1, [7, 7], [5.0, 6.0]) == [2, 3]
-    assert tensors == [*each, Tensor("frozen", 1, 7, 5.0), Tensor("frozen", 1, 7, 6.0)]
-    assert tensors != each
-
-
-def test_there_is_none_beyond_the_last():
-    with pytest.raises(IndexError):
-        written_out([("saved", 0, 3, 2)])[0][2]

@@ -35,18 +35,6 @@ def test_products_of_the_text_shrink_with_it_and_those_of_the_image_and_of_condi
     assert not rows & {512, 4608}
 
 
-def test_as_many_tokens_as_the_model_has_change_nothing():
-    same = with_text(load_model("flux-dev"), 512)
-    assert same.components == load_model("flux-dev").components
-
-
-def test_fewer_tokens_take_less_time_and_smaller_hidden_states():
-    few, many = drawing(256, gpus=1), drawing(gpus=1)
-    few_s, many_s = (one.costs.gpu_s(one.backbone_index, 1).sum() for one in (few, many))
-    assert 256 / 4608 * 0.7 < 1 - few_s / many_s < 256 / 4608 * 1.5
-    assert few.hidden_bytes(0) / many.hidden_bytes(0) == pytest.approx((4096 + 256) / 4608)
-
-
 def test_a_whole_text_costs_its_own_products_once_more_on_each_device_and_is_not_exchanged():
     whole, divided = drawing(text="replicated"), drawing()
     layers = len(whole.backbone.layers)

@@ -36,10 +36,6 @@ def run(tmp_path):
     return called
 
 
-def test_it_is_written_in_25_lines():
-    assert len(TOY.read_text().splitlines()) <= 25
-
-
 def test_it_is_found_and_offered(run):
     listed = run("sim", "strategies", "--json")
     assert listed.returncode == 0, listed.stderr
