@@ -21,18 +21,18 @@ def test_tensor_is_innermost_and_guidance_outermost():
         (1, 0, tuple(range(16, 24))), (1, 1, tuple(range(24, 32))),
     ]  # fmt: skip
     team = grid.team(0, 1)
-    assert team.tensor_groups() == [(8, 9), (10, 11), (12, 13), (14, 15)]
-    assert team.ulysses_groups() == [(8, 10), (9, 11), (12, 14), (13, 15)]
-    assert team.ring_groups() == [(8, 12), (9, 13), (10, 14), (11, 15)]
-    assert team.sequence_groups() == [(8, 10, 12, 14), (9, 11, 13, 15)]
+    assert team.groups("tensor") == [(8, 9), (10, 11), (12, 13), (14, 15)]
+    assert team.groups("ulysses") == [(8, 10), (9, 11), (12, 14), (13, 15)]
+    assert team.groups("ring") == [(8, 12), (9, 13), (10, 14), (11, 15)]
+    assert team.groups("sequence") == [(8, 10, 12, 14), (9, 11, 13, 15)]
 
 
 @pytest.mark.parametrize(("ring", "ulysses", "tensor"), list(product((1, 2, 3), repeat=3)))
 def test_groups_of_each_kind_hold_every_device_once(ring, ulysses, tensor):
     team = Grid(ring=ring, ulysses=ulysses, tensor=tensor).team(0, 0)
     kinds = {
-        tensor: team.tensor_groups(), ulysses: team.ulysses_groups(), ring: team.ring_groups(),
-        ring * ulysses: team.sequence_groups(),
+        tensor: team.groups("tensor"), ulysses: team.groups("ulysses"), ring: team.groups("ring"),
+        ring * ulysses: team.groups("sequence"),
     }  # fmt: skip
     for size, groups in kinds.items():
         assert {len(group) for group in groups} == {size}

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, cast
 from sim.outcomes.measures import Measures
 from sim.outcomes.results import NamedTrace
 from sim.replay.engine import no_collection, simulate
-from strategies.patching.alike_groups import unfolded
 from strategies.patching.frozen import with_frozen
+from strategies.patching.layout import unfolded
 from strategies.plans.network import Network, network_of
 from strategies.plans.traces import Trace
 from strategies.sampling_scenario import SamplingScenario

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from profiles.checks import sum_in_order
 from strategies.patching.builder import GroupCollectives, SamplingBuilder
-from strategies.patching.layer_runs import RunWork, run_layers
+from strategies.patching.layer_runs import LayerRunner, RunWork
 from strategies.patching.layout import GridLayout
 from strategies.patching.patch_parallel import Kind, Patches
 from strategies.patching.patch_pipeline import PatchPipeline
@@ -290,7 +290,7 @@ class _Rounds:
 
         def measure(work: RunWork) -> Pass:
             builder = _FirstDevice(self.pipeline, alike[0])
-            run_layers(builder, team, work, PASS)
+            LayerRunner(builder, team, work, PASS).append()
             return builder.measure()
 
         run = self.pipeline.run(stage, patch)

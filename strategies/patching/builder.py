@@ -5,7 +5,7 @@ after the ops that feed it. Bytes of a collective's result count in memory until
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from profiles.machines.hosts import NO_CALLS, Calls
 from profiles.mappings import FrozenMapping
@@ -49,24 +49,6 @@ class GroupCollectives(NamedTuple):
     wait: bool = True
     dispatched_as: str = ""
     members: int = 0
-
-
-class RunRecorder(Protocol):
-    """Receiver of the ops and exchanges of a run of layers: the builder of a plan, or of a bound."""
-
-    def compute_together(
-        self, devices: Sequence[int], action: Action, duration_s: float, host_s: float = 0.0
-    ) -> None:
-        """Take down the same op on several devices: seconds of the GPU, and of the host that dispatches it."""
-        ...
-
-    def exchange(self, what: GroupCollectives, action: PatchAction) -> Sequence[int]:
-        """Take down an exchange around an op; for each group its last result."""
-        ...
-
-    def expect_each(self, groups: Sequence[tuple[int, ...]], results: Sequence[int]) -> None:
-        """Let the next op of each group's devices wait for the group's result."""
-        ...
 
 
 class SamplingBuilder:

@@ -1,12 +1,13 @@
 """The grid: how the GPUs of a sampler are divided among guidance, pipeline, sequence and tensor parallelism."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, prod
 from typing import Final
 
 from profiles.errors import InfeasibleError, would_divide
+from profiles.machines.clusters import Cluster
 from strategies.plans.placement import Placement
 from strategies.plans.workloads import HEADS
 from strategies.sampling_scenario import SamplingScenario
@@ -60,36 +61,47 @@ class Team:
         """Bytes on one device of a tensor whose heads are divided as well; arguments as for ``token_bytes``."""
         return size_bytes * samples * share / self.size
 
-    def tensor_groups(self) -> list[tuple[int, ...]]:
-        """The devices that hold parts of the same matrices."""
-        return [self.devices[i : i + self.tensor] for i in range(0, len(self.devices), self.tensor)]
+    def groups(self, kind: str) -> list[tuple[int, ...]]:
+        """The devices that exchange with one another: ``sequence`` of different tokens, or of one of its degrees.
 
-    def ulysses_groups(self) -> list[tuple[int, ...]]:
-        """The devices that exchange tokens for heads."""
-        inner, span = self.tensor, self.ulysses * self.tensor
-        starts = [r + t for r in range(0, len(self.devices), span) for t in range(inner)]
-        return [self.devices[start : start + span : inner] for start in starts]
+        Those of a ``row`` or ``column`` hold the same heads.
+        """
+        stride, members = self._strides[kind]
+        span = stride * members
+        starts = [(block, i) for block in range(0, len(self.devices), span) for i in range(stride)]
+        return [self.devices[block + i : block + span : stride] for block, i in starts]
 
-    def ring_groups(self) -> list[tuple[int, ...]]:
-        """The devices that pass keys and values around."""
-        inner = self.ulysses * self.tensor
-        return [self.devices[start::inner] for start in range(inner)]
+    def members(self, kind: str) -> int:
+        """Devices of each group of a kind, named or not."""
+        return self._strides[kind][1]
 
-    def row_groups(self) -> list[tuple[int, ...]]:
-        """The devices of each row that hold the same heads."""
-        inner = self.ulysses * self.tensor
-        span = self.columns * inner
-        starts = [r + i for r in range(0, len(self.devices), span) for i in range(inner)]
-        return [self.devices[start : start + span - start % inner : inner] for start in starts]
+    @property
+    def _strides(self) -> dict[str, tuple[int, int]]:
+        """For each kind of group the distance between two neighbours, and the members."""
+        heads = self.ulysses * self.tensor
+        return {
+            "tensor": (1, self.tensor),
+            "ulysses": (self.tensor, self.ulysses),
+            "ring": (heads, self.ring),
+            "row": (heads, self.columns),
+            "column": (heads * self.columns, self.rows),
+            "sequence": (self.tensor, self.sequence),
+        }
 
-    def column_groups(self) -> list[tuple[int, ...]]:
-        """The devices of each column that hold the same heads."""
-        span = self.columns * self.ulysses * self.tensor
-        return [self.devices[start::span] for start in range(span)]
+    def alike_nodes(self, each: int) -> int:
+        """Nodes of so many devices that do the same at the same time; 1 where they do not.
 
-    def sequence_groups(self) -> list[tuple[int, ...]]:
-        """The devices that hold different tokens of the same patch."""
-        return [self.devices[start :: self.tensor] for start in range(self.tensor)]
+        Each group of the team lies in one node, or in all of them in the same places: one of the first kind has its
+        like in each node, and one of the other kind holds the ports of all nodes at once.
+        """
+        if self.size % each:
+            return 1
+        nodes = self.size // each
+        for group in (group for kind in self._strides for group in self.groups(kind)):
+            places = {device % each for device in group}
+            if len({device // each for device in group}) > 1 and len(group) != nodes * len(places):
+                return 1
+        return nodes
 
 
 @dataclass(frozen=True)
@@ -152,6 +164,21 @@ class Grid:
         return tuple(
             Team(tuple(range(start, start + size)), *parts) for start in range(0, self.positions, size)
         )
+
+    def folded_on(self, cluster: Cluster) -> "Grid":
+        """The grid in which one guidance group, and one node of each team, stands for all that are alike.
+
+        Guidance groups have the same stages and patches, and meet only to gather predictions. Where nothing else that
+        one holds delays another, whatever happens in one happens in all: each has nodes of its own, or all are in one
+        whose cards share no port. Nor may a group's own exchanges share one: which goes first of two at once would then
+        depend on the other group.
+        """
+        each, pcie, team = cluster.devices_per_node, cluster.intra_node.kind == "pcie", self.team(0, 0)
+        if self.data > 1:
+            return self
+        apart = self.positions // self.guidance % each == 0 or (self.positions <= each and not pcie)
+        folded = self.guidance > 1 and apart and team.size <= (1 if pcie else each)
+        return replace(self, folded=folded, alike_nodes=1 if pcie else team.alike_nodes(each))
 
     def teams(self) -> Iterator[tuple[int, int, Team]]:
         """Guidance group, stage and team."""

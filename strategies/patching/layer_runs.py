@@ -23,7 +23,7 @@ from profiles.checks import sum_in_order
 from profiles.costs.kernel_times import MERGE_CAST_KERNELS, MERGE_CASTS, MERGE_KERNELS, MERGED_BYTES
 from profiles.costs.layers import HALF_BYTES, FloatArray
 from profiles.machines.hosts import CACHE_OPERATORS, PATCH_OPERATORS
-from strategies.patching.builder import GroupCollectives, RunRecorder
+from strategies.patching.builder import GroupCollectives, SamplingBuilder
 from strategies.patching.footprint import waits_s
 from strategies.patching.grid import Team
 from strategies.plans.actions import PatchAction
@@ -135,20 +135,17 @@ def run_work(scenario: SamplingScenario, team: Team, run: LayerRun) -> RunWork:
     return RunWork(run, what, *run_seconds(scenario, team, run), merging, swollen)
 
 
-def run_layers(recorder: RunRecorder, team: Team, work: RunWork, action: PatchAction) -> None:
-    """Tell a recorder what each device of a team does in a run of layers."""
-    _Runner(recorder, team, work, action).append()
+class LayerRunner(NamedTuple):
+    """Writes what each device of a team does in a run of layers."""
 
-
-class _Runner:
-    __slots__ = ("action", "exchanged", "recorder", "run", "team", "work")
-
-    def __init__(self, recorder: RunRecorder, team: Team, work: RunWork, action: PatchAction) -> None:
-        self.recorder, self.team, self.work, self.action = recorder, team, work, action
-        self.run, self.exchanged = work.run, work.exchanged
+    builder: SamplingBuilder
+    team: Team
+    work: RunWork
+    action: PatchAction
 
     def append(self) -> None:
-        team, what, work = self.team, self.exchanged, self.work
+        """Append the run."""
+        team, what, work = self.team, self.work.exchanged, self.work
         if team.size == 1 or not (what.attentions or what.sums):
             self._compute(work.total_s, work.host_s)
             return
@@ -166,96 +163,71 @@ class _Runner:
         self._sum(what.sums - what.attentions)
 
     def _compute(self, seconds: float, host_s: float = 0.0) -> None:
-        self.recorder.compute_together(self.team.devices, self.action, seconds, host_s)
+        self.builder.compute_together(self.team.devices, self.action, seconds, host_s)
+
+    def _exchange(
+        self,
+        kind: str,
+        operation: str,
+        *sizes: float,
+        calls: int,
+        held: int = 0,
+        wait: bool = True,
+        as_: str = "",
+    ) -> Sequence[int]:
+        """Append an exchange in the groups of a kind, as in ``GroupCollectives``; the results of those groups."""
+        groups, members = tuple(self.team.groups(kind)), self.team.members(kind)
+        what = GroupCollectives(operation, groups, sizes, calls, held, wait, as_, members)
+        return self.builder.exchange(what, self.action)
+
+    def _head_bytes(self, size_bytes: float) -> float:
+        return self.team.head_bytes(size_bytes, self.work.run.batch, self.work.run.tokens)
 
     def _all_to_all(self, tensors: int) -> None:
         """Exchange tokens for heads, or heads for tokens, in some tensors of each attention."""
-        what, run, team = self.exchanged, self.run, self.team
-        if team.ulysses == 1:
-            return
-        size = tensors * self.work.swollen * team.head_bytes(what.hidden_bytes, run.batch, run.tokens)
-        self._tell("all_to_all", team.ulysses_groups(), team.ulysses, size, tensors * what.attentions)
-
-    def _tell(
-        self,
-        operation: str,
-        groups: Sequence[tuple[int, ...]],
-        members: int,
-        size_bytes: float,
-        calls: int,
-    ) -> None:
-        """Tell the recorder of an exchange whose result takes the place of what was exchanged."""
-        what = GroupCollectives(operation, tuple(groups), (size_bytes,), calls, members=members)
-        self.recorder.exchange(what, self.action)
+        what = self.work.exchanged
+        if self.team.ulysses > 1:
+            size = tensors * self.work.swollen * self._head_bytes(what.hidden_bytes)
+            self._exchange("ulysses", "all_to_all", size, calls=tensors * what.attentions)
 
     def _attend(self) -> None:
         """Append attention; around a ring, on the keys and values of one member after another."""
         if self.team.rows * self.team.columns > 1:
             self._attend_in_rows()
             return
-        rounds = self.team.ring
-        if rounds == 1:
-            self._compute(self.work.attention_s)
-            return
-        run, hidden_bytes = self.run, self.exchanged.hidden_bytes
-        size = 2 * self.team.head_bytes(hidden_bytes, run.batch, run.tokens)
+        rounds, run, calls = self.team.ring, self.work.run, self.work.exchanged.attentions
+        size = 2 * self._head_bytes(self.work.exchanged.hidden_bytes)
         size /= run.tokens if run.cached else 1.0
-        groups, calls = tuple(self.team.ring_groups()), self.exchanged.attentions
-        what = GroupCollectives(
-            "send_recv", groups, (size,), calls, max(1, calls), wait=False, members=rounds
-        )
-        for number in range(rounds):
-            if number < rounds - 1:
-                results = self.recorder.exchange(what, self.action)
+        for _ in range(rounds - 1):
+            results = self._exchange("ring", "send_recv", size, calls=calls, held=calls, wait=False)
             self._compute(self.work.attention_s / rounds)
-            if number < rounds - 1:
-                self.recorder.expect_each(groups, results)
+            self.builder.expect_each(self.team.groups("ring"), results)
+        self._compute(self.work.attention_s / rounds)
 
     def _attend_in_rows(self) -> None:
         """Append attention of a row's queries to a column's keys and values, and the merging of its partial outputs."""
-        team, what, run = self.team, self.exchanged, self.run
-        own, log_sums = (
-            team.head_bytes(size, run.batch, run.tokens) for size in (what.hidden_bytes, what.log_sum_bytes)
-        )
+        team, what = self.team, self.work.exchanged
+        own, log_sums = self._head_bytes(what.hidden_bytes), self._head_bytes(what.log_sum_bytes)
         if team.ulysses > 1:
             self._compute(0.0)  # gathers what it has exchanged
-        self._gather("all_gather", team.column_groups(), team.rows, 2 * team.rows * own, tensors=2)
-        self._gather("all_gather", team.row_groups(), team.columns, team.columns * own)
+        self._gather("column", "all_gather", 2 * team.rows * own, tensors=2)
+        self._gather("row", "all_gather", team.columns * own)
         self._compute(self.work.attention_s)
-        self._gather(
-            "all_to_all", team.row_groups(), team.columns, team.columns * own, team.columns * log_sums
-        )
+        self._gather("row", "all_to_all", team.columns * own, team.columns * log_sums)
         if team.columns > 1:
             self._compute(*self.work.merging)
 
-    def _gather(
-        self,
-        operation: str,
-        groups: Sequence[tuple[int, ...]],
-        members: int,
-        *sizes_bytes: float,
-        tensors: int = 1,
-    ) -> None:
+    def _gather(self, kind: str, operation: str, *sizes_bytes: float, tensors: int = 1) -> None:
         """Append an exchange around attention, whose result is held on each of its devices until it is used."""
-        if members > 1:
-            calls = tensors * self.exchanged.attentions
-            what = GroupCollectives(
-                operation,
-                tuple(groups),
-                sizes_bytes,
-                calls,
-                max(1, self.exchanged.attentions),
-                dispatched_as=EXCHANGE,
-                members=members,
-            )
-            self.recorder.exchange(what, self.action)
+        if self.team.members(kind) > 1:
+            held = self.work.exchanged.attentions
+            self._exchange(kind, operation, *sizes_bytes, calls=tensors * held, held=held, as_=EXCHANGE)
 
     def _sum(self, sums: int) -> None:
-        what, run, team = self.exchanged, self.run, self.team
-        if team.tensor == 1 or sums <= 0:
-            return
-        size = team.token_bytes(what.summed_bytes * sums / what.sums, run.batch, run.tokens)
-        self._tell("all_reduce", team.tensor_groups(), team.tensor, size, sums)
+        what, run, team = self.work.exchanged, self.work.run, self.team
+        if team.tensor > 1 and sums > 0:
+            size = team.token_bytes(what.summed_bytes * sums / what.sums, run.batch, run.tokens)
+            self._exchange("tensor", "all_reduce", size, calls=sums)
 
 
 def run_seconds(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[float, float, float]:

@@ -5,7 +5,7 @@ It is made once for each point on a scenario; plans, phases, memory and bounds a
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -156,3 +156,22 @@ class GridLayout(ABC):
         """Bytes that lie on the fullest device throughout a run."""
         resident = self.resident(range(self.num_steps))
         return max(float(sum_in_order(buffer.size_bytes for buffer in buffers)) for buffers in resident)
+
+
+def unfolded(phase: Phase) -> Phase:
+    """The phase with a plan of all devices: those for which another stands have the ops and buffers of that one.
+
+    The plan says what lies where and cannot be replayed: all these ops read and write the same tensors.
+    """
+    plan, standing_in = phase.plan, phase.standing_in
+    if not standing_in:
+        return phase
+    size = len(standing_in)
+    plan = replace(
+        plan,
+        ops=tuple(plan.ops[device] for device in standing_in),
+        resident=tuple(plan.resident[device] for device in standing_in),
+        placement=replace(plan.placement, group_size=size, num_positions=size),
+        stages=tuple(replace(of, position=standing_in.index(of.position)) for of in plan.stages),
+    )
+    return phase._replace(plan=plan, standing_in=())

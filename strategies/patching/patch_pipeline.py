@@ -21,7 +21,7 @@ from strategies.parameters import RECEIVES, parameter
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import joined_keys_and_values, keys_and_values
 from strategies.patching.grid import Grid, Team
-from strategies.patching.layer_runs import LayerRun, RunWork, run_layers, run_seconds, run_work
+from strategies.patching.layer_runs import LayerRun, LayerRunner, RunWork, run_seconds, run_work
 from strategies.patching.layout import GridLayout
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Buffer, Plan
@@ -81,6 +81,11 @@ class PatchPipeline(GridLayout):
             for patch in range(len(self.patches)) if self.is_displaced(step) else (None,):
                 writer.write_pass(step, patch)
         return writer.builder.build(self.stages(), self.resident(steps))
+
+    def folded(self) -> "PatchPipeline":
+        """The pipeline of one guidance group, or of one node of each team, that stands for all; else the same."""
+        grid = self.grid.folded_on(self.scenario.cluster)
+        return self if grid == self.grid else replace(self, grid=grid)
 
     def is_displaced(self, step: int) -> bool:
         """Whether the stages work on different patches in a step."""
@@ -174,7 +179,7 @@ class PatchPipeline(GridLayout):
         """
         predicted = self.scenario.output_bytes * self.batch * self.rows(patch)
         teams = [self.grid.team(guided, self.grid.pipeline - 1) for guided in range(self.grid.groups)]
-        inside = [group for team in teams for group in team.sequence_groups()]
+        inside = [group for team in teams for group in team.groups("sequence")]
         between = list(zip(*(team.devices for team in teams), strict=True))
         sequence, guidance = self.grid.sequence, self.grid.guidance
         return [(group, predicted, len(group) < sequence) for group in inside if sequence > 1] + [
@@ -268,7 +273,7 @@ class _Writer:
     def _compute(self, team: Team, works: Sequence[RunWork], action: PatchAction) -> None:
         """Append a team's pass."""
         for work in works:
-            run_layers(self.builder, team, work, action)
+            LayerRunner(self.builder, team, work, action).append()
         for device in team.devices:
             self.ends[device].append(self.builder.last(device))
 

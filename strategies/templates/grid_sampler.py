@@ -7,7 +7,6 @@ from abc import abstractmethod
 from dataclasses import dataclass
 
 from strategies.bounds.samplers import BELOW_SUM, least_run_seconds
-from strategies.patching.alike_groups import folded
 from strategies.patching.frozen import least_frozen_s
 from strategies.patching.layout import GridLayout
 from strategies.patching.patch_pipeline import PatchPipeline
@@ -40,7 +39,7 @@ class GridSampler(Sampler):
     def folded_phases(self, scenario: SamplingScenario) -> tuple[Phase, ...]:
         """The phases of a run; where all guidance groups are alike, one stands for all in their plans."""
         layout = self._made(scenario)
-        return (folded(layout) if isinstance(layout, PatchPipeline) else layout).phases()
+        return (layout.folded() if isinstance(layout, PatchPipeline) else layout).phases()
 
     def bound(self, scenario: SamplingScenario) -> float:
         """Seconds that no run can undercut, with the frozen components that it includes."""
