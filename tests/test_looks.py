@@ -7,7 +7,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from sim.report.plots.charts import scale_logarithmically, speed
+from sim.report.plots.charts import scale_logarithmically
 from sim.report.plots.interactive import SYMBOLS
 from sim.report.plots.looks import LOOKS, MARKERS, OTHERS, strategy_look
 from strategies.registry import all_samplers, all_strategies, strategies_of
@@ -86,16 +86,3 @@ def test_a_logarithmic_axis_has_ticks_in_sight_in_plain_numbers(low, high):
     seen = [tick for tick in axes.yaxis.get_majorticklocs() if low <= tick <= high]
     assert 2 <= len(seen) <= 12
     assert not any("e" in axes.yaxis.get_major_formatter()(tick) for tick in seen)
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (0.01234, "0.0123 images/s"),
-        (3.0, "3 images/s"),
-        (99.94, "99.9 images/s"),
-        (12345.6, "12,346 images/s"),
-    ],
-)
-def test_a_speed_has_three_digits_or_all_before_the_point(value, words):
-    assert speed(value, "images") == words

@@ -10,16 +10,15 @@ import pytest
 import sim
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
-from sim.explore.points import Point, find_points
+from sim.explore.points import find_points
 from sim.explore.search import run_sweep
 from sim.outcomes.runs import run_point
 from sim.report.rankings import (
     BEST,
-    command,
     print_rows_json,
     print_sweep,
 )
-from sim.report.tables import print_result
+from sim.report.tables import command_of, print_result
 from sim.report.views import Sweep
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
@@ -114,7 +113,7 @@ def test_strategies_without_a_feasible_point_are_named_by_what_they_lack(capsys)
 
 def test_the_command_names_model_and_cluster_as_they_were_asked_for(scenario, result):
     asked = replace(result, model="my models/small", cluster="./mine.toml")
-    words = shlex.split(command(Point(make_strategy("spp", result.parameters), "spp", result=asked)))
+    words = shlex.split(command_of(asked))
     assert words[:10] == [
         "sim", "run", "--model", "my models/small", "--cluster", "./mine.toml", "--stack", "eager", "--gpus", "8",
     ]  # fmt: skip

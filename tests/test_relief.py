@@ -12,7 +12,7 @@ from profiles.errors import InfeasibleError
 from sim.api import start_sweep
 from sim.cli.main import main
 from sim.explore.relief import relief_at_once
-from sim.report.rankings import command
+from sim.report.tables import command_of
 
 STRATEGIES = ("ddp", "gpipe")
 
@@ -106,7 +106,7 @@ def test_where_nothing_fits_without_the_verdict_names_what_is_recomputed_and_how
     assert f"checkpointing {point.checkpointing}" in verdict.how
     assert f"{point.checkpointing} checkpointing" in verdict.best.title
     assert (verdict.changes[0].name, verdict.changes[0].strategy) == ("no checkpointing", None)
-    assert f"--checkpointing {point.checkpointing}" in verdict.again == command(point)
+    assert f"--checkpointing {point.checkpointing}" in verdict.again == command_of(point.result)
     assert found.result_of(point).trace.end_s == pytest.approx(verdict.best.iteration_s)
     shown = replace(verdict, ties={"wave": 1, "pulse": 1}, relieved={"wave": "block"})
     word = "ties too" if shown.runner_up_ties else "ties with the best"

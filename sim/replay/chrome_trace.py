@@ -8,13 +8,9 @@ Source: Trace Event Format, Google, 2016.
 """
 
 import json
-from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
-
-import numpy as np
 
 from profiles.errors import InputError
 from sim.replay.metrics import bubbles, idle_s
@@ -38,36 +34,22 @@ def write_chrome_trace(trace: Trace, path: Path) -> None:
     try:
         with Path(path).open("w", encoding="utf-8") as file:
             file.write('{"traceEvents":[')
-            file.writelines(_texts(trace))
+            for number, event in enumerate(_events(trace)):  # one by one: all at once would take much memory
+                file.write("," * (number > 0) + _json(event))
             file.write(f"],{_json(_rest(trace))[1:]}\n")
     except OSError as error:
         raise InputError(f"trace '{path}' cannot be written: {error.strerror or error}") from None
 
 
 def chrome_trace(trace: Trace) -> dict[str, Any]:
-    """A trace as a Chrome trace object; its times are in microseconds, to the nanosecond."""
-    timed = sorted(_timed(trace), key=itemgetter("ts"))  # stable: ops precede what points at them
-    return {"traceEvents": [*_names(trace), *timed], **_rest(trace)}
+    """Return a trace as a Chrome trace object; its times are in microseconds, to the nanosecond."""
+    return {"traceEvents": list(_events(trace)), **_rest(trace)}
 
 
-def _texts(trace: Trace) -> Iterator[str]:
-    """The events of a trace as text, in the order of ``chrome_trace``, with commas between them.
-
-    Each becomes text as soon as it is made: the objects of a long trace would take several times the memory.
-    """
-    yield ",".join(map(_json, _names(trace)))
-    times, texts = array("d"), list[bytes]()
-    for event in _timed(trace):
-        times.append(event["ts"])
-        texts.append(_json(event).encode())
-    for index in np.argsort(times, kind="stable").tolist():
-        yield f",{texts[index].decode()}"
-
-
-def _timed(trace: Trace) -> Iterator[Event]:
-    """The events of a trace that have a time; of equal times ops come before what points at them."""
+def _events(trace: Trace) -> Iterator[Event]:
+    """Yield names, then the events, kind by kind; ops come before the arrows that touch them."""
     for events in (
-        _compute_events, _collective_events, _bubble_events, _transfer_events, _flow_events, _memory_events,
+        _names, _compute_events, _collective_events, _bubble_events, _transfer_events, _flow_events, _memory_events,
     ):  # fmt: skip
         yield from events(trace)
 
@@ -163,20 +145,13 @@ def _flow_events(trace: Trace) -> Iterator[Event]:
         if transfer is None or slot not in readers:
             continue
         tensor = trace.plan.tensors[transfer.tensor]
-        common = {"tid": COMPUTE_THREAD, "id": slot, "cat": "message", "name": tensor.role}
-        arguments = {"tensor": str(tensor), "bytes": transfer.size_bytes}
+        common: Event = {"tid": COMPUTE_THREAD, "id": slot, "cat": "message", "name": tensor.role}
+        common["args"] = {"tensor": str(tensor), "bytes": transfer.size_bytes}
         source, written = trace.wiring.writers[transfer.tensor]
         start, end = trace.starts[source][written], trace.starts[transfer.target][readers[slot]]
+        yield {"ph": "s", "pid": _process(source), "ts": _nanoseconds(start) / 1e3, **common}
         yield {
-            "ph": "s",
-            "pid": _process(source),
-            **common,
-            "ts": _nanoseconds(start) / 1e3,
-            "args": arguments,
-        }
-        yield {
-            "ph": "f", "bp": "e", "pid": _process(transfer.target), **common,
-            "ts": _nanoseconds(end) / 1e3, "args": arguments,
+            "ph": "f", "bp": "e", "pid": _process(transfer.target), "ts": _nanoseconds(end) / 1e3, **common,
         }  # fmt: skip
 
 

@@ -128,3 +128,9 @@ def _row(kind: str, cells: Sequence[str], looks: Sequence[str], line: str = "") 
     """A row of cells; line breaks stay."""
     said = (escape(cell).replace("\n", "<br>") for cell in cells)
     return f"<tr{line}>{''.join(f'<{kind}{look}>{cell}</{kind}>' for cell, look in zip(said, looks, strict=True))}</tr>"
+
+
+def more_html(*calls: str) -> str:
+    """Return how to see more of an answer, in HTML."""
+    code = ", ".join(f"<code>.{call}</code>" for call in ("frame()", *calls, "write_report('report.html')"))
+    return f"<p>More: {code}</p>"

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
-from rich.table import Table
 
 from profiles.errors import InputError, counted, shown
 from sim.asking.arguments import speaks_of_parameters
@@ -19,7 +18,7 @@ from sim.explore.records import CODE, NamedRows, Recorded
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
-from sim.report.columns import Column, table_html
+from sim.report.columns import Column, show_table, table_html
 from sim.report.frames import frame_of, rows
 from sim.report.panels import WIDEST
 
@@ -78,10 +77,7 @@ class Compared:
             for line in _lines(one):
                 screen.print(f"  {line}", soft_wrap=True)
             if one.moved:
-                table = Table(*HEADS, title=_title(one))
-                for moved in one.moved[:SHOWN]:
-                    table.add_row(*_cells(moved))
-                screen.print(table)
+                show_table(screen, *_largest(one))
         for line in self._alone():
             screen.print(line, soft_wrap=True)
 
@@ -166,13 +162,16 @@ def _lines(one: Comparison) -> list[str]:
     return lines
 
 
-def _title(one: Comparison) -> str:
-    count = min(SHOWN, len(one.moved))
-    return "the change" if count == 1 else f"the {count} largest changes"
+def _largest(one: Comparison) -> tuple[str, list[Column]]:
+    """Return the title and the columns of a table of the points that moved most."""
+    moved = one.moved[:SHOWN]
+    cells = zip(*map(_cells, moved), strict=True)
+    columns = [Column(head, column, words=head == "point") for head, column in zip(HEADS, cells, strict=True)]
+    return "the change" if len(moved) == 1 else f"the {len(moved)} largest changes", columns
 
 
 def _cells(moved: Moved) -> tuple[str, ...]:
-    """A point that moved, as a row of a table."""
+    """Return the row of a point that moved."""
     ranks = " -> ".join(map(str, dict.fromkeys(moved.ranks)))
     return str(moved.key), f"{moved.before_s:.6g} s", f"{moved.after_s:.6g} s", f"{moved.change:+.2%}", ranks
 
@@ -181,11 +180,7 @@ def _html_of(one: Comparison) -> str:
     """A comparison as HTML."""
     lines = "".join(f"<li>{escape(line)}</li>" for line in _lines(one))
     text = f"<b>{escape(one.words)}</b><ul>{lines}</ul>"
-    if not one.moved:
-        return text
-    cells = zip(*map(_cells, one.moved[:SHOWN]), strict=True)
-    shown = [Column(head, column, words=head == "point") for head, column in zip(HEADS, cells, strict=True)]
-    return f"{text}{table_html(_title(one), shown)}"
+    return f"{text}{table_html(*_largest(one))}" if one.moved else text
 
 
 def _reasons(one: Comparison) -> Sequence[str]:

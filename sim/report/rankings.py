@@ -15,12 +15,12 @@ from sim.explore.space import pareto_front
 from sim.explore.sweep import Sweep
 from sim.explore.ways_out import such_as
 from sim.outcomes.results import Result
-from sim.report.columns import Column, markdown_of, show_table
+from sim.report.columns import Column, markdown_of, more_html, show_table, table_html
 from sim.report.descriptions import LETTERS, MEANINGS, held_fixed, how, tried
 from sim.report.frames import rows
 from sim.report.numbers import band, duration, image_words, throughput
-from sim.report.tables import command_of, console
-from sim.report.verdicts import Verdict, verdict_of, with_note
+from sim.report.tables import console
+from sim.report.verdicts import NoVerdict, Verdict, verdict_of, with_note
 from strategies.registry import baselines
 
 TIE: Final = " tie"
@@ -87,6 +87,15 @@ def print_markdown(sweep: Sweep, note: str = "") -> None:
     if shown.rows:
         parts += [markdown_of(shown.title, kept), *legend(kept)]
     print("\n\n".join([*parts, *not_runnable(sweep, shown), *remarks(sweep, verdict)]))
+
+
+def sweep_html(sweep: Sweep, verdict: Verdict | NoVerdict) -> str:
+    """Return the verdict and the table, or why nothing fits, in HTML."""
+    shown, head = shown_points(sweep), verdict._repr_html_()
+    if not shown.rows:
+        return head
+    table = table_html(shown.title, columns(sweep, shown), shown.above)
+    return f"{head}{table}{more_html('plot()', 'best.plot_timeline()')}"
 
 
 class Shown(NamedTuple):
@@ -331,9 +340,3 @@ def _not_applicable(points: Sequence[Point]) -> dict[str, list[str]]:
         if None not in counts:
             found.setdefault(str(counts.most_common(1)[0][0]), []).append(name)
     return found
-
-
-def command(point: Point) -> str:
-    """The command line that gives a simulated point again."""
-    assert point.result is not None
-    return command_of(point.result)

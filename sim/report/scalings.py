@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from html import escape
 from math import fsum
 from typing import Final
 
@@ -9,14 +10,14 @@ from profiles.errors import counted
 from profiles.units import GIB
 from sim.explore.scaling import PAYS, Scaling, Step
 from sim.explore.ways_out import nearest_words
-from sim.report.columns import Column, markdown_of, show_table
+from sim.report.columns import Column, markdown_of, more_html, show_table, table_html
 from sim.report.descriptions import Tried, how, tried
 from sim.report.numbers import band, counted_words, milliseconds
 from sim.report.panels import Line
 from sim.report.rankings import legend
 from sim.report.reasons import Account, fewer_reason
 from sim.report.tables import account_in, console
-from sim.report.verdicts import Verdict, verdict_of, with_note
+from sim.report.verdicts import NoVerdict, Verdict, verdict_of, with_note
 
 LEAST_MORE: Final = 0.01
 """Parts of what GPU time grows by that are below this share of it are not told."""
@@ -114,6 +115,14 @@ def print_markdown(scaling: Scaling, note: str = "") -> None:
         return
     table = markdown_of(title_of(scaling), columns(scaling, scaling.steps))
     print("\n\n".join([verdict.markdown(), f"```\n{verdict.again}\n```", table]))
+
+
+def scaling_html(scaling: Scaling, verdict: Verdict | NoVerdict) -> str:
+    """Return the same in HTML."""
+    if isinstance(verdict, NoVerdict):
+        return f"<b>{escape(repr(scaling)[1:-1])}</b><p>{escape(str(verdict))}</p>"
+    table = table_html(title_of(scaling), columns(scaling, scaling.steps))
+    return f"{verdict.panel.html()}{table}{more_html('plot()', 'steps_frame()')}"
 
 
 def title_of(scaling: Scaling) -> str:

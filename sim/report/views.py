@@ -40,9 +40,9 @@ class Result(results.Result):
 
     def _repr_html_(self) -> str:
         """The result as ``sim run`` says it, in a notebook."""
-        from sim.report.notebook import result_html
+        from sim.report.tables import panel_of
 
-        return result_html(self)
+        return panel_of(self).html()
 
     @property
     def account(self) -> "Account":
@@ -134,7 +134,7 @@ class Sweep(sweep.Sweep):
 
     def _repr_html_(self) -> str:
         """The verdict and the best points, in a notebook; why nothing fits, where nothing does."""
-        from sim.report.notebook import sweep_html
+        from sim.report.rankings import sweep_html
 
         return sweep_html(self, self.verdict)
 
@@ -233,7 +233,7 @@ class Scaling(scaling.Scaling):
 
     def _repr_html_(self) -> str:
         """The verdict at the knee and the best on each number of GPUs, in a notebook."""
-        from sim.report.notebook import scaling_html
+        from sim.report.scalings import scaling_html
 
         return scaling_html(self, self.verdict)
 
