@@ -21,7 +21,14 @@ from profiles.costs.calibration import MeasuredRun
 from profiles.errors import InputError, shown
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import Stack
-from sim.asking.arguments import (
+from sim.explore.counts import counts, counts_in
+from sim.explore.legality import always_recomputed, check_heeded, check_runs, within
+from sim.explore.points import find_points
+from sim.explore.relief import least_recomputed
+from sim.explore.scaling import each_count
+from sim.explore.search import run_sweep
+from sim.explore.sweep import TOP, Report, objectives
+from sim.inputs.arguments import (
     ARGUMENTS,
     SHARED,
     asked_parameters,
@@ -30,18 +37,11 @@ from sim.asking.arguments import (
     speaks_of_parameters,
     strategy_asked,
 )
-from sim.asking.calibrating import Given, Number, measure, question
-from sim.asking.limits import check_passes, check_swept
-from sim.asking.measured_runs import RunSource, calibrated
-from sim.asking.scenarios import find_task, plain_value
-from sim.asking.suggestions import check_exists
-from sim.explore.counts import counts, counts_in
-from sim.explore.legality import always_recomputed, check_heeded, check_runs, within
-from sim.explore.points import find_points
-from sim.explore.relief import least_recomputed
-from sim.explore.scaling import each_count
-from sim.explore.search import run_sweep
-from sim.explore.sweep import TOP, Report, objectives
+from sim.inputs.calibrating import Given, Number, measure, question
+from sim.inputs.limits import check_passes, check_swept
+from sim.inputs.measured_runs import RunSource, calibrated
+from sim.inputs.scenarios import find_task, plain_value
+from sim.inputs.suggestions import check_exists
 from sim.outcomes.parts import measured_parts, replay_parts, traces_of
 from sim.outcomes.runs import source_of, weigh
 from sim.outcomes.schedules import Schedule, format_patches, written

@@ -6,7 +6,7 @@ from profiles.errors import DeadlockError, InfeasibleError, InputError
 from profiles.machines.clusters import load_cluster
 from profiles.software.stacks import load_stack
 from sim.api import calibrate, run, schedule, sweep
-from sim.asking.experiments import load_experiment
+from sim.inputs.experiments import load_experiment
 from sim.launching.launch import launch
 from sim.report.comparisons import compare
 from sim.report.listings import clusters, devices, models, stacks, strategies

@@ -13,9 +13,9 @@ from profiles.costs.layers import ModelCosts
 from profiles.errors import DiffusimWarning, InputError
 from profiles.machines.clusters import load_cluster
 from profiles.software.recipes import RECIPES
-from sim.asking.calibrating import Number, _factor, measure, question
-from sim.asking.measured_runs import calibrated
 from sim.cli.main import main
+from sim.inputs.calibrating import Number, _factor, measure, question
+from sim.inputs.measured_runs import calibrated
 from sim.outcomes.runs import run_point
 from sim.report.tables import account_in, lines_of
 from strategies.plans.workloads import TrainingWorkload

@@ -10,9 +10,9 @@ import pytest
 
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
-from sim.asking.scenarios import Request, find_task
 from sim.cli.main import main, make_parser
 from sim.cli.requests import given
+from sim.inputs.scenarios import Request, find_task
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.runs import run_point
 from strategies.plans.actions import (

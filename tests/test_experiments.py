@@ -10,9 +10,9 @@ import pytest
 import sim
 from profiles.errors import InputError
 from profiles.files import MAX_BYTES
-from sim.asking.experiments import Experiment, as_toml, load_experiment
-from sim.asking.measured_runs import RESULT
 from sim.cli.main import main
+from sim.inputs.experiments import Experiment, as_toml, load_experiment
+from sim.inputs.measured_runs import RESULT
 
 QUESTION = """\
 model = "sd21"

@@ -20,7 +20,7 @@ from mutated_inputs import write_inputs
 
 import sim
 from profiles.errors import DiffusimError, DiffusimWarning, InputError
-from sim.asking.scenarios import OPTION_NAMES, OPTIONS
+from sim.inputs.scenarios import OPTION_NAMES, OPTIONS
 from strategies.registry import strategies_of
 from strategies.strategy import AnyStrategy
 

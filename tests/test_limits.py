@@ -11,8 +11,10 @@ from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.whatifs import changed
 from sim.api import start_sweep
-from sim.asking import limits
-from sim.asking.limits import (
+from sim.cli.main import main
+from sim.explore.tuning import tune
+from sim.inputs import limits
+from sim.inputs.limits import (
     MAX_LISTED,
     MAX_ORDERED,
     MAX_SIMULATED,
@@ -22,9 +24,7 @@ from sim.asking.limits import (
     MAX_SWEPT_SKIPS,
     check_passes,
 )  # fmt: skip
-from sim.asking.scenarios import Request, scenario_of
-from sim.cli.main import main
-from sim.explore.tuning import tune
+from sim.inputs.scenarios import Request, scenario_of
 from strategies.registry import make
 
 

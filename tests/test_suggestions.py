@@ -7,8 +7,8 @@ import pytest
 
 import sim
 from profiles.errors import InfeasibleError, InputError, would_divide
-from sim.asking import suggestions
 from sim.cli.main import main
+from sim.inputs import suggestions
 from strategies.registry import make
 
 PIXART = {"gpus": 8, "steps": 4}

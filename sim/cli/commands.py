@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from profiles.errors import InputError, counted
 from sim import api
-from sim.asking.calibrating import setting
-from sim.asking.limits import check_swept
-from sim.asking.measured_runs import calibrated
-from sim.asking.scenarios import Request, check_known, scenario_of
 from sim.cli.requests import ASIDE, arguments, given, given_parameters, named
+from sim.inputs.calibrating import setting
+from sim.inputs.limits import check_swept
+from sim.inputs.measured_runs import calibrated
+from sim.inputs.scenarios import Request, check_known, scenario_of
 from sim.outcomes.results import Result
 from strategies.plans.workloads import AUTO
 from strategies.scenario import Scenario
@@ -62,7 +62,7 @@ def launch_command(options: argparse.Namespace) -> int:
 
 def print_experiment(options: argparse.Namespace) -> int:
     """Print the question that was asked, with what it leaves to defaults, for --experiment; nothing is computed."""
-    from sim.asking.experiments import as_toml
+    from sim.inputs.experiments import as_toml
 
     if isinstance(options.gpus, tuple):
         raise InputError("--print-experiment prints one question: give one number of --gpus")

@@ -17,8 +17,8 @@ from profiles.software.levers import PRECISIONS, load_levers
 from profiles.software.recipes import EMA_BYTES, RECIPES
 from profiles.software.runtimes import runtime_names
 from profiles.software.stacks import DEFAULT_STACK
-from sim.asking.scenarios import DEFAULT_CLUSTER
 from sim.explore.counts import counts_in
+from sim.inputs.scenarios import DEFAULT_CLUSTER
 from strategies.parameters import MAX_INTEGER, MAX_PARAMETER, flag_of
 from strategies.plans.workloads import (
     AUTO,

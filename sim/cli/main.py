@@ -32,7 +32,7 @@ from sim.cli.offers import COMMANDS
 from sim.interrupts import as_keyboard_interrupt
 
 if TYPE_CHECKING:
-    from sim.asking.experiments import Experiment
+    from sim.inputs.experiments import Experiment
 
 
 QUESTIONS: Final = ("--experiment", "--result")
@@ -49,7 +49,7 @@ def _speaks_of_flags(arguments: Sequence[str]) -> int:
     try:
         return _main(arguments)
     except DiffusimError as error:
-        from sim.asking.arguments import in_flags
+        from sim.inputs.arguments import in_flags
 
         error.flags = in_flags(error.flags or str(error))
         raise
@@ -73,7 +73,7 @@ def _experiment(arguments: Sequence[str]) -> "Experiment | None":
     """What the file named by --experiment adds to the command line; None where none is named."""
     if not any(argument.partition("=")[0] in QUESTIONS for argument in arguments):
         return None
-    from sim.asking.experiments import Experiment
+    from sim.inputs.experiments import Experiment
 
     early = Parser(add_help=False)
     for flag in QUESTIONS:

@@ -5,8 +5,8 @@ from dataclasses import MISSING
 from typing import Any
 
 from profiles.machines.whatifs import WHAT_IFS
-from sim.asking.scenarios import OPTIONS
 from sim.cli.flags import PARAMETER
+from sim.inputs.scenarios import OPTIONS
 
 SHARED = ("model", "cluster", "gpus", "stack")
 ASIDE = ("measured", "measured_run", "runtime")

@@ -12,11 +12,11 @@ from typing import Any
 
 from profiles.errors import InfeasibleError, InputError, counted
 from sim import api
-from sim.asking.scenarios import OPTIONS
 from sim.cli.commands import check_files, print_experiment, write_files
 from sim.cli.requests import arguments, given_parameters, named
 from sim.explore.scaling import each_count
 from sim.explore.ways_out import why_none
+from sim.inputs.scenarios import OPTIONS
 from sim.interrupts import postponed
 from sim.outcomes.contents import content_of
 from sim.report.views import Scaling, Sweep

@@ -9,8 +9,8 @@ from typing import Any, Final
 from profiles.errors import InfeasibleError, InputError
 from profiles.software import runtimes
 from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
-from sim.asking.scenarios import KIND
 from sim.explore.points import Asked, Point
+from sim.inputs.scenarios import KIND
 from sim.outcomes.heeded import unheeded
 from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of, run_point

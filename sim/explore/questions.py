@@ -7,10 +7,10 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import DiffusimError, InfeasibleError, InputError
-from sim.asking.limits import check_passes
-from sim.asking.suggestions import check_exists
 from sim.explore.legality import check_heeded, check_runs, within
 from sim.explore.points import MAX_MICRO_BATCHES, Asked, Point, find_points
+from sim.inputs.limits import check_passes
+from sim.inputs.suggestions import check_exists
 from sim.outcomes.runs import check_held_memory, least_memory_bytes, run_point
 from strategies.plans.workloads import RELIEF
 from strategies.registry import class_of, make

@@ -16,9 +16,9 @@ from profiles.errors import InfeasibleError, InputError, counted
 from profiles.files import check_regular, parse_number, read_text
 from profiles.machines.whatifs import WHAT_IFS
 from profiles.parsing import parse_json
-from sim.asking.scenarios import OPTIONS, fields_of
 from sim.explore.answers import Bounds
 from sim.explore.store import REPLAY, StoreFile, bounds_from, measures_from
+from sim.inputs.scenarios import OPTIONS, fields_of
 from sim.outcomes.contents import content_of
 from sim.outcomes.measures import Measures
 from sim.outcomes.phrases import OUT_OF_MEMORY

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from profiles.checks import is_one_of
 from profiles.errors import InfeasibleError, InputError, counted, shown
-from sim.asking.arguments import speak_of_parameters
-from sim.asking.scenarios import KIND
 from sim.explore.points import Asked, Point
 from sim.explore.ways_out import TOLD, why_none
+from sim.inputs.arguments import speak_of_parameters
+from sim.inputs.scenarios import KIND
 from sim.outcomes.contents import content_of, inputs_of
 from sim.outcomes.hints import Hinting
 from sim.outcomes.parts import named_traces, replay_parts

@@ -11,9 +11,9 @@ from profiles.errors import InputError, shown
 from profiles.machines.clusters import Cluster
 from profiles.software.runtimes import UNCHECKED, Runtime, find_runtime
 from sim.api import run
-from sim.asking.arguments import speaks_of_parameters
 from sim.explore.legality import case_of, first_runtime
 from sim.explore.points import Point
+from sim.inputs.arguments import speaks_of_parameters
 from sim.launching.said import commented
 from sim.launching.samplers import SAMPLERS
 from sim.launching.starts import Launch, Start

@@ -17,7 +17,7 @@ from strategies.scenario import Same
 from strategies.strategy import AnyScenario
 
 ENGINE: Final = (
-    "profiles", "strategies", "sim", "sim.asking", "sim.explore", "sim.outcomes", "sim.replay",
+    "profiles", "strategies", "sim", "sim.inputs", "sim.explore", "sim.outcomes", "sim.replay",
 )  # fmt: skip
 """Packages whose code gives results, and the answers that stores keep."""
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 
 from profiles.errors import InputError, counted, shown
-from sim.asking.arguments import speaks_of_parameters
 from sim.explore.differences import Comparison, Moved
 from sim.explore.differences import compare as compared
 from sim.explore.records import CODE, NamedRows, Recorded
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
+from sim.inputs.arguments import speaks_of_parameters
 from sim.outcomes.results import Result
 from sim.report.columns import Column, show_table, table_html
 from sim.report.frames import frame_of, rows

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from profiles.errors import InfeasibleError, InputError
 from profiles.outputs import whole_file
-from sim.asking.arguments import speak_of_parameters
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.explore.ways_out import why_none
+from sim.inputs.arguments import speak_of_parameters
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.results import Result
 from sim.report.columns import table_html

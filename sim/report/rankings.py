@@ -7,13 +7,13 @@ from textwrap import shorten
 from typing import Any, Final, NamedTuple
 
 from profiles.units import GIB
-from sim.asking.arguments import in_flags
 from sim.explore.legality import starters
 from sim.explore.points import Point
 from sim.explore.scaling import Scaling
 from sim.explore.space import pareto_front
 from sim.explore.sweep import Sweep
 from sim.explore.ways_out import such_as
+from sim.inputs.arguments import in_flags
 from sim.outcomes.results import Result
 from sim.report.columns import Column, markdown_of, more_html, show_table, table_html
 from sim.report.descriptions import LETTERS, MEANINGS, held_fixed, how, tried

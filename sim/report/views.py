@@ -8,9 +8,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.asking.experiments import as_toml
 from sim.explore import scaling, sweep
 from sim.explore.points import Point
+from sim.inputs.experiments import as_toml
 from sim.outcomes import results
 from strategies.strategy import AnyStrategy
 

@@ -18,7 +18,7 @@ from profiles.machines.whatifs import WHAT_IFS, changed, idle
 from profiles.names import known_name
 from profiles.software.levers import cached_share
 from profiles.software.stacks import DEFAULT_STACK, Stack, load_stack, stack_names
-from sim.asking.limits import check_pixels
+from sim.inputs.limits import check_pixels
 from strategies.parameters import MAX_INTEGER, check_integer, flag_of
 from strategies.plans.workloads import (
     DEFAULT_BATCH_PER_GPU,

@@ -16,8 +16,8 @@ from profiles.errors import DiffusimError, InputError, shown
 from profiles.files import read_text
 from profiles.parsing import parse_json, parse_toml
 from profiles.software.stacks import DEFAULT_STACK
-from sim.asking.calibrating import NAMES, Given, Number, measure
-from sim.asking.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, scenario_of
+from sim.inputs.calibrating import NAMES, Given, Number, measure
+from sim.inputs.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, scenario_of
 from sim.outcomes.results import Result
 from strategies.registry import make, strategy_named
 from strategies.strategy import AnyScenario

@@ -15,8 +15,8 @@ from profiles.architectures.components import TASKS
 from profiles.errors import InputError, shown
 from profiles.files import MAX_BYTES, Table, read_json
 from profiles.parsing import parse_json, parse_toml
-from sim.asking.measured_runs import flags_said
-from sim.asking.scenarios import truths
+from sim.inputs.measured_runs import flags_said
+from sim.inputs.scenarios import truths
 from strategies.parameters import flag_of
 from strategies.registry import strategies_of
 

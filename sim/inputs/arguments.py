@@ -1,4 +1,4 @@
-"""Asking: the requests, scenarios and strategies that the arguments of ``sim.run`` and its like stand for.
+"""The requests, scenarios and strategies that the arguments of ``sim.run`` and its like stand for.
 
 Errors name flags where a value is refused, and parameters in equations. One rule makes one style of them: who calls
 from Python reads parameters (``speaks_of_parameters``), who calls from the command line flags (``in_flags``).
@@ -16,7 +16,7 @@ from profiles.architectures.models import Model
 from profiles.errors import DiffusimError, InputError, one_line, shown
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import DEFAULT_STACK, Stack
-from sim.asking.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, fields_of, scenario_of
+from sim.inputs.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, fields_of, scenario_of
 from sim.outcomes.runs import parameters_of
 from strategies.parameters import check_parameters, flag_of
 from strategies.registry import make, strategies_of, take

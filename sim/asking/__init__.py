@@ -1,1 +1,0 @@
-"""Asking: the scenario, strategies and limits that arguments, flags and files stand for."""

@@ -1,0 +1,1 @@
+"""The scenario, strategies and limits that arguments, flags and files stand for."""
