@@ -3,9 +3,7 @@
 import pytest
 
 import sim
-from profiles.errors import DeadlockError
-from sim.explore import answers
-from sim.explore.answers import Answer, Bounds, Task, answer_of, bounds_of, take_bounds, take_outcome
+from sim.explore.answers import Answer, Bounds, Task, bounds_of, take_bounds, take_outcome
 from sim.explore.points import Asked, Point
 from strategies.registry import make_strategy
 
@@ -72,13 +70,3 @@ def test_an_answer_holds_as_far_as_it_was_replayed():
     cut_off = Answer((1.0, 2.5), None)
     assert cut_off.holds_to_s == 2.5
     assert [cut_off.within(limit_s) for limit_s in (0.5, 1.0, 2.5)] == [1.0, 1.0, 2.5]
-
-
-def test_a_deadlock_names_a_point_that_has_no_parameters_by_its_strategy_alone(monkeypatch):
-    def stuck(*_):
-        raise DeadlockError("deadlock: device 0 waits")
-
-    monkeypatch.setattr(answers, "run_within", stuck)
-    source = sim.run("pixart", "single", "a100-nvlink-8", 1, steps=1).source
-    with pytest.raises(DeadlockError, match=r"^single: deadlock: device 0 waits$"):
-        answer_of(Asked(source.strategy, 1), source.scenario, 1.0)

@@ -1,10 +1,8 @@
 """Several numbers of GPUs: each is a sweep of its own, and the knee is where more of them stop paying."""
 
 import json
-import re
 
 import pytest
-from rich.console import Console
 
 import sim
 from profiles.errors import InfeasibleError
@@ -15,8 +13,6 @@ from sim.explore import scaling as explored
 from sim.explore.scaling import Scaling, Step, knee_of, steps_of
 from sim.explore.ways_out import needed_bytes
 from sim.outcomes.phrases import OUT_OF_MEMORY
-from sim.report import scalings
-from sim.report.scalings import knee_line, print_scaling
 
 
 @pytest.fixture(scope="module")
@@ -89,28 +85,6 @@ def test_the_verdict_names_the_fastest_beside_the_knee(scaling, monkeypatch):
     assert verdict.title.startswith("Stable Diffusion 2.1, training on 2 to 8 GPUs of p4de")
 
 
-def test_beyond_the_knee_parts_of_the_gpu_time_say_why():
-    scaling = sim.sweep("sd21", gpus=[4, 8], batch_size=8, strategy="ddp", workers=1)
-    lines = [words for _, words in scaling.verdict.lines]
-    at = next(number for number, words in enumerate(lines) if words.startswith("4 GPUs, at 100% "))
-    four, eight = (step.result for step in scaling.steps)
-    assert f"those added up to 8 bring {scaling.steps[1].gain:.0%} of their share, where 50%" in lines[at]
-    more = eight.gpu_s_per_sample / four.gpu_s_per_sample - 1
-    told = lines[at + 1]
-    assert told.startswith(f"on 8 GPUs each sample takes {more:.0%} more GPU time (ddp): ")
-    parts = [int(part) / 100 for part in re.findall(r"([+-]\d+)%", told)]
-    assert sum(parts) == pytest.approx(more, abs=0.03)
-    assert parts == sorted(parts, reverse=True)
-
-
-def test_titles_say_which_number_is_recommended_and_which_is_the_fastest(scaling, monkeypatch):
-    assert scaling.choice == ""
-    monkeypatch.setattr(explored, "PAYS", 0.99)
-    assert scaling.choice == "recommended: 2 GPUs, the knee; fastest: 8 GPUs"
-    assert scaling.verdict.title == scaling.title
-    assert scaling.title.endswith(f", batch 64; {scaling.choice}")
-
-
 def test_numbers_of_gpus_are_read_as_people_write_them():
     assert gpus_flag("12") == 12
     assert gpus_flag("8,2,4") == (2, 4, 8)
@@ -126,26 +100,6 @@ def test_what_is_no_number_of_gpus_is_one_line(text, capsys):
     error = capsys.readouterr().err
     assert error.startswith(f"sim: error: --gpus is '{text}', ")
     assert error.count("\n") == 1
-
-
-def test_python_reads_words_as_the_command_line_does():
-    found = sim.sweep("sd21", gpus="1-2", batch_size=8, strategy="ddp", workers=1)
-    assert [sweep.scenario.workload.num_gpus for sweep in found] == [1, 2]
-    assert (
-        sim.sweep("sd21", gpus="2", batch_size=8, strategy="ddp", workers=1).rows() == found.sweeps[1].rows()
-    )
-
-
-def test_the_terminal_shows_the_knee_and_the_best_on_each_number(scaling, monkeypatch, capsys):
-    for width in (70, 80, 120):
-        monkeypatch.setattr(scalings, "console", lambda width=width: Console(width=width, highlight=False))
-        print_scaling(scaling)
-        lines = capsys.readouterr().out.splitlines()
-        assert all(len(line) <= width for line in lines if not line.startswith("again: "))
-        assert any(line.startswith("│ knee") for line in lines)
-        assert any(line.startswith("again: sim run --model sd21") for line in lines)
-    assert "batch 64" in scalings.title_of(scaling)
-    assert knee_line(scaling)[1].startswith(("none: up to 8 GPUs", "2 GPUs", "4 GPUs"))
 
 
 def test_the_command_line_prints_all_rows_and_a_verdict_for_each_number(capsys, tmp_path, monkeypatch):
@@ -181,35 +135,3 @@ def test_by_cost_gpus_that_a_copy_leaves_draw_other_images(costs):
         1,
     ]  # one batch was asked, and the other GPU waits
     assert by_latency.steps[1].efficiency == pytest.approx(0.5)
-
-
-def test_by_cost_the_runner_up_is_named_at_the_most_gpus_that_pay(costs, capsys):
-    lines = dict(costs.verdict.lines)
-    assert costs.knee.gpus == 4
-    assert lines["copies"].startswith("4 side by side, each on images of its own, draw ")
-    assert "GPU-seconds each" in lines["runner-up"]
-    names = costs.verdict.best, costs.verdict.runner_up
-    for word, result in zip(("best", "runner-up"), names, strict=True):
-        assert f"on {result.num_gpus} GPU" in lines[word]
-    print_scaling(costs)
-    assert "copies" in capsys.readouterr().out
-
-
-def test_where_nothing_fits_the_verdict_prints_what_lacks_as_the_command_does(capsys):
-    none = sim.sweep("wan2.1-14b", gpus=[1], strategy="ddp", workers=1)
-    assert main(["sweep", "--model", "wan2.1-14b", "--gpus", "1", "--strategy", "ddp"]) == 2
-    said = capsys.readouterr().err.splitlines()[-1].removeprefix("sim: error: ")
-    for verdict in (none.verdict, none.sweeps[0].verdict):
-        assert not verdict
-        assert str(verdict).replace("_", "-") == said.replace("--", "").replace("_", "-")
-        assert said[:40] in repr(verdict) and said[:40] in verdict._repr_html_()
-        with pytest.raises(InfeasibleError, match=r"^no point of the sweep is feasible: "):
-            _ = verdict.lines
-        with pytest.raises(AttributeError):
-            _ = verdict.nothing
-
-
-def test_one_number_of_gpus_has_the_verdict_of_its_sweep_and_no_knee():
-    one = sim.sweep("sd21", gpus=[2], batch_size=8, strategy="ddp", workers=1)
-    assert "knee" not in repr(one)
-    assert one.verdict.lines == one.sweeps[0].verdict.lines

@@ -12,8 +12,8 @@ import sim
 from profiles.errors import InputError
 from profiles.machines.clusters import CLUSTERS
 from sim.cli.main import main
-from sim.explore.differences import Comparison, compare
-from sim.explore.records import Key, Known, NamedRows, Recorded, read_records
+from sim.explore.differences import compare
+from sim.explore.records import read_records
 from sim.report.frames import write_rows
 
 ASKED = {"gpus": 4, "batch_size": 16, "strategy": ["ddp", "gpipe", "1f1b"], "workers": 1}
@@ -83,12 +83,6 @@ def test_a_changed_cluster_is_named_and_the_points_that_moved_with_it(folder, en
         assert record.points[record.winner].seconds == rows[0]["iteration_s"]
 
 
-def test_another_question_is_compared_where_it_is_the_only_one(folder):
-    (comparison,), *_ = compare(folder / "before.csv", folder / "batch.json")
-    assert set(comparison.differing) == {"batch_size", "cluster"}  # the shipped one, and a copy of it
-    assert comparison.differing["batch_size"] == ("16", "32")
-
-
 def test_of_several_questions_those_asked_in_both_are_compared(folder, tmp_path):
     both = tmp_path / "both.sqlite"
     assert main(["merge", str(both), str(folder / "before.sqlite"), str(folder / "batch.sqlite")]) == 0
@@ -144,35 +138,6 @@ def test_two_results_whose_vae_is_divided_otherwise_are_two_questions(tmp_path):
     assert counts == [None, "2", "4"]
 
 
-def test_two_results_whose_vae_is_divided_otherwise_are_not_one_question_for_that(tmp_path):
-    asked = {"steps": 2, "include": "all", "vae_parallel": 4}
-    rows = [
-        sim.run("pixart", "ulysses", gpus=4, **asked).to_json(),
-        sim.run(
-            "pixart", "ulysses", gpus=2, **asked | {"vae_parallel": 2, "encoders": "offloaded"}
-        ).to_json(),
-    ]
-    encoders = [record.asked.get("encoders") for record in read_records(NamedRows("rows", rows))]
-    assert encoders == [None, "offloaded"]
-
-
-def test_what_is_asked_is_known_whichever_row_comes_first(folder):
-    rows = json.loads((folder / "before.json").read_text())
-    assert {row["status"] for row in (rows[0], rows[-1])} == {"simulated", "bounded"}
-    first, last = (read_records(NamedRows("rows", found)) for found in (rows, rows[::-1]))
-    assert [record.asked for record in first] == [record.asked for record in last]
-    assert "checkpointing" in first[0].asked
-
-
-def test_the_largest_change_comes_first_whether_faster_or_slower():
-    keys = [Key(name, 1, ()) for name in ("ddp", "gpipe", "wave")]
-    before, after = (
-        Recorded({}, {}, {key: Known("simulated", each) for key, each in zip(keys, seconds, strict=True)})
-        for seconds in ((1.0, 1.0, 1.0), (1.25, 0.5, 1.0))
-    )
-    assert [moved.key.strategy for moved in Comparison("", before, after).moved] == ["gpipe", "ddp"]
-
-
 def test_questions_in_the_same_words_of_other_inputs_are_chosen_by_key(folder, tmp_path, capsys):
     both, before = tmp_path / "both.sqlite", folder / "before.sqlite"
     assert main(["merge", str(both), str(before), str(folder / "after.sqlite")]) == 0
@@ -208,16 +173,6 @@ def test_a_point_that_no_longer_fits_has_turned(tmp_path, capsys):
     assert " simulated -> infeasible" in others
 
 
-def test_a_result_compares_with_another(tmp_path, capsys):
-    for name, more in (("a", {}), ("b", {"checkpointing": "full"})):
-        result = sim.run("sd21", "gpipe", gpus=2, batch_size=8, **more)
-        (tmp_path / f"{name}.json").write_text(json.dumps(result.to_json()))
-    assert main(["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
-    out = capsys.readouterr().out
-    assert "checkpointing: none -> full" in out
-    assert "0 as they were, 1 moved" in out
-
-
 def test_numbers_that_moved_though_no_input_did_are_the_codes(folder, tmp_path, capsys):
     rows = json.loads((folder / "before.json").read_text())
     rows[0]["iteration_s"] *= 1.5
@@ -226,16 +181,6 @@ def test_numbers_that_moved_though_no_input_did_are_the_codes(folder, tmp_path, 
     out = capsys.readouterr().out
     assert "of the same inputs: the code that simulated differs" in out
     assert "+50.00%" in out
-
-
-def test_json_says_all_of_it(folder, capsys):
-    assert main(["compare", str(folder / "before.sqlite"), str(folder / "after.sqlite"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found.keys() == {"compared", "only_before", "only_after"}
-    (one,) = found["compared"]
-    assert one.keys() == {"question", "differing", "winners", "same", "turned", "unlisted", "moved"}
-    assert one["differing"].keys() == {"content of cluster"}
-    assert one["moved"][0].keys() == {"strategy", "num_gpus", "parameters", "before_s", "after_s", "ranks"}
 
 
 @pytest.mark.parametrize(
@@ -318,30 +263,6 @@ def test_integers_that_pandas_wrote_as_floats_are_read_as_integers(folder, tmp_p
     assert (comparison.turned, comparison.differing) == ({}, {})
 
 
-def test_a_file_of_another_kind_is_refused_with_those_that_are_read(tmp_path):
-    (tmp_path / "rows.parquet").write_bytes(b"PAR1\x00\xff")
-    with pytest.raises(
-        InputError, match=r"rows\.parquet: is Parquet, must be a store, rows .* \.csv or results as \.json"
-    ):
-        read_records(tmp_path / "rows.parquet")
-
-
-def test_other_gpus_and_strategies_are_among_what_is_asked_otherwise(folder, tmp_path):
-    swept(tmp_path, "two", gpus=2, strategy=["ddp"])
-    for ending in ("csv", "json", "sqlite"):
-        (comparison,), *_ = compare(tmp_path / f"two.{ending}", folder / f"batch.{ending}")
-        assert comparison.differing["gpus"] == ("2", "4")
-        assert comparison.differing["strategies"] == ("ddp", "1f1b, ddp, gpipe")
-
-
-def test_that_two_models_are_compared_is_said_first(folder, tmp_path, capsys):
-    write_rows(sim.sweep("uvit-h", **ASKED), tmp_path / "other.csv")
-    assert main(["compare", str(folder / "batch.csv"), str(tmp_path / "other.csv")]) == 0
-    out = capsys.readouterr().out
-    assert out.splitlines()[1] == "  two models are compared: sd21 -> uvit-h"
-    assert "model: " not in out
-
-
 # From Python.
 
 
@@ -375,46 +296,6 @@ def test_a_sweep_a_result_and_a_file_are_compared_in_any_combination(batches, fo
         sim.compare(best, sweep, question="0z")
 
 
-def test_a_comparison_is_short_in_print_a_table_in_a_notebook_and_a_frame(batches):
-    found = sim.compare(*batches)
-    (one,) = found.questions
-    assert repr(found) == f"<Compared: 1 question, 0 points as before, {len(one.moved)} moved>"
-    shown = found._repr_html_()
-    assert shown.count("<tr>") == 1 + min(10, len(one.moved))
-    assert "<li>batch_size: 16 -&gt; 32</li>" in shown
-    frame = found.frame()
-    assert list(frame["after_s"]) == [moved.after_s for moved in one.moved]
-    assert list(frame["change"]) == [moved.change for moved in one.moved]
-    assert {"question", "strategy", "micro_batches", "rank_before", "rank_after"} <= set(frame)
-    assert sim.compare(batches[0], batches[0]).frame().empty
-
-
-def test_the_questions_of_one_alone_are_named(batches, tmp_path):
-    store = tmp_path / "both.sqlite"
-    for size in (16, 32):
-        sim.sweep("sd21", store=store, **ASKED | {"batch_size": size})
-    found = sim.compare(store, batches[0])
-    assert len(found.questions) == 1
-    assert [line for line in str(found).splitlines() if "only" in line] == [
-        f"only in {store}: {found.only_before[0]}"
-    ]
-    assert "batch_size 32" in found.only_before[0]
-
-
-def test_of_several_numbers_of_gpus_the_fastest_wins_though_fewer_are_known_from_each_sweep(tmp_path):
-    scaling = sim.sweep("pixart", "a100-nvlink-8", [2, 4], steps=4, workers=1)
-    scaling.frame().to_csv(tmp_path / "rows.csv", index=False)
-    (record,) = read_records(tmp_path / "rows.csv")
-    assert record.winner.num_gpus == 4
-    assert record.points[record.winner].seconds == pytest.approx(scaling.best.latency_s)
-    simulated = {key for key, known in record.points.items() if known.status == "simulated"}
-    assert len(simulated) == len({_point(row) for row in scaling.rows() if row["status"] == "simulated"})
-
-
-def _point(row):
-    return row["strategy"], row["num_gpus"], str(row["parameters"])
-
-
 def test_what_two_sweeps_rank_by_is_named_and_what_they_recompute_is_not_taken_for_asked():
     given = {"gpus": 8, "strategy": "ddp,gpipe", "workers": 1}
     found = sim.compare(*(sim.sweep("sd21", objective=one, **given) for one in ("throughput", "memory")))
@@ -423,10 +304,3 @@ def test_what_two_sweeps_rank_by_is_named_and_what_they_recompute_is_not_taken_f
     assert "  objective: throughput -> memory\n  best of each: ddp on 8 GPUs: " in str(found)
     same = sim.compare(*(sim.sweep("sd21", objective="memory", **given) for _ in range(2)))
     assert "objective" not in str(same) and "  best: gpipe on 8 GPUs: " in str(same)
-
-
-def test_a_parameter_in_which_two_results_differ_is_named():
-    one, other = (sim.run("sd21", "gpipe", gpus=8, micro_batches=count) for count in (4, 8))
-    assert "  micro-batches: 4 -> 8\n" in str(sim.compare(one, other))
-    assert "the same is asked" in str(sim.compare(one, one))
-    assert "strategies: gpipe -> ddp" in str(sim.compare(one, sim.run("sd21", "ddp", gpus=8)))

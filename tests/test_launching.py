@@ -5,7 +5,6 @@ import inspect
 import json
 import re
 import shlex
-import tomllib
 from dataclasses import fields, replace
 from itertools import product
 
@@ -15,17 +14,14 @@ from mutated_software import in_place
 import sim
 from profiles.architectures.models import model_names
 from profiles.errors import InputError
-from profiles.software.runtimes import RUNTIMES, Case, Rule, all_runtimes, find_runtime, read_runtime, runs_in
-from profiles.units import GIB
+from profiles.software.runtimes import RUNTIMES, Case, all_runtimes, find_runtime, read_runtime, runs_in
 from sim.cli.main import main
-from sim.explore.legality import case_of, runtimes_of
+from sim.explore.legality import case_of
 from sim.launching.launch import launch_of
-from sim.launching.order_runs import order_code
 from sim.launching.samplers import SAMPLERS
 from sim.launching.trainers import TRAINERS
 from sim.report.tables import account_in, lines_of
-from strategies.plans.actions import format_torch
-from strategies.registry import class_of, make, strategies_of
+from strategies.registry import class_of
 
 FLUX = {"model": "flux-dev", "cluster": "h100-nvlink-8"}
 USP = {"strategy": "usp", "gpus": 8, "ulysses_degree": 4, "ring_degree": 2, "keys_values": "freed"}
@@ -45,10 +41,6 @@ def test_a_runtime_speaks_of_strategies_and_parameters_that_there_are(name):
                    for value in rule.values.get(item.name, ()))  # fmt: skip
     assert {*(runtime.models or ())} <= {*model_names()}
     assert name in (SAMPLERS if runtime.task == "sample" else TRAINERS)
-
-
-def test_every_writer_has_a_runtime():
-    assert {*SAMPLERS, *TRAINERS} == {*all_runtimes()}
 
 
 @pytest.mark.parametrize(
@@ -83,17 +75,6 @@ def test_a_broken_profile_is_refused(tmp_path, planted, problem):
 
 
 # Rules
-
-
-def test_a_rule_names_the_parameter_that_breaks_it():
-    rule = Rule({"patches": "pipeline_degree", "layers": (), "warmup_steps": (1,)})
-    fine = {"pipeline_degree": 4, "patches": 4, "layers": None, "warmup_steps": 1}
-    assert rule.refusal(fine) == ""
-    assert rule.refusal(fine | {"patches": 8}) == "patches(8) must be pipeline_degree(4)"
-    assert rule.refusal(fine | {"layers": (3, 4)}) == "layers(3,4) must be left out"
-    assert rule.refusal(fine | {"warmup_steps": 2}) == "warmup_steps(2) must be 1"
-    broken = fine | {"patches": 8, "layers": (3, 4), "warmup_steps": 2}
-    assert broken | rule.kept_to(broken) == fine
 
 
 @pytest.mark.parametrize(
@@ -176,11 +157,6 @@ def test_what_a_sweep_recomputes_by_itself_decides_which_runtimes_start_a_row():
     assert all("fastvideo-train" in row["runs_in"] for row in simulated)
 
 
-def test_a_run_for_which_a_runtime_chooses_recomputes_as_it_always_does():
-    asked = {"gpus": 8, "batch_size": 8, "runtime": "torchtitan", "checkpointing": "auto"}
-    assert sim.run("flux-dev", "fsdp", "h100-nvlink-8", **asked).options["checkpointing"] == "block"
-
-
 def test_a_sweep_in_a_runtime_that_always_recomputes_does_so_too():
     asked = {
         "model": "flux-dev",
@@ -195,15 +171,6 @@ def test_a_sweep_in_a_runtime_that_always_recomputes_does_so_too():
     (refused,) = sim.sweep(**asked, checkpointing="none", workers=1).points
     assert refused.kind == "not in torchtitan"
     assert "checkpointing(none) must be block" in refused.reason
-
-
-def test_a_strategy_of_a_stranger_runs_nowhere_that_is_known():
-    result = sim.run("sd21", "diffusionpipe", gpus=2)
-    assert runtimes_of(result.source.strategy, result.source.scenario) == ()
-    with pytest.raises(
-        InputError, match=r"^no runtime is known that starts this diffusionpipe: none has the strategy"
-    ):
-        sim.launch("sd21", "diffusionpipe", gpus=2)
 
 
 # What is printed
@@ -237,23 +204,6 @@ def test_xdit_gets_the_degrees_as_flags():
         sim.launch(**piped, runtime="xdit")
     piped = words("xdit", **piped, receive="after")
     assert (valued(piped, "--pipefusion_parallel_degree"), valued(piped, "--nnodes")) == ("16", "2")
-
-
-def test_a_video_is_asked_for_with_its_frames():
-    asked = {
-        "model": "wan2.1-1.3b",
-        "strategy": "ulysses",
-        "gpus": 2,
-        "steps": 2,
-        "keys_values": "freed",
-        "frames": 33,
-    }
-    assert valued(words("sglang", **asked), "--num-frames") == "33"
-    assert "num_frames=33, num_inference_steps=2\n" in sim.launch(runtime="diffusers", **asked).text
-    assert valued(words("sglang", **asked | {"frames": 1}), "--num-frames") == "1"
-    single = sim.launch(runtime="diffusers", **asked | {"frames": 1, "batch_size": 2}).text
-    assert "num_frames=1, num_inference_steps=2, num_videos_per_prompt=2\n" in single
-    assert "--num-frames" not in words("sglang", **FLUX, **USP)
 
 
 def test_its_scripts_get_patches_layers_and_warm_up_too():
@@ -324,28 +274,6 @@ def test_pipefusion_s_first_release_is_told_what_its_configuration_takes():
     assert 'scheduler="FM-ED"' in sim.launch(**third, guidance="batch").text
     with pytest.raises(InputError, match="of predictions on two groups of GPUs it has those of hunyuan"):
         sim.launch(**(third | {"gpus": 4}), guidance="parallel")
-
-
-@pytest.mark.parametrize(
-    ("broken", "reason"),
-    [
-        ({"layers": (13, 15)}, r"layers\(13,15\) must be left out, as .* attn_num"),
-        ({"receive": "after"}, r"receive\(after\) must be before"),
-        ({"warmup_steps": 0}, r"warmup_steps\(0\) must be at least 1"),
-        ({"gpus": 1}, r"pipeline_degree\(1\) must be at least 2"),
-    ],
-)
-def test_pipefusion_s_first_release_refuses_what_its_code_does_otherwise(broken, reason):
-    asked = {"model": "pixart", "strategy": "pipefusion", "gpus": 2, "steps": 4, "patches": 2}
-    with pytest.raises(InputError, match=reason):
-        sim.run(**(asked | broken), guidance="batch", runtime="xfuser-0.1")
-
-
-def test_scripts_whose_models_stretch_one_of_some_sizes_are_told_not_to():
-    asked = {"strategy": "ulysses", "gpus": 2, "steps": 2}
-    assert "--no_use_resolution_binning" in words("xdit-scripts", model="pixart", resolution=2048, **asked)
-    assert "--no_use_resolution_binning" in words("xdit-scripts", model="hunyuan-1.5b", **asked)
-    assert "--no_use_resolution_binning" not in words("xdit-scripts", model="cogvideox-2b", **asked)
 
 
 @pytest.mark.slow
@@ -428,19 +356,6 @@ def test_torch_loads_the_order_that_is_printed(tmp_path, monkeypatch):
     assert len(made["own"]) == 2
 
 
-def test_diffusion_pipe_gets_the_blocks_at_which_stages_begin():
-    asked = {"pipeline_degree": 2, "micro_batches": 4, "batch_size": 64, "gpus": 4}
-    found = tomllib.loads(sim.launch("sd3-medium", "1f1b", runtime="diffusion-pipe", **asked).text)
-    assert (
-        found["pipeline_stages"],
-        found["micro_batch_size_per_gpu"],
-        found["gradient_accumulation_steps"],
-    ) == (2, 8, 4)
-    assert found["partition_method"] == "manual"
-    assert find_runtime("diffusion-pipe").source.startswith("not checked: ")
-    assert len(found["partition_split"]) == 1
-
-
 # The command
 
 
@@ -455,15 +370,6 @@ def test_a_result_starts_the_point_that_its_flags_do(tell, elsewhere):
     code, out, err = tell("launch", *asked, "--runtime", "xdit")
     assert (code, out) == (2, "")
     assert err == "sim: error: --runtime is xdit, which is of sampling, but this is of training\n"
-
-
-def test_every_strategy_that_something_runs_is_offered():
-    having = {name for runtime in all_runtimes().values() for name in runtime.rules}
-    assert having <= {*strategies_of("train"), *strategies_of("sample")}
-    assert {path.stem for path in RUNTIMES.glob("*.toml")} == {*all_runtimes()}
-    one = replace(find_runtime("xdit"), models=None)
-    assert one.unknown("anything") == ""
-    assert make("single", {}).name == "single"
 
 
 @pytest.mark.parametrize("runtime", [["--runtime", "torchtitan"], []])
@@ -499,15 +405,6 @@ def test_a_point_that_a_parameter_less_would_start_says_what_to_leave_out():
         sim.launch("flux-dev", "pipefusion", **asked)
     fitting = {"gpus": 2, "steps": 20, "pipeline_degree": 2, "warmup_steps": 1, "receive": "after"}
     assert sim.launch("flux-dev", "pipefusion", **fitting).runtime == "xdit"
-
-
-def test_no_parameter_is_advised_with_which_a_point_does_not_fit():
-    asked = {"gpus": 8, "pipeline_degree": 4, "micro_batches": 8}
-    there = sim.run("sd21", "1f1b", **asked, optimizer="replicated").peak_memory_bytes / GIB - 0.1
-    assert sim.run("sd21", "1f1b", **asked, optimizer="sharded", memory=f"{there}GiB").fits_memory
-    said = rf"with optimizer replicated torch-pipelining would run it, but it does not fit: needs {there + 0.1:.1f} GiB"
-    with pytest.raises(InputError, match=said):
-        sim.launch("sd21", "1f1b", **asked, optimizer="sharded", memory=f"{there}GiB")
 
 
 def test_what_the_simulation_says_of_a_point_is_no_word_of_the_runtime(capsys):
@@ -558,12 +455,6 @@ def test_a_result_is_launched_as_it_is_and_without_one_a_strategy_is_named():
         InputError, match=r"^strategy must be given, or a result in place of all, such as sweep.best$"
     ):
         sim.launch("sd21")
-
-
-def test_the_best_on_several_numbers_of_gpus_can_be_launched_and_drawn():
-    best = sim.sweep("pixart", "l20-pcie-8", gpus=[1, 2], steps=2, strategy="single,ulysses").best
-    assert sim.launch(best).runtime
-    assert best.traces
 
 
 def test_a_sweep_is_launched_as_its_best_and_nothing_is_refused_in_a_line():
@@ -624,16 +515,3 @@ def test_the_order_that_is_launched_is_that_of_the_schedule_in_lines_that_can_be
     here = {"re": re}
     exec(rows, here)
     assert here["ORDER"] == sim.schedule(strategy, **shape, format="torch").text.splitlines()
-
-
-def test_a_row_of_many_micro_batches_is_a_few_runs():
-    order = make("zero-bubble", {"pipeline_degree": 8, "micro_batches": 512}).order()
-    text = format_torch(order)
-    assert len(order_code(text)) < len(text) / 50
-
-
-def test_several_runtimes_are_refused_by_the_rule():
-    with pytest.raises(
-        InputError, match=r"^runtime is 'xdit,diffusers', must be one name: all points keep to the"
-    ):
-        find_runtime("xdit,diffusers")

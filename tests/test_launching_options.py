@@ -54,20 +54,6 @@ def test_every_option_of_sampling_is_printed_noted_or_refused():
                 assert texts[0] != texts[1], (model, name, change)
 
 
-def test_a_guidance_that_is_not_the_models_own_is_printed():
-    asked = {
-        "model": "wan2.1-14b",
-        "strategy": "single",
-        "cluster": "h100-nvlink-8",
-        "steps": 2,
-        "guidance": "none",
-    }
-    assert valued(words("sglang", **asked), "--guidance-scale") == "1"
-    assert valued(words("xdit", **asked), "--guidance_scale") == "1"
-    assert "guidance_scale=1.0" in sim.launch(runtime="diffusers", **asked).text
-    assert "# not set below: --cache-steps 0.5\n" in sim.launch(runtime="xdit", **asked, cache_steps=0.5).text
-
-
 def test_blocks_on_the_host_are_asked_for_where_the_runtime_streams_so_many():
     asked = {"model": "wan2.1-1.3b", "strategy": "single", "cluster": "h100-nvlink-8", "gpus": 1, "steps": 2}
     some, every = (words("sglang", **asked, offload=f"layers:{count}") for count in (10, 30))
@@ -195,17 +181,6 @@ def test_torch_wraps_the_blocks_that_are_recomputed(checkpointing):
     assert made["blocks"] == [*model][1:]
     model(torch.ones(2, 4)).sum().backward()
     assert all(of.grad is not None for of in model.parameters())
-
-
-def test_nodes_get_their_rank_the_address_and_hosts():
-    asked = {"model": "sd21", "gpus": 16, "micro_batches": 2}
-    found = sim.launch(**asked, strategy="fsdp", runtime="accelerate")
-    assert "machine_rank" not in found.text
-    assert "# 2 x 16 samples per GPU between two steps" in found.text
-    assert "GradientAccumulationPlugin(num_steps=2, sync_each_batch=True)" in found.text
-    assert "reduce_dtype=torch.float32" in found.text
-    assert "--machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR" in " ".join(found.notes)
-    assert "--hostfile $HOSTFILE --num_nodes=2" in " ".join(sim.launch(**asked, strategy="zero3").notes)
 
 
 @pytest.mark.parametrize(

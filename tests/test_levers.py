@@ -1,6 +1,5 @@
 """Levers scale what they scale: steps that are skipped, products and weights in fp8, exchanges in fp8."""
 
-import shlex
 from dataclasses import replace
 
 import pytest
@@ -11,12 +10,11 @@ from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.costs.bands import Band
 from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import load_cluster
-from profiles.machines.devices import device_names, load_device
+from profiles.machines.devices import load_device
 from profiles.software import levers
 from profiles.software.levers import HALF, device_in, load_levers, products_in_fp8
 from profiles.software.levers import LEVERS as SHIPPED
 from sim.outcomes.runs import bound, run_point
-from strategies.parameters import flag_of
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
@@ -27,13 +25,6 @@ H100 = "h100-80gb-sxm"
 def flux(**levers):
     asked = SamplingWorkload(4, 1024, 1024, steps=4, guidance="embedded", **levers)
     return SamplingScenario(load_model("flux-dev"), load_cluster("p5"), asked)
-
-
-def test_every_lever_says_where_it_is_from_and_shipped_devices_alone_have_factors():
-    levers = load_levers()
-    assert set(levers.products) < set(device_names())
-    assert all(0 < of.low <= of.factor <= of.high for of in levers.products.values())
-    assert levers.cached == {"teacache": (0.23, ("flux-dev",)), "fbcache": (0.59, ("flux-dev",))}
 
 
 @pytest.mark.parametrize(
@@ -146,33 +137,6 @@ def test_what_a_point_does_not_heed_is_refused_where_it_is_asked_for_alone_and_n
     assert {point.name for point in found if point.status == "simulated"} == {"ring", "ulysses"}
     with pytest.raises(InputError, match=r"cache_steps is 0\.23, which skips none of 4 steps"):
         flux(cache_steps=0.23)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "given", "kept"),
-    [
-        ("distrifusion", {"all_to_all": "fp8"}, False),
-        ("ring", {"heads": "padded"}, False),
-        ("ulysses", {"all_to_all": "fp8"}, True),
-    ],
-)
-def test_the_command_that_gives_the_best_again_runs(strategy, given, kept, ask):
-    asked = {"model": "flux-dev", "cluster": "p5", "gpus": 4, "steps": 2, **given}
-    sweep = sim.sweep(strategy=strategy, workers=1, **asked)
-    (flag,) = given
-    again = sweep.verdict.again
-    assert (flag_of(flag) in again, flag in sweep.best.flags) == (kept, kept)
-    assert ask(*shlex.split(again)[1:])["latency_s"] == sweep.best.latency_s
-
-
-def test_titles_name_the_levers_and_say_what_is_not_modelled():
-    asked = {"gpus": 2, "steps": 10, "cluster": "p5", "precision": "fp8", "all_to_all": "fp8"}
-    result = sim.run("flux-dev", "ulysses", cache_steps="teacache", **asked)
-    words = "products and weights in fp8, all-to-all in fp8, 2 steps cached, quality not modelled"
-    assert words in result.title
-    assert result.options["cache_steps"] == 0.23
-    again = sim.run(**{key: value for key, value in result.flags.items() if value not in (None, "")})
-    assert again.expected == result.expected
 
 
 def test_a_device_without_fp8_and_a_cache_that_nobody_published_are_refused():

@@ -93,16 +93,6 @@ def test_times_measured_on_other_devices_alone_are_warned_of(folder, run):
         )
 
 
-def test_sweeps_and_samplers_warn_too(folder, capsys):
-    (folder / "mine" / "times" / "my-gpu.csv").write_text(TIMES)
-    for arguments in (
-        ["sweep", "--gpus", "1"],
-        ["run", "--strategy", "single", "--gpus", "1", "--steps", "2"],
-    ):
-        assert main([*arguments, "--model", "mine", "--json"]) == 0
-        assert capsys.readouterr().err.count("sim: warning: mine has times measured on my-gpu, but") == 1
-
-
 def test_a_device_without_rates_says_on_which_others_there_are_times(folder, capsys):
     (folder / "mine" / "times" / "my-gpu.csv").write_text(TIMES)
     assert main(["run", "--model", "mine", "--cluster", "ideal", "--gpus", "1", "--strategy", "ddp"]) == 2

@@ -15,20 +15,6 @@ def test_a_trained_parameter_takes_the_documented_bytes(name, size):
     assert RECIPES[name].parameter_bytes == pytest.approx(size)
 
 
-def test_every_recipe_is_documented_above_and_says_where_it_is_from():
-    assert set(RECIPES) == set(SIZES)
-    for name, recipe in RECIPES.items():
-        assert recipe.name == name
-        assert recipe.source
-
-
-def test_mixed_precision_holds_weight_gradient_master_and_moments():
-    mixed = RECIPES["mixed"]
-    parts = (mixed.weight_bytes, mixed.gradient_bytes, mixed.master_bytes, mixed.moment_bytes)
-    assert parts == (2, 4, 4, 8)
-    assert mixed.optimizer_bytes == 12
-
-
 @pytest.mark.parametrize(
     ("name", "size"),
     [

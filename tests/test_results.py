@@ -8,8 +8,6 @@ import pytest
 
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
-from sim.explore.points import Point
-from sim.outcomes.parts import replay
 from sim.outcomes.runs import run_point
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.sampling.ulysses import Ulysses
@@ -43,15 +41,3 @@ def test_a_result_can_be_hashed_and_sent(result):
     found = pickle.loads(pickle.dumps(result))
     assert found == result and hash(found) == hash(result)
     assert json.dumps(found.to_json()) == json.dumps(result.to_json())
-
-
-def test_what_can_stand_in_an_error_says_in_one_short_line_what_it_is(result):
-    trace = replay(GPipe(2, 4), TRAINING)
-    point = Point(GPipe(2, 4), "gpipe", bound_s=1.0)
-    simulated = replace(point, result=result)
-    refused = Point(None, "interleaved", reason="pipeline_degree(8) exceeds the 4 layers of unet")
-    made = (TRAINING, SAMPLING, TRAINING.model, TRAINING.model.components[0], trace, trace.plan)
-    for value in (result, point, simulated, refused, *made):
-        assert len(repr(value)) < 300 and "\n" not in repr(value), type(value)
-    assert repr(TRAINING.model).startswith("<Model sd21: text_encoder, vae_encoder, unet")
-    assert repr(trace.plan).startswith("<Plan of 2 devices: ")

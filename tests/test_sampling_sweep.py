@@ -4,27 +4,22 @@ import re
 from dataclasses import replace
 from math import inf
 
-import pandas as pd
 import pytest
 
 from profiles.architectures.models import load_model
 from profiles.architectures.synthetic import equal_blocks_transformer
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from profiles.software.stacks import load_stack
-from sim.api import sweep as sweep_of
 from sim.explore.points import Point, find_points
 from sim.explore.search import run_sweep
-from sim.explore.space import pareto_front
-from sim.explore.sweep import OBJECTIVES, TOP, Sweep, objectives
+from sim.explore.sweep import OBJECTIVES, TOP, Sweep, pareto_front
 from sim.outcomes.runs import run_point, run_within
-from sim.report.descriptions import how
-from sim.report.frames import rows, write_rows
-from sim.report.rankings import columns, front, print_sweep, shown_points
+from sim.report.frames import rows
+from sim.report.rankings import front, print_sweep
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import all_samplers, make_sampler
 from strategies.sampling_scenario import SamplingScenario
-from strategies.strategy import gpu_counts
 
 SAMPLERS = list(all_samplers())
 EXACT = (
@@ -165,25 +160,6 @@ def test_no_bound_of_a_hybrid_exceeds_its_simulation_where_nodes_end_within_team
     assert sampler.bound(scenario) <= run_point(sampler, scenario).latency_s
 
 
-@pytest.mark.parametrize("parallel", ["ulysses_degree", "tensor_degree"])
-def test_the_bound_of_a_pipeline_knows_which_of_its_teams_lie_in_two_nodes(make, parallel):
-    cluster = make.cluster(make.link(bandwidth=1e6), make.link("nic", 1e4, 0.1), devices_per_node=3)
-    scenario = make.sampling(equal_blocks_transformer(3, 0.2), cluster, num_gpus=6, steps=2)
-    sampler = make_sampler("hybrid", {"pipeline_degree": 3, parallel: 2, "patches": 3})
-    assert 0.7 < sampler.bound(scenario) / run_point(sampler, scenario).latency_s <= 1
-
-
-@pytest.mark.parametrize(("ulysses", "tensor", "patches"), [(1, 8, 2), (8, 1, 4), (2, 4, 2)])
-def test_the_bound_of_a_pipeline_knows_that_messages_of_a_team_share_its_nodes_port(ulysses, tensor, patches):
-    degrees = {"ulysses_degree": ulysses, "tensor_degree": tensor, "pipeline_degree": 2, "patches": patches}
-    sampler, model = make_sampler("hybrid", degrees), load_model("hunyuanvideo")
-    scenario = SamplingScenario(
-        model, load_cluster("p4de"), SamplingWorkload(16, model.width, model.height, 3, "embedded")
-    )
-    taken = run_point(sampler, scenario).latency_s
-    assert 0.97 * taken < sampler.bound(scenario) <= taken
-
-
 @pytest.mark.parametrize(
     "cluster", ["a100-nvlink-8", "p4de"]
 )  # the other slows compute beside collectives down
@@ -205,11 +181,6 @@ def test_no_point_takes_less_memory_than_it_cannot_do_without(scenario, everythi
             least = point.strategy.least_memory_bytes(scenario.on(point.num_gpus))
             assert 0.8 * point.result.expected.peak_memory_bytes < least, point
             assert least <= point.result.expected.peak_memory_bytes, point
-
-
-def test_most_points_need_no_replay(sweep):
-    assert len(sweep.points) > 5 * TOP
-    assert len([point for point in sweep.points if point.result is not None]) < 3 * TOP
 
 
 def test_a_run_within_a_limit_is_the_run_or_seconds_from_the_limit_on():
@@ -240,19 +211,6 @@ def test_samplers_are_looked_at_on_smaller_powers_of_two_and_single_on_one(num_g
     assert of["usp"] == counts - {2}  # two degrees above 1 need four GPUs
 
 
-def test_on_one_gpu_there_is_single_alone():
-    points = find_points(pixart(1))
-    assert [point.name for point in points if point.strategy is not None] == ["single"]
-    assert {p.kind for p in points if p.strategy is None} == {"no degrees for these GPUs and this batch"}
-
-
-def test_a_result_says_on_how_many_gpus_it_runs_and_what_an_image_costs(sweep):
-    for point in simulated(sweep):
-        result = point.result
-        assert result.num_gpus == point.num_gpus == result.to_json()["num_gpus"]
-        assert result.gpu_s_per_sample == pytest.approx(point.score("cost"))
-
-
 def test_fewer_gpus_can_win_by_cost():
     scenario = replace(pixart(8), stack=load_stack("compiled"))  # no host to wait for
     best = simulated(swept(scenario, "cost"))[0]
@@ -260,59 +218,10 @@ def test_fewer_gpus_can_win_by_cost():
     assert best.name != simulated(swept(scenario))[0].name
 
 
-def test_where_links_are_slow_a_sampler_is_best_kept_to_fewer_gpus():
-    """Over PCIe the all-to-alls of eight take longer than their compute saves."""
-    best = simulated(swept(pixart(8, "l40-pcie-8"), names=["ulysses"]))[0]
-    assert best.num_gpus < 8
-
-
-def test_images_of_a_batch_are_drawn_on_gpus_left_over():
-    sweep = swept(pixart(4, batch_size=4), names=["hybrid"])
-    degrees = ("guidance_degree", "ulysses_degree", "ring_degree", "pipeline_degree", "tensor_degree")
-    replicated = [p for p in sweep.points if sum(p.parameters[d] > 1 for d in degrees) < 2]
-    assert replicated
-    assert all(p.status != "infeasible" for p in replicated)
-
-
 # Fixed parameters
 
 
-def test_a_fixed_degree_keeps_the_numbers_of_gpus_that_have_it():
-    points = find_points(pixart(8), ["pipefusion"], {"pipeline_degree": 4})
-    assert {point.num_gpus for point in points} == {4}
-    assert {point.strategy.pipeline_degree for point in points} == {4}
-
-
-def test_a_fixed_value_that_no_candidate_has_is_set_on_all():
-    points = find_points(pixart(8), ["pipefusion", "distrifusion", "tensor"], {"warmup_steps": 3})
-    warmups = {p.strategy.warmup_steps for p in points if p.name != "tensor"}
-    assert warmups == {3}
-    assert {point.num_gpus for point in points} == {8, 4, 2}
-
-
-def test_names_and_parameters_that_do_not_draw_are_refused():
-    with pytest.raises(InputError, match="spp trains, it does not draw images"):
-        find_points(pixart(), ["spp"])
-    with pytest.raises(InputError, match="no strategy of this sweep has the parameter --micro-batches"):
-        find_points(pixart(), None, {"micro_batches": 4})
-
-
-def test_each_task_has_its_objectives_and_its_default():
-    assert objectives(pixart())[0] == "latency"
-    assert "cost" in objectives(pixart())
-    assert "cost" not in OBJECTIVES["train"]
-
-
 # What does not exist, or does not fit
-
-
-def test_points_that_do_not_exist_are_infeasible_with_their_equation():
-    scenario = SamplingScenario(
-        load_model("sdxl"), load_cluster("a100-nvlink-8"), SamplingWorkload(4, 1024, 1024, 3)
-    )
-    sweep = swept(scenario, names=["pipefusion", "ring", "distrifusion"])
-    assert sweep.infeasible_by_reason()["needs a transformer"] >= 4
-    assert {point.name for point in simulated(sweep)} == {"distrifusion"}
 
 
 def test_a_point_out_of_memory_is_infeasible_whether_replayed_or_not():
@@ -361,26 +270,6 @@ def test_a_sweep_over_nothing_but_seams_has_no_best(capsys):
     assert Sweep(pixart(), points=[Point(None, "usp", reason="none")]).best_point() is None
 
 
-def test_a_sampler_of_any_name_that_says_it_leaves_seams_is_not_recommended(monkeypatch):
-    before = swept(pixart(4)).best_point().name
-    assert before != "usp"
-    monkeypatch.setattr(all_samplers()[before], "seamless", False, raising=False)
-    sweep = swept(pixart(4))
-    assert sweep.best_point().name not in (before, "naive-patch")
-    assert {item["seamless"] for item in rows(sweep) if item["strategy"] == before} == {False}
-
-
-def test_the_result_of_a_run_says_whether_it_is_seamless():
-    for name, seamless in (("naive-patch", False), ("distrifusion", True)):
-        assert run_point(make_sampler(name, {}), pixart(2)).to_json()["seamless"] is seamless
-
-
-def test_a_sampler_that_runs_on_some_numbers_of_gpus_alone_says_which():
-    assert gpu_counts(all_samplers()["single"], 8) == [1]
-    assert gpu_counts(all_samplers()["usp"], 12) == [12, 8, 4, 2]
-    assert gpu_counts(all_samplers()["usp"], 1) == []
-
-
 def test_every_status_has_its_keys(sweep):
     items = rows(sweep)
     by_status = {item["status"]: item for item in items}
@@ -405,15 +294,6 @@ def test_every_status_has_its_keys(sweep):
     assert infeasible["num_gpus"] == 4
 
 
-def test_rows_in_a_file_have_a_column_for_each_parameter(tmp_path):
-    sweep = swept(pixart(2), names=["pipefusion"], fixed={"layers": (10, 18)})
-    write_rows(sweep, tmp_path / "rows.csv")
-    frame = pd.read_csv(tmp_path / "rows.csv")
-    assert set(frame["layers"]) == {"10,18"}
-    assert {"patches", "pipeline_degree", "latency_s", "status"} < set(frame.columns)
-    assert frame["num_gpus"].tolist() == [2] * len(sweep.ranked())
-
-
 def table_rows(text):
     """The cells of the lines below the head of the only table, by two spaces or more between them."""
     below = text[text.index("─\n", text.index("within")) :].split("\n\n")[0]
@@ -436,69 +316,3 @@ def test_a_sweep_prints_the_verdict_then_the_best_and_the_best_of_each_strategy(
     again = next(line for line in text.splitlines() if line.startswith("again: "))
     assert f"--strategy {sweep.best_point().name}" in again
     assert f"--gpus {sweep.best_point().num_gpus} " in again
-
-
-def test_what_is_not_recommended_stands_below_a_line(sweep, capsys):
-    print_sweep(sweep)
-    text = capsys.readouterr().out
-    assert "below the line not recommended: seams show (naive-patch)" in " ".join(text.split())
-    table = text[text.index("within") :].split("\n\n")[0].splitlines()
-    lines = [number for number, line in enumerate(table) if "──" in line]
-    assert len(lines) == 2
-    assert "naive-patch" not in "".join(table[: lines[1]])
-    assert all("naive-patch" in line for line in table[lines[1] + 1 :])
-
-
-def test_degrees_are_named_and_those_of_one_are_not(capsys):
-    fixed = {"guidance_degree": 2, "pipeline_degree": 2, "patches": 4}
-    sweep = swept(pixart(4), names=["hybrid"], fixed=fixed)
-    found = sweep.best
-    values = {"hybrid": dict.fromkeys(found.parameters, (0, 1))}
-    assert "guidance 2, " in how(found, values)
-    assert "P 2, " in how(found, values)
-    assert "ring" not in how(found, values)
-
-
-def test_the_front_is_printed_where_it_is_asked_for(capsys):
-    sweep = swept(pixart(4), "pareto")
-    print_sweep(sweep)
-    cells = table_rows(capsys.readouterr().out)
-    front = pareto_front(rows(sweep))
-    starred = [row for row in cells if "*" in row[0]]
-    latencies = [
-        next(float(cell) for cell in row[3:] if re.fullmatch(r"\d+\.\d{3}", cell)) for row in starred
-    ]
-    assert sorted(latencies) == sorted(round(item["latency_s"], 3) for item in front)
-
-
-def test_the_best_of_each_strategy_on_several_scenarios():
-    scenarios = [pixart(4), pixart(4, resolution=1024)]
-    names = ["ulysses", "pipefusion", "single"]
-    sweeps = [sweep_of(scenario, strategy=names, top=1, workers=1) for scenario in scenarios]
-    found = [item for one in sweeps for item in one.rows(best_of_each=True)]
-    assert [item["resolution"] for item in found] == ["512"] * 3 + ["1024"] * 3
-    for scenario, items in zip(scenarios, (found[:3], found[3:]), strict=True):
-        for item in items:
-            every = [p for p in simulate_everything(scenario) if p.name == item["strategy"]]
-            assert item["latency_s"] == min(p.result.latency_s for p in every)
-
-
-def test_points_of_equal_degrees_are_one_row_of_two_names():
-    found = sweep_of("pixart", "a100-nvlink-8", 4, strategy="hybrid,usp", exhaustive=True, steps=4, workers=1)
-    twins = [row for row in found.rows() if "same_as" in row]
-    assert {row["strategy"] for row in twins} == {"usp"}
-    for row in twins:
-        same = [other for other in found.rows() if other["latency_s"] == row["latency_s"]]
-        assert {(other["strategy"], other["tie"]) for other in same} == {
-            ("usp", row["tie"]),
-            ("hybrid", row["tie"]),
-        }
-        degrees = ("ulysses_degree", "ring_degree")
-        first, second = ([other["parameters"][key] for key in degrees] for other in same)
-        assert first == second
-    shown = shown_points(found)
-    names = next(column for column in columns(found, shown) if column.name == "strategy").cells
-    assert (
-        names.count("usp = hybrid") == 1
-    )  # the best of usp; of hybrid it is the eleventh, and named with it
-    assert not {"usp"} & set(names)

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from profiles.architectures.models import load_model
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from sim.api import sweep
 from sim.explore.points import find_points
-from sim.explore.space import pareto_front, samples_per_s
+from sim.explore.sweep import pareto_front, samples_per_s
 from sim.outcomes.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
@@ -79,33 +79,6 @@ def test_what_devices_of_a_pcie_cluster_share_is_scaled_with_their_ports(make):
     scaled = make.cluster(link).scaled(intra_node=2.0).intra_node
     assert (scaled.bandwidth_bytes_per_s, scaled.switch_bandwidth_bytes_per_s) == (2e9, 4e9)
     assert scaled.host_bandwidth_bytes_per_s == 6e9
-
-
-@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_factor_that_is_not_positive_is_refused(p4de, factor):
-    with pytest.raises(InputError, match=r"^the factor of the inter-node bandwidth is .*, must be positive"):
-        p4de.scaled(inter_node=factor)
-
-
-def test_a_link_of_another_name_is_refused_with_those_there_are(p4de):
-    with pytest.raises(
-        InputError, match=r"^between is no link of a cluster, must be intra_node or inter_node$"
-    ):
-        p4de.scaled(between=2)
-    with pytest.raises(InputError, match=r"bandwidth is '2x', must be positive and finite"):
-        p4de.scaled(inter_node="2x")
-
-
-def test_a_link_that_is_not_there_cannot_be_scaled(make):
-    with pytest.raises(InputError, match=r"^cluster made has no inter-node link to multiply$"):
-        make.cluster().scaled(inter_node=2.0)
-
-
-def test_twice_the_bandwidth_makes_no_point_slower(sd21, p4de):
-    faster = p4de.scaled(inter_node=2.0)
-    slow, fast = (best_of_each(sd21, ["ddp"], cluster=c, gpus=16, batch_size=64) for c in (p4de, faster))
-    assert samples_per_s(fast[0]) > samples_per_s(slow[0])
-    assert fast[0]["cluster"] == "p4de, inter-node x 2"
 
 
 # The best of each strategy

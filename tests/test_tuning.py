@@ -7,8 +7,7 @@ import pytest
 
 from profiles.errors import InfeasibleError
 from sim.cli.main import main
-from sim.explore.pulse_equations import all_reduce_s, peak_memory_bytes, schedule_s
-from sim.explore.tuning import tune
+from sim.explore.tuning import all_reduce_s, peak_memory_bytes, schedule_s, tune
 from sim.outcomes.runs import run_point
 from strategies.training.pulse import Pulse
 
@@ -36,11 +35,6 @@ def test_time_takes_every_stage_for_the_longest(scenario):
     assert schedule_s(scenario, layout) == pytest.approx(36 * 1.0 + 28 * (0.25 + 10 / 100) + reduce_s)
 
 
-def test_one_position_is_data_parallelism(scenario):
-    layout = Pulse(1, 1, 1).layout(scenario)
-    assert schedule_s(scenario, layout) == pytest.approx(6 * 4.0 + all_reduce_s(scenario, layout))
-
-
 def test_micro_batches_grow_until_the_equation_forbids_more(scenario):
     largest = {}
     for choice in tune(scenario):
@@ -65,10 +59,6 @@ def test_the_simulator_judges(scenario):
     assert best.samples_per_s == max(brute)
 
 
-def test_what_a_bound_rules_out_is_not_replayed(scenario):
-    assert any(choice.result is None for choice in tune(scenario))
-
-
 def test_a_device_too_small_for_any_choice_is_one_clear_line(scenario):
     device = replace(scenario.cluster.device, memory_bytes=1000.0)
     small = replace(scenario, cluster=replace(scenario.cluster, device=device))
@@ -84,15 +74,3 @@ def test_the_command_prints_choices_and_the_way_to_have_the_best_again(capsys):
     assert main(["tune", "--model", "uvit-h", "--cluster", "v100-2node", "--gpus", "4", "--json"]) == 0
     first = json.loads(capsys.readouterr().out)[0]
     assert first["batch_size"] == first["micro_batch"] * 4
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--batch-size", "8"], "--batch-size is what tune looks for: b * P * G; leave it out"),
-        (["--strategy", "ddp"], "--strategy is 'ddp', but only pulse is tuned"),
-    ],
-)
-def test_what_tuning_does_not_take_is_refused(capsys, flags, message):
-    assert main(["tune", "--model", "uvit-h", "--gpus", "8", *flags]) == 2
-    assert message in capsys.readouterr().err

@@ -9,11 +9,6 @@ from sim.api import start_sweep
 from sim.cli.main import main
 from sim.explore.questions import Question
 from sim.explore.ways_out import (
-    WayOut,
-    _go_together,
-    _ways,
-    example_of,
-    needed_bytes,
     ways_out,
 )
 
@@ -38,13 +33,6 @@ def test_the_error_the_table_and_python_name_one_example(nothing, tmp_path, monk
         _ = nothing.best
     assert f"(such as {examples[0]})" in str(caught.value)
     assert f"sim: error: {caught.value.flags or caught.value}" in said.err.replace("\n", " ")
-
-
-def test_the_example_lacks_least_of_all_that_was_tried(nothing):
-    example = example_of(nothing.points, "out of memory")
-    assert example.checkpointing == "block"  # so the least is known of what recomputes, too
-    short = [point for point in nothing.points if point.kind == "out of memory"]
-    assert needed_bytes(example) == min(map(needed_bytes, short)) > 9 * 2**30
 
 
 def test_a_way_out_fits_as_it_is_told(nothing):
@@ -144,23 +132,11 @@ def test_each_way_fits_when_it_is_added_to_the_very_command(asked, told, tmp_pat
         assert "does not fit" not in capsys.readouterr().err
 
 
-def test_a_parameter_is_told_with_a_value_or_left_out_not_both(capsys):
-    main(["run", "--model", "wan2.1-14b", "--strategy", "fsdp", "--shard-size", "1", "--gpus", "8"])
-    told = ways_told(capsys.readouterr().err)
-    assert [flags[:2] for flags, _ in told] == [["--shard-size", "8"], ["--strategy", "zero3"]]
-
-
 def test_a_parameter_is_left_out_beside_another_change_where_neither_does_alone(capsys):
     asked = "--strategy fsdp --shard-size 2 --gpus 8 --batch-size 64 --memory 30GiB"
     main(["run", "--model", "flux-dev", *asked.split()])
     told = capsys.readouterr().err
     assert "; --checkpointing block --trainable lora:16 without --shard-size, " in told
-
-
-def test_a_report_of_what_nothing_fits_is_refused_with_the_reason(nothing, tmp_path):
-    with pytest.raises(sim.InfeasibleError, match="nothing to draw: no point of the sweep is feasible"):
-        nothing.write_report(tmp_path / "r.html")
-    assert not list(tmp_path.iterdir())
 
 
 def test_auto_shows_the_least_need_where_no_recomputation_makes_a_point_fit():
@@ -170,17 +146,3 @@ def test_auto_shows_the_least_need_where_no_recomputation_makes_a_point_fit():
     assert found.options["checkpointing"] == "block"
     assert found.peak_memory_bytes < plain.peak_memory_bytes
     assert "auto took block, with which it lacks least" in found.source.remarks[0]
-
-
-def test_gpus_are_doubled_as_far_as_there_are_any_and_to_16_times_as_many():
-    for cluster, most in (("p4de", 16), ("a100-nvlink-8", 8)):
-        scenario = start_sweep("sd21", gpus=1, batch_size=16, cluster=cluster, strategy="ddp").scenario
-        found = [dict(way.change).get("num_gpus") for way in _ways(scenario, relief=True)]
-        assert [count for count in found if count] == [2**k for k in range(1, most.bit_length())]
-
-
-def test_a_parameter_of_one_strategy_is_not_left_out_beside_another_strategy():
-    dropping = WayOut("micro_batches", "", (), "1f1b", (), ("micro_batches",))
-    other = WayOut("strategy", "--strategy gpipe", (), "gpipe")
-    assert not _go_together(dropping, other)
-    assert _go_together(dropping._replace(strategy=None), other)

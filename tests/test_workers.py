@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import active_children
@@ -43,24 +42,6 @@ def at(stage, count, act):
 
 def kill_a_worker():
     os.kill(active_children()[0].pid, signal.SIGKILL)
-
-
-class Shuffling(Executor):
-    """Carries out what it is sent at once, and answers in another order."""
-
-    def __init__(self, seed):
-        self.draw, self.waiting = random.Random(seed), []
-
-    def submit(self, work, /, *given, **named):
-        future = Future()
-        future.set_running_or_notify_cancel()
-        self.waiting.append((future, work(*given, **named)))
-        if len(self.waiting) > 2 or self.draw.random() < 0.7:
-            self.draw.shuffle(self.waiting)
-            while self.waiting:
-                done, answers = self.waiting.pop()
-                done.set_result(answers)
-        return future
 
 
 @pytest.mark.parametrize("workers", [2, 40])
@@ -141,12 +122,6 @@ class Failing(Executor):
 def test_what_an_executor_fails_at_is_done_without_it(alone, error, said):
     with pytest.warns(DiffusimWarning, match=said):
         assert document(sim.sweep("sd21", executor=Failing(error), **SMALL)) == alone
-
-
-def test_a_fault_of_our_own_is_no_fault_of_the_workers(monkeypatch):
-    monkeypatch.setattr("sim.explore.answers.bounds_of", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError), pytest.warns(DiffusimWarning, match="^workers failed"):
-        sim.sweep("sd21", workers=2, **SMALL)
 
 
 def test_a_worker_of_another_version_is_refused(monkeypatch):

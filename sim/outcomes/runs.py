@@ -1,21 +1,32 @@
 """Runs: one strategy on one scenario, replayed part by part, and its result."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
 from profiles.checks import sum_in_order
+from profiles.costs.bands import (
+    DATA_PARALLEL,
+    ONE_GPU,
+    PATCHES,
+    PIPELINE,
+    Band,
+    Circumstances,
+    Uncertainty,
+    load_bands,
+)
 from profiles.errors import InfeasibleError
+from profiles.software.stacks import DEFAULT_STACK
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.measures import Measures, expectation, in_turn, side_by_side, together_s
 from sim.outcomes.parts import Part, Variant, jobs, main_part, measured_parts, parts_by, parts_of, variants
 from sim.outcomes.phrases import OUT_OF_MEMORY, missing_memory
 from sim.outcomes.results import NamedTrace, Result, Source
-from sim.outcomes.uncertainties import uncertainty_of
 from sim.replay.engine import no_collection
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Op, Plan
+from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import AnyScenario, AnyStrategy, is_seamless
 
 
@@ -154,6 +165,39 @@ def result_of(
         inputs={} if source is None else inputs_of(scenario),
         source=source,
     )
+
+
+def uncertainty_of(
+    scenario: AnyScenario, strategy: str, parameters: Mapping[str, Any], expected: Measures
+) -> Uncertainty:
+    """The uncertainty of a result; smaller where a run of the same task was measured, as compute is then known."""
+    cluster, gpus, sampled = scenario.cluster, scenario.workload.num_gpus, scenario.task == "sample"
+    run = Circumstances(
+        cluster.device.name,
+        scenario.stack.name,
+        (strategy, cluster.name, "nodes" if gpus > cluster.devices_per_node else "node"),
+        expected.exposed_communication_s / expected.duration_s if expected.duration_s else 0.0,
+        timed=scenario.costs.provenance == "measured",
+        anchored=bool(sampled and scenario.costs.published.source and scenario.stack.name == DEFAULT_STACK),
+    )
+    uncertainty = load_bands().uncertainty(method_of(scenario.task, gpus, parameters), run)
+    if isinstance(scenario, SamplingScenario) and scenario.band != Band():
+        uncertainty = replace(uncertainty, band=uncertainty.band & scenario.band)
+    measured = scenario.measured
+    return (
+        uncertainty
+        if measured is None or measured.task != scenario.task
+        else uncertainty.after(measured.uncertainty)
+    )
+
+
+def method_of(task: str, num_gpus: int, parameters: Mapping[str, Any]) -> str:
+    """The kind of method, of ``profiles.costs.bands.METHODS``, by which GPUs work together."""
+    if num_gpus == 1:
+        return ONE_GPU
+    if task == "sample":
+        return PATCHES
+    return PIPELINE if (parameters.get("pipeline_degree") or 1) > 1 else DATA_PARALLEL
 
 
 def source_of(

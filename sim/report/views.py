@@ -169,7 +169,7 @@ class Sweep(sweep.Sweep):
 
         With the objective ``pareto`` the front is exact; else it is that of the points that were simulated.
         """
-        from sim.explore.space import pareto_front
+        from sim.explore.sweep import pareto_front
         from sim.report.frames import frame_of
 
         return frame_of(pareto_front(self.rows()))

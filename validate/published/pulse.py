@@ -29,7 +29,7 @@ from profiles.errors import InfeasibleError
 from profiles.measuring.tables import grouped
 from profiles.software.stacks import FUSED, Fusion, Stack, load_stack
 from profiles.units import MIB
-from sim.explore.pulse_equations import peak_memory_bytes, schedule_s
+from sim.explore.tuning import peak_memory_bytes, schedule_s
 from sim.outcomes.results import Result
 from strategies.scenario import Scenario
 from strategies.training.pulse import Pulse

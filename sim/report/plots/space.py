@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from profiles.errors import InputError, shown
-from sim.explore.space import samples_per_s
+from sim.explore.sweep import samples_per_s
 from sim.report.numbers import counted_words
 from sim.report.plots.charts import (
     EDGE,

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from profiles.errors import InputError, shown
 from profiles.units import GIB
-from sim.explore.space import pareto_front, samples_per_s
+from sim.explore.sweep import pareto_front, samples_per_s
 from sim.report.plots.charts import (
     EDGE,
     FRONT,
