@@ -9,7 +9,6 @@ import pytest
 from profiles.errors import InputError
 from sim.outcomes.parts import replay
 from sim.replay.chrome_trace import chrome_trace, write_chrome_trace
-from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
 from strategies.registry import make_strategy
 
@@ -101,18 +100,6 @@ def test_compute_events_are_the_ops_of_each_device(trace, events):
     assert {event["cat"] for event in of_phase(events, "X")} == {
         "forward", "backward", "frozen", "optimizer", "collective", "bubble",
     }  # fmt: skip
-
-
-def test_arguments_say_what_an_op_works_on(make):
-    actions = ["0F3", "0O", "X1.4:32", "0P1@7"]
-    plan = make.plan([[make.op(action, 1.0) for action in actions]])
-    found = [event["args"] for event in of_phase(chrome_trace(simulate(plan))["traceEvents"], "X")]
-    assert found == [
-        {"stage": 0, "micro_batch": 3},
-        {"stage": 0},
-        {"component": 1, "layer": 4, "samples per device": 32},
-        {"stage": 0, "patch": 1, "step": 7},
-    ]
 
 
 def test_collectives_run_on_the_communication_thread(trace, events):

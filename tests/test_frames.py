@@ -121,15 +121,6 @@ def test_a_parquet_file_gives_back_every_number_of_every_row(sweep, tmp_path):
         assert line.dropna().to_dict() == {key: value for key, value in flat.items() if value is not None}
 
 
-def test_counts_are_whole_numbers_also_where_some_are_missing(sweep, tmp_path):
-    write_rows(sweep, tmp_path / "rows.csv")
-    degrees = pd.read_csv(tmp_path / "rows.csv", dtype=str)["pipeline_degree"]
-    assert degrees.isna().any()  # ddp has none
-    assert all(cell.isdigit() for cell in degrees.dropna())
-    write_rows(sweep, tmp_path / "rows.parquet")
-    assert str(pd.read_parquet(tmp_path / "rows.parquet")["pipeline_degree"].dtype) == "Int64"
-
-
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
@@ -146,14 +137,6 @@ def test_a_file_that_could_not_be_written_is_refused_beforehand(tmp_path, name, 
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=problem):
         check_out(tmp_path / name)
-
-
-def test_a_good_file_is_left_as_it_is_until_it_is_written(tmp_path):
-    check_out(tmp_path / "new.csv")
-    assert not (tmp_path / "new.csv").exists()
-    (tmp_path / "old.parquet").write_text("old")
-    check_out(tmp_path / "old.parquet")
-    assert (tmp_path / "old.parquet").read_text() == "old"
 
 
 def test_a_sweep_of_which_nothing_fits_shows_why():

@@ -27,14 +27,6 @@ def drawn(dials):
     return {one.name: len(one.x) for one in dials.figure.data if one.type == "bar"}
 
 
-def test_lists_are_dials_and_all_else_is_held(dials):
-    assert list(dials.dials) == ["strategy", "pipeline_degree", "micro_batches", "link"]
-    assert dials.held == {"model": "sd21", "cluster": None, "gpus": 8, "batch_size": 64}
-    kinds = [type(dial).__name__ for dial in dials.dials.values()]
-    assert kinds == ["Dropdown", "SelectionSlider", "SelectionSlider", "Dropdown"]
-    assert dials.asked["pipeline_degree"] == 4
-
-
 def test_the_first_picture_is_that_of_the_first_values(dials):
     same = sim.run("sd21", "1f1b", pipeline_degree=4, micro_batches=4, link="inter=1x", **HELD)
     assert dials.result == same
@@ -84,13 +76,6 @@ def test_collectives_run_in_a_lane_below_what_a_device_computes(dials):
     assert collectives.offset + collectives.width < 1 + compute[0].offset
 
 
-def test_narrow_bars_have_no_edge_that_would_hide_them(dials):
-    frozen = next(bar for bar in dials.figure.data if bar.name == "frozen")
-    wide = [took > dials.result.trace.end_s * 1e3 / 400 for took in frozen.x]
-    assert True in wide and False in wide
-    assert [bool(width) for width in frozen.marker.line.width] == wide
-
-
 def test_what_cannot_be_a_dial_is_refused(dials):
     with pytest.raises(InputError, match="nothing to turn"):
         sim.plots.Dials("sd21", "ddp")
@@ -106,8 +91,3 @@ def test_without_their_packages_dials_say_what_to_install(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == "anywidget" else name)
     with pytest.raises(InputError, match=r"^Dials need anywidget: pip install 'diffusim\[notebooks\]'$"):
         sim.plots.Dials("sd21", ["ddp"])
-
-
-def test_a_notebook_shows_the_panel(dials):
-    assert "application/vnd.jupyter.widget-view+json" in dials._repr_mimebundle_()
-    assert dials.figure in dials.panel.children

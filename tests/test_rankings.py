@@ -1,6 +1,5 @@
 """What a person reads of a sweep: the right rows, the winner, how to have it again, and why nothing else fits."""
 
-import json
 import re
 import shlex
 from dataclasses import replace
@@ -15,7 +14,6 @@ from sim.explore.search import run_sweep
 from sim.outcomes.runs import run_point
 from sim.report.rankings import (
     BEST,
-    print_rows_json,
     print_sweep,
 )
 from sim.report.tables import command_of, print_result
@@ -75,16 +73,6 @@ def test_a_sweep_shows_the_best_and_the_best_of_each_strategy(capsys, sweep):
     assert len(set(later)) == len(later)
 
 
-def test_a_sweep_says_how_many_points_were_simulated(capsys, sweep):
-    print_sweep(sweep)
-    statuses = [point.status for point in sweep.ranked()]
-    last = capsys.readouterr().out.splitlines()[-1]
-    counts = ", ".join(
-        f"{statuses.count(status)} {status}" for status in ("simulated", "bounded", "infeasible")
-    )
-    assert last == f"points: {counts}, {len(sweep.points) - len(statuses)} with the result of another"
-
-
 def test_a_sweep_that_finds_nothing_shows_the_reasons(capsys):
     scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(1, 8))
     sweep = Sweep(scenario, points=find_points(scenario, ["spp"]))
@@ -118,13 +106,6 @@ def test_the_command_names_model_and_cluster_as_they_were_asked_for(scenario, re
         "sim", "run", "--model", "my models/small", "--cluster", "./mine.toml", "--stack", "eager", "--gpus", "8",
     ]  # fmt: skip
     assert words[words.index("--pipeline-degree") + 1] == "4"
-
-
-def test_rows_as_json_are_one_list(capsys, sweep):
-    print_rows_json(sweep)
-    rows = json.loads(capsys.readouterr().out)
-    assert len(rows) == len(sweep.ranked())
-    assert rows[0]["status"] == "simulated"
 
 
 def test_what_a_sweep_holds_fixed_is_said_as_it_was_asked_for(capsys):

@@ -10,7 +10,7 @@ from sim.outcomes.runs import run_point
 from sim.replay.metrics import exposed_communication_s
 from sim.replay.waits import awaited_s
 from sim.report.reasons import account_of, delays, shares
-from sim.report.runnable import best_of_each, best_runnable
+from sim.report.runnable import best_of_each
 
 PIXART = {"resolution": 512, "steps": 4}
 
@@ -136,18 +136,6 @@ def test_where_no_runtime_runs_the_best_a_tie_that_runs_is_named():
     assert f"{verdict.runnable.result.strategy}, " in str(verdict)
     assert ", a tie, runs in " in " ".join(str(verdict).split())
     assert verdict.to_json()["runnable"]["again"] == verdict.runnable.again
-
-
-def test_the_best_that_runs_is_found_among_what_was_not_simulated_too():
-    sweep = sim.sweep("sd21", gpus=8, batch_size=256, strategy="diffusionpipe,gpipe", workers=1)
-    best = sweep.best_point()
-    before = best_runnable(sweep, best)
-    for point in sweep.points:
-        if point.name == "gpipe" and point.result is not None:
-            point.result = None
-    again = best_runnable(sweep, best)
-    assert again.result.times == before.result.times
-    assert again.runs_in == before.runs_in
 
 
 FLUX = {

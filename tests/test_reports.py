@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from matplotlib.colors import to_hex
@@ -148,23 +147,6 @@ def test_texts_of_files_are_never_taken_for_markup(result):
     text = run_page(result, bad)
     assert "<img src=x" not in text
     assert "window.hit=1</script>" not in text
-
-
-def test_pages_are_written_whole_also_several_at_once(tmp_path, result):
-    path = tmp_path / "r.html"
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(lambda _: result.write_report(path), range(6)))
-    assert path.read_text(encoding="utf-8").endswith("</html>\n")
-    assert [file.name for file in tmp_path.iterdir()] == ["r.html"]
-
-
-def test_a_page_leaves_other_files_alone(tmp_path, result):
-    other, path = tmp_path / "notes.txt", tmp_path / "r.html"
-    other.write_text("mine")
-    (tmp_path / ".r.html.draft").symlink_to(other)
-    result.write_report(path)
-    assert other.read_text() == "mine"
-    assert path.stat().st_size > SIZE / 10
 
 
 def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path, result):

@@ -1,6 +1,5 @@
 """What a person reads on the terminal: what there is, and one result."""
 
-import json
 import re
 
 import pytest
@@ -41,13 +40,6 @@ def test_models_are_shown_with_their_components(capsys):
     assert [row[1] for row in rows] == ["text_encoder", "vae_encoder", "unet", "vae_decoder"]
     assert rows[2][2:] == ["yes", "46", "25", "865.9 M", "12", "estimated", "several GPUs"]
     assert rows[3][2:] == ["frozen", "21", "21", "49.5 M", "0", "estimated", ""]
-
-
-def test_models_as_json_say_what_the_table_says(capsys):
-    print_models([load_model("sd21")], True)
-    (model,) = json.loads(capsys.readouterr().out)
-    assert list(model) == ["name", "title", "source", "guidance", "sampled_on", "components"]
-    assert model["components"][2]["layers"] == 46
 
 
 def test_a_result_is_shown_with_its_stages(capsys, result):

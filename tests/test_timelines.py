@@ -77,9 +77,3 @@ def test_a_memory_curve_starts_with_the_resident_bytes_and_its_largest_value_is_
         (4.0, 100.0),
     ]
     assert curve.peak_bytes == peak_memory_bytes(trace)[0] == 115.0
-
-
-def test_a_device_without_tensors_holds_its_buffers_all_the_time(make):
-    plan = make.plan([[make.op("0F0", 2.0)]], resident=[(Buffer("weights", 7.0),)])
-    (curve,) = memory_curves(simulate(plan))
-    assert (curve.times_s, curve.sizes_bytes) == ((0.0, 2.0), (7.0, 7.0))

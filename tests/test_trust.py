@@ -47,10 +47,6 @@ def test_what_no_published_number_is_of_says_so():
     assert f"; nearest: {drawn.nearest.numbers} numbers of one GPU: median error " in str(drawn)
 
 
-def test_times_that_are_given_need_no_trust():
-    assert trust_of("train", "ideal", "ddp", 8) is None
-
-
 def test_layers_that_were_timed_on_a_device_make_it_a_measured_one():
     device = "l20-48gb"
     assert trust_of("train", device, "ddp", 8).family == "derived"

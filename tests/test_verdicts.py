@@ -15,7 +15,6 @@ from sim.report import rankings
 from sim.report.changes import CONTENDERS, Change, Variation, _change, contenders, variations
 from sim.report.panels import time_words
 from sim.report.rankings import print_markdown, print_rows_json, print_sweep
-from sim.report.reasons import shares
 
 
 @pytest.fixture(scope="module")
@@ -55,15 +54,6 @@ def test_the_verdict_prints_what_it_holds(trained, verdict):
     assert all(len(line) <= 80 for line in str(verdict).splitlines())
     with pytest.raises(FrozenInstanceError):
         verdict.again = ""
-
-
-def test_the_shares_of_the_time_add_up(trained, drawn):
-    for sweep in (trained, drawn):
-        for point in sweep.ranked():
-            if point.result is not None:
-                found = shares(point.result)
-                assert sum(found) == pytest.approx(1)
-                assert all(share >= 0 for share in found)
 
 
 def test_what_would_change_the_answer_is_no_less_than_what_runs_of_the_best_give(trained, verdict):
@@ -120,29 +110,6 @@ def test_the_link_that_is_doubled_is_the_one_that_is_used(trained, drawn):
     )
     assert names(online, 2)[:2] == ["no checkpointing", "encoders online"]
     assert len(contenders(trained, trained.best_point())) == CONTENDERS
-
-
-def test_a_change_under_which_nothing_fits_says_so():
-    tight = replace(
-        sim.load_cluster("p4de"), device=replace(sim.load_cluster("p4de").device, memory_bytes=30 * 2**30)
-    )
-    sweep = sim.sweep(
-        "sd21",
-        tight,
-        8,
-        batch_size=128,
-        frozen="cached",
-        checkpointing="full",
-        strategy="ddp",
-        workers=1,
-        micro_batches=1,
-    )
-    changes = {change.name: change for change in sweep.verdict.changes}
-    without = run_point(
-        sweep.best_point().strategy,
-        replace(sweep.scenario, workload=replace(sweep.scenario.workload, checkpointing="none")),
-    )
-    assert (changes["no checkpointing"].strategy is None) == (not without.fits_memory)
 
 
 def test_where_cost_is_ranked_by_a_change_compares_copies_with_copies():

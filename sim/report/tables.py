@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import groupby
 from shutil import get_terminal_size
@@ -56,12 +56,30 @@ def console() -> Console:
     return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
+def _print_all(
+    items: Iterable[Any],
+    facts: Callable[[Any], dict[str, Any]],
+    as_json: bool,
+    heads: Sequence[str],
+    rows: Callable[[Any], Iterable[Sequence[str]]],
+    *,
+    note: str = "",
+) -> None:
+    """Print what comes with the package, as JSON or as a table with a note below it."""
+    if as_json:
+        print(json.dumps([facts(item) for item in items]))
+        return
+    table, screen = Table(*heads), console()
+    for row in (row for item in items for row in rows(item)):
+        table.add_row(*row)
+    screen.print(table)
+    if note:
+        screen.print(note, soft_wrap=True)
+
+
 def print_models(models: Sequence[Model], as_json: bool) -> None:
     """Print the models, one component per row."""
-    if as_json:
-        print(json.dumps([model_facts(model) for model in models]))
-        return
-    table = Table(
+    heads = (
         "model",
         "component",
         "trained",
@@ -72,49 +90,49 @@ def print_models(models: Sequence[Model], as_json: bool) -> None:
         "measured on",
         "sampled on",
     )
-    for model in models:
-        for number, component in enumerate(model.components):
-            table.add_row(
-                model.name if number == 0 else "",
-                component.name,
-                "yes" if component.trainable else "frozen",
-                str(len(component.layers)),
-                str(len({layer.block for layer in component.layers})),
-                f"{component.parameters / 1e6:,.1f} M",
-                str(len(component.skips)),
-                ", ".join(device for device, _ in component.times) or "estimated",
-                _sampled_words(model) if component.trainable else "",
-            )
-    screen = console()
-    screen.print(table)
-    screen.print(
+    note = (
         "sampled on several GPUs: an exchanges.csv says what they need of one another; no guidance, or embedded: one"
-        " prediction per step is the default",
-        soft_wrap=True,
+        " prediction per step is the default"
     )
+    _print_all(models, model_facts, as_json, heads, _model_rows, note=note)
+
+
+def _model_rows(model: Model) -> Iterator[Sequence[str]]:
+    for number, component in enumerate(model.components):
+        yield (
+            model.name if number == 0 else "",
+            component.name,
+            "yes" if component.trainable else "frozen",
+            str(len(component.layers)),
+            str(len({layer.block for layer in component.layers})),
+            f"{component.parameters / 1e6:,.1f} M",
+            str(len(component.skips)),
+            ", ".join(device for device, _ in component.times) or "estimated",
+            _sampled_words(model) if component.trainable else "",
+        )
 
 
 def _sampled_words(model: Model) -> str:
     where = sampled_on(model)
-    said = {"none": ", no guidance", "embedded": ", guidance embedded"}
-    return "-" if where is None else where + said.get(model.guidance, "")
+    guidance = {"none": ", no guidance", "embedded": ", guidance embedded"}
+    return "-" if where is None else where + guidance.get(model.guidance, "")
 
 
 def print_clusters(clusters: Sequence[Cluster], as_json: bool) -> None:
     """Print the clusters."""
-    if as_json:
-        print(json.dumps([cluster_facts(cluster) for cluster in clusters]))
-        return
-    table = Table("cluster", "device", "devices per node", "nodes", "inside a node", "between nodes")
-    for cluster in clusters:
-        table.add_row(
+    heads = ("cluster", "device", "devices per node", "nodes", "inside a node", "between nodes")
+
+    def rows(cluster: Cluster) -> Iterator[Sequence[str]]:
+        links = map(_link_words, (cluster.intra_node, cluster.inter_node))
+        yield (
             cluster.name,
             cluster.device.name,
             str(cluster.devices_per_node),
             str(cluster.max_nodes),
-            *(_link_words(link) for link in (cluster.intra_node, cluster.inter_node)),
+            *links,
         )
-    console().print(table)
+
+    _print_all(clusters, cluster_facts, as_json, heads, rows)
 
 
 def _link_words(link: Link | None) -> str:
@@ -125,20 +143,14 @@ def _link_words(link: Link | None) -> str:
 
 def print_devices(devices: Sequence[Device], as_json: bool) -> None:
     """Print the devices."""
-    if as_json:
-        print(json.dumps([device_facts(device) for device in devices]))
-        return
-    table = Table(
-        "device", "memory", "convolutions", "products", "attention", "memory traffic", "layer times by"
-    )
-    for device in devices:
-        table.add_row(
-            device.name,
-            "unlimited" if device.memory_bytes is None else f"{device.memory_bytes / GIB:g} GiB",
-            *_rate_words(device.rates),
-            "laws by shape" if device.own_laws else "rates" if device.rates else "measured alone",
-        )
-    console().print(table)
+    heads = ("device", "memory", "convolutions", "products", "attention", "memory traffic", "layer times by")
+
+    def rows(device: Device) -> Iterator[Sequence[str]]:
+        memory = "unlimited" if device.memory_bytes is None else f"{device.memory_bytes / GIB:g} GiB"
+        times = "laws by shape" if device.own_laws else "rates" if device.rates else "measured alone"
+        yield (device.name, memory, *_rate_words(device.rates), times)
+
+    _print_all(devices, device_facts, as_json, heads, rows)
 
 
 def _rate_words(rates: Rates | None) -> list[str]:
@@ -150,47 +162,36 @@ def _rate_words(rates: Rates | None) -> list[str]:
 
 def print_stacks(stacks: Sequence[Stack], as_json: bool) -> None:
     """Print the software stacks."""
-    if as_json:
-        print(json.dumps([stack_facts(stack) for stack in stacks]))
-        return
-    table = Table("stack", "what it is", "host per operator", "attention", "norms", "optimizer")
-    for stack in stacks:
-        table.add_row(
-            stack.name,
-            stack.summary,
-            f"{stack.forward_operator_s / MICROSECOND:g} us",
-            stack.attention,
-            stack.norms,
-            stack.optimizer,
-        )
-    console().print(table)
+    heads = ("stack", "what it is", "host per operator", "attention", "norms", "optimizer")
+
+    def rows(stack: Stack) -> Iterator[Sequence[str]]:
+        host = f"{stack.forward_operator_s / MICROSECOND:g} us"
+        yield (stack.name, stack.summary, host, stack.attention, stack.norms, stack.optimizer)
+
+    _print_all(stacks, stack_facts, as_json, heads, rows)
 
 
 def print_strategies(strategies: Sequence[type[AnyStrategy]], as_json: bool) -> None:
     """Print the strategies with their parameters and defaults."""
-    if as_json:
-        print(json.dumps([strategy_facts(cls) for cls in strategies]))
-        return
-    table = Table("strategy", "task", "what it is", "parameters")
-    for cls in strategies:
+
+    def rows(cls: type[AnyStrategy]) -> Iterator[Sequence[str]]:
         flags = " ".join(flag_of(f.name) for f in fields(cls))  # type: ignore[arg-type]
-        table.add_row(cls.name, cls.task, cls.summary, flags)
-    console().print(table)
+        yield (cls.name, cls.task, cls.summary, flags)
+
+    _print_all(strategies, strategy_facts, as_json, ("strategy", "task", "what it is", "parameters"), rows)
 
 
 class Words(NamedTuple):
-    """A result in words: the question, the quantities that came out, and the unit of work of its stage times."""
+    """A result in words: the question, and what came out beside speed and memory."""
 
-    asked: str
+    question: str
     quantities: list[Line]
-    per: str
-    passes: tuple[str, ...]
 
 
 def print_result(result: Result, *, markdown: bool = False) -> None:
     """Print one result; means over its GPUs where each has its own."""
-    screen, words, panel = console(), _words(result), panel_of(result)
-    columns, title = _stage_columns(result, words), f"stages, {words.per}"
+    screen, panel, columns = console(), panel_of(result), _stage_columns(result)
+    title = f"stages, per {'micro-batch' if result.task == 'train' else 'step'}"
     if markdown:
         print(f"{panel.markdown()}\n\n{markdown_of(title, columns)}")
         return
@@ -201,7 +202,7 @@ def print_result(result: Result, *, markdown: bool = False) -> None:
 
 def panel_of(result: Result) -> Panel:
     """A result with what is trained or drawn, as ``sim run`` says it."""
-    title = f"{result.title}, {_words(result).asked}"
+    title = f"{result.title}, {_words(result).question}"
     return Panel(title, lines_of(result, account_in(result)))
 
 
@@ -237,37 +238,18 @@ def _runs_in(result: Result) -> list[Line]:
 
 
 def _words(result: Result) -> Words:
-    return _run_words(result) if result.task == "sample" else _iteration_words(result)
-
-
-def _iteration_words(result: Result) -> Words:
-    return Words(f"batch {result.batch_size}", _iteration(result), "per micro-batch", ("forward", "backward"))
-
-
-def _run_words(result: Result) -> Words:
-    asked = result.asked
-    guidance = "no guidance" if asked["guidance"] == "none" else f"guidance {asked['guidance']}"
-    one, more = image_words(result.options)
-    images, steps = counted(result.batch_size, one, more), counted(asked["steps"], "step")
-    images_words = f"{images} of {asked['resolution']} pixels, {steps}, {guidance}"
-    return Words(images_words, _drawing(result), "per step", ("forward",))
-
-
-def _iteration(result: Result) -> list[Line]:
     expected = result.expected
-    return [
-        ("first", f"{milliseconds(expected.first_s)} the first iteration alone"),
-        *_communication(result, 1, "by all GPUs together"),
-    ]
-
-
-def _drawing(result: Result) -> list[Line]:
-    return [
-        ("step", f"{milliseconds(result.step_s)}, once steady"),
-        *_communication(
-            result, result.batch_size, f"per {image_words(result.options)[0]} by all GPUs together"
-        ),
-    ]
+    if result.task == "train":
+        first = ("first", f"{milliseconds(expected.first_s)} the first iteration alone")
+        return Words(
+            f"batch {result.batch_size}", [first, *_communication(result, 1, "by all GPUs together")]
+        )
+    asked, (one, more) = result.asked, image_words(result.options)
+    guidance = "no guidance" if asked["guidance"] == "none" else f"guidance {asked['guidance']}"
+    images, steps = counted(result.batch_size, one, more), counted(asked["steps"], "step")
+    step = ("step", f"{milliseconds(result.step_s)}, once steady")
+    sent = _communication(result, result.batch_size, f"per {one} by all GPUs together")
+    return Words(f"{images} of {asked['resolution']} pixels, {steps}, {guidance}", [step, *sent])
 
 
 def _communication(result: Result, samples: int, whose: str) -> list[Line]:
@@ -312,15 +294,16 @@ def measured_words(scenario: AnyScenario) -> str:
     return "" if scenario.measured is None else scenario.measured.words(scenario.task)
 
 
-def _stage_columns(result: Result, words: Words) -> list[Column]:
+def _stage_columns(result: Result) -> list[Column]:
     """The columns of the stages; neighbours that differ in nothing but their layers share a row."""
     alike = [list(group) for _, group in groupby(enumerate(result.stages), _stage_look)]
     stages = [group[0][1] for group in alike]
+    passes = ("forward", "backward") if result.task == "train" else ("forward",)
     return [
         Column("stage", [_ends(group[0][0], group[-1][0]) for group in alike]),
         Column("devices", [_span(stage["devices"]) for stage in stages], 1, widest=30),
         Column("layers", [_layers(group[0][1], group[-1][1]) for group in alike]),
-        *(Column(name, [milliseconds(stage[f"{name}_s"]) for stage in stages]) for name in words.passes),
+        *(Column(name, [milliseconds(stage[f"{name}_s"]) for stage in stages]) for name in passes),
         Column("parameters", [f"{stage['parameters'] / 1e6:,.1f} M" for stage in stages], 2),
     ]
 
