@@ -67,14 +67,6 @@ def test_frozen_components_and_measured_times_are_not_scaled(make):
     assert pass_s(measured) == pytest.approx(10.0)
 
 
-def test_a_latency_of_a_model_whose_layers_do_no_work_is_no_factor():
-    model = anchored((256, 1, 1, 20.0))
-    layers = tuple(replace(layer, matmul_flop=0.0) for layer in model.components[0].layers)
-    idle = replace(model, components=(replace(model.components[0], layers=layers),))
-    with pytest.raises(InputError, match=r"layers\.csv: the work .* is 0 in all layers"):
-        SamplingCosts(idle, RATED, 256, 256)
-
-
 def published_once():
     """Yield each model's anchors of which there is one alone for the device and the resolution."""
     for name in model_names():
@@ -119,22 +111,6 @@ def test_anchors_are_read_and_refused_by_line(tmp_path):
         path.write_text(head + cells + "\n")
         with pytest.raises(InputError, match=message):
             read_anchors(path)
-
-
-def anchored_devices():
-    """Yield every model that has anchors with each device they name."""
-    for name in model_names():
-        yield from ((name, device) for device in sorted({a.device for a in load_model(name).anchors}))
-
-
-def timed(component, device):
-    """A component with times measured at three batches, which lie on no line."""
-    times = [
-        MeasuredTime(layer, batch, (1 + layer) * seconds, 2 * (1 + layer) * seconds)
-        for layer in range(len(component.layers))
-        for batch, seconds in ((1, 3.0), (4, 7.0), (16, 40.0))
-    ]
-    return replace(component, times=((device.name, tuple(times)),))
 
 
 def test_an_anchor_scales_backwards_as_forwards_and_no_frozen_component():

@@ -1,4 +1,4 @@
-"""Bands from published numbers: who sets them, what stays a prior, and the file that is written."""
+"""Bands and trust from published numbers: who sets them, what stays a prior, and the files that are written."""
 
 from dataclasses import replace
 from math import log
@@ -6,16 +6,13 @@ from math import log
 import pytest
 
 from profiles.costs.bands import BANDS, Band, load_bands, read_bands
+from profiles.costs.trust import read_trust
 from validate.__main__ import main
-from validate.published.bands import (
-    Miss,
-    bands_of,
-    text_of,
-    waits,
-)
-from validate.published.records import Record, Standing, the_published
+from validate.published.bands import Miss, bands_of, errors, text_of, trusts, waits, write_trust
+from validate.published.ledger import Ledger
+from validate.published.records import Conditions, Record, Standing, all_published, the_published
 
-A100, L40 = "a100-80gb-sxm", "l40-48gb"
+A100, L40, L20 = "a100-80gb-sxm", "l40-48gb", "l20-48gb"
 
 
 def misses(*ratios, method="one GPU", device=A100, exposed=0.0):
@@ -59,3 +56,41 @@ def test_the_error_of_what_is_awaited_is_that_of_exposed_seconds_beside_the_same
 def test_bands_need_the_numbers_of_both_tasks(capsys, tmp_path):
     assert main(["published", "--task", "train", "--bands", str(tmp_path / "bands.toml")]) == 2
     assert "--task is 'train', but --bands is of both tasks: leave it out" in capsys.readouterr().err
+
+
+# Trust.
+
+
+def latency(predicted, device=A100, kind="sequence", standing=Standing.INDEPENDENT):
+    row = replace(all_published()[0], task="sample", quantity="latency_s", value=2.0)
+    reason = "" if standing is Standing.INDEPENDENT else "why"
+    return Record(row, predicted, standing, reason, conditions=Conditions(device, "eager", kind))
+
+
+def test_errors_are_of_independent_times_alone():
+    records = [latency(2.2), latency(1.0, standing=Standing.IN_VIEW), latency(9.0, standing=Standing.FITTED)]
+    (found,) = errors(records)
+    assert (found.task, found.family, found.kind) == ("sample", "measured", "sequence")
+    assert found.error == pytest.approx(0.1)
+
+
+def test_kinds_and_families_are_told_apart_and_other_strategies_left_out():
+    records = [latency(2.2), latency(1.6), latency(3.0, device=L20), latency(3.0, kind="other")]
+    derived, measured = trusts(records)
+    assert (measured.numbers, measured.median_error, measured.worst_error) == (
+        2,
+        pytest.approx(0.15),
+        pytest.approx(0.2),
+    )
+    assert (derived.family, derived.numbers) == ("derived", 1)
+    assert measured.strategies == ("ulysses", "ring", "usp"), "no row is of Attention2D"
+
+
+def test_what_is_written_is_read(tmp_path):
+    ledger = Ledger((latency(2.2), latency(3.0, device=L20)))
+    write_trust(tmp_path / "trust.csv", ledger)
+    found = read_trust(tmp_path / "trust.csv")
+    assert [(one.family, round(one.median_error, 4)) for one in found] == [
+        ("derived", 0.5),
+        ("measured", 0.1),
+    ]

@@ -1,6 +1,5 @@
 """The numbers of README and of the accuracy page: one command writes both, and they say the same."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,16 +93,6 @@ def test_readme_and_the_accuracy_page_say_the_same_in_short():
     assert regions_of(ACCURACY) == [SHORT]
     assert regions_of(TABLES) == [MARKERS, DETAIL, TODAY, SAMPLED, ALONE]
     assert len(region(TABLES, DETAIL).splitlines()) > 20
-
-
-def test_the_numbers_in_short_are_those_of_the_tables_beside_them():
-    short, tables = region(README, SHORT), region(TABLES, MARKERS)
-    every = re.search(r"^\| all \| (\d+) \| \d+ \| (\d+) \| ([\d.]+%) ", tables, re.MULTILINE)
-    numbers, independent, middle = every.groups()
-    assert f"({independent} of {numbers}) | median {middle} |" in short
-    contests = re.search(r"^\| all \| (\d+) \| (\d+) \([\d.]+%\) \| ([\d.]+%) ", tables, re.MULTILINE)
-    compared, right, loss = contests.groups()
-    assert f"right winner in {right} of {compared}, mean loss by a wrong pick {loss} |" in short
 
 
 def test_the_fastest_engine_takes_what_kernels_take_that_were_measured_alone(ledger, tmp_path):

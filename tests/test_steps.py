@@ -12,15 +12,12 @@ from profiles.costs.layers import ComponentCosts
 from profiles.errors import InputError
 from profiles.machines.devices import Device, read_device
 from profiles.machines.laws import Rates
-from profiles.measuring.counting.zoo import architecture
 from profiles.measuring.fitting.layer_times import read_first_backwards
 from profiles.software.recipes import RECIPES
 from profiles.units import GIB
 from validate.__main__ import main
 from validate.steps.measured import SamplingStep, TrainingStep, alone, by_rates
 from validate.steps.programme import (
-    ONE_GPU,
-    REHEARSAL,
     Programme,
     report_gpu,
 )
@@ -55,31 +52,6 @@ def test_a_predicted_sampling_step_runs_both_predictions_in_one_batch():
     assert predicted == pytest.approx(costs.forward_s(2).sum())
     assert SamplingStep("pixart", 2048, 2048).predict_s(model, MADE) > 4 * predicted
     assert alone(MADE).max_devices == 1
-
-
-@pytest.mark.parametrize("programme", [ONE_GPU, REHEARSAL], ids=["gpu", "rehearsal"])
-def test_no_step_is_of_a_size_that_the_rates_were_fitted_to(programme):
-    timed = dict(programme.profiles)
-    training = [step for step in programme.steps if isinstance(step, TrainingStep)]
-    for step in programme.steps:
-        if isinstance(step, TrainingStep):
-            timed_size = step.batch // step.micro_batches in timed[step.model]
-        else:
-            timed_size = (step.height, 2 in timed[step.model]) == (load_size(step.model), True)
-        group = f"{'training' if step in training else 'sampling'}, {'at timed sizes' if timed_size else 'held back'}"
-        assert programme.group(step) == group
-    assert {programme.group(step) for step in programme.steps} == {
-        "training, held back",
-        "sampling, held back",
-        "sampling, at timed sizes",
-    }
-    if programme is ONE_GPU:
-        assert len(training) >= 6
-        assert {step.model for step in training} == set(timed)
-
-
-def load_size(model):
-    return architecture(model, tiny=True).height
 
 
 def test_the_first_micro_batch_takes_its_own_backward_pass(tmp_path):
