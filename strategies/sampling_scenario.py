@@ -159,7 +159,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
             return Band()
         products = products_in_fp8(self.cluster.device)
         own = [self.costs, self._costs(products.high), self._costs(products.low)]
-        own_s, low_s, high_s = (float(costs.gpu_s(self.backbone_index, 1).sum()) for costs in own)
+        own_s, low_s, high_s = (float(costs.components[self.backbone_index].gpu_s(1).sum()) for costs in own)
         return Band(min(1.0, low_s / own_s), max(1.0, high_s / own_s))
 
     def variants(self, num_groups: int) -> list[tuple["SamplingScenario", float, float]]:
@@ -179,7 +179,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
     @cached_property
     def operator_s(self) -> float:
         """Seconds of the host for one operator; 0 where nobody counted the backbone's, as of ``calls``."""
-        known = self.costs.host_s(self.backbone_index).any()
+        known = self.costs.components[self.backbone_index].host_s.any()
         return self.calibration.factor * self.slowed_stack.forward_operator_s if known else 0.0
 
     @property

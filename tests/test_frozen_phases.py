@@ -199,8 +199,8 @@ def test_devices_that_divide_a_decoder_exchange_rows_and_gather_the_image(gpus):
     plan = part.phase.plan
     assert all(len(ops) == len(layers) for ops in plan.ops)
     most = -(-128 // gpus) / 128
-    divided = scenario.costs.gpu_s(decoder, 1, Share(most, most))[whole:].sum()
-    first = scenario.costs.gpu_s(decoder, 1)[:whole].sum()
+    divided = scenario.costs.components[decoder].gpu_s(1, Share(most, most))[whole:].sum()
+    first = scenario.costs.components[decoder].gpu_s(1)[:whole].sum()
     assert sum(op.duration_s for op in plan.ops[0]) == pytest.approx(first + divided)
     rows = sum(min(2, gpus - 1) * seam.row_bytes for seam in seams(scenario, decoder)[whole:])
     sent = Counter()

@@ -147,7 +147,7 @@ def stage_host_s(scenario, stage, patch):
 def test_every_stage_embeds_time_and_text_for_every_patch():
     """The first layer's own operators stand in the layers of the first stage, less those of patches on the others."""
     scenario = drawing(gpus=4)
-    first, second = (scenario.costs.host_s(scenario.backbone_index)[layer] for layer in (0, 1))
+    first, second = (scenario.costs.components[scenario.backbone_index].host_s[layer] for layer in (0, 1))
     embedding = first - second
     assert stage_host_s(scenario, 0, None) == pytest.approx(7 * second + embedding)
     assert stage_host_s(scenario, 1, None) == pytest.approx(
@@ -221,9 +221,9 @@ def test_what_is_gathered_is_copied_twice_before_it_is_used():
         layout.gathered_bytes(e) for e in scenario.backbone.exchanges if e.kind in ("key_value", "halo")
     )
     index = scenario.backbone_index
-    layers_s = scenario.costs.gpu_s(index, layout.batch, Share(1 / 8)).sum()
+    layers_s = scenario.costs.components[index].gpu_s(layout.batch, Share(1 / 8)).sum()
     exchanges = sum(e.kind == "key_value" for e in scenario.backbone.exchanges)
-    copied_s = exchanges * scenario.costs.copied_s(index, 4 * gathered / exchanges, 8 + 1)
+    copied_s = exchanges * scenario.costs.components[index].copied_s(4 * gathered / exchanges, 8 + 1)
     assert latency_s(make_sampler("sync-patch", {}), scenario) == pytest.approx(2 * (layers_s + copied_s))
     alone = latency_s(make_sampler("naive-patch", {}), scenario)
     assert alone < 2 * layers_s

@@ -81,7 +81,7 @@ def test_fp8_halves_the_weights_and_widens_the_band():
     backbone = half.backbone.parameters
     assert plain.peak_memory_bytes - fast.peak_memory_bytes == pytest.approx(backbone)
     of = half.backbone_index
-    gpu_s = [float(scenario.costs.gpu_s(of, 1).sum()) for scenario in (half, fp8)]
+    gpu_s = [float(scenario.costs.components[of].gpu_s(1).sum()) for scenario in (half, fp8)]
     factor = products_in_fp8(half.cluster.device)
     assert 1 < gpu_s[0] / gpu_s[1] < factor.factor
     assert fp8.band.low < 1 < fp8.band.high < factor.factor / factor.low

@@ -182,8 +182,8 @@ def test_an_input_is_read_whole_by_the_first_layer_or_by_the_layers_that_are_nam
         ("model.toml", 'name = "unet"', 'name = "text"', "components[1].name is 'text', must not be the name"),
         ("model.toml", "carried_MB = 0.5", "carried = 0.5", "components[1].carried; did you mean carried_MB? known"),
         ("model.toml", "_conditioning = 0.25", "_conditioning = 1.5", "self_conditioning is 1.5, must be at m"),
-        ("model.toml", 'inputs = ["text"]', 'inputs = ["vae"]', "inputs is 'vae', names no component; choose"),
-        ("model.toml", 'inputs = ["text"]', 'inputs = ["unet"]', "inputs form the cycle unet -> unet"),
+        ("model.toml", 'inputs = ["text"]', 'inputs = ["vae"]', "inputs of unet is 'vae', must be one of"),
+        ("model.toml", 'inputs = ["text"]', 'inputs = ["unet"]', "its components form the cycle unet -> unet"),
         ("model.toml", "target = 3", "target = 0", "skips[0].target is 0, must come after its source 0"),
         ("model.toml", "source = 1\ntarget = 2", "source = 0\ntarget = 3", "skips[1].source is 0, stands twice"),
         # layers.csv

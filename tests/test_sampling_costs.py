@@ -55,7 +55,7 @@ def test_a_sequence_is_divided_whatever_passes_around(degree):
     work_s = (LINEAR_S + ATTENTION_S + MEMORY_S) / degree
     for share in (Share(ring=degree), Share(ulysses=degree)):
         assert block_s(worked(), 1, share) == pytest.approx(work_s + LAUNCH_S)
-        attention_s = SamplingCosts(worked(), RATED, 256, 256).attention_s(0, 3, share)
+        attention_s = SamplingCosts(worked(), RATED, 256, 256).components[0].attention_s(3, share)
         assert attention_s == pytest.approx([3 * ATTENTION_S / degree] * 3)
 
 

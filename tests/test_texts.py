@@ -49,10 +49,10 @@ def test_a_sequence_of_whole_texts_computes_more_than_one_that_divides_them():
     scenario = drawing()
     index = scenario.backbone_index
     share = [Share(ulysses=8, whole_text=whole) for whole in (True, False)]
-    whole_s, divided_s = (scenario.costs.gpu_s(index, 1, one).sum() for one in share)
-    alone_s = scenario.costs.gpu_s(index, 1).sum()
+    whole_s, divided_s = (scenario.costs.components[index].gpu_s(1, one).sum() for one in share)
+    alone_s = scenario.costs.components[index].gpu_s(1).sum()
     assert divided_s < whole_s < divided_s + 512 / 4608 * alone_s
-    attention = [scenario.costs.attention_s(index, 1, one).sum() for one in share]
+    attention = [scenario.costs.components[index].attention_s(1, one).sum() for one in share]
     assert attention[0] == pytest.approx(attention[1])  # its heads are divided either way
 
 

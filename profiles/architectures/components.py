@@ -74,6 +74,12 @@ class Layer:
             adapted_share=self.adapted_share,
         )
 
+    def grown(self, tokens: float) -> "Layer":
+        """The layer on so many times the tokens: self-attention grows with their square, all else with them."""
+        linear = ("conv_flop", "matmul_flop", "moved_bytes", "output_bytes", "saved_bytes")
+        sizes = {key: getattr(self, key) * tokens for key in linear}
+        return replace(self, attention_flop=self.attention_flop * tokens**2, **sizes)
+
     @property
     def trained_parameters(self) -> int:
         """The parameters that have gradients."""

@@ -1,6 +1,6 @@
 """Tables of a model folder: rows of its CSV files by component, its anchors, and the skips and reads between layers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -13,10 +13,9 @@ from profiles.architectures.component_files import (
     KERNELS,
     LAYER_COLUMNS,
     TIME_COLUMNS,
-    layers_named,
 )
 from profiles.architectures.components import Anchor, Read, Skip
-from profiles.errors import InputError, shown
+from profiles.errors import InputError
 from profiles.files import Row, Table, path_kind, read_rows
 from profiles.units import MB
 
@@ -47,7 +46,7 @@ def read_tables(table: Table, names: list[str]) -> Tables:
     """The tables beside a model file whose components have these names.
 
     Raises:
-        InputError: a file is missing or breaks a rule, or they disagree.
+        InputError: a file is missing or breaks a rule.
     """
     folder = table.path.parent
     kernels, times = _kernel_files(table), _time_files(folder)
@@ -57,9 +56,7 @@ def read_tables(table: Table, names: list[str]) -> Tables:
     files.update(dict.fromkeys(kernels, KERNEL_COLUMNS))
     files.update(dict.fromkeys(times, TIME_COLUMNS))
     rows = {file: read_rows(folder / file, columns) for file, columns in files.items()}
-    _check_names(table, names, rows)
     found = {file: _by_component(of, names) for file, of in rows.items()}
-    _check_counts(folder, found)
     exchanges, adapted = (found.get(file) or _by_component([], names) for file in optional)
     by_device = {Path(file).stem: found[file] for file in times}
     return Tables(found[LAYERS], exchanges, adapted, {file: found[file] for file in kernels}, by_device)
@@ -96,44 +93,6 @@ def _by_component(rows: list[Row], names: list[str]) -> ByComponent:
     for row in rows:
         found[row.choice("component", names)].append(row)
     return found
-
-
-def _check_names(table: Table, names: list[str], rows: Mapping[str, list[Row]]) -> None:
-    """Refuse a component of ``model.toml`` that no file has rows of, where ``layers.csv`` has rows of a stranger.
-
-    Raises:
-        InputError: there is one.
-    """
-    said = {file: dict.fromkeys(row.cells(("component",))[0] for row in of) for file, of in rows.items()}
-    strangers = [name for name in said[LAYERS] if name not in names]
-    for number, name in enumerate(names):
-        if strangers and not any(name in of for of in said.values()):
-            rule = (
-                f"but {LAYERS} has no row of it, and has rows of {shown(strangers[0])}, which is no component"
-            )
-            raise table.fail(f"components[{number}].name", name, rule)
-
-
-def _check_counts(folder: Path, found: Mapping[str, ByComponent]) -> None:
-    """Refuse a component with fewer layers in ``layers.csv`` than in another file that leaves none out.
-
-    Raises:
-        InputError: a component has fewer.
-    """
-    for name, rows in found[LAYERS].items():
-        for file, last in _last_layers(found, name):
-            if last >= len(rows) > 0:
-                problem = f"{name} has {len(rows)} rows, but {file} has rows of all its layers, 0 to {last}"
-                raise InputError(f"{folder / LAYERS}: {problem}")
-
-
-def _last_layers(found: Mapping[str, ByComponent], name: str) -> Iterator[tuple[str, int]]:
-    """Each file whose rows of a component leave no layer out, and the last layer there."""
-    for file, by_name in found.items():
-        texts = {row.cells(("index",))[0] for row in by_name[name]}
-        indices = {index for text in texts for index in layers_named(text)}
-        if indices == set(range(len(indices))):
-            yield file, len(indices) - 1
 
 
 def read_anchors(path: Path) -> tuple[Anchor, ...]:

@@ -303,7 +303,7 @@ def _read_components(table: Table) -> tuple[Component, ...]:
     tables = read_tables(table, names)
     check_skips(table, skips, tables.counts)
     check_reads(table, heads, reads, tables.counts)
-    components = tuple(
+    return tuple(
         read_component(
             head,
             tables.layers[name],
@@ -316,8 +316,6 @@ def _read_components(table: Table) -> tuple[Component, ...]:
         )
         for name, head in heads.items()
     )
-    _check_inputs(table, components)
-    return components
 
 
 def _by_name(heads: Iterable[Table]) -> dict[str, Table]:
@@ -349,19 +347,3 @@ def _check_reference(reference: Table, model: Model) -> None:
 def frame_rule(step: int) -> str:
     """The numbers of frames that a video can have, in words."""
     return f"1 more than a multiple of {step}, such as {step + 1} or {4 * step + 1}"
-
-
-def _check_inputs(table: Table, components: Sequence[Component]) -> None:
-    names = [component.name for component in components]
-    for number, component in enumerate(components):
-        for name in component.inputs:
-            if name not in names:
-                rule = f"names no component; choose from {', '.join(names)}"
-                raise table.fail(f"components[{number}].inputs", name, rule)
-            if component.inputs.count(name) > 1:
-                raise table.fail(f"components[{number}].inputs", name, "stands twice")
-    try:
-        _order(components)
-    except CycleError as error:
-        cycle = " -> ".join(names[i] for i in error.args[1])
-        raise InputError(f"{table.path}: components.inputs form the cycle {cycle}") from None

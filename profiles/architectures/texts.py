@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from profiles.architectures.components import Component, Layer
+from profiles.architectures.components import Component
 from profiles.architectures.kernels import DISPATCH, Kernel, LayerKernels
 from profiles.architectures.models import Model
 from profiles.errors import wrong
@@ -34,18 +34,11 @@ def _of_text(component: Component, tokens: int) -> Component:
     return replace(
         component,
         text_tokens=tokens,
-        layers=tuple(_layer(layer, grown) for layer in component.layers),
+        layers=tuple(layer.grown(grown) for layer in component.layers),
         kernels=_kernels(component.kernels, before, tokens),
         half_kernels=_kernels(component.half_kernels, before, tokens),
         times=(),
     )
-
-
-def _layer(layer: Layer, grown: float) -> Layer:
-    """A layer whose tokens grow: self-attention with their square, all else with them."""
-    linear = ("conv_flop", "matmul_flop", "moved_bytes", "output_bytes", "saved_bytes")
-    sizes = {key: grown * getattr(layer, key) for key in linear}
-    return replace(layer, attention_flop=grown**2 * layer.attention_flop, **sizes)
 
 
 def _kernels(layers: LayerKernels, before: int, after: int) -> LayerKernels:

@@ -7,7 +7,6 @@ method. A spread is half the distance between those quantiles, in natural logari
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import product
 from math import exp, hypot, log
 from pathlib import Path
 from typing import Final
@@ -238,7 +237,7 @@ def read_bands(path: Path) -> Bands:
     """Read a file of bands.
 
     Raises:
-        InputError: the file breaks a rule, or lacks the band of any stack for a family and method.
+        InputError: the file breaks a rule.
     """
     table = Table.read(path)
     devices = table.table("devices")
@@ -251,7 +250,6 @@ def read_bands(path: Path) -> Bands:
     )
     devices.finish()
     table.finish()
-    _check_complete(path, bands)
     return bands
 
 
@@ -272,13 +270,3 @@ def _evidence(table: Table) -> Evidence:
     )
     table.finish()
     return one
-
-
-def _check_complete(path: Path, bands: Bands) -> None:
-    there = [one.key for one in bands.evidence]
-    for key in there:
-        if there.count(key) > 1:
-            raise InputError(f"{path}: band of {', '.join(key)} stands twice")
-    for key in product(FAMILIES, (ANY,), METHODS):
-        if key not in there:
-            raise InputError(f"{path}: band of {', '.join(key)} is missing")

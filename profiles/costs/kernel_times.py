@@ -7,6 +7,7 @@ The host dispatches operators while the GPU computes: a pass takes the longer of
 time is spread over the layers in proportion, so that the times of layers still add up.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -18,6 +19,7 @@ from profiles.architectures.extents import Extent
 from profiles.architectures.kernel_tables import KernelGroup, Shapes
 from profiles.architectures.kernels import MEMORY_BOUND
 from profiles.architectures.shares import Share
+from profiles.costs.layer_times import LayerTimes
 from profiles.machines.laws import ELEMENT_BYTES, PARTS, KernelPart, Laws
 from profiles.software.stacks import Stack
 
@@ -76,7 +78,7 @@ WEIGHT_OPERATORS: Final = 2
 """Operators that cast the weight and the bias of a product."""
 
 
-class KernelTimes:
+class KernelTimes(LayerTimes):
     """Seconds of the layers of a component.
 
     Args:
@@ -98,6 +100,7 @@ class KernelTimes:
         training: bool,
         biased: bool = True,
     ) -> None:
+        super().__init__(component)
         self._biased = biased
         self._table = component.table(half=not training)
         self._laws, self._pixels = laws, extent.pixels
@@ -105,7 +108,6 @@ class KernelTimes:
         single = training and encoders == "float32"
         self._stack = replace(stack, rates=stack.rates.scaled(SINGLE)) if single else stack
         self._task = "train" if training and encoders == "autocast" else "sample"
-        self._trained = np.array([layer.backward == "full" for layer in component.layers], dtype=float)
         self._passed = np.array([layer.backward != "none" for layer in component.layers], dtype=float)
         self._adapters: KernelTimes | None = None
         if training and component.adapters:  # frozen weights lie there in half precision
@@ -134,39 +136,38 @@ class KernelTimes:
 
     def attention_s(self, batch: float, share: Share) -> FloatArray:
         """Seconds of self-attention in ``gpu_s``, shape (layers,); around a ring with the merging of its blocks."""
-        own_s = np.zeros_like(self._passed)
-        for group, shapes in self._shapes(share):
-            if group.kind == "attention":
-                seconds = self._forward(group, shapes, np.asarray(float(batch)))
-                own_s += np.where(group.image.n > 0, seconds, 0.0) @ group.counts.T
-        return own_s
+        samples = np.asarray(float(batch))
+        return self._of_attention(
+            share, lambda of, shapes: _to_itself(of, self._forward(of, shapes, samples))
+        )
 
     def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
         """Seconds of self-attention in the GPU's backward, shape (layers,)."""
-        own_s = np.zeros_like(self._passed)
-        for group, shapes in self._shapes(share):
-            if group.kind == "attention":
-                seconds = self._attention_backward_s(shapes, np.asarray(float(batch)))
-                own_s += np.where(group.image.n > 0, seconds, 0.0) @ group.counts.T
+        samples = np.asarray(float(batch))
+        own_s = self._of_attention(
+            share, lambda of, shapes: _to_itself(of, self._attention_backward_s(shapes, samples))
+        )
         return np.asarray(own_s * self._passed)
 
     def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
         """Forward seconds of each layer without attention's kernels; heads are laid out all the same."""
-        gpu_s = self.gpu_s(batch, share)
-        for group, shapes in self._shapes(share):
-            if group.kind == "attention":
-                samples = np.asarray(float(batch))
-                own_s = self._forward(group, shapes, samples) - self._heads_s(shapes, samples)
-                gpu_s = gpu_s - own_s @ group.counts.T
+        samples = np.asarray(float(batch))
+        gpu_s = self.gpu_s(batch, share) - self._of_attention(
+            share, lambda of, shapes: self._forward(of, shapes, samples) - self._heads_s(shapes, samples)
+        )
         return gpu_s * self._floor(gpu_s, self._host_s("forward"))
 
     def attention_bytes(self) -> FloatArray:
         """Bytes per sample that attention's kernels write in each layer: outputs, and the sums of their softmax."""
-        own = np.zeros_like(self._passed)
-        for group, shapes in self._shapes(Share()):
+        return self._of_attention(Share(), lambda of, shapes: shapes.written_bytes)
+
+    def _of_attention(self, share: Share, value: Callable[[KernelGroup, Shapes], FloatArray]) -> FloatArray:
+        """The sum of a value of attention's kernels in each layer, shape (layers,)."""
+        total = np.zeros_like(self._passed)
+        for group, shapes in self._shapes(share):
             if group.kind == "attention":
-                own += shapes.written_bytes @ group.counts.T
-        return own
+                total += value(group, shapes) @ group.counts.T
+        return total
 
     def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
         """Backward seconds of each layer: of the gradients of inputs, and of weights; each of shape (layers,)."""
@@ -364,3 +365,8 @@ def _of_launch(shapes: Shapes, batch: FloatArray) -> tuple[FloatArray, FloatArra
     weighted = shapes.weight_bytes > 0
     heads = shapes.heads * np.where(weighted, 1.0, batch)
     return heads, shapes.m * np.where(weighted, batch, 1.0), shapes.n, shapes.k
+
+
+def _to_itself(group: KernelGroup, seconds: FloatArray) -> FloatArray:
+    """The seconds of kernels that attend to image tokens; 0 of the others."""
+    return np.where(group.image.n > 0, seconds, 0.0)

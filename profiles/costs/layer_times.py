@@ -5,8 +5,9 @@ at which they run kernels of a usual size. Measured times are of whole layers at
 and shares they grow as estimates do.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -77,31 +78,82 @@ def attended_bytes(component: Component, extent: Extent) -> FloatArray:
     return np.where(attends, sizes, 0.0)
 
 
-class LumpedTimes:
+class LayerTimes(ABC):
+    """Seconds of the layers of a component, measured or estimated; arrays of shape (layers,).
+
+    By default nobody counted kernels, operators and copies, so that the GPU is never apart from the host.
+    """
+
+    def __init__(self, component: Component) -> None:
+        self._component = component
+        self._trained = np.array([layer.backward == "full" for layer in component.layers], dtype=float)
+
+    @abstractmethod
+    def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
+        """Forward seconds of each layer; of several batches, shape (batches, layers)."""
+
+    @abstractmethod
+    def attention_s(self, batch: float, share: Share) -> FloatArray:
+        """Seconds of self-attention in ``gpu_s``; around a ring with the merging of its blocks."""
+
+    @abstractmethod
+    def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
+        """Seconds of self-attention in the backward of each layer."""
+
+    @abstractmethod
+    def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
+        """Forward seconds of each layer without attention: what runs again where attention's output was kept."""
+
+    @abstractmethod
+    def attention_bytes(self) -> FloatArray:
+        """Bytes per sample that attention leaves in each layer: its output, and what else its backward needs."""
+
+    @abstractmethod
+    def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
+        """Backward seconds of each layer: of the gradients of inputs, and of weights."""
+
+    def gpu_s(self, batch: ArrayLike, share: Share) -> FloatArray:
+        """Seconds of the GPU alone in the forward of each layer."""
+        return self.forward_s(batch, share)
+
+    def host_s(self) -> FloatArray:
+        """Seconds in which the host dispatches the forward of each layer, beside the GPU."""
+        return np.zeros_like(self._trained)
+
+    def copied_s(self, moved_bytes: float, launches: int) -> float:
+        """Seconds of copies beside the layers that read and write so many bytes in all."""
+        return 0.0
+
+    def saved_bytes(self) -> FloatArray:
+        """Bytes per sample that the stack keeps for each layer's backward beside ``Layer.saved_bytes``."""
+        return np.zeros_like(self._trained)
+
+    def _halved(self, total_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Backward seconds, half of them of the weights' gradients where a layer is trained.
+
+        Source: Qi et al., Zero Bubble Pipeline Parallelism, 2023, section 2 (T_B close to T_W).
+        """
+        weights_s = np.where(self._trained, total_s / 2, 0.0)
+        return total_s - weights_s, weights_s
+
+
+class LumpedTimes(LayerTimes):
     """Estimated seconds of the layers of a component."""
 
     def __init__(self, component: Component, rates: Rates, extent: Extent) -> None:
         work = np.array([_layer_work(layer, rates) for layer in component.layers]).T
         conv, matmul, self._pairs, memory, self._launches = work
         self._products, self._memory = conv + matmul, memory * extent.bytes
-        self._component, self._extent = component, extent
+        super().__init__(component)
+        self._extent = extent
         self._others_back, self._pairs_back = np.array(
             [BACKWARD_WORK[layer.backward] for layer in component.layers]
         ).T
-        self._trained = np.array([layer.backward == "full" for layer in component.layers])
 
     def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
         """Forward seconds of each layer; launches do not grow with the batch."""
         samples = np.asarray(batch, dtype=float)[..., None]
         return np.asarray(samples * (self._others(share) + self._attention(share)) + self._launches)
-
-    def gpu_s(self, batch: ArrayLike, share: Share) -> FloatArray:
-        """Forward seconds of each layer; a launch takes the longer of host and GPU, which totals cannot tell apart."""
-        return self.forward_s(batch, share)
-
-    def host_s(self) -> FloatArray:
-        """Zeros: operators are not counted."""
-        return np.zeros_like(self._launches)
 
     def attention_s(self, batch: float, share: Share) -> FloatArray:
         """Seconds of self-attention in each layer's forward."""
@@ -120,22 +172,9 @@ class LumpedTimes:
         return attended_bytes(self._component, self._extent)
 
     def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
-        """Backward seconds of each layer, half of them of its weights' gradients where it is trained.
-
-        Source: Qi et al., Zero Bubble Pipeline Parallelism, 2023, section 2 (T_B close to T_W).
-        """
+        """Backward seconds of each layer: of the gradients of inputs, and of weights."""
         others_s = self._others_back * (batch * self._others(share) + self._launches)
-        total_s = others_s + self._pairs_back * batch * self._attention(share)
-        weights_s = np.where(self._trained, total_s / 2, 0.0)
-        return total_s - weights_s, weights_s
-
-    def copied_s(self, moved_bytes: float, launches: int) -> float:
-        """Zero: where kernels are not counted, neither are copies."""
-        return 0.0
-
-    def saved_bytes(self) -> FloatArray:
-        """Zeros: ``Layer.saved_bytes`` is all that is kept."""
-        return np.zeros_like(self._launches)
+        return self._halved(others_s + self._pairs_back * batch * self._attention(share))
 
     def _others(self, share: Share) -> FloatArray:
         """Seconds of one sample's work apart from self-attention."""
@@ -150,51 +189,7 @@ class LumpedTimes:
         return np.asarray(pairs / (share.sequence * share.tensor) * self._pairs)
 
 
-class LayerTimes(Protocol):
-    """Seconds of the layers of a component, measured or estimated; arrays of shape (layers,)."""
-
-    def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
-        """Forward seconds of each layer; of several batches, shape (batches, layers)."""
-        ...
-
-    def gpu_s(self, batch: ArrayLike, share: Share) -> FloatArray:
-        """Seconds of the GPU alone in the forward of each layer."""
-        ...
-
-    def host_s(self) -> FloatArray:
-        """Seconds in which the host dispatches the forward of each layer, beside the GPU."""
-        ...
-
-    def attention_s(self, batch: float, share: Share) -> FloatArray:
-        """Seconds of self-attention in ``gpu_s``."""
-        ...
-
-    def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
-        """Seconds of self-attention in the backward of each layer."""
-        ...
-
-    def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
-        """Forward seconds of each layer without attention: what runs again where attention's output was kept."""
-        ...
-
-    def attention_bytes(self) -> FloatArray:
-        """Bytes per sample that attention leaves in each layer: its output, and what else its backward needs."""
-        ...
-
-    def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
-        """Backward seconds of each layer: of the gradients of inputs, and of weights."""
-        ...
-
-    def copied_s(self, moved_bytes: float, launches: int) -> float:
-        """Seconds of copies beside the layers that read and write so many bytes in all."""
-        ...
-
-    def saved_bytes(self) -> FloatArray:
-        """Bytes per sample that the stack keeps for each layer's backward beside ``Layer.saved_bytes``."""
-        ...
-
-
-class MeasuredTimes:
+class MeasuredTimes(LayerTimes):
     """Measured seconds of the layers of a component.
 
     Args:
@@ -213,8 +208,8 @@ class MeasuredTimes:
         here: LayerTimes | None,
         reference: LayerTimes | None,
     ) -> None:
-        self._component, self._curves = component, _curves(times, len(component.layers))
-        self._trained = np.array([layer.backward == "full" for layer in component.layers])
+        super().__init__(component)
+        self._curves = _curves(times, len(component.layers))
         self._extent, self._here, self._reference = extent, here, reference
 
     def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
@@ -223,14 +218,6 @@ class MeasuredTimes:
         if batches.ndim:
             return np.array([self._forward_s(float(samples), share) for samples in batches])
         return self._forward_s(float(batches), share)
-
-    def gpu_s(self, batch: ArrayLike, share: Share) -> FloatArray:
-        """Forward seconds of each layer: whether GPU or host took them was not measured."""
-        return self.forward_s(batch, share)
-
-    def host_s(self) -> FloatArray:
-        """Zeros: the host is part of what was measured."""
-        return np.zeros(len(self._curves))
 
     def attention_s(self, batch: float, share: Share) -> FloatArray:
         """Seconds of self-attention in each layer's forward, in proportion to the estimate; 0 without one."""
@@ -263,17 +250,8 @@ class MeasuredTimes:
         )
 
     def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
-        """Backward seconds of each layer, half of them of its weights' gradients where it is trained.
-
-        Source: Qi et al., Zero Bubble Pipeline Parallelism, 2023, section 2 (T_B close to T_W).
-        """
-        total_s = self._at(batch, 2) * self._growth(batch, share)
-        weights_s = np.where(self._trained, total_s / 2, 0.0)
-        return total_s - weights_s, weights_s
-
-    def saved_bytes(self) -> FloatArray:
-        """Zeros: ``Layer.saved_bytes`` is all that is kept."""
-        return np.zeros(len(self._curves))
+        """Backward seconds of each layer: of the gradients of inputs, and of weights."""
+        return self._halved(self._at(batch, 2) * self._growth(batch, share))
 
     def copied_s(self, moved_bytes: float, launches: int) -> float:
         """Seconds of copies beside the layers, as estimated; 0 without an estimate."""

@@ -176,7 +176,7 @@ def _of_frames(component: Component, latent: float, work: float, device: Device)
     """A component of ``latent`` times the latent frames, and ``work`` times the work that is not the text's."""
     text, image = component.text_tokens, component.image_tokens
     tokens, in_turn = (work * image + text) / (image + text), component.passes > 1
-    layer_of, kernels_of = (_more_passes, _repeated) if in_turn else (_resized_layer, _resized_kernels)
+    layer_of, kernels_of = (_more_passes, _repeated) if in_turn else (Layer.grown, _resized_kernels)
     changed = replace(
         component,
         image_tokens=round(image * latent),
@@ -218,7 +218,7 @@ def _resized(component: Component, extents: Mapping[str, Extent], device: Device
         component,
         image_tokens=round(component.image_tokens * extent.pixels),
         latent_bytes=component.latent_bytes * extent.pixels,
-        layers=tuple(_resized_layer(layer, extent.tokens) for layer in component.layers),
+        layers=tuple(layer.grown(extent.tokens) for layer in component.layers),
         reads=tuple(
             replace(read, size_bytes=read.size_bytes * extents[read.source].tokens)
             for read in component.reads
@@ -237,18 +237,6 @@ def _resized(component: Component, extents: Mapping[str, Extent], device: Device
 
 def _resized_kernels(layers: LayerKernels, pixels: float) -> LayerKernels:
     return tuple(tuple(kernel.at(pixels) for kernel in of) for of in layers)
-
-
-def _resized_layer(layer: Layer, tokens: float) -> Layer:
-    return replace(
-        layer,
-        conv_flop=layer.conv_flop * tokens,
-        matmul_flop=layer.matmul_flop * tokens,
-        attention_flop=layer.attention_flop * tokens**2,
-        moved_bytes=layer.moved_bytes * tokens,
-        output_bytes=layer.output_bytes * tokens,
-        saved_bytes=layer.saved_bytes * tokens,
-    )
 
 
 def _resized_times(

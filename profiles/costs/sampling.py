@@ -55,19 +55,3 @@ class SamplingCosts(TaskCosts):
             share: part of the work that one device does.
         """
         return self.components[component].forward_s(batch, share)
-
-    def gpu_s(self, component: int, batch: float, share: Share = WHOLE) -> FloatArray:
-        """Forward seconds of each layer on the GPU alone, without waiting for the host, shape (layers,)."""
-        return self.components[component].gpu_s(batch, share)
-
-    def copied_s(self, component: int, moved_bytes: float, launches: int) -> float:
-        """The seconds of copies beside its layers that read and write so many bytes in all."""
-        return self.components[component].copied_s(moved_bytes, launches)
-
-    def host_s(self, component: int) -> FloatArray:
-        """The seconds in which the host dispatches the forward of each layer, shape (layers,)."""
-        return self.components[component].host_s
-
-    def attention_s(self, component: int, batch: float, share: Share = WHOLE) -> FloatArray:
-        """The seconds of each layer's self-attention alone, shape (layers,)."""
-        return self.components[component].attention_s(batch, share)

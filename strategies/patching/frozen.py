@@ -204,7 +204,9 @@ class _Seconds:
         """The seconds of each layer on each of several devices that divide the rows."""
         whole, most = whole_layers(self.scenario.model.components[self.component]), self.most(count)
         shares = (WHOLE, Share(most, most))
-        all_s, own_s = (self.scenario.costs.gpu_s(self.component, self.images, share) for share in shares)
+        all_s, own_s = (
+            self.scenario.costs.components[self.component].gpu_s(self.images, share) for share in shares
+        )
         return [*map(float, all_s[:whole]), *map(float, own_s[whole:])]
 
     def most(self, count: int) -> float:
@@ -243,7 +245,7 @@ class _Decoding:
         """Let several devices divide the rows; the bytes that each holds meanwhile."""
         most, whole = self.seconds.most(len(devices)), whole_layers(self.of)
         halos = seams(self.scenario, self.component)
-        hosts_s = self.scenario.costs.host_s(self.component)
+        hosts_s = self.scenario.costs.components[self.component].host_s
         for layer, seconds in enumerate(self.seconds.together(len(devices))):
             if layer >= whole:
                 self._exchange(devices, halos[layer])

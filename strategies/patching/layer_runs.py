@@ -235,7 +235,7 @@ def run_seconds(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[
 
     def make() -> tuple[float, float, float]:
         total, attention = _layers_seconds(scenario, team, run)
-        host = scenario.costs.host_s(scenario.backbone_index)
+        host = scenario.costs.components[scenario.backbone_index].host_s
         layers = slice(run.first, run.end)
         gpu_s, host_s = float(total[layers].sum()), float(host[layers].sum())
         if run.conditioned and _embeds(scenario):
@@ -278,9 +278,9 @@ def _layers_seconds(scenario: SamplingScenario, team: Team, run: LayerRun) -> tu
             device_columns=team.columns,
         )
         share, index = run.share.times(degrees), scenario.backbone_index
-        attention = scenario.costs.attention_s(index, run.batch, share)
+        attention = scenario.costs.components[index].attention_s(run.batch, share)
         uneven = _fullest(scenario, team.ulysses * team.tensor) - 1
-        total = scenario.costs.gpu_s(index, run.batch, share) + uneven * attention
+        total = scenario.costs.components[index].gpu_s(run.batch, share) + uneven * attention
         return total + waits_s(scenario, total, team.tensor), (1 + uneven) * attention
 
     return scenario.remember(("layers", team.degrees, run.share, run.batch), make)
@@ -295,7 +295,9 @@ def merged_s(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[flo
     elements = team.head_bytes(what.hidden_bytes, run.batch, run.tokens) / HALF_BYTES
     moved = (MERGED_BYTES * (team.columns - 1) + MERGE_CASTS) * elements
     launches = what.attentions * (MERGE_KERNELS * (team.columns - 1) + MERGE_CAST_KERNELS)
-    return scenario.costs.copied_s(scenario.backbone_index, moved, launches), launches * scenario.operator_s
+    return scenario.costs.components[scenario.backbone_index].copied_s(
+        moved, launches
+    ), launches * scenario.operator_s
 
 
 def _stored_s(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[float, float]:
@@ -304,7 +306,7 @@ def _stored_s(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[fl
     moved = (
         2 * 2 * team.head_bytes(what.hidden_bytes, run.batch, run.tokens)
     )  # keys and values, read and written
-    gpu_s = scenario.costs.copied_s(scenario.backbone_index, moved, what.attentions)
+    gpu_s = scenario.costs.components[scenario.backbone_index].copied_s(moved, what.attentions)
     return gpu_s, CACHE_OPERATORS * what.attentions * scenario.operator_s
 
 

@@ -122,7 +122,7 @@ class Patches(GridLayout):
     @cached_property
     def host_s(self) -> float:
         """Seconds in which the host dispatches a step, however the rows are divided."""
-        return float(self.scenario.costs.host_s(self.scenario.backbone_index).sum())
+        return float(self.scenario.costs.components[self.scenario.backbone_index].host_s.sum())
 
     def pass_samples(self, steps: Sequence[int]) -> float:
         """Samples of one pass, times the share of the tokens that one device holds."""
@@ -150,7 +150,7 @@ class Patches(GridLayout):
     def _layers_s(self, kind: Kind) -> FloatArray:
         """The seconds of each layer on one GPU, shape (layers,)."""
         scenario = self.scenario
-        seconds = scenario.costs.gpu_s(scenario.backbone_index, self.batch, self._share(kind))
+        seconds = scenario.costs.components[scenario.backbone_index].gpu_s(self.batch, self._share(kind))
         return seconds + waits_s(scenario, seconds)
 
     def _given(self, builder: SamplingBuilder) -> list[list[int]]:
@@ -247,7 +247,7 @@ class Patches(GridLayout):
     def _copied_s(self, size_bytes: float) -> float:
         """Seconds in which a device makes one tensor of what it gathered."""
         index, moved = self.scenario.backbone_index, COPIED * size_bytes
-        return self.scenario.costs.copied_s(index, moved, self.count + 1)
+        return self.scenario.costs.components[index].copied_s(moved, self.count + 1)
 
     def gathered_bytes(self, exchange: Exchange) -> float:
         """The bytes that all devices of a guidance group gather at one exchange."""

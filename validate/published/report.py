@@ -382,8 +382,9 @@ def _parts_s(stack: Stack) -> list[float]:
 def _step_s(stack: Stack, *, attention: bool = False) -> float:
     """Seconds of the GPU in a step, or of its self-attention."""
     scenario = _scenario(stack)
-    seconds = scenario.costs.attention_s if attention else scenario.costs.gpu_s
-    return float(seconds(scenario.backbone_index, scenario.workload.predictions, WHOLE).sum())
+    costs = scenario.costs.components[scenario.backbone_index]
+    seconds = costs.attention_s if attention else costs.gpu_s
+    return float(seconds(scenario.workload.predictions, WHOLE).sum())
 
 
 def _scenario(stack: Stack) -> SamplingScenario:
@@ -398,7 +399,7 @@ def _separate_passes_s(stack: Stack) -> float:
     layers = len(scenario.backbone.layers)
     hidden_bytes = scenario.workload.predictions * scenario.hidden_bytes(layers // 2)
     passes = layers * sum_in_order(SEPARATE_PASSES.values())
-    return float(scenario.costs.copied_s(scenario.backbone_index, passes * hidden_bytes, 0))
+    return float(scenario.costs.components[scenario.backbone_index].copied_s(passes * hidden_bytes, 0))
 
 
 TABLES: Final[Mapping[Region, Callable[[Ledger], list[Section]]]] = {
