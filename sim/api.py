@@ -24,7 +24,7 @@ from profiles.software.stacks import Stack
 from sim.explore.counts import counts, counts_in
 from sim.explore.legality import always_recomputed, check_heeded, check_runs, within
 from sim.explore.points import find_points
-from sim.explore.relief import least_recomputed
+from sim.explore.relax import least_recomputed
 from sim.explore.scaling import each_count
 from sim.explore.search import run_sweep
 from sim.explore.sweep import TOP, Report, objectives

@@ -11,7 +11,7 @@ import sim
 from profiles.errors import InfeasibleError
 from sim.api import start_sweep
 from sim.cli.main import main
-from sim.explore.relief import relief_at_once
+from sim.explore.search import relief_at_once
 from sim.report.tables import command_of
 
 STRATEGIES = ("ddp", "gpipe")

@@ -92,13 +92,12 @@ def _warn_of_memory(options: argparse.Namespace, result: Result) -> None:
     """Say by how much a point does not fit, and with which flags it would."""
     if not result.missing_memory or result.source is None:
         return
-    from sim.explore.questions import Question
-    from sim.explore.ways_out import NO_WAY, ways_out
+    from sim.explore.relax import NOTHING_FITS, Question, relax
 
     relief, own = getattr(options, "checkpointing", None) == AUTO, given_parameters(options)
     scenario, runtime = result.source.scenario, getattr(options, "runtime", None)
-    ways = ways_out(Question(scenario, [result.strategy], own, relief, single=True, runtime=runtime))
-    words = f"{result.strategy} does not fit: {result.missing_memory}; {ways or NO_WAY}"
+    changes = relax(Question(scenario, [result.strategy], own, relief, single=True, runtime=runtime))
+    words = f"{result.strategy} does not fit: {result.missing_memory}; {changes or NOTHING_FITS}"
     print(f"sim: warning: {words}", file=sys.stderr)
 
 

@@ -15,7 +15,7 @@ from sim import api
 from sim.cli.commands import check_files, print_experiment, write_files
 from sim.cli.requests import arguments, given_parameters, named
 from sim.explore.scaling import each_count
-from sim.explore.ways_out import why_none
+from sim.explore.sweep import why_none
 from sim.inputs.scenarios import OPTIONS
 from sim.interrupts import postponed
 from sim.outcomes.contents import content_of

@@ -3,6 +3,11 @@
 A point is left out once its bound exceeds both the k-th best score and the best of its own strategy; a bound never
 exceeds the truth, so the best of each strategy and the k best of all are exact. For the Pareto front a point is left
 out when another is at least as fast as its bound, in at most the memory that it cannot do without.
+
+Recomputation takes time, so a point that fits needs none. A point that lacks memory is bounded with its blocks
+recomputed (``block``). If it may fit then, it is bounded with attention kept as well (``selective``), which may be
+faster. Both stand in one queue with the points that fit without recomputation, and only what can still matter is
+simulated. ``full`` is not tried: it would hold the inputs of stages and one layer, less than any framework does.
 """
 
 import heapq
@@ -17,13 +22,15 @@ from math import inf
 from typing import Any, Final
 
 from profiles.errors import DiffusimWarning, InfeasibleError, InputError, shown, warn_caller
+from profiles.software.runtimes import find_runtime
 from sim.explore.answers import Answer, Answers, Bounds, Outcome, Task, take_bounds, take_outcome
+from sim.explore.legality import refusal
 from sim.explore.points import Asked, Point, groups
-from sim.explore.relief import next_reliefs, relief_at_once
+from sim.explore.relax import BLOCK, SELECTIVE, attends_in_one
 from sim.explore.store import Store
-from sim.explore.sweep import Report, Sweep
-from sim.explore.ways_out import nearest
+from sim.explore.sweep import Report, Sweep, example_of
 from sim.explore.workers import LENT, Workers
+from sim.outcomes.phrases import OUT_OF_MEMORY
 from sim.replay.engine import no_collection
 from strategies.parameters import check_integer
 
@@ -110,6 +117,54 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
         queue.learn(point)
         done += 1
         report("simulating", done, done + len(queue))
+
+
+def next_reliefs(sweep: Sweep, tried: Iterable[Point]) -> list[Point]:
+    """Points of a sweep with relief that are to be tried next, by what is known of others.
+
+    Where memory is ranked by, the points that fit are tried again, too: what is recomputed need not be kept.
+
+    Args:
+        sweep: its points are without relief, and bounded.
+        tried: those with relief, bounded.
+    """
+    if not sweep.relief:
+        return []
+    by_memory = sweep.objective == "memory"
+
+    def lack(points: Iterable[Point]) -> list[Point]:
+        return [of for of in points if of.kind == OUT_OF_MEMORY or (by_memory and of.kind is None)]
+
+    known = {(of.strategy, of.num_gpus, of.checkpointing): of for of in tried}
+    blocks = [of for of in known.values() if of.checkpointing == BLOCK]
+    again = {BLOCK: lack(sweep.points)}
+    if not by_memory and attends_in_one(sweep.scenario):
+        again[SELECTIVE] = [of for of in blocks if of.kind is None]
+    fresh = [
+        Point(of.strategy, of.name, num_gpus=of.num_gpus, checkpointing=checkpointing)
+        for checkpointing, points in again.items()
+        for of in points
+        if (of.strategy, of.num_gpus, checkpointing) not in known
+    ]
+    if sweep.runtime is None:
+        return fresh
+    runtime = find_runtime(sweep.runtime)
+    return [of for of in fresh if not refusal(runtime, of, sweep.scenario)]
+
+
+def relief_at_once(sweep: Sweep) -> tuple[str, ...]:
+    """Ways of checkpointing with which any point of a sweep that lacks memory is tried next, one after the other."""
+    if sweep.runtime is not None or sweep.objective == "memory":  # which tries others, or more
+        return ()
+    return sweep.relief if attends_in_one(sweep.scenario) else sweep.relief[:1]
+
+
+def nearest(sweep: Sweep, tried: Iterable[Point]) -> list[Point]:
+    """Of points tried with relief in vain, where nothing else is feasible either, the one that lacks least."""
+    if any(point.reason is None for point in sweep.points):
+        return []
+    short = [point for point in tried if point.kind == OUT_OF_MEMORY]
+    return [example_of(short, OUT_OF_MEMORY)] if short else []
 
 
 class Cache:

@@ -9,13 +9,13 @@ from typing import Any, Final, TypeVar
 from profiles.checks import is_one_of
 from profiles.errors import InfeasibleError, InputError, counted, shown
 from sim.explore.points import Asked, Point
-from sim.explore.ways_out import TOLD, why_none
+from sim.explore.relax import NOTHING_FITS, TOLD, Question, relax
 from sim.inputs.arguments import speak_of_parameters
 from sim.inputs.scenarios import KIND
 from sim.outcomes.contents import content_of, inputs_of
 from sim.outcomes.hints import Hinting
 from sim.outcomes.parts import named_traces, replay_parts
-from sim.outcomes.phrases import activity
+from sim.outcomes.phrases import OUT_OF_MEMORY, activity
 from sim.outcomes.results import Result
 from sim.outcomes.runs import source_of
 from strategies.parameters import check_integer
@@ -136,7 +136,7 @@ class Sweep(Hinting):
         """The result of the best point.
 
         Raises:
-            InfeasibleError: no point that is recommended is feasible; the reason of most, and ways out.
+            InfeasibleError: no point that is recommended is feasible; the reason of most, and changes that would do.
         """
         point = self.best_point()
         if point is None:
@@ -144,7 +144,7 @@ class Sweep(Hinting):
         return self.result_of(point)
 
     def none_fits(self, most: int = TOLD) -> InfeasibleError:
-        """The error that says why there is no best point, with at most so many ways out."""
+        """The error that says why there is no best point, with at most so many changes that would do."""
         return speak_of_parameters(InfeasibleError(why_none(self, most)))
 
     def best_of(self, strategy: str | type[AnyStrategy]) -> Result:
@@ -240,6 +240,65 @@ def _twins_among(ranked: Iterable[Point]) -> dict[int, Point]:
             same = first.setdefault(identity[1:], point)
             found |= {id(point): same} if same is not point else {}
     return found
+
+
+def needed_bytes(point: Point) -> float:
+    """Bytes that a point is known to need."""
+    simulated = 0.0 if point.result is None else point.result.expected.peak_memory_bytes
+    return max(point.least_memory_bytes, simulated)
+
+
+def example_of(points: Iterable[Point], kind: str) -> Point:
+    """The point that stands for the infeasible ones of a kind: of those that lack memory, the one that lacks least."""
+    return min((point for point in points if point.kind == kind), key=needed_bytes)
+
+
+def such_as(points: Iterable[Point], kind: str) -> str:
+    """An example of a kind in words."""
+    return f"such as {_example_words(points, kind)}"
+
+
+def _example_words(points: Iterable[Point], kind: str) -> str:
+    example = example_of(points, kind)
+    if example.reason == kind:
+        return example.name
+    recomputing = f" with {example.checkpointing} checkpointing" if example.checkpointing else ""
+    return f"{example.name}{recomputing}: {example.reason}"
+
+
+def nearest_words(sweep: Sweep) -> str:
+    """What keeps the points of a sweep without a best one from it, in words: of memory what the nearest lacks."""
+    counts = sweep.infeasible_by_reason()
+    if not counts or any(point.reason is None for point in sweep.points):
+        return why_none(sweep, most=0)
+    kind = _told_of(counts)
+    such = "the nearest is" if kind == OUT_OF_MEMORY else "such as"
+    return f"{kind}, {such} {_example_words(sweep.points, kind)}"
+
+
+def _told_of(counts: Mapping[str, int]) -> str:
+    """The reason that is told, of those that there are: memory first, which other flags may mend."""
+    return OUT_OF_MEMORY if OUT_OF_MEMORY in counts else next(iter(counts))
+
+
+def why_none(sweep: Sweep, most: int = TOLD) -> str:
+    """Why a sweep has no best point, with an example, and what would give it one: so many changes at most.
+
+    Of a sweep that was not run, or was interrupted before any result, that alone.
+    """
+    counts = sweep.infeasible_by_reason()
+    if any(point.status == "simulated" for point in sweep.points):
+        return "no point of the sweep is feasible and recommended: in what those draw that fit, seams show"
+    if not counts or any(point.status == "bounded" for point in sweep.points):
+        return "nothing was simulated yet"
+    kind = _told_of(counts)
+    words = f"{counts[kind]} of {len(sweep.points)} x {kind} ({such_as(sweep.points, kind)})"
+    if kind == OUT_OF_MEMORY and most:
+        first = example_of(sweep.points, kind).name
+        names = list(dict.fromkeys([first, *(point.name for point in sweep.points)]))
+        asked = Question(sweep.scenario, names, sweep.held, relief=bool(sweep.relief), runtime=sweep.runtime)
+        words += f"; {relax(asked, most) or NOTHING_FITS}"
+    return f"no point of the sweep is feasible: {words}"
 
 
 def pareto_front(rows: Iterable[R]) -> list[R]:

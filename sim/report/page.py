@@ -12,8 +12,7 @@ from typing import Any, Final
 from profiles.errors import InfeasibleError, InputError
 from profiles.outputs import whole_file
 from sim.explore.scaling import Scaling
-from sim.explore.sweep import Sweep
-from sim.explore.ways_out import why_none
+from sim.explore.sweep import Sweep, why_none
 from sim.inputs.arguments import speak_of_parameters
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.results import Result

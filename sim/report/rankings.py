@@ -10,8 +10,7 @@ from profiles.units import GIB
 from sim.explore.legality import starters
 from sim.explore.points import Point
 from sim.explore.scaling import Scaling
-from sim.explore.sweep import Sweep, pareto_front
-from sim.explore.ways_out import such_as
+from sim.explore.sweep import Sweep, pareto_front, such_as
 from sim.inputs.arguments import in_flags
 from sim.outcomes.results import Result
 from sim.report.columns import Column, markdown_of, more_html, show_table, table_html

@@ -9,7 +9,7 @@ from typing import Final
 from profiles.errors import counted
 from profiles.units import GIB
 from sim.explore.scaling import PAYS, Scaling, Step
-from sim.explore.ways_out import nearest_words
+from sim.explore.sweep import nearest_words
 from sim.report.columns import Column, markdown_of, more_html, show_table, table_html
 from sim.report.descriptions import Tried, how, tried
 from sim.report.numbers import band, counted_words, milliseconds

@@ -253,7 +253,7 @@ class Verdict(Hinting):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NoVerdict:
-    """In place of a verdict where nothing that is recommended fits: it is false, and prints what lacks and ways out."""
+    """In place of a verdict where nothing that is recommended fits: false, and prints what lacks and what would fit."""
 
     sweep: Sweep
 
@@ -274,7 +274,7 @@ class NoVerdict:
         """What a verdict has, this lacks.
 
         Raises:
-            InfeasibleError: a verdict has it; what lacks, and ways out.
+            InfeasibleError: a verdict has it; what lacks, and changes that would do.
         """
         if name.startswith("_") or not hasattr(Verdict, name):
             raise AttributeError(name)

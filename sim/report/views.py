@@ -111,7 +111,7 @@ class Sweep(sweep.Sweep):
         """The result of the best point.
 
         Raises:
-            InfeasibleError: no point that is recommended is feasible; the reason of most, and ways out.
+            InfeasibleError: no point that is recommended is feasible; the reason of most, and changes that would do.
         """
         return Result.of(super().best)
 
@@ -142,7 +142,7 @@ class Sweep(sweep.Sweep):
     def verdict(self) -> "Verdict | NoVerdict":
         """The recommendation, how sure it is and what would change it.
 
-        Where nothing that is recommended fits, the verdict is false, and prints what is lacking and ways out.
+        Where nothing that is recommended fits, the verdict is false, and prints what is lacking and what would fit.
         """
         from sim.report.verdicts import NoVerdict, verdict_of
 

@@ -1,0 +1,373 @@
+"""Relaxing: the smallest changes of what is asked with which something fits, where nothing that was asked does."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import combinations
+from math import inf, log
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from profiles.errors import DiffusimError, InfeasibleError, InputError
+from sim.explore.legality import check_heeded, check_runs, within
+from sim.explore.points import MAX_MICRO_BATCHES, Asked, find_points
+from sim.inputs.limits import check_passes
+from sim.outcomes.phrases import missing_memory
+from sim.outcomes.runs import bound, check_held_memory, least_memory_bytes, run_point
+from strategies.parameters import flag_of
+from strategies.plans.workloads import ALL, AUTO, RELIEF
+from strategies.registry import class_of, make, strategies_of
+from strategies.sampling_scenario import SamplingScenario
+from strategies.scenario import Scenario
+from strategies.strategy import AnyScenario, AnyStrategy, is_seamless
+
+NOTHING_FITS: Final = "no change of one flag or of two was found with which anything fits"
+TOLD: Final = 3
+"""Changes that are told at most."""
+OTHERS: Final = 2
+"""Strategies that were not asked and are tried: those that need least memory."""
+VALUES: Final = 8
+"""Values of a parameter that are tried: those nearest to what was asked."""
+RANK: Final = 16
+"""Rank of the adapters that are tried."""
+MOST_TIMES: Final = 16
+"""GPUs that are tried, over those that were asked."""
+POINTS: Final = 48
+"""Points of a strategy whose bytes are bounded."""
+SIMULATED: Final = 2
+"""Points that are simulated to see whether one fits: those that need least."""
+NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+BLOCK, SELECTIVE = RELIEF
+
+
+class Question(NamedTuple):
+    """A question as ``sim run`` or ``sim sweep`` asks it.
+
+    Attributes:
+        scenario: what is asked about.
+        names: the strategies that are asked, the one that lacks least first.
+        parameters: those that were given, which hold for the strategies that have them.
+        relief: whether what lacks memory is tried with recomputation without being asked.
+        single: whether it is of one point: what is not given has its default.
+        runtime: the name of one that must run the points; None where none must.
+    """
+
+    scenario: AnyScenario
+    names: Sequence[str]
+    parameters: Mapping[str, Any] = NONE
+    relief: bool = False
+    single: bool = False
+    runtime: str | None = None
+
+
+class Change(NamedTuple):
+    """A change of a question, and the flags that ask for it; of one kind the first that fits is told.
+
+    Attributes:
+        kind: what it changes.
+        flags: of the command line.
+        workload: fields of the workload and their values.
+        strategy: the one that it is of; None where those that were asked are kept.
+        held: parameters and their values.
+        dropped: parameters that are left out.
+    """
+
+    kind: str
+    flags: str
+    workload: Mapping[str, Any] = NONE
+    strategy: str | None = None
+    held: Mapping[str, Any] = NONE
+    dropped: tuple[str, ...] = ()
+
+    def goes_with(self, other: "Change") -> bool:
+        """Whether both are tried together; other values of parameters only with recomputation."""
+        kinds = {self.kind, other.kind}
+        apart = len(kinds) == 1 or kinds == {"batch", "gpus"} or (self.strategy and other.strategy)
+        return not apart and ("checkpointing" in kinds or not (self.held or other.held))
+
+
+def relax(question: Question, most: int = TOLD) -> str:
+    """Return the changes with which something fits in words, empty if none is; pairs only if no single one is enough.
+
+    Parameters come first, then strategies, then what else is asked. Each was simulated with all else as it was asked.
+    """
+    if question.scenario.cluster.device.memory_bytes is None:
+        return ""
+    singles = [*_parameters(question), *_strategies(question), *_options(question)]
+    pairs = [pair for pair in combinations(singles, 2) if pair[0].goes_with(pair[1])]
+    again = [change for change in singles if change.kind == "checkpointing"]
+    both = [(*pair, change) for change in again for pair in pairs if all(map(change.goes_with, pair))]
+    for tried in ([(change,) for change in singles], pairs, both):
+        told: dict[object, str] = {}
+        for changes in tried:
+            kinds = tuple(change.kind for change in changes)
+            if kinds not in told and _fits_with(question, changes):
+                told[kinds] = _words(_largest_batch(question, changes))
+            if len(told) == most:
+                break
+        if told:
+            return f"{_listed(list(told.values()), 'or')} fits"
+    return ""
+
+
+def _fits_with(question: Question, changes: Sequence[Change]) -> bool:
+    changed = _changed(question, changes)
+    return changed is not None and fits(changed)
+
+
+def _largest_batch(question: Question, changes: Sequence[Change]) -> Sequence[Change]:
+    """Changes that fit, where a smaller batch among them is made as large as bisection finds to fit."""
+    place = next((i for i, change in enumerate(changes) if change.kind == "batch"), None)
+    if place is None:
+        return changes
+    fewest, fitting = _fewest(question.scenario), 1
+    lacking = question.scenario.workload.batch_size // fewest
+    while lacking - fitting > 1:
+        each = (fitting + lacking) // 2
+        larger = [*changes[:place], _batch(each * fewest), *changes[place + 1 :]]
+        if _fits_with(question, larger):
+            changes, fitting = larger, each
+        else:
+            lacking = each
+    return changes
+
+
+def _batch(samples: int) -> Change:
+    return Change("batch", f"--batch-size {samples}", {"batch_size": samples})
+
+
+def _fewest(scenario: AnyScenario) -> int:
+    """Samples of the smallest batch: of training one for each GPU."""
+    return scenario.workload.num_gpus if scenario.task == "train" else 1
+
+
+def _words(changes: Sequence[Change]) -> str:
+    """The flags of some changes, and those to leave out."""
+    flags = " ".join(change.flags for change in changes if change.flags)
+    dropped = list(dict.fromkeys(flag_of(name) for change in changes for name in change.dropped))
+    return f"{flags or 'the same'} without {_listed(dropped, 'and')}" if dropped else flags
+
+
+def _listed(words: Sequence[str], last: str) -> str:
+    return f" {last} ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _changed(question: Question, changes: Sequence[Change]) -> Question | None:
+    """The question with some changes; None where they are not possible."""
+    scenario = question.scenario
+    dropped = {name for change in changes for name in change.dropped}
+    held = {**question.parameters, **{name: of for change in changes for name, of in change.held.items()}}
+    first = question.names[:1] if scenario.task == "train" else question.names  # many that differ little
+    values = {name: of for change in changes for name, of in change.workload.items()}
+    try:
+        workload: Any = replace(scenario.workload, **values)
+        changed = scenario.remember(("relaxed", workload), lambda: scenario.under(workload))
+    except InputError:  # no such thing here: nobody knows the host's link, or the two do not go together
+        return None
+    return question._replace(
+        scenario=changed,
+        names=[change.strategy for change in changes if change.strategy][:1] or first,
+        parameters={name: value for name, value in held.items() if name not in dropped},
+    )
+
+
+def _parameters(question: Question) -> Iterator[Change]:
+    """Other values of the parameters that were given, and none; of one point more micro-batches, too."""
+    given = list(question.parameters)
+    for name in dict.fromkeys([*given, *(["micro_batches"] if question.single else [])]):
+        owner = next((own for own in question.names if name in _known(own)), None)
+        for value in () if owner is None else _values(question, owner, name):
+            yield Change(name, f"{flag_of(name)} {value}", NONE, owner, {name: value})
+    for dropped in dict.fromkeys([*((name,) for name in given), tuple(given)] if given else []):
+        owner = next((own for own in question.names if _known(own) & set(dropped)), None)
+        if owner is not None:
+            kind = dropped[0] if len(dropped) == 1 else "left out"  # a value of it that fits says the same
+            yield Change(kind, "", NONE, owner, NONE, dropped)
+
+
+def _known(name: str) -> set[str]:
+    """The names of a strategy's parameters."""
+    cls: Any = class_of(name)
+    return {item.name for item in fields(cls)}
+
+
+def _values(question: Question, owner: str, name: str) -> list[Any]:
+    """Values of a strategy's parameter that are worth a try, the nearest to what was asked first."""
+    if name == "micro_batches":
+        held = {key: value for key, value in question.parameters.items() if key in _known(owner)}
+        now = getattr(make(owner, held), name) or 1
+        most = min(MAX_MICRO_BATCHES, question.scenario.workload.batch_size)
+        return [now * 2**k for k in range(1, VALUES + 3) if now * 2**k <= most]
+    now, cls, gpus = question.parameters[name], class_of(owner), question.scenario.workload.num_gpus
+    try:
+        offered = {getattr(point, name) for point in cls.candidates(question.scenario)}  # type: ignore[arg-type]
+    except InfeasibleError:
+        return []
+    if type(now) is str:
+        return sorted(value for value in offered - {now} if type(value) is str)[:VALUES]
+    if type(now) is not int:
+        return []
+    degrees = {2**k for k in range(gpus.bit_length())} | {gpus}  # that of all GPUs has often no number there
+    values = {value for value in offered | degrees if type(value) is int} - {now}
+    return sorted(values, key=lambda value: (abs(log(value or 0.5) - log(now or 0.5)), value))[:VALUES]
+
+
+def _strategies(question: Question) -> Iterator[Change]:
+    """The strategies that were not asked and need least memory, without the parameters that they do not have."""
+    needs: list[tuple[float, Change]] = []
+    for name, cls in strategies_of(question.scenario.task).items():
+        if name in question.names or not is_seamless(cls):
+            continue
+        dropped = tuple(given for given in question.parameters if given not in _known(name))
+        change = Change("strategy", f"--strategy {name}", NONE, name, NONE, dropped)
+        changed = _changed(question, [change])
+        if changed is not None:
+            relieved = changed._replace(relief=True)
+            needs.append((min((_needs(relieved, point) for point in _points(relieved)), default=inf), change))
+    for need, change in sorted(needs, key=lambda pair: pair[0])[:OTHERS]:
+        if need < inf:
+            yield change
+
+
+def _options(question: Question) -> Iterator[Change]:
+    """Changes of what is asked beside parameters and strategies, those that cost least first."""
+    scenario = question.scenario
+    workload, gpus, fewest = scenario.workload, scenario.workload.num_gpus, _fewest(scenario)
+    if isinstance(scenario, Scenario):
+        yield from _of_training(scenario, relief=question.relief)
+    else:
+        yield from _of_sampling(scenario)
+    if workload.batch_size > fewest:
+        yield _batch(fewest)
+    more = gpus * 2
+    while more <= min(scenario.cluster.max_devices, gpus * MOST_TIMES):
+        yield Change("gpus", f"--gpus {more} --batch-size {workload.batch_size}", {"num_gpus": more})
+        more *= 2
+
+
+def _of_training(scenario: Scenario, *, relief: bool) -> Iterator[Change]:
+    workload = scenario.workload
+    if workload.checkpointing == "none" and not relief:
+        yield Change("checkpointing", f"--checkpointing {BLOCK}", {"checkpointing": BLOCK})
+    if workload.memory_recipe == "mixed" and workload.offload == "none":
+        yield Change("optimizer", "--memory-recipe adam8bit", {"memory_recipe": "adam8bit"})
+    if workload.offload == "none":
+        yield Change("optimizer", "--offload optimizer", {"offload": "optimizer"})
+    if not workload.rank:
+        yield Change("weights", f"--trainable lora:{RANK}", {"trainable": f"lora:{RANK}"})
+
+
+def _of_sampling(scenario: SamplingScenario) -> Iterator[Change]:
+    workload = scenario.workload
+    if workload.encoders == "resident" and scenario.encoders:
+        run = (
+            {} if scenario.included(scenario.encoders) else {"include": (ALL,)}
+        )  # else they never come and go
+        flags = f"{f'--include {ALL} ' if run else ''}--encoders offloaded"
+        yield Change("encoders", flags, {"encoders": "offloaded", **run})
+    if not workload.swapped:
+        blocks = len({layer.block for layer in scenario.backbone.layers})
+        yield Change("weights", f"--offload layers:{blocks}", {"offload": f"layers:{blocks}"})
+
+
+def fits(question: Question) -> bool:
+    """Whether a point that answers a question fits: it is simulated, where its bound lets it."""
+    there = question.scenario.cluster.device.memory_bytes
+    if there is None:
+        return True
+    needs = [(_needs(question, point), point) for point in _points(question)]
+
+    def order(
+        pair: tuple[float, Asked],
+    ) -> tuple[float, int]:  # of those that need as much the quickest first
+        return round(pair[0] / there, 1), getattr(pair[1].strategy, "micro_batches", None) or 1
+
+    promising = sorted((pair for pair in needs if pair[0] <= there), key=order)
+    return any(_runs(question, point) for _, point in promising[:SIMULATED])
+
+
+def _points(question: Question) -> list[Asked]:
+    """The points that a question asks about, of each strategy so many that are spread over all of them."""
+    gpus = question.scenario.workload.num_gpus
+    asked: list[Asked] = []
+    for name in question.names:
+        held = {key: value for key, value in question.parameters.items() if key in _known(name)}
+        try:
+            if question.single:
+                asked.append(Asked(make(name, held), gpus))
+                continue
+            points = find_points(question.scenario, [name], held)
+            if question.runtime is not None:
+                points = within(question.runtime, points, question.scenario)
+        except InputError:  # a value is not valid for this strategy
+            continue
+        every = [
+            Asked(point.strategy, point.num_gpus or gpus)
+            for point in points
+            if point.strategy is not None
+            and (getattr(point.strategy, "micro_batches", None) or 1) <= MAX_MICRO_BATCHES
+        ]
+        asked += every[:: max(1, len(every) // POINTS)]
+    return asked
+
+
+def _at(question: Question, point: Asked) -> AnyScenario:
+    """What a point is asked about, with recomputation where that would be tried."""
+    there = question.scenario if question.single else point.at(question.scenario)
+    if isinstance(there, Scenario) and question.relief and there.workload.checkpointing == "none":
+        return there.with_checkpointing(BLOCK)
+    return there
+
+
+def _needs(question: Question, point: Asked) -> float:
+    """Bytes that a point cannot do without; infinite where it does not exist, or does not know."""
+    try:
+        return least_memory_bytes(point.strategy, _at(question, point)) or inf
+    except InfeasibleError:
+        return inf
+
+
+def _runs(question: Question, point: Asked) -> bool:
+    """Whether a point is taken, and fits."""
+    try:
+        there = _at(question, point)
+        if question.single:
+            bound(point.strategy, there)
+            check_heeded(point.strategy, there)
+            if question.runtime is not None:
+                check_runs(question.runtime, point.strategy, there)
+        check_passes(point.strategy, there)
+        check_held_memory(point.strategy, there)
+        return run_point(point.strategy, there).fits_memory
+    except DiffusimError:
+        return False
+
+
+def attends_in_one(scenario: AnyScenario) -> bool:
+    """Whether a scenario's stack has fused attention, whose output can be kept."""
+    return isinstance(scenario, Scenario) and scenario.stack.attention != "math"
+
+
+def least_recomputed(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[AnyScenario, str]:
+    """The scenario with the least recomputation that lets a point fit, and a remark that says which it is.
+
+    Where none does, the one in which the point lacks least memory by its bound.
+
+    Raises:
+        InfeasibleError: the point does not exist for the scenario.
+    """
+    assert isinstance(scenario, Scenario)
+    there, before = scenario.cluster.device.memory_bytes, ": it fits without recomputation"
+    lacking: dict[str, float] = {}
+    for checkpointing in ("none", SELECTIVE, BLOCK):  # by the time that it takes
+        if checkpointing == SELECTIVE and not attends_in_one(scenario):
+            continue
+        tried = scenario.with_checkpointing(checkpointing)
+        held = lacking[checkpointing] = least_memory_bytes(strategy, tried)
+        if there is None or held <= there:
+            held = run_point(strategy, tried).peak_memory_bytes
+        if there is None or held <= there:
+            return tried, f"--checkpointing {AUTO} took {checkpointing}{before}"
+        before = f": with {checkpointing} it {missing_memory(held, there, at_least=True)}"
+    least = min(lacking, key=lambda name: lacking[name])
+    words = f"--checkpointing {AUTO} took {least}, with which it lacks least: no recomputation makes it fit"
+    return scenario.with_checkpointing(least), words
