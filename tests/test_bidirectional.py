@@ -1,7 +1,6 @@
 """Two directions on the same positions: Chimera's closed forms, several backbones, their orders and bounds."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from fronts import pair_partition, partition_front
@@ -19,10 +18,8 @@ from strategies.orders.named import one_forward_one_backward_order
 from strategies.orders.problem import Chain, Problem, evaluate
 from strategies.pipelining.cutting import chain_costs
 from strategies.pipelining.two_way import SPARE, two_way_rows, ways_of
-from strategies.plans.actions import BACKWARD, FORWARD, StageAction, format_order
+from strategies.plans.actions import StageAction, format_order
 from strategies.registry import all_strategies, make_strategy
-
-ORDERS = [(degree, count) for degree in (2, 4, 6, 8) for count in (2, 4, 6, 8, 10, 16, 18, 24)]
 
 
 def both_ways(degree, micro_batches=4, **rest):
@@ -101,35 +98,6 @@ def test_chimera_s_order_is_the_published_one():
     )
 
 
-@pytest.mark.parametrize(("degree", "count"), ORDERS)
-def test_no_number_of_micro_batches_deadlocks_or_holds_more_than_p(one, degree, count):
-    trace = simulate(both_ways(degree, count).plan(one(degree, count)))
-    least_s = 3.0 * count
-    assert (
-        least_s <= trace.end_s <= least_s + 2.0 * (degree - 2) + (degree - 2) * count / degree + 3.0 * degree
-    )
-    assert (peak_memory_bytes(trace) - resident_bytes(trace)).max() <= degree
-
-
-@pytest.mark.parametrize("units", [0.5, 1, 2, 3])
-@pytest.mark.parametrize("degree", [2, 4, 8])
-def test_with_extra_forwards_the_bound_is_the_truth_on_free_links(make, one, degree, units):
-    count = int(units * degree) // 2 * 2 or 2
-    strategy = both_ways(degree, count)
-    for scenario in (
-        one(degree, count, extra_forward=True),
-        one(degree, count, 1.0, 3.0, cluster=make.cluster(memory_bytes_per_s=1e3), extra_forward=True),
-    ):
-        end_s = simulate(strategy.plan(scenario)).end_s
-        assert strategy.bound(scenario) == pytest.approx(end_s, rel=1e-12)
-
-
-def test_both_replicas_of_a_stage_sum_their_gradients_even_in_a_single_group(one):
-    plan = both_ways(4, 4).plan(one(4, 4))
-    assert sorted(collective.group for collective in plan.collectives) == [(0, 3), (0, 3), (1, 2), (1, 2)]
-    assert sum(collective.size_bytes for collective in plan.collectives) == 4 * 10 * 4.0
-
-
 @pytest.mark.parametrize(
     ("degree", "count", "equation"),
     [(3, 4, r"pipeline_degree\(3\) / 2 directions of one backbone = 1.5"),
@@ -151,21 +119,6 @@ def test_one_backbone_is_offered_even_numbers_alone(one):
 
 
 # Several backbones.
-
-
-@pytest.mark.parametrize("micro_batches", [1, 2, 4, 8])
-@pytest.mark.parametrize("degree", [2, 4])
-def test_two_equal_backbones_take_no_longer_than_one_in_two_directions(several, degree, micro_batches):
-    scenario = several([1.0] * degree, [1.0] * degree, num_gpus=degree, batch_size=micro_batches)
-    end_s = simulate(both_ways(degree, micro_batches).plan(scenario)).end_s
-    chimera_s = evaluate(
-        both_ways(degree, micro_batches).layout(scenario).problem(),
-        [
-            [StageAction(a.stage, a.kind, a.micro_batch % micro_batches) for a in row]
-            for row in chimera_order(degree, 2 * micro_batches)
-        ],
-    ).makespan_s
-    assert 6.0 * micro_batches <= end_s <= chimera_s
 
 
 @pytest.mark.parametrize(("micro_batches", "named"), [(2, True), (8, False)])
@@ -259,17 +212,6 @@ def test_of_three_backbones_those_that_balance_go_the_same_way(several):
     assert [(stage.component, stage.position) for stage in plan.stages[4:]] == [
         *((1, p) for p in (3, 2, 1, 0)), *((2, p) for p in (3, 2, 1, 0)),
     ]  # fmt: skip
-
-
-def test_stages_of_the_same_way_run_one_after_the_other_as_one_larger_stage(several):
-    scenario = several([0.5] * 4, [0.125] * 4, [0.375] * 4)
-    rows = two_way_rows(both_ways(4, 4).layout(scenario))
-    for row in rows:
-        for before, after in pairwise([action for action in row if action.stage >= 4]):
-            if before.kind == FORWARD and before.stage < 8:
-                assert after == StageAction(before.stage + 4, FORWARD, before.micro_batch)
-            if before.kind == BACKWARD and before.stage >= 8:
-                assert after == StageAction(before.stage - 4, BACKWARD, before.micro_batch)
 
 
 # List scheduling's rule for two chains.

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import sim
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError
 from sim.outcomes.parts import jobs, replay
 from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from sim.replay.memory import peak_memory_bytes, resident_bytes
@@ -66,17 +66,6 @@ def test_reducing_after_the_backward_adds_the_whole_reduction(make, micro_batche
     # Four samples, 3 s forward and 6 s backward each; 2 * 3/4 of 80 MB of fp32 gradients at 100 MB/s.
     assert replay(point, scenario).end_s == pytest.approx(4 * 9.0 + 1.2)
     assert point.bound(scenario) == pytest.approx(4 * 9.0 + 1.2)
-
-
-@pytest.mark.parametrize("name", ["ddp", "zero2"])
-def test_the_last_bucket_is_reduced_while_gradients_pass_through_locked_first_layers(make, name):
-    unet = make.component("unet", [5.0, 1.0], parameters=10**7, locked=(0,))
-    scenario = make.scenario(make.model(unet), make.cluster(make.link("nvswitch", 1e8)), 2, 2)
-    point = make_strategy(name, {})
-    # 2 s into a backward of 12 s, 40 MB of fp32 gradients are there: at 100 MB/s they are summed before its end.
-    gather_s = {"ddp": 0.0, "zero2": 0.1}[name]
-    assert replay(point, scenario).end_s == pytest.approx(6.0 + 12.0 + gather_s)
-    assert point.bound(scenario) == pytest.approx(6.0 + 12.0 + gather_s)
 
 
 def test_buckets_are_reduced_during_the_last_backward(make):
@@ -151,22 +140,6 @@ def test_zero2_that_keeps_whole_gradients_scatters_less_often(encoded, every, ti
     assert point.least_memory_bytes(encoded()) <= peak_memory_bytes(trace).max()
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters"), [("ddp", {}), ("zero2", {}), ("zero2", {"scatter_every": 3}), ("zero3", {})]
-)
-@pytest.mark.parametrize("overlap", ["buckets", "none"])
-@pytest.mark.parametrize("extra_forward", [False, True])
-@pytest.mark.parametrize("bandwidth", [1e7, 1e9])
-def test_no_run_undercuts_its_bound_when_encoders_run_between_micro_batches(
-    encoded, name, parameters, overlap, extra_forward, bandwidth
-):
-    scenario = encoded(bandwidth=bandwidth).with_extra_forward(extra_forward)
-    for micro_batches in (1, 2, 4, 8):
-        asked = {"micro_batches": micro_batches, "overlap": overlap}
-        point = make_strategy(name, parameters | asked)
-        assert point.bound(scenario) <= replay(point, scenario).end_s * (1 + 1e-12)
-
-
 def test_each_micro_batch_is_encoded_before_its_first_pass(encoded):
     order = "X0.0:4 X0.1:4 0F0 0B0 X0.0:4 X0.1:4 0F1 0B1 0O\n"
     assert format_order(ddp(micro_batches=2).plan(encoded()).order) == order
@@ -220,11 +193,6 @@ def test_a_backbone_begins_when_the_one_before_has_stepped(pair):
     assert begins["0O"] == pytest.approx(first_end)
     assert begins["1F0"] > begins["0O"]
     assert second_start > begins["1F1"]
-
-
-def test_frozen_work_that_both_backbones_need_runs_once(pair):
-    with_encoder, without = (replay(ddp(), pair(encoder_s=s)).end_s for s in (0.25, None))
-    assert with_encoder == pytest.approx(without + 2 * 0.25)
 
 
 # Backbones side by side.
@@ -283,10 +251,3 @@ def test_one_backbone_has_nothing_beside_it(make):
     for ask in (bound, run_point):
         with pytest.raises(InfeasibleError, match="backbones is parallel, but the model has only one"):
             ask(ddp(backbones="parallel"), scenario)
-
-
-def test_backbones_that_differ_in_self_conditioning_need_one_probability(make):
-    model = make.model(make.component("base", [1.0], self_conditioning=0.5), make.component("upper", [1.0]))
-    with pytest.raises(InputError, match=r"\(base: 0.5, upper: 0\).* give --self-conditioning"):
-        make.scenario(model, make.cluster(), 2, 4)
-    assert make.scenario(model, make.cluster(), 2, 4, self_conditioning=0.5).self_conditioning == 0.5

@@ -3,15 +3,13 @@
 import pytest
 
 from profiles.architectures.models import load_model
-from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from sim.outcomes.parts import replay
 from sim.replay.engine import simulate
-from sim.replay.memory import peak_memory_bytes
 from strategies.plans.actions import FrozenAction
 from strategies.plans.network import network_of
 from strategies.plans.workloads import TrainingWorkload
-from strategies.registry import all_strategies, make_strategy
+from strategies.registry import make_strategy
 from strategies.scenario import Scenario
 
 
@@ -120,14 +118,6 @@ def test_without_a_frozen_part_two_backbones_run_as_in_both_directions(cascade):
     assert trace.plan.cross_iteration
 
 
-def test_where_nothing_can_be_filled_there_is_one_way_of_filling(cascade, conditioned):
-    cls = all_strategies()["diffusionpipe"]
-    assert {strategy.fill for strategy in cls.candidates(cascade)} == {"partial"}
-    assert {strategy.fill for strategy in cls.candidates(conditioned)} == {"none", "full", "partial"}
-    trace = simulate(pipe(4, 8, "partial").plan(cascade))
-    assert pipe(4, 8, "partial").refine(cascade, trace) is trace.plan
-
-
 def test_frozen_layers_fill_the_bubbles_between_two_directions(conditioned):
     unfilled, filled, *_ = refinements(pipe(4, 4, "partial"), conditioned)
     assert set(frozen_samples(filled).values()) == {64 * 4 // 8}
@@ -136,54 +126,3 @@ def test_frozen_layers_fill_the_bubbles_between_two_directions(conditioned):
     assert any(isinstance(op.action, FrozenAction) for op in row[:last])
     none, partial = (replay(pipe(4, 4, fill), conditioned).end_s for fill in ("none", "partial"))
     assert unfilled.end_s <= partial < none
-
-
-def test_both_backbones_find_what_the_iteration_before_left_at_their_own_end(conditioned):
-    trace = replay(pipe(4, 4, "partial"), conditioned)
-    given = {(trace.plan.tensors[tensor].stage, device) for tensor, device in trace.plan.given}
-    assert given == {(0, 0), (4, 3)}
-    kept = {device for _, device in trace.plan.kept}
-    assert kept == {0, 3}
-
-
-@pytest.mark.parametrize("fill", ["none", "full", "partial"])
-@pytest.mark.parametrize(("degree", "micro_batches"), [(2, 1), (2, 4), (4, 2), (4, 8), (8, 8)])
-@pytest.mark.parametrize("extra_forward", [False, True])
-@pytest.mark.parametrize("name", ["conditioned", "cascade"])
-def test_no_filled_pair_undercuts_its_bound(request, name, degree, micro_batches, fill, extra_forward):
-    scenario = request.getfixturevalue(name).with_extra_forward(extra_forward)
-    strategy = pipe(degree, micro_batches, fill)
-    if (name, degree) == ("conditioned", 8):
-        with pytest.raises(InfeasibleError, match=r"pipeline_degree\(8\) exceeds the 5 layers of first"):
-            strategy.plan(scenario)
-        return
-    end_s = replay(strategy, scenario).end_s
-    assert 0.6 * end_s < strategy.bound(scenario) <= end_s * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("fill", ["none", "partial"])
-def test_what_waits_for_its_turn_to_be_read_is_counted_before_any_replay(scenario, fill):
-    strategy = pipe(2, 64, fill)
-    layout = strategy.layout(scenario)
-    activations_only = layout.least_memory_bytes(strategy.in_flight())
-    assert activations_only < strategy.least_memory_bytes(scenario)
-    for trace in refinements(strategy, scenario):
-        assert strategy.least_memory_bytes(scenario) <= peak_memory_bytes(trace).max()
-
-
-@pytest.mark.parametrize("batch_size", [64, 128])
-@pytest.mark.parametrize("fill", ["none", "full", "partial"])
-def test_frozen_layers_that_take_most_are_counted_before_any_replay(batch_size, fill):
-    workload = TrainingWorkload(8, batch_size, self_conditioning=0.0, checkpointing="block")
-    scenario = Scenario(load_model("sd3-medium"), load_cluster("p4de"), workload)
-    for degree, micro_batches in ((2, 1), (2, 8), (4, 4), (8, 2), (8, 16)):
-        strategy = pipe(degree, micro_batches, fill)
-        layout = strategy.layout(scenario)
-        _, resident = layout.held_bytes
-        least, peak = (
-            strategy.least_memory_bytes(scenario),
-            peak_memory_bytes(replay(strategy, scenario)).max(),
-        )
-        assert min(resident) + min(layout.frozen_samples, 4) * layout.frozen_sample_bytes <= least <= peak
-        if fill == "none":
-            assert least > 0.98 * peak

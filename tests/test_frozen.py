@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 import sim
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
-from strategies.pipelining.frozen import FrozenWork, all_at_once, frozen_chains
-from strategies.plans.actions import FrozenAction
+from strategies.pipelining.frozen import FrozenWork
 from strategies.plans.plan import FilledLayer, Tensors
 from strategies.plans.workloads import TrainingWorkload
-from strategies.registry import all_strategies, make_strategy
+from strategies.registry import all_strategies
 
 TRAINING = list(all_strategies())
 
@@ -56,50 +55,12 @@ class Layout:
         return dict(found)
 
 
-def test_chains_come_inputs_first_and_know_their_frozen_inputs(make):
-    image = make.component("image", [1.0], trainable=False, inputs=["text"])
-    text = make.component("text", [1.0, 2.0], trainable=False)
-    unet = make.component("unet", [1.0], inputs=["image"])
-    chains = frozen_chains(make.scenario(make.model(image, text, unet), make.cluster(), 1, 1))
-    assert [(chain.component, chain.num_layers, chain.inputs) for chain in chains] == [
-        (1, 2, ()),
-        (0, 1, (1,)),
-    ]
-    assert chains[0].forward_s(1, 3) == 6.0
-
-
-def test_all_at_once_over_the_same_positions_sends_nothing(two):
-    layout = Layout(two, 8)
-    for layer in all_at_once(two, 8, 4, 1):
-        layout.work.place(layer)
-    assert layout.samples(1, 1) == {0: 2, 1: 2, 2: 2, 3: 2}
-    assert layout.messages() == {}
-
-
 def test_a_position_takes_the_samples_that_lie_there_and_is_sent_the_rest(two):
     layout = Layout(two, 8)
     layout.place(0, 0, 8, (0, 1))
     layout.place(0, 1, 8, (1, 2))
     assert layout.samples(0, 1) == {1: 4, 2: 4}
     assert layout.messages() == {(0, 2): 4.0}
-
-
-def test_the_parts_of_a_layer_over_several_bubbles_add_up(two):
-    layout = Layout(two, 8)
-    layout.place(0, 0, 3, (0,), bubble=0)
-    layout.place(0, 0, 5, (1,), bubble=1)
-    layout.place(0, 1, 8, (0, 1))
-    assert layout.samples(0, 0) == {0: 3, 1: 5}
-    assert layout.samples(0, 1) == {0: 4, 1: 4}
-    assert layout.messages() == {(1, 0): 1.0}
-
-
-def test_a_component_starts_where_its_input_ended(two):
-    layout = Layout(two, 4)
-    for layer in range(2):
-        layout.place(0, layer, 4, (2,))
-    layout.place(1, 0, 4, (2, 3))
-    assert layout.messages() == {(2, 3): 2.0}
 
 
 positions = st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True).map(tuple)
@@ -159,26 +120,6 @@ def test_cached_outputs_cost_neither_time_nor_memory_that_encoders_would(name, c
     assert cached.iteration_s < online.iteration_s
     assert cached.peak_memory_bytes < online.peak_memory_bytes
     assert cached.first_iteration_s == cached.iteration_s
-
-
-@pytest.mark.parametrize("name", ["ddp", "gpipe", "diffusionpipe"])
-def test_cached_outputs_lie_where_they_are_read_from_the_beginning(name):
-    scenario = sim.Scenario(
-        load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64, frozen="cached")
-    )
-    plan = make_strategy(name, {}).plan(scenario)
-    assert not [op for row in plan.ops for op in row if isinstance(op.action, FrozenAction)]
-    given = {plan.tensors[tensor].role for tensor, _ in plan.given}
-    assert given == {"input 0", "input 1"}
-    read = {(t, d) for d, row in enumerate(plan.ops) for op in row for t in op.reads}
-    assert set(plan.given) <= read
-    text, image = (scenario.model.components[i].layers[-1].output_bytes for i in (0, 1))
-    group_batch = 64 // plan.placement.num_groups // plan.placement.replicas
-    assert sum(plan.tensors[t].size_bytes for t, _ in plan.given) == pytest.approx(
-        group_batch * (text + image)
-    )
-    assert "frozen weights" in [buffer.name for buffer in plan.resident[0]]
-    assert all(b.size_bytes == 0 for own in plan.resident for b in own if b.name == "frozen weights")
 
 
 def test_an_encoder_of_what_is_noised_cannot_be_cached():

@@ -12,7 +12,7 @@ from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from sim.outcomes.parts import replay_parts
 from sim.outcomes.runs import run_point
-from strategies.patching.frozen import seams, tile_shares, whole_layers, with_frozen
+from strategies.patching.frozen import seams, tile_shares, whole_layers
 from strategies.plans.actions import FrozenAction
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
@@ -44,13 +44,6 @@ def latency_s(make, name="ulysses", parameters=None, **workload):
 
 
 BOTH = ("text", "vae")
-
-
-def test_nothing_frozen_runs_unless_it_is_included(make):
-    assert latency_s(make) == pytest.approx(3 * LAYERS * LAYER_S / 4)
-    scenario = sampling(make)
-    phases = make_sampler("ulysses", {}).phases(scenario)
-    assert with_frozen(scenario, phases, 1) == phases
 
 
 def test_encoders_come_first_and_the_decoder_last(make):
@@ -87,37 +80,6 @@ def test_one_device_of_each_group_decodes_its_images(make):
         assert [number for number, ops in enumerate(phase.plan.ops) if ops] == [device], name
         assert {op.action.samples for op in phase.plan.ops[device]} == {images}
         assert trace.end_s == pytest.approx(images * sum(DECODER_S)), name
-
-
-def test_attention_over_a_band_of_rows_sees_that_band_alone():
-    """Of each kernel as many rows and keys as the band has."""
-    workload = SamplingWorkload(1, 1024, 1024, steps=2, include=("vae_decoder",), decode_chunks=4)
-    scenario = SamplingScenario(load_model("pixart"), load_cluster("p4de"), workload)
-    decoder = next(i for i, c in enumerate(scenario.model.components) if c.name == "vae_decoder")
-    parts = replay_parts(make_sampler("single", {}), scenario)
-    seconds = 4 * scenario.costs.forward_s(decoder, 1, Share(0.25, 0.25)).sum()
-    assert parts[-1].trace.end_s == pytest.approx(seconds)
-    assert seconds < 4 * scenario.costs.forward_s(decoder, 1, Share(0.25)).sum()
-
-
-def test_between_the_phases_weights_stay_and_activations_do_not(make):
-    scenario = sampling(make, include=BOTH)
-    replayed = replay_parts(make_sampler("pipefusion", {}), scenario)
-    names = [[buffer.name for buffer in phase.plan.resident[3]] for _, phase, _, _ in replayed]
-    stays = ["weights", "text encoders and VAE", "runtime"]
-    assert names[0] == stays
-    assert names[1] == [*stays, "activations", "keys and values"]
-    assert names[-1] == [*stays, "decoded rows"]
-
-
-def test_pixart_at_8192_decodes_only_in_bands():
-    """The decoder's largest layer alone outgrows 80 GiB; PipeFusion v1, section 5, splits it into chunks."""
-    fits = {}
-    for chunks in (1, 64):
-        workload = SamplingWorkload(4, 8192, 8192, 4, include=("vae_decoder",), decode_chunks=chunks)
-        scenario = SamplingScenario(load_model("pixart"), load_cluster("a100-nvlink-8"), workload)
-        fits[chunks] = run_point(make_sampler("pipefusion", {"warmup_steps": 2}), scenario).fits_memory
-    assert fits == {1: False, 64: True}
 
 
 PIXART_VAE = {"include": ("vae_decoder",)}
@@ -213,44 +175,9 @@ def test_devices_that_divide_a_decoder_exchange_rows_and_gather_the_image(gpus):
     assert part.trace.end_s < alone.trace.end_s
 
 
-def test_the_last_stage_and_those_after_it_divide_a_decoder_and_exchange_once_layers_are_divided():
-    scenario = pixart(4, vae_parallel=2, **PIXART_VAE)
-    parts = replay_parts(make_sampler("pipefusion", {"pipeline_degree": 4}), scenario)
-    plan = next(part for part in parts if part.phase.name == "decode").phase.plan
-    assert [device for device, ops in enumerate(plan.ops) if ops] == [0, 3]
-    decoder = scenario.decoders[0]
-    divided = seams(scenario, decoder)[whole_layers(scenario.model.components[decoder]) :]
-    assert Counter(of.operation for of in plan.collectives) == {
-        "send_recv": sum(seam.halos > 0 for seam in divided),
-        "all_reduce": sum(seam.norms > 0 for seam in divided),
-        "all_gather": 1,
-    }
-
-
 def test_a_decoder_whose_kernels_nobody_counted_cannot_be_divided(make):
     with pytest.raises(InputError, match="vae_parallel needs the kernels of vae"):
         sampling(make, include=("vae",), vae_parallel=2)
-
-
-@pytest.mark.parametrize(
-    "name", ["cogvideox-2b", "wan2.1-1.3b", "mochi", "ltx-video", "hunyuanvideo", "qwen-image"]
-)
-def test_a_decoder_ends_with_the_rows_of_the_image(name):
-    """Whatever its class: the inputs of its last convolutions have as many rows as pixels, or as patches of them."""
-    model = load_model(name)
-    asked = SamplingWorkload(2, model.height, model.width, 2, include=("vae_decoder",), vae_parallel=2)
-    scenario = SamplingScenario(model, load_cluster("p5"), asked)
-    decoder = scenario.decoders[0]
-    last, seam = [
-        (kernels, seam)
-        for kernels, seam in zip(
-            scenario.model.components[decoder].half_kernels, seams(scenario, decoder), strict=True
-        )
-        if seam.halos
-    ][-1]
-    spatial = [k for k in last if k.kind == "conv" and 2 * k.m * k.k > 3 * k.read_bytes]
-    rows = sum(kernel.count * kernel.read_bytes for kernel in spatial) / seam.row_bytes
-    assert model.height / rows == pytest.approx(4 if name == "ltx-video" else 1)
 
 
 @pytest.mark.parametrize(

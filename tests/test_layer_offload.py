@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from profiles.architectures.models import load_model
-from profiles.costs.offloading import HostSide, copied_s, pageable_share
 from profiles.machines.clusters import load_cluster
 from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from strategies.patching.footprint import held_parameters, waits_s
@@ -60,11 +59,3 @@ def test_a_step_takes_no_less_than_the_copies_and_no_more_than_they_and_the_comp
         assert max(plain_s, copies_s) <= away_s <= plain_s + copies_s, name
         assert bound(sampler, away) <= 3 * away_s * (1 + 1e-9)
         assert bound(sampler, away) >= 3 * copies_s * (1 - 1e-8)
-
-
-def test_copies_of_pageable_memory_take_the_host_and_pinned_ones_the_switch():
-    alone, all_of = (HostSide.of(load_cluster("p5"), gpus) for gpus in (1, 8))
-    one_s = copied_s(alone.device, 1e9)
-    assert (alone.copied_s(1e9), all_of.copied_s(1e9)) == (one_s, 2 * one_s)
-    for side in (alone, all_of):
-        assert side.copied_s(1e9, pageable=True) == max(side.copied_s(1e9), one_s / pageable_share())

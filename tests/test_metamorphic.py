@@ -308,41 +308,6 @@ def test_who_recomputes_more_holds_less_and_takes_longer(model, strategy):
     assert sim.run(model, strategy, checkpointing="full", **asked).iteration_s >= times[0]
 
 
-def test_stages_that_are_recomputed_hold_less_where_several_micro_batches_are_under_way():
-    asked = {"gpus": 2, "batch_size": 16, "pipeline_degree": 2, "micro_batches": 8}
-    none, full = (sim.run("pixart", "gpipe", checkpointing=what, **asked) for what in ("none", "full"))
-    assert full.peak_memory_bytes < none.peak_memory_bytes
-    assert full.iteration_s > none.iteration_s
-
-
-WAYS = (
-    {},
-    {"shard_size": 2},
-    {"context_degree": 2},
-    {"shard_size": 2, "context_degree": 2},
-    {"tensor_degree": 2},
-)
-
-
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_adapters_take_less_memory_than_all_weights_and_offload_no_more_than_none(way):
-    def peak(**changed):
-        asked = {"gpus": 4, "batch_size": 4, "checkpointing": "block"} | way | changed
-        return sim.run("pixart", "fsdp", **asked).expected.peak_memory_bytes
-
-    assert peak(trainable="lora:8") < peak()
-    assert peak(offload="optimizer") < peak()
-
-
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_sharding_in_any_way_keeps_to_its_bounds(way):
-    for checkpointing in ("none", "selective", "block", "full"):
-        result = sim.run("pixart", "fsdp", gpus=4, batch_size=4, checkpointing=checkpointing, **way)
-        point, scenario = result.source.strategy, result.source.scenario
-        assert bound(point, scenario) <= result.iteration_s * ROUNDING
-        assert least_memory_bytes(point, scenario) <= result.peak_memory_bytes * ROUNDING
-
-
 @pytest.mark.parametrize(
     ("strategy", "asked"),
     [
@@ -359,27 +324,6 @@ def test_a_longer_video_is_never_faster_and_takes_no_less_memory(strategy, asked
         assert found == sorted(found), name
 
 
-@pytest.mark.parametrize(
-    ("model", "grown"),
-    [
-        ("sd21", {"resolution": (512, 768)}),
-        ("ltx-video", {"frames": (17, 49)}),
-        ("pixart", {"batch_size": (4, 8)}),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("checkpointing", ["none", "block", "full"])
-def test_training_holds_more_of_more_pixels_frames_and_samples(model, grown, checkpointing):
-    ((key, values),) = grown.items()
-    asked = {"gpus": 2, "batch_size": 4, "memory": "100TiB", "checkpointing": checkpointing}
-    for strategy, how in (("ddp", {}), ("fsdp", {}), ("1f1b", {"pipeline_degree": 2, "micro_batches": 2})):
-        results = [sim.run(model, strategy, **how, **asked | {key: value}) for value in values]
-        held = [result.peak_memory_bytes for result in results]
-        least = [least_memory_bytes(of.source.strategy, of.source.scenario) for of in results]
-        assert held == sorted(set(held)), (strategy, held)
-        assert least == sorted(set(least)), (strategy, least)
-
-
 # Sampling
 
 
@@ -391,11 +335,3 @@ def test_sampling_in_fewer_steps_is_no_slower(make, data):
     steps = scenario.workload.steps + 2
     longer = replace(scenario, workload=replace(scenario.workload, steps=steps))
     assert seconds(scenario, point) <= seconds(longer, point) * ROUNDING
-
-
-@pytest.mark.parametrize("strategy", ["single", "ulysses", "tensor", "pipefusion", "attention2d"])
-def test_products_in_fp8_are_never_slower_and_take_no_more_memory(strategy):
-    asked = {"gpus": 1 if strategy == "single" else 4, "steps": 4, "cluster": "h100-nvlink-8"}
-    half, fp8 = (sim.run("flux-dev", strategy, precision=what, **asked) for what in ("half", "fp8"))
-    assert fp8.expected.duration_s <= half.expected.duration_s
-    assert fp8.expected.peak_memory_bytes <= half.expected.peak_memory_bytes

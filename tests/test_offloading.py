@@ -1,19 +1,15 @@
 """Offloading: what lies on the host leaves the GPU, and comes and goes over its link to the host."""
 
-from dataclasses import replace
-
 import pytest
 
 import sim
 from profiles.architectures.models import load_model
-from profiles.costs.offloading import CARDS_PER_SWITCH, STEP_BYTES_PER_S, HostSide, copied_s
+from profiles.costs.offloading import CARDS_PER_SWITCH, HostSide, copied_s
 from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import load_cluster
 from profiles.software.recipes import RECIPES
-from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from sim.replay.memory import resident_bytes
 from strategies.plans.actions import OPTIMIZER
-from strategies.registry import make_strategy
 
 MIXED = RECIPES["mixed"]
 
@@ -35,17 +31,6 @@ def test_cards_behind_one_switch_share_its_way_to_the_host(cluster, gpus, sharin
     side = HostSide.of(there, gpus)
     assert side.gpus == min(gpus, 8)
     assert side.copied_s(1e9) == sharing * copied_s(there.device, 1e9)
-
-
-def test_a_step_on_the_host_waits_for_gradients_then_for_its_memory_or_the_weights():
-    device, parameters = load_cluster("p4de").device, 1e9
-    down_s = copied_s(device, 4 * parameters)
-    busy, alone = HostSide(device, 8, 2), HostSide(device, 1, 2)
-    assert busy.step_s(parameters, MIXED) == pytest.approx(
-        2 * down_s + 8 * 30 * parameters / STEP_BYTES_PER_S
-    )
-    quick = replace(MIXED, master_bytes=0, moment_bytes=0)
-    assert alone.step_s(parameters, quick) == pytest.approx(2 * down_s + 2 * down_s / 2)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3"])
@@ -78,18 +63,6 @@ def test_blocks_on_the_host_leave_room_for_one_and_hold_a_pass_up_only_where_the
     assert stage["forward_s"] <= stage["backward_s"]
     assert spared[0] == pytest.approx(9 * block, rel=0.05)
     assert "10 blocks on the host" in few.title
-
-
-@pytest.mark.parametrize(("strategy", "given"), [
-    ("zero2", {"offload": "optimizer"}), ("1f1b", {"offload": "optimizer"}), ("pulse", {"offload": "optimizer"}),
-    ("zero2", {"trainable": "lora:4", "offload": "layers:20"}),
-])  # fmt: skip
-def test_bounds_hold_with_what_is_offloaded(strategy, given):
-    point = make_strategy(strategy, {} if strategy == "zero2" else {"pipeline_degree": 2, "micro_batches": 4})
-    scenario = asked(**given).source.scenario
-    result = run_point(point, scenario)
-    assert bound(point, scenario) <= result.iteration_s * (1 + 1e-9)
-    assert least_memory_bytes(point, scenario) <= result.peak_memory_bytes * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("given", "words"), [

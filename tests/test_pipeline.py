@@ -3,7 +3,6 @@
 import pytest
 
 from profiles.errors import InfeasibleError
-from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
 from strategies.orders.named import gpipe_order, one_forward_one_backward_order
 from strategies.pipelining.builder import PipelineBuilder, Recipe
@@ -67,12 +66,6 @@ def test_relayed_skips_cost_the_published_bytes(make, build, degree, waves):
     assert simulate(plan).p2p_bytes == 2 * 3 * forward
 
 
-def test_what_is_carried_travels_forwards_alone(make, build):
-    unet = make.component("unet", [1.0] * 2, output_bytes=1.0, carried_bytes=0.25)
-    plan = build(make.model(unet), 2, batch_size=4)
-    assert (sizes(plan, "hidden"), sizes(plan, "gradient")) == ({(0, 0): 5.0}, {(1, 0): 4.0})
-
-
 def test_extra_forwards_send_what_forwards_send_and_feed_their_output_back(make, build):
     unet = make.component("unet", [1.0] * 2, output_bytes=1.0, carried_bytes=0.25, parameters=1)
     plan = build(make.model(unet), 2, micro_batches=2, extra_forward=True)
@@ -88,19 +81,7 @@ def test_a_skip_that_must_stay_local_must_not_leave_its_device(make):
         make_strategy("1f1b", {"skip_route": "local"}).plan(scenario)
 
 
-def test_an_optimal_partition_keeps_local_skips_together(make):
-    model = make.model(make.component("unet", [1.0] * 4, skips=[(1, 2)]))
-    plan = make_strategy("spp", {"skip_route": "local"}).plan(make.scenario(model, make.cluster(), 2, 4))
-    assert plan.stages[0].last_layer in (0, 2)
-
-
 # What a stage saves and takes.
-
-
-def test_equal_layers_per_stage_count_blocks(make):
-    unet = make.component("unet", [1.0] * 6, blocks=[0, 0, 0, 1, 2, 3])
-    plan = make_strategy("1f1b", {}).plan(make.scenario(make.model(unet), make.cluster(), 2, 4))
-    assert [(stage.first_layer, stage.last_layer) for stage in plan.stages] == [(0, 3), (4, 5)]
 
 
 def test_a_batch_that_does_not_divide_is_refused_with_the_equation(make):
@@ -120,13 +101,6 @@ def test_a_stage_reduces_its_gradients_after_its_last_backward(make, build):
         ((1,), 40.0, (1,)),
     ]
     assert format_order(plan.order) == "0F0 0F1 0B0 0B1 0O\n1F0 1B0 1F1 1B1 1O\n"
-
-
-def test_locked_layers_have_neither_gradients_nor_a_step(make, build):
-    unet = make.component("unet", [1.0] * 4, parameters=10, locked=(1, 2, 3))
-    plan = build(make.model(unet), 2, batch_size=2, num_gpus=4)
-    assert [(c.group, c.size_bytes) for c in plan.collectives] == [((0,), 40.0)]
-    assert format_order(plan.order) == "0F0 0B0 0O\n1F0 1B0\n"
 
 
 def test_buckets_are_ready_layer_by_layer_from_the_back(make, build):
@@ -168,29 +142,3 @@ def test_frozen_work_of_the_next_iteration_runs_last_and_its_output_is_kept(buil
     assert {plan.tensors[tensor].size_bytes for tensor, device in plan.given if device == 0} == {3.0}
     assert [(plan.tensors[tensor].size_bytes, device) for tensor, device in plan.kept] == [(3.0, 0), (3.0, 0)]
     assert plan.prologue_s == 2.0
-
-
-@pytest.mark.parametrize(("strategy", "degree"), [("gpipe", 2), ("wave", 2)])
-def test_what_frozen_layers_hold_before_the_pipeline_is_known_without_a_replay(make, strategy, degree):
-    """Each of four GPUs holds 8 samples of what the largest layer reads and writes: 8 * (1000 + 1000) bytes."""
-    encoder = make.component("encoder", [0.1] * 4, trainable=False, output_bytes=1000.0)
-    unet = make.component("unet", [1.0] * 4, inputs=["encoder"], saved_bytes=1.0)
-    scenario = make.scenario(make.model(encoder, unet), make.cluster(), 4, 32)
-    point = make_strategy(strategy, {"pipeline_degree": degree, "micro_batches": 4, "group_size": 4})
-    peak_bytes = run_point(point, scenario).expected.peak_memory_bytes
-    assert 16000 <= point.least_memory_bytes(scenario) <= peak_bytes
-
-
-def test_a_layout_knows_batches_stages_and_messages(make):
-    chain = make.component("unet", [1.0] * 4, output_bytes=2.0, carried_bytes=1.0, parameters=3, locked=(3,))
-    cluster = make.cluster(make.link("nvswitch", 4.0, 0.5))
-    scenario = make.scenario(make.model(chain), cluster, 4, 12)
-    layout = Layout(scenario, Shape(2, 3, 4), (Cut(0, (0, 1, 4)),))
-    assert (layout.group_batch, layout.local_batch) == (12, 2)
-    assert [stage.forward_s for stage in layout.stages] == [2.0, 6.0]
-    assert layout.hosted == ((0,), (1,))
-    assert layout.trained_parameters == (3, 6)
-    assert layout.handovers_bytes[0] == 4.0
-    (there, back), last = layout.hops
-    assert (there.wire_s, back.wire_s, there.delay_s) == ((4.0 + 2.0) / 4.0, 4.0 / 4.0, 0.5)
-    assert [hop.duration_s for hop in last] == [0.0, 0.0]

@@ -1,15 +1,11 @@
 """PULSE: skips that move nothing, on a wave ordered by the stages' real times."""
 
-from math import inf
-
 import pytest
 
 from profiles.architectures.models import load_model
 from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from profiles.units import MIB
-from sim.explore.answers import answer_of
-from sim.explore.points import Asked
 from sim.outcomes.parts import replay
 from sim.outcomes.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
@@ -55,15 +51,6 @@ def test_on_free_links_an_equal_wave_of_as_many_micro_batches_as_positions_takes
     assert Pulse(degree, degree).bound(scenario) == trace.end_s
 
 
-@pytest.mark.parametrize("degree", [4, 8])
-def test_waiting_for_short_messages_costs_little_as_sender_and_receiver_meet(degree):
-    scenario = shipped("uvit-1b", "v100-2node", 8, 8 * 8, memory_recipe="pulse")
-    overlapped, blocking = (
-        replay(Pulse(degree, degree, p2p=p2p), scenario).end_s for p2p in ("overlapped", "blocking")
-    )
-    assert overlapped <= blocking < 1.03 * overlapped
-
-
 def test_uvit_moves_what_the_paper_measured():
     per_sample = {}
     for degree, gpus in ((4, 4), (8, 8)):
@@ -103,15 +90,6 @@ def test_a_skip_that_no_symmetric_cut_keeps_is_sent_and_named(make):
     assert trace.p2p_bytes == 2 * (2 * 3 + sent)
 
 
-def test_the_skip_aware_cut_shortens_the_longest_stage(make):
-    scenario = shipped("sdv2-1.7b", "v100-2node", 4, 128)
-    aware, blocks = (
-        max(stage.forward_s for stage in Pulse(4, 4, partition=how).layout(scenario).stages)
-        for how in ("symmetric", "blocks")
-    )
-    assert aware < blocks
-
-
 def test_more_waves_than_layers_are_refused_with_the_sum(make):
     scenario = make.scenario(make.model(dense(make, 8)), make.cluster(), 4, 4)
     with pytest.raises(
@@ -136,12 +114,3 @@ def test_a_full_device_holds_what_its_order_says(make):
     )  # what just fits is asked for its whole order
     roomy = make.scenario(make.model(unet), make.cluster(), 4, 16)
     assert strategy.held_bytes(roomy) == strategy.least_memory_bytes(roomy)
-
-
-def test_what_lacks_memory_by_its_order_alone_is_refused_before_any_replay(make):
-    scenario = make.scenario(
-        make.model(dense(make, 8, saved_bytes=1000.0)), make.cluster(memory_bytes=9000.0), 4, 16
-    )
-    assert Pulse(4, 16).least_memory_bytes(scenario) < 9000
-    found = answer_of(Asked(Pulse(4, 16), 4), scenario, inf)
-    assert (found.known_s, type(found.end)) == ((), InfeasibleError)

@@ -11,7 +11,7 @@ from strategies.pipelining.builder import posted_in_time
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.reduction import plan_of
 from strategies.pipelining.stages import Cut, Shape
-from strategies.plans.actions import BACKWARD, EXTRA_FORWARD, FORWARD, StageAction
+from strategies.plans.actions import BACKWARD, FORWARD, StageAction
 
 
 def fill_and_drain(layout):
@@ -75,18 +75,6 @@ def layout_of(make, kind, degree, micro_batches, route="relay", num_gpus=None, c
 KINDS = ["wave", "chunks", "both ways", "two backbones"]
 
 
-@pytest.mark.parametrize("blocks_per_stage", [1, 2, 3])
-@pytest.mark.parametrize("degree", [2, 4, 6])
-def test_skips_between_stages_of_one_device_move_nothing(make, degree, blocks_per_stage):
-    blocks = 2 * degree * blocks_per_stage
-    scenario = make.scenario(make.model(unet(make, blocks)), make.cluster(), degree, 3)
-    boundaries = tuple(range(0, blocks + 1, blocks_per_stage))
-    layout = Layout(scenario, Shape(degree, 3, degree), (Cut(0, boundaries, folded(degree)),), "local")
-    layout.refuse_distant_skips()
-    trace = simulate(plan_of(layout, fill_and_drain(layout)))
-    assert trace.p2p_bytes == 2 * 3 * 2 * (degree - 1)
-
-
 def test_a_skip_between_two_devices_goes_straight_to_its_reader(make):
     chain = make.component("unet", [1.0] * 4, output_bytes=1.0, skips=[(0, 2)])
     scenario = make.scenario(make.model(chain), make.cluster(), 4, 1)
@@ -121,18 +109,6 @@ def test_the_two_parts_of_a_backward_share_its_time_and_gradients_wait_for_the_s
     assert (durations[1, "I"], durations[1, "W"]) == (6.0, 2.0)
     trace = simulate(plan)
     assert [trace.ends[0][-2], trace.starts[0][-1]] == [trace.starts[0][-1]] * 2
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_extra_forwards_come_first_and_feed_back_to_the_start_of_their_chain(make, kind):
-    layout = layout_of(make, kind, 2, 4, extra_forward=True)
-    plan = plan_of(layout, fill_and_drain(layout))
-    for row in plan.order:
-        kinds = [action.kind for action in row if isinstance(action, StageAction)]
-        extras = kinds.count(EXTRA_FORWARD)
-        assert extras == kinds.count(FORWARD)
-        assert kinds[:extras] == [EXTRA_FORWARD] * extras
-    simulate(plan)
 
 
 @pytest.mark.parametrize("first", [0, 1])

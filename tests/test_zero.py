@@ -76,14 +76,6 @@ def test_bytes_are_gathers_and_scatters_of_all_parameters(
     assert found == pytest.approx(GPUS * SHARE * UNITS * UNIT_PARAMETERS * each)
 
 
-def test_an_extra_forward_gathers_once_more(scenario):
-    without, extra = (run_point(zero(3), scenario(self_conditioning=p)).expected for p in (0.0, 1.0))
-    more = extra.collective_bytes - without.collective_bytes
-    assert more == pytest.approx(GPUS * SHARE * 2 * UNITS * UNIT_PARAMETERS)
-    same = [run_point(zero(2), scenario(self_conditioning=p)).expected.collective_bytes for p in (0.0, 1.0)]
-    assert same[0] == same[1]
-
-
 # Times.
 
 
@@ -133,22 +125,6 @@ def test_zero3_gathers_the_next_unit_when_the_one_before_is_freed(scenario):
     first_two = [0.0, GATHER_S]
     freed = [ends["0F0"], ends["2F0"], ends["2F0"] + GATHER_S, ends["2B0"]]
     assert starts == pytest.approx([*first_two, *freed])
-
-
-def test_gathers_and_scatters_keep_the_order_in_which_they_can_start(scenario):
-    plan = zero(3, micro_batches=2).plan(scenario())
-    found = "".join("G" if c.operation == "all_gather" else "S" for c in plan.collectives)
-    # Two gathers begin a pass, one more follows each use; backwards scatter, too.
-    assert found == "GGGGGGSSGGSGGGGSSS"
-
-
-@pytest.mark.parametrize("micro_batches", [1, 2])
-def test_zero3_with_hardly_any_compute_takes_what_is_exchanged(scenario, micro_batches):
-    asked = scenario(forward_s=1e-12, component={"backward_s": [1e-12] * UNITS})
-    point = zero(3, micro_batches=micro_batches)
-    expected_s = UNITS * (micro_batches * (2 * GATHER_S + SCATTER_S) + STEP_S)
-    assert replay(point, asked).end_s == pytest.approx(expected_s)
-    assert point.bound(asked) == pytest.approx(expected_s)
 
 
 @pytest.mark.parametrize("overlap", ["buckets", "none"])
@@ -250,14 +226,6 @@ def test_zero3_holds_two_units_and_the_gradients_of_one_beside_the_activations(s
     assert least == expected - 2 * UNIT_PARAMETERS
 
 
-def test_zero3_without_overlap_holds_one_unit(scenario):
-    trace = replay(zero(3, overlap="none"), scenario())
-    state = UNITS * UNIT_PARAMETERS * 18 / GPUS
-    expected = state + UNITS * 2 * SAVED_BYTES + (2 + 4) * UNIT_PARAMETERS
-    assert peak_memory_bytes(trace).tolist() == [expected]
-    assert least_memory_bytes(zero(3, overlap="none"), scenario()) == expected
-
-
 def most_held(trace, size_bytes):
     """How many tensors of a size lie on the only simulated device at once."""
     _, _, changes = memory_events(trace)
@@ -272,28 +240,6 @@ def most_held(trace, size_bytes):
 def test_however_slow_the_links_never_more_than_two_units_are_gathered(scenario, bandwidth):
     trace = simulate(zero(3, micro_batches=2).plan(scenario(bandwidth=bandwidth, units=6)))
     assert most_held(trace, 2 * UNIT_PARAMETERS) == 2
-
-
-def test_with_checkpointing_each_unit_keeps_its_input_and_each_skip_is_kept_once(scenario):
-    component = {"output_bytes": 3e6, "carried_bytes": 1e6, "skips": [(0, 5), (1, 4), (2, 3)]}
-    asked = scenario(units=6, checkpointing="full", component=component)
-    trace = replay(zero(3, overlap="none"), asked)
-    # Five inputs that are the outputs of the units before, which the skips are too; one context; the layer at work.
-    kept = 2 * (5 * 3e6 + 1e6)
-    state = 6 * UNIT_PARAMETERS * 18 / GPUS
-    assert resident_bytes(trace).tolist() == [state + 2 * SAVED_BYTES]
-    expected = state + 2 * SAVED_BYTES + kept + 6 * UNIT_PARAMETERS
-    assert peak_memory_bytes(trace).tolist() == [expected]
-
-
-@pytest.mark.parametrize("bandwidth", [WIRE, WIRE / 100, WIRE / 1000])
-@pytest.mark.parametrize("micro_batches", [1, 2, 4])
-def test_however_slow_the_links_zero2_holds_the_gradients_of_one_backward_and_a_bucket(
-    scenario, bandwidth, micro_batches
-):
-    asked = scenario(batch_size=16, bandwidth=bandwidth)
-    trace = replay(zero(2, micro_batches=micro_batches), asked)
-    assert most_held(trace, 4 * UNIT_PARAMETERS) <= UNITS + (micro_batches > 1)
 
 
 # Units.
