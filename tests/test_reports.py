@@ -112,10 +112,9 @@ def test_patches_have_the_colours_of_pictures_and_their_names():
 
 
 def test_the_scaling_is_the_best_of_each_number_of_gpus(scaling):
-    speed, _, efficiency = scaling_figure(scaling).data
-    assert list(speed.x) == [2, 4, 8]
-    assert list(speed.y) == [sweep.best.samples_per_s for sweep in scaling]
-    assert efficiency.y[0] == 100
+    lines = {line.name: list(line.y) for line in scaling_figure(scaling).data}
+    best = [max(line[place] for line in lines.values()) for place in range(3)]
+    assert best == [sweep.best.samples_per_s / sweep.best.num_gpus for sweep in scaling]
 
 
 def test_the_menus_of_a_table_sort_by_value_and_keep_one_strategy():
@@ -190,7 +189,7 @@ def test_pages_load_alone_in_a_browser_and_draw_all_figures(tmp_path, trained, s
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
     try:
-        for number, (answer, figures) in enumerate(((trained, 4), (sampled, 4), (scaling, 5), (result, 1))):
+        for number, (answer, figures) in enumerate(((trained, 3), (sampled, 3), (scaling, 4), (result, 1))):
             answer.write_report(tmp_path / f"{number}.html")
             driver.get((tmp_path / f"{number}.html").as_uri())
             assert driver.execute_script("return document.querySelectorAll('.main-svg').length") >= figures

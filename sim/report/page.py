@@ -119,7 +119,6 @@ def sweep_page(sweeps: Sequence[Sweep], asked: str = "", note: str = "") -> str:
     simulated = [point for point in chosen.ranked() if point.status == "simulated"]
     parts: list[Part] = [
         ("Speed and memory", "a click on a strategy hides it", interactive.sweep_figure(sweeps, best)),
-        ("Parameters", "a drag along an axis keeps a range", interactive.axes_figure(sweeps)),
     ]
     if simulated:
         shown = Shown(list(enumerate(simulated[: interactive.MOST_ROWS], 1)), None, "")

@@ -10,7 +10,6 @@ from profiles.units import GIB, MILLISECOND
 from sim.explore.points import Point
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
-from sim.outcomes.results import Result
 from sim.replay.memory import FloatArray, IntArray
 from sim.replay.timelines import (
     COLLECTIVE,
@@ -22,12 +21,13 @@ from sim.replay.timelines import (
     memory_kinds,
 )
 from sim.report.columns import Column
-from sim.report.descriptions import LETTERS, how, tried
+from sim.report.descriptions import how, tried
 from sim.report.frames import rows
 from sim.report.numbers import banded, counted_words
 from sim.report.plots.charts import FRONT, INK, LIMIT
 from sim.report.plots.looks import BAND, FADED, GPUS, MARKERS, RECOMMENDED, label_of, strategy_look
 from sim.report.plots.patches import PatchColours
+from sim.report.plots.space import plot_scaling_info
 from sim.report.plots.sweep import NEAR, SweepInfo, plot_sweep_info
 from sim.report.plots.timeline import COLOURS
 from strategies.plans.actions import PatchAction, StageAction
@@ -270,63 +270,22 @@ def _point_words(point: Point, values: Mapping[str, Any]) -> str:
     return "<br>".join([*filter(None, words), f"{result.peak_memory_bytes / GIB:.1f} GiB"])
 
 
-def axes_figure(sweeps: Sequence[Sweep]) -> Figure:
-    """Each point as a line over parallel axes, the darker the faster; a drag along an axis keeps a range."""
-    from plotly.graph_objects import Figure as Empty
-    from plotly.graph_objects import Parcoords
-
-    results = [point.result for point in _simulated(sweeps) if point.result is not None]
-    names = list(dict.fromkeys(result.strategy for result in results))
-    sampled = results[0].task == "sample"
-    letters = {**LETTERS, "patches": "patches"} if sampled else LETTERS
-    values = {
-        "GPUs": [result.num_gpus for result in results],
-        **{
-            letter: [result.parameters.get(key) or 1 for result in results] for key, letter in letters.items()
-        },
-        "latency in s" if sampled else "iteration in ms": [_seconds(result, sampled) for result in results],
-        "memory in GiB": [result.peak_memory_bytes / GIB for result in results],
-        "bubble in %": [100 * result.bubble_ratio for result in results],
-    }
-    strategies = {"label": "strategy", "values": [names.index(result.strategy) for result in results]}
-    ticks = {"tickvals": list(range(len(names))), "ticktext": names}
-    several = [{"label": name, "values": of} for name, of in values.items() if len(set(of)) > 1]
-    line = {"color": np.log([result.samples_per_s for result in results]), "colorscale": "Blues"}
-    lines = Parcoords(line=line, dimensions=[strategies | ticks, *several])
-    return Empty(lines, layout=_layout(height=380, margin={"l": 120, "r": 40, "t": 50, "b": 20}))
-
-
-def _seconds(result: Result, sampled: bool) -> float:
-    return result.expected.duration_s * (1.0 if sampled else 1e3)
-
-
 def scaling_figure(scaling: Scaling) -> Figure:
-    """The speed of the best on each number of GPUs, and its efficiency."""
-    from plotly.subplots import make_subplots
+    """Return the speed per GPU of each strategy over the numbers of GPUs, with the knee."""
+    from plotly.graph_objects import Figure as Empty
 
-    steps = scaling.steps
-    gpus, speeds = [step.gpus for step in steps], [step.samples_per_s for step in steps]
-    bands = [(s.samples_per_s, s.result.expected.duration_s, s.result) for s in steps]
-    error = {
-        "type": "data", "symmetric": False, "thickness": 1,
-        "array": [speed * took_s / result.low_s - speed for speed, took_s, result in bands],
-        "arrayminus": [speed - speed * took_s / result.high_s for speed, took_s, result in bands],
-    }  # fmt: skip
-    look = {"mode": "lines+markers", "text": [step.result.strategy for step in steps], "showlegend": False}
-    figure = make_subplots(1, 2)
-    figure.add_scatter(x=gpus, y=speeds, error_y=error, **look, row=1, col=1)
-    even = [speeds[0] / gpus[0] * count for count in gpus]
-    dashed = {"mode": "lines", "line": {"color": FRONT, "dash": "dash"}}
-    figure.add_scatter(x=gpus, y=even, name="in proportion", **dashed, row=1, col=1)
-    figure.add_scatter(x=gpus, y=[100 * step.efficiency for step in steps], **look, row=1, col=2)
+    info = plot_scaling_info(scaling, "num_gpus")
+    figure = Empty(layout=_layout(height=360))
+    for name, speeds in info.speeds.items():
+        colour, marker = strategy_look(name)
+        look = {"line": {"color": colour}, "marker": {"symbol": SYMBOLS[marker], "size": 9}}
+        figure.add_scatter(name=name, x=info.across, y=speeds, mode="lines+markers", connectgaps=True, **look)
     if scaling.knee is not None:
         figure.add_vline(scaling.knee.gpus, line={"color": LIMIT, "dash": "dot"})
     scenario = scaling.sweeps[0].scenario
-    unit = counted_words(scenario.task, scenario.options)
-    figure.update_layout(**_layout(height=360))
-    figure.update_xaxes(title="GPUs", type="log", tickvals=gpus)
-    figure.update_yaxes(title=f"{unit} per second", type="log", row=1, col=1)
-    figure.update_yaxes(title="efficiency in %", rangemode="tozero", row=1, col=2)
+    figure.update_xaxes(title="GPUs", type="log", tickvals=info.across)
+    title = f"{counted_words(scenario.task, scenario.options)} per second and GPU"
+    figure.update_yaxes(title=title, rangemode="tozero")
     return figure
 
 
