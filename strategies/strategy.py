@@ -34,6 +34,7 @@ class Phase(NamedTuple):
         times: how often it happens.
         steps: denoising steps of one time; 0 where text encoders or the VAE run.
         standing_in: for each device, which of the plan stands for it; empty where each is there itself.
+        omitted: denoising steps that are not in the plan, before its last.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Phase(NamedTuple):
     times: int
     steps: int = 1
     standing_in: tuple[int, ...] = ()
+    omitted: int = 0
 
 
 class Strategy(ABC):
@@ -126,8 +128,13 @@ class Sampler(ABC):
     def phases(self, scenario: SamplingScenario) -> tuple[Phase, ...]:
         """Return the run in parts; those that are alike are one phase, which is replayed once."""
 
-    def folded_phases(self, scenario: SamplingScenario) -> tuple[Phase, ...]:
-        """Return the phases; where all guidance groups are alike, one may stand for all in their plans."""
+    def folded_phases(self, scenario: SamplingScenario, displaced: int | None = None) -> tuple[Phase, ...]:
+        """Return the phases, with plans of less where that stands for all.
+
+        Args:
+            scenario: model, cluster and workload.
+            displaced: steps after the warm-up that are planned of a long run whose steps overlap; by default all.
+        """
         return self.phases(scenario)
 
     @classmethod

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 from sim.outcomes.measures import Measures
 from sim.outcomes.results import NamedTrace
 from sim.replay.engine import no_collection, simulate
+from sim.replay.repeats import EXCERPT, repeated_step
 from strategies.patching.frozen import with_frozen
 from strategies.patching.layout import unfolded
 from strategies.plans.network import Network, network_of
@@ -56,7 +57,8 @@ class Variant:
 class Part(NamedTuple):
     """A part of a point as it was replayed: of training an iteration, of sampling a phase of the run.
 
-    Where the trace is of one guidance group that stands for all, ``folded`` are the measures of all.
+    Where the trace is of one guidance group that stands for all, or of the first steps, ``folded`` are the measures
+    of all.
     """
 
     variant: Variant
@@ -119,25 +121,32 @@ def _replay_phases(variant: Variant, phases: tuple[Phase, ...]) -> Iterator[Part
     assert isinstance(strategy, Sampler) and isinstance(scenario, SamplingScenario)
     networks: dict[int, Network] = {}
     written = {phase.name: phase.plan for phase in phases}
-    whole = tuple(map(unfolded, phases))
-    for phase in with_frozen(scenario, whole, strategy.guidance_groups(scenario)):
+    unfolded_phases = tuple(map(unfolded, phases))
+    for phase in with_frozen(scenario, unfolded_phases, strategy.guidance_groups(scenario)):
         plan = written.get(phase.name, phase.plan)
         network = networks.setdefault(plan.placement.num_positions, Network(plan.placement))
         trace = simulate(plan, network)
-        yield Part(variant, phase, trace, None if plan is phase.plan else Measures.of(trace))
+        step = repeated_step(trace, network) if phase.omitted else None
+        if phase.omitted and step is None:  # no step repeats another so early
+            plan = next(
+                all_of.plan for all_of in strategy.folded_phases(scenario) if all_of.name == phase.name
+            )
+            trace = simulate(plan, network)
+        whole = plan is phase.plan and step is None
+        yield Part(variant, phase, trace, None if whole else Measures.of(trace, step, phase.omitted))
 
 
-def _replay_folded(variant: Variant) -> Iterator[Part]:
-    """The parts of a run; of guidance groups that are alike, only one is replayed."""
+def parts_of(variant: Variant, *, excerpts: bool = True) -> Iterator[Part]:
+    """The parts of a variant; of alike guidance groups one is replayed.
+
+    Args:
+        variant: what is replayed.
+        excerpts: of a long run whose steps repeat one another only the first are replayed.
+    """
     strategy, scenario = variant.strategy, variant.scenario
     if not (isinstance(strategy, Sampler) and isinstance(scenario, SamplingScenario)):
         return _replay_parts(variant)
-    return _replay_phases(variant, strategy.folded_phases(scenario))
-
-
-def parts_of(variant: Variant) -> Iterator[Part]:
-    """The parts of a variant; of alike guidance groups one is replayed."""
-    return _replay_folded(variant)
+    return _replay_phases(variant, strategy.folded_phases(scenario, EXCERPT if excerpts else None))
 
 
 @no_collection()
@@ -151,13 +160,14 @@ def replay_parts(strategy: AnyStrategy, scenario: AnyScenario) -> list[Part]:
 
 
 @no_collection()
-def measured_parts(strategy: AnyStrategy, scenario: AnyScenario) -> list[Part]:
+def measured_parts(strategy: AnyStrategy, scenario: AnyScenario, *, excerpts: bool = True) -> list[Part]:
     """All parts of a point with their measures, replayed no further than needed (``parts_of``).
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.
     """
-    return [part for variant in variants(strategy, scenario) for part in parts_of(variant)]
+    found = variants(strategy, scenario)
+    return [part for variant in found for part in parts_of(variant, excerpts=excerpts)]
 
 
 def traces_of(strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part]) -> list[NamedTrace]:

@@ -102,7 +102,9 @@ def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> 
 
     @cache
     def parts() -> Sequence[Part]:
-        return (replay_parts if scenario.task == "train" else measured_parts)(strategy, scenario)
+        if scenario.task == "train":
+            return replay_parts(strategy, scenario)
+        return measured_parts(strategy, scenario, excerpts=False)
 
     found = split_of(strategy, scenario, result, parts)
     stepped = step_share(scenario, parts)

@@ -112,11 +112,17 @@ class GridLayout(ABC):
             return ""
         return f"{self.num_steps - self.warmup_steps} of {self.num_steps} steps read activations of the step before"
 
-    def phases(self) -> tuple[Phase, ...]:
-        """The run as a whole where steps overlap; else the warm-up and the other steps, which are alike."""
+    def phases(self, displaced: int | None = None) -> tuple[Phase, ...]:
+        """The run as a whole where steps overlap; else the warm-up and the other steps, which are alike.
+
+        Args:
+            displaced: steps after the warm-up that are planned of a long run whose steps overlap; by default all.
+        """
         steps, warmup, standing_in = self.num_steps, self.warmup_steps or 0, self.grid.standing_in
         if self.steps_overlap:
-            return (Phase("run", self.plan(range(steps)), 1, steps, standing_in),)
+            few = steps if displaced is None else warmup + displaced
+            planned = few if 2 * few <= steps else steps
+            return (Phase("run", self.plan(range(planned)), 1, steps, standing_in, steps - planned),)
         parts = (("warm-up", warmup, warmup), ("steady", steps, steps - warmup))
         return tuple(
             Phase(name, self.plan([end - 1]), times, 1, standing_in) for name, end, times in parts if times

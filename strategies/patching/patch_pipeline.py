@@ -79,7 +79,7 @@ class PatchPipeline(GridLayout):
         writer = _Writer(self)
         for step in steps:
             for patch in range(len(self.patches)) if self.is_displaced(step) else (None,):
-                writer.write_pass(step, patch)
+                writer.write_pass(step, patch, sends_back=step != steps[-1])
         return writer.builder.build(self.stages(), self.resident(steps))
 
     def folded(self) -> "PatchPipeline":
@@ -247,7 +247,7 @@ class _Writer:
         self.passes: dict[tuple[int, int | None], _Pass] = {}
         self.gathers: dict[int | None, list[tuple[tuple[int, ...], float, bool]]] = {}
 
-    def write_pass(self, step: int, patch: int | None) -> None:
+    def write_pass(self, step: int, patch: int | None, *, sends_back: bool) -> None:
         """Append the way of one patch through all stages of all guidance groups, and what becomes of it."""
         for guided, stage, team in self.grid.teams():
             known = self.passes.get((stage, patch))
@@ -257,7 +257,7 @@ class _Writer:
             self._compute(team, known.works, PatchAction(stage, patch or 0, step))
             for role, target, size in known.sends:
                 self._send(role, guided, (stage, target), patch, size)
-        self._finish(step, patch)
+        self._finish(patch, sends_back=sends_back)
 
     def _receive(self, team: Team, patch: int | None) -> None:
         """Let each device of a team wait for its mail; where receives are posted late it travels late."""
@@ -287,13 +287,13 @@ class _Writer:
             self.builder.send(sender, tensor)
             self.mail.setdefault((receiver, patch), []).append(tensor)
 
-    def _finish(self, step: int, patch: int | None) -> None:
+    def _finish(self, patch: int | None, *, sends_back: bool) -> None:
         """Gather the noise prediction, and send the latents that follow from it back to the first stage."""
         last = self.grid.pipeline - 1
         if patch not in self.gathers:
             self.gathers[patch] = self.pipeline.gathers(patch)
         self.pipeline.end_step(self.builder, patch, self.gathers[patch])
-        if last and step < self.pipeline.num_steps - 1:
+        if last and sends_back:
             for guided in range(self.grid.groups):
                 self._send("latents", guided, (last, 0), patch, self.pipeline.latents_bytes(patch))
 

@@ -36,10 +36,10 @@ class GridSampler(Sampler):
         """The phases of a run."""
         return self._made(scenario).phases()
 
-    def folded_phases(self, scenario: SamplingScenario) -> tuple[Phase, ...]:
+    def folded_phases(self, scenario: SamplingScenario, displaced: int | None = None) -> tuple[Phase, ...]:
         """The phases of a run; where all guidance groups are alike, one stands for all in their plans."""
         layout = self._made(scenario)
-        return (layout.folded() if isinstance(layout, PatchPipeline) else layout).phases()
+        return (layout.folded() if isinstance(layout, PatchPipeline) else layout).phases(displaced)
 
     def bound(self, scenario: SamplingScenario) -> float:
         """Seconds that no run can undercut, with the frozen components that it includes."""

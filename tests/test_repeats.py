@@ -1,0 +1,74 @@
+"""Runs of which only the first steps are replayed."""
+
+import pytest
+from making import make_cluster, make_link
+from test_alike_groups import PIPED, asked, assert_measured_as_the_whole
+
+from sim.outcomes.parts import main_part, measured_parts
+from sim.replay.engine import simulate
+from sim.replay.repeats import repeated_step
+from strategies.plans.actions import PatchAction
+from strategies.plans.network import Network
+from strategies.plans.placement import Placement
+from strategies.plans.plan import Op, Plan, Tensor
+
+REPEATING = {
+    "stages in one node": ("hunyuanvideo", "p4de", 8, "pipefusion", {}, {}),
+    "stages of teams": ("hunyuanvideo", "p4de", 8, "hybrid", {**PIPED, "guidance_degree": 1}, {}),
+}
+
+
+@pytest.mark.parametrize("name", REPEATING)
+def test_a_run_whose_steps_repeat_is_measured_by_its_first_steps(name):
+    sampler, scenario = asked(REPEATING[name])
+    part = main_part(measured_parts(sampler, scenario))
+    assert {op.action.step for op in part.trace.plan.ops[0]} == set(range(sampler.warmup_steps + 4))
+    assert_measured_as_the_whole(sampler, scenario)
+
+
+def test_a_run_whose_steps_do_not_repeat_early_is_replayed_whole():
+    sampler, scenario = asked(("pixart", "p4de", 8, "pipefusion", {}, {}))
+    part = main_part(measured_parts(sampler, scenario))
+    assert part.phase.omitted
+    assert {op.action.step for op in part.trace.plan.ops[0]} == set(range(20))
+    assert_measured_as_the_whole(sampler, scenario)
+
+
+def repeated(*rows, size_bytes=0.0):
+    """What a step adds where each device runs (seconds, seconds of its host) once a step; the first sends to others."""
+    count = len(rows)
+    ops = [
+        tuple(
+            Op(
+                PatchAction(device, 0, step),
+                seconds,
+                (step,) if device else (),
+                () if device else (step,),
+                (),
+                host,
+            )
+            for step, (seconds, host) in enumerate(row)
+        )
+        for device, row in enumerate(rows)
+    ]
+    tensors = tuple(Tensor("hidden", 0, step, size_bytes) for step in range(len(rows[0])))
+    placement = Placement(make_cluster(make_link(bandwidth=1.0)), count, count, count)
+    plan = Plan(tuple(ops), tensors, placement, host_ahead_s=1e3)
+    network = Network(placement)
+    return repeated_step(simulate(plan, network), network)
+
+
+def test_steps_repeat_one_another():
+    step = repeated([(2.0, 0.5)] * 6, [(1.0, 0.5)] * 6, size_bytes=1.0)
+    assert (step.period_s, step.busy_s, step.p2p_bytes) == (2.0, 1.5, 1.0)
+
+
+def test_a_host_that_is_slower_than_its_device_catches_up_with_it():
+    assert repeated([(100.0, 1.2)] + [(1.0, 1.2)] * 5) is None
+    assert repeated([(100.0, 1.0)] + [(1.0, 1.0)] * 5).period_s == 1.0
+
+
+def test_messages_that_are_late_catch_up_with_the_device_that_reads_them():
+    devices = [(1.0, 0.0)] * 6, [(100.0, 0.0)] + [(1.0, 0.0)] * 5
+    assert repeated(*devices, size_bytes=2.0) is None
+    assert repeated(*devices, size_bytes=1.0).period_s == 1.0
