@@ -22,7 +22,7 @@ from profiles.measuring.fitting.calibration import (
 from profiles.measuring.fitting.layer_times import CLASSES
 from profiles.units import GIB
 from validate.__main__ import main
-from validate.steps.measured import TrainingStep, by_rates
+from validate.steps.programme import TrainingStep, by_rates
 
 pytestmark = pytest.mark.slow
 

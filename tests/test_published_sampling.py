@@ -22,10 +22,9 @@ from strategies.sampling.usp import USP
 from strategies.sampling_scenario import SamplingScenario
 from validate.__main__ import main
 from validate.published.ledger import Contest
-from validate.published.methods import guidance, samplers
 from validate.published.records import Standing
 from validate.published.report import contests, report, volumes
-from validate.published.rows import COLUMNS, SamplingRow, Uncovered, sampling_rows
+from validate.published.rows import COLUMNS, SamplingRow, Uncovered, guidance, samplers, sampling_rows
 from validate.published.runs import fastest, outcome_of, predict, runs, scenario_of, sent_bytes
 from validate.tables import print_sections
 

@@ -15,8 +15,7 @@ from sim.replay import engine
 from strategies.plans.actions import StageAction
 from strategies.registry import all_strategies
 from validate.__main__ import main
-from validate.running.comparison import compare, worst
-from validate.running.rank import fitting, run_jobs
+from validate.running.rank import compare, fitting, run_jobs, worst
 from validate.running.training.scenarios import Question, prepare
 
 pytestmark = pytest.mark.slow

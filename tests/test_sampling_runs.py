@@ -16,8 +16,7 @@ import strategies.patching.layer_runs
 import strategies.patching.patch_pipeline
 from profiles.errors import InputError
 from validate.__main__ import main
-from validate.running.comparison import compare, worst
-from validate.running.rank import fitting, run_jobs
+from validate.running.rank import compare, fitting, run_jobs, worst
 from validate.running.sampling.comparison import ImageComparison, job_of, relative
 from validate.running.sampling.settings import (
     Settings,

@@ -16,9 +16,12 @@ from profiles.measuring.fitting.layer_times import read_first_backwards
 from profiles.software.recipes import RECIPES
 from profiles.units import GIB
 from validate.__main__ import main
-from validate.steps.measured import SamplingStep, TrainingStep, alone, by_rates
 from validate.steps.programme import (
     Programme,
+    SamplingStep,
+    TrainingStep,
+    alone,
+    by_rates,
     report_gpu,
 )
 

@@ -18,8 +18,7 @@ from profiles.machines.clusters import Cluster
 from profiles.machines.hosts import BOX, FREE, Host
 from profiles.measuring.tables import show, table
 from validate.points import cluster_of
-from validate.published.methods import samplers
-from validate.published.rows import SamplingRow, sampling_rows
+from validate.published.rows import SamplingRow, samplers, sampling_rows
 from validate.published.runs import HOST_METHODS, HOST_PIXELS, place_of, predict, scenario_of
 
 BOXES: Final = ("a100-nvlink-8", "a100-pcie-4", "l40-pcie-8")

@@ -10,7 +10,7 @@ from math import inf, log1p
 from pathlib import Path
 from typing import Final
 
-from profiles.files import Row, Table, read_rows, read_text
+from profiles.files import Row, read_rows, read_text
 
 STANDINGS: Final = Path(__file__).with_name("standings.toml")
 KEYS: Final = (
@@ -50,14 +50,6 @@ class Entry:
     standing: Standing
     why: str
 
-    @classmethod
-    def of(cls, table: Table) -> "Entry":
-        """An entry as the file has it."""
-        patterns = tuple((key, table.text(key)) for key in KEYS if key in table)
-        found = cls(patterns, Standing(table.choice("is", list(Standing)[1:])), table.text("why"))
-        table.finish()
-        return found
-
     def fits(self, said: Mapping[str, str]) -> bool:
         """Whether a number's columns fit all patterns."""
         return all(fnmatchcase(said[key], pattern) for key, pattern in self.patterns)
@@ -66,10 +58,11 @@ class Entry:
 @cache
 def entries() -> tuple[Entry, ...]:
     """The entries in the order of the file."""
-    table = Table.read(STANDINGS)
-    found = tuple(map(Entry.of, table.tables("number")))
-    table.finish()
-    return found
+    read = tomllib.loads(read_text(STANDINGS))["number"]
+    return tuple(
+        Entry(tuple((key, of[key]) for key in KEYS if key in of), Standing(of["is"]), of["why"])
+        for of in read
+    )
 
 
 def entry_of(said: Mapping[str, str]) -> Entry | None:

@@ -20,9 +20,16 @@ from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.points import cluster_of, drawing, model_of
-from validate.published.methods import IN_GRAPHS, guidance, samplers, stack_of
 from validate.published.records import MEMORY, Conditions, Reason, Record, Standing, kind_of, standing_of
-from validate.published.rows import SamplingRow, Uncovered, sampling_rows
+from validate.published.rows import (
+    IN_GRAPHS,
+    SamplingRow,
+    Uncovered,
+    guidance,
+    samplers,
+    sampling_rows,
+    stack_of,
+)
 
 NO_COMMUNICATION: Final = "patch_parallel_no_comm"
 """The method that runs without communication, on free links."""

@@ -15,7 +15,7 @@ from strategies.training.fsdp import FSDP
 from validate.running.sampling.settings import RUNNABLE, Settings
 
 if TYPE_CHECKING:
-    from validate.running.comparison import Job, Outcome
+    from validate.running.rank import Job, Outcome
 
 
 SHARDED: Final = FSDP.name
@@ -86,7 +86,7 @@ def _job(options: argparse.Namespace) -> "Job":
 
 
 def _result(options: argparse.Namespace, job: "Job", outcome: "Outcome") -> dict[str, Any]:
-    from validate.running.comparison import compare, middle, worst  # noqa: PLC0415  as above
+    from validate.running.rank import compare, middle, worst  # noqa: PLC0415  as above
 
     pairs = compare(job, outcome)
     names = (

@@ -12,18 +12,19 @@ fixed time may differ. Device files hold neither, as no simulated attention is c
 medians over large ones, by kind.
 """
 
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from scipy.optimize import least_squares
 
 from profiles.checks import sum_in_order
 from profiles.errors import InputError
-from profiles.files import Table
+from profiles.files import read_text
 from profiles.machines.law_tables import CACHE_KEYS, OVERLAP, Coefficients, attention_law, product_law
 from profiles.machines.laws import ELEMENT_BYTES, PARTS, FloatArray, padded
 from profiles.measuring.fitting.least_squares import Errors
@@ -130,21 +131,15 @@ def _solve(
     return {key: value if value > NOTHING else 0.0 for key, value in values(found.x).items()}
 
 
-TARGETS: Final = Path(__file__).parent / "targets.toml"
-NUMBERS: Final = {
-    "device_peak": "device_GB_per_s",
-    "seen": "seen_TFLOP_per_s",
-    "overlap": "overlap",
-    "wide": "wide_TFLOP_per_s",
-}
-WORDS: Final = ("like", "gradients", "backward", "priors", "device", "stream", "launch", "note")
+CLASSES: Final = ("matmul", "conv", "attention", "memory")
+"""Classes of kernels, each with a law."""
 
 
 @dataclass(frozen=True)
 class Origin:
     """Where the coefficients of one class of kernels come from; '' where a word is not given."""
 
-    rows: tuple[str, ...]
+    rows: Sequence[str] = ()
     like: str = ""
     gradients: str = ""
     backward: str = ""
@@ -184,8 +179,17 @@ class Target:
 @cache
 def targets() -> Mapping[str, Target]:
     """Targets by device name, in the order of the file."""
-    table = Table.read(TARGETS)
-    return {name: _target(name, table.table(name)) for name in table.keys()}  # noqa: SIM118  no mapping
+    read = tomllib.loads(read_text(Path(__file__).with_name("targets.toml")))
+    return {
+        name: Target(
+            name,
+            of["peaks"],
+            float(of["peak_TFLOP_per_s"]),
+            float(of["peak_GB_per_s"]),
+            {kind: Origin(**of[kind]) for kind in CLASSES},
+        )
+        for name, of in read.items()
+    }
 
 
 def target(name: str) -> Target:
@@ -197,23 +201,6 @@ def target(name: str) -> Target:
     if name not in targets():
         raise InputError(f"no measured kernels of device '{name}'; choose from {', '.join(targets())}")
     return targets()[name]
-
-
-def _target(name: str, table: Table) -> Target:
-    peaks = table.text("peaks"), table.positive("peak_TFLOP_per_s"), table.positive("peak_GB_per_s")
-    origins = {each: _origin(table.table(each)) for each in ("matmul", "conv", "attention", "memory")}
-    table.finish()
-    return Target(name, *peaks, origins)
-
-
-def _origin(table: Table) -> Origin:
-    words: dict[str, Any] = {word: table.text(word) for word in WORDS if word in table}
-    numbers: dict[str, Any] = {name: table.positive(key) for name, key in NUMBERS.items() if key in table}
-    cached = table.flag("cached") if "cached" in table else False
-    tile = table.number("backward_tile") if "backward_tile" in table else None
-    origin = Origin(table.texts("rows", ()), cached=cached, backward_tile=tile, **words, **numbers)
-    table.finish()
-    return origin
 
 
 ONE: Final = np.ones(())

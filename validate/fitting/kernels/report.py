@@ -53,7 +53,7 @@ class Builder:
 
     def classes(self, name: str) -> dict[str, Coefficients]:
         """Coefficients of each class of a device's kernels."""
-        return {kind: self.of(kind, name) for kind in ("matmul", "conv", "attention", "memory")}
+        return {kind: self.of(kind, name) for kind in laws.CLASSES}
 
     def of(self, kind: str, name: str) -> Coefficients:
         """Coefficients of one class; ``forward`` is that of attention's forward pass alone."""

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from profiles.errors import DiffusimError
 from sim.replay.engine import simulate
-from validate.running.comparison import Job, compare, worst
-from validate.running.rank import run_job
+from validate.running.rank import Job, compare, run_job, worst
 from validate.running.sampling.kernels import Drawn
 from validate.running.sampling.settings import (
     HIDDEN,

@@ -13,8 +13,8 @@ from strategies.plans.plan import Plan
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario
-from validate.running.comparison import Job
 from validate.running.links import DEVICE, emulated_cluster
+from validate.running.rank import Job
 from validate.running.training.samples import Training, frozen_samples
 
 ESTIMATED_ON: Final = "p4de"
