@@ -17,7 +17,6 @@ from profiles.measuring.fitting.calibration import (
     device_text,
     left_out_lines,
     rates_of,
-    work_of,
 )
 from profiles.measuring.fitting.layer_times import CLASSES
 from profiles.units import GIB
@@ -72,35 +71,6 @@ def test_the_rates_that_made_the_times_come_back(tmp_path):
     step = TrainingStep("sd21", 8, 2)
     made, calibrated = (step.predict_s(by_rates(models[0]), d, "bfloat16") for d in (MADE, device))
     assert calibrated == pytest.approx(made, rel=1e-4)
-
-
-def test_layers_of_one_shape_are_left_out_together(tmp_path):
-    """U-ViT's blocks of one shape made twice as slow: half of them foretell the rest, the other shapes do not."""
-    model = load_model("uvit-h")
-    (backbone,) = model.components
-    shapes = [(x.matmul_flop, x.attention_flop, x.moved_bytes, x.kernels) for x in backbone.layers]
-    common = max(shapes, key=shapes.count)
-    lines = lines_of(model)
-    for number, line in enumerate(lines[1:], start=1):
-        cells = line.split(",")
-        if shapes[int(cells[1])] == common:
-            lines[number] = ",".join([*cells[:3], *(f"{2 * float(cell):.9f}" for cell in cells[3:])])
-    found = calibrate("made", [model], [write(tmp_path, "times", lines)])
-    assert len(found.shapes) == len(set(shapes)) == 4
-    for fold in found.shapes:
-        (left_out,) = set(fold.left_out["shape"])  # and no other sample is of it
-        assert (found.samples["shape"] == left_out).sum() == len(fold.left_out)
-    (slow,) = [f for f in found.shapes if f.left_out["layer"].iloc[0] == shapes.index(common)]
-    assert slow.errors.together == pytest.approx(-0.5, abs=1e-3)
-    assert max(abs(half.errors.together) for half in found.halves) < 0.05
-    assert found.twins == pytest.approx(27 / 29)  # the first layer and the last are the only ones of theirs
-    said = list(left_out_lines(found))
-    assert [line.split(":")[0] for line in said] == [
-        "left out, each of 4 shapes of layers",
-        "left out, half 1",
-        "left out, half 2",
-    ]
-    assert said[2].endswith("(93% of these layers have a twin of identical work in the other half)")
 
 
 def test_a_model_that_was_left_out_is_judged_by_the_others(tmp_path):
@@ -160,17 +130,6 @@ def test_a_backward_counts_as_the_cost_model_counts_it(tmp_path):
     assert ("vae_encoder", 0, "backward") not in samples.index
 
 
-def test_traffic_counts_in_the_precision_that_was_measured(tmp_path):
-    """U-ViT is counted in single precision: in half precision it moves half the bytes."""
-    model = load_model("uvit-h")
-    lines = lines_of(model)
-    half = calibrate("a", [model], [write(tmp_path, "a", lines, HEADER.format("uvit-h", 256, "bfloat16"))])
-    full = calibrate("b", [model], [write(tmp_path, "b", lines, HEADER.format("uvit-h", 256, "float32"))])
-    of_half, of_full = (work_of(found.samples).sum(axis=0) for found in (half, full))
-    assert of_half / of_full == pytest.approx([1, 1, 1, 0.5, 1])
-    assert rates_of(half)["memory_GB_per_s"] == pytest.approx(rates_of(full)["memory_GB_per_s"] / 2, rel=1e-4)
-
-
 def test_an_update_of_the_weights_sets_the_memory_rate_where_layers_do_not(tmp_path):
     """30 bytes per parameter in mixed precision, of a billion parameters, in 20 ms: 1500 GB/s."""
     model = load_model("sd21")
@@ -207,19 +166,6 @@ def test_the_device_file_is_read_back_and_says_what_was_not_measured(tmp_path):
     assert device.rates.conv_flop_per_s == pytest.approx(device.rates.matmul_flop_per_s)
     assert 'conv_TFLOP_per_s = "estimate: as matmul' in path.read_text(encoding="utf-8")
     assert "left out, each of 3 shapes of layers: " in device.source
-
-
-@pytest.mark.parametrize("command", ["calibrate", "fit"])
-def test_the_command_writes_the_device_file(tmp_path, capsys, command):
-    model = load_model("sd21")
-    times = write(tmp_path, "times", lines_of(model))
-    output = tmp_path / "made" / "box.toml"
-    asked = [command, "--model", "sd21", "--times", str(times), "--device", "box"]
-    assert main([*asked, "--output", str(output)]) == 0
-    shown = capsys.readouterr().out
-    assert "matmul_TFLOP_per_s = 150: fitted to measured layers (150 and 150 on either half" in shown
-    assert "left out, half 2: " in shown
-    assert read_device(output).name == "box"
 
 
 @pytest.mark.parametrize(
@@ -267,13 +213,6 @@ def test_what_is_no_profile_of_the_model_is_one_line(tmp_path, capsys, edit, hea
     assert message in error
     assert error.count("\n") == 1
     assert not output.exists()
-
-
-def test_times_without_a_header_belong_to_the_only_model(tmp_path):
-    models = [load_model(name) for name in ("sd21", "pixart")]
-    path = write(tmp_path, "times", lines_of(models[0]))
-    with pytest.raises(InputError, match="no header beside it says which model it is of: sd21, pixart"):
-        calibrate("made", models, [path])
 
 
 def test_a_few_layers_are_too_few(tmp_path):

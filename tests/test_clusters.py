@@ -5,7 +5,6 @@ from making import DEVICE
 
 from profiles.errors import InputError
 from profiles.machines.clusters import cluster_names, load_cluster, read_cluster
-from profiles.machines.fabrics import interpolate
 
 GOOD = """\
 name = "small"
@@ -101,21 +100,10 @@ def test_the_efficiency_is_that_of_the_size_times_that_of_the_nodes(read):
     assert collectives.efficiency_of("all_to_all", 8, 1) == 1.0
 
 
-def test_a_curve_is_linear_between_its_points_and_constant_beyond():
-    curve = ((2.0, 1.0), (4.0, 0.5))
-    assert [interpolate(curve, at) for at in (1, 2, 3, 4, 9)] == [1.0, 1.0, 0.75, 0.5, 0.5]
-
-
 def test_an_ideal_cluster_has_free_links():
     link = load_cluster("ideal").intra_node
     assert (link.kind, link.latency_s, link.call_s) == ("ideal", 0.0, 0.0)
     assert link.bandwidth_bytes_per_s == float("inf")
-
-
-def test_pcie_has_switches_and_a_host(read):
-    start, end = GOOD.index('kind = "nvswitch"'), GOOD.index("[inter_node]")
-    link = read(GOOD[start:end], PCIE).intra_node
-    assert (link.switch_size, link.host_bandwidth_bytes_per_s) == (4, 20e9)
 
 
 IN_PLACE = "[device]\n" + DEVICE.replace("[rates", "[device.rates")
@@ -131,47 +119,6 @@ def test_a_device_is_brought_by_its_path_from_the_cluster_file(read, tmp_path, n
         device = read('device = "ideal"', f'device = "{name}"').device
         assert (device.name, device.memory_bytes) == ("my-gpu", 24 * 2**30)
         assert device.rates.kernel_s == pytest.approx(5e-6)
-
-
-def test_a_device_is_described_in_place_as_in_its_file(read, tmp_path):
-    (tmp_path / "my-gpu.toml").write_text(DEVICE)
-    path = tmp_path / "own.toml"
-    path.write_text(GOOD.replace('device = "ideal"\n', "") + IN_PLACE)
-    in_place = read_cluster(path).device
-    assert in_place == read('device = "ideal"', 'device = "my-gpu.toml"').device
-
-
-@pytest.mark.parametrize(
-    ("device", "file", "problem"),
-    [
-        ('"my-gpu"', DEVICE, "small.toml: device is 'my-gpu', must be one of a100-40gb-sxm, "),
-        ('"gone.toml"', DEVICE, "small.toml: device is 'gone.toml', must be a device file, but "),
-        (
-            '"my-gpu.toml"',
-            DEVICE.replace("800", "-1"),
-            "my-gpu.toml: rates.memory_GB_per_s is -1, must not ",
-        ),
-        ('{ name = "my-gpu" }', "", "small.toml: device.source is missing"),
-        (
-            '{ name = "my-gpu", source = "made", memory_GiB = 0 }',
-            "",
-            "small.toml: device.memory_GiB is 0, must be positive",
-        ),
-        (
-            '{ name = "my-gpu", source = "made", speed = 1 }',
-            "",
-            "small.toml: unknown key device.speed; known here: ",
-        ),
-        ("7", "", "small.toml: device is 7, must be a string"),
-    ],
-)
-def test_a_device_that_cannot_be_brought_is_refused_by_file_key_and_value(
-    read, tmp_path, device, file, problem
-):
-    (tmp_path / "my-gpu.toml").write_text(file)
-    with pytest.raises(InputError) as error:
-        read('device = "ideal"', f"device = {device}")
-    assert problem in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -207,17 +154,3 @@ def test_a_broken_rule_is_refused_by_file_key_and_value(read, old, new, problem)
     with pytest.raises(InputError) as error:
         read(old, new)
     assert problem in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        ("nope", r"unknown cluster 'nope'; choose from .*ideal.* or pass a \.toml file$"),
-        ("nope.toml", r"nope\.toml: no such file$"),
-        ("/", "cannot be read: is a directory$"),
-        ("a" * 300, "cannot be read: file name too long$"),
-    ],
-)
-def test_what_is_no_cluster_is_refused(name, problem):
-    with pytest.raises(InputError, match=problem):
-        load_cluster(name)

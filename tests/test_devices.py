@@ -1,14 +1,12 @@
 """Device files are read strictly and in the units of their keys."""
 
-from dataclasses import replace
-
 import pytest
 from making import DEVICE
 
 from profiles.costs.layer_times import rates_of
 from profiles.errors import InputError
 from profiles.machines.devices import RATE_KEYS, device_names, load_device, read_device
-from profiles.software.stacks import Shares, load_stack
+from profiles.software.stacks import load_stack
 
 
 @pytest.fixture
@@ -82,11 +80,6 @@ def test_every_shipped_device_reads_and_has_its_files_name(name):
     assert load_device(name).name == name
 
 
-def test_the_ideal_device_has_neither_memory_nor_rates():
-    ideal = load_device("ideal")
-    assert (ideal.memory_bytes, ideal.rates) == (None, None)
-
-
 PEAKS = {"a100-80gb-sxm": (312e12, 2039e9), "ascend910a-32gb": (256e12, 1200e9), "t4-16gb": (65e12, 320e9)}
 
 
@@ -97,16 +90,6 @@ def test_no_rate_is_faster_than_its_data_sheet(name):
     assert max(rates.conv_flop_per_s, rates.matmul_flop_per_s, rates.attention_flop_per_s) <= matrix
     assert rates.memory_bytes_per_s <= memory
     assert len(RATE_KEYS) == 5
-
-
-def test_rates_follow_from_laws_in_the_shares_that_a_stack_reaches():
-    laws, stack = load_device("a100-80gb-sxm").laws, load_stack()
-    whole = rates_of(laws, replace(stack, rates=Shares(), forward_operator_s=0.0))
-    assert whole.kernel_s == laws.memory.fixed_s
-    assert whole.memory_bytes_per_s == laws.memory.pointwise_bytes_per_s
-    assert 0.5 * laws.matmul.flop_per_s < whole.matmul_flop_per_s < laws.matmul.flop_per_s
-    half = rates_of(laws, replace(stack, rates=Shares(conv=0.5), forward_operator_s=1e-5))
-    assert half == replace(whole, conv_flop_per_s=whole.conv_flop_per_s / 2, kernel_s=1e-5)
 
 
 def test_a_device_without_laws_reaches_the_share_of_its_peaks_that_its_sources_say():

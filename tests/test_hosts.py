@@ -12,7 +12,6 @@ from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster, read_cluster
 from profiles.machines.hosts import (
     AHEAD,
-    BOX,
     CACHE_OPERATORS,
     CALLS_S,
     FREE,
@@ -20,7 +19,6 @@ from profiles.machines.hosts import (
     NO_CALLS,
     PATCH_OPERATORS,
     Calls,
-    Host,
 )
 from profiles.software.stacks import load_stack
 from sim.replay.engine import simulate
@@ -32,7 +30,6 @@ from strategies.plans.placement import Placement
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
-from validate.fitting.hosts import BOXES, host_rows, slowness_of
 
 WORK = PatchAction(0, 0, 0)
 seconds = st.floats(0.0, 4.0)
@@ -84,13 +81,6 @@ def test_calls_cost_the_host_of_each_member_and_messages_both_ends():
     assert simulate(plan).end_s == pytest.approx(1.0 + called + 2.0 * MESSAGE_S)
 
 
-def test_a_collective_of_one_device_is_no_call():
-    builder = SamplingBuilder(Placement(load_cluster("ideal"), 1, 1, 1), Calls(1.0, 1.0))
-    builder.compute(0, WORK, 1.0)
-    builder.collective("all_reduce", [0], 8.0)
-    assert builder.build((), ((),)).ops[0][0].host_s == 0.0
-
-
 def drawing(cluster="a100-nvlink-8", stack="eager", gpus=8, **options):
     where = load_cluster(cluster) if isinstance(cluster, str) else cluster
     workload = SamplingWorkload(gpus, 1024, 1024, 2, "batch", **options)
@@ -110,17 +100,6 @@ def test_small_images_on_many_gpus_wait_for_the_host_and_graphs_for_nobody(name)
     graphs = drawing(stack="compiled")
     assert graphs.calls == NO_CALLS
     assert not any(op.host_s for phase in sampler.phases(graphs) for ops in phase.plan.ops for op in ops)
-
-
-@pytest.mark.parametrize("name", ["ring", "ulysses", "tensor", "distrifusion", "pipefusion", "hybrid"])
-@pytest.mark.parametrize("slowness", [0.5, 1.0, 4.0])
-def test_no_run_beats_its_bound_however_slow_the_host(name, slowness):
-    cluster = replace(load_cluster("a100-nvlink-8"), host=Host(slowness, slowness, slowness))
-    scenario = drawing(cluster)
-    asked = {"ulysses_degree": 2, "pipeline_degree": 4} if name == "hybrid" else {}
-    sampler = make_sampler(name, asked)
-    found = sum(phase.times * simulate(phase.plan).end_s for phase in sampler.phases(scenario))
-    assert sampler.bound(scenario) <= found
 
 
 def test_the_host_dispatches_as_many_operators_however_the_work_is_divided():
@@ -173,22 +152,6 @@ def test_the_last_stage_alone_takes_the_solver_s_step_of_every_patch():
         assert seconds == pytest.approx(
             count * scenario.calls.message_s + own, abs=2 * scenario.calls.message_s
         )
-
-
-def test_software_per_collective_costs_the_gpus_nothing():
-    assert drawing().cluster.collectives.call_s > 0
-    assert drawing().streams.collectives.call_s == 0
-
-
-def test_free_links_have_a_free_host_and_other_boxes_one_of_their_own_or_the_usual():
-    assert load_cluster("ideal").host == FREE
-    assert load_cluster("t4-pcie-8").host == BOX
-    assert load_cluster("l40-pcie-8").host.slowness < 1 < load_cluster("a100-nvlink-8").host.slowness
-
-
-@pytest.mark.parametrize("box", BOXES)
-def test_shipped_paces_are_those_of_the_command_that_sets_them(box):
-    assert load_cluster(box).host.slowness == pytest.approx(float(f"{slowness_of(host_rows(box)):.3g}"))
 
 
 @pytest.mark.parametrize(

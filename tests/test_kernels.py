@@ -6,12 +6,11 @@ from fractions import Fraction
 import pytest
 import torch
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import gelu, scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiles.architectures.component_files import KERNEL_COLUMNS
-from profiles.architectures.kernels import Kernel, class_flop
+from profiles.architectures.kernels import Kernel
 from profiles.architectures.models import LAYER_COLUMNS, read_model
 from profiles.errors import InputError
 from profiles.measuring.counting.component import ModelCount, count_component, count_model
@@ -75,21 +74,6 @@ def test_kernels_are_read_into_bytes_by_layer(tmp_path):
     assert (norm.count, norm.m, norm.image_m, norm.moved_bytes) == (3, 64, 64, 875e3)
     assert dispatch == Kernel("dispatch", 7)
     assert unet.half_kernels is unet.kernels
-
-
-def test_attention_to_other_tokens_counts_as_a_matrix_product():
-    itself, other = Kernel("attention", 1, 5, 8, 8, 2), Kernel("attention", 2, 5, 8, 3, 2)
-    assert class_flop([itself, other, Kernel("pointwise", 9, 1, 64)]) == {
-        "conv_flop": 0, "matmul_flop": 4 * 2 * 5 * 8 * 3 * 2, "attention_flop": 4 * 5 * 8 * 8 * 2
-    }  # fmt: skip
-
-
-def test_a_model_in_single_precision_has_kernels_of_both(tmp_path):
-    single = MODEL.replace("float16", "float32")
-    cast = KERNELS + "unet,1,copy,1,1,64,0,0,0,64,0,0.5,0.25,0\n"
-    unet = read_model(write(tmp_path, single, kernels_half=cast)).components[1]
-    assert unet.half_kernels[0] == unet.kernels[0]
-    assert unet.half_kernels[1] == (*unet.kernels[1], Kernel("copy", 1, 1, 64, 0, 0, 0, 64, 0, 5e5, 25e4, 0))
 
 
 @pytest.mark.parametrize(
@@ -218,45 +202,6 @@ def test_kernels_are_those_worked_out_by_hand(other):
     assert dispatch.kind == "dispatch"
 
 
-def test_equal_kernels_of_a_layer_are_one_with_their_number():
-    spec = ComponentSpec(
-        "chain",
-        lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)),
-        lambda height, width: {"input": tensor(1, 5, 8)},
-        (LayerSpec("all", 0, ""),),
-    )
-    ((product, dispatch),) = component_kernels(count_component(spec, 8, 8), (8, 8), (4, 4))
-    assert product == Kernel("matmul", 2, 1, 5, 8, 8, 0, 0, 0, 80, 80, (64 + 8) * HALF)
-    assert dispatch == Kernel("dispatch", 2 * 4)  # transpose, view, product, view
-
-
-class Attending(nn.Module):
-    """Attention of eight channels to themselves, scaled by a parameter."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(8))
-
-    def forward(self, hidden):
-        hidden = self.scale * hidden
-        return scaled_dot_product_attention(hidden, hidden, hidden)
-
-
-def test_the_host_pays_for_attention_what_torch_takes_it_apart_into():
-    """One fused kernel, and as many operators as where no fused kernel serves: counted on the meta device."""
-    spec = ComponentSpec(
-        "attention",
-        Attending,
-        lambda height, width: {"hidden": tensor(1, 2, 16, 8)},
-        (LayerSpec("all", 0, ""),),
-    )
-    ((_, kernel, dispatch),) = component_kernels(count_component(spec, 8, 8), (8, 8), (4, 4))
-    apart, module, hidden = Counting(), Attending().to("meta"), tensor(1, 2, 16, 8)
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), apart:
-        module(hidden)
-    assert (kernel.kind, kernel.count, dispatch.count) == ("attention", 1, apart.operators)
-
-
 class Counting(TorchDispatchMode):
     """How many operators the dispatcher sees."""
 
@@ -285,18 +230,6 @@ def test_launches_are_matched_in_order_and_what_has_no_counterpart_grows_by_its_
     assert embed == whole[0].kernel
     assert attend == Kernel("attention", 1, 6, 29, 29, 4, 6, 24, 24)
     assert cat == Kernel("pointwise", 1, 1, 9, image_m=9)
-
-
-def test_a_product_that_a_larger_pass_cuts_into_several_grows_by_its_rows():
-    whole, part = (Launch("conv", Kernel("conv", 1, 1, m, 4, 36)) for m in (64, 128))
-    (kernel,) = grown([whole], [part, part], Fraction(4))
-    assert (kernel.m, kernel.image_m) == (64, 64)
-
-
-def test_a_row_may_name_several_layers_that_launch_the_same(tmp_path):
-    apart, together = ("unet,0,conv,1,2,8,4,2250,0,8,0,1,2,3\n", "unet,1,conv,1,2,8,4,2250,0,8,0,1,2,3\n")
-    kernels = KERNELS.replace(together, "").replace(apart, apart.replace("unet,0", "unet,0-1"))
-    assert read_model(write(tmp_path, kernels=kernels)).components == read_model(write(tmp_path)).components
 
 
 @pytest.mark.parametrize("name", TINY)

@@ -80,17 +80,6 @@ def test_coefficients_are_kept_in_si_units(read):
     assert laws.attention.wide == 1
 
 
-def test_wide_heads_stay_below_the_peak(read):
-    def wide(factor: float) -> str:
-        return GOOD.replace("backward_rows = 5000", f"backward_rows = 5000\nwide = {factor}")
-
-    assert read(wide(0.9)).laws.attention.wide_flop_per_s == pytest.approx(240e12 * 128 / 148 / 0.9)
-    with pytest.raises(
-        InputError, match=r"attention\.wide is 0\.6, must leave heads of 128 channels below the peak"
-    ):
-        read(wide(0.6))
-
-
 def test_a_convolution_takes_its_factor_of_the_product_that_it_implies(read):
     laws = read(GOOD).laws
     m, n, k = 65536, 320, 2880

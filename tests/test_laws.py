@@ -43,12 +43,6 @@ def test_traffic_within_the_cache_has_its_pace_and_beyond_twice_of_it_that_of_me
     )
 
 
-def test_gradients_go_by_their_own_products():
-    law = replace(LAWS, matmul=replace(LAWS.matmul, ramp=64.0, data=1.5, weight=2.0))
-    assert law.matmul_s(1, 300, 200, 100, part="data") == pytest.approx(1.5 * law.matmul_s(1, 300, 100, 200))
-    assert law.matmul_s(1, 300, 200, 100, part="weight") == pytest.approx(2 * law.matmul_s(1, 200, 100, 300))
-
-
 def test_attention_pads_its_heads():
     assert padded(np.array([40.0, 64, 72, 88, 96, 128, 160, 256, 300])).tolist() == [
         *(64, 64, 96, 96, 96, 128, 192, 256, 300)
@@ -63,26 +57,10 @@ def test_attention_works_five_products_backward_for_two_forward():
     assert backward / forward == pytest.approx(2.5, rel=1e-3)
 
 
-def test_shapes_broadcast():
-    m = np.arange(1, 501)
-    assert LAWS.matmul_s(1, m, 320, 320).shape == (500,)
-    assert LAWS.conv_s(1, m, 320, 2880, 1e6, part="weight").shape == (500,)
-    assert LAWS.attention_s(8, m[:, None], m[None, :20], 64).shape == (500, 20)
-
-
 def test_products_and_exponentials_hide_one_another_by_an_exponent():
     law = replace(LAWS.attention, channels=96.0, overlap=2.0)
     assert law.wide_flop_per_s == pytest.approx(LAWS.attention.flop_per_s * 128 / 160)
     assert replace(law, wide=0.8).wide_flop_per_s == pytest.approx(LAWS.attention.flop_per_s)
-
-
-def test_wide_heads_may_have_a_kernel_of_their_own():
-    laws = replace(LAWS, attention=replace(LAWS.attention, wide=0.5))
-    for channels, factor in ((64, 1.0), (80, 1.0), (128, 0.5), (256, 0.5)):
-        own, other = (of.attention_s(1000, 8192, 8192, channels) for of in (laws, LAWS))
-        assert own == pytest.approx(factor * other, rel=1e-2)
-    for of in (laws, LAWS):
-        assert of.attention_backward_s(8, 512, 512, 128) == LAWS.attention_backward_s(8, 512, 512, 128)
 
 
 def test_a_device_without_laws_of_its_own_has_those_of_its_rates():

@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiles.errors import InputError
 from profiles.measuring.fitting import least_squares as module
-from profiles.measuring.fitting.layer_times import PLACE_RULES, QUANTILE_RULES, load
+from profiles.measuring.fitting.layer_times import PLACE_RULES, QUANTILE_RULES
 from profiles.measuring.fitting.least_squares import Errors, least_squares
 
 COLUMNS = np.array([[1.0, 0.0], [0.0, 1e9], [1.0, 1e9]])
@@ -78,31 +77,3 @@ RULES = {
     "p50_ms": QUANTILE_RULES["p50_ms"],
     "component": PLACE_RULES["component"],
 }
-
-
-def test_a_table_is_read_by_the_rules_of_its_columns(tmp_path):
-    path = tmp_path / "seen.csv"
-    path.write_text("quantity,batch_size,p50_ms,component\nforward,2,0.5,unet\n", encoding="utf-8")
-    assert load(path, RULES) == [
-        {"quantity": "forward", "batch_size": 2, "p50_ms": 0.5, "component": "unet", "where": f"{path}:2"}
-    ]
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (
-            "backwards,2,0.5,unet",
-            "quantity is 'backwards', must be one of forward, backward_first, backward_later",
-        ),
-        ("forward,0,0.5,unet", "batch_size is 0, must be at least 1"),
-        ("forward,2,-1,unet", "p50_ms is -1, must not be negative"),
-        ("forward,2,0.5,", "component is '', must not be empty"),
-        ("forward,2,0.5", "the row has 3 cells, must have 4"),
-    ],
-)
-def test_a_cell_that_breaks_its_rule_is_named(tmp_path, row, message):
-    path = tmp_path / "seen.csv"
-    path.write_text(f"{','.join(RULES)}\n{row}\n", encoding="utf-8")
-    with pytest.raises(InputError, match=f"seen.csv:2: {message}"):
-        load(path, RULES)

@@ -3,7 +3,6 @@
 import csv
 import os
 import signal
-import sys
 import time
 
 import numpy as np
@@ -36,14 +35,6 @@ def dies(rank):
     time.sleep(60)
 
 
-def complains(text):
-    """One of the ranks says what is wrong, the others wait."""
-    if os.environ["RANK"] == "1":
-        print("noise", file=sys.stderr)
-        raise InputError(text)
-    time.sleep(60)
-
-
 def test_what_ranks_return_is_given_by_rank():
     assert launch(3, os.getenv, "RANK") == ["0", "1", "2"]
 
@@ -53,17 +44,6 @@ def test_a_killed_rank_is_named_and_the_others_are_stopped():
     with pytest.raises(DiffusimError, match=r"^rank 1 was killed by SIGKILL; the others were stopped$"):
         launch(3, dies, "1")
     assert time.monotonic() - begin < 20
-
-
-def test_a_rank_that_complains_is_quoted():
-    with pytest.raises(DiffusimError, match=r"^rank 0: no such thing$"):
-        launch(2, complains, "rank 0: no such thing")
-
-
-def test_signals_are_handled_after_a_launch_as_before():
-    before = signal.getsignal(signal.SIGINT)
-    launch(1, os.getpid)
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def held_back_of(table):

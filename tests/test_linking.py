@@ -12,7 +12,7 @@ from profiles.machines.collectives import Group, bus_volume
 from profiles.machines.fabrics import Collectives
 from profiles.measuring.fitting.least_squares import fit_law
 from profiles.measuring.linking.fits import PCIE, errors_of, fit_links, predict
-from profiles.measuring.linking.report import cluster_text, judged_line, pair_table, write_cluster
+from profiles.measuring.linking.report import cluster_text, judged_line, write_cluster
 from profiles.measuring.linking.samples import (
     PING_PONG,
     Measurement,
@@ -21,7 +21,7 @@ from profiles.measuring.linking.samples import (
     read_logs,
     sample_text,
 )
-from profiles.measuring.linking.times import Members, elements_of, sample_of, sizes_up_to
+from profiles.measuring.linking.times import sizes_up_to
 from sim.cli.main import main as sim
 from validate.__main__ import main
 
@@ -101,14 +101,6 @@ def test_times_made_of_known_links_give_them_back():
     assert not found.notes
 
 
-@pytest.mark.parametrize(("cores", "note"), [(float("nan"), "is not known"), (0.3, "kept 0.30 cores busy")])
-def test_a_machine_that_was_not_seen_to_be_quiet_is_said(cores, note, tmp_path):
-    found = fit_links(replace(measured(), other_cores=cores), "busy", DEVICE)
-    assert len(found.notes) == 1 and note in found.notes[0]
-    assert note in cluster_text(found, slowdown_measured=True)
-    assert not fit_links(replace(measured(), other_cores=0.05), "quiet", DEVICE).notes
-
-
 def test_rounds_that_were_held_back_judge_the_fit_and_do_not_enter_it(capsys):
     slower = tuple(replace(sample, seconds=2 * sample.seconds) for sample in measured().samples)
     measurement = replace(measured(), held_back=slower)
@@ -153,22 +145,6 @@ def with_pairs(cluster, slow=(), factor=1.0):
     return Measurement(8, 1, "made by a test", tuple(pairs + rest), other_cores=0.0)
 
 
-def test_pairs_that_differ_are_said_and_each_has_a_row():
-    known = replace(KNOWN, max_nodes=1, inter_node=None)
-    known = replace(known, collectives=replace(KNOWN.collectives, nodes=((1.0, 1.0),)))
-    alike = fit_links(with_pairs(known, slow=[(3, 4)], factor=1.15), "alike", DEVICE)
-    assert not [note for note in alike.notes if "differ" in note]
-    measurement = with_pairs(known, slow=[(3, 4)], factor=1.5)
-    found = fit_links(measurement, "apart", DEVICE)
-    (note,) = [note for note in found.notes if "differ" in note]
-    assert note.startswith("pairs inside a node differ: 167 GB/s (3-4) to 250 GB/s (0-1), 15 us (")
-    assert note.endswith("to 22.5 us (3-4); one link stands for all")
-    table = pair_table(measurement, found.cluster)
-    columns = [list(column.cells) for column in table.columns]
-    assert columns[0] == [f"{first}-{first + 1}" for first in range(7)]
-    assert columns[3] == ["250"] * 3 + ["166.7"] + ["250"] * 3
-
-
 def test_a_box_of_pcie_cards_gives_back_its_ports_and_what_groups_reach(tmp_path):
     found = fit_links(with_pairs(BOX), "box", DEVICE, PCIE)
     assert_like(found.cluster, BOX, 1e-3)
@@ -183,20 +159,6 @@ def test_a_box_of_pcie_cards_gives_back_its_ports_and_what_groups_reach(tmp_path
 def test_noise_and_outliers_hardly_matter():
     found = fit_links(measured(noise=0.02, outliers=0.08), "noisy", DEVICE)
     assert_like(found.cluster, KNOWN, 0.05)
-
-
-def test_one_device_per_node_has_links_between_nodes_alone(tmp_path):
-    known = replace(KNOWN, devices_per_node=1, collectives=replace(KNOWN.collectives, nodes=((1.0, 1.0),)))
-    samples = []
-    for operation in (PING_PONG, "all_reduce", "all_gather"):
-        for ranks in (2,) if operation == PING_PONG else (2, 4):
-            of_size = [Sample(operation, Group(ranks, ranks), size, 1.0) for size in SIZES]
-            samples += [replace(sample, seconds=predict(known, sample)) for sample in of_size]
-    found = fit_links(Measurement(1, 4, "made by a test", tuple(samples)), "apart", DEVICE)
-    cluster = write_cluster(tmp_path / "apart.toml", cluster_text(found, slowdown_measured=False))
-    assert cluster.intra_node.kind == "ideal" and cluster.collectives.nodes == ((1.0, 1.0),)
-    assert dict(cluster.collectives.efficiency)["all_reduce"] == ((2.0, 0.9), (4.0, 0.8))
-    assert errors_of(found.cluster, samples).worst < 1e-3
 
 
 def test_an_operation_measured_between_nodes_alone_is_freed_of_their_factor():
@@ -229,23 +191,6 @@ def test_what_was_not_measured_is_said_and_taken_from_its_nearest():
     )
 
 
-def test_a_collective_faster_than_single_messages_is_bounded_and_said():
-    samples = tuple(
-        replace(sample, seconds=sample.seconds / 2) if sample.operation == "send_recv" else sample
-        for sample in measured().samples
-    )
-    found = fit_links(replace(measured(), samples=samples), "fast", DEVICE)
-    assert max(value for _, curve in found.cluster.collectives.efficiency for _, value in curve) == 1.0
-    for size, twice in ((2, "1.80"), (4, "1.60"), (8, "1.40")):
-        assert any(note.startswith(f"send_recv of {size}: reached {twice} of") for note in found.notes)
-
-
-def test_times_that_do_not_grow_are_refused():
-    flat = tuple(replace(sample, seconds=1e-3) for sample in measured().samples)
-    with pytest.raises(InputError, match="messages inside a node: their times do not grow with their bytes"):
-        fit_links(replace(measured(), samples=flat), "flat", DEVICE)
-
-
 def test_the_file_reads_back_as_what_was_fitted_and_simulates(tmp_path, capsys):
     path = tmp_path / "known.toml"
     found = fit_links(measured(), "known", DEVICE)
@@ -253,15 +198,6 @@ def test_the_file_reads_back_as_what_was_fitted_and_simulates(tmp_path, capsys):
     assert_like(read_cluster(path), KNOWN, 1e-3)
     assert sim(["run", "--model", "sd21", "--cluster", str(path), "--strategy", "ddp", "--gpus", "16"]) == 0
     assert "known" in capsys.readouterr().out
-
-
-def test_sizes_are_of_whole_elements_that_the_members_share_and_half_a_round_trip_counts():
-    three = Members((0, 1, 2), 1)
-    assert elements_of(1024, three) == 255 and elements_of(1, three) == 3
-    assert sample_of("all_reduce", three, 255, 2.0) == Sample("all_reduce", Group(3, 1), 1020, 2.0)
-    assert sample_of(PING_PONG, Members((4, 5), 1), 256, 2.0) == Sample(
-        PING_PONG, Group(2, 1), 1024, 1.0, pair=(4, 5)
-    )
 
 
 HEADER = """\
@@ -380,15 +316,6 @@ def test_bad_input_is_one_line_before_anything_is_measured(
     assert main(["links", "--device", DEVICE, "--output", str(tmp_path / "x.toml"), *arguments]) == 2
     error = capsys.readouterr().err
     assert complaint in error and error.count("\n") == 1
-
-
-def test_a_log_that_links_to_itself_is_refused_in_one_line(tmp_path, capsys):
-    path = tmp_path / "all_reduce_perf.log"
-    path.symlink_to(path)
-    ask = ["links", "--nccl-tests", str(path), "--device", DEVICE, "--output", str(tmp_path / "x.toml")]
-    assert main(ask) == 2
-    error = capsys.readouterr().err
-    assert f"{path}: " in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize("flag", ["--samples", "--nccl-tests"])

@@ -16,9 +16,7 @@ from profiles.machines.devices import Device
 from profiles.measuring.counting.component import count_component
 from profiles.measuring.counting.specs import ComponentSpec, LayerSpec, tensor
 from profiles.measuring.counting.zoo import TINY
-from profiles.measuring.timing.building import build, inputs, largest_integer
 from profiles.measuring.timing.clocks import Clock, clock_of
-from profiles.measuring.timing.environment import nvidia_smi
 from profiles.measuring.timing.passes import Settings, Subject, measure
 from profiles.measuring.timing.profiler import counted_for
 from validate.__main__ import main
@@ -163,17 +161,6 @@ exit 6
 """
 
 
-def test_the_driver_is_asked_by_the_uuid_of_the_gpu_that_torch_sees(tmp_path, monkeypatch):
-    """The tool of a machine that knows one GPU by its UUID alone; by an index it would answer for another."""
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text(TOOL, encoding="utf-8")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    assert nvidia_smi("second")["driver_version"] == nvidia_smi("GPU-second")["driver_version"] == "550.1"
-    assert nvidia_smi("second")["temperature.gpu"] == "50"
-    assert nvidia_smi("0") == {}
-
-
 # Weights and inputs
 
 
@@ -190,20 +177,6 @@ SMALL = [BERT, *(component for architecture in TINY.values() for component in ar
 
 
 @pytest.mark.parametrize("spec", SMALL, ids=lambda spec: spec.name)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_nothing_is_built_of_zeros(spec, dtype):
-    module = build(spec, dtype, torch.Generator().manual_seed(1))
-    assert not any(buffer.is_meta for buffer in module.buffers())
-    for name, values in module.named_parameters():
-        assert not values.is_meta
-        assert torch.isfinite(values).all(), name
-        assert values.dtype == dtype
-        assert (values != 0).float().mean() > 0.99, name
-    again = build(spec, dtype, torch.Generator().manual_seed(1))
-    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), again.parameters(), strict=True))
-
-
-@pytest.mark.parametrize("spec", SMALL, ids=lambda spec: spec.name)
 def test_a_batch_runs_and_stays_finite(spec):
     size = next((a.height, a.width) for a in TINY.values() if spec in a.components or spec is BERT)
     subject = Subject(count_component(spec, *size, "float32"), size, "float32", Clock(thread_time))
@@ -213,18 +186,6 @@ def test_a_batch_runs_and_stays_finite(spec):
     assert len(output) == 3
     assert torch.isfinite(output).all()
     assert output.requires_grad == spec.trainable
-
-
-def test_integers_stay_below_the_smallest_table():
-    module = build(BERT, torch.float32, torch.Generator())
-    assert module.embeddings.position_ids.tolist() == [[*range(16)]]
-    assert largest_integer(module) == 2  # its token types
-    sample = {"ids": tensor(1, 100, dtype=torch.long), "positions": tensor(7, 2)}
-    drawn = inputs(sample, 5, torch.bfloat16, 3, torch.Generator())
-    assert drawn["ids"].shape == (5, 100)
-    assert set(drawn["ids"].unique().tolist()) == {1, 2}
-    assert drawn["positions"].shape == (7, 2)  # only a leading dimension of one is the batch
-    assert drawn["positions"].dtype == torch.bfloat16
 
 
 # The command and its files
@@ -320,10 +281,3 @@ def test_what_cannot_be_measured_is_one_line_and_leaves_nothing(tmp_path, capsys
 def test_without_a_gpu_there_is_one_line():
     with pytest.raises(InputError, match=r"--device cuda: torch .* finds no CUDA GPU here"):
         clock_of("cuda")
-
-
-def test_the_tiny_models_are_small():
-    for architecture, component in ((a, c) for a in TINY.values() for c in a.components):
-        with torch.device("meta"):
-            module = component.build()
-        assert sum(p.numel() for p in module.parameters()) < 15e6, architecture.title

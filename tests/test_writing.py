@@ -17,14 +17,6 @@ def test_a_file_that_cannot_be_written_leaves_no_other(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["times"]
 
 
-def test_folders_are_made_for_files_of_a_folder_alone(tmp_path):
-    write_files(tmp_path / "new", {Path("a") / "b.csv": "b", Path("c"): "c"})
-    assert sorted(p.name for p in tmp_path.rglob("*")) == ["a", "b.csv", "c", "new"]
-    with pytest.raises(InputError, match=r"x\.csv: cannot be written: no such file or directory"):
-        write_file(tmp_path / "nowhere" / "x.csv", "x", "--samples")
-    assert not (tmp_path / "nowhere").exists()
-
-
 def test_an_old_file_stays_until_the_new_one_is_whole(tmp_path):
     path = tmp_path / "old.txt"
     write_file(path, "old")
