@@ -86,19 +86,6 @@ def test_a_sweep_that_finds_nothing_shows_the_reasons(capsys):
     )
 
 
-def test_strategies_without_a_feasible_point_are_named_by_what_they_lack(capsys):
-    scenario = Scenario(load_model("cdm-lsun"), load_cluster("p4de"), TrainingWorkload(8, 8))
-    sweep = Sweep(scenario, points=find_points(scenario, ["1f1b", "ddp", "gpipe", "spp"]))
-    run_sweep(sweep, workers=1)
-    print_sweep(sweep)
-    text = " ".join(capsys.readouterr().out.split())
-    assert "no point is left of 1f1b, gpipe, spp: needs one backbone points:" in text
-    assert (
-        "infeasible: 3 x needs one backbone (such as 1f1b: needs one backbone, the model has 2 (unet_64, unet_128))"
-        in text
-    )
-
-
 def test_the_command_names_model_and_cluster_as_they_were_asked_for(scenario, result):
     asked = replace(result, model="my models/small", cluster="./mine.toml")
     words = shlex.split(command_of(asked))

@@ -76,18 +76,6 @@ def test_a_drawing_is_shown_with_its_parts(capsys, drawn):
     assert re.findall(r" (\d+-\d+) ", text) == ["0-6", "7-13", "14-20", "21-27"]
 
 
-def test_a_drawing_says_by_how_much_published_latencies_scale_it(capsys, drawn):
-    scenario, result = drawn
-    print_result(result)
-    assert "those of the backbone times" in capsys.readouterr().out
-    unpublished = SamplingScenario(load_model("uvit-h"), scenario.cluster, SamplingWorkload(1, 256, 256))
-    print_result(run(unpublished, make_sampler("single", {})))
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.strip("│ ").split() for line in lines if "layer times" in line] == [
-        ["layer", "times", "estimated"]
-    ]
-
-
 def test_neighbouring_stages_that_look_alike_share_a_row(capsys):
     result = run("flux-dev", "fsdp", gpus=64, checkpointing="block", batch_size=64)
     print_result(result)

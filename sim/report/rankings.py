@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from textwrap import shorten
 from typing import Any, Final, NamedTuple
 
+from rich.console import Console
+
 from profiles.units import GIB
 from sim.explore.legality import starters
 from sim.explore.points import Point
@@ -65,17 +67,24 @@ def print_sweep(sweep: Sweep, note: str = "") -> None:
     if verdict is not None:
         verdict.panel.show(screen)
     if shown.rows:
-        screen.print()
-        kept = show_table(screen, shown.title, all_columns, shown.above)
-        screen.print()
-        if told := "\n".join(legend(kept)):
-            screen.print(f"{told}\n")
+        show_with_legend(screen, shown.title, all_columns, shown.above)
         screen.print(NO_BEST if verdict is None else f"again: {verdict.again}", soft_wrap=True)
         if verdict is not None and verdict.runnable is not None:
             what = "a tie" if verdict.runnable.tie else "the best"
             screen.print(f"{what} that runs: {verdict.runnable.again}", soft_wrap=True)
     for line in (*not_runnable(sweep, shown), *remarks(sweep, verdict)):
         screen.print(line)
+
+
+def show_with_legend(
+    screen: Console, title: str, columns: Sequence[Column], above: int | None = None
+) -> None:
+    """Print a table, and what its marks and letters stand for."""
+    screen.print()
+    kept = show_table(screen, title, columns, above)
+    screen.print()
+    if words := "\n".join(legend(kept)):
+        screen.print(f"{words}\n")
 
 
 def print_markdown(sweep: Sweep, note: str = "") -> None:

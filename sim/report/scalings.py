@@ -10,11 +10,11 @@ from profiles.errors import counted
 from profiles.units import GIB
 from sim.explore.scaling import PAYS, Scaling, Step
 from sim.explore.sweep import nearest_words
-from sim.report.columns import Column, markdown_of, more_html, show_table, table_html
+from sim.report.columns import Column, markdown_of, more_html, table_html
 from sim.report.descriptions import Tried, how, tried
 from sim.report.numbers import band, counted_words, milliseconds
 from sim.report.panels import Line
-from sim.report.rankings import legend
+from sim.report.rankings import show_with_legend
 from sim.report.reasons import Account, fewer_reason
 from sim.report.tables import account_in, console
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of, with_note
@@ -94,16 +94,12 @@ def _values(scaling: Scaling) -> Tried:
 
 def print_scaling(scaling: Scaling, note: str = "") -> None:
     """Print the verdict at the knee with a note, and the best on each number of GPUs."""
-    screen, steps, verdict = console(), scaling.steps, with_note(verdict_at_knee(scaling), note)
+    screen, verdict = console(), with_note(verdict_at_knee(scaling), note)
     if verdict is None:
         screen.print(NONE)
         return
     verdict.panel.show(screen)
-    screen.print()
-    kept = show_table(screen, title_of(scaling), columns(scaling, steps))
-    screen.print()
-    if told := "\n".join(legend(kept)):
-        screen.print(f"{told}\n")
+    show_with_legend(screen, title_of(scaling), columns(scaling, scaling.steps))
     screen.print(f"again: {verdict.again}", soft_wrap=True)
 
 
