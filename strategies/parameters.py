@@ -1,6 +1,6 @@
 """Parameters: the fields of strategies, with their rules and descriptions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, field, fields, replace
 from functools import cache
 from inspect import signature
@@ -20,6 +20,8 @@ MAX_PARAMETER: Final = 65536
 """The largest integer that a parameter may be; a plan of so many parts would take minutes."""
 MAX_INTEGER: Final = 10**12
 """The largest that any other integer may be; orders of more positions or micro-batches would take hours."""
+QUALITY: Final = "quality not modelled"
+"""What titles say of levers that change the images."""
 RECEIVES: Final = ("before", "after")
 """Times to post the receive of the next patch: before the present one is computed, or after."""
 
@@ -56,6 +58,84 @@ def parameter(
     """
     kind = int if default is None else type(default)
     return _declared(default, help=help, kind=kind, minimum=minimum, choices=tuple(choices), same_as=same_as)
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    kind: type[Any] = str,
+    choices: Sequence[str] = (),
+    least: int = 1,
+    most: int = MAX_INTEGER,
+    key: str = "changed",
+    title: str | Callable[[Any], str] = "",
+    alters_images: bool = False,
+    **flag: Any,
+) -> Any:
+    """The dataclass field of an option of a workload, from which its flag, check, help, key and title follow.
+
+    Args:
+        default: its value where none is given.
+        help: one line; the default is added.
+        kind: of its value: a word, an integer, a number, or a tuple of names.
+        choices: words allowed.
+        least: smallest integer allowed.
+        most: largest integer allowed.
+        key: whether results name it ``always``, where it is ``changed``, or elsewhere (``apart``).
+        title: what titles say of another value than the default: a format of the value, or of the workload.
+        alters_images: whether what is drawn is no longer the same.
+        flag: further settings of its flag, as ``argparse`` takes them.
+    """
+    rules = {"help": help, "kind": kind, "choices": tuple(choices), "least": least, "most": most}
+    uses = {"option": True, "key": key, "title": title, "alters": alters_images, "flag": flag}
+    return field(default=default, metadata=rules | uses)
+
+
+def options_of(workload: Any) -> tuple[Field[Any], ...]:
+    """The options that a workload, or its class, declares."""
+    return tuple(item for item in fields(workload) if "option" in item.metadata)
+
+
+def check_options(workload: Any) -> None:
+    """Refuse values of options that break the rules that these were declared with.
+
+    Raises:
+        InputError: one does.
+    """
+    for item in options_of(workload):
+        value, rules = getattr(workload, item.name), item.metadata
+        if value is None and item.default is None:
+            continue
+        if rules["choices"]:
+            check_option(item.name, value, rules["choices"])
+        elif rules["kind"] is int:
+            check_integer(item.name, value, minimum=rules["least"], most=rules["most"])
+
+
+def named_options(workload: Any) -> dict[str, Any]:
+    """The options by which results name a workload: those always named, and those that differ from their defaults."""
+    values = {item.name: getattr(workload, item.name) for item in options_of(workload)}
+    kept = {item.name: item.metadata["key"] for item in options_of(workload)}
+    changed = {item.name for item in options_of(workload) if values[item.name] != item.default}
+    always = {name: value for name, value in values.items() if kept[name] == "always"}
+    return always | {
+        name: value for name, value in values.items() if kept[name] == "changed" and name in changed
+    }
+
+
+def titles(workload: Any) -> dict[str, str]:
+    """What titles say of the options that differ from their defaults; last those that alter images."""
+    declared = sorted(options_of(workload), key=lambda item: bool(item.metadata["alters"]))
+    changed = [item for item in declared if getattr(workload, item.name) != item.default]
+    words: dict[str, str] = {}
+    for item in changed:
+        title, value = item.metadata["title"], getattr(workload, item.name)
+        if title:
+            words[item.name] = title(workload) if callable(title) else title.format(value)
+    if any(item.metadata["alters"] for item in changed):
+        words["quality"] = QUALITY
+    return words
 
 
 def integers(help: str) -> Any:

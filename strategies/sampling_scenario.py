@@ -21,6 +21,7 @@ from profiles.machines.hosts import AHEAD, NO_CALLS, STEP_OPERATORS, Calls
 from profiles.machines.whatifs import whatif_words
 from profiles.software.levers import HALF, load_levers, products_in_fp8
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
+from strategies.parameters import named_options, titles
 from strategies.plans.workloads import ALL, EMBEDDED, GUIDANCES, SamplingWorkload
 from strategies.scenario import Same, Scene, check_kinds, model_of_task
 
@@ -108,10 +109,9 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def options(self) -> dict[str, Any]:
         """The options that, given back, ask for this again."""
         workload = self.workload
-        given = {"include": ",".join(workload.include), "decode_chunks": workload.decode_chunks}
         tokens = max((self.model.components[i].text_tokens for i in self.model.backbones), default=0)
-        own = given | self.frames | {"text": workload.text} | ({"text_tokens": tokens} if tokens else {})
-        return own | workload.own_options | self.shared_options
+        own = {"include": ",".join(workload.include)} | named_options(workload) | self.frames
+        return own | ({"text_tokens": tokens} if tokens else {}) | self.shared_options
 
     @cached_property
     def decoders(self) -> tuple[int, ...]:
@@ -136,7 +136,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def departures(self) -> tuple[str, ...]:
         """All that departs from the cluster as it is and from the usual way of drawing, in words."""
         frames = (counted(count, "frame") for count in self.frames.values())
-        return (*frames, *self.workload.own_words, *whatif_words(self.cluster.changes))
+        return (*frames, *titles(self.workload).values(), *whatif_words(self.cluster.changes))
 
     def with_steps(self, steps: int) -> "SamplingScenario":
         """The scenario of a run of another number of denoising steps, in all of which the backbone runs."""

@@ -18,6 +18,7 @@ from profiles.errors import InfeasibleError, InputError, counted, shown, wrong
 from profiles.machines.clusters import Cluster
 from profiles.machines.whatifs import whatif_words
 from profiles.software.stacks import Stack, load_stack
+from strategies.parameters import named_options, titles
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 
 W = TypeVar("W", bound="TrainingWorkload | SamplingWorkload")
@@ -283,35 +284,19 @@ class Scenario(Scene[TrainingWorkload]):
     @property
     def options(self) -> dict[str, Any]:
         """The options that, given back, ask for this again."""
-        names = ("self_conditioning_draw", "checkpointing", "memory_recipe", "placement", "ema")
-        given = {name: getattr(self.workload, name) for name in names} | self.frames
-        given |= {"trainable": self.workload.trainable} if self.workload.rank else {}
-        given |= {"offload": self.workload.offload} if self.workload.offload != "none" else {}
-        return {"self_conditioning": self.self_conditioning, **given, **self.asked, **self.shared_options}
+        own = named_options(self.workload) | self.frames
+        return {"self_conditioning": self.self_conditioning, **own, **self.asked, **self.shared_options}
 
     @property
     def departures(self) -> tuple[str, ...]:
         """All that departs from plain training at the model's reference on the cluster as it is, for titles."""
-        workload, share = self.workload, self.self_conditioning
+        share = self.self_conditioning
         return (
             *([f"{self.asked['resolution']} pixels"] if self.model.resized_from else []),
             *[counted(frames, "frame") for frames in self.frames.values()],
-            *(["frozen outputs cached"] if workload.frozen == "cached" else []),
-            *([f"EMA in {workload.ema}"] if workload.ema != "none" else []),
             *([f"self-conditioning {share:g}"] if share else []),
-            *self.tuning,
+            *titles(self.workload).values(),
             *whatif_words(self.cluster.changes),
-        )
-
-    @property
-    def tuning(self) -> tuple[str, ...]:
-        """What is trained, recomputed and offloaded otherwise than usual, in words."""
-        workload = self.workload
-        return (
-            *([f"LoRA of rank {workload.rank}"] if workload.rank else []),
-            *(["optimizer on the host"] if workload.offload == "optimizer" else []),
-            *([f"{workload.swapped} blocks on the host"] if workload.swapped else []),
-            *([f"{workload.checkpointing} checkpointing"] if workload.checkpointing != "none" else []),
         )
 
     @property

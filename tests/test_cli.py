@@ -560,7 +560,7 @@ def test_a_profiler_that_looks_on_writes_down_what_it_found(tmp_path):
 
 def test_titles_say_what_departs_from_plain_training(sim):
     asked = ("--resolution", 256, "--frozen", "cached", "--ema", "--self-conditioning", 0.5)
-    said = "256 pixels, frozen outputs cached, EMA in fp32, self-conditioning 0.5"
+    said = "256 pixels, self-conditioning 0.5, frozen outputs cached, EMA in fp32"
     _, out, _ = sim(*RUN, "--strategy", "ddp", *asked)
     assert f", {said}, batch 64" in " ".join(out.replace("│", "").split())
     _, out, _ = sim(*SWEEP, "--strategy", "ddp", *asked)

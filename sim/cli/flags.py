@@ -6,33 +6,20 @@ stands once, beside the value it belongs to.
 
 import argparse
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import partial
 from typing import Any, Final
 
 from profiles.architectures.components import TASKS
 from profiles.errors import InputError, shown
-from profiles.software.levers import PRECISIONS, load_levers
-from profiles.software.recipes import EMA_BYTES, RECIPES
+from profiles.software.levers import load_levers
 from profiles.software.runtimes import runtime_names
 from profiles.software.stacks import DEFAULT_STACK
 from sim.explore.counts import counts_in
 from sim.inputs.scenarios import DEFAULT_CLUSTER
-from strategies.parameters import MAX_INTEGER, MAX_PARAMETER, flag_of
-from strategies.plans.workloads import (
-    AUTO,
-    CHECKPOINTINGS,
-    DRAWS,
-    FROZEN,
-    GUIDANCES,
-    HEADS,
-    MAX_STEPS,
-    PLACEMENTS,
-    RELIEF,
-    RESIDENCES,
-    TEXTS,
-)
+from strategies.parameters import MAX_INTEGER, MAX_PARAMETER, flag_of, options_of
+from strategies.plans.workloads import AUTO, CHECKPOINTINGS, RELIEF, SamplingWorkload, TrainingWorkload
 from strategies.registry import class_of, strategies_of
 
 BATCH: Final = {
@@ -40,6 +27,9 @@ BATCH: Final = {
     "sample": "images, or videos, drawn together (default: 1)",
 }
 """What the batch size is of, by task."""
+WORKLOADS: Final[Mapping[str, type[Any]]] = {"train": TrainingWorkload, "sample": SamplingWorkload}
+SHARED: Final = ("frames", "offload")
+"""Options of both tasks, which stand with the scenario."""
 PARAMETER: Final = "parameter_"
 """Before the names of fields of strategies among the parsed options."""
 
@@ -121,11 +111,9 @@ def _add_work(group: Any, own: Sequence[str]) -> None:  # noqa: ANN401
     group.add_argument(
         "--resolution", type=resolution, default=argparse.SUPPRESS, metavar="PIXELS", help=words
     )
-    words = "of a video, such as 81 (default: the model's reference)"
-    group.add_argument("--frames", type=integer, default=argparse.SUPPRESS, metavar="N", help=words)
-    kinds = "none, optimizer, or layers:N blocks" if "train" in own else "none, or layers:N blocks"
-    words = f"on the host: {kinds} (default: none)"
-    group.add_argument("--offload", default=argparse.SUPPRESS, metavar="WHAT", help=words)
+    for item in options_of(WORKLOADS[own[0]]):
+        if item.name in SHARED:
+            group.add_argument(flag_of(item.name), default=argparse.SUPPRESS, **_settings(item))
 
 
 def _add_measured(group: Any, whose: str) -> None:  # noqa: ANN401
@@ -151,62 +139,43 @@ def _add_what_ifs(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_training(parser: argparse.ArgumentParser, shown: bool, searched: bool, simulated: bool) -> None:
-    add = _adder(parser, "training", shown)
-    add(
-        "--frozen",
-        choices=FROZEN,
-        help="whether frozen encoders run, or their outputs are loaded (default: online)",
-    )
-    add(
-        "--ema",
-        nargs="?",
-        const="fp32",
-        choices=list(EMA_BYTES),
-        help="moving average of weights (default: none)",
-    )
-    add("--self-conditioning", type=number, metavar="P", help="probability (default: the model's)")
-    add("--self-conditioning-draw", choices=DRAWS, help="who draws (default: iteration)")
     least = f"; {AUTO}: the least that fits" if simulated else ""
     words = f"{AUTO}: none, {' or '.join(RELIEF)} where memory lacks" if searched else f"none{least}"
-    add(
-        "--checkpointing",
-        choices=(AUTO, *CHECKPOINTINGS) if simulated else CHECKPOINTINGS,
-        help=f"what is recomputed (default: {words})",
-    )
-    add(
-        "--trainable",
-        metavar="WHAT",
-        help="all, or lora:RANK: adapters of a rank beside frozen weights (default: all)",
-    )
-    add("--memory-recipe", choices=list(RECIPES), help="bytes per parameter (default: mixed; of tune: pulse)")
-    add("--placement", choices=PLACEMENTS, help="who gets fast links (default: pipeline-inner)")
+    choices = (AUTO, *CHECKPOINTINGS) if simulated else CHECKPOINTINGS
+    own = {"checkpointing": {"choices": choices, "help": f"what is recomputed (default: {words})"}}
+    _add_options(_adder(parser, "training", shown), "train", own)
 
 
 def _add_sampling(parser: argparse.ArgumentParser, shown: bool) -> None:
-    add = _adder(parser, "sampling", shown)
-    steps = partial(integer, most=MAX_STEPS)
-    add("--steps", type=steps, help="denoising steps (default: those of a distilled model, else 20)")
-    add(
-        "--guidance",
-        choices=GUIDANCES,
-        help="none, or embedded: one prediction; both in one batch, or on two groups of GPUs (default: the model's)",
+    (cached,) = (item for item in options_of(SamplingWorkload) if item.name == "cache_steps")
+    words = f"{cached.metadata['help']}: {', '.join(load_levers().cached)}"
+    _add_options(
+        _adder(parser, "sampling", shown),
+        "sample",
+        {"cache_steps": {"type": _share_or_name, "help": words}},
     )
-    add("--include", type=names, metavar="NAMES", help="frozen components that run too, with commas, or all")
-    add("--heads", choices=HEADS, help="whether Ulysses pads heads that it cannot divide (default: divided)")
-    add(
-        "--precision",
-        choices=PRECISIONS,
-        help="of products and weights; quality is not modelled (default: half)",
+
+
+def _add_options(add: Callable[..., Any], task: str, other: Mapping[str, Mapping[str, Any]]) -> None:
+    """Offer the options of a task's workload as flags; some have other settings."""
+    for item in options_of(WORKLOADS[task]):
+        if item.name not in SHARED:
+            add(flag_of(item.name), **_settings(item) | dict(other.get(item.name, {})))
+
+
+def _settings(item: Field[Any]) -> dict[str, Any]:
+    """The settings of an option's flag, as it was declared."""
+    rules = item.metadata
+    named = (
+        ""
+        if item.default is None or "(default" in rules["help"] or item.default == ()
+        else (f" (default: {item.default})")
     )
-    add("--all-to-all", choices=PRECISIONS, help="precision of what Ulysses exchanges (default: half)")
-    words = "share of the steps that a cache skips, or a published cache: " + ", ".join(load_levers().cached)
-    add("--cache-steps", type=_share_or_name, metavar="SHARE", help=words)
-    add("--encoders", choices=RESIDENCES, help="whether encoders stay, or come and go (default: resident)")
-    add("--vae-tile", type=integer, metavar="PIXELS", help="sides of tiles that an included VAE decodes")
-    add("--vae-parallel", type=integer, metavar="GPUS", help="GPUs that share an included VAE (default: 1)")
-    add("--decode-chunks", type=integer, help="bands of rows in which an included VAE decodes (default: 1)")
-    add("--text-tokens", type=integer, help="of the text beside the image's (default: the model's)")
-    add("--text", choices=TEXTS, help="whether sequence parallelism divides the text (default: divided)")
+    settings = {"help": rules["help"] + named, **rules["flag"]}
+    if rules["choices"]:
+        return settings | {"choices": rules["choices"]}
+    kinds = {int: partial(integer, most=rules["most"]), float: number, tuple: names}
+    return settings | ({"type": kinds[rules["kind"]]} if rules["kind"] in kinds else {})
 
 
 def _adder(parser: argparse.ArgumentParser, title: str, shown: bool) -> Callable[..., Any]:

@@ -19,10 +19,9 @@ from profiles.names import known_name
 from profiles.software.levers import cached_share
 from profiles.software.stacks import DEFAULT_STACK, Stack, load_stack, stack_names
 from sim.inputs.limits import check_pixels
-from strategies.parameters import MAX_INTEGER, check_integer, flag_of
+from strategies.parameters import MAX_INTEGER, check_integer, flag_of, options_of
 from strategies.plans.workloads import (
     DEFAULT_BATCH_PER_GPU,
-    OWN_OPTIONS,
     VIDEOS_PER_GPU,
     SamplingWorkload,
     TrainingWorkload,
@@ -33,30 +32,8 @@ from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts
 
 OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "train": (
-        "resolution",
-        "frames",
-        "frozen",
-        "ema",
-        "self_conditioning",
-        "self_conditioning_draw",
-        "checkpointing",
-        "memory_recipe",
-        "placement",
-        "trainable",
-        "offload",
-    ),
-    "sample": (
-        "resolution",
-        "frames",
-        "steps",
-        "guidance",
-        "include",
-        "decode_chunks",
-        "text_tokens",
-        "text",
-        *OWN_OPTIONS,
-    ),
+    "train": ("resolution", *(item.name for item in options_of(TrainingWorkload))),
+    "sample": ("resolution", *(item.name for item in options_of(SamplingWorkload))),
 }
 """Options of the workloads of a task, beside the GPUs and the batch size."""
 OPTION_NAMES: Final = tuple(dict.fromkeys(("batch_size", *WHAT_IFS, *OPTIONS["train"], *OPTIONS["sample"])))
@@ -276,7 +253,7 @@ def _drawn(model: Model, gpus: int, batch_size: int, given: dict[str, Any]) -> S
         given["include"] = tuple(part.strip() for part in include.split(",")) if include else ()
     given |= {
         name: _integer(name, given[name], 1)
-        for name in ("steps", "decode_chunks", "text_tokens", "vae_tile", "vae_parallel")
+        for name in (item.name for item in options_of(SamplingWorkload) if item.metadata["kind"] is int)
         if name in given
     }
     if isinstance(share := given.get("cache_steps"), str):

@@ -4,18 +4,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from profiles.software.levers import HALF
 from profiles.software.stacks import DEFAULT_STACK
 from sim.launching.starts import Start, Written
-from strategies.parameters import flag_of
-from strategies.plans.workloads import TrainingWorkload
+from strategies.parameters import flag_of, options_of
 
-SAMPLED: Final[Mapping[str, Any]] = {
-    "batch_size": 1, "include": "", "decode_chunks": 1, "text": "divided", "encoders": "resident", "vae_tile": None,
-    "vae_parallel": 1, "heads": "divided", "precision": HALF, "all_to_all": HALF, "cache_steps": 0.0,
-    "stack": DEFAULT_STACK,
-}  # fmt: skip
-"""Options of sampling that a runtime has by itself."""
 DRAWN: Final = frozenset({"resolution", "steps", "frames"})
 PRINTED: Final[Mapping[str, frozenset[str]]] = {
     "accelerate": frozenset(),
@@ -61,8 +53,7 @@ def commented(start: Start, written: Written) -> Written:
 def unset(start: Start) -> dict[str, Any]:
     """Options that are not as the runtime has them by itself, and are not printed for it."""
     asked = _options(start)
-    usual = _usual_training() if start.scenario.task == "train" else _usual_sampling(start)
-    printed = _printed(start)
+    usual, printed = _usual(start), _printed(start)
     return {
         name: value
         for name, value in asked.items()
@@ -107,20 +98,10 @@ def _printed(start: Start) -> frozenset[str]:
     return own | ({"guidance"} if split or one_scale(start) or start.runtime.name in TOLD else set())
 
 
-def _usual_training() -> Mapping[str, Any]:
-    fields = TrainingWorkload.__dataclass_fields__
-    names = (
-        "self_conditioning_draw",
-        "checkpointing",
-        "memory_recipe",
-        "placement",
-        "ema",
-        "frozen",
-        "offload",
-    )
-    plain = {name: fields[name].default for name in names}
-    return plain | {"self_conditioning": 0.0, "stack": DEFAULT_STACK}
-
-
-def _usual_sampling(start: Start) -> Mapping[str, Any]:
-    return {**SAMPLED, "guidance": start.scenario.model.guidance}
+def _usual(start: Start) -> Mapping[str, Any]:
+    """Options as a runtime has them by itself; it has no number of steps."""
+    scenario = start.scenario
+    plain = {item.name: item.default for item in options_of(scenario.workload)} | {"stack": DEFAULT_STACK}
+    if scenario.task == "train":
+        return plain | {"self_conditioning": 0.0}
+    return plain | {"batch_size": 1, "guidance": scenario.model.guidance, "steps": None}

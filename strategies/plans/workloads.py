@@ -1,7 +1,7 @@
 """Workloads: what one training iteration, or one run of the sampler, is to do."""
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
 from profiles.architectures.models import MAX_FRAMES, MAX_SIDE
@@ -11,7 +11,7 @@ from profiles.costs.resolutions import in_words, sides_of
 from profiles.errors import counted, shown, wrong
 from profiles.software.levers import HALF, PRECISIONS
 from profiles.software.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of
-from strategies.parameters import check_integer, check_option, flag_of
+from strategies.parameters import check_integer, check_options, flag_of, option
 
 DRAWS: Final = ("iteration", "rank")
 CHECKPOINTINGS: Final = ("none", "block", "selective", "full")
@@ -34,24 +34,12 @@ ALL: Final = "all"
 """Stands for every frozen component among those that run too."""
 RESIDENCES: Final = ("resident", "offloaded")
 HEADS: Final = ("divided", "padded")
-QUALITY: Final = "quality not modelled"
-"""What titles say of levers that change the images."""
 TEXTS: Final = ("divided", "replicated")
 MAX_STEPS: Final = 1_000
 """Most denoising steps; training takes no more, and each step is simulated."""
 LEAST_TILE: Final = 64
 """Pixels of a side of the smallest tile: smaller ones would be mostly overlap and border."""
-OWN_OPTIONS: Final = (
-    "encoders",
-    "vae_tile",
-    "vae_parallel",
-    "heads",
-    "precision",
-    "all_to_all",
-    "cache_steps",
-    "offload",
-)
-"""Options of sampling that a result names only where they differ from their defaults."""
+FRAMES_HELP: Final = "of a video, such as 81 (default: the model's reference)"
 ALL_WEIGHTS: Final = "all"
 """All weights of the backbones are trained."""
 LORA: Final = re.compile(r"lora:(\d{1,6})", re.ASCII)
@@ -103,35 +91,58 @@ class TrainingWorkload:
 
     num_gpus: int
     batch_size: int
-    self_conditioning: float | None = None
-    self_conditioning_draw: str = "iteration"
-    checkpointing: str = "none"
-    memory_recipe: str = "mixed"
-    placement: str = "pipeline-inner"
+    self_conditioning: float | None = option(
+        None, "probability (default: the model's)", kind=float, key="apart", metavar="P"
+    )
+    self_conditioning_draw: str = option("iteration", "who draws", choices=DRAWS, key="always")
+    checkpointing: str = option(
+        "none", "what is recomputed", choices=CHECKPOINTINGS, key="always", title="{} checkpointing"
+    )
+    memory_recipe: str = option(
+        "mixed", "bytes per parameter (default: mixed; of tune: pulse)", choices=tuple(RECIPES), key="always"
+    )
+    placement: str = option("pipeline-inner", "who gets fast links", choices=PLACEMENTS, key="always")
     extra_forward: bool = False
     resolution: str | None = None
-    frozen: str = "online"
-    ema: str = "none"
-    trainable: str = ALL_WEIGHTS
-    offload: str = "none"
-    frames: int | None = None
+    frozen: str = option(
+        "online",
+        "whether frozen encoders run, or their outputs are loaded",
+        choices=FROZEN,
+        key="apart",
+        title="frozen outputs {}",
+    )
+    ema: str = option(
+        "none",
+        "moving average of weights",
+        choices=tuple(EMA_BYTES),
+        key="always",
+        title="EMA in {}",
+        nargs="?",
+        const="fp32",
+    )
+    trainable: str = option(
+        ALL_WEIGHTS,
+        "all, or lora:RANK: adapters of a rank beside frozen weights",
+        title=lambda of: f"LoRA of rank {of.rank}",
+        metavar="WHAT",
+    )
+    offload: str = option(
+        "none",
+        "on the host: none, optimizer, or layers:N blocks",
+        title=lambda of: f"{of.swapped} blocks on the host" if of.swapped else "optimizer on the host",
+        metavar="WHAT",
+    )
+    frames: int | None = option(None, FRAMES_HELP, kind=int, most=MAX_FRAMES, key="apart", metavar="N")
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
         check_integer("batch_size", self.batch_size)
         for pixels in () if self.resolution is None else sides_of(self.resolution):
             check_integer("resolution", pixels, most=MAX_SIDE)
-        if self.frames is not None:
-            check_integer("frames", self.frames, most=MAX_FRAMES)
+        check_options(self)
         share = self.self_conditioning
         if share is not None and not (is_number(share) and 0 <= share <= 1):
             raise wrong("self_conditioning", f"is {shown(share)}, must be between 0 and 1")
-        check_option("self_conditioning_draw", self.self_conditioning_draw, DRAWS)
-        check_option("checkpointing", self.checkpointing, CHECKPOINTINGS)
-        check_option("memory_recipe", self.memory_recipe, tuple(RECIPES))
-        check_option("placement", self.placement, PLACEMENTS)
-        check_option("frozen", self.frozen, FROZEN)
-        check_option("ema", self.ema, tuple(EMA_BYTES))
         if self.swapped and not self.rank:
             raise wrong("offload", f"is {self.offload}, which needs frozen weights: --trainable lora:RANK")
         if self.offload == "optimizer" and self.recipe.moved_bytes:
@@ -205,38 +216,87 @@ class SamplingWorkload:
     num_gpus: int
     height: int
     width: int
-    steps: int = 20
-    guidance: str = "batch"
+    steps: int = option(
+        20,
+        "denoising steps (default: those of a distilled model, else 20)",
+        kind=int,
+        most=MAX_STEPS,
+        key="apart",
+    )
+    guidance: str = option(
+        "batch",
+        "none, or embedded: one prediction; both in one batch, or on two groups of GPUs (default: the model's)",
+        choices=GUIDANCES,
+        key="apart",
+    )
     batch_size: int = 1
-    include: tuple[str, ...] = ()
-    decode_chunks: int = 1
-    text_tokens: int | None = None
-    text: str = TEXTS[0]
-    frames: int | None = None
-    encoders: str = RESIDENCES[0]
-    vae_tile: int | None = None
-    vae_parallel: int = 1
-    heads: str = HEADS[0]
-    precision: str = HALF
-    all_to_all: str = HALF
-    cache_steps: float = 0.0
-    offload: str = "none"
+    include: tuple[str, ...] = option(
+        (), "frozen components that run too, with commas, or all", kind=tuple, key="apart", metavar="NAMES"
+    )
+    decode_chunks: int = option(1, "bands of rows in which an included VAE decodes", kind=int, key="always")
+    text_tokens: int | None = option(
+        None,
+        "of the text beside the image's (default: the model's)",
+        kind=int,
+        most=MAX_TEXT_TOKENS,
+        key="apart",
+    )
+    text: str = option(TEXTS[0], "whether sequence parallelism divides the text", choices=TEXTS, key="always")
+    frames: int | None = option(None, FRAMES_HELP, kind=int, most=MAX_FRAMES, key="apart", metavar="N")
+    encoders: str = option(
+        RESIDENCES[0], "whether encoders stay, or come and go", choices=RESIDENCES, title="encoders {}"
+    )
+    vae_tile: int | None = option(
+        None,
+        "sides of tiles that an included VAE decodes",
+        kind=int,
+        least=LEAST_TILE,
+        most=MAX_SIDE,
+        title="VAE in tiles of {} pixels",
+        metavar="PIXELS",
+    )
+    vae_parallel: int = option(
+        1, "GPUs that share an included VAE", kind=int, title="VAE on {} GPUs", metavar="GPUS"
+    )
+    heads: str = option(
+        HEADS[0], "whether Ulysses pads heads that it cannot divide", choices=HEADS, title="heads {}"
+    )
+    precision: str = option(
+        HALF,
+        "of products and weights; quality is not modelled",
+        choices=PRECISIONS,
+        title="products and weights in {}",
+        alters_images=True,
+    )
+    all_to_all: str = option(
+        HALF,
+        "precision of what Ulysses exchanges",
+        choices=PRECISIONS,
+        title="all-to-all in {}",
+        alters_images=True,
+    )
+    cache_steps: float = option(
+        0.0,
+        "share of the steps that a cache skips, or a published cache",
+        kind=float,
+        title=lambda of: f"{counted(of.steps - of.computed_steps, 'step')} cached",
+        alters_images=True,
+        metavar="SHARE",
+    )
+    offload: str = option(
+        "none",
+        "on the host: none, or layers:N blocks",
+        title=lambda of: f"{counted(of.swapped, 'block')} offloaded",
+        metavar="WHAT",
+    )
 
     def __post_init__(self) -> None:
         check_integer("num_gpus", self.num_gpus, flag="gpus")
         check_integer("height", self.height, most=MAX_SIDE, flag="resolution")
         check_integer("width", self.width, most=MAX_SIDE, flag="resolution")
-        check_integer("steps", self.steps, most=MAX_STEPS)
         check_integer("batch_size", self.batch_size)
+        check_options(self)
         check_integer("decode_chunks", self.decode_chunks, most=self.height)
-        check_option("guidance", self.guidance, GUIDANCES)
-        check_option("text", self.text, TEXTS)
-        if self.frames is not None:
-            check_integer("frames", self.frames, most=MAX_FRAMES)
-        check_option("encoders", self.encoders, RESIDENCES)
-        check_option("heads", self.heads, HEADS)
-        check_option("precision", self.precision, PRECISIONS)
-        check_option("all_to_all", self.all_to_all, PRECISIONS)
         share = self.cache_steps
         if not (is_number(share) and 0 <= share < 1):
             raise wrong(
@@ -244,13 +304,8 @@ class SamplingWorkload:
             )
         if share and self.computed_steps == self.steps:
             raise wrong("cache_steps", f"is {share:g}, which skips none of {self.steps} steps")
-        check_integer("vae_parallel", self.vae_parallel)
-        if self.vae_tile is not None:
-            check_integer("vae_tile", self.vae_tile, minimum=LEAST_TILE, most=MAX_SIDE)
         self._check_decoding()
         _ = self.swapped
-        if self.text_tokens is not None:
-            check_integer("text_tokens", self.text_tokens, most=MAX_TEXT_TOKENS)
         if not isinstance(self.include, tuple) or not all(isinstance(name, str) for name in self.include):
             raise wrong("include", f"is {shown(self.include)}, must be a tuple of names")
         if ALL in self.include and len(self.include) > 1:
@@ -281,30 +336,6 @@ class SamplingWorkload:
     def computed_steps(self) -> int:
         """Denoising steps in which the backbone runs."""
         return self.steps - int(self.steps * self.cache_steps)
-
-    @property
-    def own_words(self) -> tuple[str, ...]:
-        """The options that differ from their defaults, in words for titles."""
-        levers = [
-            *(["products and weights in fp8"] if self.precision != HALF else []),
-            *(["all-to-all in fp8"] if self.all_to_all != HALF else []),
-            *([f"{counted(self.steps - self.computed_steps, 'step')} cached"] if self.cache_steps else []),
-        ]
-        return (
-            *(["encoders offloaded"] if self.encoders == "offloaded" else []),
-            *([f"VAE in tiles of {self.vae_tile} pixels"] if self.vae_tile else []),
-            *([f"VAE on {counted(self.vae_parallel, 'GPU')}"] if self.vae_parallel > 1 else []),
-            *(["heads padded"] if self.heads == "padded" else []),
-            *([f"{counted(self.swapped, 'block')} offloaded"] if self.swapped else []),
-            *([*levers, QUALITY] if levers else []),
-        )
-
-    @property
-    def own_options(self) -> dict[str, int | float | str]:
-        """Those of ``OWN_OPTIONS`` that differ from their defaults, by name."""
-        usual = {item.name: item.default for item in fields(self)}
-        given = {name: getattr(self, name) for name in OWN_OPTIONS}
-        return {name: value for name, value in given.items() if value != usual[name]}
 
     @property
     def resolution(self) -> str:
