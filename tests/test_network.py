@@ -113,6 +113,11 @@ def test_groups_across_switches_reach_the_efficiency_of_all_that_are_active(card
     assert seconds(cluster, 8, *PAIRS) == pytest.approx(0.84 / 0.6 * seconds(cluster, 8, PAIRS[0]))
 
 
+def test_groups_across_switches_share_the_host_by_its_own_bandwidth(cards):
+    cluster = cards(4, host=1e9, switch=1e12)
+    assert seconds(cluster, 8, *PAIRS) == pytest.approx(len(PAIRS) * seconds(cluster, 8, PAIRS[0]))
+
+
 def test_each_call_of_a_collective_takes_its_time(make):
     network = Network(Placement(make.cluster(make.link(bandwidth=1e9), call_s=0.5), 4, 4, 4))
     once = Collective("all_gather", (0, 1), SIZE, None, (), ())
