@@ -1,6 +1,7 @@
 """Runtimes: the programs that run strategies on real GPUs, and the rules under which they do.
 
-Each stands in ``runtimes/NAME.toml`` with the version and the files that its rules and flags were read in.
+Each stands in ``runtimes/NAME.toml`` with the version and the files that its rules and flags were read in; what starts
+it, if that is a text with gaps, in ``runtimes/NAME.template``.
 """
 
 from collections.abc import Mapping

@@ -10,16 +10,6 @@ from typing import Final
 
 from strategies.plans.actions import StageAction, parse_action
 
-ROW: Final = '''\
-def row(*runs):
-    """Passes of one rank: each run so many times, each time of the next micro-batch."""
-    return ",".join(
-        re.sub(r"\\d+(?=,|$)", lambda number: str(int(number[0]) + more), passes)
-        for times, passes in runs
-        for more in range(times)
-    )
-'''
-"""The function with which launched code reads runs."""
 HARD_SPACE: Final = "\u00a0"
 """Where no line ends."""
 WIDTH: Final = 100

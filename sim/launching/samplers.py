@@ -6,7 +6,7 @@ from typing import Any, Final
 from profiles.errors import InputError
 from profiles.software.levers import HALF
 from sim.launching.said import one_scale
-from sim.launching.starts import PROMPT, Start, Written, command, over_one
+from sim.launching.starts import PROMPT, Start, Written, command, over_one, sampled
 
 
 def _xdit_degrees(start: Start) -> dict[str, object]:
@@ -118,17 +118,6 @@ def _vllm_omni(start: Start) -> Written:
     return command(["vllm", "serve", start.model], flags), "requests say the size of the image and the steps"
 
 
-DIFFUSERS: Final = """\
-import torch
-from diffusers import {imports}
-
-{ranks}pipeline = DiffusionPipeline.from_pretrained("{model}", torch_dtype=torch.bfloat16).to("cuda")
-{parallel}{offloaded}{compiled}drawn = pipeline(
-    "{prompt}", height={height}, width={width}, {frames}num_inference_steps={steps}{more}
-)
-"""
-
-
 OFFLOADED: Final = """\
 pipeline.transformer.enable_group_offload(
     torch.device("cuda"), offload_type="block_level", num_blocks_per_group=1, use_stream=True
@@ -151,62 +140,31 @@ def _several(start: Start) -> str:
 
 
 def _diffusers(start: Start) -> Written:
-    degrees, workload = start.degrees, start.scenario.workload
+    degrees = start.degrees
     several = degrees.ulysses * degrees.ring > 1
     made = f"ContextParallelConfig(ulysses_degree={degrees.ulysses}, ring_degree={degrees.ring})"
-    text = DIFFUSERS.format(
+    text = sampled(
+        start,
         imports="ContextParallelConfig, DiffusionPipeline" if several else "DiffusionPipeline",
         ranks=RANKS if several else "",
-        model=start.model,
         parallel=f"pipeline.transformer.enable_parallelism(config={made})\n" if several else "",
-        prompt=PROMPT,
-        height=workload.height,
-        width=workload.width,
         frames=f"num_frames={start.frames}, " if start.frames else "",
         offloaded=OFFLOADED if start.staying == 0 else "",
         compiled="pipeline.transformer.compile_repeated_blocks()\n" if start.compiled else "",
         more=", guidance_scale=1.0" * one_scale(start) + _several(start),
-        steps=workload.steps,
     )
     return text, f"start it by {start.torchrun if several else 'python'} FILE.py"
 
 
-FASTVIDEO: Final = """\
-generator:
-  model_path: {model}
-  engine:
-    num_gpus: {gpus}
-    parallelism: {{tp_size: 1, sp_size: {gpus}}}
-    offload:
-      dit: false
-      dit_layerwise: {layerwise}
-      text_encoder: {encoders}
-      vae: false
-    compile: {{enabled: {compiled}}}
-request:
-  prompt: {prompt}
-  sampling:
-    height: {height}
-    width: {width}
-    num_frames: {frames}
-    num_inference_steps: {steps}
-    num_videos_per_prompt: {several}
-"""
-
-
 def _fastvideo(start: Start) -> Written:
     workload = start.scenario.workload
-    text = FASTVIDEO.format(
-        model=start.model,
+    text = sampled(
+        start,
         gpus=start.gpus,
         layerwise=_flag(start.staying == 0),
         encoders=_flag(workload.encoders == "offloaded"),
         compiled=_flag(start.compiled),
-        prompt=PROMPT,
-        height=workload.height,
-        width=workload.width,
         frames=start.frames or 1,
-        steps=workload.steps,
         several=start.result.batch_size,
     )
     if one_scale(start):
@@ -217,25 +175,6 @@ def _fastvideo(start: Start) -> Written:
 def _flag(value: bool) -> str:
     """A flag as YAML has it."""
     return str(value).lower()
-
-
-DISTRIFUSION: Final = """\
-import torch
-from distrifuser.pipelines import DistriSDXLPipeline
-from distrifuser.utils import DistriConfig
-
-config = DistriConfig(
-    height={height},
-    width={width},
-    do_classifier_free_guidance={guided},
-    split_batch={split},
-    {own},
-)
-pipeline = DistriSDXLPipeline.from_pretrained(
-    distri_config=config, pretrained_model_name_or_path="{model}", torch_dtype=torch.float16
-)
-image = pipeline(prompt="{prompt}", num_inference_steps={steps}).images[0]
-"""
 
 
 def _distrifusion(start: Start) -> Written:
@@ -249,34 +188,15 @@ def _distrifusion(start: Start) -> Written:
     if own is None:  # it runs one synchronous step more than it is told
         told = strategy.warmup_steps - 1, strategy.gather_layers
         own = f'parallelism="patch",\n    warmup_steps={told[0]},\n    comm_checkpoint={told[1]}'
-    text = DISTRIFUSION.format(
-        height=workload.height, width=workload.width, guided=workload.guidance != "none",
-        split=start.degrees.guidance > 1, own=own, model=start.model, prompt=PROMPT, steps=workload.steps,
-    )  # fmt: skip
+    text = sampled(
+        start,
+        guided=workload.guidance != "none",
+        split=start.degrees.guidance > 1,
+        own=own,
+    )
     return text, f"start it by {start.torchrun} FILE.py"
 
 
-PIPEFUSER: Final = """\
-import torch
-from pipefuser.pipelines import {pipeline}
-from pipefuser.utils import DistriConfig
-
-config = DistriConfig(
-    height={height},
-    width={width},
-    do_classifier_free_guidance={guided},
-    split_batch={split},
-    parallelism="pipefusion",
-    pp_num_patch={patches},
-    warmup_steps={warmup_steps},
-    scheduler="{scheduler}",
-    use_resolution_binning=False,
-)
-pipeline = {pipeline}.from_pretrained(
-    distri_config=config, pretrained_model_name_or_path="{model}", torch_dtype=torch.float16
-)
-drawn = pipeline(prompt="{prompt}", num_inference_steps={steps})  # on rank 0; None elsewhere
-"""
 PIPEFUSERS: Final[Mapping[str, tuple[str, str]]] = {
     "hunyuan-1.5b": ("DistriHunyuanDiTPipeline", "dpm-solver"),
     "pixart": ("DistriPixArtAlphaPipeline", "dpm-solver"),
@@ -288,12 +208,15 @@ PIPEFUSERS: Final[Mapping[str, tuple[str, str]]] = {
 def _pipefuser(start: Start) -> Written:
     strategy, workload = start.strategy, start.scenario.workload
     pipeline, scheduler = PIPEFUSERS[start.scenario.model.name]
-    text = PIPEFUSER.format(
-        height=workload.height, width=workload.width, guided=workload.guidance != "none",
-        split=start.degrees.guidance > 1, patches=strategy.patches or start.degrees.pipeline,
+    text = sampled(
+        start,
+        guided=workload.guidance != "none",
+        split=start.degrees.guidance > 1,
+        patches=strategy.patches or start.degrees.pipeline,
         warmup_steps=strategy.warmup_steps - 1,  # it runs one synchronous step more than it is told
-        pipeline=pipeline, scheduler=scheduler, model=start.model, prompt=PROMPT, steps=workload.steps,
-    )  # fmt: skip
+        pipeline=pipeline,
+        scheduler=scheduler,
+    )
     return text, f"start it by {start.torchrun} FILE.py", "pip install xfuser==0.1 brings it"
 
 

@@ -4,12 +4,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
+from string import Template
 from typing import Any, Final, NamedTuple
 
-from profiles.software.runtimes import Runtime
+from profiles.software.runtimes import RUNTIMES, Runtime
 from sim.outcomes.results import Result
 
 PROMPT: Final = "a photo of an astronaut"
+TEMPLATES: Final = RUNTIMES
+"""Folder of the texts with gaps that start points, beside the rules of their runtimes."""
 
 
 class Degrees(NamedTuple):
@@ -155,3 +158,15 @@ def _quoted(value: object) -> str:
 def over_one(value: int) -> int | None:
     """A degree, or None where it divides nothing."""
     return value if value > 1 else None
+
+
+def filled(name: str, **values: object) -> str:
+    """Return the text of a template whose gaps are filled with values."""
+    return Template((TEMPLATES / f"{name}.template").read_text(encoding="utf-8")).substitute(values)
+
+
+def sampled(start: Start, **values: object) -> str:
+    """Return the text that starts a sampler: the template of its runtime with what is drawn, and other values."""
+    workload = start.scenario.workload
+    shape = {"height": workload.height, "width": workload.width, "steps": workload.steps}
+    return filled(start.runtime.name, model=start.model, prompt=PROMPT, **shape, **values)

@@ -5,46 +5,11 @@ from collections.abc import Callable
 from typing import Final
 
 from profiles.software.recipes import RECIPES
-from sim.launching.order_runs import ROW, list_code, order_code
-from sim.launching.starts import Start, Written, command
+from sim.launching.order_runs import list_code, order_code
+from sim.launching.starts import Start, Written, command, filled
 from sim.outcomes.schedules import written
 from strategies.orders.whole import order_of
 
-FSDP2: Final = """\
-import torch
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-mesh = init_device_mesh("cuda", {shape}, mesh_dim_names={names})
-policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.{reduced})
-settings = {{"mesh": mesh, "mp_policy": policy}}
-# blocks: of the model that is trained, in order: its transformer blocks, or the blocks of its U-Net
-{recomputing}for block in blocks[:-1]:
-    fully_shard(block, **settings, reshard_after_forward={reshard})
-fully_shard(blocks[-1], **settings, reshard_after_forward=False)  # its backward comes at once
-fully_shard(model, **settings, reshard_after_forward=False)
-"""
-BLOCKS: Final = """\
-from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrappers
-{imports}
-own = set(blocks)
-wrappers.apply_activation_checkpointing(
-    model,
-    checkpoint_wrapper_fn={wrapper},
-    check_fn=lambda module: module in own,
-)
-blocks = [module for module in model.modules() if isinstance(module, wrappers.CheckpointWrapper)]
-"""
-SELECTIVE: Final = """\
-from functools import partial
-from torch.utils.checkpoint import create_selective_checkpoint_contexts
-
-kept = [
-    torch.ops.aten._scaled_dot_product_flash_attention.default,
-    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
-    torch.ops.aten._scaled_dot_product_efficient_attention.default,
-]
-"""
 KEPT: Final = (
     "partial(wrappers.checkpoint_wrapper, context_fn=partial(create_selective_checkpoint_contexts, kept))"
 )
@@ -72,8 +37,10 @@ def _recomputing(start: Start) -> str:
     """Code that wraps the blocks whose forward is run again; empty where there is none."""
     asked = start.scenario.workload.checkpointing
     if asked == "selective":
-        return BLOCKS.format(imports=SELECTIVE, wrapper=KEPT)
-    return BLOCKS.format(imports="", wrapper="wrappers.checkpoint_wrapper") if asked == "block" else ""
+        return filled("fsdp2-blocks", imports=filled("fsdp2-selective"), wrapper=KEPT)
+    return (
+        filled("fsdp2-blocks", imports="", wrapper="wrappers.checkpoint_wrapper") if asked == "block" else ""
+    )
 
 
 def _fsdp2(start: Start) -> Written:
@@ -82,8 +49,13 @@ def _fsdp2(start: Start) -> Written:
     if replicas == 1:
         shape, names = shape[1:], names[1:]  # type: ignore[assignment]
     reshard = start.strategy.reshard == "true"
-    text = FSDP2.format(
-        shape=shape, names=names, reduced=_reduced(start), reshard=reshard, recomputing=_recomputing(start)
+    text = filled(
+        "fsdp2",
+        shape=shape,
+        names=names,
+        reduced=_reduced(start),
+        reshard=reshard,
+        recomputing=_recomputing(start),
     )
     return f"# {_steps_words(start)}\n{text}", f"start it by {start.torchrun} FILE.py"
 
@@ -162,41 +134,12 @@ def _deepspeed(start: Start) -> Written:
     ), f"start it by deepspeed {_hosts(start)} TRAIN.py --deepspeed_config FILE.json"
 
 
-TORCH: Final = """\
-import re
-from pathlib import Path
-
-import torch
-from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
-
-
-{row}
-
-ORDER = [
-{order}]
-# first and last layer of each stage
-{layers}
-{ranks}
-
-rank = torch.distributed.get_rank() % {degree}
-own = [
-    PipelineStage(layers_of(first, last), stage, len(LAYERS), device)  # of your model
-    for stage, (first, last) in enumerate(LAYERS)
-    if RANK_OF_STAGE[stage] == rank
-]
-Path("order.csv").write_text("\\n".join(ORDER))
-schedule = _PipelineScheduleRuntime(own, {micro_batches}, loss_fn=loss)
-schedule._load_csv("order.csv", format="compute_only")
-"""
-
-
 def _torch_pipelining(start: Start) -> Written:
     strategy, stages = start.strategy, start.result.stages
     order = order_of(strategy)
     ranks = {action.stage: rank for rank, row in enumerate(order) for action in row}
-    text = TORCH.format(
-        row=ROW,
+    text = filled(
+        "torch-pipelining",
         order=order_code(written(strategy, order, "torch").text),
         layers=list_code("LAYERS", [(stage["first_layer"], stage["last_layer"]) for stage in stages]),
         ranks=list_code("RANK_OF_STAGE", [ranks[number] for number in range(len(stages))]),
