@@ -41,11 +41,7 @@ def weights(
 ) -> tuple[Buffer, ...]:
     """The bytes of some parameters of the backbone, of the frozen components that are kept, and of the runtime.
 
-    Args:
-        scenario: its model.
-        parameters: of the backbone, on one device.
-        devices: that work together.
-        tensor: of them, that divide the matrices.
+    ``parameters`` are on one of the ``devices`` that work together, ``tensor`` of which divide the matrices.
     """
     kept = scenario.decoders if scenario.workload.encoders == "offloaded" else scenario.model.frozen
     frozen = sum(scenario.model.components[i].parameters for i in kept)
@@ -57,26 +53,14 @@ def weights(
 
 
 def parameters(scenario: SamplingScenario, first: int, end: int, tensor: int = 1) -> float:
-    """The parameters of the backbone's layers from ``first`` up to, without, ``end``, that a device holds.
-
-    Args:
-        scenario: its model.
-        first: first layer.
-        end: layer after the last.
-        tensor: devices that divide the matrices.
-    """
+    """The parameters of the backbone's layers from ``first`` up to, without, ``end``, that a device holds."""
     return float(held_parameters(scenario, tensor)[first:end].sum())
 
 
 def working(scenario: SamplingScenario, first: int, end: int, batch: float, tensor: int = 1) -> Buffer:
-    """The largest activations of one of some layers.
+    """The largest activations of a layer from ``first`` up to, without, ``end``.
 
-    Args:
-        scenario: model and resolution.
-        first: first layer.
-        end: layer after the last.
-        batch: samples of one pass, times the share of the tokens that the device holds.
-        tensor: devices that divide the matrices.
+    ``batch`` are the samples of one pass, times the share of the tokens that the device holds.
     """
     extent = scenario.extent
     largest = max((layer.saved_bytes for layer in scenario.backbone.layers[first:end]), default=0.0)
@@ -109,12 +93,7 @@ def decoding_bytes(component: Component, extent: Extent, share: float, whole: in
     """The largest activations of a decoder that works on a share of the rows at a time, per image.
 
     A layer holds its input, and its output twice: normalised and convolved.
-
-    Args:
-        component: the decoder.
-        extent: size of the image.
-        share: of the rows.
-        whole: layers that it begins with, on all rows.
+    It begins with ``whole`` layers on all rows.
     """
     sizes = [layer.output_bytes for layer in component.layers]
     inputs = [0.0, *sizes[:-1]]
@@ -133,13 +112,7 @@ HELD: Final = 2
 
 
 def waits_s(scenario: SamplingScenario, layers_s: FloatArray, tensor: int = 1) -> FloatArray:
-    """Seconds that a GPU waits after each layer until the next block has come up, shape (layers,).
-
-    Args:
-        scenario: model, cluster and workload.
-        layers_s: seconds in which a GPU computes each layer.
-        tensor: devices that divide the matrices.
-    """
+    """Seconds that a GPU waits after each layer, computed in ``layers_s``, until the next block has come up."""
     waits = np.zeros(len(layers_s))
     if not scenario.workload.swapped:
         return waits
@@ -152,7 +125,7 @@ def waits_s(scenario: SamplingScenario, layers_s: FloatArray, tensor: int = 1) -
 
 
 def away_share(scenario: SamplingScenario, tensor: int = 1) -> float:
-    """Share of a GPU's weights of the backbone that never lie on it at once; arguments as for ``waits_s``."""
+    """Share of a GPU's weights of the backbone that never lie on it at once."""
     if not scenario.workload.swapped:
         return 0.0
     sizes, held = _away_bytes(scenario, tensor), held_parameters(scenario, tensor).sum()
@@ -188,20 +161,15 @@ def held_parameters(scenario: SamplingScenario, tensor: int = 1) -> FloatArray:
 
     Matrices that tokens pass, and convolutions, are divided; norms, embeddings and modulations are whole, as in
     DistriFusion's baseline and in vLLM-Omni (vllm_omni/diffusion/models). SGLang divides those of some models.
-
-    Args:
-        scenario: its model.
-        tensor: devices that divide the matrices.
     """
-    return scenario.remember(("held", tensor), lambda: _held_parameters(scenario, tensor))
 
+    def make() -> FloatArray:
+        of = scenario.backbone
+        whole = np.array([layer.parameters for layer in of.layers], dtype=np.float64)
+        if tensor == 1:
+            return whole
+        layers = range(len(of.layers))
+        divided = np.array([divided_parameters(of, layer, convolutions=True) for layer in layers])
+        return np.asarray(whole - divided + divided / tensor)
 
-def _held_parameters(scenario: SamplingScenario, tensor: int) -> FloatArray:
-    of = scenario.backbone
-    whole = np.array([layer.parameters for layer in of.layers], dtype=np.float64)
-    if tensor == 1:
-        return whole
-    layers = range(len(of.layers))
-    divided = np.array([divided_parameters(of, layer, convolutions=True) for layer in layers])
-    held: FloatArray = whole - divided + divided / tensor
-    return held
+    return scenario.remember(("held", tensor), make)

@@ -71,8 +71,8 @@ def _encode(scenario: SamplingScenario, plan: Plan, components: list[int], guida
     prompts = images * scenario.workload.predictions // guidance_groups
     for component in components:
         for layer, seconds in enumerate(_layers_s(scenario, component, prompts)):
-            for device in range(plan.num_devices):
-                builder.compute(device, FrozenAction(component, layer, prompts), seconds)
+            action = FrozenAction(component, layer, prompts)
+            builder.compute_together(range(plan.num_devices), action, seconds)
     return builder.build((), _resident(scenario, plan, components))
 
 
@@ -135,12 +135,12 @@ def decode(scenario: SamplingScenario, plan: Plan, components: Sequence[int]) ->
     """The plan of decoding what a plan of denoising steps leaves behind."""
     builder, resident = SamplingBuilder(plan.placement, scenario.calls), between_phases(plan)
     images = scenario.workload.batch_size // plan.placement.num_groups
-    first, held = plan.stages[-1].position, dict[int, float]()
+    first, there, held = plan.stages[-1].position, plan.num_devices, dict[int, float]()
     for component in components:
-        devices = _devices(scenario, component, plan.num_devices, first)
-        decoding = _Decoding(scenario, builder, component, images)
-        of = decoding.together(devices) if len(devices) > 1 else {first: decoding.alone(first)}
-        held |= {device: max(held.get(device, 0.0), size) for device, size in of.items()}
+        decoding = _Decoding(scenario, component, images)
+        devices = sorted((first + number) % there for number in range(decoding.divided(there)))
+        size = decoding.together(builder, devices) if len(devices) > 1 else decoding.alone(builder, first)
+        held |= {device: max(held.get(device, 0.0), size) for device in devices}
     for device, size in held.items():
         resident[device] = (*resident[device], Buffer("decoded rows", size))
     return builder.build((), resident)
@@ -148,29 +148,18 @@ def decode(scenario: SamplingScenario, plan: Plan, components: Sequence[int]) ->
 
 def least_decoding_s(scenario: SamplingScenario, components: Sequence[int], there: int, images: int) -> float:
     """Seconds that decoding takes at least on some devices: what one of them computes."""
-    found_s: list[float] = []
+    layers_s: list[float] = []
     for component in components:
-        seconds = _Seconds(scenario, component, images)
-        count = _count(scenario, component, there)
-        found_s += seconds.together(count) if count > 1 else chain.from_iterable(seconds.alone())
-    return sum_in_order(found_s)
-
-
-def _devices(scenario: SamplingScenario, component: int, there: int, first: int) -> list[int]:
-    """The devices that divide a component's rows."""
-    return sorted((first + number) % there for number in range(_count(scenario, component, there)))
-
-
-def _count(scenario: SamplingScenario, component: int, there: int) -> int:
-    """Devices that divide a component's rows: as many as were asked for, but no more than there are, or rows."""
-    return min(scenario.workload.vae_parallel, there, latent_rows(scenario, component))
+        decoding = _Decoding(scenario, component, images)
+        count = decoding.divided(there)
+        layers_s += decoding.together_s(count) if count > 1 else chain.from_iterable(decoding.alone_s())
+    return sum_in_order(layers_s)
 
 
 def latent_rows(scenario: SamplingScenario, component: int) -> int:
     """Rows of the latents that a decoder begins with."""
-    return max(
-        1, round(_reference_rows(scenario, component) * scenario.workload.height / scenario.model.height)
-    )
+    grown = scenario.workload.height / scenario.model.height
+    return max(1, round(_reference_rows(scenario, component) * grown))
 
 
 def _reference_rows(scenario: SamplingScenario, component: int) -> float:
@@ -180,92 +169,84 @@ def _reference_rows(scenario: SamplingScenario, component: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seconds:
-    """How long one component decodes some images."""
+class _Decoding:
+    """How one component decodes some images."""
 
     scenario: SamplingScenario
     component: int
     images: int
 
-    def alone(self) -> Iterator[list[float]]:
+    @property
+    def of(self) -> Component:
+        """The component."""
+        return self.scenario.model.components[self.component]
+
+    def divided(self, there: int) -> int:
+        """Devices that divide the rows: as many as were asked for, but no more than there are, or rows."""
+        return min(self.scenario.workload.vae_parallel, there, latent_rows(self.scenario, self.component))
+
+    def alone_s(self) -> Iterator[list[float]]:
         """The seconds of each layer where one device decodes, piece by piece."""
-        for share, count in self.pieces().items():
+        for share, count in self._pieces().items():
             layers_s = self.scenario.costs.forward_s(self.component, self.images, Share(share, share))
             yield from [[float(seconds) for seconds in layers_s]] * count
 
-    def pieces(self) -> Counter[float]:
+    def _pieces(self) -> Counter[float]:
         """Pieces of an image by the share of its pixels that they have."""
         workload = self.scenario.workload
         if workload.vae_tile is None:
             return Counter({1 / workload.decode_chunks: workload.decode_chunks})
         return Counter(tile_shares(workload.height, workload.width, workload.vae_tile))
 
-    def together(self, count: int) -> list[float]:
+    def together_s(self, count: int) -> list[float]:
         """The seconds of each layer on each of several devices that divide the rows."""
-        whole, most = whole_layers(self.scenario.model.components[self.component]), self.most(count)
-        shares = (WHOLE, Share(most, most))
-        all_s, own_s = (
-            self.scenario.costs.components[self.component].gpu_s(self.images, share) for share in shares
-        )
+        whole, most = whole_layers(self.of), self._most(count)
+        costs = self.scenario.costs.components[self.component]
+        all_s, own_s = (costs.gpu_s(self.images, share) for share in (WHOLE, Share(most, most)))
         return [*map(float, all_s[:whole]), *map(float, own_s[whole:])]
 
-    def most(self, count: int) -> float:
+    def _most(self, count: int) -> float:
         """Share of the rows on the device that has most of them."""
         rows = latent_rows(self.scenario, self.component)
         return ceil(rows / count) / rows
 
-
-class _Decoding:
-    """Writes how one component decodes."""
-
-    def __init__(
-        self, scenario: SamplingScenario, builder: SamplingBuilder, component: int, images: int
-    ) -> None:
-        self.scenario, self.builder, self.component, self.images = scenario, builder, component, images
-        self.of, self.seconds = scenario.model.components[component], _Seconds(scenario, component, images)
-        self.extent = scenario.costs.extents[component]
-
-    def alone(self, device: int) -> float:
+    def alone(self, builder: SamplingBuilder, device: int) -> float:
         """Let one device decode; the bytes that it holds meanwhile."""
-        shares = self.seconds.pieces()
-        for layers_s in self.seconds.alone():
+        shares, extent = self._pieces(), self.scenario.costs.extents[self.component]
+        for layers_s in self.alone_s():
             for layer, seconds in enumerate(layers_s):
-                self._compute(device, layer, seconds)
-        held = self.images * decoding_bytes(self.of, self.extent, max(shares))
+                builder.compute(device, FrozenAction(self.component, layer, self.images), seconds)
+        held = self.images * decoding_bytes(self.of, extent, max(shares))
         covered = sum_in_order(share * count for share, count in shares.items())
         return held + (covered * self._image_bytes if self.scenario.workload.vae_tile else 0.0)
 
     @property
     def _image_bytes(self) -> float:
         """Bytes of the decoded images; of a video those of all passes over its frames."""
-        each = self.of.layers[-1].output_bytes * self.extent.tokens * self.extent.bytes
-        return self.images * self.of.passes * each
+        extent = self.scenario.costs.extents[self.component]
+        return self.images * self.of.passes * (self.of.layers[-1].output_bytes * extent.tokens * extent.bytes)
 
-    def together(self, devices: Sequence[int]) -> dict[int, float]:
+    def together(self, builder: SamplingBuilder, devices: Sequence[int]) -> float:
         """Let several devices divide the rows; the bytes that each holds meanwhile."""
-        most, whole = self.seconds.most(len(devices)), whole_layers(self.of)
-        halos = seams(self.scenario, self.component)
+        whole, halos = whole_layers(self.of), seams(self.scenario, self.component)
         hosts_s = self.scenario.costs.components[self.component].host_s
-        for layer, seconds in enumerate(self.seconds.together(len(devices))):
+        for layer, seconds in enumerate(self.together_s(len(devices))):
             if layer >= whole:
-                self._exchange(devices, halos[layer])
-            for device in devices:
-                self._compute(device, layer, seconds, float(hosts_s[layer]))
-        self.builder.collective("all_gather", devices, self._image_bytes, held_bytes=self._image_bytes)
-        held = decoding_bytes(self.of, self.extent, most, whole)
-        return dict.fromkeys(devices, self.images * held)
+                self._exchange(builder, devices, halos[layer])
+            action = FrozenAction(self.component, layer, self.images)
+            builder.compute_together(devices, action, seconds, float(hosts_s[layer]))
+        builder.collective("all_gather", devices, self._image_bytes, held_bytes=self._image_bytes)
+        extent = self.scenario.costs.extents[self.component]
+        return self.images * decoding_bytes(self.of, extent, self._most(len(devices)), whole)
 
-    def _exchange(self, devices: Sequence[int], seam: Seam) -> None:
+    def _exchange(self, builder: SamplingBuilder, devices: Sequence[int], seam: Seam) -> None:
         """Append what a layer needs of the others' rows; a device between two others sends a row to each."""
         if seam.halos:
             size = min(2, len(devices) - 1) * self.images * seam.row_bytes
-            self.builder.collective("send_recv", devices, size, calls=seam.halos)
+            builder.collective("send_recv", devices, size, calls=seam.halos)
         if seam.norms:
             size = GROUP_SUMS * seam.norms * self.images * GROUPS * SUM_BYTES
-            self.builder.collective("all_reduce", devices, size, calls=GROUP_SUMS * seam.norms)
-
-    def _compute(self, device: int, layer: int, seconds: float, host_s: float = 0.0) -> None:
-        self.builder.compute(device, FrozenAction(self.component, layer, self.images), seconds, host_s)
+            builder.collective("all_reduce", devices, size, calls=GROUP_SUMS * seam.norms)
 
 
 def tile_shares(height: int, width: int, side: int) -> Iterator[float]:

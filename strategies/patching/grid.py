@@ -213,16 +213,7 @@ def make_grid(
 ) -> Grid:
     """The grid of some degrees.
 
-    Args:
-        scenario: model, cluster and workload.
-        guidance: groups, one per noise prediction; by default as the workload divides them.
-        pipeline: stages.
-        ring: devices around which keys and values pass.
-        ulysses: devices that exchange tokens for heads.
-        tensor: devices that hold parts of the same matrices.
-        rows: rows of devices, in place of a ring.
-        columns: devices in each of them.
-        data: groups that draw different images; None takes all GPUs left over for them.
+    By default guidance is divided as the workload says. Where ``data`` is None, all GPUs left over draw other images.
 
     Raises:
         InfeasibleError: the degrees do not give the GPUs, or the model or the workload cannot be divided so.

@@ -56,16 +56,7 @@ class PatchPipeline(GridLayout):
         receive: str = "before",
         kept: bool = False,
     ) -> "PatchPipeline":
-        """A pipeline.
-
-        Args:
-            scenario: model, cluster and workload.
-            grid: the devices.
-            warmup_steps: synchronous steps before the displaced ones; None where no step is displaced.
-            layers: layers of each stage; by default as many as ``stage_layers`` gives them.
-            patches: patches of the image in displaced steps.
-            receive: one of ``RECEIVES``.
-            kept: the keys and values of all layers and tokens stay on every device.
+        """A pipeline of so many patches; by default each stage has the layers that ``stage_layers`` gives it.
 
         Raises:
             InfeasibleError: the layers, the rows or the steps cannot be divided so.
