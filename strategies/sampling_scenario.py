@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from profiles.architectures.components import Component
 from profiles.architectures.texts import with_text
 from profiles.costs.bands import Band
+from profiles.costs.layers import ComponentCosts
 from profiles.costs.offloading import HostSide
 from profiles.costs.resolutions import with_frames
 from profiles.costs.sampling import Extent, SamplingCosts
@@ -179,7 +180,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
     @cached_property
     def operator_s(self) -> float:
         """Seconds of the host for one operator; 0 where nobody counted the backbone's, as of ``calls``."""
-        known = self.costs.components[self.backbone_index].host_s.any()
+        known = self.backbone_costs.host_s.any()
         return self.calibration.factor * self.slowed_stack.forward_operator_s if known else 0.0
 
     @property
@@ -201,6 +202,11 @@ class SamplingScenario(Scene[SamplingWorkload]):
     def backbone(self) -> Component:
         """The only backbone."""
         return self.model.components[self.backbone_index]
+
+    @property
+    def backbone_costs(self) -> ComponentCosts:
+        """Times of the backbone's layers."""
+        return self.costs.components[self.backbone_index]
 
     @property
     def extent(self) -> Extent:

@@ -187,7 +187,7 @@ def _patch_step_s(patches: Patches, kind: Kind) -> float:
         if sent and kind is not Kind.SYNCHRONOUS:
             builder.collective("all_gather", devices, sent, wait=False)
     gather = Collective(
-        "all_gather", tuple(range(patches.grid.positions)), patches.output_bytes(), None, (), ()
+        "all_gather", tuple(range(patches.grid.positions)), patches.output_bytes, None, (), ()
     )
     builder.collective(gather.operation, gather.devices, gather.size_bytes)
     route = patches.network.collective(gather)

@@ -86,22 +86,23 @@ class Exchanged:
 
 def exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
     """The exchanges of the layers from ``first`` up to, but without, ``end``."""
-    return scenario.remember(("exchanged", first, end), lambda: _exchanged(scenario, first, end))
 
+    def make() -> Exchanged:
+        extent = scenario.extent
+        of_image = HALF_BYTES * extent.pixels
+        scale = of_image / (extent.image or 1.0)  # the text's tokens come on top
+        passed = of_image if scenario.workload.text == REPLICATED else scale
+        of = [e for e in scenario.backbone.exchanges if first <= e.layer < end]
+        keys = [e.elements for e in of if e.kind == "key_value"]
+        heads = [e.heads * scenario.backbone.image_tokens for e in of if e.kind == "key_value"]
+        sums = [e.elements for e in of if e.kind == "reduce"]
+        hidden, log_sums = (
+            sum_in_order(keys) / 2 * passed,
+            sum_in_order(heads) * passed * LOG_SUM_BYTES / HALF_BYTES,
+        )
+        return Exchanged(len(keys), hidden, log_sums, len(sums), sum_in_order(sums) * scale)
 
-def _exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
-    extent = scenario.extent
-    of_image = HALF_BYTES * extent.pixels
-    scale = of_image / (extent.image or 1.0)  # the text's tokens come on top
-    passed = of_image if scenario.workload.text == REPLICATED else scale
-    of = [e for e in scenario.backbone.exchanges if first <= e.layer < end]
-    keys = [e.elements for e in of if e.kind == "key_value"]
-    heads = [e.heads * scenario.backbone.image_tokens for e in of if e.kind == "key_value"]
-    sums = [e.elements for e in of if e.kind == "reduce"]
-    log_sums = sum_in_order(heads) * passed * LOG_SUM_BYTES / HALF_BYTES
-    return Exchanged(
-        len(keys), sum_in_order(keys) / 2 * passed, log_sums, len(sums), sum_in_order(sums) * scale
-    )
+    return scenario.remember(("exchanged", first, end), make)
 
 
 class RunWork(NamedTuple):
@@ -235,7 +236,7 @@ def run_seconds(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[
 
     def make() -> tuple[float, float, float]:
         total, attention = _layers_seconds(scenario, team, run)
-        host = scenario.costs.components[scenario.backbone_index].host_s
+        host = scenario.backbone_costs.host_s
         layers = slice(run.first, run.end)
         gpu_s, host_s = float(total[layers].sum()), float(host[layers].sum())
         if run.conditioned and _embeds(scenario):
@@ -277,10 +278,10 @@ def _layers_seconds(scenario: SamplingScenario, team: Team, run: LayerRun) -> tu
             device_rows=team.rows,
             device_columns=team.columns,
         )
-        share, index = run.share.times(degrees), scenario.backbone_index
-        attention = scenario.costs.components[index].attention_s(run.batch, share)
+        share = run.share.times(degrees)
+        attention = scenario.backbone_costs.attention_s(run.batch, share)
         uneven = _fullest(scenario, team.ulysses * team.tensor) - 1
-        total = scenario.costs.components[index].gpu_s(run.batch, share) + uneven * attention
+        total = scenario.backbone_costs.gpu_s(run.batch, share) + uneven * attention
         return total + waits_s(scenario, total, team.tensor), (1 + uneven) * attention
 
     return scenario.remember(("layers", team.degrees, run.share, run.batch), make)
@@ -295,9 +296,7 @@ def merged_s(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[flo
     elements = team.head_bytes(what.hidden_bytes, run.batch, run.tokens) / HALF_BYTES
     moved = (MERGED_BYTES * (team.columns - 1) + MERGE_CASTS) * elements
     launches = what.attentions * (MERGE_KERNELS * (team.columns - 1) + MERGE_CAST_KERNELS)
-    return scenario.costs.components[scenario.backbone_index].copied_s(
-        moved, launches
-    ), launches * scenario.operator_s
+    return scenario.backbone_costs.copied_s(moved, launches), launches * scenario.operator_s
 
 
 def _stored_s(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[float, float]:
@@ -306,7 +305,7 @@ def _stored_s(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[fl
     moved = (
         2 * 2 * team.head_bytes(what.hidden_bytes, run.batch, run.tokens)
     )  # keys and values, read and written
-    gpu_s = scenario.costs.components[scenario.backbone_index].copied_s(moved, what.attentions)
+    gpu_s = scenario.backbone_costs.copied_s(moved, what.attentions)
     return gpu_s, CACHE_OPERATORS * what.attentions * scenario.operator_s
 
 

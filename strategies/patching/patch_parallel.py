@@ -103,8 +103,11 @@ class Patches(GridLayout):
     def plan(self, steps: Sequence[int]) -> Plan:
         """The plan of successive steps."""
         builder, first = SamplingBuilder(self.placement, self.scenario.calls), steps[0]
-        if first:
-            self._give_output(builder)
+        if first:  # the predictions of the step before lie on every device, until its first op has used them
+            output = builder.tensor("all_gather", 0, 0, self.output_bytes)
+            for device in range(self.grid.positions):
+                builder.give(device, output)
+                builder.expect(device, output)
         follows_displaced = first > 0 and self.kind_of(first - 1) is Kind.DISPLACED
         gathered = self._given(builder) if follows_displaced else []
         for step in steps:
@@ -122,7 +125,7 @@ class Patches(GridLayout):
     @cached_property
     def host_s(self) -> float:
         """Seconds in which the host dispatches a step, however the rows are divided."""
-        return float(self.scenario.costs.components[self.scenario.backbone_index].host_s.sum())
+        return float(self.scenario.backbone_costs.host_s.sum())
 
     def pass_samples(self, steps: Sequence[int]) -> float:
         """Samples of one pass, times the share of the tokens that one device holds."""
@@ -142,16 +145,12 @@ class Patches(GridLayout):
             buffers.append(keys_and_values(self.scenario, 0, self.boundaries[-1], self.batch))
         return tuple(buffers)
 
-    def _share(self, kind: Kind) -> Share:
-        """The share of a layer that one device computes."""
-        rows = 1 / self.count
-        return Share(rows, rows if kind is Kind.ALONE else 1.0)
-
     def _layers_s(self, kind: Kind) -> FloatArray:
         """The seconds of each layer on one GPU, shape (layers,)."""
-        scenario = self.scenario
-        seconds = scenario.costs.components[scenario.backbone_index].gpu_s(self.batch, self._share(kind))
-        return seconds + waits_s(scenario, seconds)
+        rows = 1 / self.count
+        share = Share(rows, rows if kind is Kind.ALONE else 1.0)
+        seconds = self.scenario.backbone_costs.gpu_s(self.batch, share)
+        return seconds + waits_s(self.scenario, seconds)
 
     def _given(self, builder: SamplingBuilder) -> list[list[int]]:
         """The tensors that the step before has gathered."""
@@ -180,37 +179,25 @@ class Patches(GridLayout):
                     for device in devices:
                         builder.expect(device, tensor)
                 if kind is Kind.SYNCHRONOUS and sent:
-                    self._gather(builder, devices, sent, wait=True)
+                    builder.collective("all_gather", devices, sent, held_bytes=sent)
                 for patch, device in enumerate(devices):
                     builder.compute(device, PatchAction(0, patch, step), seconds, seconds * dispatching)
                 if kind is Kind.DISPLACED and sent:
-                    results.append(self._gather(builder, devices, sent, wait=False))
+                    results.append(
+                        builder.collective("all_gather", devices, sent, held_bytes=sent, wait=False)
+                    )
             fresh.append(results)
         for device in range(self.grid.positions):
             builder.call(device, self.scenario.solver_s)
-        self._gather_output(builder)
+        size = self.output_bytes
+        builder.collective("all_gather", range(self.grid.positions), size, held_bytes=size)
         return fresh
 
-    def _gather(
-        self, builder: SamplingBuilder, devices: Sequence[int], size_bytes: float, *, wait: bool
-    ) -> int:
-        return builder.collective("all_gather", devices, size_bytes, held_bytes=size_bytes, wait=wait)
-
+    @property
     def output_bytes(self) -> float:
         """Bytes of all noise predictions of a step."""
         workload = self.scenario.workload
         return self.scenario.output_bytes * workload.batch_size * workload.predictions
-
-    def _gather_output(self, builder: SamplingBuilder) -> None:
-        size = self.output_bytes()
-        builder.collective("all_gather", range(self.grid.positions), size, held_bytes=size)
-
-    def _give_output(self, builder: SamplingBuilder) -> None:
-        """Let the predictions of the step before lie on every device, until its first op has used them."""
-        output = builder.tensor("all_gather", 0, 0, self.output_bytes())
-        for device in range(self.grid.positions):
-            builder.give(device, output)
-            builder.expect(device, output)
 
     def pieces(self, kind: Kind) -> Iterator[tuple[float, float]]:
         """Seconds of compute, and the bytes gathered before it (synchronous) or after it (displaced)."""
@@ -242,12 +229,8 @@ class Patches(GridLayout):
                 yield float(seconds), 0.0
             for exchange in exchanges:
                 size = self.gathered_bytes(exchange)
-                yield float(seconds) / len(exchanges) + self._copied_s(size), size
-
-    def _copied_s(self, size_bytes: float) -> float:
-        """Seconds in which a device makes one tensor of what it gathered."""
-        index, moved = self.scenario.backbone_index, COPIED * size_bytes
-        return self.scenario.costs.components[index].copied_s(moved, self.count + 1)
+                joined_s = self.scenario.backbone_costs.copied_s(COPIED * size, self.count + 1)
+                yield float(seconds) / len(exchanges) + joined_s, size
 
     def gathered_bytes(self, exchange: Exchange) -> float:
         """The bytes that all devices of a guidance group gather at one exchange."""

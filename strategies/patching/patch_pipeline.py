@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, combinations, pairwise
 from math import ceil, inf
-from typing import NamedTuple
 
 from profiles.architectures.shares import Share
 from profiles.checks import sum_in_order
@@ -163,11 +162,8 @@ class PatchPipeline(GridLayout):
         team, images = self.grid.team(0, 0), self.grid.images(self.scenario)
         return team.token_bytes(self.scenario.latent_bytes, images, self.rows(patch))
 
-    def gathers(self, patch: int | None) -> list[tuple[tuple[int, ...], float, bool]]:
-        """Devices that gather the noise prediction of a patch, and its bytes: inside each team, then between them.
-
-        With each, whether those that the devices stand for take part.
-        """
+    def gathers(self, patch: int | None) -> "Gathers":
+        """Gathers of the noise prediction of a patch: inside each team, then between them."""
         predicted = self.scenario.output_bytes * self.batch * self.rows(patch)
         teams = [self.grid.team(guided, self.grid.pipeline - 1) for guided in range(self.grid.groups)]
         inside = [group for team in teams for group in team.groups("sequence")]
@@ -176,20 +172,6 @@ class PatchPipeline(GridLayout):
         return [(group, predicted, len(group) < sequence) for group in inside if sequence > 1] + [
             (group, predicted * guidance, len(group) < guidance) for group in between if guidance > 1
         ]
-
-    def end_step(
-        self,
-        builder: SamplingBuilder,
-        patch: int | None,
-        gathers: Sequence[tuple[tuple[int, ...], float, bool]],
-    ) -> None:
-        """Append what becomes of a noise prediction in the last stage: the solver's calls, and what it gathers."""
-        last = self.grid.pipeline - 1
-        for guided in range(self.grid.groups):
-            for device in self.grid.team(guided, last).devices:
-                builder.call(device, self.scenario.solver_s)
-        for group, size, replicas in gathers:
-            builder.collective("all_gather", group, size, stage=last, number=patch or 0, replicas=replicas)
 
     @cached_property
     def _skips(self) -> dict[int, dict[int, float]]:
@@ -205,21 +187,8 @@ class PatchPipeline(GridLayout):
         return found
 
 
-class _Pass(NamedTuple):
-    """A stage's pass of a patch, or of the whole image: its work, and (role, stage, bytes) of what it sends on.
-
-    The hidden state goes to the next stage, the skips straight to those that read them.
-    """
-
-    works: list[RunWork]
-    sends: list[tuple[str, int, float]]
-
-    @classmethod
-    def of(cls, pipeline: PatchPipeline, stage: int, patch: int | None) -> "_Pass":
-        sends = [("skip", target, size) for target, size in pipeline.skip_bytes(stage, patch).items()]
-        if stage < pipeline.grid.pipeline - 1:
-            sends.insert(0, ("hidden", stage + 1, pipeline.hidden_bytes(stage, patch)))
-        return cls(pipeline.works(stage, patch), sends)
+Gathers = list[tuple[tuple[int, ...], float, bool]]
+"""Devices of some gathers, their bytes, and whether all devices for which those stand take part."""
 
 
 class _Writer:
@@ -235,19 +204,23 @@ class _Writer:
         self.builder = SamplingBuilder(pipeline.placement, pipeline.scenario.calls)
         self.mail: dict[tuple[int, int | None], list[int]] = {}
         self.ends: list[list[int]] = [[] for _ in range(self.grid.positions)]
-        self.passes: dict[tuple[int, int | None], _Pass] = {}
-        self.gathers: dict[int | None, list[tuple[tuple[int, ...], float, bool]]] = {}
+        self.gathers: dict[int | None, Gathers] = {}
 
     def write_pass(self, step: int, patch: int | None, *, sends_back: bool) -> None:
         """Append the way of one patch through all stages of all guidance groups, and what becomes of it."""
         for guided, stage, team in self.grid.teams():
-            known = self.passes.get((stage, patch))
-            if known is None:
-                known = self.passes[stage, patch] = _Pass.of(self.pipeline, stage, patch)
             self._receive(team, patch)
-            self._compute(team, known.works, PatchAction(stage, patch or 0, step))
-            for role, target, size in known.sends:
-                self._send(role, guided, (stage, target), patch, size)
+            action = PatchAction(stage, patch or 0, step)
+            for work in self.pipeline.works(stage, patch):
+                LayerRunner(self.builder, team, work, action).append()
+            for device in team.devices:
+                self.ends[device].append(self.builder.last(device))
+            if stage < self.grid.pipeline - 1:
+                self._send(
+                    "hidden", guided, (stage, stage + 1), patch, self.pipeline.hidden_bytes(stage, patch)
+                )
+            for target, size in self.pipeline.skip_bytes(stage, patch).items():
+                self._send("skip", guided, (stage, target), patch, size)
         self._finish(patch, sends_back=sends_back)
 
     def _receive(self, team: Team, patch: int | None) -> None:
@@ -261,13 +234,6 @@ class _Writer:
                     if len(ends) >= back:
                         self.builder.post_after(device, tensor, ends[-back])
 
-    def _compute(self, team: Team, works: Sequence[RunWork], action: PatchAction) -> None:
-        """Append a team's pass."""
-        for work in works:
-            LayerRunner(self.builder, team, work, action).append()
-        for device in team.devices:
-            self.ends[device].append(self.builder.last(device))
-
     def _send(
         self, role: str, guided: int, stages: tuple[int, int], patch: int | None, size_bytes: float
     ) -> None:
@@ -279,11 +245,17 @@ class _Writer:
             self.mail.setdefault((receiver, patch), []).append(tensor)
 
     def _finish(self, patch: int | None, *, sends_back: bool) -> None:
-        """Gather the noise prediction, and send the latents that follow from it back to the first stage."""
+        """Solve and gather the noise prediction, and send the latents that follow from it to the first stage."""
         last = self.grid.pipeline - 1
+        for guided in range(self.grid.groups):
+            for device in self.grid.team(guided, last).devices:
+                self.builder.call(device, self.pipeline.scenario.solver_s)
         if patch not in self.gathers:
             self.gathers[patch] = self.pipeline.gathers(patch)
-        self.pipeline.end_step(self.builder, patch, self.gathers[patch])
+        for group, size, replicas in self.gathers[patch]:
+            self.builder.collective(
+                "all_gather", group, size, stage=last, number=patch or 0, replicas=replicas
+            )
         if last and sends_back:
             for guided in range(self.grid.groups):
                 self._send("latents", guided, (last, 0), patch, self.pipeline.latents_bytes(patch))
