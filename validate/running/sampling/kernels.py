@@ -6,9 +6,9 @@ all these calls of a pass are made where the first exchange starts.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,8 +22,6 @@ from strategies.plans.wiring import Wiring
 from validate.running.executor import Kernels, Mark
 from validate.running.sampling.passes import Need, Offer, Pass, make_member
 from validate.running.sampling.settings import WIDENING, Settings
-
-FIRST_TAG: Final = 1 << 20  # tags from here on are those of exchanges
 
 
 @dataclass(slots=True)
@@ -49,66 +47,40 @@ Pending = Callable[[], list[Tensor]]  # an exchange under way; when called, it w
 
 
 def _start_exchange(
-    collective: Collective, rank: int, parts: Sequence[Tensor], sent: Sent, tag: int
+    collective: Collective, rank: int, parts: Sequence[Tensor], sent: Sent, group: dist.ProcessGroup
 ) -> Pending:
     """Start a collective; ``all_gather`` and ``all_to_all`` bring one tensor of each member, all others one tensor.
 
-    ``all_to_all`` takes one part for each member, all others one part. The bytes are added to ``sent``; messages take
-    ``tag`` and the next tag, the same on all members.
+    ``all_to_all`` takes one part for each member, all others one part. The bytes are added to ``sent``.
     """
     operation, members = collective.operation, collective.devices
     size, place = len(members), members.index(rank)
+    order = sorted(range(size), key=members.__getitem__)  # of the members in the process group
+    first, works = parts[0].contiguous(), list[dist.Work | None]()
+    arriving, leaving = [torch.empty_like(first) for _ in members], [first]
     match operation:
         case "send_recv":
-            return _messages({members[(place + 1) % size]: parts[0]}, [members[place - 1]], sent, tag)
+            arriving, sent_bytes = arriving[:1], first.nbytes
+            sending = dist.P2POp(dist.isend, first, members[(place + 1) % size], group)
+            receiving = dist.P2POp(dist.irecv, arriving[0], members[place - 1], group)
+            works += dist.batch_isend_irecv([sending, receiving])
         case "all_gather":
-            return _to_all(members, rank, [parts[0]] * size, sent, tag)
+            sent_bytes = (size - 1) * first.nbytes
+            works.append(dist.all_gather([arriving[at] for at in order], first, group=group, async_op=True))
         case "all_to_all":
-            return _to_all(members, rank, parts, sent, tag)
+            leaving = [parts[at].contiguous() for at in order]
+            sent_bytes = sum(part.nbytes for part in parts) - parts[place].nbytes
+            works.append(dist.all_to_all([arriving[at] for at in order], leaving, group=group, async_op=True))
         case "all_reduce":
-            return _sum(members, rank, parts[0], sent, tag)
-    raise ValueError(f"no such operation: {operation}")
-
-
-def _to_all(members: Sequence[int], rank: int, parts: Sequence[Tensor], sent: Sent, tag: int) -> Pending:
-    """Send each member its part; all parts have the same shape."""
-    outgoing = dict(zip(members, parts, strict=True))
-    own = outgoing.pop(rank)
-    exchange = _messages(outgoing, list(outgoing), sent, tag)
-
-    def finish() -> list[Tensor]:
-        arrived = dict(zip(outgoing, exchange(), strict=True))
-        return [arrived.get(member, own) for member in members]
-
-    return finish
-
-
-def _sum(members: Sequence[int], rank: int, tensor: Tensor, sent: Sent, tag: int) -> Pending:
-    """Let each member sum its share of all tensors, then gather the shares; the gather runs when it is waited for."""
-    size = len(members)
-    if tensor.numel() % size:
-        raise ValueError(f"{tensor.numel()} numbers are no multiple of {size} members")
-    first = _to_all(members, rank, tensor.flatten().chunk(size), sent, tag)
-
-    def finish() -> list[Tensor]:
-        share = torch.stack(first()).sum(0)
-        return [torch.cat(_to_all(members, rank, [share] * size, sent, tag + 1)()).view_as(tensor)]
-
-    return finish
-
-
-def _messages(outgoing: Mapping[int, Tensor], sources: Sequence[int], sent: Sent, tag: int) -> Pending:
-    """Send tensors, and get one of the same shape from each source."""
-    leaving = [tensor.contiguous() for tensor in outgoing.values()]
-    arriving = [torch.empty_like(leaving[0]) for _ in sources]
-    tag += FIRST_TAG
-    sends = [dist.P2POp(dist.isend, *to, tag=tag) for to in zip(leaving, outgoing, strict=True)]
-    receives = [dist.P2POp(dist.irecv, *of, tag=tag) for of in zip(arriving, sources, strict=True)]
-    works = dist.batch_isend_irecv(sends + receives)
-    sent.size_bytes += sum(tensor.nbytes for tensor in leaving)
+            arriving, sent_bytes = [first.clone()], 2 * (size - 1) * first.nbytes // size
+            works.append(dist.all_reduce(arriving[0], group=group, async_op=True))
+        case _:
+            raise ValueError(f"no such operation: {operation}")
+    sent.size_bytes += sent_bytes
 
     def finish() -> list[Tensor]:
         for work in works:
+            assert work is not None
             work.wait()
         leaving.clear()  # they had to live until now
         return arriving
@@ -141,6 +113,12 @@ class SamplerKernels(Kernels):
             assert isinstance(op.action, PatchAction)
             self._readers.update(dict.fromkeys(op.reads, op.action))
         self._bundles = _bundles(wiring, rank) if settings.grid.pipeline > 1 else {}
+        made: dict[tuple[int, ...], Any] = {}
+        for (
+            of
+        ) in wiring.plan.collectives:  # other groups than those of the moments at which members are ready
+            made[of.devices] = made.get(of.devices) or dist.new_group(list(of.devices))
+        self._groups = [made[of.devices] for of in wiring.plan.collectives]
 
     def begin(self, iteration: int) -> None:
         torch.set_grad_enabled(False)
@@ -199,7 +177,7 @@ class SamplerKernels(Kernels):
         if sent is None:
             sent = Sent.of(collective, offer.step)
             self._sent.append(sent)
-        return offer.kind, _start_exchange(collective, self._rank, offer.parts, sent, 2 * number)
+        return offer.kind, _start_exchange(collective, self._rank, offer.parts, sent, self._groups[number])
 
     def land(self, collective: int) -> None:
         if collective in self._under_way:
