@@ -10,11 +10,9 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count
 from typing import Any, Final
 
 from torch import Tensor
-from torch.nn.modules.module import register_module_module_registration_hook
 
 from profiles.errors import DiffusimError, InputError
 from profiles.measuring.counting import component
@@ -25,10 +23,6 @@ from profiles.measuring.counting.recipes import Request, request_of, spec_of
 from profiles.measuring.counting.specs import DTYPES, Architecture
 from profiles.measuring.counting.trace import first_line
 
-MAX_MODULES: Final = 5_000
-"""Most modules of a network: those of a transformer of 170 layers, which takes ten seconds to count."""
-DEPTH: Final = re.compile("layer|block|depth")
-"""Words in the names of keys that count layers."""
 NAMES: Final = {BACKBONE: "transformer", AUTOENCODER: "vae", TEXT: "text_encoder"}
 
 
@@ -93,7 +87,7 @@ def _counted(found: Found, every: Sequence[Found], size: Request, asked: ConfigO
         request = request_of(found, replace(asked, text_tokens=min(longest, size.text_tokens)))
     spec = spec_of(request, _name_of(found, every))
     spec = replace(spec, trainable=trained, inputs=tuple(_inputs(found, every)) if trained else ())
-    with _blamed(found, "cannot be built from it"), _few_modules(found):
+    with _blamed(found, "cannot be built from it"):
         module = component.build(spec, DTYPES[asked.dtype])
     with _blamed(found, "has no sample"):
         sample = request.sample()
@@ -134,31 +128,6 @@ def _inputs(main: Found, every: Sequence[Found]) -> Iterator[str]:
     for one in every:
         if one is not main:
             yield f"{_name_of(one, every)}{'_encoder' if one.role == AUTOENCODER else ''}"
-
-
-@contextmanager
-def _few_modules(found: Found) -> Iterator[None]:
-    """Stop building a network as soon as it has more than ``MAX_MODULES`` modules.
-
-    Raises:
-        ValueError: it has more; the message names the largest of the keys that count layers.
-    """
-    made = count(1)
-
-    def note(*_: object) -> None:
-        if next(made) > MAX_MODULES:
-            layers = {key: value for key, value in found.file.shape.items() if DEPTH.search(key)}
-            whole = {key: value for key, value in layers.items() if isinstance(value, int)}
-            said = [f"{key} is {whole[key]}, " for key in sorted(whole, key=whole.__getitem__)[-1:]]
-            raise ValueError(
-                f"{''.join(said)}which makes more than {MAX_MODULES} modules, the most that are counted"
-            )
-
-    hook = register_module_module_registration_hook(note)
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 @contextmanager
