@@ -124,22 +124,16 @@ def test_a_device_is_brought_by_its_path_from_the_cluster_file(read, tmp_path, n
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ('name = "small"', "name = 3", "name is 3, must be a string"),
-        ('source = "made by a test"\n', "", "source is missing"),
         (
             'device = "ideal"',
             'device = "abacus"',
             "device is 'abacus', must be one of a100-40gb-sxm, a100-80gb-pcie, ",
         ),
         ("devices_per_node = 4", "devices_per_node = 0", "devices_per_node is 0, must be at least 1"),
-        ("max_nodes = 2", "max_nodes = -1", "max_nodes is -1, must be at least 1"),
         ("overlap_slowdown = 1.5", "overlap_slowdown = 0.5", "overlap_slowdown is 0.5, must be at least 1"),
-        ("overlap_slowdown = 1.5", "overlap_slowdown = nan", "overlap_slowdown is nan, must be finite"),
         ('"nvswitch"', '"string"', "intra_node.kind is 'string', must be one of nvswitch, pcie, ideal"),
-        ("GB_per_s = 300", "GB_per_s = inf", "intra_node.bandwidth_GB_per_s is inf, must be finite"),
         ("GB_per_s = 300", "GB_per_s = 0", "intra_node.bandwidth_GB_per_s is 0, must be positive"),
         ("latency_us = 5", "latency_us = -5", "intra_node.latency_us is -5, must not be negative"),
-        ("latency_us = 5", "latency = 5", "intra_node.latency_us is missing"),
         ("latency_us = 5", "latency_us = 5\nwidth = 2", "unknown key intra_node.width; known here: "),
         ("latency_us = 5", "latency_us = 5\nswitch_size = 2", "unknown key intra_node.switch_size"),
         ("8 = 0.6", "8 = 1.6", "collectives.all_reduce.8 is 1.6, must be at most 1"),
@@ -147,7 +141,6 @@ def test_a_device_is_brought_by_its_path_from_the_cluster_file(read, tmp_path, n
         ("nodes = { 1", "nodes = { 0", "collectives.nodes key is 0, must be at least 1"),
         ("max_nodes = 2", "max_nodes = 2\nracks = 1", "unknown key racks"),
         ("[inter_node]", "[outer_node]", "inter_node is missing, and max_nodes is 2"),
-        ("[intra_node]", "[intra_node", "is not valid TOML"),
     ],
 )
 def test_a_broken_rule_is_refused_by_file_key_and_value(read, old, new, problem):

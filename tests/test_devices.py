@@ -40,10 +40,8 @@ def test_rates_are_kept_in_si_units(tmp_path):
     [
         ("memory_GiB = 24", "memory_GiB = -24", "memory_GiB is -24, must not be negative"),
         ("memory_GiB = 24", "memory_GiB = 0", "memory_GiB is 0, must be positive"),
-        ("memory_GiB = 24", 'memory_GiB = "24 GB"', "memory_GiB is '24 GB', must be a number"),
         ("memory_GiB = 24", "memory_GB = 24", "unknown key memory_GB"),
         ('source = "a data sheet"\n', "", "source is missing"),
-        ('source = "a data sheet"', "source = 1", "source is 1, must be a string"),
         ('name = "my-gpu"', 'nmae = "my-gpu"', "name is missing"),
         ("conv_TFLOP_per_s = 100", "conv_TFLOP_per_s = 0", "rates.conv_TFLOP_per_s is 0, must be positive"),
         ("conv_TFLOP_per_s = 100", "conv_TFLOP_per_s = nan", "rates.conv_TFLOP_per_s is nan, must be finite"),
@@ -52,15 +50,10 @@ def test_rates_are_kept_in_si_units(tmp_path):
             "conv_TFLOP_per_s = true",
             "rates.conv_TFLOP_per_s is True, must be a number",
         ),
-        ("memory_GB_per_s = 800", "memory_GB_per_s = inf", "rates.memory_GB_per_s is inf, must be finite"),
-        ("kernel_us = 5", "kernel_us = -5", "rates.kernel_us is -5, must not be negative"),
         ("kernel_us = 5", "kernel_ms = 5", "rates.kernel_us is missing"),
         ("kernel_us = 5", "kernel_us = 5\nl2_GB_per_s = 1", "unknown key rates.l2_GB_per_s"),
         ('kernel_us = "fitted"\n', "", "rates.sources.kernel_us is missing"),
-        ('kernel_us = "fitted"', "kernel_us = 5", "rates.sources.kernel_us is 5, must be a string"),
-        ('kernel_us = "fitted"', 'kernel_us = "fitted"\nl2 = ""', "unknown key rates.sources.l2"),
         ("[rates.sources]", "[rates.origins]", "rates.sources is missing"),
-        ("[rates]", "[rates", "is not valid TOML"),
     ],
 )
 def test_a_broken_rule_is_refused_by_key_and_value(refused, key, value, rule):

@@ -201,13 +201,10 @@ def test_a_file_says_all_of_it(read):
         ("rail_GB_per_s = 5", "rail_GB_per_s = 0", "inter_node.rail_GB_per_s is 0, must be positive"),
         ("latency_us = 1\n", "latency_us = 1\nflow_GB_per_s = 2\n", "unknown key intra_node.flow_GB_per_s"),
         ('"switch"', '"tree"', "collectives.all_reduce_by is 'tree', must be one of ring, switch"),
-        ("step_us = 2", "step_us = -2", "collectives.step_us is -2, must not be negative"),
         ("middle_most = 7", "middle_most = 0", "collectives.middle_most is 0, must be positive"),
-        ("all_reduce = 3", "all_reduce = nan", "collectives.fixed_us.all_reduce is nan, must be finite"),
         ("all_reduce = 3", "broadcast = 3", "unknown key collectives.fixed_us.broadcast"),
         ("8 = 0 }", "8 = -1 }", "collectives.middle.all_gather.8 is -1, must not be negative"),
         ("all_reduce = 0.9", "all_reduce = 1.9", "collectives.between.all_reduce is 1.9, must be at most 1"),
-        ("2 = 0.8", "2 = 0", "collectives.between.tree.2 is 0, must be positive"),
         ("step_us = 30", "speed = 30", "unknown key collectives.between.speed"),
         ("call_us = 40", "call_us = 40\nnodes = 0.5", "collectives.nodes is 'given', must not stand beside"),
         (

@@ -92,9 +92,7 @@ def test_a_convolution_takes_its_factor_of_the_product_that_it_implies(read):
     [
         ("TFLOP_per_s = 250", "TFLOP_per_s = 301", "laws.matmul.TFLOP_per_s is 301, must be at most 300"),
         ("GB_per_s = 1500", "GB_per_s = 2001", "laws.matmul.GB_per_s is 2001, must be at most 2000"),
-        ("GB_per_s = 1500", "GB_per_s = 0", "laws.matmul.GB_per_s is 0, must be positive"),
         ("fixed_us = 3", "fixed_us = -3", "laws.matmul.fixed_us is -3, must not be negative"),
-        ("ramp = 160", "ramp = nan", "laws.matmul.ramp is nan, must be finite"),
         ("weight = 1.04", "weight = 0", "laws.matmul.weight is 0, must be positive"),
         ("cache_GB_per_s = 4000", "cache_GB_per_s = 900", "laws.matmul.cache_GB_per_s is 900, must be at least"),
         ("cache_GB_per_s = 4000\n", "", "laws.matmul.cache_GB_per_s is missing"),
@@ -102,9 +100,6 @@ def test_a_convolution_takes_its_factor_of_the_product_that_it_implies(read):
         ("copy_GB_per_s = 1600", "copy_GB_per_s = 2100", "laws.memory.copy_GB_per_s is 2100, must be at most"),
         ("forward = 1.1", "forwards = 1.1", "laws.conv.forward is missing"),
         ("ramp = 160", "ramp = 160\nwaves = 2", "unknown key laws.matmul.waves"),
-        ("peak_GB_per_s = 2000\n", "", "laws.peak_GB_per_s is missing"),
-        ('fixed_us = 3', 'fixed_us = "3"', "laws.matmul.fixed_us is '3', must be a number"),
-        ('source = "fitted"\nforward', "forward", "laws.conv.source is missing"),
         ("[laws.memory]", "[laws.norms]", "laws.memory is missing"),
     ],
 )  # fmt: skip
