@@ -1,7 +1,6 @@
 """Compute scaled to a measured run: the factor, what it changes, and what is refused."""
 
 import json
-import shlex
 from dataclasses import replace
 
 import pytest
@@ -14,18 +13,15 @@ from profiles.errors import DiffusimWarning, InputError
 from profiles.machines.clusters import load_cluster
 from profiles.software.recipes import RECIPES
 from sim.cli.main import main
-from sim.inputs.calibrating import Number, _factor, measure, question
-from sim.inputs.measured_runs import calibrated
-from sim.outcomes.runs import run_point
-from sim.report.tables import account_in, lines_of
+from sim.inputs.calibrating import Number, _factor
 from strategies.plans.workloads import TrainingWorkload
-from strategies.registry import make
 from strategies.scenario import Scenario
+
+pytestmark = pytest.mark.filterwarnings("ignore:.* was measured, but:profiles.errors.DiffusimWarning")
 
 DDP = {"cluster": "p4de", "gpus": 8, "batch_size": 128}
 RING = {"cluster": "a100-nvlink-8", "gpus": 4, "steps": 4}
 NUMBERS = {"measured", "measured_run"}
-pytestmark = pytest.mark.filterwarnings("ignore:.* was measured, but:profiles.errors.DiffusimWarning")
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +60,6 @@ def test_a_number_that_the_plan_jumps_over_is_refused():
     with pytest.raises(InputError, match=r"the plan changes where compute takes 1\.5 times as long, past it"):
         _factor(lambda factor: -0.2 if factor < 1.5 else 0.3, Number("step_s", 1.0))
     assert _factor(lambda factor: factor - 1.25, Number("step_s", 1.0)) == pytest.approx(1.25)
-
-
-@pytest.mark.parametrize("quantity", ["latency_s", "step_s", "samples_per_s"])
-def test_so_it_does_of_sampling(drawn, quantity):
-    again = sim.run("pixart", "ring", **RING, measured=f"{quantity}={getattr(drawn, quantity)!r}")
-    assert again.compute_factor == 1.0
-    assert said(again) == said(drawn)
 
 
 @pytest.mark.parametrize("times", [0.3, 0.8, 1.3, 2.0, 5.0])
@@ -119,14 +108,6 @@ def test_the_band_of_a_calibrated_run_is_what_its_comparison_with_the_measured_o
     assert own.high_s / own.low_s < 1.05 < trained.high_s / trained.low_s
 
 
-def test_a_run_of_the_other_task_scales_compute_but_leaves_the_band(trained):
-    run = sim.calibrate("sd21", "ddp", **DDP, measured={"step_s": 2 * trained.iteration_s})
-    asked = {"cluster": "p4de", "gpus": 1, "resolution": 512, "steps": 2}
-    plain, scaled = (sim.run("sd21", "single", **asked, measured_run=of) for of in (None, run))
-    assert scaled.latency_s == pytest.approx(run.factor * plain.latency_s)
-    assert scaled.uncertainty.band == plain.uncertainty.band
-
-
 def test_the_options_of_a_calibrated_result_ask_for_it_again(trained):
     own = sim.run("sd21", "ddp", **DDP, measured={"step_s": 1.5})
     assert own.options["measured"] == "step_s=1.5"
@@ -134,15 +115,6 @@ def test_the_options_of_a_calibrated_result_ask_for_it_again(trained):
     result = sim.run("sd21", "zero2", **DDP, measured_run=run)
     again = sim.run("sd21", "zero2", **DDP, measured_run=result.options["measured_run"])
     assert again.to_json() == result.to_json()
-
-
-def test_a_question_without_a_number_asks_for_the_same_run():
-    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64))
-    strategy = make("gpipe", {"pipeline_degree": 4, "micro_batches": 2})
-    asked = question(strategy, scenario)
-    name = asked.pop("strategy")
-    again = sim.run(strategy=name, **asked)
-    assert again.to_json() | {"inputs": None} == run_point(strategy, scenario).to_json() | {"inputs": None}
 
 
 def test_a_sweep_names_its_measured_run_and_ranks_with_its_factor(trained, tmp_path):
@@ -160,35 +132,6 @@ def test_a_sweep_names_its_measured_run_and_ranks_with_its_factor(trained, tmp_p
     assert "measured" not in dict(sim.sweep("sd21", **DDP, strategy="ddp").verdict.lines)
 
 
-def test_a_factor_of_training_says_so_where_it_scales_sampling(capsys):
-    asked = ["--model", "flux-dev", "--gpus", "1", "--strategy", "single", "--steps", "4"]
-    train = {"model": "flux-dev", "strategy": "zero3", "gpus": 8, "step_s": 8.0, "cluster": "p4de"}
-    train |= {"trainable": "lora:16", "checkpointing": "block"}
-    for command in ("run", "sweep"):
-        assert main([command, *asked, "--measured-run", json.dumps(train)]) == 0
-        said = " ".join(capsys.readouterr().out.replace("│", " ").split())
-        assert "from your measured run; that is of training, and sampling may take another factor" in said
-    sampled = {"model": "flux-dev", "strategy": "single", "gpus": 1, "latency_s": 6.0, "steps": 4}
-    assert main(["run", *asked, "--measured-run", json.dumps(sampled)]) == 0
-    assert "another factor" not in capsys.readouterr().out
-
-
-def test_a_printed_sweep_says_by_how_much_compute_was_scaled_and_how_to_have_it_again(capsys, tmp_path):
-    asked = ["--model", "sd21", "--gpus", "8", "--batch-size", "128"]
-    run = json.dumps(RUN)
-    out = ["--out", str(tmp_path / "rows.csv")]
-    assert main(["sweep", *asked, "--strategy", "ddp,zero2", "--measured-run", run, *out]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    factor = sim.run("sd21", "ddp", **DDP, measured={"step_s": 1.5}).compute_factor
-    said = next(line.strip("│ ").split("  ") for line in lines if line.startswith("│ measured"))
-    assert [words.strip() for words in said if words] == [
-        "measured", f"compute times {factor:.2f}, from your measured run"
-    ]  # fmt: skip
-    (again,) = (line.removeprefix("again: ") for line in lines if line.startswith("again: "))
-    assert main([*shlex.split(again)[1:], "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["compute_factor"] == factor
-
-
 def test_a_result_written_as_json_is_a_measured_run(capsys, tmp_path):
     asked = ["run", "--model", "sd21", "--gpus", "8", "--batch-size", "128", "--strategy", "ddp"]
     assert main([*asked, "--measured", "step_s=1.5", "--json"]) == 0
@@ -204,14 +147,6 @@ def test_a_result_written_as_json_is_a_measured_run(capsys, tmp_path):
     path.write_text(json.dumps(plain))
     assert main([*asked, "--measured-run", str(path), "--measured", "step_s=1.5", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["compute_factor"] == again["compute_factor"]
-
-
-def test_a_printed_result_says_by_how_much_compute_was_scaled(capsys):
-    asked = ["run", "--model", "sd21", "--gpus", "8", "--batch-size", "128", "--strategy", "ddp"]
-    assert main([*asked, "--measured", "step_s=1.5"]) == 0
-    out = capsys.readouterr().out
-    factor = sim.run("sd21", "ddp", **DDP, measured={"step_s": 1.5}).compute_factor
-    assert f"compute times {factor:.2f}, from your measured run" in out
 
 
 RUN = {"model": "sd21", "strategy": "ddp", "gpus": 8, "batch_size": 128, "step_s": 1.5}
@@ -267,12 +202,6 @@ def test_a_measured_number_that_breaks_a_rule_is_refused_in_one_line(capsys, fla
     assert words in error and error.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["sweep", "tune"])
-def test_a_number_alone_is_refused_where_no_run_is_at_hand(capsys, command):
-    assert main([command, "--model", "sd21", "--gpus", "8", "--measured", "step_s=1"]) == 2
-    assert "but of which run? give --measured-run" in capsys.readouterr().err
-
-
 def test_a_scenario_of_ones_own_refuses_a_run_of_another_model(trained):
     run = sim.calibrate("sd21", "ddp", **DDP, measured={"step_s": 1.5})
     scenario = Scenario(load_model("controlnet"), load_cluster("p4de"), TrainingWorkload(8, 64))
@@ -280,18 +209,6 @@ def test_a_scenario_of_ones_own_refuses_a_run_of_another_model(trained):
         replace(scenario, measured=run)
     with pytest.raises(InputError, match="must be a MeasuredRun"):
         replace(scenario, measured=1.3)
-
-
-def test_a_scenario_takes_one_measured_run(trained):
-    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 128))
-    number = Number.of("step_s=1.5")
-    run = measure(make("ddp", {}), scenario, number, {"measured": str(number)})
-    once = calibrated(scenario, None, run)
-    assert once.costs.calibration == run.calibration
-    with pytest.raises(InputError, match="the scenario has a measured run already"):
-        calibrated(once, None, run)
-    with pytest.raises(InputError, match="has its number already"):
-        calibrated(scenario, number, run)
 
 
 def test_a_result_that_was_measured_is_a_measured_run():
@@ -305,18 +222,6 @@ def test_a_result_that_was_measured_is_a_measured_run():
         InputError, match=r"^measured_run is <Result sd21 by ddp.*, which is scaled to no measured"
     ):
         sim.sweep("sd21", **asked, measured_run=sim.run("sd21", **asked))
-
-
-def test_trust_says_that_a_measured_run_of_the_same_task_sets_the_pace():
-    asked = {"gpus": 8, "workers": 1}
-    said = "; beside these, a measured run of yours sets the pace of compute"
-    by = sim.calibrate("sd21", "ddp", gpus=8, measured={"step_s": 1.5})
-    trained = sim.sweep("sd21", strategy="ddp", measured_run=by, **asked)
-    assert dict(trained.verdict.lines)["trust"].endswith(said)
-    assert dict(lines_of(trained.best, account_in(trained.best)))["trust"].endswith(said)
-    drawn = sim.sweep("sd21", strategy="single", measured_run=by, **asked)
-    assert "measured" in dict(drawn.verdict.lines) and said not in str(drawn.verdict.lines)
-    assert said not in str(sim.sweep("sd21", strategy="ddp", **asked).verdict.lines)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import pstats
 import re
 import signal
 import sqlite3
@@ -12,21 +11,19 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import asdict
-from types import SimpleNamespace
 
 import pytest
 
 from profiles.architectures.models import load_model, model_names
 from profiles.machines.clusters import cluster_names, load_cluster
-from sim.api import start_sweep
-from sim.cli.main import main, make_parser
-from sim.cli.sweeping import _case, _save_reached, _start, _write_reached
-from sim.explore.search import run_sweep
+from sim.cli.main import main
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import all_samplers, all_strategies, make_strategy
 from strategies.scenario import Scenario
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 TRAINING = list(all_strategies())
 
@@ -58,13 +55,6 @@ width = 64
 name = "encoder"
 trainable = false
 """
-COLUMNS = (
-    "component,index,block,name,parameters,backward,conv_gflop,matmul_gflop,attention_gflop,moved_MB,kernels,"
-    "output_MB,saved_MB\n"
-)
-
-
-pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.fixture
@@ -218,13 +208,6 @@ def test_of_backbones_side_by_side_each_has_its_own_traces(sim, elsewhere, proba
     assert sorted(path.name for path in elsewhere.glob("t*.json")) == sorted(names)
 
 
-@pytest.mark.parametrize(("probability", "hint"), [(0, False), (0.5, True)])
-def test_the_schedule_of_backbones_side_by_side_has_a_row_for_each(sim, probability, hint):
-    code, out, err = sim("schedule", *SIDE_BY_SIDE, "--self-conditioning", probability)
-    assert (code, out) == (0, "0F0 0B0 0O\n" * 2)
-    assert err.startswith("sim: this is the iteration without the extra forward pass") == hint
-
-
 def test_a_schedule_is_printed_without_a_model(sim):
     code, out, err = sim("schedule", "--strategy", "1f1b", "--pipeline-degree", 2, "--micro-batches", 2)
     assert (code, err) == (0, "")
@@ -263,11 +246,6 @@ def test_the_winner_says_how_to_have_it_again(sim, ask):
     assert ask(*line.removeprefix("again: sim ").split())["iteration_s"] == best["iteration_s"]
 
 
-def test_without_out_no_file_is_left(sim, elsewhere):
-    assert sim(*SWEEP, "--strategy", "ddp")[2] == ""
-    assert list(elsewhere.iterdir()) == []
-
-
 def test_a_question_that_names_no_task_is_told_to_be_of_training(sim):
     note = "this is about training; --steps 20, or another flag of sampling, asks about drawing images"
     plain = ("sweep", "--model", "sd21", "--gpus", 2, "--batch-size", 8)
@@ -303,18 +281,6 @@ def test_a_complete_sweep_takes_away_what_an_interrupted_one_left(sim, elsewhere
     assert [path.name for path in elsewhere.iterdir()] == ["rows.csv"]
 
 
-def test_a_complete_sweep_without_a_file_takes_away_what_an_interrupted_one_left_of_its_question(
-    sim, elsewhere
-):
-    own = start_sweep("sd21", gpus=8, strategy="ddp")
-    mine = elsewhere / f"sweep-{_case([own])}-incomplete.csv"
-    other = elsewhere / "sweep-of-something-else-incomplete.csv"
-    for path in (mine, other):
-        path.write_text("status\n")
-    assert sim("sweep", "--model", "sd21", "--gpus", "8", "--strategy", "ddp")[0] == 0
-    assert [path.name for path in elsewhere.iterdir()] == [other.name]
-
-
 def test_fixed_parameters_are_taken_from_any_strategy(ask):
     rows = ask(*SWEEP, "--fill", "partial", "--pipeline-degree", 4)
     assert {row["strategy"] for row in rows} == set(TRAINING)
@@ -344,48 +310,11 @@ NOTHING = ("--gpus", 8, "--strategy", "gpipe", "--pipeline-degree", 3)
 """What no point can do: positions do not divide the group."""
 
 
-def test_a_sweep_that_finds_nothing_draws_nothing(sim, elsewhere):
-    code, _, err = sim("sweep", "--model", "sd21", *NOTHING, "--plot", "front.svg")
-    assert code == 2
-    assert not (elsewhere / "front.svg").exists()
-    undrawn, why = err.splitlines()
-    assert undrawn == "sim: did not write front.svg: nothing fits, so there is nothing to draw"
-    assert re.fullmatch(
-        r"sim: error: no point of the sweep is feasible: \d+ of \d+ x positions do not divide the group"
-        r" \(such as \w+: .*\)",
-        why,
-    )
-
-
 def test_a_sweep_that_finds_nothing_says_why(sim):
     code, out, _ = sim("sweep", "--model", "sd21", *NOTHING)
     assert code == 2
     assert "positions do not divide the group" in out
     assert "0 simulated, 0 bounded" in out
-
-
-def test_a_model_without_anything_to_train_is_told_so(sim, elsewhere):
-    folder = write_model(elsewhere / "m", FROZEN_ONLY, COLUMNS + "encoder,0,0,a,1,none,0,1,0,1,1,1,0\n")
-    code, out, err = sim("run", "--model", folder, "--strategy", "ddp")
-    assert (code, out) == (2, "")
-    assert err == "sim: error: needs one backbone, the model has 0 (none)\n"
-    code, out, err = sim("sweep", "--model", folder, "--json")
-    rows = json.loads(out)
-    assert {row["status"] for row in rows} == {"infeasible"}
-    reason = "needs one backbone, the model has 0 (none)"
-    assert {row["reason"] for row in rows} == {reason}
-    assert code == 2
-    assert err.endswith(
-        f"no point of the sweep is feasible: {len(rows)} of {len(rows)} x needs one backbone (such as"
-        f" {rows[0]['strategy']}: {reason})\n"
-    )
-
-
-def test_the_picture_of_a_sweep_is_that_of_the_best_point(sim, elsewhere):
-    code, _, err = sim(*SWEEP, "--strategy", "spp", "--self-conditioning", 0, "--trace", "best.json")
-    assert code == 0
-    assert "sim: wrote best.json\n" in err
-    assert (elsewhere / "best.json").exists()
 
 
 # Refusals
@@ -524,35 +453,12 @@ def test_what_the_user_can_mend_is_one_line(sim, elsewhere, arguments, problem):
     assert sorted(elsewhere.iterdir()) == before
 
 
-def test_a_value_of_several_lines_is_refused_in_one(sim):
-    code, out, err = sim("run", "--model", "a\nb", "--strategy", "ddp")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-
-
 def test_a_shell_sees_the_refusal_and_no_traceback():
     process = shell("run", "--model", "nope", "--strategy", "ddp")
     out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (2, "")
     assert err.startswith("sim: error: unknown model 'nope'")
     assert err.count("\n") == 1
-
-
-def test_a_shell_has_all_that_is_said_before_a_refusal():
-    asked = ("--model", "flux-dev", "--gpus", 1, "--strategy", "ddp", "--format", "markdown")
-    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    process = shell("sweep", *asked, env=buffered)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 2
-    assert out.splitlines()[-1].startswith("points: 0 simulated, 0 bounded, ")
-    assert err.startswith("sim: error: no point of the sweep is feasible")
-
-
-def test_a_profiler_that_looks_on_writes_down_what_it_found(tmp_path):
-    found = tmp_path / "profile"
-    profiled = [sys.executable, "-m", "cProfile", "-o", found, "-m", "sim", "run", "--strategy", "nope"]
-    process = subprocess.run(profiled, check=False, capture_output=True, text=True, timeout=300)
-    assert process.stderr.startswith("sim: error: ")
-    assert pstats.Stats(str(found)).total_calls > 0
 
 
 # Training as it is run
@@ -577,42 +483,6 @@ def test_a_resolution_alone_asks_about_sampling_and_beside_training_about_traini
         for asked in ((), ("--frozen", "online"), ("--task", "train"), ("--micro-batches", 2))
     }
     assert tasks == {(): {"sample"}, **{key: {"train"} for key in list(tasks)[1:]}}
-
-
-def case_of(*arguments):
-    """What names the file of an interrupted sweep."""
-    words = list(map(str, arguments))
-    options = make_parser(words).parse_args(words)
-    return _case(_start(options))
-
-
-def test_the_file_of_an_interrupted_sweep_tells_what_is_asked():
-    case = case_of(*SWEEP, "--strategy", "ddp", "--resolution", 256, "--frozen", "cached")
-    assert re.fullmatch(r"sd21-p4de-eager-8gpus-batch64-256px-cached-[0-9a-f]{8}", case)
-    drawn = case_of("sweep", "--model", "pixart", "--gpus", "2-4", "--resolution", 2048)
-    assert re.fullmatch(r"pixart-p4de-eager-2-4gpus-2048px-[0-9a-f]{8}", drawn)
-
-
-def test_the_file_of_an_interrupted_sweep_is_overwritten_by_no_other_question():
-    """By none of another cluster, stack, option, parameter, objective or set of strategies; by its own it is."""
-    others = (
-        (), (), ("--stack", "compiled"), ("--cluster", "p5"), ("--checkpointing", "full"), ("--overlap", "none"),
-        ("--objective", "memory"), ("--strategy", "ddp,zero2"), ("--exhaustive",), ("--self-conditioning", 0.25),
-        ("--placement", "data-inner"),
-    )  # fmt: skip
-    cases = [
-        case_of(*SWEEP, *(() if "--strategy" in flags else ("--strategy", "ddp")), *flags) for flags in others
-    ]
-    assert cases[0] == cases[1]
-    assert len(set(cases)) == len(others) - 1
-
-
-def test_what_an_interrupted_sweep_knows_is_no_reason_to_fail_where_it_cannot_be_written(elsewhere, capsys):
-    sweep = start_sweep("sd21", gpus=8, strategy="ddp")
-    run_sweep(sweep, workers=1)
-    options = SimpleNamespace(out=elsewhere / "gone" / "rows.csv", store=None)
-    _save_reached(options, [sweep])
-    assert re.fullmatch(r"sim: .*rows-incomplete.csv: cannot be written.*\n", capsys.readouterr().err)
 
 
 # Pipes and interrupts
@@ -652,14 +522,6 @@ def num_kept(store):
         return 0
 
 
-def test_a_sweep_interrupted_before_it_knows_anything_leaves_an_earlier_file(elsewhere, capsys):
-    earlier = elsewhere / "rows-incomplete.csv"
-    earlier.write_text("what is known\n")
-    _write_reached([start_sweep("sd21", gpus=8, strategy="ddp")], earlier)
-    assert earlier.read_text() == "what is known\n"
-    assert re.fullmatch(r"sim: nothing is known yet of \d+ points\n", capsys.readouterr().err)
-
-
 @pytest.mark.slow
 def test_an_interrupted_sweep_leaves_its_finished_rows(elsewhere):
     reached = elsewhere / "rows-incomplete.csv"
@@ -693,40 +555,9 @@ def test_an_interrupted_sweep_leaves_its_finished_rows(elsewhere):
         assert float(line["peak_memory_bytes"]) == result.expected.peak_memory_bytes
 
 
-def test_sizes_that_do_not_divide_are_refused_by_run_and_counted_by_a_sweep(sim, tmp_path):
-    code, out, err = sim(
-        "run",
-        "--model",
-        "sd21",
-        "--gpus",
-        8,
-        "--strategy",
-        "gpipe",
-        "--pipeline-degree",
-        4,
-        "--group-size",
-        2,
-    )
-    assert (code, out) == (2, "")
-    assert err == "sim: error: --group-size 2 is no multiple of --pipeline-degree 4\n"
-    code, out, _ = sim(
-        "sweep", "--model", "sd21", "--gpus", 8, "--strategy", "gpipe", "--pipeline-degree", 3,
-        "--out", tmp_path / "rows.csv",
-    )  # fmt: skip
-    assert code == 2
-    assert "positions do not divide the group" in out
-
-
 def test_a_schedule_for_torch_says_what_it_leaves_out(sim):
     scenario = ("--model", "sd21", "--gpus", 2, "--strategy", "diffusionpipe", "--self-conditioning", 0)
     code, out, err = sim("schedule", *scenario, "--format", "torch")
     assert (code, len(out.splitlines())) == (0, 2)
     assert "X" not in out
     assert err == "sim: torch has no word for optimizer steps and frozen layers: they are left out\n"
-
-
-def test_a_schedule_with_extra_forwards_shows_them(sim):
-    scenario = ("--model", "sd21", "--gpus", 2, "--strategy", "1f1b", "--self-conditioning", 1)
-    code, out, err = sim("schedule", *scenario)
-    assert (code, err) == (0, "")
-    assert "0E0" in out

@@ -16,16 +16,14 @@ from sim.inputs.scenarios import Request, find_task
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.runs import run_point
 from strategies.plans.actions import (
-    CollectiveAction,
-    FrozenAction,
-    PatchAction,
-    Piece,
     format_order,
     parse_order,
 )
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import all_samplers, make_sampler
 from strategies.sampling_scenario import SamplingScenario
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 SAMPLERS = list(all_samplers())
 
@@ -44,9 +42,6 @@ RUN = ("run", *MACHINE, "--gpus", 4, "--steps", 4)
 SWEEP = ("sweep", *MACHINE, "--gpus", 4, "--steps", 4)
 POINTS = {"hybrid": ("--ulysses-degree", 2, "--pipeline-degree", 2), "single": ("--gpus", 1)}
 """Flags of samplers whose defaults are not of four GPUs."""
-
-
-pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.fixture
@@ -135,16 +130,6 @@ def test_the_defaults_are_a_node_of_p4de_and_what_the_model_says(ask):
     assert ask("run", "--model", "sd21", "--strategy", "sync-patch")["resolution"] == "512"
 
 
-def test_a_single_gpu_is_the_default_of_single(ask):
-    assert ask("run", *MACHINE, "--strategy", "single")["num_gpus"] == 1
-
-
-def test_none_is_the_value_of_what_is_left_to_the_strategy(ask):
-    left = ask(*RUN, "--strategy", "pipefusion", "--patches", "none", "--layers", "none")
-    assert left == ask(*RUN, "--strategy", "pipefusion")
-    assert left["parameters"]["layers"] is None
-
-
 def test_a_person_reads_where_the_time_goes(sim, ask):
     result = ask(*RUN, "--strategy", "pipefusion", "--patches", 8)
     code, out, err = sim(*RUN, "--strategy", "pipefusion", "--patches", 8)
@@ -191,15 +176,6 @@ def test_each_phase_has_its_own_files_and_the_steady_steps_the_name_itself(sim, 
     assert steps == {3}
 
 
-def test_a_pipeline_of_patches_is_one_phase_and_one_picture(sim, elsewhere):
-    code, _, err = sim(*RUN, "--strategy", "pipefusion", "--gantt", "g.svg", "--json")
-    assert (code, err) == (0, "sim: wrote g.svg\n")
-    drawn = (elsewhere / "g.svg").read_text(encoding="utf-8")
-    assert drawn.startswith("<?xml")
-    assert "pixart by pipefusion, denoising only on " in drawn
-    assert re.search(r": \d+ steps  \|", drawn)
-
-
 def test_a_schedule_names_stage_patch_and_step_and_reads_back(sim):
     code, out, err = sim("schedule", *RUN[1:], "--strategy", "pipefusion", "--patches", 2)
     assert (code, err) == (0, "")
@@ -207,34 +183,6 @@ def test_a_schedule_names_stage_patch_and_step_and_reads_back(sim):
     plan = make_sampler("pipefusion", {"patches": 2}).plan(scenario())
     assert parse_order(out) == plan.rows()
     assert out == format_order(plan.rows())
-
-
-def test_a_schedule_numbers_the_pieces_of_a_pass_and_shows_the_exchanges_between_them(sim):
-    code, out, _ = sim("schedule", *RUN[1:], "--strategy", "ulysses", "--guidance", "none")
-    first, *others = (line.split() for line in out.splitlines())
-    assert code == 0
-    assert all(row == first for row in others)  # all devices compute alike and take part in every exchange
-    assert first[:6] == ["0P0@0.0", "all_to_all#0", "0P0@0.1", "all_to_all#1", "0P0@0.2", "0P0@0.3"]
-    assert len(first) == len(set(first))
-    assert [word.split("#")[1] for word in first if "#" in word] == list(map(str, range(4 * (2 * 28 + 1))))
-
-
-def test_a_ring_is_started_before_the_attention_beside_it(sim):
-    code, out, _ = sim("schedule", *RUN[1:], "--strategy", "ring", "--guidance", "none")
-    assert code == 0
-    assert out.startswith(
-        "0P0@0.0 send_recv#0 0P0@0.1 send_recv#1 0P0@0.2 send_recv#2 0P0@0.3 0P0@0.4 0P0@0.5"
-    )
-
-
-def test_a_schedule_shows_the_frozen_components_that_are_included(sim):
-    code, out, _ = sim("schedule", *RUN[1:], "--strategy", "ring", "--include", "text_encoder,vae_decoder")
-    first, *_, last = parse_order(out)
-    encoder = [entry for entry in first if isinstance(entry, FrozenAction)]
-    assert code == 0
-    assert {action.component for action in encoder[:24]} == {0}
-    assert {action.component for action in encoder[24:]} == {2}
-    assert all(isinstance(entry, PatchAction | Piece | CollectiveAction) for entry in last[24:])
 
 
 # Sweeps
@@ -315,13 +263,6 @@ def test_the_winner_says_how_to_have_it_again_and_leaves_its_trace(sim, ask, els
     assert max(ends) == pytest.approx(best["latency_s"] * 1e6)
 
 
-def test_a_sweep_draws_speed_against_memory(sim, elsewhere):
-    code, _, err = sim(*SWEEP, "--strategy", "ring,single", "--objective", "pareto", "--plot", "front.svg")
-    assert code == 0
-    assert "sim: wrote front.svg\n" in err
-    assert (elsewhere / "front.svg").read_text(encoding="utf-8").startswith("<?xml")
-
-
 # What there is
 
 
@@ -334,24 +275,6 @@ def test_the_help_of_a_sampler_shows_only_what_applies(capsys, name):
     assert "--resolution PIXELS" in text
     for flag in ("--memory-recipe", "--self-conditioning", "--micro-batches", "32 per GPU"):
         assert flag not in text
-
-
-def test_the_help_of_a_strategy_that_trains_has_nothing_of_sampling(capsys):
-    assert main(["run", "--strategy", "1f1b", "--help"]) == 0
-    text = capsys.readouterr().out
-    assert "--memory-recipe" in text
-    for flag in ("--steps", "--guidance", "--patches", "images"):
-        assert flag not in text
-
-
-def test_models_say_what_draws_images_with_them(ask):
-    models = {model["name"]: model for model in ask("models")}
-    assert (models["pixart"]["sampled_on"], models["pixart"]["guidance"]) == ("several GPUs", "batch")
-    assert (models["flux-dev"]["sampled_on"], models["flux-dev"]["guidance"]) == ("several GPUs", "embedded")
-    assert models["controlnet"]["sampled_on"] == "one GPU"
-    assert models["cdm-lsun"]["sampled_on"] is None
-    unet = next(part for part in models["sdxl"]["components"] if part["trainable"])
-    assert unet["exchanges"] == ["halo", "key_value", "reduce", "statistics"]
 
 
 # Refusals

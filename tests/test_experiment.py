@@ -45,12 +45,6 @@ def test_the_model_says_how_often_it_conditions_on_itself(scenario, pipeline):
     assert shares(pipeline, scenario(self_conditioning=0.5)) == (0.5, 0.5)
 
 
-@pytest.mark.parametrize(("probability", "expected"), [(0.0, [(1.0, False)]), (1.0, [(1.0, True)])])
-def test_iterations_that_never_occur_are_not_replayed(scenario, pipeline, probability, expected):
-    found = variants(pipeline, scenario(self_conditioning=probability))
-    assert [(variant.probability, variant.scenario.workload.extra_forward) for variant in found] == expected
-
-
 @pytest.mark.parametrize(("group_size", "groups"), [(2, 4), (4, 2), (8, 1)])
 def test_when_each_group_draws_the_slowest_decides(scenario, group_size, groups):
     strategy = make_strategy("1f1b", {"pipeline_degree": 2, "micro_batches": 4, "group_size": group_size})
@@ -61,13 +55,6 @@ def test_when_each_group_draws_the_slowest_decides(scenario, group_size, groups)
 def test_every_rank_of_data_parallelism_draws_for_itself(scenario):
     found = shares(make_strategy("ddp", {}), scenario(self_conditioning_draw="rank"))
     assert found == (pytest.approx(0.75**8), pytest.approx(1 - 0.75**8))
-
-
-def test_a_group_size_left_out_is_the_pipeline_degree(scenario, pipeline):
-    assert pipeline.group_size == 2
-    left_out = type(pipeline)(pipeline_degree=2, micro_batches=4)
-    drawn = scenario(self_conditioning_draw="rank")
-    assert shares(left_out, drawn) == shares(pipeline, drawn)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "1f1b", "diffusionpipe"])
@@ -128,14 +115,6 @@ def test_the_bound_is_an_expectation_too(scenario, pipeline):
     assert bound(pipeline, whole) <= run_point(pipeline, whole).iteration_s
 
 
-def test_each_kind_of_iteration_is_filled_for_itself(scenario):
-    point = make_strategy("diffusionpipe", {"pipeline_degree": 2, "micro_batches": 4})
-    traces = [replay(point, scenario().with_extra_forward(extra)) for extra in (False, True)]
-    unfilled = make_strategy("diffusionpipe", {"pipeline_degree": 2, "micro_batches": 4, "fill": "none"})
-    for trace, extra in zip(traces, (False, True), strict=True):
-        assert trace.end_s < replay(unfilled, scenario().with_extra_forward(extra)).end_s
-
-
 def test_only_work_across_iterations_makes_the_first_one_longer(scenario, pipeline):
     result = run_point(pipeline, scenario())
     assert result.first_iteration_s == result.iteration_s
@@ -153,24 +132,6 @@ def test_bytes_are_what_all_gpus_send(scenario):
     # The hidden state and its gradient of all 32 samples cross one cut; half of all latents cross to position 0.
     assert pipeline.expected.p2p_bytes == pytest.approx(32 * 2 * 10e6 + 16 * 1e6)
     assert pipeline.expected.collective_bytes == pytest.approx(8 * 1.5 * 80e6)
-
-
-def test_memory_that_does_not_suffice_is_said(scenario, pipeline):
-    needed = run_point(pipeline, scenario()).expected.peak_memory_bytes
-    assert run_point(pipeline, scenario(memory_bytes=needed)).fits_memory
-    short = run_point(pipeline, scenario(memory_bytes=needed - 1))
-    assert (short.fits_memory, short.memory_bytes) == (False, needed - 1)
-    assert short.missing_memory is not None
-
-
-def test_a_result_names_its_stages(scenario, pipeline):
-    stages = run_point(pipeline, scenario()).stages
-    assert [(stage["first_layer"], stage["last_layer"]) for stage in stages] == [(0, 1), (2, 3)]
-    assert [stage["devices"] for stage in stages] == [(0,), (1,)]
-    # Local batch 32 * 2 / (8 * 4) = 2.
-    assert [stage["forward_s"] for stage in stages] == pytest.approx([0.8, 0.8])
-    assert [stage["backward_s"] for stage in stages] == pytest.approx([1.6, 1.6])
-    assert [stage["parameters"] for stage in stages] == [2 * 10**7, 2 * 10**7]
 
 
 def test_a_result_has_the_documented_keys(scenario, pipeline):

@@ -11,8 +11,10 @@ import sim
 from profiles.errors import InputError
 from profiles.files import MAX_BYTES
 from sim.cli.main import main
-from sim.inputs.experiments import Experiment, as_toml, load_experiment
+from sim.inputs.experiments import load_experiment
 from sim.inputs.measured_runs import RESULT
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 QUESTION = """\
 model = "sd21"
@@ -26,9 +28,6 @@ memory = "60GiB"
 ema = true
 json = true
 """
-
-
-pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def write(folder, text, name="q.toml"):
@@ -95,21 +94,6 @@ def test_from_python_an_experiment_is_keywords(elsewhere):
     assert sim.run(**again).to_json() == result.to_json()
 
 
-def test_values_are_written_as_toml_reads_them():
-    flags = {
-        "model": 'a "b"\\c',
-        "gpus": 8,
-        "share": 0.5,
-        "layers": (1, 2),
-        "none": None,
-        "empty": "",
-        "ema": True,
-    }
-    assert tomllib.loads(as_toml(flags)) == {
-        "model": 'a "b"\\c', "gpus": 8, "share": 0.5, "layers": [1, 2], "ema": True,
-    }  # fmt: skip
-
-
 REFUSED = [
     ("gpu = 8\n", "q.toml: unknown flag --gpu; did you mean --gpus?"),
     ('gpus = "many"\n', "q.toml: --gpus is 'many', must be an integer"),
@@ -146,13 +130,6 @@ def test_what_is_wrong_on_the_command_line_is_not_blamed_on_the_file(tell, elsew
     assert err.startswith("sim: error: unknown flag --gpuz; did you mean --gpus?")
 
 
-def test_a_mistyped_key_is_said_before_the_one_that_is_missing(tell, elsewhere):
-    file = write(elsewhere, QUESTION.replace("model", "modle"))
-    told = "unknown flag --modle; did you mean --model?"
-    assert tell("run", "--experiment", file)[2].startswith(f"sim: error: q.toml: {told}")
-    assert tell("run", "--modle", "sd21")[2].startswith(f"sim: error: {told}")
-
-
 def test_the_question_of_a_sweep_holds_what_a_run_takes_too(tell, elsewhere):
     _, question, _ = tell("sweep", "--model", "sd21", "--gpus", 4, "--strategy", "ddp", "--print-experiment")
     assert tell("run", "--experiment", write(elsewhere, question), "-q")[0] == 0
@@ -175,14 +152,6 @@ def test_a_file_that_holds_no_flags_is_refused(elsewhere, name, text, problem):
     assert str(caught.value).startswith(problem)
 
 
-def test_a_missing_file_name_is_said(tell):
-    assert tell("run", "--experiment")[2] == "sim: error: --experiment needs a value\n"
-
-
-def test_an_experiment_without_a_file_adds_nothing():
-    assert not Experiment().gives("--gpus")
-
-
 SHOWN = {"num_gpus": 2, "parameters": {}, "options": {}, "model": "sd21", "strategy": "ddp", "step_s": 0.1}
 
 
@@ -200,43 +169,6 @@ def test_a_result_that_is_none_is_named(tell, elsewhere, flag, wrong, words):
     code, out, err = tell("run", *asked, flag, "r.json")
     assert (code, out) == (2, "")
     assert err.startswith(f"sim: error: r.json: {words}")
-
-
-def test_a_measured_run_on_what_is_no_cluster_is_refused(tell, elsewhere):
-    (elsewhere / "r.json").write_text(
-        json.dumps({"model": "sd21", "strategy": "ddp", "cluster": 5, "step_s": 0.1})
-    )
-    code, out, err = tell("run", "--model", "sd21", "--strategy", "ddp", "--measured-run", "r.json")
-    assert (code, out, err) == (2, "", "sim: error: r.json: cluster is 5, must be a name\n")
-
-
-def test_a_degree_that_no_group_has_is_a_reason_and_no_traceback(tell, elsewhere):
-    asked = (
-        "sweep --model sd21 --gpus 8 --batch-size 32 --strategy 1f1b --pipeline-degree 3 --micro-batches 4"
-    )
-    code, _, err = tell(*asked.split())
-    assert (code, err.count("sim: error: no point of the sweep is feasible: ")) == (2, 1)
-
-
-@pytest.mark.parametrize("flag", ["--experiment", "--result"])
-def test_an_empty_standard_input_is_named_and_no_flag_is_asked_for(flag, monkeypatch, capsys):
-    for text in ("", "\n", "{}"):
-        monkeypatch.setattr("sys.stdin", io.StringIO(text))
-        assert main(["launch", flag, "-"]) == 2
-        said = "sim: error: -: standard input is empty, must hold flags by name, or the result of a run\n"
-        assert capsys.readouterr().err == said
-
-
-def test_a_standard_input_that_is_closed_is_one_that_is_empty(monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdin", None)
-    assert main(["run", "--experiment", "-"]) == 2
-    assert "standard input is empty" in capsys.readouterr().err
-
-
-def test_a_byte_order_mark_on_standard_input_is_none_of_the_text(monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdin", io.StringIO('\ufeffmodel = "sd21"\nstrategy = "ddp"\n'))
-    assert main(["run", "--experiment", "-"]) == 0
-    assert "ddp" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -321,10 +253,3 @@ def test_an_experiment_names_no_file_to_write_and_no_address(key: str, tmp_path:
     with pytest.raises(InputError, match=rf"question.toml: {key} is .*must be given on the command line"):
         load_experiment(path)
     assert kept.read_text() == "mine"
-
-
-def test_a_key_of_many_parts_is_refused_before_it_is_read(tmp_path):
-    path = tmp_path / "question.toml"
-    path.write_text("a" + ".a" * 95_000 + " = 1\n")
-    with pytest.raises(InputError, match="more than 16 parts"):
-        load_experiment(path)

@@ -10,9 +10,7 @@ from copy import copy
 from operator import attrgetter
 from pathlib import Path
 
-import matplotlib as mpl
 import pytest
-from matplotlib.figure import Figure
 
 import sim
 from profiles.errors import DiffusimWarning
@@ -79,17 +77,6 @@ def test_the_face_and_the_help_import_nothing_that_takes_long(tmp_path):
 # A researcher's notebook, with one import.
 
 
-def test_a_gantt_chart_is_drawn_on_axes_of_ones_own(result):
-    figure = Figure()
-    upper, lower = figure.subplots(2)
-    assert result.plot_timeline(ax=upper) is figure
-    assert result.plot_memory(ax=lower) is figure
-    assert upper.get_title(loc="left").startswith("sd21 by gpipe, training on 4 GPUs of p4de")
-    assert [len(axes.collections) > 0 or len(axes.lines) > 0 for axes in (upper, lower)] == [True, True]
-    assert upper.get_legend() and lower.get_legend()
-    figure.canvas.draw()
-
-
 def test_a_frame_has_a_row_for_each_point_best_first(swept):
     frame = swept.frame()
     assert len(frame) == len(swept) == len(list(swept)) == len(swept.rows())
@@ -119,18 +106,6 @@ def test_the_ops_and_bubbles_of_a_result_fill_its_iteration(result):
     assert ops["duration_s"].sum() + bubbles["device_s"].sum() == pytest.approx(4 * result.iteration_s)
 
 
-def test_a_result_has_no_time_of_the_other_task(result):
-    with pytest.raises(AttributeError, match=r"of gpipe has no latency_s; it has .*iteration_s"):
-        _ = result.latency_s
-
-
-def test_what_is_made_is_short_in_print_and_a_table_in_a_notebook(result, swept):
-    for item in (result, swept, sim.schedule("gpipe"), sim.load_model("sd21"), sim.load_cluster("p4de")):
-        assert len(repr(item)) < 300, item
-    assert "<table" in result._repr_html_()
-    assert "<table" in swept._repr_html_()
-
-
 @pytest.mark.parametrize(
     ("asked", "time"),
     [
@@ -147,53 +122,11 @@ def test_a_sweep_in_a_notebook_is_its_verdict_then_its_best_points_then_how_to_s
         assert callable(attrgetter(call)(sweep)), call
 
 
-def test_a_scaling_in_a_notebook_is_the_verdict_at_the_knee_then_each_number_of_gpus():
-    scaling = sim.sweep("sd21", gpus=[2, 4], strategy="ddp", workers=1)
-    shown = scaling._repr_html_()
-    assert shown.startswith(scaling.verdict._repr_html_())
-    assert shown.count(">ddp</td>") == 2
-    for call in re.findall(r"<code>\.([\w.]+)\(", shown):
-        assert callable(attrgetter(call)(scaling)), call
-
-
 def test_a_result_says_where_its_time_goes_and_why(result):
     account = result.account
     assert account.compute + account.host + account.wire + account.idle == pytest.approx(1)
     assert any("stages of the pipeline wait" in reason for reason in account.reasons)
     assert all(html.escape(reason) in result._repr_html_() for reason in account.reasons)
-
-
-@pytest.mark.parametrize(
-    ("asked", "hint"),
-    [
-        ("swept.report", r"^a Sweep has no report; did you mean write_report\? it has best, best_of, "),
-        ("swept.timeline", r"no timeline; did you mean best\.plot_timeline\? "),
-        ("swept.why", r"no why; did you mean verdict\? "),
-        ("swept.bset", r"no bset; did you mean best\? "),
-        ("swept.verdict.why", r"^a Verdict has no why; did you mean account\? "),
-        (
-            "result.report",
-            r"^a result of gpipe has no report; did you mean write_report\? it has .*iteration_s",
-        ),
-        ("result.why", r"no why; did you mean account\? "),
-        ("result.gantt", r"no gantt; did you mean plot_timeline\? "),
-        ("result.iterations_s", r"did you mean iteration_s\? "),
-    ],
-)
-def test_a_name_that_an_answer_lacks_is_refused_with_the_one_that_is_meant(asked, hint, result, swept):
-    with pytest.raises(AttributeError, match=hint):
-        attrgetter(asked.partition(".")[2])({"result": result, "swept": swept}[asked.partition(".")[0]])
-
-
-def test_a_result_travels_without_its_traces(result):
-    back = pickle.loads(pickle.dumps(result))
-    assert back == result
-    assert len(pickle.dumps(result)) < 10_000
-    with pytest.raises(
-        sim.InputError,
-        match="the result of sd21 by gpipe, training on 4 GPUs of p4de, stack eager came without its",
-    ):
-        _ = back.trace
 
 
 def test_the_best_of_a_sweep_is_replayed_when_its_trace_is_asked_for(swept):
@@ -294,14 +227,6 @@ def test_what_cannot_be_asked_is_refused_in_one_line(given, words):
 
 
 # Files and processes.
-
-
-def test_figures_hold_truetype_fonts_and_leave_the_settings_alone(result, tmp_path):
-    before = mpl.rcParams["pdf.fonttype"]
-    result.plot_timeline().savefig(tmp_path / "gantt.pdf")
-    assert b"/Type0" in (tmp_path / "gantt.pdf").read_bytes()
-    assert b"/Type3" not in (tmp_path / "gantt.pdf").read_bytes()
-    assert mpl.rcParams["pdf.fonttype"] == before
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

@@ -1,9 +1,7 @@
 """A strategy of one's own as a script or a notebook gives it: as a class, or made, without a package."""
 
 import re
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,7 +9,7 @@ import pytest
 
 import sim
 from profiles.architectures.models import load_model
-from profiles.errors import DeadlockError, DiffusimWarning, InputError
+from profiles.errors import DeadlockError, InputError
 from profiles.machines.clusters import load_cluster
 from sim.outcomes.runs import run_point
 from strategies import registry
@@ -30,7 +28,6 @@ from strategies.scenario import Scenario
 from strategies.templates.linear_pipeline import LinearPipeline
 from strategies.training.gpipe import GPipe
 from strategies.training.one_forward_one_backward import OneForwardOneBackward
-from strategies.training.wave import Wave
 from strategies.training.zero_bubble import ZeroBubble
 
 TOY = Path(__file__).parent / "data" / "toy_pipeline.py"
@@ -95,13 +92,6 @@ def test_a_class_alone_is_swept_and_known_by_its_name_from_then_on_where_it_is_n
     assert sim.run("sd21", "pairs", **SMALL).strategy == "pairs"
     registry._of_task.cache_clear()
     assert "pairs" not in registry.strategies_of("train")
-
-
-def test_a_class_that_is_written_again_takes_the_place_of_the_first(given):
-    sim.run("sd21", written(), **SMALL)
-    again = written()
-    sim.run("sd21", again, **SMALL)
-    assert given == {"pairs": again}
 
 
 def test_a_class_that_is_written_again_is_asked_anew_of_a_scenario_that_knew_the_first():
@@ -224,16 +214,6 @@ def test_an_order_that_is_not_whole_is_refused_in_one_line_that_says_where(chang
         sim.schedule(broken, **degrees)
 
 
-def test_an_error_of_an_order_says_once_whose_it_is_and_where_it_was_raised():
-    broken = written(order=lambda self: self.micro_batches // 0)
-    degrees = {"pipeline_degree": 4, "micro_batches": 4}
-    for ask in (partial(sim.run, "sd21", **SMALL), partial(sim.sweep, "sd21", **SMALL), sim.schedule):
-        with pytest.raises(ZeroDivisionError, match="by zero") as caught:
-            ask(strategy=broken, **degrees)
-        assert caught.value.__notes__ == ["raised by Pairs.order(), of strategy pairs"]
-        assert caught.traceback[-1].path == Path(__file__)
-
-
 F, B, INPUTS, WEIGHTS = (
     StageAction(0, kind, 0) for kind in (FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
 )
@@ -253,38 +233,6 @@ def test_a_row_whose_backwards_may_come_in_either_form_has_each_pass_once(row, s
         whole("the order", (row,), [(0,)], [range(2)])
 
 
-LIES = "must be from 0 to 1: there are pipeline_degree(2) positions"
-NOWHERE = [
-    (None, "positions() is None, must be a tuple of positions"),
-    ("0110", "positions() is '0110', must be a tuple of positions"),
-    ((0, 1, 2, 0), f"positions(), entry 2 is 2, {LIES}"),
-    ((0, -1, 1, 0), f"positions(), entry 1 is -1, {LIES}"),
-    ((0, 1, 1, None), f"positions(), entry 3 is None, {LIES}"),
-    ((0, 1, [1], 0), f"positions(), entry 2 is [1], {LIES}"),
-    ((0, 0, 0, 0), "positions() has no entry 1, each of pipeline_degree(2) positions must have a stage"),
-]
-
-
-@pytest.mark.parametrize(("positions", "said"), NOWHERE)
-def test_positions_out_of_the_pipeline_are_refused_before_stages_are_laid_out(positions, said):
-    folded = type("Folded", (Wave,), {"name": "folded", "__slots__": (), "positions": lambda self: positions})
-    words = f"^Folded.{re.escape(said)}$"
-    degrees = {"pipeline_degree": 2, "micro_batches": 2}
-    for ask in (sim.run, sim.sweep):
-        with pytest.raises(InputError, match=words):
-            ask("sd21", strategy=folded, **degrees, **SMALL)
-    with pytest.raises(InputError, match=words):
-        sim.schedule(folded, **degrees)
-
-
-def test_what_stages_hold_is_refused_where_it_is_not_of_each():
-    own = {"name": "folded", "__slots__": (), "in_flight": lambda self: (1, 1, 1)}
-    with pytest.raises(
-        InputError, match=r"^Folded.in_flight\(\) has 3 entries, must have one for each of 4 stages$"
-    ):
-        sim.sweep("sd21", strategy=type("Folded", (Wave,), own), waves=1, pipeline_degree=2, **SMALL)
-
-
 def test_backwards_of_a_strategy_that_splits_them_come_in_two_parts():
     @dataclass(frozen=True, slots=True)
     class Unsplit(ZeroBubble):
@@ -295,33 +243,3 @@ def test_backwards_of_a_strategy_that_splits_them_come_in_two_parts():
 
     with pytest.raises(InputError, match=r"position 0, entry 4 is 0B0, must be of kind F or I or W$"):
         sim.schedule(Unsplit, pipeline_degree=4, micro_batches=4)
-
-
-def local_pairs():
-    """Pairs as a function makes it, so that no other process can know the class."""
-
-    @dataclass(frozen=True, slots=True)
-    class Inner(GPipe):
-        name: ClassVar[str] = "inner"
-
-    return Inner
-
-
-def test_a_class_that_cannot_be_sent_to_others_is_swept_by_this_process_and_named():
-    words = r"^workers failed \(.*local_pairs\.<locals>\.Inner'.*\): this process does it$"
-    inner = local_pairs()
-    with pytest.warns(DiffusimWarning, match=words):
-        found = sim.sweep("sd21", gpus=64, strategy=inner, workers=2)
-    assert found.best.iteration_s == sim.sweep("sd21", gpus=64, strategy="gpipe", workers=1).best.iteration_s
-    with ProcessPoolExecutor(1) as executor, pytest.warns(DiffusimWarning, match=words):
-        assert sim.sweep("sd21", strategy=inner, executor=executor, **SMALL).best.strategy == "inner"
-
-
-@pytest.mark.parametrize("asked", [5, int, GPipe()])
-def test_the_best_is_asked_of_a_name_or_a_class(asked):
-    found = sim.sweep("sd21", strategy="gpipe", workers=1, **SMALL)
-    assert found.best_of(GPipe) == found.best_of("gpipe")
-    with pytest.raises(
-        InputError, match=rf"^strategy is {re.escape(repr(asked))[:20]}.*, must be a name or the"
-    ):
-        found.best_of(asked)

@@ -10,12 +10,6 @@ import sim
 from profiles.errors import InputError
 from strategies import parameters
 from strategies.parameters import check_parameters, completed
-from strategies.pipelining.cutting import cut_chain
-from strategies.pipelining.layout import Layout
-from strategies.pipelining.pipeline import Pipeline
-from strategies.pipelining.stages import Shape
-from strategies.plans.network import Network
-from strategies.plans.plan import Collective
 from strategies.registry import all_samplers, all_strategies
 
 CLASSES = {**all_strategies(), **all_samplers()}
@@ -106,40 +100,6 @@ def test_only_what_takes_its_value_from_another_field_is_filled_in():
     assert completed(gpipe) == check_parameters(gpipe) == CLASSES["gpipe"](4, 8, 4)
     whole = CLASSES["gpipe"](4, 8, 8)
     assert completed(whole) is whole
-
-
-def test_what_was_changed_since_it_was_made_is_checked_again():
-    gpipe = CLASSES["gpipe"](4, 8)
-    object.__setattr__(gpipe, "micro_batches", -1)
-    with pytest.raises(InputError, match="micro_batches is -1, must be at least 1"):
-        check_parameters(gpipe)
-
-
-def test_no_stage_is_cut_or_hands_over_in_a_way_that_does_not_exist(make):
-    scenario = make.scenario(make.model(make.component("unet", [1.0, 1.0])), make.cluster(), 2, 2)
-    pipeline = Pipeline(scenario, Shape(2, 1, 2))
-    cut = cut_chain(pipeline, 0, (0, 1), "blocks")
-    with pytest.raises(InputError, match="partition is 'nonsense', must be one of blocks, optimal"):
-        cut_chain(pipeline, 0, (0, 1), "nonsense")
-    with pytest.raises(InputError, match="skip_route is 'Local', must be one of relay, local"):
-        Layout(scenario, Shape(2, 1, 2), (cut,), "Local")
-    with pytest.raises(InputError, match="skip_route is 'Local', must be one of relay, local"):
-        pipeline.handover_bytes(pipeline.stages_of(cut)[0], "Local")
-
-
-def test_no_collective_is_timed_whose_operation_does_not_exist(make):
-    plan = make.plan([[make.op("0F0", 1.0)]], cluster=make.cluster())
-    collective = Collective("all_scatter", (0,), 1.0, None, (), ())
-    with pytest.raises(
-        InputError, match="operation of a collective is 'all_scatter', must be one of all_reduce"
-    ):
-        Network(plan.placement).collective(collective)
-
-
-@pytest.mark.parametrize("tolerance", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_tolerance_is_positive_and_finite(tolerance):
-    with pytest.raises(InputError, match=r"^tolerance is .*, must be positive and finite$"):
-        CLASSES["paradigms"](tolerance=tolerance)
 
 
 @pytest.mark.parametrize("value", [False, np.False_, "false"])

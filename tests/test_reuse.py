@@ -12,7 +12,7 @@ from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import DeadlockError, InfeasibleError
 from sim.outcomes.parts import jobs
 from sim.outcomes.runs import run_point
-from strategies.registry import all_samplers, all_strategies, make_strategy
+from strategies.registry import all_samplers, all_strategies
 
 POINTS = 16
 """Of one strategy on one scene: of so many that neighbour on its candidates."""
@@ -97,19 +97,6 @@ def test_a_reused_training_scenario_answers_as_a_fresh_one(make, scene):
     strategies = [cls for cls in all_strategies().values() if cls.task == "train"]
     anew = partial(teams, make) if scene == "teams" else partial(training_scenes.build, make, scene)
     hold_however_reused(anew, sample(strategies, training_points.neighbours, anew()))
-
-
-def test_a_team_lies_side_by_side_also_after_a_pipeline_of_one_stage_whose_replicas_do(make):
-    def anew():
-        asked = teams(make)
-        workload = replace(asked.workload, placement="data-inner")
-        stack = replace(
-            asked.stack, cast_weights=False
-        )  # else teams, which are sharded, have a scenario of their own
-        return replace(asked, workload=workload, stack=stack, cluster=training_scenes.nodes(make))
-
-    pipeline = make_strategy("1f1b", {"pipeline_degree": 1, "micro_batches": 1, "group_size": 2})
-    hold_however_reused(anew, [pipeline, make_strategy("fsdp", {"context_degree": 2})])
 
 
 @pytest.mark.parametrize("scene", SAMPLED)

@@ -6,18 +6,10 @@ import json
 import pytest
 
 import sim
-from profiles.errors import InfeasibleError, InputError, would_divide
+from profiles.errors import InfeasibleError, InputError
 from sim.cli.main import main
-from sim.inputs import suggestions
-from strategies.registry import make
 
 PIXART = {"gpus": 8, "steps": 4}
-
-
-def test_the_values_that_divide_a_number_are_named():
-    assert would_divide(24) == "2, 3, 4, 6, 8, 12 and 24 divide 24"
-    assert would_divide(5) == "only 5 divides 5"
-    assert would_divide(1) == "only 1 divides 1"
 
 
 @pytest.mark.parametrize("strategy", ["hybrid", "attention2d", "usp"])
@@ -38,13 +30,6 @@ def test_what_was_given_is_held_and_an_error_from_python_names_parameters():
     assert refused.value.flags.endswith("; --ulysses-degree 4 would do")
 
 
-def test_nothing_is_suggested_where_nothing_would_do():
-    with pytest.raises(InfeasibleError, match=r"context_degree\(3\) does not divide gpus\(8\)$"):
-        sim.run("wan2.1-1.3b", "fsdp", gpus=8, context_degree=3)
-    with pytest.raises(InfeasibleError, match=r"^runs on one GPU, not on gpus\(8\): leave gpus out$"):
-        sim.run("pixart", "single", gpus=8)
-
-
 @pytest.mark.parametrize(
     ("given", "needs"),
     [
@@ -60,12 +45,6 @@ def test_nothing_is_suggested_where_nothing_would_do():
 def test_an_option_of_a_component_that_does_not_run_is_refused(given, needs):
     with pytest.raises(InputError, match=needs):
         sim.run("pixart", "ulysses", gpus=4, steps=2, **given)
-
-
-def test_options_as_they_are_anyway_and_those_of_components_that_run_are_taken():
-    usual = {"vae_parallel": 1, "decode_chunks": 1, "encoders": "resident"}
-    sim.run("pixart", "ulysses", gpus=2, steps=2, **usual)
-    sim.run("pixart", "ulysses", gpus=2, steps=2, include="vae_decoder", vae_parallel=2)
 
 
 @pytest.mark.parametrize(
@@ -106,13 +85,3 @@ def test_a_question_and_a_result_are_read_from_standard_input(monkeypatch, capsy
         code, _, said = asked("run", "--experiment", "-", given=wrong)
         assert code == 2
         assert words in said
-
-
-def test_a_point_that_takes_no_time_exists(monkeypatch):
-    scenario = sim.run(
-        "sd21", "gpipe", gpus=4, pipeline_degree=4, micro_batches=4, batch_size=16
-    ).source.scenario
-    monkeypatch.setattr(suggestions, "bound", lambda *_: 0.0)
-    assert not list(
-        suggestions._needed(make("gpipe", {"pipeline_degree": 4}), scenario, {})
-    )  # any degree does

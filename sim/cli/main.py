@@ -226,6 +226,7 @@ def make_parser(arguments: Sequence[str], *, whole: bool = False) -> argparse.Ar
         epilog=epilog(""),
     )
     parser.add_argument("--version", action="version", version=f"diffusim {version('diffusim')}")
+    parser.set_defaults(make_whole_parser=lambda: make_parser((), whole=True))
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     asked = next((argument for argument in arguments if not argument.startswith("-")), None)
     for name, (summary, description, add) in COMMANDS.items():

@@ -247,9 +247,8 @@ def _add_completion(completion: argparse.ArgumentParser, *_: object) -> None:
 def _completion_command(options: argparse.Namespace) -> int:
     """Print the script that completes command lines in a shell."""
     from sim.cli.completion import print_completion
-    from sim.cli.main import make_parser
 
-    print_completion(make_parser((), whole=True), options.shell)
+    print_completion(options.make_whole_parser(), options.shell)
     return 0
 
 
