@@ -2,7 +2,6 @@
 
 from typing import Final
 
-KB: Final = 1e3
 MB: Final = 1e6
 GB: Final = 1e9
 GIB: Final = 2.0**30

@@ -139,10 +139,6 @@ class SamplingScenario(Scene[SamplingWorkload]):
         frames = (counted(count, "frame") for count in self.frames.values())
         return (*frames, *titles(self.workload).values(), *whatif_words(self.cluster.changes))
 
-    def with_steps(self, steps: int) -> "SamplingScenario":
-        """The scenario of a run of another number of denoising steps, in all of which the backbone runs."""
-        return self._under(replace(self.workload, steps=steps, cache_steps=0.0), "costs")
-
     @cached_property
     def weight_bytes(self) -> float:
         """Bytes of a parameter of the backbone."""
