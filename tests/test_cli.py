@@ -256,7 +256,7 @@ def test_a_question_that_names_no_task_is_told_to_be_of_training(sim):
         2
     ].splitlines()  # where nothing fits, beside the refusal
     assert said == f"sim: note: {note}"
-    assert error.endswith("GiB too much); no way out was found among changes of one flag or of two")
+    assert error.endswith("GiB too much); no change of one flag or of two was found with which anything fits")
 
 
 def test_a_question_that_a_resolution_alone_makes_one_of_sampling_is_told_so(sim):
