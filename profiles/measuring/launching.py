@@ -1,33 +1,26 @@
 """Launching: ranks as processes of this machine, and what each of them returns.
 
-``elastic_launch`` is what ``torchrun`` uses: a rank finds its place in the same variables whoever started it.
+A rank finds its place in the variables that torchrun sets, whoever started it.
 """
 
 import logging
 import os
-import signal
+import pickle
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from profiles.errors import DiffusimError, InputError
-
-if TYPE_CHECKING:
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 T = TypeVar("T")
 
 LAUNCHED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 MOST: Final = 32
 """Most ranks: each takes some 300 MB once it has imported torch, so hundreds of them would halt the machine."""
-POLL_S: Final = 0.05
-GRACE_S: Final = 3  # after which ranks that were told to end are killed
-COMPLAINT: Final = "error of a rank: "
 LINGER_S: Final = 1.0
 """Time for which a rank whose connection broke lives on, so that the launcher meets the rank that died first."""
 
@@ -72,43 +65,56 @@ def check_least(*flags: tuple[str, float | None, float]) -> None:
 
 
 def launch(num_ranks: int, work: Callable[..., T], *arguments: object) -> list[T]:
-    """Results of some work on each of so many ranks of this machine.
+    """Return the results of some work on each of so many ranks of this machine.
 
     Raises:
         DiffusimError: a rank fails or is killed; the text says which in one line.
     """
     from torch import multiprocessing  # noqa: PLC0415  importing torch takes seconds
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std  # noqa: PLC0415  as above
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415  as above
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415  as above
+    from torch.multiprocessing.spawn import ProcessException, start_processes  # noqa: PLC0415  as above
 
     if num_ranks > MOST:
         raise InputError(f"{num_ranks} ranks on this machine, must be at most {MOST}; torchrun starts more")
     # one server imports torch once and is the parent of all ranks: half a second in place of three for each
     multiprocessing.get_context("forkserver").set_forkserver_preload(["torch", "torch.distributed"])
-    with tempfile.TemporaryDirectory(prefix="diffusim-ranks-") as folder, _undisturbed():
-        config = LaunchConfig(
-            min_nodes=1, max_nodes=1, nproc_per_node=num_ranks, run_id="measure", max_restarts=0,
-            rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="localhost",
-            logs_specs=DefaultLogsSpecs(folder, redirects=Std.ERR), start_method="forkserver",
-            monitor_interval=POLL_S, shutdown_timeout=GRACE_S,
-        )  # fmt: skip
+    logging.getLogger("torch.multiprocessing").setLevel(logging.ERROR)  # a failure becomes one line
+    with socket.create_server(("localhost", 0)) as server:
+        port = server.getsockname()[1]
+    with tempfile.TemporaryDirectory(prefix="diffusim-ranks-") as name:
+        folder = Path(name)
+        start = (num_ranks, port, folder, work, *arguments)
         try:
-            found: dict[int, T] = elastic_launch(config, _on_loopback)(work, arguments)
-        except ChildFailedError as error:
-            raise DiffusimError(_reason(error, Path(folder))) from None
-    return [found[rank] for rank in range(num_ranks)]
+            start_processes(_run_rank, start, num_ranks, start_method="forkserver")  # type: ignore[no-untyped-call]
+        except ProcessException as error:
+            raise DiffusimError(_reason(error, folder)) from None
+        return [pickle.loads((folder / str(rank)).read_bytes()) for rank in range(num_ranks)]
 
 
-def _on_loopback(work: Callable[..., T], arguments: tuple[object, ...]) -> T:
+def _run_rank(
+    rank: int, num_ranks: int, port: int, folder: Path, work: Callable[..., T], *arguments: object
+) -> None:
     """Work of one rank; all ranks are on this machine, whose name need not be known to its network."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks}
     loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
-    os.environ["GLOO_SOCKET_IFNAME"] = loopback
+    os.environ |= {key: str(value) for key, value in places.items()}
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": loopback}
     try:
-        return work(*arguments)
+        (folder / str(rank)).write_bytes(pickle.dumps(work(*arguments)))
     except DiffusimError as error:
-        print(f"{COMPLAINT}{error}", file=sys.stderr)
-        sys.exit(2)
+        (folder / f"{rank}.error").write_text(str(error))
+        raise
+
+
+def _reason(error: Exception, folder: Path) -> str:
+    """One line: which rank was killed, or what a rank complained of, or how one failed."""
+    rank, killed_by = getattr(error, "error_index", 0), getattr(error, "signal_name", None)
+    complaints = sorted(folder.glob("*.error"), key=lambda path: path.stem != str(rank))
+    if complaints and killed_by in (None, "SIGABRT"):  # may abort as another's messages broke off
+        return complaints[0].read_text()
+    if killed_by:
+        return f"rank {rank} was killed by {killed_by}; the others were stopped"
+    return f"rank {rank} failed: {str(error).strip().splitlines()[-1]}"
 
 
 @contextmanager
@@ -120,42 +126,3 @@ def unbroken(rank: int) -> Iterator[None]:
         time.sleep(LINGER_S)
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise DiffusimError(f"rank {rank} stopped: {reason}") from error
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Silence torch's launcher, whose failures become one line, and restore the signal handlers that it replaces."""
-    from torch.distributed.elastic.multiprocessing import SignalException  # noqa: PLC0415  as above
-
-    loggers = [logging.getLogger(f"torch.{name}") for name in ("distributed.elastic", "multiprocessing")]
-    levels = [logger.level for logger in loggers]
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-    handlers = {number: signal.getsignal(number) for number in numbers}
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    except SignalException as error:
-        if error.sigval == signal.SIGINT:
-            raise KeyboardInterrupt from None
-        raise SystemExit(128 + error.sigval) from None
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
-def _reason(error: "ChildFailedError", folder: Path) -> str:
-    """One line: what a rank complained of, or else which rank was killed, or else how it failed."""
-    rank, failure = error.get_first_failure()
-    paths = sorted(folder.rglob("stderr.log"), key=lambda path: path.parent.name != str(rank))
-    logs = [path.read_text(errors="replace") for path in paths]
-    ours = [line for log in logs for line in log.splitlines() if line.startswith(COMPLAINT)]
-    if ours and failure.exitcode in (2, -signal.SIGABRT):  # may abort as another's messages broke off
-        return ours[0].removeprefix(COMPLAINT)
-    if failure.exitcode < 0:
-        return f"rank {rank} was killed by {signal.Signals(-failure.exitcode).name}; the others were stopped"
-    message: Any = failure.message
-    said = str(message["message"] if isinstance(message, dict) else message)
-    return f"rank {rank} failed: {said.splitlines()[0] if said else 'without a word'}"
