@@ -10,7 +10,6 @@ from random import Random
 from shutil import copytree
 from tempfile import TemporaryDirectory
 
-from mutated_software import mutated_levers, mutated_runtime
 from mutations import mutated_words, spoil, spoil_json, spoil_store
 
 from profiles.architectures.models import MODELS
@@ -376,14 +375,6 @@ def log_text(factor: float) -> str:
     return "\n".join([*LOG_HEAD, *ranks, *LOG_COLUMNS, *lines, "# Avg bus bandwidth    : 42.1", ""])
 
 
-def _runtime(random: Random, folder: Path) -> Case:
-    return Case(*mutated_runtime(random, folder))
-
-
-def _levers(random: Random, folder: Path) -> Case:
-    return Case(*mutated_levers(random, folder))
-
-
 def _config(random: Random, folder: Path) -> Case:
     """A configuration of somebody's transformer, or of its text encoder."""
     names = ["dit.json", "clip.json"]
@@ -419,8 +410,6 @@ KINDS = {
     "result": _result,
     "times": _times,
     "log": _log,
-    "runtime": _runtime,
-    "levers": _levers,
 }
 """Kinds of inputs by their names; ``command``, of which there are twice as many cases, comes beside them."""
 SLOW_KINDS = {"config": _config}

@@ -11,10 +11,8 @@ import sys
 from shutil import rmtree
 
 import mutated_inputs
-import mutated_software
 import pytest
 from mutated_inputs import COMMANDS, KINDS, Case, answers, draw, write_inputs
-from mutated_software import in_place
 
 from profiles.errors import DiffusimError, InputError
 from sim.cli.console import guarded
@@ -72,8 +70,7 @@ def _try(case, seed, capsys):
     refused = []
     try:
         run = PROGRAMS[case.program]
-        with in_place(case.file):
-            code = guarded(case.program, lambda words: _noting(refused, run, words), case.words)
+        code = guarded(case.program, lambda words: _noting(refused, run, words), case.words)
     except BaseException as error:  # also of pytest.fail, which says itself
         if isinstance(error, Exception):
             raise AssertionError(f"traceback: {said}") from error
@@ -147,8 +144,7 @@ def _tidy(folder):
 def test_what_is_spoilt_is_answered_before_so_that_nothing_hides_behind_a_refusal(
     elsewhere, capsys, monkeypatch
 ):
-    for module in (mutated_inputs, mutated_software):
-        monkeypatch.setattr(module, "spoil", _left_as_it_is)
+    monkeypatch.setattr(mutated_inputs, "spoil", _left_as_it_is)
     monkeypatch.setattr(mutated_inputs, "spoil_json", _left_as_it_is)
     monkeypatch.setattr(mutated_inputs, "spoil_store", lambda random, path: True)
     for kind in KINDS:
@@ -165,8 +161,7 @@ def _left_as_it_is(random, path, text=None):
 
 
 def _answer(case, capsys):
-    with in_place(case.file):
-        code = guarded(case.program, PROGRAMS[case.program], case.words)
+    code = guarded(case.program, PROGRAMS[case.program], case.words)
     assert code == 0, (case.words, capsys.readouterr().err)
 
 

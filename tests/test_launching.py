@@ -5,21 +5,20 @@ import inspect
 import json
 import re
 import shlex
+from contextlib import suppress
 from dataclasses import fields, replace
 from itertools import product
+from string import Template
 
 import pytest
-from mutated_software import in_place
 
 import sim
 from profiles.architectures.models import model_names
-from profiles.errors import InputError
+from profiles.errors import InfeasibleError, InputError
 from profiles.software.runtimes import RUNTIMES, Case, all_runtimes, find_runtime, read_runtime, runs_in
 from sim.cli.main import main
 from sim.explore.legality import case_of
 from sim.launching.launch import launch_of
-from sim.launching.samplers import SAMPLERS
-from sim.launching.trainers import TRAINERS
 from sim.report.tables import account_in, lines_of
 from strategies.registry import class_of
 
@@ -40,7 +39,15 @@ def test_a_runtime_speaks_of_strategies_and_parameters_that_there_are(name):
         assert all(value in item.metadata["choices"] for item in fields(class_of(strategy)) if item.metadata["choices"]
                    for value in rule.values.get(item.name, ()))  # fmt: skip
     assert {*(runtime.models or ())} <= {*model_names()}
-    assert name in (SAMPLERS if runtime.task == "sample" else TRAINERS)
+    path = RUNTIMES / f"{name}.template"
+    texts = [
+        runtime.command,
+        *runtime.flags.values(),
+        *runtime.notes,
+        path.read_text() if path.exists() else "",
+    ]
+    assert bool(runtime.command) != path.exists()
+    assert all(Template(text).is_valid() for text in texts)
 
 
 @pytest.mark.parametrize(
@@ -48,29 +55,18 @@ def test_a_runtime_speaks_of_strategies_and_parameters_that_there_are(name):
     [
         ("", "strategies is missing"),
         ('task = "fly"', "task is 'fly', must be one of train, sample"),
-        (
-            "[strategies.ddp]\noverlap = 3",
-            "overlap is 3, must be a list of values, or the name of another parameter",
-        ),
         ("speed = 3", "unknown key speed"),
-        ('name = "other"', "name is 'other', must be that of the file"),
-        ('guided = ["sd21"]', "guided names 'sd21', which is none of its models"),
-        (
-            '[models]\nsd21 = "\\u001b"\n[strategies.ddp]',
-            "models.sd21 is .*, must hold no control characters",
-        ),
-        ("[models]\nsd21 = 3\n[strategies.ddp]", "models.sd21 is 3, must be a string"),
-        ('[strategies.ddp]\noverlap = ["\\u001b"]', "overlap is .*, must hold words and numbers alone"),
-        ("[strategies.ddp]\noverlap = [{}]", "overlap is .*, must hold words and numbers alone"),
+        ('guided = ["sd21"]', "'sd21' is none of its models or strategies"),
+        ('[values.sd21]\na = "b"\n[strategies.ddp]', "'sd21' is none of its models or strategies"),
     ],
 )
 def test_a_broken_profile_is_refused(tmp_path, planted, problem):
-    lines = {"name": '"mine"', "title": '"m"', "version": '"1"', "source": '"s"', "task": '"train"'}
-    key = planted.partition(" = ")[0]
-    body = "".join(f"{name} = {value}\n" for name, value in lines.items() if name != key)
+    body = "".join(
+        f'{key} = "train"\n' for key in ("title", "version", "source", "task") if not planted.startswith(key)
+    )
     tables = planted if planted.startswith("[") else f"{planted}\n[strategies.ddp]"
-    (tmp_path / "mine.toml").write_text(f"{body}{tables}\n" if planted else "")
-    with pytest.raises(InputError, match=problem.replace("[", r"\[")):
+    (tmp_path / "mine.toml").write_text(f"{body}{tables}\n[models]" if planted else "")
+    with pytest.raises(InputError, match=problem):
         read_runtime(tmp_path / "mine.toml")
 
 
@@ -181,63 +177,104 @@ def words(runtime, **asked):
     return shlex.split(sim.launch(runtime=runtime, **asked).text.replace("\\\n", " "), comments=True)
 
 
-def valued(found, flag):
-    return found[found.index(flag) + 1]
+def printed_flags(runtime, **asked):
+    """The words behind each flag of a command line, and behind its head."""
+    own, flag = {"": []}, ""
+    for word in words(runtime, **asked):
+        flag = word if word.startswith("--") else flag
+        own.setdefault(flag, [])
+        own[flag] += [] if word == flag else [word]
+    return {flag: " ".join(values) for flag, values in own.items()}
 
 
-def test_xdit_gets_the_degrees_as_flags():
-    found = words("xdit", **FLUX, **USP, steps=28)
-    assert found[:3] == ["xdit", "--model", "FLUX.1-dev"]
-    assert (valued(found, "--ulysses_degree"), valued(found, "--ring_degree")) == ("4", "2")
-    assert (valued(found, "--height"), valued(found, "--num_inference_steps")) == ("1024", "28")
-    assert "--pipefusion_parallel_degree" not in found
-    piped = {
-        "model": "flux-dev",
-        "cluster": "h100-ib",
-        "strategy": "pipefusion",
-        "gpus": 16,
-        "warmup_steps": 1,
-    }
-    with pytest.raises(
-        InputError, match=r"receive\(before\) must be after, as .* asks for the next patch after"
-    ):
-        sim.launch(**piped, runtime="xdit")
-    piped = words("xdit", **piped, receive="after")
-    assert (valued(piped, "--pipefusion_parallel_degree"), valued(piped, "--nnodes")) == ("16", "2")
+WAN = {"model": "wan2.1-1.3b", "strategy": "single", "cluster": "h100-nvlink-8", "gpus": 1, "steps": 2}
+IB = {"model": "flux-dev", "cluster": "h100-ib", "gpus": 16}
+TITAN = {"strategy": "fsdp", "shard_size": 8, "batch_size": 64, "micro_batches": 2, "checkpointing": "block"}
+LAYERED = {"pipeline_degree": 2, "patches": 8, "layers": (13, 15), "receive": "after", "guidance": "parallel"}
+PIPED = {"strategy": "pipefusion", "warmup_steps": 1, "receive": "after"}
+CONTEXTS = {"model": "wan2.1-14b", "strategy": "fsdp", "cluster": "h100-ib", "gpus": 64, "batch_size": 32}
+CONTEXTS |= {"context_degree": 4, "shard_size": 2, "frozen": "cached", "checkpointing": "block"}
 
 
-def test_its_scripts_get_patches_layers_and_warm_up_too():
-    layers = {"pipeline_degree": 2, "patches": 8, "layers": (13, 15), "receive": "after"}
-    found = words(
-        "xdit-scripts", model="pixart", strategy="pipefusion", gpus=4, guidance="parallel", **layers
+@pytest.mark.parametrize(
+    ("runtime", "asked", "flags"),
+    [
+        ("xdit", {**FLUX, **USP, "steps": 28}, {
+            "": "xdit", "--model": "FLUX.1-dev", "--ulysses_degree": "4", "--ring_degree": "2", "--height": "1024",
+            "--num_inference_steps": "28", "--pipefusion_parallel_degree": None, "--nnodes": None,
+            "--prompt": "a photo of an astronaut",
+        }),
+        ("xdit", IB | PIPED, {"--pipefusion_parallel_degree": "16", "--nnodes": "2", "--nproc_per_node": "8"}),
+        ("xdit-scripts", {"model": "pixart", "strategy": "pipefusion", "gpus": 4} | LAYERED, {
+            "": "torchrun", "--nproc-per-node": "4 examples/pixartalpha_example.py", "--use_cfg_parallel": "",
+            "--num_pipeline_patch": "8", "--attn_layer_num_for_pp": "13 15", "--no_use_resolution_binning": "",
+        }),
+        ("sglang", {**FLUX, **USP}, {
+            "--num-gpus": "8", "--sp-degree": "8", "--ulysses-degree": "4", "--ring-degree": "2",
+            "--dit-layerwise-offload": None,
+        }),
+        ("sglang", WAN | {"offload": "layers:10"}, {
+            "--dit-layerwise-offload": "true", "--dit-layerwise-resident-layers": "20",
+        }),
+        ("sglang", WAN | {"offload": "layers:30"}, {
+            "--dit-layerwise-offload": "true", "--dit-layerwise-resident-layers": None,
+        }),
+        ("vllm-omni", {**FLUX, "strategy": "tensor", "gpus": 4}, {
+            "": "vllm serve black-forest-labs/FLUX.1-dev", "--omni": "", "--tensor-parallel-size": "4",
+        }),
+        ("torchtitan", IB | TITAN, {
+            "--nnodes": "2", "--parallelism.data_parallel_replicate_degree": "2",
+            "--parallelism.data_parallel_shard_degree": "8", "--training.local_batch_size": "2",
+            "--dataloader.img_size": "1024",
+        }),
+        ("fastvideo-train", CONTEXTS, {
+            "--sp-size": "4", "--hsdp-replicate-dim": "8", "--hsdp-shard-dim": "8", "--train-batch-size": "2",
+            "--num-latent-t": "21", "--enable-gradient-checkpointing-type": "full", "--data-path": "$DATA_PATH",
+        }),
+    ],
+)  # fmt: skip
+def test_a_command_line_has_the_flags_of_its_point(runtime, asked, flags):
+    printed = printed_flags(runtime, **asked)
+    assert {flag: printed.get(flag) for flag in flags} == flags
+    assert (
+        "resolution" not in sim.launch(runtime=runtime, **asked).text.split("--model")[0]
+        or runtime == "vllm-omni"
     )
-    assert found[:4] == ["torchrun", "--nproc-per-node", "4", "examples/pixartalpha_example.py"]
-    assert "--use_cfg_parallel" in found
-    assert valued(found, "--num_pipeline_patch") == "8"
-    at = found.index("--attn_layer_num_for_pp")
-    assert found[at + 1 : at + 3] == ["13", "15"]
 
 
-def test_sglang_and_vllm_omni_get_all_degrees():
-    found = words("sglang", **FLUX, **USP)
-    assert [valued(found, f"--{of}") for of in ("num-gpus", "sp-degree", "ulysses-degree", "ring-degree")] == [
-        "8", "8", "4", "2",
-    ]  # fmt: skip
-    served = words("vllm-omni", **FLUX, strategy="tensor", gpus=4)
-    assert served[:4] == ["vllm", "serve", "black-forest-labs/FLUX.1-dev", "--omni"]
-    assert valued(served, "--tensor-parallel-size") == "4"
+def test_blocks_on_the_host_are_asked_of_diffusers_where_all_of_them_lie_there():
+    texts = [sim.launch(runtime="diffusers", **WAN, offload=f"layers:{count}").text for count in (10, 30)]
+    assert texts[0].startswith("# not set below: --offload layers:10\n")
+    assert "not set below" not in texts[1]
+    assert 'offload_type="block_level", num_blocks_per_group=1, use_stream=True' in texts[1]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "asked", "reason"),
+    [
+        ("xdit", IB | PIPED | {"receive": "before"}, r"receive\(before\) must be after, as .* asks for the next patch"),
+        ("torchtitan", IB | TITAN | {"context_degree": 2}, r"context_degree\(2\) must be 1, as its FLUX gathers keys"),
+        ("torchtitan", IB | TITAN | {"checkpointing": "none"}, r"checkpointing\(none\) must be block, as .* every"),
+        ("fastvideo-train", CONTEXTS | {"checkpointing": "selective"}, "must be block or none, as .* blocks again or"),
+        ("fsdp2", {"model": "sd21", "strategy": "fsdp", "gpus": 16, "checkpointing": "full"},
+         r"checkpointing\(full\) must be block or selective or none, as .* checkpoint_wrapper"),
+    ],
+)  # fmt: skip
+def test_what_its_flags_cannot_say_is_refused(runtime, asked, reason):
+    with pytest.raises(InputError, match=reason):
+        sim.launch(runtime=runtime, **asked)
+
+
+def distri_config(text):
+    """The arguments of DistriConfig in some code."""
+    calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
+    (made,) = (node for node in calls if getattr(node.func, "id", "") == "DistriConfig")
+    return {item.arg: ast.literal_eval(item.value) for item in made.keywords}
 
 
 def test_distrifusion_is_told_one_synchronous_step_less():
     asked = {"model": "sdxl", "strategy": "distrifusion", "gpus": 4, "steps": 8, "warmup_steps": 3}
-    text = sim.launch(**asked, guidance="parallel", runtime="distrifusion").text
-    (made,) = (
-        node
-        for node in ast.walk(ast.parse(text))
-        if getattr(getattr(node, "func", 0), "id", "") == "DistriConfig"
-    )
-    given = {of.arg: ast.literal_eval(of.value) for of in made.keywords}
-    assert given == {
+    assert distri_config(sim.launch(**asked, guidance="parallel", runtime="distrifusion").text) == {
         "height": 1024, "width": 1024, "do_classifier_free_guidance": True, "split_batch": True, "parallelism": "patch",
         "warmup_steps": 2, "comm_checkpoint": 60,
     }  # fmt: skip
@@ -254,12 +291,7 @@ DISTRI_CONFIG = {
 def test_pipefusion_s_first_release_is_told_what_its_configuration_takes():
     asked = {"model": "pixart", "strategy": "pipefusion", "gpus": 8, "steps": 20, "runtime": "xfuser-0.1"}
     launch = sim.launch(**asked, patches=8, warmup_steps=2, guidance="parallel", resolution=2048)
-    made = {
-        getattr(node.func, "id", ""): {of.arg: of.value for of in node.keywords}
-        for node in ast.walk(ast.parse(launch.text))
-        if isinstance(node, ast.Call)
-    }
-    given = {name: ast.literal_eval(of) for name, of in made["DistriConfig"].items()}
+    given = distri_config(launch.text)
     assert given.keys() <= DISTRI_CONFIG
     assert given == {
         "height": 2048, "width": 2048, "do_classifier_free_guidance": True, "split_batch": True, "pp_num_patch": 8,
@@ -372,21 +404,6 @@ def test_a_result_starts_the_point_that_its_flags_do(tell, elsewhere):
     assert err == "sim: error: --runtime is xdit, which is of sampling, but this is of training\n"
 
 
-@pytest.mark.parametrize("runtime", [["--runtime", "torchtitan"], []])
-def test_a_runtime_whose_file_names_no_strategy_is_refused_by_file(runtime, elsewhere, tell):
-    (elsewhere / "runtimes").mkdir()
-    good = (RUNTIMES / "torchtitan.toml").read_text()
-    (elsewhere / "runtimes" / "torchtitan.toml").write_text(
-        good.replace("[strategies.fsdp", "[strategies.sdp")
-    )
-    with in_place("runtimes/torchtitan.toml"):
-        asked = ("--model", "flux-dev", "--gpus", 2, "--strategy", "fsdp", "--checkpointing", "block")
-        code, out, err = tell("launch", *asked, *runtime)
-    assert (code, out) == (2, "")
-    assert err.startswith("sim: error: runtimes/torchtitan.toml: strategies: unknown strategy 'sdp'")
-    assert err.count("\n") == 1
-
-
 def test_a_point_that_one_other_parameter_would_start_says_so():
     asked = {"gpus": 8, "pipeline_degree": 4, "micro_batches": 8, "optimizer": "sharded"}
     with pytest.raises(
@@ -415,13 +432,6 @@ def test_what_the_simulation_says_of_a_point_is_no_word_of_the_runtime(capsys):
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "sim: note: --checkpointing auto took none: it fits without recomputation"
     assert not any("auto" in line for line in said[1:])
-
-
-def test_a_model_without_a_script_is_refused_by_the_runtime_s_file():
-    result = sim.run("pixart", "single", steps=2)
-    bare = replace(find_runtime("xdit-scripts"), scripts={})
-    with pytest.raises(InputError, match=r"^runtimes/xdit-scripts.toml: scripts names none of pixart$"):
-        launch_of(result, bare)
 
 
 def test_a_parameter_of_pipelines_decides_nothing_without_a_pipeline():
@@ -515,3 +525,107 @@ def test_the_order_that_is_launched_is_that_of_the_schedule_in_lines_that_can_be
     here = {"re": re}
     exec(rows, here)
     assert here["ORDER"] == sim.schedule(strategy, **shape, format="torch").text.splitlines()
+
+
+# Options
+
+
+SAMPLING = [
+    *({"guidance": way} for way in ("none", "batch")),
+    {"batch_size": 4}, {"stack": "compiled"}, {"precision": "fp8"}, {"all_to_all": "fp8"}, {"cache_steps": 0.5},
+    {"encoders": "offloaded"}, {"include": "all", "vae_tile": 256}, {"include": "all", "vae_parallel": 2},
+    {"heads": "padded"}, {"offload": "layers:3"},
+]  # fmt: skip
+
+
+def test_every_option_of_sampling_is_printed_noted_or_refused():
+    runs = {
+        "sdxl": ("distrifusion",),
+        "pixart": ("xdit-scripts",),
+        "wan2.1-14b": ("diffusers", "fastvideo", "sglang", "vllm-omni", "xdit"),
+    }
+    for model, runtimes in runs.items():
+        plain = sim.run(model, "single", "h100-nvlink-8", 1, steps=2)
+        for change in SAMPLING:
+            if change.items() <= {"guidance": plain.source.scenario.workload.guidance}.items():
+                continue
+            try:
+                divided = model.startswith("wan") and change.keys() & {"heads", "all_to_all"}
+                point = ("ulysses", "h100-nvlink-8", 4) if divided else ("single", "h100-nvlink-8", 1)
+                result = sim.run(model, *point, steps=2, **change)
+            except (InputError, InfeasibleError):
+                continue  # the point itself does not exist
+            before = sim.run(model, *point, steps=2) if divided else plain
+            for name in runtimes:
+                texts = [launch_of(of, find_runtime(name)).text for of in (before, result)]
+                assert texts[0] != texts[1], (model, name, change)
+
+
+def test_diffusers_takes_the_arguments_that_are_printed_for_blocks_on_the_host():
+    diffusers = pytest.importorskip("diffusers")
+    given = {"offload_type": "block_level", "num_blocks_per_group": 1, "use_stream": True}
+    inspect.signature(diffusers.ModelMixin.enable_group_offload).bind(None, "cuda", **given)
+
+
+def test_fastvideo_reads_the_run_that_is_printed():
+    yaml, schema = pytest.importorskip("yaml"), pytest.importorskip("fastvideo.api.schema")
+    parser = pytest.importorskip("fastvideo.api.parser")
+    asked = ("wan2.1-14b", "ulysses", "h100-nvlink-8", 8)
+    text = sim.launch(*asked, runtime="fastvideo", guidance="none", offload="layers:40").text
+    found = parser.parse_config(schema.RunConfig, yaml.safe_load(text))
+    assert (found.generator.engine.num_gpus, found.generator.engine.parallelism.sp_size) == (8, 8)
+    assert found.generator.engine.offload.dit_layerwise and not found.generator.engine.offload.text_encoder
+    drawn = found.request.sampling
+    assert (drawn.num_frames, drawn.height, drawn.width, drawn.guidance_scale) == (81, 480, 832, 1.0)
+
+
+TRAINING = [
+    *({"checkpointing": kind} for kind in ("block", "selective", "full")),
+    *({"memory_recipe": kind} for kind in ("mixed-fp16-gradient", "fp32", "adam8bit")),
+    {"trainable": "lora:16"}, {"offload": "optimizer"}, {"ema": "fp32"}, {"stack": "compiled"}, {"batch_size": 512},
+    {"frozen": "cached"},
+]  # fmt: skip
+
+
+def test_every_option_of_training_is_printed_noted_or_refused():
+    runs = {
+        "fsdp": ("accelerate", "fsdp2"),
+        "zero3": ("deepspeed",),
+        "1f1b": ("diffusion-pipe", "torch-pipelining"),
+    }
+    for strategy, runtimes in runs.items():
+        asked = ("sd3-medium", strategy, "h100-nvlink-8", 2)
+        plain, dense = sim.run(*asked), 0
+        for change in TRAINING:
+            try:
+                result = sim.run(*asked, **change)
+            except (InputError, InfeasibleError):
+                continue  # the point itself does not exist
+            dense += 1
+            for name in runtimes:
+                texts = [launch_of(plain, find_runtime(name)).text]
+                with suppress(InputError):
+                    texts.append(launch_of(result, find_runtime(name)).text)
+                assert len(texts) == len({*texts}), (strategy, name, change)
+        assert dense > 6
+
+
+def test_fsdp_keeps_its_last_block():
+    text = sim.launch("sd21", "fsdp", gpus=16, runtime="fsdp2", checkpointing="selective").text
+    compile(text, "printed", "exec")
+    assert "fully_shard(blocks[-1], **settings, reshard_after_forward=False)" in text
+    assert "create_selective_checkpoint_contexts, kept" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpointing", ["block", "selective"])
+def test_torch_wraps_the_blocks_that_are_recomputed(checkpointing):
+    torch = pytest.importorskip("torch")
+    text = sim.launch("sd21", "fsdp", gpus=2, runtime="fsdp2", checkpointing=checkpointing).text
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+    made = {"torch": torch, "model": model, "blocks": [*model][1:]}
+    exec(text[text.index("from torch.distributed.algorithms") : text.index("for block in blocks")], made)
+    assert [type(block).__name__ for block in model] == ["Linear", "CheckpointWrapper", "CheckpointWrapper"]
+    assert made["blocks"] == [*model][1:]
+    model(torch.ones(2, 4)).sum().backward()
+    assert all(of.grad is not None for of in model.parameters())

@@ -1,7 +1,7 @@
 """Runtimes: the programs that run strategies on real GPUs, and the rules under which they do.
 
-Each stands in ``runtimes/NAME.toml`` with the version and the files that its rules and flags were read in; what starts
-it, if that is a text with gaps, in ``runtimes/NAME.template``.
+Each stands in ``runtimes/NAME.toml`` with the version and the files that its rules and flags were read in, and the rows
+by which ``sim.launching`` prints what starts it: flags, or a text with gaps in ``runtimes/NAME.template``.
 """
 
 from collections.abc import Mapping
@@ -17,12 +17,8 @@ from profiles.files import Table
 from profiles.mappings import FrozenMapping
 
 RUNTIMES: Final = Path(__file__).parents[1] / "runtimes"
-BECAUSE: Final = "because"
-"""Key of a rule's reason, beside the parameters that it is about."""
 UNCHECKED: Final = "not checked"
 """Stands for the version where the source was not read."""
-LEAST_VALUES: Final = "least"
-"""Key of a rule's smallest values, by parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +39,6 @@ class Case:
     gpus: int = 1
     groups: int = 1
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "parameters", FrozenMapping(self.parameters))
-
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -57,28 +50,22 @@ class Rule:
         least: by parameter, its smallest allowed value.
     """
 
-    values: Mapping[str, tuple[Any, ...] | str] = field(default_factory=FrozenMapping)
+    values: Mapping[str, tuple[Any, ...] | str]
     because: str = ""
     least: Mapping[str, int] = field(default_factory=FrozenMapping)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "values", FrozenMapping(self.values))
-        object.__setattr__(self, "least", FrozenMapping(self.least))
-
     def kept_to(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameters other than degrees that break the rule, each with a value that keeps it."""
-        found: dict[str, Any] = {
-            name: of
-            for name, of in self.least.items()
-            if _is_free(name, parameters) and parameters[name] < of
+        """Return the parameters other than degrees that break the rule, each with a value that keeps it."""
+        kept: dict[str, Any] = {
+            name: least for name, least in self.least.items() if parameters.get(name, least) < least
         }
         for name, allowed in self.values.items():
-            if _is_free(name, parameters) and _refusal(name, allowed, parameters):
-                found[name] = parameters[allowed] if isinstance(allowed, str) else next(iter(allowed), None)
-        return found
+            if name in parameters and _refusal(name, allowed, parameters):
+                kept[name] = parameters[allowed] if isinstance(allowed, str) else next(iter(allowed), None)
+        return {name: value for name, value in kept.items() if not name.endswith("_degree")}
 
     def refusal(self, parameters: Mapping[str, Any]) -> str:
-        """The first parameter whose value is not allowed, in words; empty where there is none."""
+        """Return the first parameter whose value is not allowed, in words; empty where there is none."""
         for name, least in self.least.items():
             if (value := parameters.get(name, least)) < least:
                 return f"{name}({value}) must be at least {least}"
@@ -86,13 +73,8 @@ class Rule:
         return next(filter(None, refused), "")
 
 
-def _is_free(name: str, parameters: Mapping[str, Any]) -> bool:
-    """Whether a name is of a parameter that may be given another value: not of a degree."""
-    return name in parameters and not name.endswith("_degree")
-
-
 def _refusal(name: str, allowed: tuple[Any, ...] | str, parameters: Mapping[str, Any]) -> str:
-    """Why the value of a parameter is not allowed, in words; empty where it is allowed, or left out."""
+    """Return why the value of a parameter is not allowed, in words; empty where it is allowed, or left out."""
     value = parameters.get(name)
     if isinstance(allowed, str):
         other = parameters.get(allowed)
@@ -115,10 +97,15 @@ class Runtime:
         task: ``train`` or ``sample``.
         rules: by strategy that it runs.
         models: those it knows, each by our name with its own; None where it runs whatever it is given.
-        scripts: by model its example script, where it is started by one.
         guided: models of which two groups of GPUs may each make one prediction.
         pipelined: models whose layers may be divided among stages.
+        one_scale: models that take one prediction where their guidance scale is 1, if its flag for that was read.
         powers_of_two: whether the number of GPUs must be one.
+        command: the head of its command line, with gaps; empty where a template starts it.
+        flags: what stands behind each flag, with gaps.
+        notes: what else there is to know, with gaps.
+        sets: by option of a point, the value of a launch that says whether what is printed sets it.
+        values: by model or strategy, more values of its launches.
     """
 
     name: str
@@ -127,24 +114,24 @@ class Runtime:
     source: str
     task: str
     rules: Mapping[str, Rule]
-    models: Mapping[str, str] | None = None
-    scripts: Mapping[str, str] = field(default_factory=FrozenMapping)
-    guided: tuple[str, ...] = ()
-    pipelined: tuple[str, ...] = ()
-    powers_of_two: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("rules", "models", "scripts"):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, FrozenMapping(value))
+    models: Mapping[str, str] | None
+    guided: tuple[str, ...]
+    pipelined: tuple[str, ...]
+    one_scale: tuple[str, ...]
+    powers_of_two: bool
+    command: str
+    flags: Mapping[str, str]
+    notes: tuple[str, ...]
+    sets: Mapping[str, str]
+    values: Mapping[str, Mapping[str, str | bool]]
 
     def refusal(self, case: Case) -> str:
-        """The rule that a point breaks, in words; empty where the runtime runs it."""
+        """Return the rule that a point breaks, in words; empty where the runtime runs it."""
         reason = self._broken(case)
         return f"{self.name} ({self.version}) does not run it: {reason}" if reason else ""
 
     def unknown(self, model: str) -> str:
-        """Why it does not run a model, in words: it does not know it; empty where it does."""
+        """Return why it does not run a model, in words: it does not know it; empty where it does."""
         if self.models is None or model in self.models:
             return ""
         return f"of models it has {', '.join(self.models)}, not {model}"
@@ -168,12 +155,12 @@ class Runtime:
 
 
 def runtime_names() -> list[str]:
-    """The names of the runtimes."""
+    """Return the names of the runtimes."""
     return sorted(path.stem for path in RUNTIMES.glob("*.toml"))
 
 
 def find_runtime(name: str) -> Runtime:
-    """The runtime of a name.
+    """Return the runtime of a name.
 
     Raises:
         InputError: there is none.
@@ -189,61 +176,51 @@ def find_runtime(name: str) -> Runtime:
 
 @cache
 def all_runtimes() -> Mapping[str, Runtime]:
-    """Every runtime by its name."""
+    """Return every runtime by its name."""
     return {name: read_runtime(RUNTIMES / f"{name}.toml") for name in runtime_names()}
 
 
 def read_runtime(path: Path) -> Runtime:
-    """The runtime of a file.
+    """Read the file of a runtime.
 
     Raises:
         InputError: the file breaks a rule.
     """
     table = Table.read(path)
     rules = table.table("strategies")
-    found = Runtime(
-        table.line("name"),
-        table.line("title"),
-        table.line("version"),
-        table.text("source"),
-        table.choice("task", TASKS),
-        {name: _rule(rules.table(name)) for name in rules.values()},
-        _lines(table.table("models")) if "models" in table else None,
-        _lines(table.table("scripts", {})),
-        table.texts("guided", ()),
-        table.texts("pipelined", ()),
-        "powers_of_two" in table and table.flag("powers_of_two"),
+    runtime = Runtime(
+        name=path.stem,
+        title=table.line("title"),
+        version=table.line("version"),
+        source=table.text("source"),
+        task=table.choice("task", TASKS),
+        rules={name: _rule(rules.table(name)) for name in rules.values()},
+        models=table.table("models").values() if "models" in table else None,
+        guided=table.texts("guided", ()),
+        pipelined=table.texts("pipelined", ()),
+        one_scale=table.texts("one_scale", ()),
+        powers_of_two="powers_of_two" in table and table.flag("powers_of_two"),
+        command=table.text("command") if "command" in table else "",
+        flags=table.table("flags", {}).values(),
+        notes=table.texts("notes", ()),
+        sets=table.table("sets", {}).values(),
+        values=table.table("values", {}).values(),
     )
     table.finish()
-    if found.name != path.stem:
-        raise InputError(f"{path}: name is {shown(found.name)}, must be that of the file")
-    for key in ("scripts", "guided", "pipelined"):
-        for name in getattr(found, key):
-            if found.models is None or name not in found.models:
-                raise InputError(f"{path}: {key} names {shown(name)}, which is none of its models")
-    return found
-
-
-def _lines(table: Table) -> dict[str, str]:
-    """A line for each model, by our name of it."""
-    return {name: table.line(name) for name in table.values()}
+    for name in (*runtime.guided, *runtime.pipelined, *runtime.one_scale, *runtime.values):
+        if runtime.unknown(name) and name not in runtime.rules:
+            raise InputError(f"{path}: {shown(name)} is none of its models or strategies")
+    return runtime
 
 
 def _rule(table: Table) -> Rule:
-    own = table.table(LEAST_VALUES, {})
-    least = {name: own.integer(name) for name in own.values()}
-    values = {key: value for key, value in table.values().items() if key not in (BECAUSE, LEAST_VALUES)}
-    for key, value in values.items():
-        if not isinstance(value, str | list):
-            raise table.fail(key, value, "must be a list of values, or the name of another parameter")
-        for item in value if isinstance(value, list) else (table.line(key),):
-            if (isinstance(item, str) and not item.isprintable()) or not isinstance(item, str | int | float):
-                raise table.fail(key, value, "must hold words and numbers alone")
-    kept = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-    return Rule(kept, table.text(BECAUSE) if BECAUSE in table else "", least)
+    rows = dict(table.values())
+    because, least = rows.pop("because", ""), rows.pop("least", {})
+    values = {key: value if isinstance(value, str) else tuple(value) for key, value in rows.items()}
+    return Rule(values, because, least)
 
 
 def runs_in(task: str, case: Case) -> tuple[str, ...]:
-    """The names of the runtimes of a task that run a point."""
+    """Return the names of the runtimes of a task that run a point."""
     having = ((name, one) for name, one in all_runtimes().items() if case.strategy in one.rules)
     return tuple(name for name, one in having if one.task == task and not one.refusal(case))

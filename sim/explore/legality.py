@@ -1,13 +1,11 @@
 """Legality: which runtimes run a point."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, Final
 
 from profiles.errors import InfeasibleError, InputError
-from profiles.software import runtimes
 from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
 from sim.explore.points import Asked, Point
 from sim.inputs.scenarios import KIND
@@ -15,7 +13,6 @@ from sim.outcomes.heeded import unheeded
 from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of, run_point
 from strategies.parameters import flag_of
-from strategies.registry import class_of
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
 
@@ -82,7 +79,7 @@ def first_runtime(result: Result) -> Runtime:
     """The first runtime that runs a result.
 
     Raises:
-        InputError: none that is known does; the reason of each that has the strategy. Or one's file names another.
+        InputError: none that is known does; the reason of each that has the strategy.
     """
     assert result.source is not None
     scenario = result.source.scenario
@@ -90,8 +87,6 @@ def first_runtime(result: Result) -> Runtime:
     if names := runs_in(scenario.task, case):
         return find_runtime(names[0])
     of_task = [one for one in all_runtimes().values() if one.task == scenario.task]
-    for one in of_task:
-        _check_strategies(one)
     having = sorted(
         (one for one in of_task if case.strategy in one.rules), key=lambda one: bool(one.unknown(case.model))
     )
@@ -142,41 +137,20 @@ def _lacks(runtime: Runtime, result: Result) -> str:
         return str(error)
 
 
-def _check_strategies(runtime: Runtime) -> None:
-    """Refuse a runtime whose file has rules for what is no strategy of its task.
-
-    Raises:
-        InputError: it has.
-    """
-    with _blamed(runtime):
-        for name in runtime.rules:
-            class_of(name, runtime.task)
-
-
-@contextmanager
-def _blamed(runtime: Runtime) -> Iterator[None]:
-    """Let an error about a value in a runtime's rules name the runtime's file."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{runtimes.RUNTIMES / runtime.name}.toml: strategies: {error}") from None
-
-
 def runtime_for(name: str, scenario: AnyScenario) -> Runtime:
     """The runtime of a name, of the task of a scenario.
 
     Raises:
         InputError: there is none, or it is of the other task.
     """
-    found = find_runtime(name)
-    _check_strategies(found)
-    if found.task != scenario.task:
+    runtime = find_runtime(name)
+    if runtime.task != scenario.task:
         raise InputError(
-            f"--runtime is {name}, which is of {KIND[found.task]}, but this is of {KIND[scenario.task]}"
+            f"--runtime is {name}, which is of {KIND[runtime.task]}, but this is of {KIND[scenario.task]}"
         )
-    if unknown := found.unknown(scenario.model.name):
+    if unknown := runtime.unknown(scenario.model.name):
         raise InputError(f"--runtime is {name}, but {unknown}")
-    return found
+    return runtime
 
 
 def check_heeded(strategy: AnyStrategy, scenario: AnyScenario) -> None:
@@ -244,8 +218,7 @@ def kept_to(
     if not changes:
         return point
     recomputed = changes.pop(RECOMPUTED, point.checkpointing)
-    with _blamed(runtime):
-        own = replace(point.strategy, **changes)  # type: ignore[type-var]
+    own = replace(point.strategy, **changes)  # type: ignore[type-var]
     return Point(own, point.name, num_gpus=point.num_gpus, seamless=point.seamless, checkpointing=recomputed)
 
 

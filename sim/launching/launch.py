@@ -1,27 +1,55 @@
 """The launch of a point.
 
-What is printed stands in the installed files that the profile of the runtime names.
+What is printed stands in the installed files that the profile of the runtime names: it is the rows and the template of
+that profile, filled with ``values``.
 """
 
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
 from os import PathLike
+from string import Template
 from typing import Any
 
 from profiles.architectures.models import Model
 from profiles.errors import InputError, shown
 from profiles.machines.clusters import Cluster
-from profiles.software.runtimes import UNCHECKED, Runtime, find_runtime
+from profiles.software.runtimes import RUNTIMES, UNCHECKED, Runtime, find_runtime
+from profiles.software.stacks import DEFAULT_STACK
 from sim.api import run
 from sim.explore.legality import case_of, first_runtime
 from sim.explore.points import Point
 from sim.inputs.arguments import speaks_of_parameters
-from sim.launching.said import commented
-from sim.launching.samplers import SAMPLERS
-from sim.launching.starts import Launch, Start
-from sim.launching.trainers import TRAINERS
+from sim.launching.values import filled, stands, values_of
 from sim.outcomes.results import Result
 from sim.report.views import Scaling, Sweep
+from strategies.parameters import flag_of, options_of
 from strategies.scenario import Scene
 from strategies.strategy import AnyScenario, AnyStrategy
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Launch:
+    """What starts a point.
+
+    Attributes:
+        runtime: the name of what runs it.
+        text: flags, a configuration or code.
+        notes: what else there is to know, a line each.
+        remarks: what its simulation said of the point, a line each.
+    """
+
+    runtime: str
+    text: str
+    notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<Launch in {self.runtime}: {len(self.text.splitlines())} lines>"
 
 
 @speaks_of_parameters
@@ -54,8 +82,8 @@ def launch(
         raise InputError(f"model is {shown(model)}, {rule}")
     if isinstance(model, Result | Sweep | Scaling):
         result = model if isinstance(model, Result) else model.best
-        said = {"strategy": strategy, "cluster": cluster, "gpus": gpus, **given}
-        if extra := [name for name, value in said.items() if value is not None]:
+        arguments = {"strategy": strategy, "cluster": cluster, "gpus": gpus, **given}
+        if extra := [name for name, value in arguments.items() if value is not None]:
             raise InputError(f"{extra[0]} is given, but the result says it already")
         if result.source is None:
             raise InputError(
@@ -81,7 +109,7 @@ def _first_runtime(model: object, result: Result) -> Runtime:
 
 
 def launch_of(result: Result, runtime: Runtime) -> Launch:
-    """What starts the point of a result in a runtime.
+    """Return what starts the point of a result in a runtime.
 
     Raises:
         InputError: it does not run it.
@@ -89,9 +117,59 @@ def launch_of(result: Result, runtime: Runtime) -> Launch:
     assert result.source is not None
     if refused := runtime.refusal(case_of(result.source.strategy, result.source.scenario)):
         raise InputError(refused)
-    start = Start(runtime, result.source.strategy, result)
-    text, *notes = commented(start, (SAMPLERS | TRAINERS)[runtime.name](start))
+    values = values_of(result, runtime)
+    if runtime.command:
+        text = _command(runtime, values)
+    else:
+        text = filled((RUNTIMES / f"{runtime.name}.template").read_text(encoding="utf-8"), values)
+    notes = filter(None, (filled(note, values) for note in runtime.notes))
     lacking = [f"{result.strategy} does not fit: {result.missing_memory}"] if result.missing_memory else []
-    remarks = (*result.source.remarks, *lacking)
     read = "no version of it was checked" if runtime.version == UNCHECKED else f"for {runtime.version}"
-    return Launch(runtime.name, text.rstrip("\n") + "\n", (read, *notes), remarks)
+    text = _with_unset(text, unset_options(result, runtime, values))
+    return Launch(runtime.name, f"{text}\n", (read, *notes), (*result.source.remarks, *lacking))
+
+
+def _command(runtime: Runtime, values: dict[str, Any]) -> str:
+    """Return a command line, a flag on each line."""
+    quoted = {name: _quoted(value) for name, value in values.items()}
+    words = [filled(runtime.command, values)]
+    for flag, text in runtime.flags.items():
+        if stands(template := Template(text), values):
+            words.append(f"{flag} {template.substitute(quoted)}".rstrip())
+    return " \\\n    ".join(words)
+
+
+def _quoted(value: object) -> str:
+    """Return a value as a shell reads it."""
+    if value is True:
+        return ""
+    return " ".join(map(str, value)) if isinstance(value, tuple) else shlex.quote(str(value))
+
+
+def _with_unset(text: str, options: Mapping[str, Any]) -> str:
+    """Return what starts a point below a comment, or with a key, for the options that it does not set."""
+    flags = {flag_of(name): value for name, value in options.items()}
+    if text.startswith("{"):  # JSON has no comments, and DeepSpeed looks up the keys that it knows
+        return json.dumps(json.loads(text) | ({"not_set_here": flags} if flags else {}), indent=2)
+    return "".join(f"# not set below: {flag} {value}\n" for flag, value in flags.items()) + text
+
+
+def unset_options(result: Result, runtime: Runtime, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a point that its launch does not set, and that a runtime does not have by itself."""
+    assert result.source is not None
+    scenario: Any = result.source.scenario
+    options = {**scenario.asked, **scenario.options}
+    options = {name: value for name, value in options.items() if name not in scenario.shared_options}
+    options |= {"batch_size": result.batch_size, "stack": scenario.stack_name}
+    usual = {item.name: item.default for item in options_of(scenario.workload)} | {"stack": DEFAULT_STACK}
+    if scenario.task == "train":
+        usual |= {"self_conditioning": 0.0}
+    else:
+        usual |= {"batch_size": 1, "guidance": scenario.model.guidance}
+        usual.pop("steps", None)
+    printed = {name for name, gap in runtime.sets.items() if values[gap] not in (None, False)}
+    return {
+        name: value
+        for name, value in options.items()
+        if name not in printed and value not in ("", None) and (name not in usual or value != usual[name])
+    }
