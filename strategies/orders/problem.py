@@ -4,12 +4,14 @@ Every micro-batch walks the *lanes* of its chain: the forward of each stage, the
 reverse. A lane serves its micro-batches in order. Source: PULSE, section V, Eq. 6-13, on a given device map.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from math import inf
+from typing import Final, NamedTuple
 
 from profiles.errors import DeadlockError
 from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
+from strategies.plans.worklist import Step, walk
 
 SUM_TOLERANCE: Final = 1e-9
 """Share by which a sum of bytes or seconds may exceed its limit, as its last digits depend on the order."""
@@ -238,6 +240,52 @@ def limits_of(problem: Problem) -> list[int]:
     return limits
 
 
+class Pass(NamedTuple):
+    """One kind of pass of a stage: its seconds, and those from its end to the micro-batch's next pass."""
+
+    stage: int
+    kind: str
+    duration_s: float
+    lag_s: float
+
+
+def follow(
+    chains: Iterable[tuple[Sequence[Pass], Sequence[int]]],
+    rows: Sequence[Sequence[StageAction]],
+    begins_s: Sequence[float],
+) -> list[list[tuple[StageAction, float, float]]]:
+    """Return each device's passes with their starts and ends, as far as they get.
+
+    Args:
+        chains: the passes that the micro-batches of each take one after the other, and their numbers.
+        rows: what each device runs, in order.
+        begins_s: when each device may begin.
+    """
+    known: dict[tuple[int, str], tuple[int, int, Pass]] = {}
+    filled_s: list[float] = []
+    for passes, numbers in chains:
+        for place, one in enumerate(passes):
+            known[one.stage, one.kind] = (
+                len(filled_s) - numbers[0],
+                len(numbers) * (place < len(passes) - 1),
+                one,
+            )
+            filled_s += [inf if place else 0.0] * len(numbers)
+    steps: list[list[Step]] = []
+    for row in rows:
+        steps.append([])
+        for stage, kind, number in row:
+            first, ahead, (_, _, duration_s, lag_s) = known[stage, kind]
+            slot = first + number
+            outputs = ((slot + ahead, lag_s),) if ahead else ()
+            steps[-1].append(((slot,), duration_s, outputs, ()))
+    starts = walk(steps, filled_s, begins_s)
+    return [
+        [(action, at, at + step[1]) for action, at, step in zip(row, own, of, strict=False)]
+        for row, own, of in zip(rows, starts, steps, strict=True)
+    ]
+
+
 def evaluate(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> Ordering:
     """The times of a given order: each pass starts as soon as its device and its input are there.
 
@@ -246,59 +294,41 @@ def evaluate(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> Orderin
     Raises:
         DeadlockError: the order can never be carried out.
     """
-    return _Replay(problem, rows).run()
+    lanes = lanes_of(problem)
+    _check_rows(problem, rows)
+    chains = [
+        (
+            [
+                Pass(lane.stage, lane.kind, lane.duration_s, lane.lag_s)
+                for lane in lanes
+                if lane.chain == number
+            ],
+            own,
+        )
+        for number, own in enumerate(chain.micro_batches for chain in problem.chains)
+    ]
+    spans = follow(chains, rows, [0.0] * len(rows))
+    stuck = [
+        f"device {device} waits in {row[len(own)]} for {_input(lanes, row[len(own)])}"
+        for device, (row, own) in enumerate(zip(rows, spans, strict=True))
+        if len(own) < len(row)
+    ]
+    if stuck:
+        raise DeadlockError("deadlock: " + "; ".join(stuck))
+    starts_s = tuple(tuple(start for _, start, _ in own) for own in spans)
+    return Ordering(tuple(map(tuple, rows)), starts_s, max(own[-1][-1] for own in spans if own))
 
 
-class _Replay:
-    """Walks the rows of all devices as far as their inputs are there, again and again."""
-
-    def __init__(self, problem: Problem, rows: Sequence[Sequence[StageAction]]) -> None:
-        lanes = lanes_of(problem)
-        _check_rows(problem, rows)
-        self.rows = rows
-        self.lanes = {(lane.stage, lane.kind): lane for lane in lanes}
-        self.following = {
-            (lane.stage, lane.kind): (lanes[lane.following].stage, lanes[lane.following].kind)
-            for lane in lanes
-            if lane.following is not None
-        }
-        self.ready = {
-            StageAction(chain.stages[0], FORWARD, micro_batch): 0.0
-            for chain in problem.chains
-            for micro_batch in chain.micro_batches
-        }
-        self.starts: list[list[float]] = [[] for _ in rows]
-        self.free_s = [0.0 for _ in rows]
-
-    def run(self) -> Ordering:
-        while sum(self._walk(device) for device in range(len(self.rows))):
-            pass
-        self._check_end()
-        return Ordering(tuple(map(tuple, self.rows)), tuple(map(tuple, self.starts)), max(self.free_s))
-
-    def _walk(self, device: int) -> int:
-        row, starts = self.rows[device], self.starts[device]
-        before = len(starts)
-        while len(starts) < len(row) and row[len(starts)] in self.ready:
-            action = row[len(starts)]
-            lane = self.lanes[action.stage, action.kind]
-            starts.append(max(self.free_s[device], self.ready[action]))
-            self.free_s[device] = starts[-1] + lane.duration_s
-            if lane.following is not None:
-                following = self.following[action.stage, action.kind]
-                self.ready[StageAction(*following, action.micro_batch)] = self.free_s[device] + lane.lag_s
-        return len(starts) - before
-
-    def _check_end(self) -> None:
-        inputs = {after: before for before, after in self.following.items()}
-        stuck = []
-        for device, (row, starts) in enumerate(zip(self.rows, self.starts, strict=True)):
-            if len(starts) < len(row):
-                action = row[len(starts)]
-                missing = StageAction(*inputs[action.stage, action.kind], action.micro_batch)
-                stuck.append(f"device {device} waits in {action} for {missing}")
-        if stuck:
-            raise DeadlockError("deadlock: " + "; ".join(stuck))
+def _input(lanes: Sequence[Lane], action: StageAction) -> StageAction:
+    """The pass that another waits for."""
+    before = next(
+        lane
+        for lane in lanes
+        if lane.following is not None
+        and (of := lanes[lane.following]).stage == action.stage
+        and of.kind == action.kind
+    )
+    return StageAction(before.stage, before.kind, action.micro_batch)
 
 
 def _check_rows(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> None:
