@@ -5,6 +5,7 @@ wrong; ``InfeasibleError`` that a point of the design space cannot exist; ``Dead
 plan can never be carried out.
 """
 
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
@@ -23,14 +24,39 @@ BEGUN: Final = 4
 """Fewest letters that stand for the one name that begins with them."""
 
 
+NAME: Final = re.compile(r"`([a-z][a-z0-9_]*)(?:\(([^`]*)\))?`")
+"""A parameter as messages mark it, alone or with its value."""
+
+
 class DiffusimError(Exception):
     """Anything the user can mend; its text is one line.
 
-    Attributes:
-        flags: the text with flags of the command line in place of parameters; None where it names none.
+    A message marks the parameters that it names by backquotes, alone or with a value, as in ``"`gpus(6)` is no multiple
+    of `group_size(4)`"``. ``str`` leaves the marks out; the command line words the names as flags (``in_flags``).
     """
 
-    flags: str | None = None
+    @property
+    def message(self) -> str:
+        """The text with its marks, of which other messages can be made."""
+        return str(self.args[0]) if self.args else ""
+
+    def __str__(self) -> str:
+        return one_line(unmarked(self.message))
+
+
+def unmarked(message: str) -> str:
+    """Return a message as Python words it: `gpus(6)` is gpus(6)."""
+    return NAME.sub(lambda name: name[0][1:-1], message)
+
+
+def in_flags(message: str) -> str:
+    """Return a message as the command line words it: `gpus(6)` is --gpus 6."""
+    return NAME.sub(lambda name: flag_of(name[1]) + (f" {name[2]}" if name[2] else ""), message)
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of a parameter."""
+    return "--" + name.replace("_", "-")
 
 
 class DiffusimWarning(UserWarning):
@@ -57,17 +83,9 @@ class InputError(DiffusimError, ValueError):
     """A file, flag or argument breaks a rule; the text names it, its value and the rule."""
 
 
-def wrong(name: str, problem: str, flag: str | None = None) -> InputError:
-    """The error about a parameter; the command line calls it by its flag.
-
-    Args:
-        name: of the parameter or field.
-        problem: its value and the rule.
-        flag: without leading dashes, where it differs from the name.
-    """
-    error = InputError(f"{name} {problem}")
-    error.flags = f"--{(flag or name).replace('_', '-')} {problem}"
-    return error
+def wrong(name: str, problem: str) -> InputError:
+    """Return the error about a parameter: its name, then its value and the rule."""
+    return InputError(f"`{name}` {problem}")
 
 
 def shown(value: object) -> str:
@@ -154,11 +172,11 @@ class InfeasibleError(DiffusimError):
 
     def __init__(self, reason: str, kind: str | None = None) -> None:
         super().__init__(reason)
-        self.kind = kind or reason
+        self.kind = kind or unmarked(reason)
 
     def __reduce__(self) -> tuple[type["InfeasibleError"], tuple[str, str]]:
         """Survive the way back from a worker process."""
-        return (type(self), (str(self), self.kind))
+        return (type(self), (self.message, self.kind))
 
 
 class DeadlockError(DiffusimError):

@@ -34,7 +34,6 @@ from sim.inputs.arguments import (
     asked_parameters,
     request_of,
     scenario_asked,
-    speaks_of_parameters,
     strategy_asked,
 )
 from sim.inputs.calibrating import Given, Number, measure, question
@@ -67,7 +66,6 @@ SWEEPING: Final = ("task", "objective", "top", "exhaustive", "workers", "executo
 """Arguments that ``sweep`` has besides."""
 
 
-@speaks_of_parameters
 def run(
     model: str | Model | AnyScenario,
     strategy: str | AnyStrategy | type[AnyStrategy],
@@ -133,7 +131,6 @@ def _scaled(point: AnyStrategy, scenario: S, number: Number) -> S:
     return replace(scenario, measured=own)
 
 
-@speaks_of_parameters
 def calibrate(
     model: str | Model | AnyScenario,
     strategy: str | AnyStrategy | type[AnyStrategy],
@@ -186,7 +183,6 @@ def over_counts(function: Callable[..., Sweep]) -> Sweeping:
     """Let a function that sweeps over one number of GPUs take several, for which it gives a ``Scaling``."""
 
     @wraps(function)
-    @speaks_of_parameters
     def call(model: Any, cluster: Any = None, gpus: Any = None, **given: Any) -> Sweep | Scaling:  # noqa: ANN401
         if isinstance(gpus, str):
             found = counts_in(gpus)
@@ -200,7 +196,6 @@ def over_counts(function: Callable[..., Sweep]) -> Sweeping:
 
 
 @over_counts
-@speaks_of_parameters
 def sweep(
     model: str | Model | AnyScenario,
     cluster: str | Cluster | None = None,
@@ -278,13 +273,12 @@ def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContex
     from sim.explore.store import Store, code_of
 
     if not isinstance(path, str | PathLike):
-        raise InputError(f"--store is {shown(path)}, must be a file")
+        raise InputError(f"`store` is {shown(path)}, must be a file")
     for cls in {type(point.strategy) for point in sweep.points if point.strategy is not None}:
         code_of(cls)
     return Store(Path(path), sweep.scenario)
 
 
-@speaks_of_parameters
 def start_sweep(
     model: str | Model | AnyScenario,
     cluster: str | Cluster | None = None,
@@ -347,7 +341,6 @@ def _swept(strategy: Contenders | None) -> Sequence[str | type[AnyStrategy]] | N
     return several
 
 
-@speaks_of_parameters
 def schedule(
     strategy: str | AnyStrategy | type[AnyStrategy],
     model: str | Model | AnyScenario | None = None,
@@ -374,14 +367,14 @@ def schedule(
         InfeasibleError: the strategy, a degree or the batch does not apply here.
     """
     if not is_one_of(format, "text", "torch"):
-        raise InputError(f"--format is {shown(format)}, must be one of text, torch")
+        raise InputError(f"`format` is {shown(format)}, must be one of text, torch")
     every = (*SHARED, "format")
     request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack, arguments=every)
     sampled, point = find_task(request) == "sample", strategy_asked(request)
     if sampled and format == "torch":
-        raise InputError(f"--format is 'torch', which has no word for patches, and {point.name} draws images")
+        raise InputError(f"`format` is 'torch', which has no word for patches, and {point.name} draws images")
     if model is None and (isinstance(point, Sampler) or type(point).order is Strategy.order):
-        raise InputError(f"the order of {point.name} depends on the model: give --model")
+        raise InputError(f"the order of {point.name} depends on the model: give `model`")
     if sampled:
         return Schedule(point.name, format_patches(point, scenario_asked(model, request)))
     if model is None:

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, Final, TypeVar
 
 from profiles.checks import is_one_of
-from profiles.errors import InputError, shown, wrong
+from profiles.errors import shown, wrong
 
 S = TypeVar("S")
 
@@ -257,25 +257,18 @@ def _dependent_fields(cls: type[Any]) -> tuple[tuple[str, str], ...]:
     return tuple((item.name, same) for item in fields(cls) if (same := item.metadata.get("same_as")))
 
 
-def flag_of(name: str) -> str:
-    """The flag of an option or a field."""
-    return "--" + name.replace("_", "-")
-
-
-def check_integer(
-    name: str, value: object, *, minimum: int = 1, most: int = MAX_INTEGER, flag: str | None = None
-) -> None:
-    """Refuse what is no integer, or one out of range; ``flag`` is its flag, where it has another name.
+def check_integer(name: str, value: object, *, minimum: int = 1, most: int = MAX_INTEGER) -> None:
+    """Refuse what is no integer, or one out of range.
 
     Raises:
         InputError: it is.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        raise wrong(name, f"is {shown(value)}, must be an integer", flag)
+        raise wrong(name, f"is {shown(value)}, must be an integer")
     if value < minimum:
-        raise wrong(name, f"is {shown(value)}, must be at least {minimum}", flag)
+        raise wrong(name, f"is {shown(value)}, must be at least {minimum}")
     if value > most:
-        raise wrong(name, f"is {shown(value)}, must be at most {most}", flag)
+        raise wrong(name, f"is {shown(value)}, must be at most {most}")
 
 
 def check_option(name: str, value: object, choices: Sequence[str]) -> None:
@@ -286,16 +279,6 @@ def check_option(name: str, value: object, choices: Sequence[str]) -> None:
     """
     if not is_one_of(value, *choices):
         raise wrong(name, f"is {shown(value)}, must be one of {', '.join(choices)}")
-
-
-def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Refuse a value that is not among those a parameter may have.
-
-    Raises:
-        InputError: it is not.
-    """
-    if not is_one_of(value, *choices):
-        raise InputError(f"{name} is {shown(value)}, must be one of {', '.join(choices)}")
 
 
 def _check_when_made(owner: type[Any]) -> None:

@@ -18,7 +18,7 @@ import strategies.training
 from profiles.architectures.components import TASKS
 from profiles.errors import InputError, near
 from profiles.names import known_name, unknown_name
-from strategies.parameters import check_choice, check_parameters, flag_of
+from strategies.parameters import check_option, check_parameters
 from strategies.strategy import AnyStrategy, Sampler, Strategy
 
 C = TypeVar("C")
@@ -118,7 +118,7 @@ def take(cls: type[Any]) -> str:
 
 @cache
 def _of_task(task: str) -> Mapping[str, type[Any]]:
-    check_choice("task", task, TASKS)
+    check_option("task", task, TASKS)
     return {name: cls for name, cls in _found().items() if cls.task == task}
 
 
@@ -209,10 +209,7 @@ def _make(cls: type[C], parameters: Mapping[str, Any]) -> C:
     known = inspect.signature(cls).parameters
     for key in parameters:
         if key not in known:
-            flags = [flag_of(name) for name in known]
-            name = cls.name  # type: ignore[attr-defined]
-            meant = near(flag_of(key), flags)
-            raise InputError(
-                f"{name} has no parameter {flag_of(key)}; {meant}it has {', '.join(flags) or 'none'}"
-            )
+            there = {name: f"`{name}`" for name in known}
+            rule = f"{near(key, there)}it has {', '.join(there.values()) or 'none'}"
+            raise InputError(f"{cls.name} has no parameter `{key}`; {rule}")  # type: ignore[attr-defined]
     return check_parameters(cls(**parameters))

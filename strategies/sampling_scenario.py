@@ -65,7 +65,7 @@ class SamplingScenario(Scene[SamplingWorkload]):
             takes = f"{self.model.name} takes no guidance scale as an input; choose from {others}"
             raise wrong("guidance", f"is {EMBEDDED}, but {takes}")
         if self.workload.vae_parallel > self.workload.num_gpus:
-            problem = f"is {self.workload.vae_parallel}, must be at most gpus({self.workload.num_gpus})"
+            problem = f"is {self.workload.vae_parallel}, must be at most `gpus({self.workload.num_gpus})`"
             raise wrong("vae_parallel", problem)
         if self.workload.vae_parallel > 1:
             for decoder in (self.model.components[i] for i in self.included(self.decoders)):

@@ -371,5 +371,5 @@ def _check_self_conditioning(model: Model) -> None:
         values = ", ".join(f"{backbone.name}: {backbone.self_conditioning:g}" for backbone in backbones)
         raise InputError(
             f"the backbones differ in self_conditioning ({values}), but they run together or not at all: give"
-            " --self-conditioning"
+            " `self_conditioning`"
         )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sim
-from profiles.errors import InputError
+from profiles.errors import InputError, in_flags
 from strategies import parameters
 from strategies.parameters import check_parameters, completed
 from strategies.registry import all_samplers, all_strategies
@@ -25,7 +25,7 @@ def test_a_misspelt_word_is_refused_in_one_line_that_names_it_and_the_choices(na
     choices = CLASSES[name].__dataclass_fields__[field].metadata["choices"]
     problem = f"is 'Nonsense', must be one of {', '.join(choices)}"
     assert str(refused.value) == f"{field} {problem}"
-    assert refused.value.flags == f"--{field.replace('_', '-')} {problem}"
+    assert in_flags(refused.value.message) == f"--{field.replace('_', '-')} {problem}"
 
 
 @pytest.mark.parametrize(("name", "field"), INTEGERS)

@@ -5,6 +5,7 @@ import re
 import pytest
 
 import sim
+from profiles.errors import in_flags
 from sim.api import start_sweep
 from sim.cli.main import main
 from sim.explore.relax import Question, relax
@@ -29,7 +30,7 @@ def test_the_error_the_table_and_python_name_one_example(nothing, tmp_path, monk
     with pytest.raises(sim.InfeasibleError) as caught:
         _ = nothing.best
     assert f"(such as {examples[0]})" in str(caught.value)
-    assert f"sim: error: {caught.value.flags or caught.value}" in said.err.replace("\n", " ")
+    assert f"sim: error: {in_flags(caught.value.message)}" in said.err.replace("\n", " ")
 
 
 def test_a_way_out_fits_as_it_is_told(nothing):
@@ -53,7 +54,7 @@ def test_a_way_out_fits_as_it_is_told(nothing):
 def test_the_batch_that_fits_is_the_largest(asked, batch):
     with pytest.raises(sim.InfeasibleError, match=f"batch_size {batch} ") as caught:
         _ = sim.sweep("sd21", memory="24GiB", checkpointing="none", workers=1, **asked).best
-    assert "batch-size" in caught.value.flags
+    assert "batch-size" in in_flags(caught.value.message)
     less, more = ({**asked, "batch_size": size} for size in (batch, batch + asked["gpus"]))
     assert sim.sweep("sd21", memory="24GiB", checkpointing="none", workers=1, **less).best.fits_memory
     assert sim.sweep("sd21", memory="24GiB", checkpointing="none", workers=1, **more).best_point() is None

@@ -36,7 +36,7 @@ def with_adapters(model: Model, rank: int) -> Model:
     there = {_rank(component) for component in model.components if component.adapters}
     if there - {rank}:
         raise InputError(
-            f"--trainable asks for {f'rank {rank}' if rank else 'all weights'}, but this {model.name} has adapters"
+            f"`trainable` asks for {f'rank {rank}' if rank else 'all weights'}, but this {model.name} has adapters"
             f" of rank {max(there)} already, must be made from one without"
         )
     if there or not rank:
@@ -49,7 +49,7 @@ def _adapted(model: Model, component: Component, rank: int) -> Component:
         return component
     if not component.kernels:
         raise InputError(
-            f"--trainable needs the linears of {component.name}: {model.name} has no kernels.csv"
+            f"`trainable` needs the linears of {component.name}: {model.name} has no kernels.csv"
         )
     beside = cache(lambda kernels: tuple(_kernels_beside(kernels, rank)))  # most layers are alike
     adapters = tuple(
@@ -58,7 +58,7 @@ def _adapted(model: Model, component: Component, rank: int) -> Component:
     )
     first = next((index for index, own in enumerate(adapters) if own), None)
     if first is None:
-        raise InputError(f"--trainable needs linears: {component.name} of {model.name} has none")
+        raise InputError(f"`trainable` needs linears: {component.name} of {model.name} has none")
     layers = (
         _beside(layer, own, passed=index >= first)
         for index, (layer, own) in enumerate(zip(component.layers, adapters, strict=True))

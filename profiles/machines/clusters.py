@@ -149,7 +149,7 @@ class Cluster:
         """
         if num_gpus > self.max_devices:
             most = f"max_nodes({self.max_nodes}) * devices_per_node({self.devices_per_node}) = {self.max_devices}"
-            raise wrong("num_gpus", f"is {num_gpus}, but cluster {self.name} has at most {most}", "gpus")
+            raise wrong("gpus", f"is {num_gpus}, but cluster {self.name} has at most {most}")
 
     def scaled(self, *, intra_node: float = 1.0, inter_node: float = 1.0, **other: float) -> "Cluster":
         """Cluster with the bandwidth of its links multiplied; latencies, call times and efficiencies stay.

@@ -143,13 +143,13 @@ class Runtime:
         if unknown := self.unknown(case.model):
             return unknown
         if self.powers_of_two and case.gpus & (case.gpus - 1):
-            return f"gpus({case.gpus}) must be a power of two"
+            return f"`gpus({case.gpus})` must be a power of two"
         if case.groups > 1 and case.model not in self.guided:
             whose = f"those of {', '.join(self.guided)}" if self.guided else "none"
             return f"of predictions on two groups of GPUs it has {whose}, not those of {case.model}"
         stages = case.parameters.get("pipeline_degree") or 1
         if self.task == "sample" and stages > 1 and case.model not in self.pipelined:
-            return f"pipeline_degree({stages}) must be 1 for {case.model}"
+            return f"`pipeline_degree({stages})` must be 1 for {case.model}"
         broken = rule.refusal(case.parameters)
         return f"{broken}, as {rule.because}" if broken and rule.because else broken
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from profiles.errors import InputError, counted
+from profiles.errors import InputError, counted, in_flags
 from sim import api
 from sim.cli.requests import ASIDE, arguments, given, given_parameters, named
 from sim.inputs.calibrating import setting
@@ -98,7 +98,7 @@ def _warn_of_memory(options: argparse.Namespace, result: Result) -> None:
     scenario, runtime = result.source.scenario, getattr(options, "runtime", None)
     changes = relax(Question(scenario, [result.strategy], own, relief, single=True, runtime=runtime))
     words = f"{result.strategy} does not fit: {result.missing_memory}; {changes or NOTHING_FITS}"
-    print(f"sim: warning: {words}", file=sys.stderr)
+    print(f"sim: warning: {in_flags(words)}", file=sys.stderr)
 
 
 def check_files(options: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Final, NoReturn, TextIO, cast
 
-from profiles.errors import DiffusimError, InputError, near, one_line, shown
+from profiles.errors import DiffusimError, InputError, in_flags, near, one_line, shown
 
 WORDINGS: Final = (
     (r"argument (.+): expected one argument", r"\1 needs a value"),
@@ -110,7 +110,7 @@ def _guarded(program: str, run: Callable[[Sequence[str]], int], arguments: Seque
         print(end="", flush=True)
         return code
     except DiffusimError as error:
-        print(f"{program}: error: {one_line(error.flags or str(error))}", file=sys.stderr)
+        print(f"{program}: error: {one_line(in_flags(error.message))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"{program}: interrupted", file=sys.stderr)

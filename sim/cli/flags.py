@@ -12,13 +12,13 @@ from functools import partial
 from typing import Any, Final
 
 from profiles.architectures.components import TASKS
-from profiles.errors import InputError, shown
+from profiles.errors import InputError, flag_of, shown
 from profiles.software.levers import load_levers
 from profiles.software.runtimes import runtime_names
 from profiles.software.stacks import DEFAULT_STACK
 from sim.explore.counts import counts_in
 from sim.inputs.scenarios import DEFAULT_CLUSTER
-from strategies.parameters import MAX_INTEGER, MAX_PARAMETER, flag_of, options_of
+from strategies.parameters import MAX_INTEGER, MAX_PARAMETER, options_of
 from strategies.plans.workloads import AUTO, CHECKPOINTINGS, RELIEF, SamplingWorkload, TrainingWorkload
 from strategies.registry import class_of, strategies_of
 
@@ -245,7 +245,7 @@ def gpus_flag(text: str) -> int | tuple[int, ...]:
     try:
         return counts_in(text)
     except InputError as error:
-        raise argparse.ArgumentTypeError(str(error).removeprefix("--gpus ")) from None
+        raise argparse.ArgumentTypeError(str(error).removeprefix("gpus ")) from None
 
 
 def small_integer(text: str) -> int:

@@ -17,7 +17,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, TextIO
 
 from profiles.errors import (
-    DiffusimError,
     DiffusimNote,
     DiffusimWarning,
     InputError,
@@ -42,17 +41,7 @@ QUESTIONS: Final = ("--experiment", "--result")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     with as_keyboard_interrupt():
-        return guarded("sim", _speaks_of_flags, list(sys.argv[1:] if arguments is None else arguments))
-
-
-def _speaks_of_flags(arguments: Sequence[str]) -> int:
-    try:
-        return _main(arguments)
-    except DiffusimError as error:
-        from sim.inputs.arguments import in_flags
-
-        error.flags = in_flags(error.flags or str(error))
-        raise
+        return guarded("sim", _main, list(sys.argv[1:] if arguments is None else arguments))
 
 
 def _main(arguments: Sequence[str]) -> int:

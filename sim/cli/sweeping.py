@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from profiles.errors import InfeasibleError, InputError, counted
+from profiles.errors import InfeasibleError, InputError, counted, in_flags
 from sim import api
 from sim.cli.commands import check_files, print_experiment, write_files
 from sim.cli.requests import arguments, given_parameters, named
@@ -85,7 +85,7 @@ def _save_reached(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> None:
     try:
         _write_reached(sweeps, _incomplete(options.out or _unasked(sweeps)))
     except (InputError, OSError) as error:  # nobody asked for this file before
-        print(f"sim: {error}", file=sys.stderr)
+        print(f"sim: {in_flags(error.message) if isinstance(error, InputError) else error}", file=sys.stderr)
     if options.store is not None:
         print(f"sim: {options.store} has what is done: the same command goes on from there", file=sys.stderr)
 

@@ -18,7 +18,7 @@ def counts_in(text: str) -> tuple[int, ...]:
     """
     if not re.fullmatch(WORDS, text, re.ASCII):
         rule = "must be numbers of GPUs, such as 8, or 1,2,4, or 8-64, of which each doubles the one before"
-        raise InputError(f"--gpus is {shown(text)}, {rule}")
+        raise InputError(f"`gpus` is {shown(text)}, {rule}")
     return tuple(sorted(set(_numbers(text))))
 
 
@@ -28,7 +28,7 @@ def _numbers(text: str) -> Iterator[int]:
         low, high = int(first), int(last or first)
         if not 1 <= low <= high:
             rule = "must lead from a positive number to one no smaller" if last else "must be positive"
-            raise InputError(f"--gpus is {shown(text)}, of which {part.strip()} {rule}")
+            raise InputError(f"`gpus` is {shown(text)}, of which {part.strip()} {rule}")
         while low < high:
             yield low
             low *= 2
@@ -43,5 +43,5 @@ def counts(gpus: Iterable[int]) -> tuple[int, ...]:
     """
     given = list(gpus)
     if not given or not all(isinstance(count, int) and not isinstance(count, bool) for count in given):
-        raise InputError(f"--gpus is {shown(given)}, must be integers, at least one")
+        raise InputError(f"`gpus` is {shown(given)}, must be integers, at least one")
     return tuple(sorted(set(given)))

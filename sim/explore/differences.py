@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from profiles.errors import InputError, counted, shown
 from sim.explore.records import CODE, Key, NamedRows, Recorded, read_records
 
-CHOOSE: Final = "choose with --question KEY, or KEY,KEY for one of each file"
+CHOOSE: Final = "choose with `question` KEY, or KEY,KEY for one of each file"
 
 
 class Moved(NamedTuple):
@@ -178,7 +178,7 @@ def compare(
     """
     if "" in keys:
         raise InputError(
-            f"--question is {shown(','.join(keys))}, must be the beginnings of keys, with commas between"
+            f"`question` is {shown(','.join(keys))}, must be the beginnings of keys, with commas between"
         )
     one, other = (_chosen(source, keys) for source in (before, after))
     if len(one) == len(other) == 1:
@@ -206,7 +206,7 @@ def _chosen(source: Path | NamedRows, keys: Sequence[str]) -> list[Recorded]:
     there = read_records(source)
     found = [record for record in there if not keys or any(record.key.startswith(key) for key in keys)]
     if not found:
-        raise InputError(f"--question is {','.join(keys)}, but {source} holds {_listed(there)}")
+        raise InputError(f"`question` is {','.join(keys)}, but {source} holds {_listed(there)}")
     asked = [record.asked for record in found]
     twice = [record for record in found if asked.count(record.asked) > 1]
     if twice:

@@ -12,7 +12,6 @@ from sim.inputs.scenarios import KIND
 from sim.outcomes.heeded import unheeded
 from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of, run_point
-from strategies.parameters import flag_of
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
 
@@ -94,7 +93,7 @@ def first_runtime(result: Result) -> Runtime:
     why = [*nearly.values(), *(one.refusal(case) for one in having if one.name not in nearly)]
     if not why:
         knowing = [one.name for one in of_task if not one.unknown(case.model)]
-        others = f"; sweep with --runtime {' or '.join(knowing)} to find the best that it runs"
+        others = f"; sweep with `runtime` {' or '.join(knowing)} to find the best that it runs"
         why = [f"none has the strategy{others if knowing else ''}"]
     raise InputError(f"no runtime is known that starts this {case.strategy}: {'; '.join(why)}")
 
@@ -118,8 +117,8 @@ def _nearly(runtimes: Sequence[Runtime], case: Case, result: Result) -> dict[str
 
 def _change_words(changes: Mapping[str, object]) -> str:
     """Parameters to give, and those to leave out."""
-    given = [f"{flag_of(name)} {value}" for name, value in changes.items() if value is not None]
-    left = [flag_of(name) for name, value in changes.items() if value is None]
+    given = [f"`{name}` {value}" for name, value in changes.items() if value is not None]
+    left = [f"`{name}`" for name, value in changes.items() if value is None]
     return ", ".join(
         f"{word} {' '.join(flags)}" for word, flags in (("with", given), ("without", left)) if flags
     )
@@ -134,7 +133,7 @@ def _lacks(runtime: Runtime, result: Result) -> str:
     try:
         return run_point(own.strategy, _there(own, scenario)).missing_memory or ""
     except InfeasibleError as error:
-        return str(error)
+        return error.message
 
 
 def runtime_for(name: str, scenario: AnyScenario) -> Runtime:
@@ -146,10 +145,10 @@ def runtime_for(name: str, scenario: AnyScenario) -> Runtime:
     runtime = find_runtime(name)
     if runtime.task != scenario.task:
         raise InputError(
-            f"--runtime is {name}, which is of {KIND[runtime.task]}, but this is of {KIND[scenario.task]}"
+            f"`runtime` is {name}, which is of {KIND[runtime.task]}, but this is of {KIND[scenario.task]}"
         )
     if unknown := runtime.unknown(scenario.model.name):
-        raise InputError(f"--runtime is {name}, but {unknown}")
+        raise InputError(f"`runtime` is {name}, but {unknown}")
     return runtime
 
 
@@ -173,7 +172,7 @@ def check_runs(name: str, strategy: AnyStrategy, scenario: AnyScenario) -> Runti
     """
     runtime = runtime_for(name, scenario)
     if refused := runtime.refusal(case_of(strategy, scenario)):
-        raise InputError(f"--runtime is {name}, but {refused}")
+        raise InputError(f"`runtime` is {name}, but {refused}")
     return runtime
 
 

@@ -9,7 +9,7 @@ from profiles.costs.bands import tied
 from profiles.errors import InfeasibleError, InputError
 from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of
-from strategies.parameters import completed, flag_of
+from strategies.parameters import completed
 from strategies.registry import class_of, strategies_of
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts, is_seamless
@@ -154,7 +154,7 @@ def find_points(
     fixed = fixed or {}
     for key in fixed:
         if not any(key in {f.name for f in fields(cls)} for cls in classes):  # type: ignore[arg-type]
-            raise InputError(f"no strategy of this sweep has the parameter {flag_of(key)}")
+            raise InputError(f"no strategy of this sweep has the parameter `{key}`")
     points: list[Point] = []
     refused: list[InputError] = []
     for cls in classes:
@@ -198,7 +198,7 @@ def _candidates(cls: Any, scenario: AnyScenario) -> list[Asked]:  # noqa: ANN401
         except InfeasibleError as error:
             errors.append(error)
     if not found:
-        asked = f"gpus({gpus}) and batch_size({scenario.workload.batch_size})"
+        asked = f"`gpus({gpus})` and `batch_size({scenario.workload.batch_size})`"
         none = InfeasibleError(
             f"no degrees of parallelism for {asked}", "no degrees for these GPUs and this batch"
         )
@@ -240,7 +240,7 @@ def groups(points: Iterable[Point]) -> list[list[Point]]:
         shape = degree, getattr(point.strategy, "micro_batches", 1)
         if shape[1] > MAX_MICRO_BATCHES:
             point.reason = (
-                f"micro_batches({shape[1]}) exceeds {MAX_MICRO_BATCHES}, the most that a sweep looks at"
+                f"`micro_batches({shape[1]})` exceeds {MAX_MICRO_BATCHES}, the most that a sweep looks at"
             )
             point.kind = "too many micro-batches"
         elif point.strategy is not None:

@@ -13,7 +13,6 @@ from sim.explore.points import MAX_MICRO_BATCHES, Asked, find_points
 from sim.inputs.limits import check_passes
 from sim.outcomes.phrases import missing_memory
 from sim.outcomes.runs import bound, check_held_memory, least_memory_bytes, run_point
-from strategies.parameters import flag_of
 from strategies.plans.workloads import ALL, AUTO, RELIEF
 from strategies.registry import class_of, make, strategies_of
 from strategies.sampling_scenario import SamplingScenario
@@ -132,7 +131,7 @@ def _largest_batch(question: Question, changes: Sequence[Change]) -> Sequence[Ch
 
 
 def _batch(samples: int) -> Change:
-    return Change("batch", f"--batch-size {samples}", {"batch_size": samples})
+    return Change("batch", f"`batch_size` {samples}", {"batch_size": samples})
 
 
 def _fewest(scenario: AnyScenario) -> int:
@@ -143,7 +142,7 @@ def _fewest(scenario: AnyScenario) -> int:
 def _words(changes: Sequence[Change]) -> str:
     """The flags of some changes, and those to leave out."""
     flags = " ".join(change.flags for change in changes if change.flags)
-    dropped = list(dict.fromkeys(flag_of(name) for change in changes for name in change.dropped))
+    dropped = list(dict.fromkeys(f"`{name}`" for change in changes for name in change.dropped))
     return f"{flags or 'the same'} without {_listed(dropped, 'and')}" if dropped else flags
 
 
@@ -176,7 +175,7 @@ def _parameters(question: Question) -> Iterator[Change]:
     for name in dict.fromkeys([*given, *(["micro_batches"] if question.single else [])]):
         owner = next((own for own in question.names if name in _known(own)), None)
         for value in () if owner is None else _values(question, owner, name):
-            yield Change(name, f"{flag_of(name)} {value}", NONE, owner, {name: value})
+            yield Change(name, f"`{name}` {value}", NONE, owner, {name: value})
     for dropped in dict.fromkeys([*((name,) for name in given), tuple(given)] if given else []):
         owner = next((own for own in question.names if _known(own) & set(dropped)), None)
         if owner is not None:
@@ -218,7 +217,7 @@ def _strategies(question: Question) -> Iterator[Change]:
         if name in question.names or not is_seamless(cls):
             continue
         dropped = tuple(given for given in question.parameters if given not in _known(name))
-        change = Change("strategy", f"--strategy {name}", NONE, name, NONE, dropped)
+        change = Change("strategy", f"`strategy` {name}", NONE, name, NONE, dropped)
         changed = _changed(question, [change])
         if changed is not None:
             relieved = changed._replace(relief=True)
@@ -240,20 +239,20 @@ def _options(question: Question) -> Iterator[Change]:
         yield _batch(fewest)
     more = gpus * 2
     while more <= min(scenario.cluster.max_devices, gpus * MOST_TIMES):
-        yield Change("gpus", f"--gpus {more} --batch-size {workload.batch_size}", {"num_gpus": more})
+        yield Change("gpus", f"`gpus` {more} `batch_size` {workload.batch_size}", {"num_gpus": more})
         more *= 2
 
 
 def _of_training(scenario: Scenario, *, relief: bool) -> Iterator[Change]:
     workload = scenario.workload
     if workload.checkpointing == "none" and not relief:
-        yield Change("checkpointing", f"--checkpointing {BLOCK}", {"checkpointing": BLOCK})
+        yield Change("checkpointing", f"`checkpointing` {BLOCK}", {"checkpointing": BLOCK})
     if workload.memory_recipe == "mixed" and workload.offload == "none":
-        yield Change("optimizer", "--memory-recipe adam8bit", {"memory_recipe": "adam8bit"})
+        yield Change("optimizer", "`memory_recipe` adam8bit", {"memory_recipe": "adam8bit"})
     if workload.offload == "none":
-        yield Change("optimizer", "--offload optimizer", {"offload": "optimizer"})
+        yield Change("optimizer", "`offload` optimizer", {"offload": "optimizer"})
     if not workload.rank:
-        yield Change("weights", f"--trainable lora:{RANK}", {"trainable": f"lora:{RANK}"})
+        yield Change("weights", f"`trainable` lora:{RANK}", {"trainable": f"lora:{RANK}"})
 
 
 def _of_sampling(scenario: SamplingScenario) -> Iterator[Change]:
@@ -262,11 +261,11 @@ def _of_sampling(scenario: SamplingScenario) -> Iterator[Change]:
         run = (
             {} if scenario.included(scenario.encoders) else {"include": (ALL,)}
         )  # else they never come and go
-        flags = f"{f'--include {ALL} ' if run else ''}--encoders offloaded"
+        flags = f"{f'`include` {ALL} ' if run else ''}`encoders` offloaded"
         yield Change("encoders", flags, {"encoders": "offloaded", **run})
     if not workload.swapped:
         blocks = len({layer.block for layer in scenario.backbone.layers})
-        yield Change("weights", f"--offload layers:{blocks}", {"offload": f"layers:{blocks}"})
+        yield Change("weights", f"`offload` layers:{blocks}", {"offload": f"layers:{blocks}"})
 
 
 def fits(question: Question) -> bool:

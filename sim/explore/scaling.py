@@ -196,6 +196,8 @@ def _name_all(error: InputError, count: int, gpus: Sequence[int]) -> None:
     named = [*map(shown, gpus)]
     if len(gpus) > NAMED:
         named[NAMED - 2 : -1] = ["..."]
-    one, all_of_them = f"gpus is {shown(count)}, ", f"gpus is {', '.join(named)}, of which {shown(count)} "
-    error.flags = error.flags and error.flags.replace(one, all_of_them)
-    error.args = (str(error).replace(one, all_of_them), *error.args[1:])
+    one, all_of_them = (
+        f"`gpus` is {shown(count)}, ",
+        f"`gpus` is {', '.join(named)}, of which {shown(count)} ",
+    )
+    error.args = (error.message.replace(one, all_of_them), *error.args[1:])

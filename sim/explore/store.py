@@ -61,7 +61,7 @@ class StoreFile:
         """
         self.path = path
         if not reads:
-            check_writable("--store", path)
+            check_writable("`store`", path)
         elif path_kind(path) != "file":
             raise InputError(f"{path}: no such store")
         check_regular(path)

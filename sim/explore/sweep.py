@@ -10,7 +10,6 @@ from profiles.checks import is_one_of
 from profiles.errors import InfeasibleError, InputError, counted, shown
 from sim.explore.points import Asked, Point
 from sim.explore.relax import NOTHING_FITS, TOLD, Question, relax
-from sim.inputs.arguments import speak_of_parameters
 from sim.inputs.scenarios import KIND
 from sim.outcomes.contents import content_of, inputs_of
 from sim.outcomes.hints import Hinting
@@ -70,11 +69,11 @@ class Sweep(Hinting):
     def __post_init__(self) -> None:
         if not is_one_of(self.objective, *(offered := objectives(self.scenario))):
             rule = f"must be one of {', '.join(offered)} in a sweep of {KIND[self.scenario.task]}"
-            hint = "; cost is of sampling: --steps or --task sample" * is_one_of(self.objective, "cost")
-            raise InputError(f"--objective is {shown(self.objective)}, {rule}{hint}")
+            hint = "; cost is of sampling: `steps` or `task` sample" * is_one_of(self.objective, "cost")
+            raise InputError(f"`objective` is {shown(self.objective)}, {rule}{hint}")
         check_integer("top", self.top)
         if not isinstance(self.exhaustive, bool):
-            raise InputError(f"--exhaustive is {shown(self.exhaustive)}, must be True or False")
+            raise InputError(f"`exhaustive` is {shown(self.exhaustive)}, must be True or False")
 
     def ranked(self) -> list[Point]:
         """Simulated points best first, then bounded ones by bound, then infeasible ones; duplicates once.
@@ -145,7 +144,7 @@ class Sweep(Hinting):
 
     def none_fits(self, most: int = TOLD) -> InfeasibleError:
         """The error that says why there is no best point, with at most so many changes that would do."""
-        return speak_of_parameters(InfeasibleError(why_none(self, most)))
+        return InfeasibleError(why_none(self, most))
 
     def best_of(self, strategy: str | type[AnyStrategy]) -> Result:
         """The result of the best point of a strategy, which is given by its name or its class.

@@ -263,15 +263,15 @@ def on_cluster(address: str | None) -> Iterator[dict[str, Any]]:
         yield {}
         return
     if find_spec("distributed") is None:
-        raise InputError(f"--dask is '{address}', but that needs Dask: pip install 'diffusim[dask]'")
+        raise InputError(f"`dask` is '{address}', but that needs Dask: pip install 'diffusim[dask]'")
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # errors are worded here
     try:
         client: Any = import_module("distributed").Client(address, timeout=DASK_S)
     except (OSError, ValueError, TypeError) as error:
         words = " ".join(str(error).split())
-        raise InputError(f"--dask is '{address}', where no scheduler answers: {words}") from None
+        raise InputError(f"`dask` is '{address}', where no scheduler answers: {words}") from None
     with client:
         threads = sum(client.nthreads().values())
         if not threads:
-            raise InputError(f"--dask is '{address}', a cluster without workers")
+            raise InputError(f"`dask` is '{address}', a cluster without workers")
         yield {"executor": client.get_executor(pure=False), "workers": threads}

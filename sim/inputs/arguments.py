@@ -1,25 +1,18 @@
-"""The requests, scenarios and strategies that the arguments of ``sim.run`` and its like stand for.
+"""The requests, scenarios and strategies that the arguments of ``sim.run`` and its like stand for."""
 
-Errors name flags where a value is refused, and parameters in equations. One rule makes one style of them: who calls
-from Python reads parameters (``speaks_of_parameters``), who calls from the command line flags (``in_flags``).
-"""
-
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
-from functools import wraps
 from os import PathLike, fspath
 from typing import Any, Final, ParamSpec, TypeVar
 
-from profiles.architectures.components import TASKS
 from profiles.architectures.models import Model
-from profiles.errors import DiffusimError, InputError, one_line, shown
+from profiles.errors import DiffusimError, InputError, shown
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import DEFAULT_STACK, Stack
-from sim.inputs.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, fields_of, scenario_of
+from sim.inputs.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, scenario_of
 from sim.outcomes.runs import parameters_of
-from strategies.parameters import check_parameters, flag_of
-from strategies.registry import make, strategies_of, take
+from strategies.parameters import check_parameters
+from strategies.registry import make, take
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario, Scene
 from strategies.strategy import AnyScenario, AnyStrategy, Sampler, Strategy
@@ -32,55 +25,6 @@ SHARED: Final = ("model", "strategy", "cluster", "gpus", "stack")
 """Arguments of all functions that ask about a strategy, beside options and parameters."""
 ARGUMENTS: Final = (*SHARED, "measured", "measured_run", "runtime")
 """Arguments of ``run``."""
-NAMED: Final = re.compile(r"(?<![\w.-])([a-z][a-z0-9_]*)(?:\((-?[\w.,]+)\)|(?= (is|are|must) ))")
-"""A name with its value in brackets, as equations have it, or one that something is said of."""
-COUNTED: Final = ("layers", "rows", "columns")
-"""Parameters whose names equations have for other numbers, too."""
-FLAG: Final = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
-
-
-def speaks_of_parameters(function: Callable[P, R]) -> Callable[P, R]:
-    """Let the errors of a function name ``batch_size``, and keep what the command line says: ``--batch-size``."""
-
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return function(*args, **kwargs)
-        except DiffusimError as error:
-            speak_of_parameters(error)
-            raise
-
-    return call
-
-
-def in_flags(text: str) -> str:
-    """A refusal as the command line words it: what is a parameter or an option, with its value, is a flag with its.
-
-    So ``gpus(6) is no multiple of group_size(4)`` is ``--gpus 6 is no multiple of --group-size 4``.
-    """
-    known = {
-        "gpus",
-        *OPTION_NAMES,
-        *(name for task in TASKS for name in fields_of(strategies_of(task).values())),
-    }
-
-    def flag(match: re.Match[str]) -> str:
-        name, value, said = match.groups()
-        ours = "_" in name and said == "must"  # other words may stand anywhere, or be keys of a file
-        counted = name in COUNTED and "," not in (value or "")
-        if name not in known or counted or (value is None and match.start() and not ours):
-            return match[0]
-        return flag_of(name) if value is None else f"{flag_of(name)} {value}"
-
-    return NAMED.sub(flag, text)
-
-
-def speak_of_parameters(error: E) -> E:
-    """The error, which names parameters; the command line still says its flags."""
-    error.flags = error.flags or str(error)
-    words = FLAG.sub(lambda match: match[1].replace("-", "_"), error.flags)
-    error.args = (one_line(words), *error.args[1:])
-    return error
 
 
 def request_of(

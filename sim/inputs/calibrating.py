@@ -1,7 +1,4 @@
-"""Calibrating: the factor on compute with which a simulated run takes as long as it was measured to take.
-
-Messages name flags of the command line.
-"""
+"""Calibrating: the factor on compute with which a simulated run takes as long as it was measured to take."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -45,12 +42,12 @@ class Number:
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:
-            raise InputError(f"--measured is {self}, must be one of {', '.join(NAMES)}")
+            raise InputError(f"`measured` is {self}, must be one of {', '.join(NAMES)}")
         value = self.value
         if not (is_number(value) and 0 < value < inf):
-            raise InputError(f"--measured is {self}, must be a positive number")
+            raise InputError(f"`measured` is {self}, must be a positive number")
         if not 1 / LARGEST <= value <= LARGEST:
-            raise InputError(f"--measured is {self}, must be from {1 / LARGEST:g} to {LARGEST:g}")
+            raise InputError(f"`measured` is {self}, must be from {1 / LARGEST:g} to {LARGEST:g}")
 
     def __str__(self) -> str:
         return f"{self.name}={shown(self.value)}"
@@ -70,10 +67,10 @@ class Number:
                 if isinstance(error, InputError):
                     raise
                 raise InputError(
-                    f"--measured is '{given}', must be NAME=NUMBER, such as step_s=0.87"
+                    f"`measured` is '{given}', must be NAME=NUMBER, such as step_s=0.87"
                 ) from None
         if not isinstance(given, Mapping) or len(given) != 1:
-            raise InputError(f"--measured is {shown(given)}, must be one number, such as step_s=0.87")
+            raise InputError(f"`measured` is {shown(given)}, must be one number, such as step_s=0.87")
         return cls(*next(iter(given.items())))
 
     def of_result(self, result: Result) -> float:
@@ -85,7 +82,7 @@ class Number:
         quantities = QUANTITIES[result.task]
         if self.name not in quantities:
             raise InputError(
-                f"--measured is {self}, but {result.strategy} is measured by {', '.join(quantities)}"
+                f"`measured` is {self}, but {result.strategy} is measured by {', '.join(quantities)}"
             )
         found: float = getattr(result, quantities[self.name])
         return self.value / found if self.name == "samples_per_s" else found / self.value
@@ -149,7 +146,7 @@ def _factor(excess: Callable[[float], float], number: Number) -> float:
     if abs(at_one) <= TOLERANCE:
         return 1.0
     ratio, end = 1 / (1 + at_one), MOST if at_one < 0 else 1 / MOST
-    told = f"--measured is {number}, which takes {ratio:.3g} times as long as simulated"
+    told = f"`measured` is {number}, which takes {ratio:.3g} times as long as simulated"
     if not 1 / MOST <= ratio <= MOST or excess(end) * at_one > 0:
         raise InputError(f"{told}: compute times {1 / MOST:g} to {MOST:g} does not give it")
     start = ratio if excess(ratio) * at_one >= 0 else 1.0

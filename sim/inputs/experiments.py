@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from profiles.architectures.components import TASKS
-from profiles.errors import InputError, shown
+from profiles.errors import InputError, flag_of, in_flags, shown
 from profiles.files import MAX_BYTES, Table, read_json
 from profiles.parsing import parse_json, parse_toml
 from sim.inputs.measured_runs import flags_said
 from sim.inputs.scenarios import truths
-from strategies.parameters import flag_of
 from strategies.registry import strategies_of
 
-FLAG: Final = "--experiment"
 STDIN: Final = "-"
 ASIDE: Final = ("dask", "gantt", "out", "plot", "report", "store", "trace")
 """Files to write and addresses to connect to: a file from elsewhere must name none."""
@@ -160,7 +158,7 @@ class Experiment:
 
     def blamed(self, error: InputError) -> InputError:
         """The error, which names the file unless it is about flags that are not from there."""
-        words = error.flags or str(error)
+        words = in_flags(error.message)
         said = words.partition("; ")[0]  # after it come flags that might have been meant
         about = {word.rstrip(",:;?") for word in said.split() if word.startswith("--")}
         if about and not about & self.flags:

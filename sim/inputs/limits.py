@@ -37,7 +37,7 @@ def check_pixels(model: Model, width: int, height: int) -> None:
     asked, times = in_words(height, width), width * height / (model.width * model.height)
     reference = f"{times:,.0f} times the pixels of the {in_words(model.height, model.width)} of {model.name}"
     if times > MOST_PIXELS:
-        raise InputError(f"--resolution is {asked}, {reference}, must be at most {MOST_PIXELS} times those")
+        raise InputError(f"`resolution` is {asked}, {reference}, must be at most {MOST_PIXELS} times those")
     if times > HELD_PIXELS:
         held = f"published numbers were held against estimates up to {HELD_PIXELS} times"
         words = f"resolution {asked} is {reference}; {held}: the band is of those, and says nothing of this"
@@ -53,19 +53,17 @@ def check_swept(scenario: AnyScenario) -> None:
     gpus = scenario.workload.num_gpus
     if gpus > MAX_SWEPT_GPUS:
         raise InputError(
-            f"--gpus is {gpus}, must be at most {MAX_SWEPT_GPUS} where degrees are looked for; run takes more"
+            f"`gpus` is {gpus}, must be at most {MAX_SWEPT_GPUS} where degrees are looked for; run takes more"
         )
     _check_backbones(scenario)
     if scenario.task == "train" and scenario.workload.batch_size > MAX_SWEPT_SAMPLES * gpus:
-        rule = (
-            f"must be at most {MAX_SWEPT_SAMPLES} for each of gpus({gpus}) where micro-batches are looked for"
-        )
-        raise InputError(f"--batch-size is {scenario.workload.batch_size}, {rule}; run takes more")
+        rule = f"must be at most {MAX_SWEPT_SAMPLES} for each of `gpus({gpus})` where micro-batches are looked for"
+        raise InputError(f"`batch_size` is {scenario.workload.batch_size}, {rule}; run takes more")
     each = scenario.cluster.devices_per_node
     if scenario.task == "train" and len(scenario.model.backbones) == 1 and gpus > each and gpus % each:
         below = gpus // each * each
         rule = f"must be a multiple of the {each} of a node, such as {below} or {below + each}"
-        raise InputError(f"--gpus is {gpus}, {rule}: no point can use a part of one beside whole ones")
+        raise InputError(f"`gpus` is {gpus}, {rule}: no point can use a part of one beside whole ones")
 
 
 def _check_backbones(scenario: AnyScenario) -> None:
@@ -102,13 +100,13 @@ def check_passes(strategy: AnyStrategy, scenario: AnyScenario | None = None) -> 
     if hasattr(strategy, "waves"):  # each goes down the positions and up again
         stages *= 2 * strategy.waves
     passes = 2 * stages * micro_batches
-    words = f"2 * stages({stages}) * micro_batches({micro_batches}) = {passes} forwards and backwards"
+    words = f"2 * stages({stages}) * `micro_batches({micro_batches})` = {passes} forwards and backwards"
     most = MAX_SIMULATED
     if scenario is None:
         most = MAX_LISTED if hasattr(strategy, "waves") else MAX_ORDERED
     elif isinstance(scenario, Scenario) and not hasattr(strategy, "pipeline_degree"):
         frozen = sum(len(scenario.model.components[index].layers) for index in scenario.frozen)
         passes = (2 + frozen) * micro_batches  # frozen layers run with each
-        words = f"(2 + frozen layers({frozen})) * micro_batches({micro_batches}) = {passes} forwards and backwards"
+        words = f"(2 + frozen layers({frozen})) * `micro_batches({micro_batches})` = {passes} forwards and backwards"
     if passes > most:
         raise InputError(f"{words}, must be at most {most}")

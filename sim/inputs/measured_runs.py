@@ -1,7 +1,7 @@
 """Measured runs: the flags of a run and the number that was measured, as a file, JSON or a mapping.
 
 A file is the result of ``sim run --measured ... --json``, or the flags of the run by name with the number among them,
-as TOML or JSON. Messages name flags of the command line.
+as TOML or JSON.
 """
 
 import json
@@ -24,7 +24,7 @@ from strategies.strategy import AnyScenario
 
 S = TypeVar("S", bound=AnyScenario)
 RunSource = str | PathLike[str] | Mapping[str, Any] | MeasuredRun | Result
-FLAG: Final = "--measured-run"
+FLAG: Final = "`measured_run`"
 RESULT: Final = ("num_gpus", "parameters", "options")
 """Keys by which the result of a run is told from its flags."""
 
@@ -55,7 +55,7 @@ def calibrated(scenario: S, measured: Given | None, run: RunSource | None) -> S:
     if run is None:
         if measured is not None:
             raise InputError(
-                f"--measured is {_given(measured)}, but of which run? give {FLAG}, its flags in a file"
+                f"`measured` is {_given(measured)}, but of which run? give {FLAG}, its flags in a file"
             )
         return scenario
     if scenario.measured is not None:
@@ -65,14 +65,14 @@ def calibrated(scenario: S, measured: Given | None, run: RunSource | None) -> S:
     if isinstance(run, MeasuredRun):
         if measured is not None:
             raise InputError(
-                f"--measured is {_given(measured)}, but the run of {FLAG} has its number already"
+                f"`measured` is {_given(measured)}, but the run of {FLAG} has its number already"
             )
         return replace(scenario, measured=run)
     said = _read(run)
     try:
         return replace(scenario, measured=_measured(said, measured, scenario))
     except DiffusimError as error:
-        raise InputError(f"{said.where}: {error.flags or error}") from None
+        raise InputError(f"{said.where}: {error.message}") from None
 
 
 def _behind(result: Result) -> MeasuredRun:

@@ -1,7 +1,4 @@
-"""Scenarios made from names and options, and the task that these belong to.
-
-Messages name flags of the command line; ``sim.api`` lets those who call from Python read parameters instead.
-"""
+"""Scenarios made from names and options, and the task that these belong to."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +16,7 @@ from profiles.names import known_name
 from profiles.software.levers import cached_share
 from profiles.software.stacks import DEFAULT_STACK, Stack, load_stack, stack_names
 from sim.inputs.limits import check_pixels
-from strategies.parameters import MAX_INTEGER, check_integer, flag_of, options_of
+from strategies.parameters import MAX_INTEGER, check_integer, options_of
 from strategies.plans.workloads import (
     DEFAULT_BATCH_PER_GPU,
     VIDEOS_PER_GPU,
@@ -115,11 +112,11 @@ def find_task(request: Request) -> str:
         InputError: these do not go together.
     """
     if request.task is not None and not is_one_of(request.task, *TASKS):
-        raise InputError(f"--task is {shown(request.task)}, must be one of {', '.join(TASKS)}")
+        raise InputError(f"`task` is {shown(request.task)}, must be one of {', '.join(TASKS)}")
     if request.strategies is not None:
         found, owner = _task_of_strategies(request.strategies, request.task)
     elif request.task is not None:
-        found, owner = request.task, f"--task is {request.task}"
+        found, owner = request.task, f"`task` is {request.task}"
     else:
         why = _sampling_flag(request)
         found, owner = ("sample", f"{why} of sampling") if why else ("train", "")
@@ -130,7 +127,7 @@ def find_task(request: Request) -> str:
 def _task_of_strategies(strategies: Sequence[str | AnyStrategy], asked: str | None) -> tuple[str, str]:
     """The task of all strategies named, and who says so."""
     if not strategies:
-        raise InputError("--strategy names none; leave it out to ask about all")
+        raise InputError("`strategy` names none; leave it out to ask about all")
     found = {
         item if isinstance(item, str) else item.name: task_of(item) if isinstance(item, str) else item.task
         for item in strategies
@@ -139,10 +136,10 @@ def _task_of_strategies(strategies: Sequence[str | AnyStrategy], asked: str | No
     for name, other in found.items():
         if other != found[first]:
             raise InputError(
-                f"--strategy names {first}, which {DOES[found[first]]}, and {name}, which {DOES[other]}"
+                f"`strategy` names {first}, which {DOES[found[first]]}, and {name}, which {DOES[other]}"
             )
     if asked not in (None, found[first]):
-        raise InputError(f"--task is {asked}, but {first} {DOES[found[first]]}")
+        raise InputError(f"`task` is {asked}, but {first} {DOES[found[first]]}")
     return found[first], f"{first} {DOES[found[first]]}"
 
 
@@ -152,7 +149,7 @@ def _sampling_flag(request: Request) -> str | None:
     if any(name in training - sampling for name in request.given):
         sampling -= training
     says = sampling - training | sampling.intersection(OPTIONS["sample"]).difference(UNTELLING)
-    return next((flag_of(name) for name in request.given if name in says), None)
+    return next((f"`{name}`" for name in request.given if name in says), None)
 
 
 def fields_of(classes: Iterable[type[AnyStrategy]]) -> set[str]:
@@ -171,7 +168,7 @@ def _check_options(given: Mapping[str, Any], found: str, owner: str) -> None:
     for other in TASKS:
         for name in OPTIONS[other]:
             if name in given and name not in OPTIONS[found]:
-                raise InputError(f"{flag_of(name)} is of {KIND[other]}, {owner}")
+                raise InputError(f"`{name}` is of {KIND[other]}, {owner}")
 
 
 def check_known(request: Request, arguments: Sequence[str] = ()) -> None:
@@ -277,8 +274,8 @@ def _check_included(scenario: SamplingScenario) -> None:
         value = getattr(scenario.workload, name)
         if value != usual[name] and not scenario.included(components):
             known = [scenario.model.components[i].name for i in components]
-            needs = f"--include {' or '.join(known)}, or --include all" if known else "a model that has one"
-            raise InputError(f"{flag_of(name)} is {value}, but changes nothing without {needs}")
+            needs = f"`include` {' or '.join(known)}, or `include` all" if known else "a model that has one"
+            raise InputError(f"`{name}` is {value}, but changes nothing without {needs}")
 
 
 def _sides(resolution: Any) -> tuple[int, int]:  # noqa: ANN401
@@ -290,7 +287,7 @@ def _sides(resolution: Any) -> tuple[int, int]:  # noqa: ANN401
         sides = (sides,)
     if not isinstance(sides, tuple) or len(sides) not in (1, 2) or not all(map(_is_side, sides)):
         raise InputError(
-            f"--resolution is {shown(resolution)}, must be pixels such as 1024, or width and height such as 1280x1920"
+            f"`resolution` is {shown(resolution)}, must be pixels such as 1024, or width and height such as 1280x1920"
         )
     return sides[0], sides[-1]
 

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from profiles.errors import InfeasibleError
 from sim.outcomes.runs import bound
-from strategies.parameters import flag_of
 from strategies.strategy import AnyScenario, AnyStrategy
 
 MOST: Final = 60
@@ -26,7 +25,7 @@ def check_exists(strategy: AnyStrategy, scenario: AnyScenario, held: Mapping[str
         words = _words(strategy, scenario, held)
         if not words:
             raise
-        raise InfeasibleError(f"{error}; {words} would do", error.kind) from None
+        raise InfeasibleError(f"{error.message}; {words} would do", error.kind) from None
 
 
 def _words(strategy: AnyStrategy, scenario: AnyScenario, held: Mapping[str, Any]) -> str:
@@ -61,4 +60,4 @@ def _needed(strategy: Any, scenario: AnyScenario, held: Mapping[str, Any]) -> It
         if list(_bound_s(plain, scenario)):  # a bound of 0 is one, too
             strategy = plain
         else:
-            yield f"{flag_of(item.name)} {','.join(map(str, value)) if isinstance(value, tuple) else value}"
+            yield f"`{item.name}` {','.join(map(str, value)) if isinstance(value, tuple) else value}"

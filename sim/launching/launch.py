@@ -13,18 +13,17 @@ from string import Template
 from typing import Any
 
 from profiles.architectures.models import Model
-from profiles.errors import InputError, shown
+from profiles.errors import InputError, flag_of, shown
 from profiles.machines.clusters import Cluster
 from profiles.software.runtimes import RUNTIMES, UNCHECKED, Runtime, find_runtime
 from profiles.software.stacks import DEFAULT_STACK
 from sim.api import run
 from sim.explore.legality import case_of, first_runtime
 from sim.explore.points import Point
-from sim.inputs.arguments import speaks_of_parameters
 from sim.launching.values import filled, stands, values_of
 from sim.outcomes.results import Result
 from sim.report.views import Scaling, Sweep
-from strategies.parameters import flag_of, options_of
+from strategies.parameters import options_of
 from strategies.scenario import Scene
 from strategies.strategy import AnyScenario, AnyStrategy
 
@@ -52,7 +51,6 @@ class Launch:
         return f"<Launch in {self.runtime}: {len(self.text.splitlines())} lines>"
 
 
-@speaks_of_parameters
 def launch(
     model: str | Model | AnyScenario | Result | Sweep | Scaling,
     strategy: str | AnyStrategy | type[AnyStrategy] | None = None,
@@ -90,7 +88,7 @@ def launch(
                 f"the result of {result.title} came from another process: give its model and strategy"
             )
     elif strategy is None:
-        raise InputError("--strategy must be given, or a result in place of all, such as sweep.best")
+        raise InputError("`strategy` must be given, or a result in place of all, such as sweep.best")
     else:
         result = run(model, strategy, cluster, gpus, runtime=runtime, **given)
     return launch_of(result, _first_runtime(model, result) if runtime is None else find_runtime(runtime))
@@ -105,7 +103,7 @@ def _first_runtime(model: object, result: Result) -> Runtime:
             raise
         named = ", ".join(filter(None, (other.result.strategy, other.how)))
         what = f"{'a tie' if other.tie else 'the best'} that runs in {other.runs_in[0]}"
-        raise InputError(f"{error}; {what}: {named} (sweep.verdict.runnable.again)") from None
+        raise InputError(f"{error.message}; {what}: {named} (sweep.verdict.runnable.again)") from None
 
 
 def launch_of(result: Result, runtime: Runtime) -> Launch:

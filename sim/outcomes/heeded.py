@@ -20,8 +20,8 @@ def unheeded(strategy: AnyStrategy, scenario: AnyScenario) -> dict[str, str]:
     workload, found = scenario.workload, dict[str, str]()
     gpus = counted(workload.num_gpus, "GPU")
     if workload.heads == "padded" and grid.ulysses * grid.tensor == 1:
-        found["heads"] = f"--heads is padded, but {strategy.name} does not divide attention heads on {gpus}"
+        found["heads"] = f"`heads` is padded, but {strategy.name} does not divide attention heads on {gpus}"
     if workload.all_to_all != HALF and grid.ulysses == 1:
-        asked = f"--all-to-all is {workload.all_to_all}"
+        asked = f"`all_to_all` is {workload.all_to_all}"
         found["all_to_all"] = f"{asked}, but {strategy.name} has no all-to-all on {gpus}"
     return found

@@ -16,7 +16,6 @@ from sim.explore.differences import compare as compared
 from sim.explore.records import CODE, NamedRows, Recorded
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
-from sim.inputs.arguments import speaks_of_parameters
 from sim.outcomes.results import Result
 from sim.report.columns import Column, show_table, table_html
 from sim.report.frames import frame_of, rows
@@ -114,7 +113,6 @@ class Compared:
         }
 
 
-@speaks_of_parameters
 def compare(before: Comparable, after: Comparable, *, question: str | Sequence[str] = ()) -> Compared:
     """What changed between two answers: what was asked otherwise, who wins now, and which points moved by how much.
 
@@ -128,7 +126,7 @@ def compare(before: Comparable, after: Comparable, *, question: str | Sequence[s
     """
     keys = question.split(",") if isinstance(question, str) else question
     if not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
-        raise InputError(f"--question is {shown(question)}, must be the beginnings of keys")
+        raise InputError(f"`question` is {shown(question)}, must be the beginnings of keys")
     one, other = _source("before", before), _source("after", after)
     found, only_before, only_after = compared(one, other, keys)
     return Compared(tuple(found), tuple(only_before), tuple(only_after), (str(one), str(other)))

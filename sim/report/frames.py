@@ -99,10 +99,10 @@ def check_out(path: Path) -> None:
         InputError: its ending is unknown, it cannot be written, or Parquet is not installed.
     """
     if path.suffix not in (".csv", ".parquet"):
-        raise InputError(f"--out is '{path}', must end in .csv or .parquet")
+        raise InputError(f"`out` is '{path}', must end in .csv or .parquet")
     if path.suffix == ".parquet" and find_spec("pyarrow") is None:
-        raise InputError(f"--out is '{path}', but Parquet needs pyarrow: pip install 'diffusim[parquet]'")
-    check_writable("--out", path)
+        raise InputError(f"`out` is '{path}', but Parquet needs pyarrow: pip install 'diffusim[parquet]'")
+    check_writable("`out`", path)
 
 
 def frame_of(items: Iterable[dict[str, Any]]) -> "DataFrame":

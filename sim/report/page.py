@@ -13,7 +13,6 @@ from profiles.errors import InfeasibleError, InputError
 from profiles.outputs import whole_file
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep, why_none
-from sim.inputs.arguments import speak_of_parameters
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.results import Result
 from sim.report.columns import table_html
@@ -68,7 +67,7 @@ def write_sweep_report(sweeps: Sequence[Sweep], path: Path, asked: str = "", not
     """
     if not any(point.status == "simulated" for sweep in sweeps for point in sweep.points):
         reason = f"{path} is not written, there is nothing to draw: {why_none(sweeps[-1])}"
-        raise speak_of_parameters(InfeasibleError(reason))
+        raise InfeasibleError(reason)
     _write(path, lambda: sweep_page(sweeps, asked, note))
 
 

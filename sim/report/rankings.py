@@ -13,7 +13,6 @@ from sim.explore.legality import starters
 from sim.explore.points import Point
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep, pareto_front, such_as
-from sim.inputs.arguments import in_flags
 from sim.outcomes.results import Result
 from sim.report.columns import Column, markdown_of, more_html, show_table, table_html
 from sim.report.descriptions import LETTERS, MEANINGS, held_fixed, how, tried
@@ -332,7 +331,7 @@ def _times_words(sweep: Sweep, best: Result) -> str:
 
 def _infeasible_words(sweep: Sweep) -> Iterator[str]:
     for kind, count in sweep.infeasible_by_reason().items():
-        yield f"infeasible: {count} x {kind} ({in_flags(such_as(sweep.points, kind))})"
+        yield f"infeasible: {count} x {kind} ({such_as(sweep.points, kind)})"
     for kind, names in _not_applicable(sweep.points).items():
         yield f"no point is left of {', '.join(names)}: {kind}"
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from profiles.architectures.models import Model
-from profiles.errors import counted
+from profiles.errors import counted, flag_of
 from profiles.machines.clusters import Cluster, Link
 from profiles.machines.devices import Device
 from profiles.machines.laws import Rates
@@ -41,7 +41,6 @@ from sim.report.panels import (
     trust_in,
 )
 from sim.report.reasons import Account, account_of, shares
-from strategies.parameters import flag_of
 from strategies.strategy import AnyScenario, AnyStrategy
 
 PACED: Final = "; beside these, a measured run of yours sets the pace of compute"

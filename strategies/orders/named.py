@@ -73,7 +73,7 @@ def check_rounds(degree: int, micro_batches: int) -> None:
     """
     if micro_batches % degree:
         raise InfeasibleError(
-            f"micro_batches({micro_batches}) / pipeline_degree({degree}) = {micro_batches / degree:g}"
+            f"`micro_batches({micro_batches})` / `pipeline_degree({degree})` = {micro_batches / degree:g}"
             " is not whole",
             "the micro-batches do not come in whole rounds",
         )

@@ -98,11 +98,11 @@ def _placed(whose: str, positions: Sequence[Any], degree: int) -> tuple[int, ...
         found = tuple([known[entry] for entry in entries])
     except (KeyError, TypeError, ValueError):  # what cannot be looked up is no position either
         stage = len(positions) - 1 - len([*entries])
-        rule = f"must be from 0 to {degree - 1}: there are pipeline_degree({degree}) positions"
+        rule = f"must be from 0 to {degree - 1}: there are `pipeline_degree({degree})` positions"
         raise InputError(f"{whose}, entry {stage} is {shown(positions[stage])}, {rule}") from None
     if len(set(found)) < degree:
         lacking = min(set(known) - set(found))
-        rule = f"each of pipeline_degree({degree}) positions must have a stage"
+        rule = f"each of `pipeline_degree({degree})` positions must have a stage"
         raise InputError(f"{whose} has no entry {lacking}, {rule}")
     return found
 
@@ -142,7 +142,7 @@ def whole(
         return order
     _check_listed(whose, order, "rows")
     if len(order) != len(hosted):
-        rule = f"must have one for each of pipeline_degree({len(hosted)})"
+        rule = f"must have one for each of `pipeline_degree({len(hosted)})`"
         raise InputError(f"{whose} has {len(order)} rows, {rule}")
     rows = []
     for position, (row, stages) in enumerate(zip(order, hosted, strict=True)):

@@ -149,7 +149,7 @@ def _away_bytes(scenario: SamplingScenario, tensor: int) -> FloatArray:
     sizes = np.asarray(own * scenario.weight_bytes, dtype=np.float64)
     if count > len(sizes):
         raise InfeasibleError(
-            f"offload is layers:{count}, but {scenario.backbone.name} has {len(sizes)} blocks",
+            f"`offload` is layers:{count}, but {scenario.backbone.name} has {len(sizes)} blocks",
             "too few blocks to offload",
         )
     sizes[: len(sizes) - count] = 0.0

@@ -230,13 +230,13 @@ def make_grid(
     }
     gpus, product = scenario.workload.num_gpus, prod(inner.values())
     if not product or gpus % product or (data is not None and product * data != gpus):
-        factors = [f"{name}({value})" for name, value in inner.items() if value != 1]
+        factors = [f"`{name}({value})`" for name, value in inner.items() if value != 1]
         said = f"{' * '.join(factors)} = {product}" if len(factors) > 1 else "".join(factors)
         rule = "does not divide" if data is None else "is not"
         raise InfeasibleError(
-            f"{said} {rule} gpus({gpus})"
+            f"{said} {rule} `gpus({gpus})`"
             if factors
-            else f"runs on one GPU, not on gpus({gpus}): leave --gpus out",
+            else f"runs on one GPU, not on `gpus({gpus})`: leave `gpus` out",
             "the degrees do not give the number of GPUs",
         )
     grid = Grid(gpus // product, guidance, pipeline, ring, ulysses, tensor, rows, columns)
@@ -254,19 +254,19 @@ def check_workload(scenario: SamplingScenario, grid: Grid) -> None:
     workload = scenario.workload
     if grid.guidance > 1 and (grid.guidance != GUIDED or workload.predictions == 1):
         raise InfeasibleError(
-            f"guidance_degree({grid.guidance}) is not 1"
-            + (f", and --guidance is {workload.guidance}" if workload.predictions == 1 else f" or {GUIDED}"),
+            f"`guidance_degree({grid.guidance})` is not 1"
+            + (f", and `guidance` is {workload.guidance}" if workload.predictions == 1 else f" or {GUIDED}"),
             "guidance cannot be divided so",
         )
     if workload.guidance == "parallel" and grid.guidance != GUIDED:
         raise InfeasibleError(
-            f"guidance_degree({grid.guidance}) is not {GUIDED}, and --guidance is parallel",
+            f"`guidance_degree({grid.guidance})` is not {GUIDED}, and `guidance` is parallel",
             "guidance cannot be divided so",
         )
     if workload.batch_size % grid.data:
         raise InfeasibleError(
-            f"batch_size({workload.batch_size}) is no multiple of the data-parallel degree"
-            f" gpus({workload.num_gpus}) / {grid.positions} = {grid.data}",
+            f"`batch_size({workload.batch_size})` is no multiple of the data-parallel degree"
+            f" `gpus({workload.num_gpus})` / {grid.positions} = {grid.data}",
             "GPUs left over have no image to draw",
         )
 

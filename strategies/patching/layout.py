@@ -44,19 +44,19 @@ class GridLayout(ABC):
         steps = workload.computed_steps
         if workload.swapped and self.grid.pipeline > 1:
             raise InfeasibleError(
-                f"offload is {workload.offload}, which swaps blocks of a whole backbone, but pipeline_degree is"
+                f"`offload` is {workload.offload}, which swaps blocks of a whole backbone, but `pipeline_degree` is"
                 f" {self.grid.pipeline}",
                 "offloaded blocks are of whole backbones",
             )
         if self.warmup_steps is not None and steps < workload.steps:
             raise InfeasibleError(
-                f"cache_steps({workload.cache_steps:g}): a step that is skipped leaves displaced patches"
+                f"`cache_steps({workload.cache_steps:g})`: a step that is skipped leaves displaced patches"
                 " no activations of the step before",
                 "steps cannot be cached so",
             )
         if self.warmup_steps is not None and self.warmup_steps > steps:
             raise InfeasibleError(
-                f"warmup_steps({self.warmup_steps}) exceeds steps({steps})", "warm-up longer than the run"
+                f"`warmup_steps({self.warmup_steps})` exceeds `steps({steps})`", "warm-up longer than the run"
             )
 
     @abstractmethod

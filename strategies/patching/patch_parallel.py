@@ -70,7 +70,8 @@ class Patches(GridLayout):
         guidance, gpus = scenario.guidance_groups, scenario.workload.num_gpus
         if gpus % guidance:
             raise InfeasibleError(
-                f"gpus({gpus}) is no multiple of guidance_degree({guidance})", "guidance cannot be divided so"
+                f"`gpus({gpus})` is no multiple of `guidance_degree({guidance})`",
+                "guidance cannot be divided so",
             )
         grid = Grid(guidance=guidance, ring=gpus // guidance)
         check_workload(scenario, grid)
@@ -252,7 +253,7 @@ def _check_rows(scenario: SamplingScenario, count: int) -> None:
     rows = scenario.rows
     if count > rows:
         raise InfeasibleError(
-            f"patches({count}) exceed rows({rows}) of {scenario.backbone.name} at {scenario.workload.resolution}",
+            f"`patches({count})` exceed rows({rows}) of {scenario.backbone.name} at {scenario.workload.resolution}",
             "more patches than rows",
         )
     backbone = scenario.backbone
@@ -260,6 +261,6 @@ def _check_rows(scenario: SamplingScenario, count: int) -> None:
         levels = sum(layer.name.endswith("downsample") for layer in backbone.layers)
         if rows % (count * 2**levels):
             raise InfeasibleError(
-                f"rows({rows}) / 2^levels({levels}) of {backbone.name} is no multiple of patches({count})",
+                f"rows({rows}) / 2^levels({levels}) of {backbone.name} is no multiple of `patches({count})`",
                 "patches do not divide the rows",
             )

@@ -269,11 +269,11 @@ def _boundaries(scenario: SamplingScenario, grid: Grid, layers: Sequence[int] | 
     """
     total = len(scenario.backbone.layers)
     given = stage_layers(total, grid.pipeline) if layers is None else tuple(layers)
-    listed = f"layers({','.join(map(str, given))})"
+    listed = f"`layers({','.join(map(str, given))})`"
     if len(given) != grid.pipeline or sum(given) != total:
         raise InfeasibleError(
             f"{listed} are {len(given)} stages of {sum(given)} layers, not"
-            f" pipeline_degree({grid.pipeline}) of {total}",
+            f" `pipeline_degree({grid.pipeline})` of {total}",
             "the layers do not fit the stages",
         )
     if not given[0]:
@@ -294,7 +294,7 @@ def patch_rows(scenario: SamplingScenario, grid: Grid, patches: int) -> tuple[fl
     rows, lines = scenario.rows, scenario.lines
     most = rows if patches > 1 else lines
     if patches * grid.sequence > most:
-        factors = f"patches({patches})" + (f" * sequence({grid.sequence})" if grid.sequence > 1 else "")
+        factors = f"`patches({patches})`" + (f" * sequence({grid.sequence})" if grid.sequence > 1 else "")
         there = f"rows({rows})" + (f" * frames({lines // rows})" if most > rows else "")
         raise InfeasibleError(
             f"{factors} exceeds {there} of {scenario.backbone.name} at {scenario.workload.resolution}",

@@ -8,7 +8,7 @@ import numpy as np
 from profiles.architectures.components import Component
 from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
-from strategies.parameters import PARTITIONS, check_choice
+from strategies.parameters import PARTITIONS, check_option
 from strategies.partitions.chain import BoolArray, ChainCosts, Partition, block_partition, optimal_partition
 from strategies.pipelining.pipeline import Pipeline
 from strategies.pipelining.stages import Cut
@@ -30,7 +30,7 @@ def cut_chain(
     Raises:
         InfeasibleError: there are fewer blocks or layers than stages, or legal cuts than it takes.
     """
-    check_choice("partition", partition, PARTITIONS)
+    check_option("partition", partition, PARTITIONS)
     if partition == "optimal":
         boundaries = _optimal_boundaries(pipeline, component, len(positions), local_skips=local_skips)
     else:
@@ -61,7 +61,7 @@ def _refuse_too_many(pipeline: Pipeline, num_stages: int, there: int, pieces: st
     if num_stages <= there:
         return
     degree = pipeline.shape.degree
-    asked = f"pipeline_degree({degree})"
+    asked = f"`pipeline_degree({degree})`"
     if num_stages != degree:
         asked = f"{num_stages // degree} stages per position * {asked} = {num_stages}"
     raise InfeasibleError(

@@ -67,7 +67,7 @@ class DataParallel(Strategy):
             raise InfeasibleError("backbones is parallel, but the model has only one", "one backbone")
         if gpus % len(backbones):
             raise InfeasibleError(
-                f"gpus({gpus}) is no multiple of the {len(backbones)} backbones to be trained side by side",
+                f"`gpus({gpus})` is no multiple of the {len(backbones)} backbones to be trained side by side",
                 "backbones do not divide the GPUs",
             )
         alone = replace(self, backbones="sequential")  # type: ignore[type-var]

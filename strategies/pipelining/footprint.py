@@ -37,7 +37,7 @@ def gathered_bytes(pipeline: Pipeline, stage: Stage) -> float:
     trained, workload = trained_parameters(pipeline, stage), pipeline.scenario.workload
     if workload.swapped:
         raise InfeasibleError(
-            f"offload is {workload.offload}, but the backbone's weights are shared among GPUs",
+            f"`offload` is {workload.offload}, but the backbone's weights are shared among GPUs",
             "offloaded blocks are of whole backbones",
         )
     locked = stage.parameters - trained if workload.rank else 0

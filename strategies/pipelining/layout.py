@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from strategies.orders.problem import Chain, Problem
-from strategies.parameters import SKIP_ROUTES, check_choice
+from strategies.parameters import SKIP_ROUTES, check_option
 from strategies.pipelining.cutting import cut_chain
 from strategies.pipelining.footprint import (
     recomputed_bytes,
@@ -44,7 +44,7 @@ class Layout(Pipeline):
     skip_route: str = "relay"
 
     def __post_init__(self) -> None:
-        check_choice("skip_route", self.skip_route, SKIP_ROUTES)
+        check_option("skip_route", self.skip_route, SKIP_ROUTES)
 
     @classmethod
     def folded(
@@ -265,7 +265,7 @@ class Layout(Pipeline):
             for skip in self.scenario.model.components[cut.component].skips:
                 if at[skip.source] != at[skip.target]:
                     raise InfeasibleError(
-                        f"skip_route is local, but the skip from layer {skip.source} to {skip.target} leads from"
+                        f"`skip_route` is local, but the skip from layer {skip.source} to {skip.target} leads from"
                         f" position {at[skip.source]} to {at[skip.target]}",
                         "a skip that must stay local leaves its device",
                     )

@@ -80,10 +80,10 @@ class Mesh:
         inner = {"shard_size": shard_size, "context_degree": context, "tensor_degree": tensor}
         product = (shard_size or 1) * context * tensor
         if num_gpus % product:
-            factors = [f"{name}({n})" for name, n in inner.items() if n not in (1, None)]
+            factors = [f"`{name}({n})`" for name, n in inner.items() if n not in (1, None)]
             shown = " * ".join(factors) + (f" = {product}" if len(factors) > 1 else "")
             raise InfeasibleError(
-                f"{shown} does not divide gpus({num_gpus})", "the degrees do not give the number of GPUs"
+                f"{shown} does not divide `gpus({num_gpus})`", "the degrees do not give the number of GPUs"
             )
         left = num_gpus // product
         return (
@@ -185,9 +185,9 @@ class MeshLayout(Layout):
         workload, team = self.scenario.workload, self.mesh.team
         batch, gpus = workload.batch_size, workload.num_gpus
         if batch * team % (gpus * count):
-            of_team = f" * context_degree({self.mesh.context}) * tensor_degree({self.mesh.tensor})"
+            of_team = f" * `context_degree({self.mesh.context})` * `tensor_degree({self.mesh.tensor})`"
             raise InfeasibleError(
-                f"batch_size({batch}){of_team if team > 1 else ''} / (gpus({gpus}) * micro_batches({count})) ="
+                f"`batch_size({batch})`{of_team if team > 1 else ''} / (`gpus({gpus})` * `micro_batches({count})`) ="
                 f" {batch * team / (gpus * count):g} is not whole",
                 "the batch does not divide",
             )

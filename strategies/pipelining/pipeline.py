@@ -18,7 +18,7 @@ from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
 from profiles.machines.collectives import CollectiveLaw, collective_law
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
-from strategies.parameters import SKIP_ROUTES, check_choice
+from strategies.parameters import SKIP_ROUTES, check_option
 from strategies.pipelining.stages import Cut, Shape
 from strategies.plans.network import Network, network_of, placement_of
 from strategies.plans.placement import Placement
@@ -91,7 +91,7 @@ class Pipeline:
         batch, gpus = workload.batch_size, workload.num_gpus
         if batch * size % gpus:
             raise InfeasibleError(
-                f"batch_size({batch}) * group_size({size}) / gpus({gpus}) = {batch * size / gpus:g} is not whole",
+                f"`batch_size({batch})` * `group_size({size})` / `gpus({gpus})` = {batch * size / gpus:g} is not whole",
                 "the batch does not divide",
             )
         return batch * size // gpus
@@ -107,10 +107,10 @@ class Pipeline:
         batch, gpus = workload.batch_size, workload.num_gpus
         devices = gpus * count
         if batch * degree % devices:
-            shared = f"batch_size({batch})" + (f" * pipeline_degree({degree})" if degree > 1 else "")
+            shared = f"`batch_size({batch})`" + (f" * `pipeline_degree({degree})`" if degree > 1 else "")
             raise InfeasibleError(
-                f"{shared} / (gpus({gpus}) * micro_batches({count})) = {batch * degree / devices:g} is not whole:"
-                f" batch_size must be a multiple of {devices // gcd(degree, devices)}",
+                f"{shared} / (`gpus({gpus})` * `micro_batches({count})`) = {batch * degree / devices:g} is not whole:"
+                f" `batch_size` must be a multiple of {devices // gcd(degree, devices)}",
                 "the batch does not divide",
             )
         return batch * degree // devices
@@ -181,12 +181,12 @@ class Pipeline:
             sizes[layer.block] = sizes.get(layer.block, 0.0) + locked
         if count >= len(sizes):
             raise InfeasibleError(
-                f"offload is layers:{count}, but {of.name} has {len(sizes)} blocks, of which one stays",
+                f"`offload` is layers:{count}, but {of.name} has {len(sizes)} blocks, of which one stays",
                 "too few blocks to offload",
             )
         if self.shape.degree > 1:
             raise InfeasibleError(
-                f"offload is layers:{count}, which swaps blocks of a whole backbone, but pipeline_degree is"
+                f"`offload` is layers:{count}, which swaps blocks of a whole backbone, but `pipeline_degree` is"
                 f" {self.shape.degree}",
                 "offloaded blocks are of whole backbones",
             )
@@ -215,7 +215,7 @@ class Pipeline:
 
         Relayed, every live skip goes with the hidden state. What is carried, forwards alone, is not counted.
         """
-        check_choice("skip_route", skip_route, SKIP_ROUTES)
+        check_option("skip_route", skip_route, SKIP_ROUTES)
         component = self.component(stage)
         if skip_route == "relay":
             return component.cut_bytes(stage.last_layer) * self.local_batch
@@ -285,8 +285,8 @@ class Pipeline:
             return 1
         if self.placement.copies == 1:
             raise InfeasibleError(
-                f"optimizer is sharded, but gpus({self.scenario.workload.num_gpus}) / pipeline_degree("
-                f"{self.shape.degree}) = 1 replica of each stage has nobody to share its states with",
+                f"`optimizer` is sharded, but `gpus({self.scenario.workload.num_gpus})` / `pipeline_degree("
+                f"{self.shape.degree})` = 1 replica of each stage has nobody to share its states with",
                 "no replicas to share the optimizer",
             )
         return self.placement.copies

@@ -133,7 +133,7 @@ def _pipeline_degrees(
     if not degrees:
         each = "" if stages_per_position == 1 else f" / {stages_per_position} stages per position"
         raise InfeasibleError(
-            f"no divisor of gpus({gpus}) between 2 and the {blocks} blocks of the backbone{each}",
+            f"no divisor of `gpus({gpus})` between 2 and the {blocks} blocks of the backbone{each}",
             "no pipeline degree",
         )
     return degrees

@@ -99,7 +99,7 @@ def _optimal_boundaries(
     for component in (scenario.model.components[i] for i in backbones):
         if degree > len(component.layers):
             raise InfeasibleError(
-                f"pipeline_degree({degree}) exceeds the {len(component.layers)} layers of {component.name}",
+                f"`pipeline_degree({degree})` exceeds the {len(component.layers)} layers of {component.name}",
                 "more stages than layers",
             )
     costs = [_opposed(chain_costs(pipeline, i, local_skips=local_skips)) for i in backbones]

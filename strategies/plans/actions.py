@@ -189,7 +189,7 @@ def format_torch(order: Iterable[Sequence[Action]]) -> str:
         cells = [action for action in row if isinstance(action, StageAction) and action.kind in TORCH_KINDS]
         for action in row:
             if isinstance(action, PatchAction) or (isinstance(action, StageAction) and action.kind == "E"):
-                extra = "; try --self-conditioning 0" if isinstance(action, StageAction) else ""
+                extra = "; try `self_conditioning` 0" if isinstance(action, StageAction) else ""
                 raise InputError(f"{action} has no counterpart in torch.distributed.pipelining{extra}")
         rows.append(",".join(map(str, cells)))
     return "".join(row + "\n" for row in rows)

@@ -9,7 +9,7 @@ from itertools import groupby
 from profiles.checks import sum_in_order
 from profiles.machines.collectives import CollectiveLaw, Group, collective_law, crossing_bytes, sent_bytes
 from profiles.machines.fabrics import OPERATIONS
-from strategies.parameters import check_choice
+from strategies.parameters import check_option
 from strategies.plans.placement import Placement, Subgroup
 from strategies.plans.plan import Collective
 from strategies.scenario import Scenario
@@ -109,7 +109,7 @@ class Network:
         return self._collectives[key]
 
     def _find_collective(self, collective: Collective) -> CollectiveRoute:
-        check_choice("operation of a collective", collective.operation, OPERATIONS)
+        check_option("operation of a collective", collective.operation, OPERATIONS)
         placement = self.placement
         group = self._group(collective)
         law = law_beside(placement, collective.operation, group, collective.subgroup)

@@ -51,11 +51,11 @@ class Placement:
             # by default a group is one pipeline
             asked = "pipeline_degree" if group == positions else "group_size"
             raise InfeasibleError(
-                f"gpus({gpus}) is no multiple of {asked}({group})", "groups do not divide the GPUs"
+                f"`gpus({gpus})` is no multiple of `{asked}({group})`", "groups do not divide the GPUs"
             )
         if group % positions:
             raise InfeasibleError(
-                f"group_size({group}) is no multiple of pipeline_degree({positions})",
+                f"`group_size({group})` is no multiple of `pipeline_degree({positions})`",
                 "positions do not divide the group",
             )
         self._check_alike("devices_per_node", self.cluster.devices_per_node)
@@ -67,16 +67,24 @@ class Placement:
         if self.num_gpus <= devices:
             return
         if self.data_inner:
-            sizes = {"gpus": self.num_gpus, "groups": self.num_groups, "copies of a position": self.copies}
+            sizes = {
+                "`gpus({})`": self.num_gpus,
+                "groups({})": self.num_groups,
+                "copies of a position({})": self.copies,
+            }
         else:
-            sizes = {"gpus": self.num_gpus, "group_size": self.group_size, "replicas": self.replicas}
+            sizes = {
+                "`gpus({})`": self.num_gpus,
+                "`group_size({})`": self.group_size,
+                "replicas({})": self.replicas,
+            }
         for name, size in sizes.items():
             if _divide(size, devices):
                 continue
             below = next(less for less in range(size, 0, -1) if _divide(less, devices))
             above = next(more for more in count(size) if _divide(more, devices))
             raise InfeasibleError(
-                f"{name}({size}) and {unit}({devices}) do not divide one another, as {below} or {above} would:"
+                f"{name.format(size)} and {unit}({devices}) do not divide one another, as {below} or {above} would:"
                 " one replica is simulated for all, and these would not lie alike",
                 "groups and nodes do not divide one another",
             )
@@ -155,7 +163,7 @@ class Placement:
         size, stride = subgroup
         if len(ranks) % (size * stride):
             raise InfeasibleError(
-                f"gpus({len(ranks)}) is no multiple of {size} GPUs that are {stride} apart",
+                f"`gpus({len(ranks)})` is no multiple of {size} GPUs that are {stride} apart",
                 "groups do not divide the GPUs",
             )
         starts = (first + offset for first in range(0, len(ranks), size * stride) for offset in range(stride))

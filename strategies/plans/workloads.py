@@ -11,7 +11,7 @@ from profiles.costs.resolutions import in_words, sides_of
 from profiles.errors import counted, shown, wrong
 from profiles.software.levers import HALF, PRECISIONS
 from profiles.software.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of
-from strategies.parameters import check_integer, check_options, flag_of, option
+from strategies.parameters import check_integer, check_options, option
 
 DRAWS: Final = ("iteration", "rank")
 CHECKPOINTINGS: Final = ("none", "block", "selective", "full")
@@ -135,7 +135,7 @@ class TrainingWorkload:
     frames: int | None = option(None, FRAMES_HELP, kind=int, most=MAX_FRAMES, key="apart", metavar="N")
 
     def __post_init__(self) -> None:
-        check_integer("num_gpus", self.num_gpus, flag="gpus")
+        check_integer("gpus", self.num_gpus)
         check_integer("batch_size", self.batch_size)
         for pixels in () if self.resolution is None else sides_of(self.resolution):
             check_integer("resolution", pixels, most=MAX_SIDE)
@@ -144,7 +144,7 @@ class TrainingWorkload:
         if share is not None and not (is_number(share) and 0 <= share <= 1):
             raise wrong("self_conditioning", f"is {shown(share)}, must be between 0 and 1")
         if self.swapped and not self.rank:
-            raise wrong("offload", f"is {self.offload}, which needs frozen weights: --trainable lora:RANK")
+            raise wrong("offload", f"is {self.offload}, which needs frozen weights: `trainable` lora:RANK")
         if self.offload == "optimizer" and self.recipe.moved_bytes:
             raise wrong("offload", f"is optimizer, but nothing steps {self.memory_recipe} on a host")
 
@@ -291,9 +291,9 @@ class SamplingWorkload:
     )
 
     def __post_init__(self) -> None:
-        check_integer("num_gpus", self.num_gpus, flag="gpus")
-        check_integer("height", self.height, most=MAX_SIDE, flag="resolution")
-        check_integer("width", self.width, most=MAX_SIDE, flag="resolution")
+        check_integer("gpus", self.num_gpus)
+        check_integer("resolution", self.height, most=MAX_SIDE)
+        check_integer("resolution", self.width, most=MAX_SIDE)
         check_integer("batch_size", self.batch_size)
         check_options(self)
         check_integer("decode_chunks", self.decode_chunks, most=self.height)
@@ -320,7 +320,7 @@ class SamplingWorkload:
         }
         given = [name for name, is_given in ways.items() if is_given]
         if len(given) > 1:
-            names = " and ".join(map(flag_of, given))
+            names = " and ".join(f"`{name}`" for name in given)
             raise wrong(given[0], f"is {getattr(self, given[0])}, but {names} are ways to divide one image")
 
     @property

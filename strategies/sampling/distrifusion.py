@@ -31,7 +31,7 @@ class DistriFusion(GridSampler):
         """Rows of the image on each device; as many devices as a power of two, as the released code demands."""
         gpus = scenario.workload.num_gpus
         if gpus & (gpus - 1):
-            raise InfeasibleError(f"gpus({gpus}) is not a power of two", "needs a power of two of GPUs")
+            raise InfeasibleError(f"`gpus({gpus})` is not a power of two", "needs a power of two of GPUs")
         return Patches.of(
             scenario, Kind.DISPLACED, warmup_steps=self.warmup_steps, gather_layers=self.gather_layers
         )

@@ -43,7 +43,7 @@ class Hybrid(GridSampler):
         piped, patches = self.pipeline_degree > 1, self.patches or self.pipeline_degree
         if not piped and patches > 1:
             raise InfeasibleError(
-                f"patches({patches}) need pipeline_degree above 1", "patches without a pipeline"
+                f"`patches({patches})` need `pipeline_degree` above 1", "patches without a pipeline"
             )
         grid = make_grid(
             scenario,

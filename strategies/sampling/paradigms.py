@@ -153,29 +153,29 @@ class ParaDiGMS(GridSampler):
         gpus, steps = workload.num_gpus, workload.steps
         if self.tolerance != TOLERANCE:
             raise InfeasibleError(
-                f"tolerance({self.tolerance:g}) is not {TOLERANCE:g}, the only one with published iterations",
+                f"`tolerance({self.tolerance:g})` is not {TOLERANCE:g}, the only one with published iterations",
                 "no published iterations",
             )
         if workload.computed_steps < steps:
             raise InfeasibleError(
-                f"cache_steps({workload.cache_steps:g}): the steps of a window are evaluated at once, none is skipped",
+                f"`cache_steps({workload.cache_steps:g})`: a window's steps are evaluated at once, none is skipped",
                 "steps cannot be cached so",
             )
         if workload.guidance == "parallel":
             raise InfeasibleError(
-                "divides the steps over all GPUs, but --guidance parallel divides each step's predictions",
+                "divides the steps over all GPUs, but `guidance` parallel divides each step's predictions",
                 "guidance cannot be divided so",
             )
         if gpus > steps:
-            raise InfeasibleError(f"gpus({gpus}) exceed steps({steps})", "more GPUs than steps")
+            raise InfeasibleError(f"`gpus({gpus})` exceed `steps({steps})`", "more GPUs than steps")
         window = self.window or min(steps, max(gpus, _published_window(steps)))
         if window < gpus:
             raise InfeasibleError(
-                f"window({window}) is below gpus({gpus})", "the window leaves GPUs without a step"
+                f"`window({window})` is below `gpus({gpus})`", "the window leaves GPUs without a step"
             )
         if window > steps:
             raise InfeasibleError(
-                f"window({window}) exceeds steps({steps})", "the window is longer than the run"
+                f"`window({window})` exceeds `steps({steps})`", "the window is longer than the run"
             )
         return window
 

@@ -67,7 +67,7 @@ class Bidirectional(OrderedPipeline):
         if not found:
             raise InfeasibleError(
                 "one backbone in two directions takes an even number of positions and of micro-batches, and none"
-                f" divides gpus({scenario.workload.num_gpus}) and batch_size({scenario.workload.batch_size})",
+                f" divides `gpus({scenario.workload.num_gpus})` and `batch_size({scenario.workload.batch_size})`",
                 "no even number of positions and of micro-batches",
             )
         return (cls(shape.degree, shape.micro_batches, shape.group_size) for shape in found)

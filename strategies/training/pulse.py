@@ -105,8 +105,8 @@ class Pulse(Strategy):
         )
         if num_stages > there:
             raise InfeasibleError(
-                f"2 * waves({self.waves}) * pipeline_degree({self.pipeline_degree}) = {num_stages} stages exceed the"
-                f" {there} {pieces} of the backbone",
+                f"2 * `waves({self.waves})` * `pipeline_degree({self.pipeline_degree})` = {num_stages} stages exceed"
+                f" the {there} {pieces} of the backbone",
                 f"more stages than {pieces}",
             )
         if self.partition == "blocks":
