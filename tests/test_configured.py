@@ -290,23 +290,17 @@ def test_encoders_take_the_backbone_s_prompts_up_to_their_own_positions(counted)
     ("config", "message"),
     [
         ("{", r"0\.json: is not valid JSON"),
-        ({"in_channels": 4}, r"_class_name is missing, must name a class of diffusers\.models"),
-        ({"_class_name": "UNet2DConditionalModel"}, r"is no class of diffusers\.models; there are .*UNet2D"),
-        ({"_class_name": "os.system"}, r"is no class of diffusers\.models"),
-        ({"architectures": ["subprocess"]}, r"names subprocess, which is no model of transformers"),
-        (UNET | {"block_out_chanels": [1]}, r"block_out_chanels is \[1\], is no key of UNet2DConditionModel"),
-        (UNET | {"block_out_channels": [64]}, r"UNet2DConditionModel cannot be built from it: ValueError"),
+        ({"in_channels": 4}, r"_class_name is missing, must name a class of diffusers"),
+        ({"_class_name": "UNet2DConditionalModel"}, r"names no model of diffusers"),
+        ({"_class_name": "os.system"}, r"names no model of diffusers"),
+        ({"architectures": ["subprocess"]}, r"names no model of transformers"),
+        (UNET | {"block_out_chanels": [1]}, r"UNet2DConditionModel cannot be counted: TypeError: .*chanels"),
+        (UNET | {"block_out_channels": [64]}, r"UNet2DConditionModel cannot be counted: ValueError"),
         (UNET | {"sample_size": None}, r"sample_size is missing; give UNet2DConditionModel --height"),
-        (PIXART | {"patch_size": "."}, r"patch_size is \".\", must be a positive integer, or a list of them"),
-        (
-            {"_class_name": "DiTTransformer2DModel"},
-            r"DiTTransformer2DModel has no recipe; choose from Auto.*count",
-        ),
-        ({"architectures": ["CLIPVisionModel"]}, r"takes images, must be an encoder of text"),
-        (
-            {"architectures": ["T5ForConditionalGeneration"]},
-            r"names an encoder and a decoder; name the encoder, T5EncoderModel, alone",
-        ),
+        (PIXART | {"patch_size": "."}, r"PixArtTransformer2DModel cannot be counted: .*"),
+        ({"_class_name": "DiTTransformer2DModel"}, r"DiTTransformer2DModel has no recipe; choose .*count"),
+        ({"architectures": ["CLIPVisionModel"]}, r"CLIPVisionModel cannot be counted"),
+        ({"architectures": ["T5ForConditionalGeneration"]}, r"T5ForConditionalGeneration cannot be counted"),
     ],
 )
 def test_a_file_that_breaks_a_rule_is_refused_by_key(counted, config, message):

@@ -15,7 +15,6 @@ from profiles.architectures.models import MODELS, Component, Layer, load_model
 from profiles.errors import InputError
 from profiles.measuring.counting.component import count_component, count_model
 from profiles.measuring.counting.folder import exchanges_text, kernel_texts, layers_text, model_text
-from profiles.measuring.counting.networks import ControlledUNet
 from profiles.measuring.counting.specs import ComponentSpec, LayerSpec, plain, tensor
 from profiles.measuring.counting.trace import OpaqueAttention
 from profiles.measuring.counting.zoo import ARCHITECTURES, architecture
@@ -176,8 +175,12 @@ def test_the_copy_does_what_the_published_controlnet_does():
     """The copy runs each residual's convolution after its block, the published code all of them last."""
     with torch.device("meta"):
         net = ControlNetModel(**plain("controlnet")).requires_grad_(False)
-    sample = ControlledUNet.sample(512, 512)
-    sample["controlnet_cond"] = sample.pop("hint")
+    sample = {
+        "sample": tensor(1, 4, 64, 64),
+        "timestep": tensor(1),
+        "controlnet_cond": tensor(1, 3, 512, 512),
+    }
+    sample["encoder_hidden_states"] = tensor(1, 77, 768)
     with FlopCounterMode(display=False) as counter, OpaqueAttention():
         net(**sample)
     chain = committed("controlnet", "controlnet").layers[:21]

@@ -21,10 +21,6 @@ LATENTS: Final = ("hidden_states", "sample", "x")
 """Names of the argument that is to be denoised; each backbone takes one of them."""
 
 
-class NoBlocksError(Exception):
-    """A component has no list of blocks whose every block one pass runs."""
-
-
 @dataclass(frozen=True, slots=True)
 class ComponentCount:
     """One component, counted: layer i of its specification does ``work[i]``; skips are pairs of layer indices.
@@ -163,7 +159,7 @@ def _by_structure(
     ending = [unit._replace(path=spec.ends.get(unit.path, unit.path)) for unit in units]
     flow = flow_of(trace, ending, anywhere=spec.carried is not None)
     if not flow.units:
-        raise NoBlocksError
+        raise ValueError("it has no list of blocks (nn.ModuleList) that one pass runs")
     sums = sums_of(trace.module, units) if spec.sums is None else spec.sums
     text = max(attended(trace) - image_tokens, 0) if spec.text_tokens is None else spec.text_tokens
     found = replace(spec, layers=tuple(_layers(spec, flow)), text_tokens=text, sums=sums)

@@ -60,14 +60,10 @@ class ConfigFile:
 def read_config(path: Path) -> ConfigFile:
     """Read a configuration; a folder stands for the ``config.json`` in it."""
     path = path / "config.json" if path.is_dir() else path
-    values = read_json(path, parse_constant=_finite)
+    values = read_json(path)
     if not isinstance(values, dict):
         raise InputError(f"{path}: is a {type(values).__name__}, must be one JSON object")
     return ConfigFile(path, FrozenMapping(values))
-
-
-def _finite(constant: str) -> float:
-    raise ValueError(f"{constant} is not finite")
 
 
 @dataclass(frozen=True, slots=True)

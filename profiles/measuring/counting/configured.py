@@ -7,21 +7,26 @@ to torch's own count.
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from torch import Tensor
-
-from profiles.errors import DiffusimError, InputError
-from profiles.measuring.counting import component
-from profiles.measuring.counting.adapters import AUTOENCODER, BACKBONE, TEXT, Found, find_class, half_of
-from profiles.measuring.counting.component import ComponentCount, ModelCount, NoBlocksError
+from profiles.errors import InputError
+from profiles.measuring.counting.classes import (
+    AUTOENCODER,
+    BACKBONE,
+    TEXT,
+    Call,
+    Network,
+    call_of,
+    find_class,
+    half_of,
+    spec_of,
+)
+from profiles.measuring.counting.component import ComponentCount, ModelCount, count_component
 from profiles.measuring.counting.config_files import ConfigFile, ConfigOptions
-from profiles.measuring.counting.recipes import Request, request_of, spec_of
-from profiles.measuring.counting.specs import DTYPES, Architecture
-from profiles.measuring.counting.trace import first_line
+from profiles.measuring.counting.specs import Architecture
 
 NAMES: Final = {BACKBONE: "transformer", AUTOENCODER: "vae", TEXT: "text_encoder"}
 
@@ -31,7 +36,7 @@ def slug(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
-def count_configured(files: Sequence[ConfigFile], asked: ConfigOptions) -> ModelCount:
+def count_configured(files: Sequence[ConfigFile], options: ConfigOptions) -> ModelCount:
     """Count the architectures of files: one backbone with its frozen encoders, or one encoder by itself.
 
     Raises:
@@ -39,125 +44,93 @@ def count_configured(files: Sequence[ConfigFile], asked: ConfigOptions) -> Model
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations in the libraries concern their callers' arguments
-        found = [find_class(file) for file in files]
-        main = _main(found)
-        size = request_of(main, asked)
-        whole = [one for one in found if one is not main and one.role != AUTOENCODER] + [main]
-        parts = {id(one): _counted(one, found, size, asked) for one in whole}
-        halves = [one for one in found if one not in whole]
-        encoders = [_count_half(one, "encoder", found, size, asked.dtype) for one in halves]
-        decoders = [_count_half(one, "decoder", found, size, asked.dtype) for one in halves]
-    files_of = ", ".join(f"{one.kind.__name__} of {one.file.path.name}" for one in whole)
-    remarks = [f"configured by the user's own files: {files_of}"]
-    if main.role != TEXT and size.scale > 1:
-        remarks.append(f"latents of 1/{size.scale} of the pixels")
-    remarks += [remark for one in whole for remark in _assumed(one, parts[id(one)], size)]
-    if main.role != BACKBONE:
-        remarks.append(f"{main.kind.__name__} stands alone, so it counts as trained")
-    components = (*encoders, *parts.values(), *decoders)
+        networks = dict(_named([find_class(file) for file in files]))
+        name = _main(networks)
+        main = networks.pop(name)
+        call = call_of(main, options)
+        halves = {of: network for of, network in networks.items() if network.role == AUTOENCODER}
+        inputs = tuple(f"{of}_encoder" if of in halves else of for of in networks)
+        encoders = [_half(network, f"{of}_encoder", call, options.dtype) for of, network in halves.items()]
+        calls = {
+            of: _encoding(network, call, options) for of, network in networks.items() if of not in halves
+        }
+        parts = [_counted(each, of, call, options.dtype) for of, each in calls.items()]
+        parts.append(_counted(call, name, call, options.dtype, trainable=True, inputs=inputs))
+        decoders = [
+            _half(network, f"{of}_decoder", call, options.dtype, inputs=(name,))
+            for of, network in halves.items()
+        ]
     architecture = Architecture(
-        title=main.kind.__name__,
+        title=main.name,
         configs="",
-        components=tuple(component.spec for component in components),
-        height=size.height,
-        width=size.width,
-        granularity=size.scale * max(size.patch[1:]),
-        remark="; ".join(remarks),
-        dtype=asked.dtype,
+        components=tuple(part.spec for part in (*encoders, *parts, *decoders)),
+        height=call.height,
+        width=call.width,
+        granularity=call.scale * max(call.patch[1:]),
+        remark="; ".join(_remarks([*calls.values(), call], parts)),
+        dtype=options.dtype,
         guidance="embedded" if main.config.get("guidance_embeds") else "batch",
     )
-    return ModelCount(architecture, size.height, size.width, components)
+    return ModelCount(architecture, call.height, call.width, (*encoders, *parts, *decoders))
 
 
-def _main(found: Sequence[Found]) -> Found:
-    backbones = [one for one in found if one.role == BACKBONE]
-    if len(found) == 1:
-        return found[0]
-    if len(backbones) == 1:
-        return backbones[0]
-    names = ", ".join(one.kind.__name__ for one in found)
-    raise InputError(f"--config names {names}: {len(backbones)} backbones of several files, must be 1")
+def _named(networks: Sequence[Network]) -> Iterator[tuple[str, Network]]:
+    """Yield networks with the names of their components: of their kind, numbered where there are several."""
+    numbers = Counter[str]()
+    for network in networks:
+        kind = "unet" if "UNet" in network.name else NAMES[network.role]
+        numbers[kind] += 1
+        yield (kind if numbers[kind] == 1 else f"{kind}_{numbers[kind]}"), network
 
 
-def _counted(found: Found, every: Sequence[Found], size: Request, asked: ConfigOptions) -> ComponentCount:
-    """Count one component as a whole; an encoder takes the backbone's prompts, up to its own positions."""
-    trained, request = found is size.found, size
-    if not trained:
-        longest = request_of(found, ConfigOptions()).text_tokens
-        request = request_of(found, replace(asked, text_tokens=min(longest, size.text_tokens)))
-    spec = spec_of(request, _name_of(found, every))
-    spec = replace(spec, trainable=trained, inputs=tuple(_inputs(found, every)) if trained else ())
-    with _blamed(found, "cannot be built from it"):
-        module = component.build(spec, DTYPES[asked.dtype])
-    with _blamed(found, "has no sample"):
-        sample = request.sample()
-    with _blamed(found, f"refuses the sample ({_shapes(sample)})"):
-        trace = component.trace_of(spec, module, sample)
-    with _blamed(found, "cannot be counted"):  # an operator with a shape that no formula knows
-        return component.counted_by(spec, trace, size.height, size.width)
+def _main(networks: Mapping[str, Network]) -> str:
+    """Name of the component that is trained: the only backbone, or the only one."""
+    backbones = [name for name, network in networks.items() if network.role == BACKBONE]
+    if len(backbones) != 1 and len(networks) > 1:
+        names = ", ".join(network.name for network in networks.values())
+        raise InputError(f"--config names {names}: {len(backbones)} backbones of several files, must be 1")
+    return backbones[0] if backbones else next(iter(networks))
 
 
-def _count_half(found: Found, half: str, every: Sequence[Found], size: Request, dtype: str) -> ComponentCount:
+def _encoding(network: Network, main: Call, options: ConfigOptions) -> Call:
+    """Return the call of an encoder on the backbone's prompts, up to its own positions."""
+    longest = call_of(network, ConfigOptions()).text_tokens
+    return call_of(network, replace(options, text_tokens=min(longest, main.text_tokens)))
+
+
+def _counted(call: Call, name: str, main: Call, dtype: str, **fields: Any) -> ComponentCount:  # noqa: ANN401  of a component
+    with call.network.blamed("cannot be counted"):
+        spec = replace(spec_of(call, name), **fields)
+        return count_component(spec, main.height, main.width, dtype)
+
+
+def _half(network: Network, name: str, main: Call, dtype: str, **fields: Any) -> ComponentCount:  # noqa: ANN401  as above
     """Count the encoder, for training, or the decoder, for sampling, of an AutoencoderKL of the backbone's latents."""
-    levels, main = found.config.get("block_out_channels"), size.found
-    if found.kind.__name__ != "AutoencoderKL":
-        raise InputError(f"{_where(found)} beside {main.kind.__name__} must be an AutoencoderKL")
-    if not isinstance(levels, list | tuple):
-        raise found.file.fail("block_out_channels", "must be a list of channels, one for each level")
-    if 2 ** (len(levels) - 1) != size.scale:
-        rule = f"makes latents of 1/{2 ** (len(levels) - 1)}, must be 1/{size.scale} as {main.kind.__name__} takes"
-        raise found.file.fail("block_out_channels", rule)
-    spec = half_of(found, f"{_name_of(found, every)}_{half}", half, size.scale)
-    spec = replace(spec, inputs=(_name_of(main, every),) if half == "decoder" else ())
-    with _blamed(found, "cannot be counted"):
-        return component.count_component(spec, size.height, size.width, dtype)
+    if network.name != "AutoencoderKL":
+        raise InputError(
+            f"{network.file.path}: {network.name} beside {main.network.name} must be an AutoencoderKL"
+        )
+    with network.blamed("cannot be counted"):
+        scale = 2 ** (len(network.config["block_out_channels"]) - 1)
+        if scale != main.scale:
+            rule = f"makes latents of 1/{scale}, must be 1/{main.scale} as {main.network.name} takes"
+            raise network.file.fail("block_out_channels", rule)
+        spec = replace(half_of(network, name, name.rpartition("_")[2], scale), **fields)
+        return count_component(spec, main.height, main.width, dtype)
 
 
-def _name_of(found: Found, every: Sequence[Found]) -> str:
-    """The name of a component: of its kind, numbered where there are several."""
-    alike = [one for one in every if _plain_name(one) == _plain_name(found)]
-    number = next(number for number, one in enumerate(alike, start=1) if one is found)
-    return _plain_name(found) if number == 1 else f"{_plain_name(found)}_{number}"
-
-
-def _plain_name(found: Found) -> str:
-    return "unet" if "UNet" in found.kind.__name__ else NAMES[found.role]
-
-
-def _inputs(main: Found, every: Sequence[Found]) -> Iterator[str]:
-    for one in every:
-        if one is not main:
-            yield f"{_name_of(one, every)}{'_encoder' if one.role == AUTOENCODER else ''}"
-
-
-@contextmanager
-def _blamed(found: Found, failure: str) -> Iterator[None]:
-    """Turn whatever a class raises into an InputError of one line."""
-    try:
-        yield
-    except DiffusimError:
-        raise
-    except NoBlocksError:
-        rule = "has no list of blocks (nn.ModuleList) that one pass runs, must have one"
-        raise InputError(f"{_where(found)} {rule}") from None
-    except Exception as error:
-        raise InputError(f"{_where(found)} {failure}: {first_line(error)}") from None
-
-
-def _where(found: Found) -> str:
-    return f"{found.file.path}: {found.kind.__name__}"
-
-
-def _shapes(sample: dict[str, Any]) -> str:
-    known = {name: value.shape for name, value in sample.items() if isinstance(value, Tensor)}
-    return ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in known.items())
-
-
-def _assumed(found: Found, count: ComponentCount, size: Request) -> Iterator[str]:
-    name, prompted = count.spec.name, {"encoder_hidden_states", "cap_feats"} & count.traces[0].sample.keys()
-    tokens = count.spec.text_tokens if found.role == TEXT else size.text_tokens * bool(prompted)
-    if tokens and (count.spec.text_tokens or found.role == BACKBONE):
-        yield f"{name}: prompts of {tokens} tokens"
-    if count.unread:
-        names = ", ".join(count.unread[:3])
-        yield f"{name}: parameters that no pass reads count in its first layer ({names})"
+def _remarks(calls: Sequence[Call], counts: Sequence[ComponentCount]) -> Iterator[str]:
+    """Yield what the source of the model file says of components counted as a whole, the main one last."""
+    files = ", ".join(f"{call.network.name} of {call.network.file.path.name}" for call in calls)
+    yield f"configured by the user's own files: {files}"
+    main = calls[-1]
+    if main.network.role != TEXT and main.scale > 1:
+        yield f"latents of 1/{main.scale} of the pixels"
+    for call, count in zip(calls, counts, strict=True):
+        if count.traces[0].sample.keys() & {"input_ids", "encoder_hidden_states", "cap_feats"}:
+            yield f"{count.spec.name}: prompts of {call.text_tokens} tokens"
+        if count.unread:
+            names = ", ".join(count.unread[:3])
+            yield f"{count.spec.name}: parameters that no pass reads count in its first layer ({names})"
+    if main.network.role != BACKBONE:
+        yield f"{main.network.name} stands alone, so it counts as trained"

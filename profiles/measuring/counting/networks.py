@@ -18,7 +18,7 @@ from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from torch import Tensor, nn
 from torch.nn.functional import gelu, pixel_shuffle, scaled_dot_product_attention
 
-from profiles.measuring.counting.specs import latent, plain, step, tensor
+from profiles.measuring.counting.specs import plain
 
 EXTRA_TOKENS: Final = 2  # time and class
 NUM_CLASSES: Final = 1001  # the last one stands for none
@@ -84,8 +84,6 @@ class UVit(nn.Module):
         return image
 
 
-TEXT: Final = (77, 768)
-"""Tokens of the prompt, and their width."""
 LAST: Final = (*(("attentions.0", "attentions.1", "downsamplers.0"),) * 3, ("resnets.0", "resnets.1"))
 """Modules that end the blocks of each level of the copy's input half."""
 BLOCKS: Final = ("conv_in", *(f"down_blocks.{level}.{of}" for level, last in enumerate(LAST) for of in last))
@@ -103,12 +101,6 @@ class LockedEncoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         _take_over(self, ("time_proj", "time_embedding", "conv_in", "down_blocks", "mid_block"))
-
-    @staticmethod
-    def sample(height: int, width: int) -> dict[str, Any]:
-        """The arguments of one pass."""
-        text = tensor(1, *TEXT)
-        return {"sample": latent(4, height, width), "timestep": step(), "encoder_hidden_states": text}
 
     def forward(
         self, sample: Tensor, timestep: Tensor, encoder_hidden_states: Tensor
@@ -157,11 +149,6 @@ class ControlledUNet(nn.Module):
         self.encoder = LockedEncoder() if holds_encoder else None
         self.decoder = LockedDecoder()
 
-    @staticmethod
-    def sample(height: int, width: int) -> dict[str, Any]:
-        """The arguments of one pass."""
-        return LockedEncoder.sample(height, width) | {"hint": tensor(1, 3, height, width)}
-
     def forward(
         self,
         sample: Tensor,
@@ -193,11 +180,11 @@ class SteeredUNet(ControlledUNet):
         super().__init__(holds_encoder=False)
 
     @staticmethod
-    def sample(height: int, width: int) -> dict[str, Any]:
-        """The arguments of one pass, with what the locked encoder hands over."""
+    def handed_over(sample: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments that the locked encoder makes of the others."""
         with torch.device("meta"), torch.no_grad():
-            skips, time = LockedEncoder()(**LockedEncoder.sample(height, width))
-        return ControlledUNet.sample(height, width) | {"skips": skips, "locked_time": time}
+            skips, time = LockedEncoder()(**{key: of for key, of in sample.items() if key != "hint"})
+        return {"skips": skips, "locked_time": time}
 
 
 def encode(net: Any, hidden: Tensor, time: Tensor, text: Tensor) -> Iterator[Tensor]:  # noqa: ANN401  any class

@@ -132,21 +132,6 @@ def tensor(*shape: int, dtype: torch.dtype | None = None) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def prompt(num_tokens: int, height: int = 0, width: int = 0) -> dict[str, Any]:
-    """The token numbers of one prompt."""
-    return {"input_ids": tensor(1, num_tokens, dtype=torch.long)}
-
-
-def placed_prompt(num_tokens: int, height: int = 0, width: int = 0) -> dict[str, Any]:
-    """The token numbers of one prompt and their places, whose contents say that the prompt is one text."""
-    return prompt(num_tokens) | {"position_ids": torch.arange(num_tokens)[None]}
-
-
 def latent(channels: int, height: int, width: int) -> Tensor:
     """The latent of one image."""
     return tensor(1, channels, height // LATENT_SCALE, width // LATENT_SCALE)
-
-
-def step() -> Tensor:
-    """The number of one time step."""
-    return tensor(1, dtype=torch.long)

@@ -13,24 +13,17 @@ from typing import Any, Final
 from profiles.errors import InputError
 from profiles.mappings import FrozenMapping
 from profiles.measuring.counting import specs
-from profiles.measuring.counting.adapters import find_class, found_of, half_of
-from profiles.measuring.counting.config_files import CLASS, ConfigFile, ConfigOptions
-from profiles.measuring.counting.networks import ControlledUNet, LockedEncoder, SteeredUNet, UVit
-from profiles.measuring.counting.recipes import request_of, spec_of
+from profiles.measuring.counting.classes import call_of, find_class, half_of, spec_of
+from profiles.measuring.counting.config_files import ConfigFile, ConfigOptions
 from profiles.measuring.counting.specs import Architecture, ComponentSpec
 
 HERE: Final = Path(__file__).parent / "zoo.toml"
-OWN: Final = {kind.__name__: kind for kind in (ControlledUNet, LockedEncoder, SteeredUNet, UVit)}
-"""Classes that neither diffusers nor transformers has."""
-PLAIN: Final = ("trainable", "self_conditioning", "cacheable", "reads", "sums", "names")
-LISTED: Final = ("inputs", "tasks", "locked", "carried")
-"""Keys of a component that its specification takes as they are, and those that it takes as a tuple."""
 OWN_KEYS: Final = ("name", "config", "set", "half", "groups", "arguments", "text_tokens", "scale")
-KNOWN: Final = {*OWN_KEYS, *PLAIN, *LISTED}
+"""Keys of a component that its specification does not take as they are."""
 
 
 def architecture(name: str, *, tiny: bool = False) -> Architecture:
-    """The architecture of a name, with ``tiny`` also of the small ones for rehearsals.
+    """Return the architecture of a name, with ``tiny`` also of the small ones for rehearsals.
 
     Raises:
         InputError: there is none.
@@ -48,25 +41,21 @@ def _architecture(entry: Mapping[str, Any]) -> Architecture:
 
 
 def _component(entry: Mapping[str, Any], frames: int) -> ComponentSpec:
-    """A component as its table has it; ``frames`` are latent ones."""
-    assert entry.keys() <= KNOWN, f"{entry['name']}: unknown keys {sorted(entry.keys() - KNOWN)}"
+    """Return a component as its table has it; ``frames`` are latent ones."""
     values = specs.CONFIGS[entry["config"]] | entry.get("set", {})
-    file, own = ConfigFile(HERE, FrozenMapping(values)), OWN.get(values.get(CLASS))
-    found = found_of(file, own) if own else find_class(file, **entry.get("arguments", {}))
+    network = find_class(ConfigFile(HERE, FrozenMapping(values)), **entry.get("arguments", {}))
+    scale = entry.get("scale", specs.LATENT_SCALE)
     if "half" in entry:
-        scale = entry.get("scale", specs.LATENT_SCALE)
         groups = entry.get("groups", ())
-        spec = half_of(found, entry["name"], entry["half"], scale, groups=groups, frames=frames)
+        spec = half_of(network, entry["name"], entry["half"], scale, groups=groups, frames=frames)
     else:
-        scale = entry.get("scale", specs.LATENT_SCALE)
-        asked = ConfigOptions(scale, scale, frames if frames > 1 else None, entry.get("text_tokens"), scale)
-        spec = spec_of(request_of(found, asked), entry["name"])
-        spec = replace(spec, ends=getattr(found.kind, "ends", {}))
+        options = ConfigOptions(scale, scale, frames if frames > 1 else None, entry.get("text_tokens"), scale)
+        spec = spec_of(call_of(network, options), entry["name"])
+        spec = replace(spec, ends=getattr(network.kind, "ends", {}))
     if not entry.get("trainable", False):
         spec = replace(spec, carried=())  # nobody cuts it
-    said: dict[str, Any] = {key: entry[key] for key in PLAIN if key in entry}
-    said |= {key: tuple(entry[key]) for key in LISTED if key in entry}
-    return replace(spec, **said)
+    fields: dict[str, Any] = {key: tuple(of) if isinstance(of, list) else of for key, of in entry.items()}
+    return replace(spec, **{key: of for key, of in fields.items() if key not in OWN_KEYS})
 
 
 _MODELS: Final = tomllib.loads(HERE.read_text(encoding="utf-8"))

@@ -1,0 +1,369 @@
+"""Classes: from a configuration to the class that it names, and to the arguments of one pass of it.
+
+Nothing of a file is executed: a class is looked up by its name in diffusers, transformers and this package, and built
+from plain values. ``classes.toml`` says how each class is called; any other module is counted from Python, by
+``profiles.measuring.counting.module.count``.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import diffusers.models
+import torch
+import transformers
+from diffusers.models.modeling_utils import ModelMixin
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from profiles.errors import DiffusimError, InputError
+from profiles.measuring.counting.config_files import (
+    ARCHITECTURES,
+    CLASS,
+    MODEL_TYPE,
+    ConfigFile,
+    ConfigOptions,
+)
+from profiles.measuring.counting.networks import ControlledUNet, LockedEncoder, SteeredUNet, UVit
+from profiles.measuring.counting.specs import CLASSES, LATENT_SCALE, ComponentSpec, tensor
+from profiles.measuring.counting.trace import first_line
+
+BACKBONE: Final = "backbone"
+AUTOENCODER: Final = "autoencoder"
+TEXT: Final = "text_encoder"
+OWN: Final = {kind.__name__: kind for kind in (ControlledUNet, LockedEncoder, SteeredUNet, UVit)}
+"""Classes that neither diffusers nor transformers has."""
+PIXEL_CHANNELS: Final = 3
+LONGEST_PROMPT: Final = 512
+KEPT: Final = 2
+"""Passes of an autoencoder after which the number of frames that its convolutions keep no longer changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A class and its configuration, with defaults for the keys that the file leaves out.
+
+    ``role`` is backbone, autoencoder or text_encoder.
+    """
+
+    file: ConfigFile
+    kind: type[nn.Module]
+    config: Mapping[str, Any]
+    role: str
+    build: Callable[[], nn.Module]
+
+    @property
+    def name(self) -> str:
+        """Name of the class."""
+        return self.kind.__name__
+
+    @contextmanager
+    def blamed(self, failure: str) -> Iterator[None]:
+        """Turn whatever the class raises into an InputError of one line."""
+        try:
+            yield
+        except DiffusimError:
+            raise
+        except Exception as error:
+            raise InputError(f"{self.file.path}: {self.name} {failure}: {first_line(error)}") from None
+
+
+def find_class(file: ConfigFile, **arguments: object) -> Network:
+    """Return the class that a configuration names; ``arguments`` go to a class of transformers besides.
+
+    Raises:
+        InputError: it names none or an unknown one, or a class of transformers refuses its keys.
+    """
+    if CLASS in file.values:
+        name = file.text(CLASS)
+        kind: Any = OWN.get(name) or _model(file, CLASS, getattr(diffusers.models, name, None), ModelMixin)
+        keys = {key: of.default for key, of in inspect.signature(kind).parameters.items()} | file.shape
+        return Network(
+            file, kind, keys, AUTOENCODER if "Autoencoder" in name else BACKBONE, lambda: kind(**file.shape)
+        )
+    key = ARCHITECTURES if ARCHITECTURES in file.values else MODEL_TYPE
+    if key not in file.values:
+        raise file.fail(CLASS, f"must name a class of diffusers ({ARCHITECTURES} one of transformers)")
+    types = transformers.models.auto.modeling_auto.MODEL_MAPPING_NAMES
+    names = file.values[key] if key == ARCHITECTURES else [types.get(file.text(key))]
+    if not isinstance(names, list) or len(names) != 1:
+        raise file.fail(key, "must be a list of one class")
+    kind = _model(file, key, getattr(transformers, str(names[0]), None), PreTrainedModel)
+    network = Network(file, kind, {}, TEXT, lambda: kind(config, **arguments))
+    with network.blamed("refuses it"):
+        config = kind.config_class.from_dict(file.shape)
+    positions = getattr(config, "max_position_embeddings", None)
+    return replace(network, config=config.to_dict() | {"max_position_embeddings": positions})
+
+
+def _model(file: ConfigFile, key: str, kind: object, base: type) -> type:
+    if isinstance(kind, type) and issubclass(kind, base):
+        return kind
+    raise file.fail(key, f"names no model of {base.__module__.partition('.')[0]}")
+
+
+class Recipe(NamedTuple):
+    """How a class is called, as ``classes.toml`` has it."""
+
+    arguments: Mapping[str, Any]
+    patch: str | int = "patch_size"
+    text_tokens: str | int = 256
+    videos: bool = False
+
+
+RECIPES: Final = {name: Recipe(**entry) for name, entry in CLASSES["recipes"].items()}
+SIZES: Final = (
+    *("height", "width", "frames", "rows", "columns", "text_tokens"),
+    *("tokens", "token_rows", "token_columns", "pooled"),
+)
+"""Dimensions of arguments that are sizes of the sample."""
+
+MADE: Final[Mapping[str, Callable[..., object]]] = {
+    "integers": partial(tensor, dtype=torch.long),
+    "exact": partial(tensor, dtype=torch.float32),
+    "ones": lambda *shape: torch.ones(shape, dtype=torch.bool),  # a mask has contents, which the classes read
+    "range": lambda length: torch.arange(length)[
+        None
+    ],  # places whose contents say that the prompt is one text
+    "numbers": lambda *numbers: numbers,
+}
+"""Arguments that are no activations, by their kind, from dimensions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A class called on one sample: its size in pixels, ``scale`` of them per latent pixel.
+
+    ``frames`` are of the latent, 1 for images.
+    """
+
+    network: Network
+    recipe: Recipe
+    height: int = 1
+    width: int = 1
+    frames: int = 1
+    text_tokens: int = 0
+    scale: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of the latent."""
+        return self.height // self.scale
+
+    @property
+    def columns(self) -> int:
+        """Columns of the latent."""
+        return self.width // self.scale
+
+    @property
+    def patch(self) -> tuple[int, int, int]:
+        """Latent frames, rows and columns of one token."""
+        config, key = self.network.config, self.recipe.patch
+        size = config[key] if isinstance(key, str) else key
+        sides = list(size) if isinstance(size, Sequence) else [size]
+        frames = sides[0] if len(sides) == 3 else config.get("patch_size_t") or 1
+        return int(frames), int(sides[-2:][0]), int(sides[-1])
+
+    @property
+    def token_rows(self) -> int:
+        """Rows of tokens of one frame."""
+        return self.rows // self.patch[1]
+
+    @property
+    def token_columns(self) -> int:
+        """Columns of tokens of one frame."""
+        return self.columns // self.patch[2]
+
+    @property
+    def token_frames(self) -> int:
+        """Frames of tokens."""
+        return max(self.frames // self.patch[0], 1)
+
+    @property
+    def tokens(self) -> int:
+        """Image tokens of all frames."""
+        return self.token_frames * self.token_rows * self.token_columns
+
+    @property
+    def pooled(self) -> int:
+        """Width of a pooled prompt beside the embedded sizes of the image."""
+        return self._size("projection_class_embeddings_input_dim") - 6 * self._size("addition_time_embed_dim")
+
+    def sample(self, height: int, width: int) -> dict[str, Any]:
+        """Return the arguments of one pass at a size in pixels.
+
+        Raises:
+            InputError: a side is no multiple of a token's, or a key has another type.
+        """
+        for name, side, patch in (("height", height, 1), ("width", width, 2)):
+            pixels = self.patch[patch] * self.scale
+            if side % pixels:
+                rule = f"must be a multiple of {pixels} pixels, one token"
+                raise InputError(f"{self.network.file.path}: {name} is {side}, {rule}")
+        call = replace(self, height=height, width=width)
+        sample = {name: call._argument(form) for name, form in self.recipe.arguments.items()}
+        sample = {name: argument for name, argument in sample.items() if argument is not None}
+        if self.network.kind is SteeredUNet:
+            sample |= SteeredUNet.handed_over(sample)
+        return sample
+
+    def _size(self, dimension: str | int) -> int:
+        """Return a dimension: a number, a size of the sample, or what stands under a key, of a list its length."""
+        value: Any = dimension
+        if isinstance(dimension, str):
+            value = getattr(self, dimension) if dimension in SIZES else self.network.config.get(dimension)
+        value = len(value) if isinstance(value, list | tuple) else value
+        if type(value) is not int or value < 1:
+            raise self.network.file.fail(
+                str(dimension), f"must be a positive integer for {self.network.name}"
+            )
+        return value
+
+    def _argument(self, form: Any) -> Any:  # noqa: ANN401  of classes.toml
+        if isinstance(form, str):
+            return self._size(form)
+        if isinstance(form, list):
+            return tensor(*map(self._size, form))
+        if "if" in form:
+            return self._argument(form["is"]) if self.network.config.get(form["if"]) else None
+        for kind, inner in form.items():
+            if kind in MADE:
+                return MADE[kind](*map(self._size, inner))
+            if kind == "list":
+                return [self._argument(of) for of in inner]
+        return {name: self._argument(of) for name, of in form.items()}
+
+
+def call_of(network: Network, options: ConfigOptions) -> Call:
+    """Return the call of a class on a sample of the size that is asked for, or else that its configuration says.
+
+    Raises:
+        InputError: the class has no recipe, or neither says the size, or it does not fit the class.
+    """
+    config, path = network.config, network.file.path
+    if network.role == TEXT:
+        positions = config["max_position_embeddings"]
+        longest = min(positions, LONGEST_PROMPT) if isinstance(positions, int) else LONGEST_PROMPT
+        return Call(network, RECIPES[TEXT], text_tokens=options.text_tokens or longest)
+    recipe = RECIPES.get(network.name)
+    if recipe is None:
+        others = "any other module is counted from Python, by profiles.measuring.counting.module.count"
+        raise InputError(
+            f"{path}: {network.name} has no recipe; choose from {', '.join(sorted(RECIPES))}; {others}"
+        )
+    usual = config[recipe.text_tokens] if isinstance(recipe.text_tokens, str) else recipe.text_tokens
+    channels = config.get("in_channels")
+    pixels = isinstance(channels, int) and channels <= PIXEL_CHANNELS
+    scale = options.latent_scale or (1 if pixels else LATENT_SCALE)
+    height, width = _sides(network, options, scale)
+    frames = _frames(network, options) if recipe.videos else 1
+    if options.frames not in (None, 1) and not recipe.videos:
+        raise InputError(f"--frames is {options.frames}, but {network.name} makes images")
+    return Call(network, recipe, height, width, frames, options.text_tokens or usual, scale)
+
+
+def _sides(network: Network, options: ConfigOptions, scale: int) -> tuple[int, int]:
+    """Height and width in pixels."""
+    size = network.config.get("sample_size")
+    if size is None:
+        sides = [network.config.get(f"sample_{side}") for side in ("height", "width")]
+    else:
+        sides = list(size) if isinstance(size, list | tuple) else [size, size]
+    known = [side * scale if isinstance(side, int) else None for side in sides]
+    height, width = options.height or known[0], options.width or known[-1]
+    if height is None or width is None:
+        raise InputError(
+            f"{network.file.path}: sample_size is missing; give {network.name} --height and --width"
+        )
+    for name, side in (("height", height), ("width", width)):
+        if side < 1 or side % scale:
+            raise InputError(f"{name} is {side}, must be a multiple of {scale} pixels, one latent pixel")
+    return height, width
+
+
+def _frames(network: Network, options: ConfigOptions) -> int:
+    """Latent frames of a video."""
+    frames, ratio = (network.config.get(key) for key in ("sample_frames", "temporal_compression_ratio"))
+    known = (frames - 1) // ratio + 1 if isinstance(frames, int) and isinstance(ratio, int) else None
+    if options.frames is None and known is None:
+        raise InputError(f"{network.file.path}: {network.name} makes videos; give the latent's --frames")
+    return options.frames or known or 1
+
+
+def spec_of(call: Call, name: str) -> ComponentSpec:
+    """Return the component of a class, its layers found by structure."""
+    network = call.network
+    spec = ComponentSpec(name, network.build, call.sample)
+    if network.role == TEXT:
+        return replace(spec, text_tokens=call.text_tokens, word="layer")
+    spec = replace(spec, token_pixels=call.patch[1] * call.patch[2] * call.scale**2, frames=call.token_frames)
+    return replace(spec, text_tokens=None, sums=None) if network.role == BACKBONE else spec
+
+
+class Half(nn.Module):
+    """The named modules of an autoencoder, one after the other: from images to moments of latents, or back.
+
+    Those that it does not have are left out.
+    """
+
+    def __init__(self, autoencoder: nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        for name in names:
+            if isinstance(getattr(autoencoder, name, None), nn.Module):  # not all have a convolution beside
+                self.add_module(name, autoencoder.get_submodule(name))
+
+    def forward(self, given: Tensor, **kept: Any) -> object:  # noqa: ANN401  what the class calls it with
+        """Encode or decode, as the whole autoencoder does; ``kept`` is what it has of frames before."""
+        for name, part in self.named_children():
+            given = part(given, **({} if "quant" in name else kept))
+        return given
+
+    def after(self, passes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return what its convolutions keep of earlier passes' frames; empty where a class keeps none."""
+        (main,) = (part for name, part in self.named_children() if "quant" not in name)
+        if "feat_cache" not in inspect.signature(main.forward).parameters:
+            return {}
+        kept: list[Any] = [None] * sum(isinstance(part, nn.Conv3d) for part in main.modules())
+        for given in passes:
+            self(**given, feat_cache=kept, feat_idx=[0])
+        return {"feat_cache": kept, "feat_idx": [0]}
+
+
+def half_of(
+    network: Network, name: str, half: str, scale: int, *, groups: Sequence[int] = (), frames: int = 1
+) -> ComponentSpec:
+    """Return the frozen encoder (of images, for training) or decoder (of latents, for sampling) of an autoencoder.
+
+    ``scale`` is in pixels per latent pixel; ``groups`` are the frames of a video that each pass takes, latent ones for
+    a decoder; ``frames`` are all latent frames. Passes after the third are like the third if they take as many frames.
+    """
+    encodes, config = half == "encoder", network.config
+    channels = 3 if encodes else config.get("latent_channels") or config["z_dim"]
+    names = ("encoder", "quant_conv") if encodes else ("post_quant_conv", "decoder")
+    divisor = 1 if encodes else scale
+
+    def given(before: tuple[int, ...], frames: tuple[int, ...], height: int, width: int) -> dict[str, Any]:
+        sides = (height // divisor, width // divisor)
+        each = (frames, *((n,) for n in before))
+        here, *earlier = ({"given": tensor(1, channels, *of, *sides)} for of in each)
+        with torch.device("meta"), torch.no_grad():
+            return here | (Half(network.build(), names).after(earlier) if earlier else {})
+
+    samples = [((), ())] if not groups else [(tuple(groups[:i][:KEPT]), (n,)) for i, n in enumerate(groups)]
+    known = {of: partial(given, *of) for of in dict.fromkeys(samples)}
+    first, *others = (known[of] for of in samples)
+    return ComponentSpec(
+        name,
+        lambda: Half(network.build(), names),
+        first,
+        token_pixels=scale**2,
+        carried=(),
+        tasks=("train",) if encodes else ("sample",),
+        frames=frames,
+        again=tuple(others),
+        names={f"{half}.": ""},
+        apart=True,
+    )
