@@ -6,8 +6,8 @@ import pytest
 
 from profiles.errors import InfeasibleError
 from sim.outcomes.measures import Measures, expectation
-from sim.outcomes.parts import replay, variants
-from sim.outcomes.runs import bound, run_point, run_within
+from sim.outcomes.parts import variants
+from sim.outcomes.runs import bound, run_point
 from strategies.registry import make_strategy
 
 
@@ -180,13 +180,3 @@ def test_where_groups_draw_the_slowest_decides_the_time_but_each_sends_its_own_b
     assert drawn.duration_s > alike.duration_s
     assert (drawn.p2p_bytes, drawn.collective_bytes) == (alike.p2p_bytes, alike.collective_bytes)
     assert drawn.busy_s == pytest.approx(alike.busy_s)
-
-
-def test_a_point_is_given_up_as_soon_as_it_cannot_win(scenario, pipeline):
-    whole = scenario(self_conditioning=0.5)
-    result = run_point(pipeline, whole)
-    assert run_within(pipeline, whole, result.iteration_s * 1.001) == result
-    plain, extra = (whole.with_extra_forward(one) for one in (False, True))
-    known_s = 0.5 * replay(pipeline, plain).end_s + 0.5 * pipeline.bound(extra)
-    assert run_within(pipeline, whole, known_s) == pytest.approx(known_s)
-    assert run_within(pipeline, whole, 0.0) == pytest.approx(bound(pipeline, whole))

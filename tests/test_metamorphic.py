@@ -17,7 +17,7 @@ import sim
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InfeasibleError
 from sim.explore.sweep import TOP, objectives
-from sim.outcomes.runs import bound, least_memory_bytes, run_within
+from sim.outcomes.runs import bound, least_memory_bytes
 from sim.replay import ways
 from strategies.registry import strategies_of
 
@@ -200,7 +200,7 @@ def test_twice_the_batch_takes_no_less_memory_or_time(make, asked, data):
 )
 @settings(quick, max_examples=15)
 @given(data=st.data())
-def test_a_point_keeps_to_its_bounds_and_to_what_a_replay_that_is_cut_off_knows(make, asked, name, data):
+def test_a_point_keeps_to_its_bounds(make, asked, name, data):
     scenario = data.draw(asked(make, 1 if name == "single" else 4))
     point = drawn_point(data, scenario, name)
     found = measured(scenario, point)
@@ -208,13 +208,6 @@ def test_a_point_keeps_to_its_bounds_and_to_what_a_replay_that_is_cut_off_knows(
     assert least_memory_bytes(point, scenario) <= found.peak_memory_bytes * ROUNDING
     held = max(job.strategy.held_bytes(job.scenario) for job in point.jobs(scenario))
     assert held <= found.peak_memory_bytes * ROUNDING
-    limit_s = found.duration_s * data.draw(st.sampled_from([0.5, 0.9, 0.999, 1.001, 2.0]))
-    outcome = run_within(point, scenario, limit_s, known_s := [])
-    assert max(known_s) <= found.duration_s * ROUNDING
-    if limit_s > found.duration_s:
-        assert outcome.expected == found
-    else:
-        assert outcome >= limit_s
 
 
 @pytest.mark.parametrize("asked", [questions, pictures])

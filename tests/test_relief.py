@@ -11,7 +11,6 @@ import sim
 from profiles.errors import InfeasibleError
 from sim.api import start_sweep
 from sim.cli.main import main
-from sim.explore.search import relief_at_once
 from sim.report.tables import command_of
 
 STRATEGIES = ("ddp", "gpipe")
@@ -51,19 +50,6 @@ def test_a_better_point_that_needs_something_recomputed_is_found_and_every_row_s
         assert row == alone[key] or seconds["selective"] < known_s <= alone[key]["iteration_s"]
     fitting = [own for kind, own in each.items() if kind != "none"]  # gpipe fits with no other
     assert found.best_of("gpipe").iteration_s == min(own.best_of("gpipe").iteration_s for own in fitting)
-
-
-@pytest.mark.parametrize(
-    ("asked", "relief"),
-    [
-        ({}, ("block", "selective")),
-        ({"objective": "memory"}, ()),  # which tries what fits, too
-        ({"runtime": "torch-pipelining"}, ()),  # which may refuse some
-        ({"checkpointing": "block"}, ()),
-    ],
-)
-def test_points_are_tried_with_relief_right_away_where_any_that_lacks_memory_would_be(asked, relief):
-    assert relief_at_once(swept("24GiB", **asked)) == relief
 
 
 @pytest.mark.parametrize(

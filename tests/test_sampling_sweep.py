@@ -14,7 +14,7 @@ from profiles.software.stacks import load_stack
 from sim.explore.points import Point, find_points
 from sim.explore.search import run_sweep
 from sim.explore.sweep import OBJECTIVES, TOP, Sweep, pareto_front
-from sim.outcomes.runs import run_point, run_within
+from sim.outcomes.runs import run_point
 from sim.report.frames import rows
 from sim.report.rankings import front, print_sweep
 from strategies.plans.workloads import SamplingWorkload
@@ -181,20 +181,6 @@ def test_no_point_takes_less_memory_than_it_cannot_do_without(scenario, everythi
             least = point.strategy.least_memory_bytes(scenario.on(point.num_gpus))
             assert 0.8 * point.result.expected.peak_memory_bytes < least, point
             assert least <= point.result.expected.peak_memory_bytes, point
-
-
-def test_a_run_within_a_limit_is_the_run_or_seconds_from_the_limit_on():
-    scenario = pixart()
-    for name in ("single", "distrifusion", "pipefusion"):
-        there = scenario.on(1 if name == "single" else 4)
-        sampler = make_sampler(name, {})
-        result = run_point(sampler, there)
-        taken = result.latency_s
-        assert run_within(sampler, there, inf) == result
-        assert run_within(sampler, there, taken * 1.0001) == result
-        least = run_within(sampler, there, 0.9 * taken)
-        assert 0.9 * taken <= least <= taken
-        assert run_within(sampler, there, 0.1 * taken) == sampler.bound(there)
 
 
 # On how many GPUs

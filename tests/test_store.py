@@ -8,7 +8,6 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from math import inf
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,13 @@ import sim
 from profiles.errors import DiffusimWarning, InfeasibleError, InputError
 from sim.cli.main import main
 from sim.explore import answers as answering
-from sim.explore.answers import Answer, Bounds, answer_of
+from sim.explore.answers import Bounds, outcome_of
 from sim.explore.points import Asked, find_points
 from sim.explore.records import read_records
 from sim.explore.search import run_sweep
-from sim.explore.store import Store, StoreFile
+from sim.explore.store import BOUNDS, REPLAY, Store, StoreFile
 from sim.outcomes.contents import content_of, inputs_of
-from sim.outcomes.runs import run_within
+from sim.outcomes.runs import run_point
 from sim.report.views import Sweep
 
 ROOT = Path(__file__).parents[1]
@@ -44,11 +43,11 @@ def replays(monkeypatch):
     """The points that are replayed, in order."""
     seen = []
 
-    def watched(strategy, scenario, limit_s, known_s):
+    def watched(strategy, scenario):
         seen.append(strategy)
-        return run_within(strategy, scenario, limit_s, known_s)
+        return run_point(strategy, scenario)
 
-    monkeypatch.setattr(answering, "run_within", watched)
+    monkeypatch.setattr(answering, "run_point", watched)
     return seen
 
 
@@ -94,7 +93,6 @@ def test_a_point_is_in_the_store_before_anybody_is_told_that_it_is_done(tmp_path
 
 @pytest.mark.parametrize("objective", ["memory", "pareto", "throughput"])
 def test_what_other_questions_left_in_a_store_changes_no_byte(tmp_path, objective):
-    """Limits differ with the objective and the top; what was cut off at one limit serves only where it holds."""
     path = tmp_path / "store"
     for first, top in (("throughput", 1), ("memory", 3), ("throughput", 20)):
         sim.sweep("sd21", store=path, objective=first, top=top, **SMALL)
@@ -126,24 +124,21 @@ def test_every_result_says_of_which_inputs_it_is():
     assert inputs_of(result.source.scenario).keys() == {"model", "cluster", "device", "stack", "measured_run"}
 
 
-def test_answers_of_every_kind_come_back_as_they_were_and_the_one_stays_that_says_more(tmp_path):
+def test_answers_of_every_kind_come_back_as_they_were(tmp_path):
     scenario = sim.sweep("sd21", gpus=2, batch_size=4, strategy="ddp", workers=1).scenario
     points = [Asked(point.strategy, point.num_gpus or 2) for point in find_points(scenario, ["ddp", "gpipe"])]
-    whole, cut, refused = (
-        answer_of(points[0], scenario, inf),
-        Answer((0.1, 0.1 + 0.2), None),
+    result, refused, bounds = (
+        outcome_of(points[0], scenario),
         InfeasibleError("no"),
+        Bounds(0.1 + 0.2, 1e10 / 3),
     )
-    bounds = Bounds(0.1 + 0.2, 1e10 / 3)
     with Store(tmp_path / "s", scenario) as store:
-        store.keep({points[0]: whole, points[1]: cut, points[2]: Answer((1.0,), refused)})
-        store.keep({points[0]: Answer((0.1,), None), points[1]: Answer((0.1,), None)})
-        store.keep({points[0]: bounds})
-        store.keep({points[1]: refused})
+        store.keep({points[0]: result, points[1]: refused}, REPLAY)
+        store.keep({points[0]: bounds, points[1]: refused}, BOUNDS)
     with Store(tmp_path / "s", scenario) as store:
-        assert (store.answer(points[0]), store.answer(points[1])) == (whole, cut)
-        assert str(store.answer(points[2]).end) == "no"
-        assert store.answer(points[3]) is None
+        assert store.outcome(points[0]) == result
+        assert str(store.outcome(points[1])) == "no"
+        assert store.outcome(points[2]) is None
         kept = store.bounds(points)
         assert kept[points[0]] == bounds
         assert (str(kept[points[1]]), len(kept)) == ("no", 2)
@@ -164,7 +159,7 @@ def test_two_stores_merge_into_one_that_knows_what_both_do(tmp_path, replays, ca
 def test_stores_are_made_and_written_by_several_at_once(tmp_path, uninterrupted):
     def opened(number):
         with StoreFile(tmp_path / "store") as store:
-            return list(store.questions())
+            return store.questions()
 
     with ThreadPoolExecutor(16) as threads:
         assert list(threads.map(opened, range(64))) == [[]] * 64
@@ -186,15 +181,15 @@ def test_stores_are_made_and_written_by_several_at_once(tmp_path, uninterrupted)
     [
         ("text", "cannot be used as a store: file is not a database"),
         ("other", "is a database, but no store of sweeps"),
-        ("newer", "is a store of version 7, must be 2"),
+        ("older", "is a store of version 2, must be 3"),
         ("folder", "must be a file in a folder that exists"),
     ],
 )
 def test_what_is_no_store_is_refused_in_one_line_that_names_it(tmp_path, name, problem):
     (tmp_path / "text").write_text("no database at all, and long enough to tell\n" * 100)
     execute(tmp_path / "other", "CREATE TABLE mine (x)")
-    with StoreFile(tmp_path / "newer") as newer:
-        newer.connection.execute("PRAGMA user_version = 7")
+    with StoreFile(tmp_path / "older") as older:
+        older.connection.execute("PRAGMA user_version = 2")
     (tmp_path / "folder").mkdir()
     with pytest.raises(InputError) as refused:
         sim.sweep("sd21", store=tmp_path / name, **SMALL)
@@ -203,7 +198,7 @@ def test_what_is_no_store_is_refused_in_one_line_that_names_it(tmp_path, name, p
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("forged", ["no JSON", "[1]", "{}", '{"known_s": [-1]}', '{"known_s": ["x"]}'])
+@pytest.mark.parametrize("forged", ["no JSON", "[1]", "{}", '{"bound_s": "x"}'])
 def test_a_damaged_answer_is_refused_by_sweeps_and_comparisons(tmp_path, complete, capsys, forged):
     path = tmp_path / "store"
     path.write_bytes(complete)
@@ -218,15 +213,6 @@ def test_a_store_cut_short_is_refused_in_one_line(tmp_path, complete):
     path = tmp_path / "store"
     path.write_bytes(complete[:9000])
     with pytest.raises(InputError, match=f"^{path}: (cannot be used as a store|is damaged): "):
-        sim.sweep("sd21", store=path, **SMALL)
-
-
-def test_a_store_of_version_1_is_read_and_refused_by_a_sweep(tmp_path, complete):
-    path = tmp_path / "store"
-    path.write_bytes(complete)
-    execute(path, "PRAGMA user_version = 1")
-    assert read_records(path)
-    with pytest.raises(InputError, match=f"^{path}: is a store of version 1, must be 2$"):
         sim.sweep("sd21", store=path, **SMALL)
 
 

@@ -4,7 +4,7 @@ Questions asked in the same words are compared, or the only ones of both files.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -29,6 +29,16 @@ class Moved(NamedTuple):
         return self.after_s / self.before_s - 1 if self.before_s else 0.0
 
 
+Pairs = dict[str, tuple[str | None, str | None]]
+"""What differs, before and after."""
+
+
+def _pairs(before: Mapping[str, str], after: Mapping[str, str]) -> Pairs:
+    """The values that differ between two mappings."""
+    pairs = {key: (before.get(key), after.get(key)) for key in before.keys() | after.keys()}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Two records of one question."""
@@ -38,82 +48,57 @@ class Comparison:
     after: Recorded
 
     @property
-    def differing(self) -> dict[str, tuple[str | None, str | None]]:
+    def differing(self) -> Pairs:
         """What is asked in another way, and the inputs whose content differs: by key, before and after; a model first.
 
         Of a model at another resolution, or for another task, the content differs with what is asked.
         """
-        found: dict[str, tuple[str | None, str | None]] = {}
-        for name in ("asked", "inputs"):
-            before, after = getattr(self.before, name), getattr(self.after, name)
-            for key in before.keys() | after.keys() if name == "asked" else before.keys() & after.keys():
-                if before.get(key) != after.get(key):
-                    where = key if name == "asked" else f"content of {key}" if key != CODE else CODE
-                    found[where] = before.get(key), after.get(key)
-        if found.keys() & {"task", "resolution"}:
-            found.pop("content of model", None)
-        objectives = self.before.objective, self.after.objective
-        if all(objectives) and objectives[0] != objectives[1]:
-            found["objective"] = objectives
-        found |= self._otherwise
-        if self.before.stored == self.after.stored:  # rows list strategies without a point, too
-            found |= self._tried
+        one, other = self.before, self.after
+        found = _pairs(one.asked, other.asked)
+        for key, pair in _pairs(one.inputs, other.inputs).items():
+            if None not in pair and not (key == "model" and found.keys() & {"task", "resolution"}):
+                found[key if key == CODE else f"content of {key}"] = pair
+        if one.objective and other.objective:
+            found |= _pairs({"objective": one.objective}, {"objective": other.objective})
+        if len(one.points) == len(other.points) == 1:
+            (point,), (twin,) = one.points, other.points
+            if point.strategy == twin.strategy:
+                parameters = _pairs(dict(point.parameters), dict(twin.parameters))
+                found |= {name.replace("_", "-"): pair for name, pair in parameters.items()}
+        if one.stored == other.stored:  # rows list strategies without a point, too
+            found |= _pairs(_tried(one), _tried(other))
         return dict(sorted(found.items(), key=lambda item: (item[0] != "model", item[0])))
-
-    @property
-    def _otherwise(self) -> dict[str, tuple[str | None, str | None]]:
-        """The parameters that differ between the only points of the two, where both are of one strategy."""
-        if len(self.before.points) != 1 or len(self.after.points) != 1:
-            return {}
-        (one,), (other,) = self.before.points, self.after.points
-        before, after = dict(one.parameters), dict(other.parameters)
-        names = dict.fromkeys([*before, *after]) if one.strategy == other.strategy else {}
-        return {
-            name.replace("_", "-"): (before.get(name), after.get(name))
-            for name in names
-            if before.get(name) != after.get(name)
-        }
-
-    @property
-    def _tried(self) -> dict[str, tuple[str | None, str | None]]:
-        """The numbers of GPUs and the strategies that the points of the two are of, where they differ."""
-        found: dict[str, tuple[str | None, str | None]] = {}
-        for name, key in (("gpus", "num_gpus"), ("strategies", "strategy")):
-            before, after = (
-                sorted({getattr(of, key) for of in one.points}) for one in (self.before, self.after)
-            )
-            if before != after:
-                found[name] = ", ".join(map(str, before)), ", ".join(map(str, after))
-        return found
 
     @property
     def moved(self) -> list[Moved]:
         """The points simulated in both that take another time, the largest change first."""
-        ranks = [_ranks(record) for record in (self.before, self.after)]
-        both = ranks[0].keys() & ranks[1].keys()
-        found = [
-            Moved(key, before_s, after_s, (ranks[0][key], ranks[1][key]))
-            for key in both
-            if (before_s := self.before.points[key].seconds or 0.0)
-            != (after_s := self.after.points[key].seconds or 0.0)
+        before, after = self.before.ranks, self.after.ranks
+        both = [
+            Moved(
+                key,
+                self.before.points[key].seconds or 0.0,
+                self.after.points[key].seconds or 0.0,
+                (before[key], after[key]),
+            )
+            for key in before.keys() & after.keys()
         ]
-        return sorted(found, key=lambda moved: (-abs(moved.change), moved.key))
+        moved = [one for one in both if one.before_s != one.after_s]
+        return sorted(moved, key=lambda moved: (-abs(moved.change), moved.key))
 
     @property
     def same(self) -> int:
         """Points simulated in both that take the same time."""
-        return len(_ranks(self.before).keys() & _ranks(self.after).keys()) - len(self.moved)
+        return len(self.before.ranks.keys() & self.after.ranks.keys()) - len(self.moved)
 
     @property
     def turned(self) -> dict[str, int]:
         """Counts of points whose status changed, or which one of the two does not know; unlisted ones are left out."""
-        left_out = self._unlisted
-        keys = [
-            key for key in dict.fromkeys([*self.before.points, *self.after.points]) if key not in left_out
+        keys = {*self.before.points, *self.after.points} - self._unlisted
+        statuses = [
+            {key: known.status for key, known in of.points.items()} for of in (self.before, self.after)
         ]
-        pairs = [(_status(self.before, key), _status(self.after, key)) for key in keys]
-        counts = Counter(f"{before} -> {after}" for before, after in pairs if before != after)
-        return dict(sorted(counts.items()))
+        pairs = [[each.get(key, "not there") for each in statuses] for key in keys]
+        return dict(sorted(Counter(" -> ".join(pair) for pair in pairs if pair[0] != pair[1]).items()))
 
     @property
     def unlisted(self) -> int:
@@ -122,11 +107,10 @@ class Comparison:
 
     @property
     def _unlisted(self) -> set[Key]:
-        one, other = self.before, self.after
-        if one.stored == other.stored:
+        if self.before.stored == self.after.stored:
             return set()
-        store, listed = (one, other) if one.stored else (other, one)
-        return store.points.keys() - listed.points.keys()
+        first, last = (self.before, self.after) if self.before.stored else (self.after, self.before)
+        return first.points.keys() - last.points.keys()
 
     def to_json(self) -> dict[str, Any]:
         """The comparison under public keys."""
@@ -144,13 +128,10 @@ class Comparison:
         }
 
 
-def _ranks(record: Recorded) -> dict[Key, int]:
-    simulated = (key for key, found in record.points.items() if found.status == "simulated")
-    return {key: rank for rank, key in enumerate(simulated, 1)}
-
-
-def _status(record: Recorded, key: Key) -> str:
-    return record.points[key].status if key in record.points else "not there"
+def _tried(record: Recorded) -> dict[str, str]:
+    """The numbers of GPUs and the strategies that points are of."""
+    gpus, strategies = {key.num_gpus for key in record.points}, {key.strategy for key in record.points}
+    return {"gpus": ", ".join(map(str, sorted(gpus))), "strategies": ", ".join(sorted(strategies))}
 
 
 def _key_json(key: Key) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -17,11 +18,10 @@ from profiles.files import check_regular, parse_number, read_text
 from profiles.machines.whatifs import WHAT_IFS
 from profiles.parsing import parse_json
 from sim.explore.answers import Bounds
-from sim.explore.store import REPLAY, StoreFile, bounds_from, measures_from
+from sim.explore.store import StoreFile
 from sim.inputs.scenarios import OPTIONS, fields_of
 from sim.outcomes.contents import content_of
 from sim.outcomes.measures import Measures
-from sim.outcomes.phrases import OUT_OF_MEMORY
 from strategies.registry import strategies_of
 from strategies.strategy import is_seamless
 
@@ -35,8 +35,6 @@ TIMES: Final = ("iteration_s", "latency_s")
 STATUSES: Final = ("simulated", "bounded", "infeasible")
 CODE: Final = "code"
 """Key of the hash of what simulated, beside those of inputs."""
-NO_CHECKPOINTING: Final = "none"
-"""What is recomputed in a point before any is tried again for want of memory."""
 RELIEF: Final = "relief"
 """Of a point that was tried again for want of memory: what is recomputed in it."""
 DIVIDED: Final = "vae_parallel"
@@ -58,15 +56,17 @@ class Key(NamedTuple):
         return f"{self.strategy} on {counted(self.num_gpus, 'GPU')}{': ' if given else ''}{given}"
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of a point: its status, seconds and bytes where it was simulated, the reason where it cannot be."""
+class Known(NamedTuple):
+    """What is known of a point: its status, and seconds where it was simulated."""
 
     status: str
     seconds: float | None = None
-    peak_memory_bytes: float | None = None
-    reason: str = ""
     recommended: bool = True
+
+    @property
+    def order(self) -> int:
+        """The place of its status."""
+        return STATUSES.index(self.status)
 
 
 @dataclass(slots=True)
@@ -103,12 +103,20 @@ class Recorded:
         return CODE in self.inputs
 
     @property
+    def ranks(self) -> dict[Key, int]:
+        """The simulated points with their ranks."""
+        simulated = (key for key, known in self.points.items() if known.status == "simulated")
+        return {key: rank for rank, key in enumerate(simulated, 1)}
+
+    @property
     def winner(self) -> Key | None:
         """The best recommended point; None where none was simulated."""
-        ranked = (
-            key for key, found in self.points.items() if found.status == "simulated" and found.recommended
-        )
-        return next(ranked, None)
+        return next((key for key in self.ranks if self.points[key].recommended), None)
+
+    def sort(self) -> None:
+        """Sort the points, the fastest first."""
+        order = sorted(self.points.items(), key=lambda item: (item[1].order, item[1].seconds or 0.0))
+        self.points = dict(order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +135,7 @@ class NamedRows:
 
 
 def read_records(source: Path | NamedRows) -> list[Recorded]:
-    """The questions of a store, of a sweep's rows as CSV, of results as JSON, or of rows that no file holds.
+    """Return the questions of a store, of a sweep's rows as CSV, of results as JSON, or of rows that no file holds.
 
     Raises:
         InputError: it is none of these, or damaged.
@@ -161,36 +169,49 @@ def _start_of(path: Path) -> bytes:
 
 
 class FileRow:
-    """A row of a file under public keys, flat, with where it stands."""
+    """A row under public keys, flat, with where it stands; ``cells`` are its values as text."""
 
     def __init__(self, where: str, values: Mapping[str, Any]) -> None:
         self.where = where
-        self.values = {key: value for key, value in values.items() if value not in (None, "")}
+        self.cells = {key: cell(value) for key, value in values.items() if value not in (None, "")}
+        inputs = values.get("inputs") or {}
+        try:
+            inputs = json.loads(inputs) if isinstance(inputs, str) else inputs
+            self.inputs = {str(name): str(value) for name, value in inputs.items()}
+        except (ValueError, RecursionError, AttributeError):
+            raise self.fail("inputs", "must be a mapping as JSON") from None
+
+    def fail(self, key: str, rule: str) -> InputError:
+        """The error that says which value breaks which rule."""
+        return InputError(f"{self.where}: {key} is '{self.cells[key][:40]}', {rule}")
 
     def text(self, key: str) -> str:
-        """The value of a key as text.
+        """The value of a key.
 
         Raises:
             InputError: there is none.
         """
-        if key not in self.values:
+        if key not in self.cells:
             raise InputError(f"{self.where}: {key} is missing: must be a row of a sweep, or a result")
-        return cell(self.values[key])
+        return self.cells[key]
+
+    def choice(self, key: str, default: str, *choices: str) -> str:
+        """A value out of a list of choices.
+
+        Raises:
+            InputError: it is none of them.
+        """
+        if (value := self.cells.get(key, default)) not in choices:
+            raise self.fail(key, f"must be one of {', '.join(choices)}")
+        return value
 
     def number(self, key: str) -> float | None:
         """A number; None where there is none."""
-        return None if key not in self.values else parse_number(self.where, key, cell(self.values[key]))
+        return None if key not in self.cells else parse_number(self.where, key, self.cells[key])
 
     def flag(self, key: str) -> bool:
-        """Whether something holds; it does where the row does not speak of it.
-
-        Raises:
-            InputError: the value is neither true nor false.
-        """
-        said = cell(self.values.get(key, True))
-        if said.lower() not in ("true", "false"):
-            raise InputError(f"{self.where}: {key} is '{said[:40]}', must be True or False")
-        return said.lower() == "true"
+        """Whether something holds; it does where the row does not speak of it."""
+        return self.choice(key, "True", "True", "False", "true", "false") in ("True", "true")
 
 
 def cell(value: object) -> str:
@@ -236,161 +257,99 @@ def _flat_rows(name: str, found: object) -> Iterator[FileRow]:
         yield FileRow(where, flat)
 
 
+class _Group(NamedTuple):
+    """Rows of one question, as they are read: what is asked, and what divides a decoder by numbers of GPUs."""
+
+    record: Recorded
+    shared: dict[str, str]
+    options: dict[str, str]
+    divided: dict[int, float]
+
+
 def _of_rows(rows: Iterable[FileRow]) -> list[Recorded]:
-    """The questions that rows are of."""
-    records: list[Recorded] = []
+    """The questions that rows are of; a point that several sweeps look at has what the one knows that knows most."""
+    groups: list[_Group] = []
     for row in rows:
-        task = row.text("task")
-        if task not in TASKS:
-            raise InputError(f"{row.where}: task is '{task[:40]}', must be one of {', '.join(TASKS)}")
+        task = row.choice("task", "", *TASKS) if "task" in row.cells else row.text("task")
         shared = {key: row.text(key) for key in (*SHARED, *ASKED[task])}
-        names = (*OPTIONS[task], *WHAT_IFS, "measured", "measured_run")
-        own = {key: row.text(key) for key in names if key in row.values and key not in shared}
-        row.number(DIVIDED)  # refuses what is none
-        relieved = bool(own) and bool(cell(row.values.get(RELIEF, "")))  # which is of the point, not asked
-        options = own | {"checkpointing": NO_CHECKPOINTING} if relieved else own
-        key = _key(row, task)
-        record = _question_of(records, shared, options, _inputs(row), key.num_gpus)
-        _note(record, key, _known(row))
-    for record in records:
-        order = [STATUSES.index(known.status) for known in record.points.values()]
+        names = {*OPTIONS[task], *WHAT_IFS, "measured", "measured_run"} - shared.keys() - {DIVIDED}
+        options = {key: value for key, value in row.cells.items() if key in names}
+        if options and RELIEF in row.cells:  # what is recomputed is of the point, not asked
+            options["checkpointing"] = "none"
+        key, known, divided = _key(row, task), _known(row), row.number(DIVIDED) or 1.0
+        alike = partial(_is_of, row.inputs, shared, options, {key.num_gpus: divided})
+        group = next((group for group in reversed(groups) if alike(group)), None)
+        if group is None:
+            group = _Group(Recorded({}, row.inputs), shared, {}, {})
+            groups.append(group)
+        group.options.update(options)
+        if options:
+            group.divided[key.num_gpus] = divided
+        before = group.record.points.get(key)
+        if before is None or known.order <= before.order:
+            group.record.points[key] = known
+    for record, shared, options, each in groups:
+        most = max(each.values(), default=1.0)
+        record.asked = {**shared, **options, **({DIVIDED: cell(most)} if most > 1 else {})}
+        order = [known.order for known in record.points.values()]
         if order != sorted(order):  # several sweeps, one after the other
-            record.points = _by_time(record.points)
-    return records
+            record.sort()
+    return [group.record for group in groups]
 
 
-def _note(record: Recorded, key: Key, known: Known) -> None:
-    """Note what a row knows of a point, unless the sweep on another number of GPUs knows more of it."""
-    before = record.points.get(key)
-    if before is None or STATUSES.index(known.status) <= STATUSES.index(before.status):
-        record.points[key] = known
-
-
-def _by_time(points: Mapping[Key, Known]) -> dict[Key, Known]:
-    """Points with the fastest first."""
-    ranked = sorted(points, key=lambda key: (STATUSES.index(points[key].status), points[key].seconds or 0.0))
-    return {key: points[key] for key in ranked}
-
-
-def _question_of(
-    records: list[Recorded],
+def _is_of(
+    inputs: Mapping[str, str],
     shared: Mapping[str, str],
     options: Mapping[str, str],
-    inputs: Mapping[str, str],
-    num_gpus: int,
-) -> Recorded:
-    """The question of a row; one without a result has no options, and is of the last that is else the same."""
-    for record in reversed(records):
-        own = {key: value for key, value in record.asked.items() if key not in shared}
-        same = record.inputs == inputs and shared.items() <= record.asked.items()
-        if same and (not options or not own or _alike(own, record.points, options, num_gpus)):
-            record.asked |= options if _divided(options) >= _divided(own) else own
-            return record
-    records.append(Recorded({**shared, **options}, dict(inputs)))
-    return records[-1]
-
-
-def _alike(
-    own: Mapping[str, str], points: Mapping[Key, Known], options: Mapping[str, str], num_gpus: int
+    divided: Mapping[int, float],
+    group: _Group,
 ) -> bool:
-    """Whether the options of a question, as its points have them, and those of a point may be of one question."""
-    wider = max(options, own, key=_divided)
-    told = (key.num_gpus for key, known in points.items() if known.seconds is not None)
-    return _at(wider, num_gpus) == _at(options, num_gpus) and (
-        wider == own or all(_at(wider, there) == _at(own, there) for there in told)
-    )
-
-
-def _at(options: Mapping[str, str], num_gpus: int) -> dict[str, str | float]:
-    """Options as a point on so many GPUs has them, no more of which divide a decoder than there are."""
-    return {**options, DIVIDED: min(_divided(options), num_gpus)}
-
-
-def _divided(options: Mapping[str, str]) -> float:
-    return float(options.get(DIVIDED, 1))
-
-
-def _inputs(row: FileRow) -> dict[str, str]:
-    """The hashes of a row; none of one that an older version wrote."""
-    inputs = row.values.get("inputs", {})
-    if isinstance(inputs, str):
-        try:
-            inputs = json.loads(inputs)
-        except (ValueError, RecursionError):
-            inputs = None
-    if not isinstance(inputs, dict):
-        raise InputError(
-            f"{row.where}: inputs is {str(row.values['inputs'])[:40]!r}, must be a mapping as JSON"
-        )
-    return {str(name): str(value) for name, value in inputs.items()}
+    """Whether a row is of a group's question; one without a result has no options, and is of the last else the same."""
+    if (group.record.inputs, group.shared) != (inputs, shared):
+        return False
+    both = group.divided | dict(divided)
+    most = max(both.values())
+    fits = all(value == min(most, gpus) for gpus, value in [*group.divided.items(), *divided.items()])
+    return not options or not group.options or (group.options == options and fits)
 
 
 def _key(row: FileRow, task: str) -> Key:
-    known = fields_of(strategies_of(task).values())
-    known = {*known, RELIEF}
-    given = sorted(
-        (name, said) for name, value in row.values.items() if name in known and (said := cell(value))
-    )
-    gpus = row.number("num_gpus")
-    if gpus is None:
-        raise InputError(f"{row.where}: num_gpus is missing: must be a row of a sweep, or a result")
-    return Key(row.text("strategy"), int(gpus), tuple(given))
+    names = {*fields_of(strategies_of(task).values()), RELIEF}
+    row.text("num_gpus")
+    parameters = sorted((name, value) for name, value in row.cells.items() if name in names)
+    return Key(row.text("strategy"), int(row.number("num_gpus") or 0), tuple(parameters))
 
 
 def _known(row: FileRow) -> Known:
-    fits = row.flag("fits_memory")
-    status = cell(row.values.get("status", "simulated" if fits else "infeasible"))
-    if status not in STATUSES:
-        raise InputError(f"{row.where}: status is '{status[:40]}', must be one of {', '.join(STATUSES)}")
+    status = row.choice("status", "simulated" if row.flag("fits_memory") else "infeasible", *STATUSES)
     seconds = next((value for key in TIMES if (value := row.number(key)) is not None), None)
     if status == "simulated" and seconds is None:
         raise InputError(f"{row.where}: is simulated, but has no {' or '.join(TIMES)}")
-    recommended = row.flag("recommended")
-    reason = cell(row.values.get("reason", ""))
-    return Known(status, seconds, row.number("peak_memory_bytes"), reason, recommended)
+    return Known(status, seconds, row.flag("recommended"))
 
 
 def _of_store(path: Path) -> Iterator[Recorded]:
     """The questions of a store, their points by time."""
+    seamless = {name: is_seamless(cls) for task in TASKS for name, cls in strategies_of(task).items()}
     with StoreFile(path, reads=True) as store:
         store.check()
         for question, code, asked, inputs in store.questions():
             said = {key: cell(value) for key, value in asked.items() if value not in (None, "")}
-            there = said.pop("memory_bytes", None)
-            with store.explained():
-                points = dict(_stored(store, question, None if there is None else float(there)))
-            yield Recorded(said, {**inputs, CODE: code}, _by_time(points))
+            record = Recorded(said, {**inputs, CODE: code})
+            memory_bytes = float(said.pop("memory_bytes", "inf"))
+            for point, answer in store.answers(question):
+                own = dict(point["parameters"]) | {RELIEF: point.get("checkpointing")}
+                given = sorted((name, cell(value)) for name, value in own.items() if value is not None)
+                key = Key(point["strategy"], point["num_gpus"], tuple(given))
+                record.points[key] = _stored(answer, memory_bytes, seamless.get(key.strategy, True))
+            record.sort()
+            yield record
 
 
-def _stored_key(text: str) -> Key:
-    point = json.loads(text)
-    own = dict(point["parameters"]) | {RELIEF: point.get("checkpointing")}
-    given = sorted((name, cell(value)) for name, value in own.items() if value is not None)
-    return Key(str(point["strategy"]), int(point["num_gpus"]), tuple(given))
-
-
-def _stored(store: StoreFile, question: str, memory_bytes: float | None) -> Iterator[tuple[Key, Known]]:
-    """What a store knows of the points of a question: bounds, then whatever was simulated."""
-    seamless = {name: is_seamless(cls) for task in TASKS for name, cls in strategies_of(task).items()}
-    for text, kind, kept in store.answers(question):
-        key = _stored_key(text)
-        if kind != REPLAY:
-            yield key, _bounded(bounds_from(kept), memory_bytes)
-        elif "expected" in kept:
-            yield key, _replayed(measures_from(kept), memory_bytes, seamless.get(key.strategy, True))
-        elif "reason" in kept:
-            yield key, Known("infeasible", reason=str(kept["reason"]))
-
-
-def _bounded(bounds: Bounds | InfeasibleError, memory_bytes: float | None) -> Known:
-    if isinstance(bounds, InfeasibleError):
-        return Known("infeasible", reason=str(bounds))
-    if memory_bytes is not None and bounds.least_memory_bytes > memory_bytes:
-        return Known("infeasible", reason=OUT_OF_MEMORY)
-    return Known("bounded")
-
-
-def _replayed(expected: Measures, memory_bytes: float | None, seamless: bool) -> Known:
-    fits = memory_bytes is None or expected.peak_memory_bytes <= memory_bytes
-    status, reason = ("simulated", "") if fits else ("infeasible", OUT_OF_MEMORY)
-    return Known(status, expected.duration_s, expected.peak_memory_bytes, reason, seamless)
+def _stored(answer: Bounds | Measures | InfeasibleError, memory_bytes: float, seamless: bool) -> Known:
+    if isinstance(answer, InfeasibleError):
+        return Known("infeasible")
+    if isinstance(answer, Bounds):
+        return Known("infeasible" if answer.least_memory_bytes > memory_bytes else "bounded")
+    fits = answer.peak_memory_bytes <= memory_bytes
+    return Known("simulated" if fits else "infeasible", answer.duration_s, seamless)

@@ -12,22 +12,28 @@ simulated. ``full`` is not tried: it would hold the inputs of stages and one lay
 
 import heapq
 import os
-from bisect import bisect_right, insort
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, islice
+from functools import partial
+from itertools import chain
 from math import inf
 from typing import Any, Final
 
-from profiles.errors import DiffusimWarning, InfeasibleError, InputError, shown, warn_caller
+from profiles.errors import DiffusimWarning, InputError, shown, warn_caller
 from profiles.software.runtimes import find_runtime
-from sim.explore.answers import Answer, Answers, Bounds, Outcome, Task, take_bounds, take_outcome
+from sim.explore.answers import (
+    Answer,
+    Answers,
+    bound_points,
+    simulate_point,
+    take_bounds,
+    take_outcome,
+)
 from sim.explore.legality import refusal
 from sim.explore.points import Asked, Point, groups
 from sim.explore.relax import BLOCK, SELECTIVE, attends_in_one
-from sim.explore.store import Store
+from sim.explore.store import BOUNDS, REPLAY, Store
 from sim.explore.sweep import Report, Sweep, example_of
 from sim.explore.workers import LENT, Workers
 from sim.outcomes.phrases import OUT_OF_MEMORY
@@ -36,13 +42,6 @@ from strategies.parameters import check_integer
 
 SERIAL_POINTS: Final = 48
 """Fewer points than this are done before worker processes would have started."""
-IN_FLIGHT: Final = 3
-"""How many simulations may be in flight when a point is pruned; constant, so results do not depend on worker speed."""
-UNKNOWN_IN_FLIGHT: Final = 2
-"""Simulations in flight of a strategy without a result, which could rule out the others of it."""
-
-Request = tuple[Asked, float]
-"""A point, and the seconds from which on it does not matter."""
 
 
 @no_collection()
@@ -74,7 +73,7 @@ def run_sweep(
     own = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
     sweep.workers = own if executor is None else 1
     count = own if executor is None else workers or LENT
-    with Workers[Task](sweep.scenario, count, executor) as workforce:
+    with Workers[Answers](sweep.scenario, count, executor) as workforce:
         cache, again, fresh = Cache(workforce, store), list[Point](), sweep.points
         try:
             while fresh:
@@ -94,9 +93,9 @@ def _bound(sweep: Sweep, points: list[Point], cache: "Cache", report: Report) ->
     same: dict[Asked, list[Point]] = {}
     for point in chain.from_iterable(shared):
         same.setdefault(_asked(sweep, point), []).append(point)
-    each = [dict.fromkeys(_asked(sweep, point) for point in group) for group in shared]
+    each = [tuple(dict.fromkeys(_asked(sweep, point) for point in group)) for group in shared]
     done = 0
-    for asked, bounds in cache.bounds(each, relief_at_once(sweep)):
+    for asked, bounds in cache.bounds(each):
         for point in same[asked]:
             take_bounds(point, bounds, sweep.scenario.cluster.device.memory_bytes)
             done += 1
@@ -109,12 +108,28 @@ def _asked(sweep: Sweep, point: Point) -> Asked:
 
 
 def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report) -> None:
-    """Simulate what can still matter, in order; where all is wanted, everything."""
-    queue, done = _Queue(sweep, points, cache), 0
-    while queue.fill():
-        point, request = queue.in_flight.popleft()
-        take_outcome(point, cache.outcome(request, map(queue.request, queue.promising())))
-        queue.learn(point)
+    """Simulate what can still matter: the most promising point of each strategy, then by bound.
+
+    Which points are simulated depends on the outcomes of those before them alone, not on who is quick.
+    """
+    known = {flag: Threshold(sweep.objective, sweep.top) for flag in (True, False)}
+
+    def matters(point: Point) -> bool:
+        limit = inf if sweep.exhaustive else known[point.recommended].limit(point)
+        return point.least_score(sweep.objective) < limit
+
+    for point in points:
+        known[point.recommended].add(point)
+    bounded = [point for point in points if point.status == "bounded"]
+    queue = sorted(bounded, key=lambda point: point.least_score(sweep.objective))
+    leaders = {id(point) for point in {point.name: point for point in reversed(queue)}.values()}
+    queue.sort(key=lambda point: id(point) not in leaders)
+    done = 0
+    while queue := [point for point in queue if matters(point)]:
+        point, *queue = queue
+        outcome = cache.outcome(_asked(sweep, point), (_asked(sweep, other) for other in queue))
+        take_outcome(point, outcome)
+        known[point.recommended].add(point)
         done += 1
         report("simulating", done, done + len(queue))
 
@@ -152,13 +167,6 @@ def next_reliefs(sweep: Sweep, tried: Iterable[Point]) -> list[Point]:
     return [of for of in fresh if not refusal(runtime, of, sweep.scenario)]
 
 
-def relief_at_once(sweep: Sweep) -> tuple[str, ...]:
-    """Ways of checkpointing with which any point of a sweep that lacks memory is tried next, one after the other."""
-    if sweep.runtime is not None or sweep.objective == "memory":  # which tries others, or more
-        return ()
-    return sweep.relief if attends_in_one(sweep.scenario) else sweep.relief[:1]
-
-
 def nearest(sweep: Sweep, tried: Iterable[Point]) -> list[Point]:
     """Of points tried with relief in vain, where nothing else is feasible either, the one that lacks least."""
     if any(point.reason is None for point in sweep.points):
@@ -168,96 +176,65 @@ def nearest(sweep: Sweep, tried: Iterable[Point]) -> list[Point]:
 
 
 class Cache:
-    """Answers of a sweep's points: from its store, else from workers, whose answers the store keeps.
+    """Answers about a sweep's points: from its store, else from workers, whose answers the store keeps.
 
     Attributes:
-        workers: they simulate what is not known.
+        workers: they find out what is not known.
         store: knows what was found before; None where nothing is kept, or the store became full.
     """
 
-    def __init__(self, workers: Workers[Task], store: Store | None) -> None:
+    def __init__(self, workers: Workers[Answers], store: Store | None) -> None:
         self.workers, self.store = workers, store
-        self._answers: dict[Asked, Answer] = {}
-        self._bounds: dict[Asked, Bounds | InfeasibleError] = {}
+        self._outcomes: Answers = {}
         self._requested: set[Asked] = set()
 
-    def bounds(
-        self, groups: Iterable[Collection[Asked]], relief: tuple[str, ...] = ()
-    ) -> Iterator[tuple[Asked, Bounds | InfeasibleError]]:
-        """Yield the bounds of points, in groups that have much in common, as they become known.
-
-        Args:
-            groups: the points.
-            relief: recomputation with which points that lack memory are bounded right away.
-        """
-        tasks: list[Task] = []
+    def bounds(self, groups: Iterable[Sequence[Asked]]) -> Iterator[tuple[Asked, Answer]]:
+        """Yield the bounds of all points as they become known; a group is one task."""
         for group in groups:
-            known = {asked: self._bounds.pop(asked) for asked in group if asked in self._bounds}
-            if self.store is not None:
-                known |= self.store.bounds([asked for asked in group if asked not in known])
+            known = {} if self.store is None else self.store.bounds(group)
             yield from known.items()
-            if left := tuple(asked for asked in group if asked not in known):
-                tasks.append(Task(left, relief=relief))
-        for task in tasks:
-            self.workers.submit(task)
-        still_open = len(tasks)
-        while still_open:
-            for task, answers in self.workers.finished():
-                self._take(task, answers)
-                if task.limits_s is None:
-                    still_open -= 1
-                    yield from ((asked, self._bounds.pop(asked)) for asked in task.points)
+            if unknown := tuple(asked for asked in group if asked not in known):
+                self.workers.submit(partial(bound_points, unknown))
+        while self.workers.open_tasks:
+            for answers in self.workers.finished():
+                self._keep(answers, BOUNDS)
+                yield from answers.items()
 
-    def ask(self, requests: Iterable[Request]) -> None:
-        """Have points replayed, each up to a limit that no later request raises."""
-        for task in self._tasks(requests):
-            self.workers.submit(task)
-
-    def outcome(self, request: Request, ahead: Iterable[Request]) -> Outcome:
-        """Return how a point came out that was asked for.
+    def outcome(self, asked: Asked, ahead: Iterable[Asked]) -> Answer:
+        """Return the outcome of a point.
 
         Args:
-            request: as it was asked for.
+            asked: the point.
             ahead: what may be needed next; submitted where workers would be idle.
         """
-        (point, limit_s), workers, tasks = request, self.workers, self._tasks(ahead)
-        while point not in self._answers:
-            while workers.open_tasks < workers.window and (task := next(tasks, None)) is not None:
-                workers.submit(task)
-            for task, answers in workers.finished():
-                self._take(task, answers)
-        return self._answers[point].within(limit_s)
+        workers, ahead = self.workers, iter(ahead)
+        self._request(asked)
+        while asked not in self._outcomes:
+            while workers.open_tasks < workers.window and (other := next(ahead, None)) is not None:
+                self._request(other)
+            for answers in workers.finished():
+                self._keep(answers, REPLAY)
+                self._outcomes |= answers
+        return self._outcomes[asked]
 
-    def _is_known(self, point: Asked, limit_s: float) -> bool:
-        """Whether a point is answered, by the store too, or asked for."""
-        if point not in self._requested and self.store is not None:
-            answer = self.store.answer(point)
-            if answer is not None and answer.holds_to_s >= limit_s:
-                self._answers[point] = answer
-                self._requested.add(point)
-        return point in self._requested
+    def _request(self, asked: Asked) -> None:
+        """Have a point simulated, unless its outcome is known, to the store too, or is being found out."""
+        if asked in self._requested:
+            return
+        self._requested.add(asked)
+        outcome = None if self.store is None else self.store.outcome(asked)
+        if outcome is None:
+            self.workers.submit(partial(simulate_point, asked))
+        else:
+            self._outcomes[asked] = outcome
 
-    def _tasks(self, requests: Iterable[Request]) -> Iterator[Task]:
-        """Yield tasks for what is not known yet."""
-        unknown = (request for request in requests if not self._is_known(*request))
-        while chunk := list(islice(unknown, self.workers.chunk)):
-            points, limits_s = zip(*chunk, strict=True)
-            self._requested.update(points)
-            yield Task(points, limits_s)
-
-    def _take(self, task: Task, answers: Answers) -> None:
-        known = dict(task.told(answers))
+    def _keep(self, answers: Answers, kind: str) -> None:
         if self.store is not None:
             try:
-                self.store.keep(known)
+                self.store.keep(answers, kind)
             except InputError as error:  # such as a full disk
                 warn_caller(f"{error}: what is still found is not kept", DiffusimWarning)
                 self.store = None
-        for point, answer in known.items():
-            if isinstance(answer, Answer):
-                self._answers[point] = answer
-            else:
-                self._bounds[point] = answer
 
 
 @dataclass(slots=True)
@@ -270,7 +247,7 @@ class Threshold:
         scores: scores by what points of equal results share.
         kth: the last score of the top; infinite where it has room.
         best_of: the best score of each strategy.
-        front: bytes and seconds of the points that no other beats in both, by bytes.
+        front: seconds and bytes of the points that no other beats in both.
     """
 
     objective: str
@@ -283,84 +260,21 @@ class Threshold:
     def add(self, point: Point) -> None:
         """Take note of a point that was simulated."""
         score = point.score(self.objective)
-        if score == inf or point.result is None:
+        if score == inf:
             return
         self.scores[point.identity] = score
         best = heapq.nsmallest(self.top, self.scores.values())
         self.kth = best[-1] if len(best) >= self.top else inf
         self.best_of[point.name] = min(self.best_of.get(point.name, inf), score)
-        insort(self.front, (point.result.expected.peak_memory_bytes, point.result.expected.duration_s))
-        fastest = accumulate((front_s for _, front_s in self.front), min, initial=inf)
-        self.front = [item for item, before_s in zip(self.front, fastest, strict=False) if item[1] < before_s]
+        seconds, size = point.costs
+        if self._fastest_s(size) > seconds:
+            self.front = [of for of in self.front if of[0] < seconds or of[1] < size] + [point.costs]
 
     def limit(self, point: Point) -> float:
         """Return the score from which on a point does not matter."""
-        last = self._beaten_s(point) if self.objective == "pareto" else self.kth
+        last = self._fastest_s(point.least_memory_bytes) if self.objective == "pareto" else self.kth
         return max(self.best_of.get(point.name, inf), last)
 
-    def _beaten_s(self, point: Point) -> float:
-        """Seconds of the fastest point whose peak memory is at most what this one cannot do without."""
-        within = bisect_right(self.front, (point.least_memory_bytes, inf))
-        return self.front[within - 1][1] if within else inf
-
-
-class _Queue:
-    """The points that are still to be simulated: the most promising of each strategy first, then by bound.
-
-    Attributes:
-        points: by their least scores.
-        in_flight: those that were asked for, in order.
-        known: the thresholds of recommended points, and of the others.
-    """
-
-    def __init__(self, sweep: Sweep, points: list[Point], cache: Cache) -> None:
-        self.sweep, self.cache = sweep, cache
-        self.known = {flag: Threshold(sweep.objective, sweep.top) for flag in (True, False)}
-        for point in points:
-            self.learn(point)
-        left = [point for point in points if point.status == "bounded" and self._matters(point)]
-        self.points = sorted(left, key=self._score)
-        leaders = {id(point) for point in {point.name: point for point in reversed(self.points)}.values()}
-        self.points.sort(key=lambda point: id(point) not in leaders)
-        self.in_flight = deque[tuple[Point, Request]]()
-
-    def __len__(self) -> int:
-        return len(self.points) + len(self.in_flight)
-
-    def learn(self, point: Point) -> None:
-        """Take note of how a point came out."""
-        self.known[point.recommended].add(point)
-
-    def request(self, point: Point) -> Request:
-        """Return a point with the seconds from which on it does not matter."""
-        by_memory = self.sweep.objective == "memory"
-        limit_s = inf if by_memory else self._limit(point) / point.price(self.sweep.objective)
-        return _asked(self.sweep, point), limit_s
-
-    def fill(self) -> bool:
-        """Ask for points until enough are in flight; return whether any is."""
-        count = len(self.in_flight)
-        while len(self.in_flight) < IN_FLIGHT and (point := next(self.promising(), None)) is not None:
-            self.points = [one for one in self.points if one is not point and self._matters(one)]
-            self.in_flight.append((point, self.request(point)))
-        self.cache.ask(request for _, request in islice(self.in_flight, count, None))
-        return bool(self.in_flight)
-
-    def promising(self) -> Iterator[Point]:
-        """Yield the points that come next, by what is known so far."""
-        return (point for point in self.points if self._matters(point) and not self._waits(point))
-
-    def _score(self, point: Point) -> float:
-        return point.least_score(self.sweep.objective)
-
-    def _limit(self, point: Point) -> float:
-        return inf if self.sweep.exhaustive else self.known[point.recommended].limit(point)
-
-    def _matters(self, point: Point) -> bool:
-        return self._score(point) < self._limit(point)
-
-    def _waits(self, point: Point) -> bool:
-        """Whether others of its strategy, without a result yet, tell first how long it may take."""
-        if self.sweep.exhaustive or point.name in self.known[point.recommended].best_of:
-            return False
-        return sum(one.name == point.name for one, _ in self.in_flight) >= UNKNOWN_IN_FLIGHT
+    def _fastest_s(self, memory_bytes: float) -> float:
+        """Seconds of the fastest point whose peak memory is at most so much."""
+        return min((seconds for seconds, size in self.front if size <= memory_bytes), default=inf)

@@ -11,40 +11,35 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import cache
-from math import isnan
 from pathlib import Path
 from typing import Any, Final, Self
 
 from profiles.errors import InfeasibleError, InputError, one_line
 from profiles.files import check_regular, path_kind
 from profiles.outputs import check_writable
-from sim.explore.answers import Answer, Bounds, Told
+from sim.explore.answers import Answer, Answers, Bounds
 from sim.explore.points import Asked
 from sim.interrupts import postponed
 from sim.outcomes.contents import content_of, engine, inputs_of
 from sim.outcomes.measures import Measures
-from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of, result_of
 from strategies.strategy import AnyScenario
 
 APPLICATION: Final = 0x64666673
 """Says in an SQLite file that it is a store."""
-VERSION: Final = 2
+VERSION: Final = 3
 PATIENCE_S: Final = 60.0
 """Seconds to wait while another sweep writes."""
-TABLES: Final = """
+TABLES: Final = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS questions (question TEXT PRIMARY KEY, code TEXT, asked TEXT, inputs TEXT);
 CREATE TABLE IF NOT EXISTS answers (
-    question TEXT, point TEXT, kind TEXT, holds_to_s REAL, answer TEXT, PRIMARY KEY (question, point, kind)
+    question TEXT, point TEXT, kind TEXT, answer TEXT, PRIMARY KEY (question, point, kind)
 );
+PRAGMA application_id = {APPLICATION};
+PRAGMA user_version = {VERSION};
+COMMIT;
 """
-KEEP: Final = """
-INSERT INTO main.answers {} ON CONFLICT (question, point, kind) DO UPDATE
-SET holds_to_s = excluded.holds_to_s, answer = excluded.answer WHERE excluded.holds_to_s > holds_to_s
-"""
-"""Of two answers to one question, keep the one that says more."""
-ANSWERS: Final = "SELECT question, point, kind, holds_to_s, answer FROM"
 BOUNDS, REPLAY = "bounds", "replay"
 OURS: Final = frozenset({"profiles", "strategies", "sim", *sys.stdlib_module_names})
 """Packages whose code ``engine`` holds, or that come with Python."""
@@ -67,14 +62,11 @@ class StoreFile:
         check_regular(path)
         with self.explained():
             self.connection = self._opened("rw" if reads else "rwc")
-        try:
-            with self.explained():
-                if not reads:
-                    self._make()
-                self._check_version(reads=reads)
-        except BaseException:
-            self.connection.close()
-            raise
+            try:
+                self._check_version(new=not reads)
+            except BaseException:
+                self.connection.close()
+                raise
 
     def _opened(self, mode: str) -> sqlite3.Connection:
         """Open the file; in a folder that cannot be written, where SQLite could make no log, as one that never changes.
@@ -83,41 +75,33 @@ class StoreFile:
         """
         where = f"{self.path.resolve().as_uri()}?mode={mode}"
         connection = sqlite3.connect(where, timeout=PATIENCE_S, isolation_level=None, uri=True)
-        if mode == "rwc":
-            return connection
         try:
             connection.execute("SELECT count(*) FROM sqlite_master")
-            connection.execute("PRAGMA query_only = ON")
         except sqlite3.OperationalError:
             connection.close()
             log = self.path.with_name(f"{self.path.name}-wal")
-            if log.exists() and log.stat().st_size:
-                raise InputError(f"{log}: has rows that cannot be read in a read-only folder") from None
+            if mode == "rwc" or (log.exists() and log.stat().st_size):
+                raise
             connection = sqlite3.connect(f"{where[:-2]}ro&immutable=1", isolation_level=None, uri=True)
         return connection
 
-    def _make(self) -> None:
-        """Make the tables of a new store, unless another sweep did just now."""
-        with suppress(sqlite3.OperationalError):  # busy where another sweep does the same
-            self.connection.execute("PRAGMA journal_mode = WAL")
-        self.connection.execute("PRAGMA synchronous = NORMAL")
-        if self._value("SELECT count(*) FROM sqlite_master") == self._value("PRAGMA application_id") == 0:
-            identity = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
-            self.connection.executescript(f"{TABLES}{identity}COMMIT")
-
-    def _check_version(self, *, reads: bool) -> None:
-        """Refuse a database that is no store; of an earlier version, questions and answers can be read.
+    def _check_version(self, *, new: bool) -> None:
+        """Make the tables of a new store; refuse a database that is none, or of another version.
 
         Raises:
-            InputError: it is one.
+            InputError: it is one of these.
         """
+        if new:
+            with suppress(sqlite3.OperationalError):  # busy where another sweep does the same
+                self.connection.execute("PRAGMA journal_mode = WAL")
+            self.connection.execute("PRAGMA synchronous = NORMAL")
+            if self._value("SELECT count(*) FROM sqlite_master") == self._value("PRAGMA application_id") == 0:
+                self.connection.executescript(TABLES)
         made_by, version = self._value("PRAGMA application_id"), self._value("PRAGMA user_version")
         if made_by != APPLICATION:
             raise InputError(f"{self.path}: is a database, but no store of sweeps")
-        if version not in ((1, VERSION) if reads else (VERSION,)):
+        if version != VERSION:
             raise InputError(f"{self.path}: is a store of version {version}, must be {VERSION}")
-        if self._value("SELECT count(*) FROM sqlite_master WHERE type NOT IN ('table', 'index')"):
-            raise self._damaged("it has triggers or views")
 
     def _value(self, statement: str) -> Any:  # noqa: ANN401
         return self.connection.execute(statement).fetchone()[0]
@@ -142,11 +126,9 @@ class StoreFile:
         except sqlite3.Error as error:
             words = one_line(str(error), 200)
             raise InputError(f"{self.path}: cannot be used as a store: {words}") from None
-        except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
-            raise self._damaged(f"it holds what no sweep writes ({one_line(str(error), 80)})") from None
-
-    def _damaged(self, what: str) -> InputError:
-        return InputError(f"{self.path}: is damaged: {what}")
+        except (AttributeError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+            words = f"it holds what no sweep writes ({one_line(str(error), 80)})"
+            raise InputError(f"{self.path}: is damaged: {words}") from None
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -160,22 +142,21 @@ class StoreFile:
                 if self.connection.in_transaction:
                     self.connection.execute("ROLLBACK")
 
-    def questions(self) -> Iterator[tuple[str, str, dict[str, Any], dict[str, str]]]:
-        """Yield the questions: key, hash of the code, what is asked by public keys, and hashes of inputs."""
+    def questions(self) -> list[tuple[str, str, dict[str, Any], dict[str, str]]]:
+        """Return the questions: key, hash of the code, what is asked by public keys, and hashes of inputs."""
+        select = "SELECT question, code, asked, inputs FROM questions ORDER BY rowid"
         with self.explained():
-            rows = self.connection.execute(
-                "SELECT question, code, asked, inputs FROM questions ORDER BY rowid"
-            )
-            for question, code, asked, inputs in rows.fetchall():
-                hashes = {key: _text(value) for key, value in _mapping(json.loads(inputs)).items()}
-                yield _text(question), _text(code), _mapping(json.loads(asked)), hashes
+            rows = self.connection.execute(select).fetchall()
+            return [
+                (key, code, dict(json.loads(asked)), dict(json.loads(of))) for key, code, asked, of in rows
+            ]
 
-    def answers(self, question: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-        """Yield the points of a question, each with the kind of answer and the answer: bounds, then replays."""
-        select = "SELECT point, kind, answer FROM answers WHERE question = ? ORDER BY kind = 'replay', point"
+    def answers(self, question: str) -> list[tuple[dict[str, Any], Bounds | Measures | InfeasibleError]]:
+        """Return the points of a question with their answers: bounds, then what simulations gave."""
+        select = "SELECT point, answer FROM answers WHERE question = ? ORDER BY kind = 'replay', point"
         with self.explained():
-            for point, kind, answer in self.connection.execute(select, (question,)).fetchall():
-                yield _text(point), _text(kind), _mapping(json.loads(answer))
+            rows = self.connection.execute(select, (question,)).fetchall()
+            return [(dict(json.loads(point)), _summary(json.loads(answer))) for point, answer in rows]
 
     def check(self) -> None:
         """Refuse a store that is damaged.
@@ -185,21 +166,21 @@ class StoreFile:
         """
         with self.explained():
             if (words := str(self._value("PRAGMA integrity_check(1)"))) != "ok":
-                raise self._damaged(one_line(words, 200))
+                raise InputError(f"{self.path}: is damaged: {one_line(words, 200)}")
         for question, *_ in self.questions():
-            for _ in self.answers(question):
-                pass
+            self.answers(question)
 
     def merge(self, other: Path) -> int:
         """Take over all that another store knows, and return the number of answers that it brings."""
         with self.explained():
             self.connection.execute("ATTACH ? AS other", (str(other),))
             with self.writing():
-                columns = "question, code, asked, inputs"
-                self.connection.execute(
-                    f"INSERT OR IGNORE INTO main.questions SELECT {columns} FROM other.questions"
-                )
-                brought = self.connection.execute(KEEP.format(f"{ANSWERS} other.answers WHERE true")).rowcount
+                for table, columns in (
+                    ("questions", "question, code, asked, inputs"),
+                    ("answers", "question, point, kind, answer"),
+                ):
+                    insert = f"INSERT OR IGNORE INTO main.{table} SELECT {columns} FROM other.{table}"
+                    brought = self.connection.execute(insert).rowcount
             self.connection.execute("DETACH other")
         return brought
 
@@ -229,36 +210,32 @@ class Store(StoreFile):
             "memory_bytes": scenario.cluster.device.memory_bytes,
         }
         row = self.question, engine(), json.dumps(asked), json.dumps(inputs)
-        try:
-            with self.writing():
-                self.connection.execute("INSERT OR IGNORE INTO questions VALUES (?, ?, ?, ?)", row)
-            answers = self.answers(self.question)
-            self._bounds = {point: answer for point, kind, answer in answers if kind == BOUNDS}
-        except BaseException:
-            self.connection.close()
-            raise
-
-    def bounds(self, points: Iterable[Asked]) -> dict[Asked, Bounds | InfeasibleError]:
-        """Return the bounds of the points that are known."""
-        named = ((point, self._bounds.get(text_of(point))) for point in points)
-        with self.explained():
-            return {point: bounds_from(answer) for point, answer in named if answer is not None}
-
-    def answer(self, point: Asked) -> Answer | None:
-        """Return the answer of a point's replay; None where it is not known."""
-        select = "SELECT answer FROM answers WHERE question = ? AND point = ? AND kind = 'replay'"
-        with self.explained():
-            row = self.connection.execute(select, (self.question, text_of(point))).fetchone()
-            return None if row is None else _answer_from(_mapping(json.loads(row[0])), point, self.scenario)
-
-    def keep(self, answers: Mapping[Asked, Told]) -> None:
-        """Write answers down; they are there whatever happens next."""
-        rows = []
-        for point, answer in answers.items():
-            kind, holds_to_s = (REPLAY, answer.holds_to_s) if isinstance(answer, Answer) else (BOUNDS, 0.0)
-            rows.append((self.question, text_of(point), kind, holds_to_s, json.dumps(_written(answer))))
         with self.writing():
-            self.connection.executemany(KEEP.format("VALUES (?, ?, ?, ?, ?)"), rows)
+            self.connection.execute("INSERT OR IGNORE INTO questions VALUES (?, ?, ?, ?)", row)
+
+    def bounds(self, points: Iterable[Asked]) -> Answers:
+        """Return the bounds of the points that are known."""
+        found = ((point, self._answer(point, BOUNDS)) for point in points)
+        return {point: answer for point, answer in found if answer is not None}
+
+    def outcome(self, point: Asked) -> Answer | None:
+        """Return the outcome of a point; None where it is not known."""
+        return self._answer(point, REPLAY)
+
+    def _answer(self, point: Asked, kind: str) -> Answer | None:
+        select = "SELECT answer FROM answers WHERE question = ? AND point = ? AND kind = ?"
+        with self.explained():
+            row = self.connection.execute(select, (self.question, text_of(point), kind)).fetchone()
+            return None if row is None else _answer_from(json.loads(row[0]), point, self.scenario)
+
+    def keep(self, answers: Answers, kind: str) -> None:
+        """Write answers down; they are there whatever happens next."""
+        rows = [
+            (self.question, text_of(point), kind, json.dumps(_written(answer)))
+            for point, answer in answers.items()
+        ]
+        with self.writing():
+            self.connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?)", rows)
 
 
 def text_of(point: Asked) -> str:
@@ -270,102 +247,51 @@ def text_of(point: Asked) -> str:
 
 @cache
 def code_of(cls: type[Any]) -> dict[str, str]:
-    """Return a hash of the code of a strategy of somebody else's: its modules, and the folders of those beside them.
+    """Return a hash of the code of a strategy of somebody else's: of the modules of its classes and those beside them.
 
     Raises:
         InputError: a class stands in no file, so that answers of its earlier code could not be told apart.
     """
     sources: dict[Path, bytes] = {}
     for base in cls.__mro__:
-        package = base.__module__.partition(".")[0]
-        if package in OURS:
+        if base.__module__.partition(".")[0] in OURS:
             continue
-        own = _file_of(sys.modules.get(base.__module__))
-        if own is None:
+        file = Path(getattr(sys.modules.get(base.__module__), "__file__", None) or "")
+        if not file.is_file():
             words = "stands in no file: a store must tell answers of its code from those of other code"
             raise InputError(f"strategy {base.__qualname__} {words}")
-        home = own.parents[base.__module__.count(".")]
-        for name, module in list(sys.modules.items()):
-            file = _file_of(module)
-            if file is None or file in sources or not file.is_relative_to(home):
-                continue
-            if "site-packages" not in file.parts or name.partition(".")[0] == package:
-                sources |= {each: each.read_bytes() for each in file.parent.glob("*.py")}  # some load later
+        sources |= {each: each.read_bytes() for each in file.parent.glob("*.py")}
     return {"code": content_of(tuple(sorted(sources.values())))} if sources else {}
 
 
-def _file_of(module: object) -> Path | None:
-    """The file of a module that is written in Python; None where it stands in none."""
-    file = Path(getattr(module, "__file__", None) or "")
-    return file if file.suffix == ".py" and file.is_file() else None
-
-
-def _written(answer: Told) -> dict[str, Any]:
+def _written(answer: Answer) -> dict[str, Any]:
     """Return an answer as JSON; of a result only what does not follow from what was asked."""
     if isinstance(answer, InfeasibleError):
         return {"reason": str(answer), "reason_kind": answer.kind}
     if isinstance(answer, Bounds):
         return asdict(answer)
-    known: dict[str, Any] = {"known_s": answer.known_s}
-    if isinstance(answer.end, Result):
-        result = answer.end
-        stages = [dict(stage) for stage in result.stages]
-        known |= {"times": dict(result.times), "expected": asdict(result.expected), "stages": stages}
-        return known | {"phases": dict(result.phases)}
-    return known if answer.end is None else known | _written(answer.end)
-
-
-def bounds_from(kept: Mapping[str, Any]) -> Bounds | InfeasibleError:
-    """Return the bounds that were kept, or the reason for none."""
-    if "reason" in kept:
-        return InfeasibleError(_text(kept["reason"]), _text(kept["reason_kind"]))
-    return Bounds(_number(kept["bound_s"]), _number(kept["least_memory_bytes"]))
+    known = {"times": dict(answer.times), "expected": asdict(answer.expected), "phases": dict(answer.phases)}
+    return {**known, "stages": [dict(stage) for stage in answer.stages]}
 
 
 def _answer_from(kept: Mapping[str, Any], point: Asked, scenario: AnyScenario) -> Answer:
-    end: Result | InfeasibleError | None = None
+    summary = _summary(kept)
+    if not isinstance(summary, Measures):
+        return summary
+    return result_of(
+        point.strategy,
+        point.at(scenario),
+        times=kept["times"],
+        expected=summary,
+        stages=[{**stage, "devices": tuple(stage["devices"])} for stage in kept["stages"]],
+        phases=kept["phases"],
+    )
+
+
+def _summary(kept: Mapping[str, Any]) -> Bounds | Measures | InfeasibleError:
+    """Return an answer that was kept: bounds, the measures of a result, or the reason for neither."""
     if "reason" in kept:
-        end = InfeasibleError(_text(kept["reason"]), _text(kept["reason_kind"]))
-    elif "times" in kept:
-        end = result_of(
-            point.strategy,
-            point.at(scenario),
-            times=_numbers(kept["times"]),
-            expected=measures_from(kept),
-            stages=[_stage(stage) for stage in kept["stages"]],
-            phases=_numbers(kept["phases"]),
-        )
-    return Answer(tuple(map(_number, kept["known_s"])), end)
-
-
-def measures_from(kept: Mapping[str, Any]) -> Measures:
-    """Return the measures of a result that was kept."""
-    return Measures(**_numbers(kept["expected"]))
-
-
-def _stage(kept: object) -> dict[str, Any]:
-    stage = _mapping(kept)
-    numbers = {key: value for key, value in stage.items() if key != "devices" and not isinstance(value, str)}
-    return {**stage, **_numbers(numbers), "devices": tuple(map(_number, stage["devices"]))}
-
-
-def _numbers(kept: object) -> dict[str, float]:
-    return {key: _number(value) for key, value in _mapping(kept).items()}
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or isnan(value) or value < 0:
-        raise ValueError(f"{value!r} is no number of at least 0")
-    return value
-
-
-def _mapping(value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError(f"{value!r} is no mapping")
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
+        return InfeasibleError(kept["reason"], kept["reason_kind"])
+    if "expected" in kept:
+        return Measures(**kept["expected"])
+    return Bounds(kept["bound_s"] + 0.0, kept["least_memory_bytes"] + 0.0)

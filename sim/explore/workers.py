@@ -9,23 +9,13 @@ import os
 import pickle
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    BrokenExecutor,
-    CancelledError,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    wait,
-)
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from functools import lru_cache
-from importlib import import_module
-from importlib.util import find_spec
+from functools import lru_cache, partial
 from multiprocessing import get_start_method, parent_process
 from threading import Thread
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from profiles.errors import DiffusimError, DiffusimWarning, InputError, warn_caller
 from sim.interrupts import HANG_UP, postponed
@@ -33,64 +23,54 @@ from sim.outcomes.contents import engine
 
 LENT: Final = 16
 """Tasks at once of somebody's executor, unless its user says otherwise."""
-CHUNK: Final = 4
-"""Points in a task that is sent to somebody's executor."""
 DASK_S: Final = 10.0
 """Seconds to wait for a Dask scheduler."""
 JOIN_S: Final = 5.0
 """Seconds to wait for the thread of an executor whose processes are killed."""
 
-
-class Answerable(Protocol):
-    """A task; it travels to a worker, and its answers back."""
-
-    def answers(self, known: Any, /) -> Sequence[Any]:  # noqa: ANN401  each task its own
-        """Return the answers, given what all tasks are about."""
-        ...
+T = TypeVar("T")
+Task = Callable[[Any], T]
+"""A function of what all tasks are about; it travels to a worker, and its value back."""
 
 
-W = TypeVar("W", bound=Answerable)
-
-
-class Workers(Generic[W]):
+class Workers(Generic[T]):
     """Workers that know what all tasks are about; they stop at the end of a ``with`` statement.
 
     Attributes:
         known: what all tasks are about, such as a scenario; forked processes have it at once.
         size: tasks that are carried out at once; 1 without any process or executor.
-        chunk: points that a task is to hold.
-        window: open tasks below which workers may become idle: one waits while an answer is looked at.
+        window: open tasks below which workers may become idle: one waits while a value is looked at.
     """
 
     def __init__(self, known: Any, size: int, executor: Executor | None = None) -> None:  # noqa: ANN401
         if executor is None and get_start_method() != "fork":
             size = 1  # a process that imports an unguarded script would sweep again
         self.known, self.size = known, size
-        self.chunk, self.window = (CHUNK, 2 * size) if executor else (1, size + 1 if size > 1 else 0)
-        self._carry_out: Any = _Elsewhere.of(known) if executor else _answers
-        self._lent, self._own = executor, None if executor or size == 1 else self._hired(size)
-        self._open: dict[Future[Sequence[Any]], W] = {}
-        self._here: deque[W] = deque()
+        self.window = 2 * size if executor else size + 1 if size > 1 else 0
+        self._carry_out = partial(_elsewhere, engine(), pickle.dumps(known)) if executor else _in_worker
+        self._lent, self._own = executor, None if executor or size == 1 else self._hired()
+        self._open: dict[Future[T], Task[T]] = {}
+        self._here: deque[Task[T]] = deque()
         self._deaths = 0
 
-    def _hired(self, count: int) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(count, initializer=_start_worker, initargs=(self.known,))
+    def _hired(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(self.size, initializer=_start_worker, initargs=(self.known,))
 
-    def __enter__(self) -> "Workers[W]":
+    def __enter__(self) -> "Workers[T]":
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._own is not None:
-            end(self._own)
+            _end(self._own)
         for future in self._open:
             future.cancel()
 
     @property
     def open_tasks(self) -> int:
-        """Tasks that were submitted, and not answered yet."""
+        """Tasks that were submitted, and whose values were not given back yet."""
         return len(self._open) + len(self._here)
 
-    def submit(self, task: W) -> None:
+    def submit(self, task: Task[T]) -> None:
         """Submit a task; without workers, this process carries it out."""
         executor = self._own or self._lent
         if executor is None:
@@ -100,63 +80,58 @@ class Workers(Generic[W]):
             with postponed():  # a process that starts is not interrupted half made
                 self._open[executor.submit(self._carry_out, task)] = task
         except (RuntimeError, OSError) as error:  # broken or shut down, or too many processes
-            self._replace([task], error if isinstance(error, BrokenExecutor) else BrokenExecutor(str(error)))
+            self._replace([task], error)
 
-    def finished(self) -> list[tuple[W, Sequence[Any]]]:
-        """Wait for tasks, and return those that are done with their answers; none where one was lost.
+    def finished(self) -> list[T]:
+        """Wait for tasks, and return the values of those that are done; none where one was lost.
 
         Raises:
             DiffusimError: a task did.
         """
         if self._here:
-            task = self._here.popleft()
-            return [(task, task.answers(self.known))]
+            return [self._here.popleft()(self.known)]
         done, _ = wait(self._open, return_when=FIRST_COMPLETED)
-        answered: list[tuple[W, Sequence[Any]]] = []
-        lost: list[W] = []
-        cause: BaseException = CancelledError()
+        values, lost = list[T](), list[Task[T]]()
+        cause: BaseException = CancelledError("cancelled")
         for future in done:
             task, error = self._open.pop(future), None if future.cancelled() else future.exception()
             if isinstance(error, DiffusimError):
                 raise error
             if error is None and not future.cancelled():
-                answered.append((task, future.result()))
+                values.append(future.result())
             else:
-                lost.append(task)
-                cause = error or cause
-        self._deaths = 0 if answered and self._own is not None else self._deaths
+                lost, cause = [*lost, task], error or cause
+        self._deaths = 0 if values else self._deaths
         if lost:
             self._replace(lost, cause)
-        return answered
+        return values
 
-    def _replace(self, lost: list[W], error: BaseException) -> None:
-        """Do lost tasks again: in new processes, then in one, then here, where a fault of our own fails again."""
+    def _replace(self, lost: list[Task[T]], error: BaseException) -> None:
+        """Do lost tasks again: in new processes, or here if these die too, where a fault of our own fails again."""
         self._deaths += 1
-        if not isinstance(error, BrokenExecutor):
-            if self._deaths == 1:
-                words = " ".join(f"{type(error).__name__}: {error}".split())
-                warn_caller(f"workers failed ({words}): this process does it", DiffusimWarning)
-            self._here.extend(lost)
-            return
         lost += self._open.values()
+        for future in self._open:
+            future.cancel()
         self._open.clear()
-        count = 0 if self._own is None else (self.size, 1, 0)[min(self._deaths, 3) - 1]
+        goes_on = self._own is not None and self._deaths == 1
         if self._own is not None:
-            end(self._own)
-        self._lent, self._own = None, self._hired(count) if count else None
-        then = "new ones go on" if count else "this process goes on without"
-        warn_caller(f"workers died (killed, or out of memory; {error}): {then}", DiffusimWarning)
+            _end(self._own)
+        self._lent, self._own = None, self._hired() if goes_on else None
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        then = "new ones go on" if goes_on else "this process goes on without"
+        warn_caller(
+            f"workers failed, as where they are killed or out of memory ({words}): {then}", DiffusimWarning
+        )
         for task in lost:
             self.submit(task)
 
 
-def end(executor: ProcessPoolExecutor) -> None:
+def _end(executor: ProcessPoolExecutor) -> None:
     """Kill the processes of an executor; Python waits for none of them at its exit."""
     with postponed():
-        processes = list((executor._processes or {}).values())  # nothing public tells before Python 3.14
-        answers: Any = executor._result_queue
         thread: Any = executor._executor_manager_thread
-        for process in processes:
+        answers: Any = executor._result_queue
+        for process in list((executor._processes or {}).values()):  # nothing public tells before Python 3.14
             process.kill()
         executor.shutdown(wait=False, cancel_futures=True)
         if answers is not None:
@@ -170,17 +145,13 @@ _known_to_worker: list[Any] = []
 
 
 def _start_worker(known: Any) -> None:  # noqa: ANN401
-    follow_parent()
-    gc.disable()  # points leave few cycles behind; what they share would be walked again and again
-    _known_to_worker.append(known)
-
-
-def follow_parent() -> None:
-    """Let a process end with its parent, and leave interrupts to it."""
+    """Let a worker end with its parent, and leave interrupts to it."""
     for number in filter(None, (signal.SIGINT, HANG_UP)):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     Thread(target=_end_with_parent, daemon=True).start()
+    gc.disable()  # points leave few cycles behind; what they share would be walked again and again
+    _known_to_worker.append(known)
 
 
 def _end_with_parent() -> None:
@@ -189,8 +160,8 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _answers(task: Answerable) -> Sequence[Any]:
-    return task.answers(_known_to_worker[0])
+def _in_worker(task: Task[T]) -> T:
+    return task(_known_to_worker[0])
 
 
 @lru_cache(maxsize=4)
@@ -198,36 +169,22 @@ def _unpacked(packed: bytes) -> Any:  # noqa: ANN401
     return pickle.loads(packed)
 
 
-class _Elsewhere(NamedTuple):
-    """Carries out tasks in somebody's executor: what they are about travels as bytes, with the code's hash."""
-
-    code: str
-    packed: bytes
-
-    @classmethod
-    def of(cls, known: Any) -> "_Elsewhere":  # noqa: ANN401
-        return cls(engine(), pickle.dumps(known))
-
-    def __call__(self, task: Answerable) -> Sequence[Any]:
-        if self.code != engine():
-            raise InputError(
-                f"a worker runs diffusim {engine()}, but {self.code} asks: install the same version on both"
-            )
-        return task.answers(_unpacked(self.packed))
+def _elsewhere(code: str, packed: bytes, task: Task[T]) -> T:
+    """Carry out a task in somebody's executor: what it is about travels as bytes, with the code's hash."""
+    if code != engine():
+        raise InputError(
+            f"a worker runs diffusim {engine()}, but {code} asks: install the same version on both"
+        )
+    return task(_unpacked(packed))
 
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function and its arguments."""
 
 
-class _Place(NamedTuple):
-    """The place of a call in a list, which forked processes have; only the answer travels."""
-
-    number: int
-
-    def answers(self, calls: Sequence[Call]) -> list[Any]:
-        call, arguments = calls[self.number]
-        return [call(*arguments)]
+def _call_at(number: int, calls: tuple[Call, ...]) -> tuple[int, Any]:
+    call, arguments = calls[number]
+    return number, call(*arguments)
 
 
 def parallel_calls(workers: int, *calls: Call, meanwhile: Callable[[], object] = lambda: None) -> list[Any]:
@@ -235,20 +192,16 @@ def parallel_calls(workers: int, *calls: Call, meanwhile: Callable[[], object] =
 
     Args:
         workers: processes at most; 1, or where processes are not forked, this one makes all calls.
-        calls: functions with their arguments.
+        calls: functions with their arguments; forked processes have them, so only the values travel.
         meanwhile: what this process does before it waits.
     """
-    count = min(workers, len(calls))
-    if count <= 1 or get_start_method() != "fork":
-        meanwhile()
-        return [call(*arguments) for call, arguments in calls]
     values: dict[int, Any] = {}
-    with Workers[_Place](calls, count) as workforce:
+    with Workers[tuple[int, Any]](calls, max(1, min(workers, len(calls)))) as workforce:
         for number in range(len(calls)):
-            workforce.submit(_Place(number))
+            workforce.submit(partial(_call_at, number))
         meanwhile()
         while workforce.open_tasks:
-            values |= {place.number: answer for place, (answer,) in workforce.finished()}
+            values |= dict(workforce.finished())
     return [values[number] for number in range(len(calls))]
 
 
@@ -262,11 +215,15 @@ def on_cluster(address: str | None) -> Iterator[dict[str, Any]]:
     if address is None:
         yield {}
         return
-    if find_spec("distributed") is None:
-        raise InputError(f"`dask` is '{address}', but that needs Dask: pip install 'diffusim[dask]'")
+    try:
+        from distributed import Client  # noqa: PLC0415  it is optional
+    except ImportError:
+        raise InputError(
+            f"`dask` is '{address}', but that needs Dask: pip install 'diffusim[dask]'"
+        ) from None
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # errors are worded here
     try:
-        client: Any = import_module("distributed").Client(address, timeout=DASK_S)
+        client: Any = Client(address, timeout=DASK_S)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TypeError) as error:
         words = " ".join(str(error).split())
         raise InputError(f"`dask` is '{address}', where no scheduler answers: {words}") from None

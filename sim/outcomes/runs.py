@@ -20,10 +20,9 @@ from profiles.errors import InfeasibleError
 from profiles.software.stacks import DEFAULT_STACK
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.measures import Measures, expectation, in_turn, side_by_side, together_s
-from sim.outcomes.parts import Part, Variant, jobs, main_part, measured_parts, parts_by, parts_of, variants
+from sim.outcomes.parts import Part, jobs, main_part, measured_parts, parts_by, variants
 from sim.outcomes.phrases import OUT_OF_MEMORY, missing_memory
 from sim.outcomes.results import NamedTrace, Result, Source
-from sim.replay.engine import no_collection
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Op, Plan
 from strategies.sampling_scenario import SamplingScenario
@@ -39,56 +38,12 @@ def run_point(strategy: AnyStrategy, scenario: AnyScenario) -> Result:
     return weigh(strategy, scenario, measured_parts(strategy, scenario))
 
 
-@no_collection()
-def run_within(
-    strategy: AnyStrategy, scenario: AnyScenario, limit_s: float, known_s: list[float] | None = None
-) -> Result | float:
-    """The result, or, as soon as that is clear, seconds from ``limit_s`` on that the point cannot undercut.
-
-    Args:
-        strategy: the strategy with its parameters.
-        scenario: what it is asked about.
-        limit_s: seconds from which the point does not matter.
-        known_s: gets the seconds that it cannot undercut, in the order in which they become clear.
-
-    Raises:
-        InfeasibleError: the point does not exist for the scenario.
-    """
-    known_s, parts = [] if known_s is None else known_s, list[Part]()
-    for seconds in _known_s(variants(strategy, scenario), parts):
-        known_s.append(seconds)
-        if seconds >= limit_s:
-            return seconds
-    return weigh(strategy, scenario, parts)
-
-
-def _known_s(occurring: Sequence[Variant], parts: list[Part]) -> Iterator[float]:
-    """Seconds that a point cannot undercut, as they become clear while its parts are replayed into ``parts``."""
-    least_s = [_bound_s(variant) for variant in occurring]
-    yield _together_s(occurring, least_s)
-    for number, variant in enumerate(occurring):
-        least_s[number] = 0.0
-        for part in parts_of(variant):
-            parts.append(part)
-            least_s[number] += part.phase.times * part.duration_s
-            yield _together_s(occurring, least_s)
-
-
 def bound(strategy: AnyStrategy, scenario: AnyScenario) -> float:
     """Seconds that the expected iteration, or run, of a point cannot undercut."""
-    occurring = variants(strategy, scenario)
-    return _together_s(occurring, [_bound_s(variant) for variant in occurring])
-
-
-def _bound_s(variant: Variant) -> float:
-    return variant.strategy.bound(variant.scenario)
-
-
-def _together_s(occurring: Sequence[Variant], seconds: Sequence[float]) -> float:
-    """The expected seconds of all jobs together, from what an iteration of each variant takes."""
     by_job: dict[int, float] = {}
-    for variant, each_s in zip(occurring, seconds, strict=True):
-        by_job[variant.job] = by_job.get(variant.job, 0.0) + variant.probability * each_s
+    for variant in variants(strategy, scenario):
+        expected_s = variant.probability * variant.strategy.bound(variant.scenario)
+        by_job[variant.job] = by_job.get(variant.job, 0.0) + expected_s
     return together_s(list(by_job.values()))
 
 

@@ -8,17 +8,16 @@ from dataclasses import asdict, dataclass, replace
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from profiles.errors import InfeasibleError, InputError, counted
+from profiles.errors import InputError, counted
 from profiles.machines.clusters import Cluster
 from profiles.software.stacks import DEFAULT_STACK, load_stack
-from sim.explore.answers import bounds_of, take_bounds
+from sim.explore.answers import bounds_of, outcome_of, take_bounds, take_outcome
 from sim.explore.legality import within
 from sim.explore.points import Asked, Point, find_points
 from sim.explore.search import run_sweep
 from sim.explore.sweep import Sweep, objectives
 from sim.outcomes.phrases import OUT_OF_MEMORY
 from sim.outcomes.results import Result
-from sim.outcomes.runs import run_within
 from sim.report.descriptions import differing
 from sim.report.numbers import image_words
 from strategies.sampling_scenario import SamplingScenario
@@ -247,8 +246,7 @@ def _best(
         known = inf if best is None else best.score(objective)
         if point.reason is not None or point.least_score(objective) >= known:
             continue
-        limit_s = inf if objective == "memory" else known / point.price(objective)
-        found = simulated_again(point, scenario, limit_s)
+        found = simulated_again(point, scenario)
         best = found if found.score(objective) < known else best
     return best
 
@@ -342,14 +340,10 @@ def bound_again(point: Point, scenario: AnyScenario) -> None:
     take_bounds(point, bounds_of(asked, scenario), scenario.cluster.device.memory_bytes)
 
 
-def simulated_again(point: Point, scenario: AnyScenario, limit_s: float) -> Point:
-    """A point in another scenario; without a result where it does not exist, or takes as long as the limit."""
+def simulated_again(point: Point, scenario: AnyScenario) -> Point:
+    """A point in another scenario; without a result where it does not exist."""
     assert point.strategy is not None
     asked = Asked(point.strategy, point.num_gpus or scenario.workload.num_gpus, point.checkpointing)
-    result: Result | float
-    try:
-        result = run_within(point.strategy, asked.at(scenario), limit_s)
-    except InfeasibleError as error:
-        return replace(point, result=None, reason=str(error))
-    found = None if isinstance(result, float) else result
-    return replace(point, result=found, reason=found.missing_memory if found else None)
+    found = replace(point, result=None)
+    take_outcome(found, outcome_of(asked, scenario))
+    return found

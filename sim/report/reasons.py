@@ -20,7 +20,7 @@ from sim.explore.points import Asked, Point
 from sim.explore.sweep import Sweep
 from sim.outcomes.parts import Part, jobs, main_part, measured_parts, replay_parts
 from sim.outcomes.results import Result
-from sim.outcomes.runs import bound, run_within, weigh
+from sim.outcomes.runs import bound, run_point, weigh
 from sim.replay.metrics import busy_s as computing_s
 from sim.replay.metrics import collective_s
 from sim.replay.waits import MESSAGE, Way, awaited_s, between_nodes, members
@@ -370,7 +370,7 @@ def fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
 
 
 def _fastest(sweep: Sweep, points: Iterable[Point]) -> tuple[Asked, Result] | None:
-    """The fastest of points with its result; those that are only bounded are replayed as far as they may be it."""
+    """The fastest of points with its result; those that are only bounded are simulated where they may be it."""
     best_s, fastest = inf, None
     for point in sorted(points, key=_least_s):
         if _least_s(point) >= best_s:
@@ -378,10 +378,10 @@ def _fastest(sweep: Sweep, points: Iterable[Point]) -> tuple[Asked, Result] | No
         assert point.strategy is not None and point.num_gpus is not None
         asked = Asked(point.strategy, point.num_gpus, point.checkpointing)
         try:
-            result = point.result or run_within(asked.strategy, asked.at(sweep.scenario), best_s)
+            result = point.result or run_point(asked.strategy, asked.at(sweep.scenario))
         except InfeasibleError:  # as only its replay tells
             continue
-        if isinstance(result, Result) and result.expected.duration_s < best_s:
+        if result.expected.duration_s < best_s:
             best_s, fastest = result.expected.duration_s, (asked, result)
     return fastest
 

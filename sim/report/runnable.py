@@ -85,8 +85,7 @@ def best_of_each(sweep: Sweep) -> BestOfEach:
             left = dict.fromkeys(names, least) | left
             continue
         count += point.result is None
-        limit_s = inf if objective == "memory" else worst / point.price(objective)
-        known = point if point.result is not None else simulated_again(point, sweep.scenario, limit_s)
+        known = point if point.result is not None else simulated_again(point, sweep.scenario)
         score = known.score(objective)
         found |= {name: known for name in names if name not in found or score < found[name].score(objective)}
     return BestOfEach({name: point for name, point in found.items() if point.status == "simulated"}, left)
