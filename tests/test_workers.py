@@ -182,7 +182,7 @@ def test_a_dask_cluster_gives_the_bytes_of_one_though_a_worker_is_killed(alone):
 @pytest.mark.filterwarnings("default")
 def test_an_address_without_a_scheduler_and_a_missing_package_are_refused(monkeypatch):
     monkeypatch.setattr(working, "DASK_S", 1.0)
-    with pytest.raises(InputError, match=r"^--dask is 'nonsense', "), on_cluster("nonsense"):
+    with pytest.raises(InputError, match=r"^dask is 'nonsense', "), on_cluster("nonsense"):
         pass
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(InputError, match="that needs Dask: pip install"), on_cluster("tcp://host:1"):
