@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, chain, groupby
+from itertools import accumulate, chain, groupby, product
+from math import inf
 from typing import Final, NamedTuple
 
 from profiles.checks import sum_in_order
@@ -21,7 +22,8 @@ from strategies.patching.patch_pipeline import PatchPipeline
 from strategies.plans.actions import Action, PatchAction
 from strategies.plans.network import CollectiveRoute
 from strategies.plans.plan import Collective
-from strategies.plans.worklist import evaluate
+from strategies.plans.wiring import Slots
+from strategies.plans.worklist import Step, walk
 
 BELOW_SUM: Final = 1e-9
 """Share that a bound stays below what it adds up to: sums in another order differ in their last digits."""
@@ -72,80 +74,107 @@ class Pass(NamedTuple):
         return self.alone_s + max(delays_s, default=0.0)
 
 
+class _Exchange(NamedTuple):
+    """One collective of the first device's group, and those of all groups of its team at once."""
+
+    groups: tuple[tuple[int, ...], ...]
+    wait: bool
+    seconds: float
+    every: list[CollectiveRoute]
+
+
 class _FirstDevice(SamplingBuilder):
-    """Writes what the first device of a team does, and the exchanges in which it takes part."""
+    """Writes the steps of the first device of a team, and of the exchanges in which it takes part."""
 
     def __init__(self, layout: GridLayout, device: int) -> None:
         super().__init__(layout.placement, layout.scenario.calls)
-        self.network, self.device = layout.network, device
-        self.exchanges: list[tuple[GroupCollectives, Collective]] = []
+        self.network, self.device, self.host_s = layout.network, device, 0.0
+        self.exchanges: list[_Exchange] = []
+        self._steps: list[list[Step]] = [[], []]
+        self._last: Slots = ()
+        self._waits: Slots = ()
+
+    def _step(self, row: int, waits: Slots, duration_s: float) -> Slots:
+        slot = len(self._steps[0]) + len(self._steps[1])
+        self._steps[row].append((waits, duration_s, ((slot, 0.0),), ()))
+        return (slot,)
+
+    def compute(self, device: int, action: Action, duration_s: float, host_s: float = 0.0) -> None:
+        """Append an op."""
+        self._last, self._waits = self._step(0, self._waits, duration_s), ()
+        self.host_s += host_s
 
     def compute_together(
         self, devices: Sequence[int], action: Action, duration_s: float, host_s: float = 0.0
     ) -> None:
-        """Append an op."""
+        """Append an op of the first device."""
         self.compute(self.device, action, duration_s, host_s)
 
     def exchange(self, what: GroupCollectives, action: PatchAction) -> Sequence[int]:
         """Start the collectives of the device's group."""
-        own, first = tuple(group for group in what.groups if self.device in group), len(self._collectives)
-        results = super().exchange(what._replace(groups=own), action)
-        self.exchanges += [(what, collective) for collective in self._collectives[first:]]
+        results: Slots = ()
+        for group, size_bytes in product([of for of in what.groups if self.device in of], what.sizes_bytes):
+            replicas = len(group) < what.members
+            one = Collective(
+                what.operation, group, size_bytes, group if replicas else None, (), (), what.calls
+            )
+            every = [self.network.collective(replace(one, devices=devices)) for devices in what.groups]
+            route = self.network.collective(one)
+            self.exchanges.append(_Exchange(what.groups, what.wait, route.fixed_s + route.wire_s, every))
+            if self._last and (len(group) > 1 or replicas):
+                self.host_s += self.calls.collective_s(what.dispatched_as or what.operation, what.calls)
+            results = self._step(1, self._last, route.wire_s + route.fixed_s)
+            self._waits += results if what.wait else ()
         return results
+
+    def gather(self, devices: tuple[int, ...], size_bytes: float, *, wait: bool = True) -> None:
+        """Gather parts of all devices."""
+        self.exchange(GroupCollectives("all_gather", (devices,), (size_bytes,), wait=wait), PASS)
 
     def expect_each(self, groups: Sequence[tuple[int, ...]], results: Sequence[int]) -> None:
         """Let the next op wait for the group's result."""
-        self.expect(self.device, results[0])
+        self._waits += (results[0],)
+
+    def _free_s(self, seconds: Sequence[float]) -> float:
+        """When the device is free again, where its exchanges take so long."""
+        computed, exchanged = self._steps
+        rows = [computed, [(step[0], of, *step[2:]) for step, of in zip(exchanged, seconds, strict=True)]]
+        return walk(rows, [inf] * (len(computed) + len(exchanged)), (0.0, 0.0))[0][-1]
 
     def measure(self) -> Pass:
         """The pass: seconds until the device is free again, and those of its host."""
         self.compute(self.device, PASS, 0.0)
-        plan = self.build((), [()] * self.placement.num_positions)
-        alone = [self.network.collective(collective) for collective in plan.collectives]
-        free_s = evaluate(plan, self.network, alone).ends[self.device][-1]
-        host_s = sum_in_order(op.host_s for op in plan.ops[self.device])
-        every = [
-            [self.network.collective(replace(collective, devices=group)) for group in what.groups]
-            for what, collective in self.exchanges
-        ]
+        seconds, every = [of.seconds for of in self.exchanges], [of.every for of in self.exchanges]
+        free_s = self._free_s(seconds)
         if any(len({(route.fixed_s, route.wire_s) for route in routes}) > 1 for routes in every):
-            return Pass(free_s, host_s)  # the last group may lose less in other exchanges than the first
+            return Pass(free_s, self.host_s)  # the last group may lose less in other exchanges than the first
         delays_s = {
-            (number, len(alone)): evaluate(plan, self.network, routes).ends[self.device][-1] - free_s
-            for number, routes in self._delayed(alone, every)
+            (number, len(every)): self._free_s(delayed) - free_s for number, delayed in self._delayed(seconds)
         }
         meeting = bool(every) and self._all_wait([(device,) for device in self._devices], range(len(every)))
-        return Pass(free_s, host_s, delays_s, delays_s, meeting)
+        return Pass(free_s, self.host_s, delays_s, delays_s, meeting)
 
-    def _delayed(
-        self, alone: Sequence[CollectiveRoute], every: Sequence[Sequence[CollectiveRoute]]
-    ) -> Iterator[tuple[int, list[CollectiveRoute]]]:
-        """For each exchange that shared ports delay its number, and all routes with that delay."""
-        count = len(every)
-        rounds = groupby(range(count), lambda at: at if self.exchanges[at][0].wait else -1)  # of a ring
+    def _delayed(self, seconds: Sequence[float]) -> Iterator[tuple[int, list[float]]]:
+        """For each exchange that shared ports delay its number, and the seconds of all with that delay."""
+        count = len(seconds)
+        rounds = groupby(range(count), lambda at: at if self.exchanges[at].wait else -1)  # of a ring
         for first, *others in [[*own] for _, own in rounds]:
-            shared_s, end = _busiest_port_s(every[first]), first + len(others) + 1
+            shared_s, end = _busiest_port_s(self.exchanges[first].every), first + len(others) + 1
             following = [*range(end, count), *range(first)]
-            longer = shared_s > alone[first].fixed_s + alone[first].wire_s
-            if longer and self._all_wait(self.exchanges[first][0].groups, following):
-                late = replace(alone[first], wire_s=shared_s - alone[first].fixed_s)
-                yield first, [*alone[:first], *[late] * (end - first), *alone[end:]]
+            if shared_s > seconds[first] and self._all_wait(self.exchanges[first].groups, following):
+                yield first, [*seconds[:first], *[shared_s] * (end - first), *seconds[end:]]
 
     @property
     def _devices(self) -> frozenset[int]:
         """The devices of the team."""
-        return frozenset[int]().union(*self.exchanges[0][0].groups)
+        return frozenset[int]().union(*self.exchanges[0].groups)
 
     def _all_wait(self, delayed: Iterable[tuple[int, ...]], following: Iterable[int]) -> bool:
         """Whether each delayed group lets all devices of the team wait in the exchanges that follow."""
-        for group in delayed:
+        awaited = [self.exchanges[number].groups for number in following if self.exchanges[number].wait]
+        for group in delayed:  # of what is not awaited others compute meanwhile what the first did before it
             waiting = set(group)
-            for number in following:
-                if not self.exchanges[number][
-                    0
-                ].wait:  # others compute meanwhile what the first did before it
-                    continue
-                groups = self.exchanges[number][0].groups
+            for groups in awaited:
                 waiting = waiting.union(*(other for other in groups if not waiting.isdisjoint(other)))
             if waiting != self._devices:
                 return False
@@ -182,16 +211,12 @@ def _patch_step_s(patches: Patches, kind: Kind) -> float:
     devices, builder = patches.grid.team(0, 0).devices, _FirstDevice(patches, 0)
     for seconds, sent in patches.pieces(kind):
         if sent and kind is Kind.SYNCHRONOUS:
-            builder.collective("all_gather", devices, sent)
+            builder.gather(devices, sent)
         builder.compute(0, PASS, seconds)
         if sent and kind is not Kind.SYNCHRONOUS:
-            builder.collective("all_gather", devices, sent, wait=False)
-    gather = Collective(
-        "all_gather", tuple(range(patches.grid.positions)), patches.output_bytes, None, (), ()
-    )
-    builder.collective(gather.operation, gather.devices, gather.size_bytes)
-    route = patches.network.collective(gather)
-    hosted_s = patches.host_s + patches.scenario.solver_s + route.fixed_s + route.wire_s
+            builder.gather(devices, sent, wait=False)
+    builder.gather(tuple(range(patches.grid.positions)), patches.output_bytes)
+    hosted_s = patches.host_s + patches.scenario.solver_s + builder.exchanges[-1].seconds
     return max(builder.measure().alone_s, hosted_s)
 
 
@@ -205,6 +230,7 @@ class _Rounds:
     def __init__(self, pipeline: PatchPipeline) -> None:
         self.pipeline, self.stages = pipeline, range(pipeline.grid.pipeline)
         self._passes: dict[tuple[int, int | None], Pass] = {}
+        self._hops: dict[tuple[int, int | None], float] = {}
         kinds = Counter((rows, patch == 0) for patch, rows in enumerate(pipeline.patches))
         first_of = {(rows, patch == 0): patch for patch, rows in reversed([*enumerate(pipeline.patches)])}
         self.times = {first_of[kind]: count for kind, count in kinds.items()}
@@ -261,6 +287,11 @@ class _Rounds:
         Messages between the devices of two stages may share ports. Where all devices of the next wait for one another,
         they wait for the last.
         """
+        if (stage, patch) not in self._hops:
+            self._hops[stage, patch] = self._find_hop_s(stage, patch)
+        return self._hops[stage, patch]
+
+    def _find_hop_s(self, stage: int, patch: int | None) -> float:
         pipeline, last, following = self.pipeline, self.stages[-1], (stage + 1) % len(self.stages)
         if not last:
             return 0.0
@@ -303,8 +334,9 @@ class _Rounds:
             run.tokens,
             run.cached,
         )
-        works = {work[1:]: work for work in self.pipeline.works(stage, patch)}
-        counts = Counter(work[1:] for work in self.pipeline.works(stage, patch))
+        every = self.pipeline.works(stage, patch)
+        works = {work[1:]: work for work in every}
+        counts = Counter(work[1:] for work in every)
         return Pass.total(
             (scenario.remember((*where, what), partial(measure, works[what])), times)
             for what, times in counts.items()
