@@ -134,7 +134,7 @@ def test_a_parameter_is_left_out_beside_another_change_where_neither_does_alone(
     asked = "--strategy fsdp --shard-size 2 --gpus 8 --batch-size 64 --memory 30GiB"
     main(["run", "--model", "flux-dev", *asked.split()])
     told = capsys.readouterr().err
-    assert "; --trainable lora:16 --checkpointing block without --shard-size" in told
+    assert "; --checkpointing block --trainable lora:16 without --shard-size" in told
 
 
 def test_auto_shows_the_least_need_where_no_recomputation_makes_a_point_fit():

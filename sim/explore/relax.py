@@ -15,7 +15,6 @@ from sim.outcomes.phrases import missing_memory
 from sim.outcomes.runs import bound, check_held_memory, least_memory_bytes, run_point
 from strategies.plans.workloads import ALL, AUTO, RELIEF
 from strategies.registry import class_of, make, strategies_of
-from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy, is_seamless
 
@@ -59,11 +58,10 @@ class Question(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change of a question, and the flags that ask for it; of one kind the first that fits is told.
+    """A change of a question; of one kind the first that fits is told.
 
     Attributes:
         kind: what it changes.
-        flags: of the command line.
         workload: fields of the workload and their values.
         strategy: the one that it is of; None where those that were asked are kept.
         held: parameters and their values.
@@ -71,11 +69,17 @@ class Change(NamedTuple):
     """
 
     kind: str
-    flags: str
     workload: Mapping[str, Any] = NONE
     strategy: str | None = None
     held: Mapping[str, Any] = NONE
     dropped: tuple[str, ...] = ()
+
+    @property
+    def flags(self) -> str:
+        """What asks for it."""
+        strategy = {"strategy": self.strategy} if self.kind == "strategy" else {}
+        asked = {**self.workload, **strategy, **self.held}
+        return " ".join(f"`{'gpus' if name == 'num_gpus' else name}` {of}" for name, of in asked.items())
 
     def goes_with(self, other: "Change") -> bool:
         """Whether both are tried together; other values of parameters only with recomputation."""
@@ -85,21 +89,22 @@ class Change(NamedTuple):
 
 
 def relax(question: Question, most: int = TOLD) -> str:
-    """Return the changes with which something fits in words, empty if none is; pairs only if no single one is enough.
+    """Return the changes with which something fits in words; empty if none is.
 
-    Parameters come first, then strategies, then what else is asked. Each was simulated with all else as it was asked.
+    Several together are tried only if no single one is enough, three only with recomputation. Parameters come first,
+    then strategies, then what else is asked. Each was simulated with all else as it was asked.
     """
     if question.scenario.cluster.device.memory_bytes is None:
         return ""
     singles = [*_parameters(question), *_strategies(question), *_options(question)]
-    pairs = [pair for pair in combinations(singles, 2) if pair[0].goes_with(pair[1])]
-    again = [change for change in singles if change.kind == "checkpointing"]
-    both = [(*pair, change) for change in again for pair in pairs if all(map(change.goes_with, pair))]
-    for tried in ([(change,) for change in singles], pairs, both):
+    for size in (1, 2, 3):
         told: dict[object, str] = {}
-        for changes in tried:
+        for changes in combinations(singles, size):
             kinds = tuple(change.kind for change in changes)
-            if kinds not in told and _fits_with(question, changes):
+            together = all(one.goes_with(other) for one, other in combinations(changes, 2))
+            if kinds in told or not together or (size > 2 and "checkpointing" not in kinds):
+                continue
+            if _fits_with(question, changes):
                 told[kinds] = _words(_largest_batch(question, changes))
             if len(told) == most:
                 break
@@ -115,14 +120,13 @@ def _fits_with(question: Question, changes: Sequence[Change]) -> bool:
 
 def _largest_batch(question: Question, changes: Sequence[Change]) -> Sequence[Change]:
     """Changes that fit, where a smaller batch among them is made as large as bisection finds to fit."""
-    place = next((i for i, change in enumerate(changes) if change.kind == "batch"), None)
-    if place is None:
+    if not any(change.kind == "batch" for change in changes):
         return changes
     fewest, fitting = _fewest(question.scenario), 1
     lacking = question.scenario.workload.batch_size // fewest
     while lacking - fitting > 1:
         each = (fitting + lacking) // 2
-        larger = [*changes[:place], _batch(each * fewest), *changes[place + 1 :]]
+        larger = [_batch(each * fewest) if change.kind == "batch" else change for change in changes]
         if _fits_with(question, larger):
             changes, fitting = larger, each
         else:
@@ -131,7 +135,7 @@ def _largest_batch(question: Question, changes: Sequence[Change]) -> Sequence[Ch
 
 
 def _batch(samples: int) -> Change:
-    return Change("batch", f"`batch_size` {samples}", {"batch_size": samples})
+    return Change("batch", {"batch_size": samples})
 
 
 def _fewest(scenario: AnyScenario) -> int:
@@ -157,6 +161,8 @@ def _changed(question: Question, changes: Sequence[Change]) -> Question | None:
     held = {**question.parameters, **{name: of for change in changes for name, of in change.held.items()}}
     first = question.names[:1] if scenario.task == "train" else question.names  # many that differ little
     values = {name: of for change in changes for name, of in change.workload.items()}
+    if "include" in values:
+        values["include"] = (values["include"],)
     try:
         workload: Any = replace(scenario.workload, **values)
         changed = scenario.remember(("relaxed", workload), lambda: scenario.under(workload))
@@ -169,103 +175,93 @@ def _changed(question: Question, changes: Sequence[Change]) -> Question | None:
     )
 
 
-def _parameters(question: Question) -> Iterator[Change]:
-    """Other values of the parameters that were given, and none; of one point more micro-batches, too."""
-    given = list(question.parameters)
-    for name in dict.fromkeys([*given, *(["micro_batches"] if question.single else [])]):
-        owner = next((own for own in question.names if name in _known(own)), None)
-        for value in () if owner is None else _values(question, owner, name):
-            yield Change(name, f"`{name}` {value}", NONE, owner, {name: value})
-    for dropped in dict.fromkeys([*((name,) for name in given), tuple(given)] if given else []):
-        owner = next((own for own in question.names if _known(own) & set(dropped)), None)
-        if owner is not None:
-            kind = dropped[0] if len(dropped) == 1 else "left out"  # a value of it that fits says the same
-            yield Change(kind, "", NONE, owner, NONE, dropped)
-
-
 def _known(name: str) -> set[str]:
     """The names of a strategy's parameters."""
     cls: Any = class_of(name)
     return {item.name for item in fields(cls)}
 
 
+def _parameters(question: Question) -> Iterator[Change]:
+    """Other values of the parameters that were given, and none; of one point more micro-batches, too."""
+    given = list(question.parameters)
+    for name in dict.fromkeys([*given, *(["micro_batches"] if question.single else [])]):
+        owner = next((own for own in question.names if name in _known(own)), None)
+        for value in () if owner is None else _values(question, owner, name):
+            yield Change(name, NONE, owner, {name: value})
+    for dropped in dict.fromkeys([*((name,) for name in given), tuple(given)] if given else []):
+        owner = next((own for own in question.names if _known(own) & set(dropped)), None)
+        if owner is not None:
+            kind = dropped[0] if len(dropped) == 1 else "left out"  # a value of it that fits says the same
+            yield Change(kind, NONE, owner, NONE, dropped)
+
+
 def _values(question: Question, owner: str, name: str) -> list[Any]:
     """Values of a strategy's parameter that are worth a try, the nearest to what was asked first."""
+    scenario, cls = question.scenario, class_of(owner)
     if name == "micro_batches":
         held = {key: value for key, value in question.parameters.items() if key in _known(owner)}
         now = getattr(make(owner, held), name) or 1
-        most = min(MAX_MICRO_BATCHES, question.scenario.workload.batch_size)
+        most = min(MAX_MICRO_BATCHES, scenario.workload.batch_size)
         return [now * 2**k for k in range(1, VALUES + 3) if now * 2**k <= most]
-    now, cls, gpus = question.parameters[name], class_of(owner), question.scenario.workload.num_gpus
+    now, gpus = question.parameters[name], scenario.workload.num_gpus
     try:
-        offered = {getattr(point, name) for point in cls.candidates(question.scenario)}  # type: ignore[arg-type]
+        offered = {getattr(point, name) for point in cls.candidates(scenario)}  # type: ignore[arg-type]
     except InfeasibleError:
         return []
+    if type(now) is int:  # the degree of all GPUs has often no number there
+        offered |= {gpus, *(2**k for k in range(gpus.bit_length()))}
+    values = [value for value in offered - {now} if type(value) is type(now) in (int, str)]
     if type(now) is str:
-        return sorted(value for value in offered - {now} if type(value) is str)[:VALUES]
-    if type(now) is not int:
-        return []
-    degrees = {2**k for k in range(gpus.bit_length())} | {gpus}  # that of all GPUs has often no number there
-    values = {value for value in offered | degrees if type(value) is int} - {now}
+        return sorted(values)[:VALUES]
     return sorted(values, key=lambda value: (abs(log(value or 0.5) - log(now or 0.5)), value))[:VALUES]
 
 
-def _strategies(question: Question) -> Iterator[Change]:
+def _strategies(question: Question) -> list[Change]:
     """The strategies that were not asked and need least memory, without the parameters that they do not have."""
     needs: list[tuple[float, Change]] = []
     for name, cls in strategies_of(question.scenario.task).items():
-        if name in question.names or not is_seamless(cls):
-            continue
         dropped = tuple(given for given in question.parameters if given not in _known(name))
-        change = Change("strategy", f"`strategy` {name}", NONE, name, NONE, dropped)
+        change = Change("strategy", NONE, name, NONE, dropped)
         changed = _changed(question, [change])
-        if changed is not None:
+        if changed is not None and name not in question.names and is_seamless(cls):
             relieved = changed._replace(relief=True)
             needs.append((min((_needs(relieved, point) for point in _points(relieved)), default=inf), change))
-    for need, change in sorted(needs, key=lambda pair: pair[0])[:OTHERS]:
-        if need < inf:
-            yield change
+    return [change for need, change in sorted(needs, key=lambda pair: pair[0])[:OTHERS] if need < inf]
 
 
 def _options(question: Question) -> Iterator[Change]:
     """Changes of what is asked beside parameters and strategies, those that cost least first."""
     scenario = question.scenario
     workload, gpus, fewest = scenario.workload, scenario.workload.num_gpus, _fewest(scenario)
-    if isinstance(scenario, Scenario):
-        yield from _of_training(scenario, relief=question.relief)
-    else:
-        yield from _of_sampling(scenario)
+    for kind, changed in _workloads(scenario, relief=question.relief):
+        yield Change(kind, changed)
     if workload.batch_size > fewest:
         yield _batch(fewest)
     more = gpus * 2
     while more <= min(scenario.cluster.max_devices, gpus * MOST_TIMES):
-        yield Change("gpus", f"`gpus` {more} `batch_size` {workload.batch_size}", {"num_gpus": more})
+        yield Change("gpus", {"num_gpus": more, "batch_size": workload.batch_size})
         more *= 2
 
 
-def _of_training(scenario: Scenario, *, relief: bool) -> Iterator[Change]:
-    workload = scenario.workload
-    if workload.checkpointing == "none" and not relief:
-        yield Change("checkpointing", f"`checkpointing` {BLOCK}", {"checkpointing": BLOCK})
-    if workload.memory_recipe == "mixed" and workload.offload == "none":
-        yield Change("optimizer", "`memory_recipe` adam8bit", {"memory_recipe": "adam8bit"})
-    if workload.offload == "none":
-        yield Change("optimizer", "`offload` optimizer", {"offload": "optimizer"})
-    if not workload.rank:
-        yield Change("weights", f"`trainable` lora:{RANK}", {"trainable": f"lora:{RANK}"})
-
-
-def _of_sampling(scenario: SamplingScenario) -> Iterator[Change]:
-    workload = scenario.workload
-    if workload.encoders == "resident" and scenario.encoders:
-        run = (
-            {} if scenario.included(scenario.encoders) else {"include": (ALL,)}
-        )  # else they never come and go
-        flags = f"{f'`include` {ALL} ' if run else ''}`encoders` offloaded"
-        yield Change("encoders", flags, {"encoders": "offloaded", **run})
-    if not workload.swapped:
-        blocks = len({layer.block for layer in scenario.backbone.layers})
-        yield Change("weights", f"`offload` layers:{blocks}", {"offload": f"layers:{blocks}"})
+def _workloads(scenario: AnyScenario, *, relief: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Other options of the task that save memory, by kind."""
+    if isinstance(scenario, Scenario):
+        training = scenario.workload
+        if training.checkpointing == "none" and not relief:
+            yield "checkpointing", {"checkpointing": BLOCK}
+        if training.memory_recipe == "mixed" and training.offload == "none":
+            yield "optimizer", {"memory_recipe": "adam8bit"}
+        if training.offload == "none":
+            yield "optimizer", {"offload": "optimizer"}
+        if not training.rank:
+            yield "weights", {"trainable": f"lora:{RANK}"}
+        return
+    sampling = scenario.workload
+    if sampling.encoders == "resident" and scenario.encoders:
+        run = {} if scenario.included(scenario.encoders) else {"include": ALL}  # else they never come and go
+        yield "encoders", {**run, "encoders": "offloaded"}
+    if not sampling.swapped:
+        yield "weights", {"offload": f"layers:{len({layer.block for layer in scenario.backbone.layers})}"}
 
 
 def fits(question: Question) -> bool:
@@ -274,14 +270,12 @@ def fits(question: Question) -> bool:
     if there is None:
         return True
     needs = [(_needs(question, point), point) for point in _points(question)]
-
-    def order(
-        pair: tuple[float, Asked],
-    ) -> tuple[float, int]:  # of those that need as much the quickest first
-        return round(pair[0] / there, 1), getattr(pair[1].strategy, "micro_batches", None) or 1
-
-    promising = sorted((pair for pair in needs if pair[0] <= there), key=order)
-    return any(_runs(question, point) for _, point in promising[:SIMULATED])
+    promising = [  # of those that need as much the quickest first
+        (round(need / there, 1), getattr(point.strategy, "micro_batches", None) or 1, place, point)
+        for place, (need, point) in enumerate(needs)
+        if need <= there
+    ]
+    return any(_runs(question, point) for *_, point in sorted(promising)[:SIMULATED])
 
 
 def _points(question: Question) -> list[Asked]:
