@@ -90,17 +90,6 @@ def check_index(owner: str, key: str, value: int, count: int, of: str) -> None:
         raise InputError(f"{owner}: {key} is {value}, must be below {count}, the {of}")
 
 
-def check_tuples(owner: str, **values: object) -> None:
-    """Refuse anything but tuples, as it could change inside a frozen value.
-
-    Raises:
-        InputError: a value is something else.
-    """
-    for key, value in values.items():
-        if not isinstance(value, tuple):
-            raise InputError(f"{owner}: {key} is a {type(value).__name__}, must be a tuple")
-
-
 def check_distinct(owner: str, key: str, values: Iterable[Hashable]) -> None:
     """Refuse values that are not distinct.
 

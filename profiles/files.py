@@ -136,14 +136,97 @@ def parse_number(where: str, key: str, value: object, *, minimum: float = 0.0, w
     return float(value)
 
 
-class Table:
+class _Values:
+    """Values by key; each rule that one breaks is refused with where it stands."""
+
+    _of_texts = False
+
+    def __init__(self, where: str, values: Mapping[str, Any], prefix: str = "") -> None:
+        self.where, self._values, self._prefix = where, values, prefix
+        self._asked: set[str] = set()
+
+    def _broken(self, key: str, value: object, rule: str) -> InputError:
+        return InputError(f"{self.where}: {self._prefix}{key} is {shown(value)}, {rule}")
+
+    def _get(self, key: str, default: Any) -> Any:
+        self._asked.add(key)
+        value = self._values.get(key, default)
+        if value is _REQUIRED:
+            raise InputError(f"{self.where}: {self._prefix}{key} is missing")
+        return value
+
+    def text(self, key: str, default: str = _REQUIRED, *, longest: int = MAX_CHARACTERS) -> str:
+        """A string that can be printed; several lines become one."""
+        value = self._get(key, default)
+        if not isinstance(value, str):
+            raise self._broken(key, value, "must be a string")
+        line = value if value.isprintable() else " ".join(value.split())
+        if not line.strip():
+            raise self._broken(key, value, "must not be empty")
+        if not line.isprintable():
+            raise self._broken(key, value, "must hold no control characters")
+        if len(line) > longest:
+            raise self._broken(key, value, f"must have at most {longest} characters")
+        return line
+
+    def choice(self, key: str, choices: Sequence[str]) -> str:
+        """A string out of a list of choices."""
+        value = self._get(key, _REQUIRED) if self._of_texts else self.text(key)
+        if value not in choices:
+            raise self._broken(key, value, f"must be one of {', '.join(choices)}")
+        return str(value)
+
+    def number(
+        self,
+        key: str,
+        default: float = _REQUIRED,
+        *,
+        minimum: float = 0.0,
+        maximum: float = math.inf,
+        whole: bool = False,
+    ) -> float:
+        """A finite number between ``minimum`` and ``maximum``."""
+        value = self._get(key, default)
+        if isinstance(value, str) and not self._of_texts:
+            raise self._broken(key, value, f"must be {'an integer' if whole else 'a number'}")
+        number = parse_number(self.where, self._prefix + key, value, minimum=minimum, whole=whole)
+        if number > maximum:
+            raise self._broken(key, value, f"must be at most {maximum:g}")
+        return number
+
+    def positive(self, key: str, default: float = _REQUIRED, *, maximum: float = math.inf) -> float:
+        """A finite number greater than zero."""
+        value = self.number(key, default, maximum=maximum)
+        if value < MIN_POSITIVE:
+            rule = f"must be at least {MIN_POSITIVE:g}" if value else "must be positive"
+            raise self._broken(key, value or 0, rule)
+        return value
+
+    def integer(self, key: str, default: int = _REQUIRED, *, minimum: int = 0) -> int:
+        """An integer that is at least ``minimum``."""
+        return int(self.number(key, default, minimum=minimum, whole=True))
+
+
+class Row(_Values):
+    """One row of a CSV file, with the line it stands on."""
+
+    _of_texts = True
+
+    def fail(self, key: str, rule: str) -> InputError:
+        """The error that says which cell breaks which rule."""
+        return self._broken(key, self._values[key], rule)
+
+    def cells(self, keys: Sequence[str]) -> tuple[str, ...]:
+        """The texts of some cells, empty or not."""
+        return tuple(map(self._values.__getitem__, keys))
+
+
+class Table(_Values):
     """One TOML table, read key by key; ``finish`` refuses whatever was not asked for."""
 
     def __init__(self, path: Path, values: Mapping[str, Any], prefix: str = "") -> None:
+        super().__init__(str(path), values, prefix)
         self.path = path
-        self._values = values
-        self._prefix = prefix
-        self._asked: set[str] = set()
 
     @classmethod
     def read(cls, path: Path) -> "Table":
@@ -160,54 +243,18 @@ class Table:
 
     def fail(self, key: str, value: object, rule: str) -> InputError:
         """The error that says which key breaks which rule."""
-        return InputError(f"{self.path}: {self._prefix}{key} is {shown(value)}, {rule}")
+        return self._broken(key, value, rule)
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
-
-    def holds_table(self, key: str) -> bool:
-        """Whether a key is there, and is a table."""
-        return isinstance(self._values.get(key), Mapping)
-
-    def keys(self) -> list[str]:
-        """The keys of the table in the order of the file."""
-        return list(self._values)
 
     def values(self) -> Mapping[str, Any]:
         """All values of the table by key, unchecked."""
         return self._values
 
-    def _get(self, key: str, default: Any) -> Any:
-        self._asked.add(key)
-        value = self._values.get(key, default)
-        if value is _REQUIRED:
-            raise InputError(f"{self.path}: {self._prefix}{key} is missing")
-        return value
-
-    def text(self, key: str, default: str = _REQUIRED, *, longest: int = MAX_CHARACTERS) -> str:
-        """A string that can be printed; several lines become one."""
-        value = self._get(key, default)
-        if not isinstance(value, str):
-            raise self.fail(key, value, "must be a string")
-        line = value if value.isprintable() else " ".join(value.split())
-        if not line.strip():
-            raise self.fail(key, value, "must not be empty")
-        if not line.isprintable():
-            raise self.fail(key, value, "must hold no control characters")
-        if len(line) > longest:
-            raise self.fail(key, value, f"must have at most {longest} characters")
-        return line
-
     def line(self, key: str) -> str:
         """A string short enough to stand in a table."""
         return self.text(key, longest=MAX_LINE)
-
-    def choice(self, key: str, choices: Sequence[str]) -> str:
-        """A string out of a list of choices."""
-        value = self.text(key)
-        if value not in choices:
-            raise self.fail(key, value, f"must be one of {', '.join(choices)}")
-        return value
 
     def flag(self, key: str) -> bool:
         """A boolean."""
@@ -215,34 +262,6 @@ class Table:
         if not isinstance(value, bool):
             raise self.fail(key, value, "must be true or false")
         return value
-
-    def number(
-        self, key: str, default: float = _REQUIRED, *, minimum: float = 0.0, maximum: float = math.inf
-    ) -> float:
-        """A finite number between ``minimum`` and ``maximum``."""
-        value = self._get(key, default)
-        if isinstance(value, str):
-            raise self.fail(key, value, "must be a number")
-        number = parse_number(str(self.path), self._prefix + key, value, minimum=minimum)
-        if number > maximum:
-            raise self.fail(key, value, f"must be at most {maximum:g}")
-        return number
-
-    def positive(self, key: str, default: float = _REQUIRED, *, maximum: float = math.inf) -> float:
-        """A finite number greater than zero."""
-        value = self.number(key, default, maximum=maximum)
-        if value == 0:
-            raise self.fail(key, 0, "must be positive")
-        if value < MIN_POSITIVE:
-            raise self.fail(key, value, f"must be at least {MIN_POSITIVE:g}")
-        return value
-
-    def integer(self, key: str, default: int = _REQUIRED, *, minimum: int = 0) -> int:
-        """An integer that is at least ``minimum``."""
-        value = self._get(key, default)
-        if isinstance(value, str):
-            raise self.fail(key, value, "must be an integer")
-        return int(parse_number(str(self.path), self._prefix + key, value, minimum=minimum, whole=True))
 
     def texts(self, key: str, default: Sequence[str] = _REQUIRED) -> tuple[str, ...]:
         """A list of strings."""
@@ -274,18 +293,18 @@ class Table:
         Numbers are up to ``maximum``, and positive unless ``zero`` is allowed.
         """
         value = self._get(key, default)
-        table = value if isinstance(value, Mapping) else {"1": value}
-        inner = Table(self.path, table, f"{self._prefix}{key}." if table is value else self._prefix)
-        if not table:
+        if not isinstance(value, Mapping):
+            number = self.number if zero else self.positive
+            return ((1.0, number(key, default, maximum=maximum)),)
+        if not value:
             raise self.fail(key, value, "must not be empty")
-        points: dict[float, float] = {}
-        for argument in table:
-            at = parse_number(str(self.path), f"{self._prefix}{key} key", argument, minimum=1, whole=True)
+        inner, points = self.table(key), dict[float, float]()
+        read = inner.number if zero else inner.positive
+        for argument in value:
+            at = parse_number(self.where, f"{self._prefix}{key} key", argument, minimum=1, whole=True)
             if at in points:
                 raise self.fail(key, value, f"must give one value for {at:g}")
-            owner, name, otherwise = (inner, argument, _REQUIRED) if table is value else (self, key, default)
-            read = owner.number if zero else owner.positive
-            points[at] = read(name, otherwise, maximum=maximum)
+            points[at] = read(argument, maximum=maximum)
         return tuple(sorted(points.items()))
 
     def finish(self) -> None:
@@ -296,51 +315,10 @@ class Table:
         """
         for key in self._values:
             if key not in self._asked:
-                known = ", ".join(sorted(self._asked))
-                meant = near(key, self._asked)
-                name = one_line(self._prefix + key, MAX_LINE)
-                raise InputError(f"{self.path}: unknown key {name}; {meant}known here: {known}")
-
-
-class Row:
-    """One row of a CSV file, with the line it stands on."""
-
-    def __init__(self, where: str, values: Mapping[str, str]) -> None:
-        self.where = where
-        self._values = values
-
-    def fail(self, key: str, rule: str) -> InputError:
-        """The error that says which cell breaks which rule."""
-        return InputError(f"{self.where}: {key} is {shown(self._values[key])}, {rule}")
-
-    def cells(self, keys: Sequence[str]) -> tuple[str, ...]:
-        """The texts of some cells, empty or not."""
-        return tuple(map(self._values.__getitem__, keys))
-
-    def text(self, key: str) -> str:
-        """The text of a cell, which is not empty and can be printed."""
-        text = self._values[key]
-        if not text:
-            raise self.fail(key, "must not be empty")
-        if not text.isprintable():
-            raise self.fail(key, "must hold no control characters")
-        if len(text) > MAX_CHARACTERS:
-            raise self.fail(key, f"must have at most {MAX_CHARACTERS} characters")
-        return text
-
-    def choice(self, key: str, choices: Sequence[str]) -> str:
-        """The text of a cell out of a list of choices."""
-        if self._values[key] not in choices:
-            raise self.fail(key, f"must be one of {', '.join(choices)}")
-        return self._values[key]
-
-    def number(self, key: str) -> float:
-        """A finite number that is not negative."""
-        return parse_number(self.where, key, self._values[key])
-
-    def integer(self, key: str, minimum: int = 0) -> int:
-        """An integer that is at least ``minimum``."""
-        return int(parse_number(self.where, key, self._values[key], minimum=minimum, whole=True))
+                name, known = one_line(self._prefix + key, MAX_LINE), ", ".join(sorted(self._asked))
+                raise InputError(
+                    f"{self.path}: unknown key {name}; {near(key, self._asked)}known here: {known}"
+                )
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
@@ -361,23 +339,22 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
                 raise InputError(f"{where}: the row has {len(cells)} cells, must have {len(columns)}")
             if len(rows) == MAX_ROWS:
                 raise InputError(f"{path}: has more than {MAX_ROWS} rows, the most that are read")
-            rows.append(Row(f"{path}:{reader.line_num}", dict(zip(columns, cells, strict=True))))
+            values = dict(zip(columns, cells, strict=True))
+            rows.append(Row(f"{path}:{reader.line_num}", values))
     except csv.Error as error:
         raise InputError(f"{path}:{reader.line_num}: is not valid CSV: {error}") from None
     return rows
 
 
 def _check_columns(path: Path, header: Sequence[str], columns: Sequence[str]) -> None:
-    for column in columns:
-        if column not in header:
-            raise InputError(f"{path}:1: column {column} is missing")
-    for column in header:
-        if column not in columns:
-            meant = near(column, columns)
-            raise InputError(
-                f"{path}:1: unknown column {shown(column)}; {meant}known here: {', '.join(columns)}"
-            )
-    if list(header) != list(columns):
+    if missing := [column for column in columns if column not in header]:
+        raise InputError(f"{path}:1: column {missing[0]} is missing")
+    known = ", ".join(columns)
+    if unknown := [column for column in header if column not in columns]:
+        column = unknown[0]
         raise InputError(
-            f"{path}:1: columns are {one_line(', '.join(header), MAX_LINE)}, must be {', '.join(columns)} in this order"
+            f"{path}:1: unknown column {shown(column)}; {near(column, columns)}known here: {known}"
         )
+    if list(header) != list(columns):
+        there = one_line(", ".join(header), MAX_LINE)
+        raise InputError(f"{path}:1: columns are {there}, must be {known} in this order")

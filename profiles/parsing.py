@@ -1,11 +1,10 @@
 """Texts of JSON and TOML as values; a text that is refused is so for a reason in one line."""
 
 import json
-import re
 import tomllib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from profiles.errors import one_line
 
@@ -34,22 +33,12 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-MAX_PARTS: Final = 16
-"""Most parts of a dotted key: ``tomllib`` takes time with the square of them, seconds for a few thousand."""
-DEEP: Final = re.compile(
-    rf"(?<![\w-])(?:(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{MAX_PARTS}}}"
-)
-
-
 def parse_toml(text: str) -> dict[str, Any]:
     """The table that a TOML text holds.
 
     Raises:
         ValueError: it is not TOML, or is nested too deeply; in one line.
     """
-    if found := DEEP.search(text):
-        line = text.count("\n", 0, found.start()) + 1
-        raise ValueError(f"line {line} has a name of more than {MAX_PARTS} parts")
     return _parsed(tomllib.loads, text)
 
 

@@ -15,7 +15,6 @@ from profiles.checks import (
     check_index,
     check_numbers,
     check_positive,
-    check_tuples,
     sum_in_order,
 )
 from profiles.errors import InputError, counted
@@ -195,19 +194,6 @@ class Component:
 
     def __post_init__(self) -> None:
         owner = f"component {self.name}"
-        check_tuples(
-            owner,
-            inputs=self.inputs,
-            layers=self.layers,
-            skips=self.skips,
-            exchanges=self.exchanges,
-            times=self.times,
-            reads=self.reads,
-            tasks=self.tasks,
-            kernels=self.kernels,
-            half_kernels=self.half_kernels,
-            adapters=self.adapters,
-        )
         check_counts(owner, image_tokens=self.image_tokens, text_tokens=self.text_tokens)
         check_counts(owner, least=1, frames=self.frames, passes=self.passes)
         check_numbers(owner, carried_bytes=self.carried_bytes, latent_bytes=self.latent_bytes)
@@ -238,10 +224,8 @@ class Component:
             kernels = getattr(self, key)
             if len(kernels) not in (0, count):
                 raise InputError(f"{owner}: {key} are of {len(kernels)} layers, must be of its {count}")
-            check_tuples(owner, **{f"{key} of layer {index}": of for index, of in enumerate(kernels)})
         check_distinct(owner, "times", [device for device, _ in self.times])
         for device, times in self.times:
-            check_tuples(owner, **{f"times of {device}": times})
             if {time.layer for time in times} != set(range(count)):
                 raise InputError(f"{owner}: times of {device} must be of each of its {count} layers")
 

@@ -36,7 +36,7 @@ from profiles.architectures.model_tables import (
     read_skips,
     read_tables,
 )
-from profiles.checks import check_choice, check_counts, check_distinct, check_name, check_tuples
+from profiles.checks import check_choice, check_counts, check_distinct, check_name
 from profiles.errors import InputError, counted
 from profiles.files import Table, naming_file, path_kind
 from profiles.names import known_name, unknown_name
@@ -137,8 +137,6 @@ class Model:
         for name in ("largest", "steps"):
             if getattr(self, name) is not None:
                 check_counts(owner, least=1, **{name: getattr(self, name)})
-        check_tuples(owner, components=self.components, anchors=self.anchors)
-        check_tuples(owner, anchor_backbones=self.anchor_backbones)
         names = [component.name for component in self.components]
         check_distinct(owner, "components", names)
         for component in self.components:

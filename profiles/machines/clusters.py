@@ -4,6 +4,7 @@ A cluster file names a shipped device, or the file of another by its path from t
 (``device = "my-gpu.toml"``), or holds its keys in a table ``[device]``.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from numbers import Real
@@ -245,7 +246,7 @@ def _read_host(table: Table) -> Host:
 
 def _find_device(table: Table) -> Device:
     """Device of a cluster file: shipped, of a file of its own, or described in place."""
-    if table.holds_table("device"):
+    if isinstance(table.values().get("device"), Mapping):
         return device_of(table.table("device"))
     name = table.text("device")
     if name in device_names():

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from profiles.checks import check_choice, check_distinct, check_numbers, check_positive, check_tuples
+from profiles.checks import check_choice, check_distinct, check_numbers, check_positive
 from profiles.errors import InputError
 
 OPERATIONS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
@@ -50,7 +50,6 @@ class Between:
         _check_terms(owner, middle=self.middle, fixed_s=self.fixed_s)
         check_positive(owner, middle_most=self.middle_most)
         check_numbers(owner, step_s=self.step_s or 0.0)
-        check_tuples(owner, tree=self.tree)
         if self.tree:
             _check_curve(owner, "tree", self.tree)
 
@@ -126,7 +125,6 @@ def interpolate(curve: Curve, argument: float) -> float:
 
 def _check_shares(owner: str, curves: Curves) -> None:
     """Refuse shares that are not of every operation, each once."""
-    check_tuples(owner, efficiency=curves)
     names = [operation for operation, _ in curves]
     check_distinct(owner, "efficiency", names)
     if missing := [operation for operation in OPERATIONS if operation not in names]:
@@ -139,7 +137,6 @@ def _check_shares(owner: str, curves: Curves) -> None:
 def _check_terms(owner: str, **terms: Curves) -> None:
     """Refuse curves of unknown or repeated operations, and values that are negative."""
     for key, curves in terms.items():
-        check_tuples(owner, **{key: curves})
         check_distinct(owner, key, [operation for operation, _ in curves])
         for operation, curve in curves:
             check_choice(owner, key, operation, OPERATIONS)
@@ -155,7 +152,6 @@ def _check_curve(owner: str, key: str, curve: Curve) -> None:
 
 
 def _check_points(owner: str, key: str, curve: Curve) -> None:
-    check_tuples(owner, **{key: curve})
     if not curve:
         raise InputError(f"{owner}: {key} is (), must have at least one point")
     arguments = [argument for argument, _ in curve]

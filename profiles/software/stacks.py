@@ -15,7 +15,6 @@ from profiles.checks import (
     check_name,
     check_numbers,
     check_positive,
-    check_tuples,
 )
 from profiles.errors import InputError
 from profiles.files import Table, naming_file, path_kind
@@ -143,7 +142,6 @@ class Stack:
             if not isinstance(getattr(self, key), kind):
                 raise InputError(f"{owner}: {key} is {getattr(self, key)!r}, must be {kind.__name__}")
 
-        check_tuples(owner, device_rates=self.device_rates)
         check_distinct(owner, "device_rates", [name for name, _ in self.device_rates])
 
     def on(self, device: str) -> "Stack":
@@ -209,7 +207,7 @@ def read_stack(path: Path) -> Stack:
         traffic=Fusion(**_shares(table.table("traffic", {}), FUSED)),
         launches=Fusion(**_shares(table.table("launches", {}), FUSED)),
         rates=rates,
-        device_rates=tuple((name, _rates(on.table(name), rates)) for name in sorted(on.keys())),
+        device_rates=tuple((name, _rates(on.table(name), rates)) for name in sorted(on.values())),
     )
     on.finish()
     operators.finish()
