@@ -79,17 +79,6 @@ def check_choice(owner: str, key: str, value: str, choices: Sequence[str]) -> No
         raise InputError(f"{owner}: {key} is {shown(value)}, must be one of {', '.join(choices)}")
 
 
-def check_index(owner: str, key: str, value: int, count: int, of: str) -> None:
-    """Refuse anything but an index into ``count`` things; ``of`` says what is counted.
-
-    Raises:
-        InputError: it is something else.
-    """
-    check_counts(owner, **{key: value})
-    if value >= count:
-        raise InputError(f"{owner}: {key} is {value}, must be below {count}, the {of}")
-
-
 def check_distinct(owner: str, key: str, values: Iterable[Hashable]) -> None:
     """Refuse values that are not distinct.
 

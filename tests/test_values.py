@@ -83,7 +83,7 @@ def curves(**changed):
         ("time", "batch_size", 0, "measured time: batch_size is 0, must be at least 1"),
         ("time", "forward_s", NAN, "measured time: forward_s is nan, must be finite"),
         ("component", "layers", (), "component net: num_layers is 0, must be at least 1"),
-        ("component", "layers", (replace(LAYER, block=1), LAYER), "blocks of its layers must not fall"),
+        ("component", "layers", (replace(LAYER, block=1), LAYER), "block of layer 1 is 0, must not fall below 1"),
         ("component", "trainable", False, "trainable is False, but a layer's backward is full"),
         ("component", "skips", (Skip(0, 3),), "target of a skip is 3, must be below 3, the number of layers"),
         ("component", "skips", (Skip(0, 1), Skip(0, 1)), "skips names Skip(source=0, target=1) twice"),
@@ -107,7 +107,7 @@ def curves(**changed):
             "model",
             "components",
             (TEXT, replace(NET, reads=(Read("text", 0, 1.0),))),
-            "model sd21: reads of net is 'text', must be one of its inputs",
+            "model sd21: reads of net is 'text', must be of a trainable",
         ),
         (
             "model",

@@ -88,8 +88,10 @@ def read_component(
     Raises:
         InputError: a key or a row breaks a rule.
     """
+    if not rows:
+        raise head.fail("name", head.text("name"), "has no row in layers.csv")
     trainable = head.flag("trainable")
-    layers = _with_adapted(_read_layers(head, rows, trainable), adapted)
+    layers = _with_adapted(_read_layers(rows, trainable), adapted)
     launched = {
         file: _read_kernels(head.path.parent / file, head.text("name"), of, layers)
         for file, of in kernels.items()
@@ -108,7 +110,7 @@ def read_component(
         layers=layers,
         skips=tuple(sorted(skips, key=lambda skip: (skip.source, skip.target))),
         exchanges=_read_exchanges(exchanges, len(rows)),
-        times=tuple((name, _read_layer_times(head, name, layers, of)) for name, of in sorted(times.items())),
+        times=tuple((name, _read_layer_times(layers, of)) for name, of in sorted(times.items())),
         reads=tuple(sorted(reads, key=lambda read: (read.source, read.layer))),
         tasks=_read_tasks(head, trainable),
         kernels=launched.get(KERNELS, ()),
@@ -120,42 +122,28 @@ def read_component(
 
 
 def _read_cacheable(head: Table, trainable: bool) -> bool:
-    if "cacheable" not in head:
-        return True
-    if trainable:
+    if "cacheable" in head and trainable:
         raise head.fail(
             "cacheable", head.flag("cacheable"), "must be left out: only frozen outputs are cached"
         )
-    return head.flag("cacheable")
+    return "cacheable" not in head or head.flag("cacheable")
 
 
 def _read_tasks(head: Table, trainable: bool) -> tuple[str, ...]:
     tasks = head.texts("tasks", TASKS)
-    if not tasks or len(set(tasks)) < len(tasks) or not set(tasks) <= set(TASKS):
-        raise head.fail("tasks", list(tasks), f"must name some of {', '.join(TASKS)}, each once")
-    if trainable and set(tasks) != set(TASKS):
-        raise head.fail("tasks", list(tasks), "must be left out: a trainable component exists for every task")
-    return tuple(task for task in TASKS if task in tasks)
+    if not tasks or (trainable and set(tasks) != set(TASKS)):
+        raise head.fail("tasks", list(tasks), "must name some; a trainable component exists for every task")
+    return tuple(sorted(tasks, key=(*TASKS, *tasks).index))
 
 
-def _read_layers(head: Table, rows: list[Row], trainable: bool) -> tuple[Layer, ...]:
-    if not rows:
-        raise head.fail("name", head.text("name"), "has no row in layers.csv")
-    layers: list[Layer] = []
-    for row in rows:
-        index = row.integer("index")
-        if index != len(layers):
-            raise row.fail(
-                "index", f"must be {len(layers)}: each component counts its layers from 0 in order"
-            )
-        layers.append(_read_layer(row))
-        if index and layers[-1].block < layers[-2].block:
-            raise row.fail("block", "must not fall below the block of the layer before")
-        if (layers[-1].backward == "full") > trainable:
-            raise row.fail("backward", "must not be full in a frozen component")
+def _read_layers(rows: list[Row], trainable: bool) -> tuple[Layer, ...]:
+    for index, row in enumerate(rows):
+        if row.integer("index") != index:
+            raise row.fail("index", f"must be {index}: each component counts its layers from 0 in order")
+    layers = tuple(map(_read_layer, rows))
     if trainable and all(layer.backward != "full" for layer in layers):
         raise rows[0].fail("backward", "must be full in at least one layer of a trainable component")
-    return tuple(layers)
+    return layers
 
 
 def _read_layer(row: Row) -> Layer:
@@ -241,9 +229,7 @@ def _read_kernel(row: Row) -> Kernel:
         raise InputError(f"{row.where}: {str(error).removeprefix('kernel: ')}") from None
 
 
-def _read_layer_times(
-    head: Table, device: str, layers: tuple[Layer, ...], rows: list[Row]
-) -> tuple[MeasuredTime, ...]:
+def _read_layer_times(layers: Sequence[Layer], rows: list[Row]) -> tuple[MeasuredTime, ...]:
     times: dict[tuple[int, int], MeasuredTime] = {}
     for row in rows:
         key = (_layer_index(row, len(layers)), row.integer("batch_size", minimum=1))
@@ -252,11 +238,6 @@ def _read_layer_times(
         times[key] = MeasuredTime(
             *key, row.number("forward_ms") * MILLISECOND, row.number("backward_ms") * MILLISECOND
         )
-    measured = {index for index, _ in times}
-    for index, layer in enumerate(layers):
-        if index not in measured:
-            path = head.path.parent / "times" / f"{device}.csv"
-            raise InputError(f"{path}: layer {index} ({layer.name}) of {head.text('name')} has no row")
     return tuple(times[key] for key in sorted(times))
 
 
@@ -268,18 +249,12 @@ def layers_named(text: str) -> range:
 
 def _layer_indices(row: Row, num_layers: int) -> range:
     named = layers_named(row.text("index"))
-    if not named:
-        return range(index := _layer_index(row, num_layers), index + 1)
-    _check_layer(row, named[-1], num_layers)
-    return named
+    last = named[-1] if named else row.integer("index")
+    if last >= num_layers:
+        raise row.fail("index", f"must be below {num_layers}, the layers of {row.text('component')}")
+    return named or range(last, last + 1)
 
 
 def _layer_index(row: Row, num_layers: int) -> int:
-    index = row.integer("index")
-    _check_layer(row, index, num_layers)
-    return index
-
-
-def _check_layer(row: Row, index: int, num_layers: int) -> None:
-    if index >= num_layers:
-        raise row.fail("index", f"must be below {num_layers}, the layers of {row.text('component')}")
+    row.integer("index")
+    return _layer_indices(row, num_layers)[0]

@@ -12,7 +12,6 @@ from profiles.checks import (
     check_choice,
     check_counts,
     check_distinct,
-    check_index,
     check_numbers,
     check_positive,
     sum_in_order,
@@ -209,17 +208,26 @@ class Component:
         """Refuse an empty chain, blocks that fall, and whatever names a layer that is not there."""
         count = len(self.layers)
         check_counts(owner, least=1, num_layers=count)
-        if any(b.block < a.block for a, b in pairwise(self.layers)):
-            raise InputError(f"{owner}: blocks of its layers must not fall")
+        for index, (before, layer) in enumerate(pairwise(self.layers), 1):
+            if layer.block < before.block:
+                rule = f"must not fall below {before.block}"
+                raise InputError(f"{owner}: block of layer {index} is {layer.block}, {rule}")
         if not self.trainable and any(layer.backward == "full" for layer in self.layers):
             raise InputError(f"{owner}: trainable is False, but a layer's backward is full")
         check_distinct(owner, "skips", self.skips)
-        for skip in self.skips:
-            check_index(owner, "target of a skip", skip.target, count, "number of layers")
-        for read in self.reads:
-            check_index(owner, "layer of a read", read.layer, count, "number of layers")
-        for exchange in self.exchanges:
-            check_index(owner, "layer of an exchange", exchange.layer, count, "number of layers")
+        check_distinct(owner, "reads", [(read.source, read.layer) for read in self.reads])
+        places = {
+            "target of a skip": [skip.target for skip in self.skips],
+            "layer of a read": [read.layer for read in self.reads],
+            "layer of an exchange": [exchange.layer for exchange in self.exchanges],
+        }
+        for key, indices in places.items():
+            for index in indices:
+                check_counts(owner, **{key: index})
+                if index >= count:
+                    raise InputError(
+                        f"{owner}: {key} is {index}, must be below {count}, the number of layers"
+                    )
         for key in ("kernels", "half_kernels", "adapters"):
             kernels = getattr(self, key)
             if len(kernels) not in (0, count):

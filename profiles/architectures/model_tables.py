@@ -1,6 +1,5 @@
 """Tables of a model folder: rows of its CSV files by component, its anchors, and the skips and reads between layers."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -35,11 +34,6 @@ class Tables(NamedTuple):
     adapted: ByComponent
     kernels: dict[str, ByComponent]
     times: dict[str, ByComponent]
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Layers of each component."""
-        return {name: len(rows) for name, rows in self.layers.items()}
 
 
 def read_tables(table: Table, names: list[str]) -> Tables:
@@ -103,42 +97,28 @@ def read_anchors(path: Path) -> tuple[Anchor, ...]:
     """
     if path_kind(path) == "nothing":
         return ()
-    anchors = []
-    for row in read_rows(path, ANCHOR_COLUMNS):
-        latency_s = row.number("latency_s")
-        if latency_s == 0:
-            raise row.fail("latency_s", "must be positive")
-        anchor = Anchor(
+    sizes = ("height", "width", "batch", "steps")
+    return tuple(
+        Anchor(
             device=row.text("device"),
-            height=row.integer("height", minimum=1),
-            width=row.integer("width", minimum=1),
-            batch=row.integer("batch", minimum=1),
-            steps=row.integer("steps", minimum=1),
-            latency_s=latency_s,
+            latency_s=row.positive("latency_s"),
             source=row.text("source"),
+            **{key: row.integer(key, minimum=1) for key in sizes},
         )
-        anchors.append(anchor)
-    return tuple(anchors)
+        for row in read_rows(path, ANCHOR_COLUMNS)
+    )
 
 
 def read_skips(table: Table, names: list[str]) -> dict[str, list[Skip]]:
     """Skips by component.
 
     Raises:
-        InputError: one breaks a rule, or stands twice.
+        InputError: one breaks a rule.
     """
     skips: dict[str, list[Skip]] = {name: [] for name in names}
-    seen: set[tuple[str, Skip]] = set()
     for entry in table.tables("skips"):
-        name = entry.choice("component", names)
-        source, target = entry.integer("source"), entry.integer("target")
-        if target <= source:
-            raise entry.fail("target", target, f"must come after its source {source}")
-        skip = Skip(source, target)
-        if (name, skip) in seen:
-            raise entry.fail("source", source, f"stands twice with target {target}")
-        seen.add((name, skip))
-        skips[name].append(skip)
+        of = skips[entry.choice("component", names)]
+        of.append(Skip(entry.integer("source"), entry.integer("target")))
         entry.finish()
     return skips
 
@@ -147,57 +127,11 @@ def read_reads(table: Table, names: list[str]) -> dict[str, list[Read]]:
     """Reads by the component that reads.
 
     Raises:
-        InputError: one breaks a rule, or stands twice.
+        InputError: one breaks a rule.
     """
     reads: dict[str, list[Read]] = {name: [] for name in names}
     for entry in table.tables("reads"):
-        name = entry.choice("component", names)
-        read = Read(entry.choice("input", names), entry.integer("layer"), entry.number("MB") * MB)
-        if any((read.source, read.layer) == (other.source, other.layer) for other in reads[name]):
-            raise entry.fail("layer", read.layer, f"stands twice with input '{read.source}'")
-        reads[name].append(read)
+        of = reads[entry.choice("component", names)]
+        of.append(Read(entry.choice("input", names), entry.integer("layer"), entry.number("MB") * MB))
         entry.finish()
     return reads
-
-
-def check_skips(table: Table, skips: Mapping[str, Sequence[Skip]], counts: Mapping[str, int]) -> None:
-    """Refuse skips of layers that are not there; a component without layers is refused elsewhere.
-
-    Raises:
-        InputError: there is one.
-    """
-    for name, of in skips.items():
-        for skip in of:
-            _check_layer(table, "skips.source", skip.source, name, counts[name])
-            _check_layer(table, "skips.target", skip.target, name, counts[name])
-
-
-def _check_layer(table: Table, key: str, index: int, name: str, count: int) -> None:
-    if index >= count > 0:
-        raise table.fail(key, index, f"must be a layer of {name}, which has 0 to {count - 1}")
-
-
-def check_reads(
-    table: Table,
-    heads: Mapping[str, Table],
-    reads: Mapping[str, Sequence[Read]],
-    counts: Mapping[str, int],
-) -> None:
-    """Refuse reads by frozen components, of what is no frozen input, and by layers that are not there.
-
-    Raises:
-        InputError: there is one.
-    """
-    for name, of in reads.items():
-        if of and not heads[name].flag("trainable"):
-            raise table.fail("reads.component", name, "must be a trainable component")
-        sources = [
-            other
-            for other in heads[name].texts("inputs", ())
-            if other in heads and not heads[other].flag("trainable")
-        ]
-        for read in of:
-            if read.source not in sources:
-                rule = f"must be a frozen input of {name}: {', '.join(sources) or 'it has none'}"
-                raise table.fail("reads.input", read.source, rule)
-            _check_layer(table, "reads.layer", read.layer, name, counts[name])

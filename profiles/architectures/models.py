@@ -29,8 +29,6 @@ from profiles.architectures.components import (
 from profiles.architectures.kernels import Kernel
 from profiles.architectures.model_tables import (
     DTYPES,
-    check_reads,
-    check_skips,
     read_anchors,
     read_reads,
     read_skips,
@@ -143,9 +141,10 @@ class Model:
             check_distinct(owner, f"inputs of {component.name}", component.inputs)
             for name in component.inputs:
                 check_choice(owner, f"inputs of {component.name}", name, names)
+            frozen = [of.name for of in self.components if of.name in component.inputs and not of.trainable]
             for read in component.reads:
-                if read.source not in component.inputs:
-                    rule = "must be one of its inputs"
+                if not component.trainable or read.source not in frozen:
+                    rule = "must be of a trainable component, and of its frozen inputs"
                     raise InputError(f"{owner}: reads of {component.name} is {read.source!r}, {rule}")
         try:
             _ = self.order
@@ -294,13 +293,9 @@ def _read_components(table: Table) -> tuple[Component, ...]:
         raise InputError(f"{table.path}: components is empty, must name at least one")
     if len(listed) > MAX_COMPONENTS:
         raise InputError(f"{table.path}: components are {len(listed)}, must be at most {MAX_COMPONENTS}")
-    heads = _by_name(listed)
-    names = list(heads)
-    skips = read_skips(table, names)
-    reads = read_reads(table, names)
-    tables = read_tables(table, names)
-    check_skips(table, skips, tables.counts)
-    check_reads(table, heads, reads, tables.counts)
+    names = [head.text("name") for head in listed]
+    check_distinct(str(table.path), "components", names)
+    skips, reads, tables = read_skips(table, names), read_reads(table, names), read_tables(table, names)
     return tuple(
         read_component(
             head,
@@ -312,19 +307,8 @@ def _read_components(table: Table) -> tuple[Component, ...]:
             kernels={file: of[name] for file, of in tables.kernels.items()},
             adapted=tables.adapted[name],
         )
-        for name, head in heads.items()
+        for name, head in zip(names, listed, strict=True)
     )
-
-
-def _by_name(heads: Iterable[Table]) -> dict[str, Table]:
-    """The tables of components, whose names must be distinct."""
-    found: dict[str, Table] = {}
-    for head in heads:
-        name = head.text("name")
-        if name in found:
-            raise head.fail("name", name, "must not be the name of two components")
-        found[name] = head
-    return found
 
 
 def _check_reference(reference: Table, model: Model) -> None:
