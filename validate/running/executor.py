@@ -2,19 +2,21 @@
 
 Each of its communication streams is a thread that runs its collectives in the order of the plan. Every collective is
 real: an all-reduce of the moments at which its members were ready, then the operation itself; it ends when the last
-member was ready plus the time of its messages around the ring.
+member was ready plus the time of its messages around the ring. Messages pass through the store of the ranks.
 """
 
 import gc
+import pickle
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch import Tensor
 from torch import distributed as dist
+from torch._C._distributed_c10d import Store
 
 from profiles.checks import sum_in_order
 from strategies.plans.plan import Collective, Op
@@ -22,16 +24,12 @@ from strategies.plans.wiring import Wiring
 from validate.running.links import RankSeat, now, sleep_until
 
 ALWAYS: Final = float("-inf")
-
-SLEEP_NUMEL: Final = 128
-"""Numbers in each message of a run whose kernels sleep (1 kB): the link's time is emulated whatever the size."""
-
 Groups = Mapping[int, dist.ProcessGroup]  # of collectives, by number
 Mark = Callable[[int], None]  # is told that a tensor has been written before the op ends
 
 
 class Kernels:
-    """Carries out the ops of one device; these kernels sleep, and their messages are real but short."""
+    """Carries out the ops of one device; these kernels sleep, and their messages are real but empty."""
 
     sleeping = True
     """Whether ops take as long as planned."""
@@ -47,15 +45,10 @@ class Kernels:
             mark(tensor)
         sleep_until(start + op.duration_s)
 
-    def room(self, tensor: int) -> Tensor:
-        """An empty buffer for a tensor's message."""
-        return torch.zeros(SLEEP_NUMEL, dtype=torch.float64)
-
-    def pack(self, tensor: int) -> Tensor:
+    def pack(self, tensor: int) -> Any:  # noqa: ANN401  whatever can be pickled
         """The payload of a tensor's message."""
-        return self.room(tensor)
 
-    def unpack(self, tensor: int, payload: Tensor) -> None:
+    def unpack(self, tensor: int, payload: Any) -> None:  # noqa: ANN401  as above
         """Take the payload of a tensor's message."""
 
     def start(self, collective: int, index: int) -> None:
@@ -70,90 +63,56 @@ class Kernels:
     def end(self) -> None:
         """Finish an iteration."""
 
-    def found(self) -> Any:  # noqa: ANN401  whatever can be sent to another process
+    def found(self) -> Any:  # noqa: ANN401  as above
         """The results of the iterations so far, to be judged; all ranks ask at once."""
 
 
-SENT, BROUGHT, POSTED = range(3)
-"""Contents of a message about a delivery: when it was sent, its payload, when its receive was posted."""
-KINDS: Final = 3
-MOMENT: Final = torch.empty((), dtype=torch.float64)
+ROUNDS: Final = count()
+"""Iterations of all jobs, which all ranks carry out in the same order."""
 
 
 class Mailbox:
-    """Sends and receives the deliveries of one device; ``room`` makes the buffer for a payload."""
+    """Sends and receives the deliveries of one device."""
 
-    def __init__(self, wiring: Wiring, seat: RankSeat, link_s: float, room: Callable[[int], Tensor]) -> None:
-        self._link_s, self._room = link_s, room
-        transfers = {slot: of for slot, of in enumerate(wiring.transfers) if of is not None}
-        self._to = {slot: seat.peer(of.target) for slot, of in transfers.items() if of.source == seat.device}
-        self._from = {
-            slot: seat.peer(of.source) for slot, of in transfers.items() if of.target == seat.device
-        }
-        awaited = {(d, slot) for d, rows in enumerate(wiring.waits) for slots in rows for slot in slots}
-        self._reported = {
-            slot for slot, of in transfers.items() if wiring.posted[slot] and (of.source, slot) in awaited
-        }
-        """Deliveries that the sender waits for and whose receives wait for an op: the sender is told when they post."""
+    def __init__(self, wiring: Wiring, seat: RankSeat, store: Store, link_s: float) -> None:
+        self._wiring, self._seat, self._store, self.link_s = wiring, seat, store, link_s
 
     def open(self) -> None:
         """Begin an iteration."""
-        self._sending: list[tuple[dist.Work | None, Tensor]] = []
-        self._coming: dict[int, tuple[dist.Work | None, Tensor]] = {}
+        self._prefix = f"{next(ROUNDS)}/{self._seat.group}/{self._seat.replica}"
         self._sent: dict[int, float] = {}
         self._posted: dict[int, float] = {}
         self._arrived: dict[int, float] = {}
-        for slot, rank in self._from.items():
-            self._expect(slot, SENT, rank, torch.empty_like(MOMENT))
-            self._expect(slot, BROUGHT, rank, self._room(slot))
-        for slot in self._reported & self._to.keys():
-            self._expect(slot, POSTED, self._to[slot], torch.empty_like(MOMENT))
 
-    def send(self, slot: int, at: float, payload: Tensor) -> None:
+    def send(self, slot: int, at: float, payload: object) -> None:
         """Send a delivery that was written at a moment."""
         self._sent[slot] = at
-        self._tell(slot, SENT, self._to[slot], torch.tensor(at, dtype=torch.float64))
-        self._tell(slot, BROUGHT, self._to[slot], payload)
+        self._tell(f"{slot} sent", (at, payload))
 
     def post(self, slot: int, at: float) -> None:
-        """Note that a receive was posted at a moment; tell the sender if it waits for the delivery."""
+        """Note that a receive was posted at a moment; the sender may wait for it."""
         self._posted[slot] = at
-        if slot in self._reported:
-            self._tell(slot, POSTED, self._from[slot], torch.tensor(at, dtype=torch.float64))
+        self._tell(f"{slot} posted", at)
 
-    def arrival(self, slot: int) -> tuple[float, Tensor | None]:
+    def arrival(self, slot: int) -> tuple[float, Any]:
         """Wait for a delivery: the moment at which it arrives, and its payload, None for its own sender."""
         payload = None
         if slot not in self._arrived:
-            if slot in self._to:
+            if slot in self._sent:
                 written = self._sent[slot]
-                posted = self._moment(slot, POSTED) if slot in self._reported else ALWAYS
+                posted = self._take(f"{slot} posted") if self._wiring.posted[slot] else ALWAYS
             else:
-                written, payload = self._moment(slot, SENT), self._take(slot, BROUGHT)
-                posted = self._posted.get(slot, ALWAYS)
-            self._arrived[slot] = max(written, posted) + self._link_s
+                (written, payload), posted = self._take(f"{slot} sent"), self._posted.get(slot, ALWAYS)
+            self._arrived[slot] = max(written, posted) + self.link_s
         return self._arrived[slot], payload
 
-    def close(self) -> None:
-        """Wait until all that was sent has left."""
-        for work, _ in self._sending:
-            if work is not None:
-                work.wait()
+    def _tell(self, key: str, message: object) -> None:
+        self._store.set(f"{self._prefix}/{key}", pickle.dumps(message))  # type: ignore[arg-type]  # bytes do
 
-    def _expect(self, slot: int, kind: int, rank: int, room: Tensor) -> None:
-        self._coming[KINDS * slot + kind] = dist.irecv(room, rank, tag=KINDS * slot + kind), room
-
-    def _tell(self, slot: int, kind: int, rank: int, message: Tensor) -> None:
-        self._sending.append((dist.isend(message, rank, tag=KINDS * slot + kind), message))
-
-    def _take(self, slot: int, kind: int) -> Tensor:
-        work, message = self._coming.pop(KINDS * slot + kind)
-        if work is not None:
-            work.wait()
+    def _take(self, key: str) -> Any:  # noqa: ANN401  what was told
+        message = pickle.loads(self._store.get(f"{self._prefix}/{key}"))
+        self._store.delete_key(f"{self._prefix}/{key}")
         return message
-
-    def _moment(self, slot: int, kind: int) -> float:
-        return float(self._take(slot, kind))
 
 
 class CollectiveStream:
@@ -256,13 +215,13 @@ class Executor:
     """Carries out one device's part of a plan; every message takes ``link_s``."""
 
     def __init__(
-        self, wiring: Wiring, seat: RankSeat, kernels: Kernels, groups: Groups, link_s: float
+        self, wiring: Wiring, seat: RankSeat, kernels: Kernels, groups: Groups, mailbox: Mailbox
     ) -> None:
         self._wiring, self._device, self._kernels = wiring, seat.device, kernels
         self._ops = wiring.plan.ops[seat.device]
         self._tensor_of = {slot: tensor for (tensor, _), slot in wiring.slots.items()}
-        self._mailbox = Mailbox(wiring, seat, link_s, lambda slot: kernels.room(self._tensor_of[slot]))
-        self._stream = CollectiveStream(wiring, seat, kernels, groups, link_s)
+        self._mailbox = mailbox
+        self._stream = CollectiveStream(wiring, seat, kernels, groups, mailbox.link_s)
         self._results = {t: n for n, c in enumerate(wiring.plan.collectives) for t in c.writes}
         self._starts = starts(wiring, seat.device)
 
@@ -341,7 +300,6 @@ class Executor:
         kept = [slots[k] for k in self._wiring.plan.kept if k[1] == self._device and k in slots]
         last = max(self._await(len(self._ops), kept), self._stream.close())
         sleep_until(last)
-        self._mailbox.close()
         self._kernels.end()
         return max([last - self._zero, *(op.end for op in record.ops[-1:])])
 

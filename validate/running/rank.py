@@ -11,17 +11,19 @@ from typing import Any, Final
 
 import torch
 from torch import distributed as dist
+from torch._C._distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
 
 from profiles.checks import sum_in_order
 from profiles.errors import DiffusimError, InputError
-from profiles.measuring.launching import Place, launch, launched_place, unbroken
+from profiles.measuring.launching import launch, launched_place, unbroken
 from profiles.measuring.machine import identity
 from sim.replay.engine import simulate
 from sim.replay.metrics import idle_s
 from strategies.plans.network import Network
 from strategies.plans.plan import Op, Plan
 from strategies.plans.wiring import Wiring, wire
-from validate.running.executor import Executor, Kernels, OpTimes, RankIteration
+from validate.running.executor import Executor, Kernels, Mailbox, OpTimes, RankIteration
 from validate.running.links import RankSeat, now, seats
 from validate.running.sampling.kernels import SamplerKernels
 from validate.running.sampling.settings import Settings
@@ -149,7 +151,7 @@ def worst(pairs: Sequence[Pair], quantity: str) -> float:
 
 
 TIMEOUT: Final = timedelta(minutes=3)
-"""Time without an answer after which a rank is lost; one that dies is noticed at once, as its connections end."""
+"""Time without an answer after which a rank is lost."""
 CHECKED: Final = 3
 """Iterations after which gradients are compared: these depend on steps and frozen work of earlier iterations."""
 HEAD_START_S: Final = 0.01  # all ranks know the beginning of an iteration this long before it
@@ -177,24 +179,6 @@ def run_job(make: Callable[[], Job]) -> tuple[Job, Outcome] | None:
     return (job, outcomes[0]) if outcomes else None
 
 
-def _take_part(jobs: Sequence[Job]) -> list[Outcome]:
-    """Outcomes of jobs on rank 0, none on the others; this process is one of the ranks."""
-    with joined():
-        return carry_out(jobs)
-
-
-@contextmanager
-def joined() -> Iterator[None]:
-    """Join the ranks, and leave together with them."""
-    place = launched_place()
-    assert place is not None
-    join(place)
-    with unbroken(place.rank):
-        yield
-        dist.barrier()
-    dist.destroy_process_group()
-
-
 def fitting(job: Job, num_ranks: int) -> Job:
     """The job itself, checked to take so many ranks.
 
@@ -206,35 +190,39 @@ def fitting(job: Job, num_ranks: int) -> Job:
     return job
 
 
-def join(place: Place) -> None:
-    """Join the other ranks."""
+@contextmanager
+def joined() -> Iterator[Store]:
+    """Join the ranks, which must be on one machine as they share a clock, and leave together with them."""
+    place = launched_place()
+    assert place is not None
     torch.set_num_threads(1)
     sys.setswitchinterval(5e-4)  # the communication stream is a thread
     try:
-        dist.init_process_group("gloo", timeout=TIMEOUT)
-        places: list[Any] = [None] * place.num_ranks
+        store, rank, num_ranks = next(rendezvous("env://", timeout=TIMEOUT))
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=num_ranks, timeout=TIMEOUT)
+        places: list[Any] = [None] * num_ranks
         dist.all_gather_object(places, (identity(), socket.gethostname()))
     except RuntimeError as error:
         late = f"not all of {place.num_ranks} ranks came within {TIMEOUT.seconds} s"
         raise InputError(f"rank {place.rank}: {late}: {str(error).splitlines()[0]}") from None
-    check_places(places)
+    if len(hosts := dict(places)) > 1:
+        raise InputError(
+            f"ranks are on {len(hosts)} machines ({', '.join(hosts.values())}), must all be on one"
+        )
+    with unbroken(place.rank):
+        yield store
+        dist.barrier()
+    dist.destroy_process_group()
 
 
-def check_places(places: Sequence[tuple[str, str]]) -> None:
-    """Refuse ranks on (machine, its host's name) pairs of several machines: all share one clock."""
-    first = {machine: rank for rank, (machine, _) in reversed(list(enumerate(places)))}
-    if len(first) > 1:
-        named = ", ".join(f"rank {rank} on {places[rank][1]}" for rank in sorted(first.values()))
-        raise InputError(f"ranks are on {len(first)} machines ({named}), must all be on one")
-
-
-def carry_out(jobs: Sequence[Job]) -> list[Outcome]:
-    """Outcomes of jobs, carried out here as one of the ranks; none on ranks other than 0."""
-    found = [Part(job).run() for job in jobs]
-    if dist.get_rank():
-        return []
-    expected: dict[Hashable, Gradients] = {}
-    return [_judged(job, outcome, expected) for job, outcome in zip(jobs, found, strict=True)]
+def _take_part(jobs: Sequence[Job]) -> list[Outcome]:
+    """Outcomes of jobs on rank 0, none on the others; this process is one of the ranks."""
+    with joined() as store:
+        outcomes = [_carry_out(job, store) for job in jobs]
+        expected: dict[Hashable, Gradients] = {}
+        return (
+            [] if dist.get_rank() else [_judged(*pair, expected) for pair in zip(jobs, outcomes, strict=True)]
+        )
 
 
 def _judged(job: Job, outcome: Outcome, expected: dict[Hashable, Gradients]) -> Outcome:
@@ -248,36 +236,29 @@ def _judged(job: Job, outcome: Outcome, expected: dict[Hashable, Gradients]) -> 
     return replace(outcome, found=(), gradient_error=gradient_error(outcome.found, expected[key]))
 
 
-class Part:
-    """This rank's part of one job."""
+def _carry_out(job: Job, store: Store) -> Outcome:
+    """The iterations of all ranks, of which this is one, and what these found."""
+    wiring, everyone, rank = wire(job.plan), seats(job.plan.placement), dist.get_rank()
+    kernels, groups = _kernels(job, wiring, everyone[rank]), _groups(wiring, everyone, rank)
+    mailbox = Mailbox(wiring, everyone[rank], store, job.link_s)
+    executor = Executor(wiring, everyone[rank], kernels, groups, mailbox)
+    checked = CHECKED if isinstance(job.task, Training) else 1
+    records, found = [], None
+    for number in range(max(checked, job.warm_up + job.iterations)):
+        records.append(executor.run(number, _synchronize))
+        if number == checked - 1:
+            found = kernels.found()
+    gathered: list[Any] = [None] * job.num_ranks
+    dist.all_gather_object(gathered, (records[job.warm_up :], found))
+    iterations = tuple(zip(*(rank for rank, _ in gathered), strict=True))
+    return Outcome(iterations, tuple(result for _, result in gathered))
 
-    def __init__(self, job: Job) -> None:
-        self._job, self._rank = job, dist.get_rank()
-        wiring, everyone = wire(job.plan), seats(job.plan.placement)
-        seat = everyone[self._rank]
-        self._kernels = _kernels(job, wiring, seat)
-        groups = _groups(wiring, everyone, self._rank)
-        self._executor = Executor(wiring, seat, self._kernels, groups, job.link_s)
 
-    def run(self) -> Outcome:
-        """The iterations of all ranks, carried out, and what these found."""
-        job, records, found = self._job, [], None
-        trained = isinstance(job.task, Training)
-        count = max(CHECKED if trained else 1, job.warm_up + job.iterations)
-        for number in range(count):
-            records.append(self._executor.run(number, self._synchronize))
-            if number == (CHECKED if trained else count) - 1:
-                found = self._kernels.found()
-        gathered: list[Any] = [None] * job.num_ranks
-        dist.all_gather_object(gathered, (records[job.warm_up :], found))
-        iterations = tuple(zip(*(rank for rank, _ in gathered), strict=True))
-        return Outcome(iterations, tuple(result for _, result in gathered))
-
-    def _synchronize(self) -> float:
-        dist.barrier()
-        begin = torch.tensor(now() + HEAD_START_S, dtype=torch.float64)
-        dist.broadcast(begin, 0)
-        return begin.item()
+def _synchronize() -> float:
+    dist.barrier()
+    begin = torch.tensor(now() + HEAD_START_S, dtype=torch.float64)
+    dist.broadcast(begin, 0)
+    return begin.item()
 
 
 def _kernels(job: Job, wiring: Wiring, seat: RankSeat) -> Kernels:

@@ -108,15 +108,9 @@ class SamplerKernels(Kernels):
     def __init__(self, settings: Settings, wiring: Wiring, rank: int) -> None:
         self._settings, self._plan, self._rank = settings, wiring.plan, rank
         self._ops = wiring.plan.ops[rank]
-        self._readers: dict[int, PatchAction] = {}
-        for op in reversed(self._ops):
-            assert isinstance(op.action, PatchAction)
-            self._readers.update(dict.fromkeys(op.reads, op.action))
         self._bundles = _bundles(wiring, rank) if settings.grid.pipeline > 1 else {}
         made: dict[tuple[int, ...], Any] = {}
-        for (
-            of
-        ) in wiring.plan.collectives:  # other groups than those of the moments at which members are ready
+        for of in wiring.plan.collectives:  # other groups than those that agree on when members are ready
             made[of.devices] = made.get(of.devices) or dist.new_group(list(of.devices))
         self._groups = [made[of.devices] for of in wiring.plan.collectives]
 
@@ -134,14 +128,7 @@ class SamplerKernels(Kernels):
         assert isinstance(op.action, PatchAction)
         self._go_on(op.action, f"compute {op.action}")
 
-    def room(self, tensor: int) -> Tensor:
-        role, action = self._plan.tensors[tensor].role, self._readers[tensor]
-        shape = self._member.arriving(role, action)
-        if shape is None:
-            raise PlanMismatchError(f"the plan sends rank {self._rank} {role} for {action}, which needs none")
-        return self._member.latents.new_empty(shape)
-
-    def pack(self, tensor: int) -> Tensor:
+    def pack(self, tensor: int) -> Any:  # noqa: ANN401  an array
         """The payload of a tensor's message: what the pass offers next."""
         planned = self._plan.tensors[tensor]
         assert self._action is not None
@@ -150,10 +137,10 @@ class SamplerKernels(Kernels):
             raise self._mismatch(offer, f"send {planned.role}")
         message = offer.parts[0].contiguous()
         self._sent.append(Sent(offer.kind, offer.step, WIDENING * planned.size_bytes, message.nbytes))
-        return message
+        return message.numpy()
 
-    def unpack(self, tensor: int, payload: Tensor) -> None:
-        self._inbox[self._plan.tensors[tensor].role].append([payload])
+    def unpack(self, tensor: int, payload: Any) -> None:  # noqa: ANN401  as above
+        self._inbox[self._plan.tensors[tensor].role].append([torch.from_numpy(payload)])
 
     def start(self, collective: int, index: int) -> None:
         """Start an exchange with what the pass offers, or make all exchanges of a pass through several layers."""

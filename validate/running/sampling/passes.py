@@ -50,10 +50,6 @@ class Member(ABC):
     def begin(self, action: PatchAction) -> Pass:
         """The pass of a patch."""
 
-    def arriving(self, role: str, action: PatchAction) -> tuple[int, ...] | None:
-        """Shape of what a pass of this rank gets in a message; it follows from the model alone."""
-        return None
-
     def block(self, layer: int, step: int) -> tuple[Block, Modulation]:
         """A block, and its modulation by timestep and prompt."""
         condition = self.model.condition(self.scheduler.time(step))
@@ -121,14 +117,6 @@ class GridMember(Member):
         yield from self._move(action, patch, hidden)
         if stages > 1 and action.step < self.settings.steps - 1:
             yield Offer("latents", action.step + 1, [self.latents[:, self._tokens([self.part], patch)]])
-
-    def arriving(self, role: str, action: PatchAction) -> tuple[int, ...] | None:
-        """Shape of a hidden state, a prediction behind the last layer, or latents."""
-        count = len(self._tokens([self.part], self._patch(action)))
-        if role == "latents":
-            whole = action.step == self.settings.warmup_steps  # the step before moved the whole image
-            return 1, len(self._tokens([self.part], None)) if whole else count, transformer.TOKEN
-        return self.batch, count, HIDDEN if self.layers.start < LAYERS else transformer.TOKEN
 
     def _arrived(self, action: PatchAction) -> Computed:
         patch, first = self._patch(action), action.step == self.settings.warmup_steps

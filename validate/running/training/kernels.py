@@ -5,12 +5,11 @@ alone and each skip from the stage that makes it to the stage that takes it. Fro
 NaN, and so is every gradient that follows from them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributed as dist
 
 from profiles.architectures.models import Model
@@ -25,93 +24,26 @@ from strategies.plans.actions import (
     StageAction,
 )
 from strategies.plans.plan import Op, Plan
-from strategies.plans.plan import Tensor as Planned
 from strategies.plans.wiring import Wiring
 from validate.running.executor import Kernels, Mark
 from validate.running.links import RankSeat
 from validate.running.training.layers import (
     LEARNING_RATE,
-    STATE,
     Gradients,
     Layers,
     batch_of,
     frozen_outputs,
+    gradients_of,
 )
 from validate.running.training.samples import Span, Training
 
-Key = tuple[int, int]
-
-
-def stage_ranges(plan: Plan, device: int) -> dict[int, tuple[int, range]]:
-    """Component and layers of each stage that lies on a device."""
-    return {
-        number: (stage.component, range(stage.first_layer, stage.last_layer + 1))
-        for number, stage in enumerate(plan.stages)
-        if stage.position == device
-    }
-
-
-class Crossing:
-    """What crosses the cuts of a plan: skips with the hidden state or, where they stay local, on their own."""
-
-    def __init__(self, model: Model, plan: Plan) -> None:
-        self._model, self._stages = model, plan.stages
-        words = {(t.stage, t.role) for t in plan.tensors if t.role.startswith("skip to ")}
-        self._pairs = sorted((source, int(role.rpartition(" ")[2])) for source, role in words)
-        self._local = bool(self._pairs)
-
-    def is_first(self, stage: int) -> bool:
-        """Whether a stage begins its backbone."""
-        return self._stages[stage].first_layer == 0
-
-    def is_last(self, stage: int) -> bool:
-        """Whether a stage ends its backbone."""
-        of = self._stages[stage]
-        return of.last_layer == len(self._model.components[of.component].layers) - 1
-
-    def relayed(self, stage: int) -> list[Key]:
-        """The skips that go with the hidden state over the cut after a stage."""
-        of = self._stages[stage]
-        if self._local or self.is_last(stage):
-            return []
-        skips = self._model.components[of.component].live_skips(of.last_layer)
-        return [(skip.source, skip.target) for skip in skips]
-
-    def direct(self, source: int, target: int) -> list[Key]:
-        """The skips from one stage to another."""
-        start, end = self._stages[source], self._stages[target]
-        return [
-            (skip.source, skip.target)
-            for skip in self._model.components[start.component].skips
-            if start.first_layer <= skip.source <= start.last_layer
-            and end.first_layer <= skip.target <= end.last_layer
-        ]
-
-    def senders(self, stage: int) -> list[int]:
-        """The stages from which skips go to a stage on their own."""
-        return [source for source, target in self._pairs if target == stage]
-
-    def receivers(self, stage: int) -> list[int]:
-        """The stages to which skips go from a stage on their own."""
-        return [target for source, target in self._pairs if source == stage]
-
-    def count(self, tensor: Planned) -> int:
-        """Number of hidden states of a micro-batch that a tensor holds."""
-        role = tensor.role.removeprefix("extra ")
-        if role == "hidden":
-            return 1 + len(self.relayed(tensor.stage))
-        if role == "gradient":
-            return 1 + len(self.relayed(tensor.stage - 1))
-        if role.startswith("skip gradient to "):
-            return len(self.direct(int(role.rpartition(" ")[2]), tensor.stage))
-        if role.startswith("skip to "):
-            return len(self.direct(tensor.stage, int(role.rpartition(" ")[2])))
-        assert role == "feedback", tensor
-        return 1
-
-
+HIDDEN_STATE: Final = (-1, -1)
+LOSS: Final = (-2, -2)
+State = dict[
+    tuple[int, int], Tensor
+]  # the hidden state, and skips by (source, target), or gradients of these
 Name = tuple[str, int]  # role and stage of a tensor of the plan
-Values = dict[Name, list[Tensor]]
+Values = dict[Name, State]
 
 
 class Batch(NamedTuple):
@@ -123,203 +55,181 @@ class Batch(NamedTuple):
     batch_size: int
 
 
-@dataclass(slots=True)
-class _Saved:
+class Saved(NamedTuple):
+    """What a forward took and left, and, once its backward began, the outputs with their gradients."""
+
     leaves: Values
-    outputs: Values
-    gradients: tuple[list[Tensor], list[Tensor]] = ((), ())  # type: ignore[assignment]
+    outputs: State
+    gradients: tuple[list[Tensor], list[Tensor]] = ([], [])
 
 
 class Passes:
     """The passes of the stages of one device."""
 
-    def __init__(self, layers: Layers, crossing: Crossing, ranges: Mapping[int, tuple[int, range]]) -> None:
-        self._layers, self._crossing, self._ranges = layers, crossing, ranges
-        self._saved: dict[tuple[int, int], list[_Saved]] = {}
+    def __init__(self, model: Model, layers: Layers, plan: Plan) -> None:
+        self._model, self._layers, self._stages = model, layers, plan.stages
+        self._local = any(tensor.role.startswith("skip to ") for tensor in plan.tensors)
+        self._saved: dict[tuple[int, int], list[Saved]] = {}
 
-    def run(self, action: StageAction, read: Values, batch: Callable[[], Batch]) -> Values:
-        """What a stage writes, run forwards or backwards on what it reads; only forwards ask for their batch."""
-        if action.kind == BACKWARD:
-            return self.backward(action, read)
-        if action.kind == BACKWARD_INPUT:
-            return self.backward_input(action, read)
-        if action.kind == BACKWARD_WEIGHT:
-            self.backward_weight(action)
-            return {}
-        return self.forward(action, read, batch())
+    def _crossing(self, role: str, stage: int) -> list[tuple[int, int]]:
+        """What a tensor of a stage's forward carries."""
+        of = self._stages[stage]
+        component = self._model.components[of.component]
+        if role.startswith("skip to "):
+            to = self._stages[int(role.rpartition(" ")[2])]
+            ends = range(to.first_layer, to.last_layer + 1)
+            made = range(of.first_layer, of.last_layer + 1)
+            return [(s.source, s.target) for s in component.skips if s.source in made and s.target in ends]
+        relayed = [] if self._local or role == "feedback" else component.live_skips(of.last_layer)
+        return [HIDDEN_STATE, *((skip.source, skip.target) for skip in relayed)]
 
-    def forward(self, action: StageAction, read: Values, batch: Batch) -> Values:
+    def forward(self, action: StageAction, read: Values, writes: Sequence[Name], batch: Batch) -> Values:
         """What a stage writes, run forwards; for self-conditioning it runs once more, without use of the output."""
-        extra = action.kind == EXTRA_FORWARD
+        extra, stage = action.kind == EXTRA_FORWARD, self._stages[action.stage]
         with torch.set_grad_enabled(not extra):
             leaves = {name: _leaves(values, extra) for name, values in read.items()}
-            outputs = self._outputs(action.stage, "extra " if extra else "", leaves, batch)
-        if not extra:
-            self._saved.setdefault(action[::2], []).append(_Saved(leaves, outputs))
-        return {name: [value.detach() for value in values] for name, values in outputs.items()}
-
-    def _outputs(self, stage: int, prefix: str, leaves: Values, batch: Batch) -> Values:
-        crossing, (component, layers) = self._crossing, self._ranges[stage]
-        skips: dict[Key, Tensor] = {}
-        if crossing.is_first(stage):
-            fed_back = [values[0] for (role, _), values in leaves.items() if role == "feedback"]
-            hidden = batch.inputs + fed_back[0] if fed_back else batch.inputs
-        else:
-            hidden, *arrived = leaves[prefix + "hidden", stage - 1]
-            skips.update(zip(crossing.relayed(stage - 1), arrived, strict=True))
-        for source in crossing.senders(stage):
-            arrived = leaves[f"{prefix}skip to {stage}", source]
-            skips.update(zip(crossing.direct(source, stage), arrived, strict=True))
-        hidden = self._layers.run(component, layers, hidden, skips, batch.context)
-        outputs = {
-            (f"{prefix}skip to {target}", stage): [skips[key] for key in crossing.direct(stage, target)]
-            for target in crossing.receivers(stage)
-        }
-        if not crossing.is_last(stage):
-            outputs[prefix + "hidden", stage] = [hidden, *(skips[key] for key in crossing.relayed(stage))]
-        elif prefix:
-            outputs["feedback", stage] = [hidden]
-        else:
-            error = (hidden - batch.targets).square().sum()
-            outputs["loss", stage] = [error / (batch.batch_size * hidden[0].numel())]
-        return outputs
+            state = {k: v for name, of in leaves.items() if name[0] != "feedback" for k, v in of.items()}
+            hidden = state.pop(HIDDEN_STATE, batch.inputs)
+            for (role, _), fed_back in leaves.items():
+                hidden = hidden + fed_back[HIDDEN_STATE] if role == "feedback" else hidden
+            layers = range(stage.first_layer, stage.last_layer + 1)
+            hidden = self._layers.run(stage.component, layers, hidden, state, batch.context)
+            state[HIDDEN_STATE] = hidden
+            roles = {name: name[0].removeprefix("extra ") for name in writes}
+            written = {
+                name: {key: state[key] for key in self._crossing(role, action.stage)}
+                for name, role in roles.items()
+                if role in ("hidden", "feedback") or role.startswith("skip to ")
+            }
+            if not extra:
+                outputs = {key: value for values in written.values() for key, value in values.items()}
+                if stage.last_layer == len(self._model.components[stage.component].layers) - 1:
+                    error = (hidden - batch.targets).square().sum()
+                    outputs[LOSS] = error / (batch.batch_size * hidden[0].numel())
+                self._saved.setdefault(action[::2], []).append(Saved(leaves, outputs))
+        return {name: {k: value.detach() for k, value in values.items()} for name, values in written.items()}
 
     def backward(self, action: StageAction, read: Values) -> Values:
         """Run a stage backwards; gradients are added to those of the parameters."""
         saved = self._saved[action[::2]].pop()
-        torch.autograd.backward(*self._given(saved, action.stage, read))
-        return self._written(saved, action.stage, [leaf.grad for leaf in _all(saved.leaves)])
+        torch.autograd.backward(*_given(saved, read))
+        return _written(saved, action.stage, [leaf.grad for leaf in _all(saved.leaves)])
 
     def backward_input(self, action: StageAction, read: Values) -> Values:
         """The gradients of what a stage took; those of its weights come later."""
-        saved = self._saved[action[::2]][-1]
-        saved.gradients = self._given(saved, action.stage, read)
+        saved = self._saved[action[::2]].pop()
+        outputs, gradients = _given(saved, read)
+        self._saved[action[::2]].append(saved._replace(gradients=(outputs, gradients)))
         leaves = _all(saved.leaves)
         found: Sequence[Tensor | None] = ()
         if leaves:
-            outputs, gradients = saved.gradients
             found = torch.autograd.grad(outputs, leaves, gradients, retain_graph=True, allow_unused=True)
-        return self._written(saved, action.stage, found)
+        return _written(saved, action.stage, found)
 
-    def backward_weight(self, action: StageAction) -> None:
+    def backward_weight(self, action: StageAction, parameters: Sequence[Tensor]) -> None:
         """Add the gradients of a stage's weights; what lies between is computed once more."""
         outputs, gradients = self._saved[action[::2]].pop().gradients
-        parameters = self._layers.parameters(*self._ranges[action.stage])
-        if parameters:
-            found = torch.autograd.grad(outputs, parameters, gradients, allow_unused=True)
-            for parameter, gradient in zip(parameters, found, strict=True):
-                if gradient is not None and parameter.grad is not None:
-                    parameter.grad += gradient
-
-    def _given(self, saved: _Saved, stage: int, read: Values) -> tuple[list[Tensor], list[Tensor]]:
-        outputs: list[Tensor] = []
-        gradients: list[Tensor] = []
-        for (role, _), values in saved.outputs.items():
-            outputs += values
-            if role == "loss":
-                gradients.append(torch.ones_like(values[0]))
-            elif role == "hidden":
-                gradients += read["gradient", stage + 1]
-            else:
-                gradients += read[f"skip gradient to {stage}", int(role.rpartition(" ")[2])]
-        pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if o.requires_grad]
-        return [output for output, _ in pairs], [gradient for _, gradient in pairs]
-
-    def _written(self, saved: _Saved, stage: int, found: Sequence[Tensor | None]) -> Values:
-        """The gradients of what a stage took, under the names by which they are sent."""
-        gradients = iter(found)
-        written = {}
-        for (role, source), leaves in saved.leaves.items():
-            if role != "feedback":
-                name = "gradient" if role == "hidden" else f"skip gradient to {source}"
-                own = [(leaf, next(gradients)) for leaf in leaves]
-                written[name, stage] = [torch.zeros_like(x) if g is None else g for x, g in own]
-        return written
+        found = torch.autograd.grad(outputs, parameters, gradients, allow_unused=True) if parameters else ()
+        for parameter, gradient in zip(parameters, found, strict=True):
+            if gradient is not None and parameter.grad is not None:
+                parameter.grad += gradient
 
 
-def _leaves(values: Sequence[Tensor], extra: bool) -> list[Tensor]:
-    return [value.detach() if extra else value.detach().requires_grad_() for value in values]
+def _leaves(values: State, extra: bool) -> State:
+    return {key: value.detach().requires_grad_(not extra) for key, value in values.items()}
 
 
 def _all(leaves: Values) -> list[Tensor]:
-    return [leaf for (role, _), values in leaves.items() if role != "feedback" for leaf in values]
+    return [leaf for (role, _), values in leaves.items() if role != "feedback" for leaf in values.values()]
 
 
-def views(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """The parts of a flat tensor that stand for each parameter; the rest is padding."""
-    sizes = [parameter.numel() for parameter in parameters]
-    parts = torch.split(flat[: sum(sizes)], sizes)
-    return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]
+def _given(saved: Saved, read: Values) -> tuple[list[Tensor], list[Tensor]]:
+    """Outputs of a stage with their gradients."""
+    gradients = {key: value for values in read.values() for key, value in values.items()}
+    if LOSS in saved.outputs:
+        gradients[LOSS] = torch.ones_like(saved.outputs[LOSS])
+    of = {key: value for key, value in saved.outputs.items() if value.requires_grad}
+    return list(of.values()), [gradients[key] for key in of]
 
 
-class Shards:
-    """The weights and gradients of the stages of one rank, which owns as many numbers of each stage as any other."""
+def _written(saved: Saved, stage: int, found: Sequence[Tensor | None]) -> Values:
+    """The gradients of what a stage took, under the names by which they are sent."""
+    gradients, written = iter(found), dict[Name, State]()
+    for (role, source), leaves in saved.leaves.items():
+        if role != "feedback":
+            pairs = [(key, leaf, next(gradients)) for key, leaf in leaves.items()]
+            name = "gradient" if role == "hidden" else f"skip gradient to {source}"
+            written[name, stage] = {k: torch.zeros_like(x) if g is None else g for k, x, g in pairs}
+    return written
 
-    def __init__(
-        self, layers: Layers, ranges: Mapping[int, tuple[int, range]], rank: int, num_ranks: int
-    ) -> None:
-        self._parameters = {stage: layers.parameters(*own) for stage, own in ranges.items()}
-        self._weights: dict[int, Tensor] = {}
-        self._gradients: dict[int, Tensor] = {}
-        self._own: dict[int, slice] = {}
-        for stage, parameters in self._parameters.items():
-            share = -(-sum(parameter.numel() for parameter in parameters) // num_ranks)
-            self._own[stage] = slice(rank * share, (rank + 1) * share)
-            weights, gradients = torch.zeros(2, share * num_ranks, dtype=torch.float64)
-            both = views(weights, parameters), views(gradients, parameters)
-            for parameter, weight, gradient in zip(parameters, *both, strict=True):
-                weight.copy_(parameter.data)
-                parameter.data, parameter.grad = weight, gradient
-            self._weights[stage], self._gradients[stage] = weights, gradients
+
+class Weights:
+    """The weights and gradients of a stage, each in one piece, of which each rank owns an equal share."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], rank: int, num_ranks: int) -> None:
+        self.parameters, self.sharded = parameters, num_ranks > 1
+        share = -(-sum(parameter.numel() for parameter in parameters) // num_ranks)
+        self.own = slice(rank * share, (rank + 1) * share)
+        self.weights, self.gradients = torch.zeros(2, share * num_ranks, dtype=torch.float64)
+        both = self._views(self.weights), self._views(self.gradients)
+        for parameter, weight, gradient in zip(parameters, *both, strict=True):
+            weight.copy_(parameter.data)
+            parameter.data, parameter.grad = weight, gradient
         self.clear()
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        """The parts of a flat tensor that stand for each parameter; the rest is padding."""
+        sizes = [parameter.numel() for parameter in self.parameters]
+        parts = torch.split(flat[: sum(sizes)], sizes)
+        return [part.view_as(parameter) for part, parameter in zip(parts, self.parameters, strict=True)]
 
     def clear(self) -> None:
         """Forget all gradients."""
-        self._aside: dict[tuple[int, int], Tensor] = {}
-        for gradients in self._gradients.values():
-            gradients.zero_()
-        self._sums = {stage: torch.zeros_like(self._weights[stage][own]) for stage, own in self._own.items()}
+        self.gradients.zero_()
+        self._aside: dict[int, Tensor] = {}
+        self._sums = torch.zeros_like(self.weights[self.own]) if self.sharded else self.gradients
 
-    def free(self, stage: int) -> None:
+    def free(self) -> None:
         """Lose all weights but those that the rank owns."""
-        weights, own = self._weights[stage], self._own[stage]
-        kept = weights[own].clone()
-        weights.fill_(torch.nan)
-        weights[own] = kept
+        kept = self.weights[self.own].clone()
+        self.weights.fill_(torch.nan)
+        self.weights[self.own] = kept
 
-    def gather(self, stage: int, group: dist.ProcessGroup) -> None:
+    def gather(self, group: dist.ProcessGroup) -> None:
         """Gather the weights that other ranks own."""
-        weights = self._weights[stage]
-        dist.all_gather_single(weights, weights[self._own[stage]].clone(), group=group)
+        dist.all_gather_single(self.weights, self.weights[self.own].clone(), group=group)
 
-    def set_aside(self, stage: int, op: int) -> None:
+    def set_aside(self, op: int) -> None:
         """Keep the gradients of one backward apart: the next one may begin while they are still being scattered."""
-        self._aside[stage, op] = self._gradients[stage].clone()
-        self._gradients[stage].zero_()
+        self._aside[op] = self.gradients.clone()
+        self.gradients.zero_()
 
-    def scatter(self, stage: int, op: int, group: dist.ProcessGroup) -> None:
-        """Sum the gradients of one backward over all ranks, and keep the part that the rank owns."""
-        received = torch.empty_like(self._sums[stage])
-        dist.reduce_scatter_single(received, self._aside.pop((stage, op)), group=group)
-        self._sums[stage] += received
+    def reduce(self, op: int, group: dist.ProcessGroup) -> None:
+        """Sum gradients over all ranks; where they are divided, those of one backward, and keep the own part."""
+        if not self.sharded:
+            dist.all_reduce(self.gradients, group=group)
+            return
+        received = torch.empty_like(self._sums)
+        dist.reduce_scatter_single(received, self._aside.pop(op), group=group)
+        self._sums += received
 
-    def step(self, stage: int) -> None:
+    def step(self) -> None:
         """Step the optimizer on the weights that the rank owns; all others are then out of date."""
-        self._weights[stage][self._own[stage]].sub_(self._sums[stage], alpha=LEARNING_RATE)
-        self.free(stage)
+        self.weights[self.own].sub_(self._sums, alpha=LEARNING_RATE)
+        if self.sharded:
+            self.free()
 
-    def gradients(self, stage: int) -> list[Tensor]:
-        """The gradients of each parameter, of all ranks; all ranks must ask."""
-        whole = torch.empty_like(self._gradients[stage])
-        dist.all_gather_single(whole, self._sums[stage])
-        return views(whole, self._parameters[stage])
+    def unite(self) -> None:
+        """Gather the sums of all ranks as the gradients of the parameters; all ranks must ask."""
+        if self.sharded:
+            dist.all_gather_single(self.gradients, self._sums)
 
 
 class ModuleKernels(Kernels):
     """Carries out the ops of one device on real layers, on its own samples of the batch.
 
-    It keeps what ops wrote and messages brought, by tensor; the gradients of each stage, in one piece where they are
-    summed at once; and the output of each frozen (component, layer).
+    It keeps what ops wrote and messages brought, by tensor, the weights of each stage, and the output of each frozen
+    (component, layer).
     """
 
     sleeping = False
@@ -330,57 +240,38 @@ class ModuleKernels(Kernels):
         first, end = seat.group * group_batch, (seat.group + 1) * group_batch
         self._own = slice(first + seat.replica, end, replicas)
         self._samples = training.samples.of_replica(seat.replica, replicas)
-        self._layers = Layers(training.model, {})
-        self._ranges, self._crossing = (
-            stage_ranges(self._plan, seat.device),
-            Crossing(training.model, self._plan),
-        )
-        self._passes = Passes(self._layers, self._crossing, self._ranges)
-        for op in self._plan.ops[seat.device]:
+        self._layers, plan = Layers(training.model, {}), self._plan
+        self._passes = Passes(training.model, self._layers, plan)
+        for op in plan.ops[seat.device]:
             if isinstance(op.action, FrozenAction):
                 self._layers.get(op.action.component, op.action.layer)  # threads would share one generator
         self._last = {c: len(training.model.components[c].layers) - 1 for c in training.model.frozen}
-        self._values: dict[int, list[Tensor]] = {}
+        self._values: dict[int, State] = {}
         self._frozen: dict[tuple[int, int], Tensor] = {}
-        sharded = {c.operation for c in self._plan.collectives} & {SCATTER, GATHER}
-        self._shards = self._sharded() if sharded else None
-        self._flat = {} if sharded else {stage: self._flatten(stage) for stage in self._ranges}
-
-    def _sharded(self) -> Shards:
-        """Divide the weights among the ranks, as the plan gathers them; each pass then waits for its own."""
-        plan = self._plan
-        shards = Shards(self._layers, self._ranges, dist.get_rank(), plan.placement.num_gpus)
+        sharded = bool({c.operation for c in plan.collectives} & {SCATTER, GATHER})
+        shares = (dist.get_rank(), plan.placement.num_gpus) if sharded else (0, 1)
+        self._ranges = {
+            number: (stage.component, range(stage.first_layer, stage.last_layer + 1))
+            for number, stage in enumerate(plan.stages)
+            if stage.position == seat.device
+        }
+        self._weights = {n: Weights(self._layers.parameters(*of), *shares) for n, of in self._ranges.items()}
         self._freed = {
             stage
             for op in plan.ops[self._number]
             for role, stage, _ in (plan.tensors[tensor][:3] for tensor in op.reads)
             if role == "gathered" and isinstance(op.action, StageAction) and op.action.stage == stage
         }
-        self._scattered = {
-            self._wiring.writers[tensor]
-            for collective in plan.collectives
-            if collective.operation == SCATTER
-            for tensor in collective.reads
-        }
+        scattering = (collective for collective in plan.collectives if collective.operation == SCATTER)
+        self._scattered = {wiring.writers[tensor] for collective in scattering for tensor in collective.reads}
         for stage in self._freed:
-            shards.free(stage)
-        return shards
-
-    def _flatten(self, stage: int) -> Tensor:
-        parameters = self._layers.parameters(*self._ranges[stage])
-        numel = sum(parameter.numel() for parameter in parameters)
-        flat = torch.zeros(numel, dtype=torch.float64)
-        for parameter, own in zip(parameters, views(flat, parameters), strict=True):
-            parameter.grad = own
-        return flat
+            self._weights[stage].free()
 
     def begin(self, iteration: int) -> None:
         """Load the batch; frozen work may be of the next one, and this one's outputs be left from the one before."""
         self._values.clear()
-        for flat in self._flat.values():
-            flat.zero_()
-        if self._shards:
-            self._shards.clear()
+        for weights in self._weights.values():
+            weights.clear()
         self._batch = {c: self._draw(iteration, c) for c in self._training.model.backbones}
         ahead = self._plan.cross_iteration
         self._inputs = {c: self._draw(iteration + ahead, c)[0] for c in self._last}
@@ -391,18 +282,15 @@ class ModuleKernels(Kernels):
             for layer in range(last + 1)
         }
         self._context = {c: self._frozen[c, last] for c, last in self._last.items()}
+        if ahead and not prepared:  # no earlier iteration computed them
+            everyone = frozen_outputs(Layers(self._training.model, {}), iteration, self._training.batch_size)
+            prepared = {component: values[self._own] for component, values in everyone.items()}
         if ahead:
-            self._context = prepared or self._prepared(iteration)
+            self._context = prepared
 
     def _draw(self, iteration: int, component: int) -> tuple[Tensor, Tensor]:
         inputs, targets = batch_of(iteration, component, self._training.batch_size)
         return inputs[self._own], targets[self._own]
-
-    def _prepared(self, iteration: int) -> dict[int, Tensor]:
-        """Frozen outputs of an iteration for which no earlier one computed them."""
-        fresh = Layers(self._training.model, {})
-        everyone = frozen_outputs(fresh, iteration, self._training.batch_size)
-        return {component: values[self._own] for component, values in everyone.items()}
 
     def run(self, index: int, op: Op, mark: Mark) -> None:
         """Carry out an op; gradient buckets are all ready at its end."""
@@ -415,22 +303,26 @@ class ModuleKernels(Kernels):
             mark(tensor)
 
     def _run_stage(self, index: int, op: Op, action: StageAction) -> None:
-        shards, tensors = self._shards, self._plan.tensors
-        if action.kind == OPTIMIZER:
-            if shards:
-                shards.step(action.stage)
-            else:
-                self._layers.step(*self._ranges[action.stage])
-            return
+        weights, tensors = self._weights[action.stage], self._plan.tensors
         read = {tensors[t][:2]: self._values[t] for t in op.reads if t in self._values}
-        written = self._passes.run(action, read, lambda: self._micro_batch(action))
-        for tensor in op.writes:
-            if tensors[tensor][:2] in written:
-                self._values[tensor] = written[tensors[tensor][:2]]
-        if shards and action.kind == BACKWARD and (self._number, index) in self._scattered:
-            shards.set_aside(action.stage, index)
-        if shards and action.stage in self._freed:
-            shards.free(action.stage)
+        written: Values = {}
+        if action.kind == OPTIMIZER:
+            weights.step()
+            return
+        if action.kind == BACKWARD:
+            written = self._passes.backward(action, read)
+        elif action.kind == BACKWARD_INPUT:
+            written = self._passes.backward_input(action, read)
+        elif action.kind == BACKWARD_WEIGHT:
+            self._passes.backward_weight(action, weights.parameters)
+        else:
+            names = [tensors[tensor][:2] for tensor in op.writes]
+            written = self._passes.forward(action, read, names, self._micro_batch(action))
+        self._values.update({t: written[tensors[t][:2]] for t in op.writes if tensors[t][:2] in written})
+        if (self._number, index) in self._scattered:
+            weights.set_aside(index)
+        if action.stage in self._freed:
+            weights.free()
 
     def _run_frozen(self, action: FrozenAction, spans: Sequence[Span]) -> None:
         component, layer, _ = action
@@ -451,66 +343,39 @@ class ModuleKernels(Kernels):
         context = {c: values[rows].clone() for c, values in self._context.items()}
         return Batch(inputs[rows], targets[rows], context, self._training.batch_size)
 
-    def _frozen_rows(self, tensor: int) -> Tensor | None:
-        """The rows that a frozen tensor holds; None for any other tensor."""
-        if tensor not in self._samples.tensors:
-            return None
+    def _frozen_rows(self, tensor: int) -> Tensor:
+        """The rows that a frozen tensor holds."""
         _, component, layer, _ = self._plan.tensors[tensor]
         return self._frozen[component, layer][slice(*self._samples.tensors[tensor])]
 
-    def room(self, tensor: int) -> Tensor:
-        frozen = self._frozen_rows(tensor)
-        if frozen is not None:
-            return torch.empty_like(frozen)
-        states = self._crossing.count(self._plan.tensors[tensor]), self._training.micro_batch
-        return torch.empty((*states, *STATE), dtype=torch.float64)
+    def pack(self, tensor: int) -> Any:  # noqa: ANN401  arrays
+        if tensor in self._samples.tensors:
+            return self._frozen_rows(tensor).numpy()
+        return {key: value.numpy() for key, value in self._values[tensor].items()}
 
-    def pack(self, tensor: int) -> Tensor:
-        frozen = self._frozen_rows(tensor)
-        return torch.stack(self._values[tensor]) if frozen is None else frozen.clone()
-
-    def unpack(self, tensor: int, payload: Tensor) -> None:
-        frozen = self._frozen_rows(tensor)
-        if frozen is None:
-            self._values[tensor] = list(payload)
+    def unpack(self, tensor: int, payload: Any) -> None:  # noqa: ANN401  as above
+        if tensor in self._samples.tensors:
+            self._frozen_rows(tensor).copy_(torch.from_numpy(payload))
         else:
-            frozen.copy_(payload)
+            self._values[tensor] = {key: torch.from_numpy(value) for key, value in payload.items()}
 
     def communicate(self, collective: int, group: dist.ProcessGroup) -> None:
         """Sum or scatter the gradients of a stage with the last of its buckets, or gather its weights."""
         of, tensors = self._plan.collectives[collective], self._plan.tensors
         if of.operation == GATHER:
-            assert self._shards is not None
             for stage in {tensors[tensor].stage for tensor in of.writes}:
-                self._shards.gather(stage, group)
+                self._weights[stage].gather(group)
             return
-        for stage, op in self._ready(collective):
-            if self._shards:
-                self._shards.scatter(stage, op, group)
-            else:
-                dist.all_reduce(self._flat[stage], group=group)
-
-    def _ready(self, collective: int) -> list[tuple[int, int]]:
-        """Stages whose gradients are complete, and their ops: no later collective takes a bucket of them."""
-        tensors, later = self._plan.tensors, self._plan.collectives[collective + 1 :]
+        later = self._plan.collectives[collective + 1 :]
         following = {self._wiring.writers[tensor] for other in later for tensor in other.reads}
-        found = {tensors[t].stage: self._wiring.writers[t] for t in self._plan.collectives[collective].reads}
-        return [
-            (stage, writer[1])
-            for stage, writer in found.items()
-            if stage in self._ranges and writer not in following
-        ]
+        for stage, writer in {tensors[t].stage: self._wiring.writers[t] for t in of.reads}.items():
+            if stage in self._ranges and writer not in following:  # no later collective takes a bucket of it
+                self._weights[stage].reduce(writer[1], group)
 
     def found(self) -> Gradients:
-        if not self._shards:
-            return self._layers.gradients(self._ranges.values())
-        found: Gradients = {}
-        for stage, (component, layers) in self._ranges.items():
-            pieces = iter(self._shards.gradients(stage))
-            for layer in layers:
-                own = self._layers.parameters(component, range(layer, layer + 1))
-                found[component, layer] = [next(pieces).clone() for _ in own]
-        return found
+        for weights in self._weights.values():
+            weights.unite()
+        return gradients_of(self._layers, self._ranges.values())
 
 
 def _pieces(values: Tensor, spans: Sequence[Span]) -> Tensor:

@@ -20,7 +20,7 @@ from profiles.checks import sum_in_order
 from validate.running.model import WIDER, Block, linear
 from validate.running.sampling.settings import HEADS, HIDDEN
 
-STATE: Final = (HIDDEN, HIDDEN)  # tokens and channels of a sample
+STATE: Final = (8, HIDDEN)  # tokens and channels of a sample
 LEARNING_RATE: Final = 1e-3
 
 
@@ -110,13 +110,6 @@ class Layers:
             skips.update({(s.source, s.target): hidden for s in of.skips if s.source == layer})
         return hidden
 
-    def step(self, component: int, layers: range) -> None:
-        """Step the optimizer: plain gradient descent."""
-        with torch.no_grad():
-            for parameter in self.parameters(component, layers):
-                if parameter.grad is not None:
-                    parameter.sub_(parameter.grad, alpha=LEARNING_RATE)
-
     def parameters(self, component: int, layers: range) -> list[nn.Parameter]:
         """The trained parameters of some layers, in order."""
         return [
@@ -126,22 +119,16 @@ class Layers:
             if parameter.requires_grad
         ]
 
-    def gradients(self, ranges: Iterable[tuple[int, range]]) -> dict[tuple[int, int], list[Tensor]]:
-        """Gradients of each (component, layer) of some ranges of layers, as copies."""
-        return {
-            (component, layer): [
-                parameter.grad.clone()
-                for parameter in self.parameters(component, range(layer, layer + 1))
-                if parameter.grad is not None
-            ]
-            for component, layers in ranges
-            for layer in layers
-        }
+
+Gradients = dict[tuple[int, int], list[Tensor]]
+"""For each (component, layer) the gradients of its trained parameters."""
 
 
-Gradients = dict[
-    tuple[int, int], list[Tensor]
-]  # for each (component, layer) the gradients of its trained parameters
+def gradients_of(layers: Layers, ranges: Iterable[tuple[int, range]]) -> Gradients:
+    """Copies of the gradients of some ranges of layers."""
+    keys = [(component, layer) for component, of in ranges for layer in of]
+    parameters = {key: layers.parameters(key[0], range(key[1], key[1] + 1)) for key in keys}
+    return {key: [one.grad.clone() for one in of if one.grad is not None] for key, of in parameters.items()}
 
 
 def frozen_outputs(layers: Layers, iteration: int, batch_size: int) -> dict[int, Tensor]:
@@ -161,23 +148,20 @@ def single_process_gradients(
 ) -> Gradients:
     """The gradients of the last of some iterations on one process, with the whole batch at once."""
     layers = Layers(model, {})
+    ranges = [(component, range(len(model.components[component].layers))) for component in model.backbones]
     for iteration in range(iterations):
         context = frozen_outputs(layers, iteration, batch_size)
-        for component in model.backbones:
-            every = range(len(model.components[component].layers))
-            parameters = layers.parameters(component, every)
-            for parameter in parameters:
-                parameter.grad = None
+        for component, every in ranges:
+            optimizer = torch.optim.SGD(layers.parameters(component, every), LEARNING_RATE)
+            optimizer.zero_grad()
             inputs, targets = batch_of(iteration, component, batch_size)
             if extra_forward:
                 with torch.no_grad():
-                    fed_back = layers.run(component, every, inputs, {}, context)
-                inputs = inputs + fed_back
+                    inputs = inputs + layers.run(component, every, inputs, {}, context)
             output = layers.run(component, every, inputs, {}, context)
             (output - targets).square().mean().backward()  # type: ignore[no-untyped-call]
-            layers.step(component, every)
-    ranges = [(component, range(len(model.components[component].layers))) for component in model.backbones]
-    return layers.gradients(ranges)
+            optimizer.step()
+    return gradients_of(layers, ranges)
 
 
 def gradient_error(found: Sequence[Gradients], expected: Gradients) -> float:
