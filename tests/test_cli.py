@@ -323,21 +323,19 @@ STRATEGIES = ", ".join(sorted([*all_strategies(), *all_samplers()]))
 
 REFUSED = [
     # commands and flags
-    ("--frob", "COMMAND must be given"),
+    ("--frob", "--frob must come after the COMMAND"),
     ("foo", "COMMAND is 'foo', must be one of models, clusters, devices, stacks, strategies, run, launch, sweep, "),
     ("swep", "COMMAND is 'swep', did you mean sweep? must be one of models, "),
     ("run", "--model, --strategy must be given"),
     ("run --model sd21", "--strategy must be given"),
-    ("--json models", "--json must come after the COMMAND: sim models --json ..."),
-    ("--gpus 8 sweep --model sd21", "--gpus must come after the COMMAND: sim sweep --gpus ..."),
-    ("-q sweep", "-q must come after the COMMAND: sim sweep -q ..."),
+    ("--json models", "--json must come after the COMMAND, as in sim run --json"),
     ("models --loud", "unknown flag --loud; choose from --help, --json, --quiet, --verbose"),
     ("run --model sd21 --strategy ddp more", "unexpected argument 'more'"),
     (
         "run --model sd21 --strategy ddp --gpu 8",
         "unknown flag --gpu; did you mean --gpus?\n",
     ),
-    ("run --model sd21 --strategy ddp --task train", "unknown flag --task, which is of sim sweep\n"),
+    ("run --model sd21 --strategy ddp --task train", "unknown flag --task; "),
     ("run --model sd21 --strategy ddp --json=yes", "--json is 'yes', but takes no value"),
     ("sweep --model sd21 --out=", "--out is empty, must name a file"),
     ("run --model sd21 --strategy ddp --gpus", "--gpus needs a value"),

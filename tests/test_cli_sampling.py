@@ -10,8 +10,8 @@ import pytest
 
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
+from sim.cli.flags import given
 from sim.cli.main import main, make_parser
-from sim.cli.requests import given
 from sim.inputs.scenarios import Request, find_task
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.runs import run_point
@@ -301,7 +301,7 @@ REFUSED = [
         "--objective is 'cost', must be one of throughput, latency, memory, pareto in a sweep of training; "
         "cost is of sampling: --steps or --task sample",
     ),
-    ("tune --model pixart --steps 5", "unknown flag --steps, which is of sim run, launch, sweep, schedule\n"),
+    ("tune --model pixart --steps 5", "--steps is of sampling, pulse trains\n"),
     # another strategy's parameters
     (
         f"{PIXART} --strategy pipefusion --micro-batches 4",

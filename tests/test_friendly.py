@@ -12,12 +12,8 @@ from profiles.architectures.models import model_names
 from profiles.machines.clusters import cluster_names, load_cluster
 from profiles.machines.devices import device_names, load_device
 from profiles.software.stacks import load_stack, stack_names
-from sim.api import start_sweep
-from sim.cli.completion import SHELLS
-from sim.cli.examples import EXAMPLES
-from sim.cli.offers import COMMANDS
-from sim.cli.progress import progress
-from sim.explore.search import run_sweep
+from sim.cli.listing import SHELLS
+from sim.cli.main import COMMANDS
 from strategies.registry import all_samplers, all_strategies
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -33,11 +29,11 @@ def test_the_command_alone_prints_its_help(tell):
     assert tell()[0] == 0
 
 
-@pytest.mark.parametrize("command", list(COMMANDS))
+@pytest.mark.parametrize("command", [*COMMANDS][1:])
 def test_the_help_of_every_command_has_its_examples(tell, command):
     code, out, _ = tell(command, "--help")
     assert code == 0
-    for example in EXAMPLES[command]:
+    for example in COMMANDS[command]["examples"]:
         assert f"  {example}\n" in out
 
 
@@ -61,7 +57,9 @@ sys.exit(main([*head, *{words}]))
 
 
 def test_examples_do_what_they_say(tell, elsewhere):
-    for example in (line for lines in EXAMPLES.values() for line in lines if line.startswith("sim ")):
+    for example in (
+        line for words in COMMANDS.values() for line in words["examples"] if line.startswith("sim ")
+    ):
         if "--gpus 64" in example:  # asked elsewhere, and takes a while
             continue
         words, _, file = example.removeprefix("sim ").partition(" > ")
@@ -150,7 +148,7 @@ def test_completion_knows_commands_flags_and_names(tell, shell):
     code, out, err = tell("completion", shell)
     assert (code, err) == (0, "")
     for word in (
-        *COMMANDS,
+        *[*COMMANDS][1:],
         "batch-size",
         "pipeline-degree",
         *model_names(),
@@ -174,17 +172,3 @@ def test_quiet_leaves_nothing_on_stderr_but_errors(tell):
     assert tell("run", "--model", "nope", "--strategy", "ddp", "--quiet")[2].startswith(
         "sim: error: unknown model"
     )
-
-
-# Progress
-
-
-@pytest.fixture
-def swept():
-    return start_sweep("sd21", gpus=2, strategy=["ddp"])
-
-
-def test_progress_is_silent_where_stderr_is_no_terminal(capsys, swept):
-    with progress(swept) as report:
-        run_sweep(swept, report)
-    assert capsys.readouterr().err.strip() == ""

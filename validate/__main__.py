@@ -4,10 +4,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from sim.cli.command_files import MEASURING, add_commands
 from sim.cli.console import Parser, guarded
+from sim.cli.measuring import add_commands, add_measuring
 
 OWN: Final = Path(__file__).with_name("commands.toml")
 
@@ -24,9 +24,44 @@ def _main(arguments: Sequence[str]) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
+    from validate.running.command import add_samplers, add_schedules
+
     parser = Parser(prog="validate", description="Is it true?")
-    add_commands(parser, "validate", OWN, MEASURING)
+    commands = parser.add_subparsers(required=True, metavar="command")
+    add_commands(commands, OWN, "validate", _call, {"run": add_schedules, "sample": add_samplers})
+    add_measuring(commands, "validate")
     return parser
+
+
+def _call(name: str, options: argparse.Namespace) -> object:
+    """Carry out a command; what it takes is imported now, since torch and matplotlib take seconds."""
+    run: Any
+    match name:
+        case "closed-forms":
+            from validate.closed_forms.report import run_closed_forms as run
+        case "published":
+            from validate.published.report import run_published as run
+        case "clusters":
+            from validate.published.clusters import run_clusters as run
+        case "hosts":
+            from validate.fitting.hosts import run_hosts as run
+        case "report":
+            from validate.report import run_report as run
+        case "gpu":
+            from validate.steps.programme import run_gpu as run
+        case "run":
+            from validate.running.command import run_schedule as run
+        case "sample":
+            from validate.running.command import run_sampler as run
+        case "anchors":
+            from validate.fitting.anchors import report_anchors as run
+        case "efficiencies":
+            from validate.fitting.efficiencies import report_efficiencies as run
+        case "fit-kernels":
+            from validate.fitting.kernels.report import report_kernels as run
+        case _:
+            from validate.fitting.collective_files import report_collectives as run
+    return run(options)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Commands: one function for each subcommand of ``sim``; ``sim.cli.main`` parses the flags.
+"""Commands: for each subcommand of ``sim`` a function that adds its flags, and one that carries it out.
 
 What takes long to import is imported where it is used.
 """
@@ -6,13 +6,27 @@ What takes long to import is imported where it is used.
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from profiles.errors import InputError, counted, in_flags
+from profiles.errors import InputError, counted
+from profiles.outputs import check_new, check_writable
 from sim import api
-from sim.cli.requests import ASIDE, arguments, given, given_parameters, named
+from sim.cli.console import note
+from sim.cli.flags import (
+    ASIDE,
+    add_question,
+    add_scenario,
+    arguments,
+    file_flag,
+    given,
+    given_parameters,
+    named,
+)
+from sim.explore.relax import NOTHING_FITS, Question, relax
 from sim.inputs.calibrating import setting
+from sim.inputs.experiments import as_toml
 from sim.inputs.limits import check_swept
 from sim.inputs.measured_runs import calibrated
 from sim.inputs.scenarios import Request, check_known, scenario_of
@@ -23,68 +37,52 @@ from strategies.scenario import Scenario
 FIGURES: Final = (".png", ".svg", ".pdf")
 
 
+def add_pictures(parser: argparse.ArgumentParser, what: str, trace: str, gantt: str) -> None:
+    """Add what an answer is printed as, its trace, its pictures, and its question as a file."""
+    add = parser.add_argument
+    add("--json", action="store_true", help=f"print {what}")
+    add("--trace", type=file_flag, metavar="FILE", help=f"write {trace}")
+    add("--gantt", type=file_flag, metavar="FILE", help=f"draw {gantt} (.png, .svg, .pdf)")
+    add("--format", choices=("text", "markdown"), default="text", help="how to print (default: text)")
+    words = "write a page with pictures that needs no network"
+    add("--report", type=file_flag, metavar="FILE.html", help=words)
+    _add_print_experiment(parser)
+
+
+def _add_print_experiment(parser: argparse.ArgumentParser) -> None:
+    words = "print the whole question as TOML for --experiment, and compute nothing"
+    parser.add_argument("--print-experiment", action="store_true", help=words)
+
+
+def add_run(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Add the flags of ``sim run``."""
+
+    def outputs(parser: argparse.ArgumentParser) -> None:
+        add_pictures(parser, "the result as JSON", "a Chrome trace, to open in Perfetto", "the schedule")
+
+    add_question(parser, words, "this run, or that of --measured-run,", add_outputs=outputs)
+    parser.set_defaults(command=run_command)
+
+
 def run_command(options: argparse.Namespace) -> int:
     """Simulate one point and print its result."""
+    from sim.report.tables import print_result
+
     if options.print_experiment:
         return print_experiment(options)
     check_files(options)
     result = api.run(strategy=options.strategy, **arguments(options))
     _warn_of_memory(options, result)
     for remark in result.source.remarks if result.source else ():
-        print(f"sim: note: {remark}", file=sys.stderr)
+        note(f"note: {remark}")
     write_files(options, result)
     if options.report is not None:
         result.write_report(options.report, options.line)
-        print(f"sim: wrote {options.report}", file=sys.stderr)
+        note(f"wrote {options.report}")
     if options.json:
         print(json.dumps(result.to_json(), allow_nan=False))
     else:
-        from sim.report.tables import print_result
-
         print_result(result, markdown=options.format == "markdown")
-    return 0
-
-
-def launch_command(options: argparse.Namespace) -> int:
-    """Print what starts a point in a runtime."""
-    if options.print_experiment:
-        return print_experiment(options)
-    from sim.launching.launch import launch
-
-    found = launch(strategy=options.strategy, **arguments(options))
-    for remark in found.remarks:
-        print(f"sim: note: {remark}", file=sys.stderr)
-    for note in found.notes:
-        print(f"sim: {found.runtime}: {note}", file=sys.stderr)
-    sys.stdout.write(found.text)
-    return 0
-
-
-def print_experiment(options: argparse.Namespace) -> int:
-    """Print the question that was asked, with what it leaves to defaults, for --experiment; nothing is computed."""
-    from sim.inputs.experiments import as_toml
-
-    if isinstance(options.gpus, tuple):
-        raise InputError("--print-experiment prints one question: give one number of --gpus")
-    strategies = None if (names := named(options)) is None else tuple(names)
-    own, auto = given(options), getattr(options, "checkpointing", None) in (None, AUTO)
-    if auto:
-        own.pop("checkpointing", None)
-    where = options.model, options.cluster, options.gpus, strategies, own
-    request = Request(*where, getattr(options, "task", None), options.stack)
-    check_known(request)
-    scenario, command = scenario_of(request), options.asked
-    flags = setting(scenario)
-    if request.names is not None:
-        flags["strategy"] = ",".join(request.names)
-    if command == "sweep":  # what is set says the task: ``run`` knows no flag of it
-        flags["objective"] = options.objective
-        if auto:
-            flags.pop("checkpointing", None)
-    elif getattr(options, "checkpointing", None) == AUTO:
-        flags["checkpointing"] = AUTO
-    flags |= request.parameters | {name: getattr(options, name, None) for name in ASIDE}
-    sys.stdout.write(f"# sim {command} --experiment FILE\n{as_toml(flags)}")
     return 0
 
 
@@ -92,19 +90,39 @@ def _warn_of_memory(options: argparse.Namespace, result: Result) -> None:
     """Say by how much a point does not fit, and with which flags it would."""
     if not result.missing_memory or result.source is None:
         return
-    from sim.explore.relax import NOTHING_FITS, Question, relax
+    relief, parameters = getattr(options, "checkpointing", None) == AUTO, given_parameters(options)
+    scenario, runtime = result.source.scenario, options.runtime
+    changes = relax(Question(scenario, [result.strategy], parameters, relief, single=True, runtime=runtime))
+    note(f"warning: {result.strategy} does not fit: {result.missing_memory}; {changes or NOTHING_FITS}")
 
-    relief, own = getattr(options, "checkpointing", None) == AUTO, given_parameters(options)
-    scenario, runtime = result.source.scenario, getattr(options, "runtime", None)
-    changes = relax(Question(scenario, [result.strategy], own, relief, single=True, runtime=runtime))
-    words = f"{result.strategy} does not fit: {result.missing_memory}; {changes or NOTHING_FITS}"
-    print(f"sim: warning: {in_flags(words)}", file=sys.stderr)
+
+def print_experiment(options: argparse.Namespace) -> int:
+    """Print the question that was asked, with what it leaves to defaults, for --experiment; nothing is computed."""
+    if isinstance(options.gpus, tuple):
+        raise InputError("--print-experiment prints one question: give one number of --gpus")
+    strategies = None if (names := named(options)) is None else tuple(names)
+    values, checkpointing = given(options), getattr(options, "checkpointing", None)
+    if auto := checkpointing in (None, AUTO):
+        values.pop("checkpointing", None)
+    where = options.model, options.cluster, options.gpus, strategies, values
+    request = Request(*where, getattr(options, "task", None), options.stack)
+    check_known(request)
+    flags = setting(scenario_of(request))
+    if request.names is not None:
+        flags["strategy"] = ",".join(request.names)
+    if options.asked == "sweep":  # what is set says the task: ``run`` knows no flag of it
+        flags["objective"] = options.objective
+        if auto:
+            flags.pop("checkpointing", None)
+    elif checkpointing == AUTO:
+        flags["checkpointing"] = AUTO
+    flags |= request.parameters | {name: getattr(options, name, None) for name in ASIDE}
+    sys.stdout.write(f"# sim {options.asked} --experiment FILE\n{as_toml(flags)}")
+    return 0
 
 
 def check_files(options: argparse.Namespace) -> None:
     """Refuse files that could not be written at the end."""
-    from profiles.outputs import check_writable
-
     claimed: dict[Path, str] = {}
     for flag in ("--out", "--store", "--trace", "--gantt", "--plot", "--report"):
         path = getattr(options, flag[2:], None)
@@ -116,46 +134,69 @@ def check_files(options: argparse.Namespace) -> None:
         if flag in ("--gantt", "--plot") and path.suffix.lower() not in FIGURES:
             raise InputError(f"{flag} is '{path}', must end in {', '.join(FIGURES)}")
         if flag == "--report":
-            _check_report(path)
+            from sim.report.page import check_ending, check_plotly
 
-
-def _check_report(path: Path) -> None:
-    from sim.report.page import check_ending, check_plotly
-
-    check_ending("--report", path)
-    check_plotly("--report")
+            check_ending(flag, path)
+            check_plotly(flag)
 
 
 def write_files(options: argparse.Namespace, result: Result) -> None:
     """Write the traces and the pictures of a result, each by its name beside the main one."""
-    if options.trace is None and options.gantt is None:
-        return
-    for name, trace in result.traces.items():
+    from sim.replay.chrome_trace import write_chrome_trace
+
+    for name, trace in result.traces.items() if options.trace or options.gantt else ():
         suffix = f"-{name}" if name else ""
-        for path, write in ((options.trace, _write_trace), (options.gantt, _write_gantt)):
-            if path is not None:
-                target = path.with_name(f"{path.stem}{suffix}{path.suffix}")
-                write(trace, target, f"{result.title}: {name or _steps_words(trace)}")
-                print(f"sim: wrote {target}", file=sys.stderr)
+        for path in filter(None, (options.trace, options.gantt)):
+            target = path.with_name(f"{path.stem}{suffix}{path.suffix}")
+            if path is options.trace:
+                write_chrome_trace(trace, target)
+            else:
+                from sim.report.plots.charts import save_figure
+                from sim.report.plots.timeline import plot_timeline
+
+                save_figure(plot_timeline(trace, f"{result.title}: {name or _steps_words(trace)}"), target)
+            note(f"wrote {target}")
 
 
 def _steps_words(trace: Any) -> str:  # noqa: ANN401
-    """What a trace is of: an iteration, or so many steps of a sampler."""
+    """Return what a trace is of: an iteration, or so many steps of a sampler."""
     steps = {op.action.step for row in trace.plan.ops for op in row if hasattr(op.action, "step")}
     return counted(len(steps), "step") if steps else "one iteration"
 
 
-def _write_trace(trace: Any, path: Path, title: str) -> None:  # noqa: ANN401
-    from sim.replay.chrome_trace import write_chrome_trace
+def add_launch(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Add the flags of ``sim launch``."""
 
-    write_chrome_trace(trace, path)
+    def outputs(parser: argparse.ArgumentParser) -> None:
+        text = "what `sim run --json` printed, in place of flags; - is standard input"
+        parser.add_argument("--result", metavar="FILE", help=text)
+        _add_print_experiment(parser)
+
+    add_question(parser, words, "this run", add_outputs=outputs)
+    parser.set_defaults(command=launch_command)
 
 
-def _write_gantt(trace: Any, path: Path, title: str) -> None:  # noqa: ANN401
-    from sim.report.plots.charts import save_figure
-    from sim.report.plots.timeline import plot_timeline
+def launch_command(options: argparse.Namespace) -> int:
+    """Print what starts a point in a runtime."""
+    from sim.launching.launch import launch
 
-    save_figure(plot_timeline(trace, title), path)
+    if options.print_experiment:
+        return print_experiment(options)
+    start = launch(strategy=options.strategy, **arguments(options))
+    for remark in start.remarks:
+        note(f"note: {remark}")
+    for text in start.notes:
+        note(f"{start.runtime}: {text}")
+    sys.stdout.write(start.text)
+    return 0
+
+
+def add_tune(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
+    """Add the flags of ``sim tune``."""
+    add_scenario(parser, ["train"], "the run of --measured-run")
+    parser.add_argument("--p2p", choices=("overlapped", "blocking"), default="overlapped", help="as of pulse")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(memory_recipe="pulse", command=tune_command)
 
 
 def tune_command(options: argparse.Namespace) -> int:
@@ -168,18 +209,75 @@ def tune_command(options: argparse.Namespace) -> int:
     if options.batch_size is not None:
         raise InputError("--batch-size is what tune looks for: b * P * G; leave it out")
     where = options.model, options.cluster, options.gpus
-    asked = Request(*where, (TUNED,), given(options), stack=options.stack)
-    scenario = calibrated(scenario_of(asked), options.measured, options.measured_run)
+    request = Request(*where, (TUNED,), given(options), stack=options.stack)
+    scenario = calibrated(scenario_of(request), options.measured, options.measured_run)
     assert isinstance(scenario, Scenario)
     check_swept(scenario)
     print_choices(tune(scenario, p2p=options.p2p), options.json)
     return 0
 
 
+def add_schedule(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Add the flags of ``sim schedule``."""
+
+    def outputs(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--format", choices=("text", "torch"), default="text", help="how to write it")
+
+    add_question(parser, words, add_outputs=outputs)
+    parser.set_defaults(command=schedule_command)
+
+
 def schedule_command(options: argparse.Namespace) -> int:
     """Print a strategy's order."""
     schedule = api.schedule(strategy=options.strategy, format=options.format, **arguments(options))
-    for note in schedule.notes:
-        print(f"sim: {note}", file=sys.stderr)
+    for text in schedule.notes:
+        note(text)
     sys.stdout.write(schedule.text)
+    return 0
+
+
+def add_compare(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
+    """Add the flags of ``sim compare``."""
+    words = "a store, rows of a sweep (.csv) or results (.json)"
+    parser.add_argument("before", type=Path, metavar="A", help=words)
+    parser.add_argument("after", type=Path, metavar="B", help="another")
+    words = "of files with several questions those to compare, by keys that a refusal lists; one of each with a comma"
+    parser.add_argument("--question", type=lambda text: text.split(","), metavar="KEY", help=words)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(command=compare_command)
+
+
+def compare_command(options: argparse.Namespace) -> int:
+    """Print what changed between two files."""
+    from sim.report.comparisons import compare
+    from sim.report.tables import console
+
+    comparison = compare(options.before, options.after, question=options.question or ())
+    if options.json:
+        print(json.dumps(comparison.to_json(), allow_nan=False))
+    else:
+        comparison.show(console())
+    return 0
+
+
+def add_merge(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
+    """Add the flags of ``sim merge``."""
+    parser.add_argument("out", type=Path, metavar="OUT", help="the store to make")
+    parser.add_argument("stores", type=Path, nargs="+", metavar="STORE", help="those it is made of")
+    parser.set_defaults(command=merge_command)
+
+
+def merge_command(options: argparse.Namespace) -> int:
+    """Make one store of several."""
+    from sim.explore.store import StoreFile
+
+    check_new(options.out)
+    for path in options.stores:
+        with StoreFile(path, reads=True) as store:
+            store.check()  # before anything is made
+    with StoreFile(options.out) as store:
+        for path in options.stores:
+            note(f"{store.merge(path)} answers from {path}")
+        questions = len(list(store.questions()))
+    print(f"{options.out}: answers to {counted(questions, 'question')}")
     return 0

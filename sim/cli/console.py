@@ -5,24 +5,19 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, suppress
-from io import TextIOWrapper
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NoReturn, TextIO, cast
+from typing import Any, Final, NoReturn
 
 from profiles.errors import DiffusimError, InputError, in_flags, near, one_line, shown
 
 WORDINGS: Final = (
+    (r"the following arguments are required: (.+)", r"\1 must be given"),
     (r"argument (.+): expected one argument", r"\1 needs a value"),
     (r"argument (.+): ignored explicit argument (.*)", r"\1 is \2, but takes no value"),
     (r"argument (.+?): (.*)", r"\1 \2"),
 )
 """Refusals in the words of argparse, and in those of this project."""
-REQUIRED: Final = "the following arguments are required: "
-
-
-class MissingFlagError(InputError):
-    """A flag that must be given is not; another may be it, mistyped."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,16 +30,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise what is wrong, in this project's words."""
-        if message.startswith(REQUIRED):
-            raise MissingFlagError(f"{message.removeprefix(REQUIRED)} must be given")
         for pattern, wording in WORDINGS:
-            match = re.fullmatch(pattern, message, re.DOTALL)
-            if match:
+            if match := re.fullmatch(pattern, message, re.DOTALL):
                 raise InputError(match.expand(wording))
         raise InputError(message)
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:  # noqa: ANN401
-        """The values of an action; two dashes are none, for which argparse gives an empty list."""
+        """Return the values of an action; two dashes are none, for which argparse gives an empty list."""
         if action.option_strings and arg_strings == ["--"]:
             raise argparse.ArgumentError(action, "expected one argument")
         return super()._get_values(action, arg_strings)
@@ -57,38 +49,15 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"is {shown(value)}, {rule}")
 
 
-def file_flag(text: str) -> Path:
-    """A file to write; an empty name is refused."""
-    if not text:
-        raise argparse.ArgumentTypeError("is empty, must name a file")
-    return Path(text)
+def note(text: str) -> None:
+    """Print a line on stderr."""
+    print(f"sim: {in_flags(text)}", file=sys.stderr)
 
 
 def flags_of(parser: argparse.ArgumentParser) -> list[str]:
-    """The flags of a command that its help shows."""
+    """Return the flags of a command that its help shows."""
     visible = [action for action in parser._actions if action.help is not argparse.SUPPRESS]
     return [flag for action in visible for flag in action.option_strings if flag.startswith("--")]
-
-
-class _Notes:
-    """A stream for notes: that nobody reads them any longer, or that they find no room, changes nothing else."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        """Write what can be written."""
-        with suppress(OSError):
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Pass on what can be passed on."""
-        with suppress(OSError):
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  as the stream has it
-        return getattr(self._stream, name)
 
 
 def guarded(program: str, run: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
@@ -96,12 +65,8 @@ def guarded(program: str, run: Callable[[Sequence[str]], int], arguments: Sequen
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started us
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  until the process ends
-        _never_fails(getattr(sys, name))
-    with redirect_stderr(cast(TextIO, _Notes(sys.stderr))):
-        return _guarded(program, run, arguments)
-
-
-def _guarded(program: str, run: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+        with suppress(AttributeError):  # a question mark for whatever the encoding lacks
+            getattr(sys, name).reconfigure(errors="replace")
     try:
         try:
             code = run(arguments)
@@ -110,23 +75,14 @@ def _guarded(program: str, run: Callable[[Sequence[str]], int], arguments: Seque
         print(end="", flush=True)
         return code
     except DiffusimError as error:
-        print(f"{program}: error: {one_line(in_flags(error.message))}", file=sys.stderr)
-        return 2
+        words, code = f"error: {one_line(in_flags(error.message))}", 2
     except KeyboardInterrupt:
-        print(f"{program}: interrupted", file=sys.stderr)
-        return 130
+        words, code = "interrupted", 130
     except BrokenPipeError:  # whoever read the output has seen enough; the rest goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(
-            f"{program}: error: {one_line(where + (error.strerror or str(error)).lower())}", file=sys.stderr
-        )
-        return 2
-
-
-def _never_fails(stream: object) -> None:
-    """Let a stream write a question mark for whatever its encoding lacks, where it would be an error."""
-    if isinstance(stream, TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
-        stream.reconfigure(errors="replace")
+        words, code = f"error: {one_line(where + (error.strerror or str(error)).lower())}", 2
+    print(f"{program}: {words}", file=sys.stderr)
+    return code

@@ -6,223 +6,236 @@ stands once, beside the value it belongs to.
 
 import argparse
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import Field, fields
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from profiles.architectures.components import TASKS
 from profiles.errors import InputError, flag_of, shown
+from profiles.machines.whatifs import WHAT_IFS
 from profiles.software.levers import load_levers
 from profiles.software.runtimes import runtime_names
 from profiles.software.stacks import DEFAULT_STACK
+from sim.cli.console import Parser
 from sim.explore.counts import counts_in
-from sim.inputs.scenarios import DEFAULT_CLUSTER
+from sim.inputs.scenarios import DEFAULT_CLUSTER, OPTIONS
 from strategies.parameters import MAX_INTEGER, MAX_PARAMETER, options_of
 from strategies.plans.workloads import AUTO, CHECKPOINTINGS, RELIEF, SamplingWorkload, TrainingWorkload
-from strategies.registry import class_of, strategies_of
+from strategies.registry import class_of, strategies_of, strategy_named, task_of
 
 BATCH: Final = {
     "train": "samples of all GPUs together (default: 32 per GPU; of videos 1)",
     "sample": "images, or videos, drawn together (default: 1)",
 }
 """What the batch size is of, by task."""
-WORKLOADS: Final[Mapping[str, type[Any]]] = {"train": TrainingWorkload, "sample": SamplingWorkload}
+WORKLOADS: Final[dict[str, type[Any]]] = {"train": TrainingWorkload, "sample": SamplingWorkload}
 SHARED: Final = ("frames", "offload")
 """Options of both tasks, which stand with the scenario."""
 PARAMETER: Final = "parameter_"
 """Before the names of fields of strategies among the parsed options."""
+ASIDE: Final = ("measured", "measured_run", "runtime")
 
 
 def strategy_names() -> list[str]:
-    """The names of all strategies: those that train, then those that sample."""
+    """Return the names of all strategies: those that train, then those that sample."""
     return [name for task in TASKS for name in strategies_of(task)]
 
 
 def strategy_flags(name: str) -> list[str]:
-    """The flags of a strategy's fields."""
+    """Return the flags of a strategy's fields."""
     return [flag_of(item.name) for item in fields(class_of(name))]  # type: ignore[arg-type]
+
+
+def given_parameters(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the parameters of strategies that were given."""
+    return {k.removeprefix(PARAMETER): v for k, v in vars(options).items() if k.startswith(PARAMETER)}
+
+
+def named(options: argparse.Namespace) -> list[str] | None:
+    """Return the strategies that were named; None where none was."""
+    return None if options.strategy is None else options.strategy.split(",")
+
+
+def given(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of the scenario and the parameters that were given."""
+    names = [name for own in (WHAT_IFS, *OPTIONS.values()) for name in own if hasattr(options, name)]
+    batch = {} if options.batch_size is None else {"batch_size": options.batch_size}
+    return batch | {name: getattr(options, name) for name in names} | given_parameters(options)
+
+
+def arguments(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments that say what is asked of which model on which cluster."""
+    names = ("model", "cluster", "gpus", "stack", *(name for name in ASIDE if hasattr(options, name)))
+    return {name: getattr(options, name) for name in names} | given(options)
+
+
+def strategies_in(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the strategies that a command line names, so that their flags are known before the rest is parsed.
+
+    Returns:
+        Their names, and the tasks whose flags matter.
+
+    Raises:
+        InputError: one does not exist.
+    """
+    early = Parser(add_help=False)
+    early.add_argument("--strategy", default="")
+    early.add_argument("--task", default="")
+    known, _ = early.parse_known_args([word for word in words if word not in ("-h", "--help")])
+    names = [strategy_named(name, silent=True) for name in known.strategy.split(",") if name]
+    tasks = {task_of(name) for name in names} or {known.task}.intersection(TASKS) or set(TASKS)
+    return names, [task for task in TASKS if task in tasks]
+
+
+def add_question(
+    parser: argparse.ArgumentParser,
+    words: Sequence[str],
+    measured: str = "",
+    *,
+    add_outputs: Callable[[argparse.ArgumentParser], None],
+    sweeps: bool = False,
+) -> None:
+    """Add what says which strategies do what with which model on which cluster, and what becomes of the answer.
+
+    Args:
+        parser: gets the flags.
+        words: the command line; the flags of the strategies that it names are shown, else those of all.
+        measured: whose number ``--measured`` gives; empty for orders, which need neither times nor models.
+        add_outputs: adds the flags of what the command prints and writes.
+        sweeps: whether strategies are searched, and over several numbers of GPUs.
+    """
+    names, tasks = strategies_in(words)
+    add_scenario(parser, tasks, measured, sweeps=sweeps, runtime=bool(measured), required=not sweeps)
+    add_outputs(parser)
+    every = [name for name in strategy_names() if task_of(name) in tasks] if sweeps else []
+    add_parameters(parser, names or every)
+    parser.set_defaults(named=names)
 
 
 def add_scenario(
     parser: argparse.ArgumentParser,
-    *,
-    required_strategy: bool,
-    optional_model: bool = False,
-    tasks: Collection[str] = TASKS,
-    shown: Collection[str] = TASKS,
+    tasks: Sequence[str],
     measured: str = "",
-    several: bool = False,
+    *,
+    sweeps: bool = False,
     runtime: bool = False,
+    required: bool = False,
 ) -> None:
-    """Offer what says which model does what on which cluster.
+    """Add the flags of a scenario; those of other tasks are hidden, and parsed so that they can be refused.
 
     Args:
         parser: gets the flags.
-        required_strategy: whether a strategy must be named.
-        optional_model: whether it can do without a model.
-        tasks: those whose flags it takes.
-        shown: those of them whose flags its help shows.
-        measured: whose number ``--measured`` gives; empty where compute is not scaled.
-        several: whether it takes several numbers of GPUs.
-        runtime: whether it keeps to a runtime.
+        tasks: those whose flags are shown.
+        measured: whose number ``--measured`` gives; empty where compute is not scaled, and no model is needed.
+        sweeps: whether it takes several numbers of GPUs.
+        runtime: whether points can be kept to those that a runtime runs.
+        required: whether a strategy must be named.
     """
-    group = parser.add_argument_group("scenario")
-    own = [task for task in TASKS if task in tasks and task in shown]
-    _add_machine(group, own, required_model=not optional_model, several=several)
-    _add_work(group, own)
+    add = parser.add_argument_group("scenario").add_argument
+    add("--model", required=bool(measured), help="a model's name, or a model folder")
+    words = "a cluster's name, or a cluster file"
+    add("--cluster", default=DEFAULT_CLUSTER, help=f"{words} (default: {DEFAULT_CLUSTER})")
+    words = "a software stack's name, or a stack file"
+    add("--stack", default=DEFAULT_STACK, help=f"{words} (default: {DEFAULT_STACK})")
+    words = "GPUs in all, or several: 1,2,4 or 8-64, of which each doubles the one before"
+    default = "one node; of single: 1" if "sample" in tasks else "one node"
+    several: Any = {"type": gpus_flag, "metavar": "GPUS"} if sweeps else {"type": integer}
+    add("--gpus", help=f"{words if sweeps else 'GPUs in all'} (default: {default})", **several)
+    add("--batch-size", type=integer, help="; or ".join(BATCH[task] for task in tasks))
+    absent: Any = {"default": argparse.SUPPRESS}
+    words = "1024, or 1280x1920: width x height (default: the model's reference)"
+    add("--resolution", type=resolution, metavar="PIXELS", help=words, **absent)
+    for item in options_of(WORKLOADS[tasks[0]]):
+        if item.name in SHARED:
+            add(flag_of(item.name), **absent, **_settings(item))
     if measured:
-        _add_measured(group, measured)
-    group.add_argument("--strategy", required=required_strategy, help="one of `sim strategies`")
+        words = f"what {measured} takes, such as step_s=0.87, samples_per_s=294 or latency_s=3.1"
+        add("--measured", metavar="NAME=NUMBER", help=f"{words}: compute is scaled to it")
+        words = "a run that was measured: its flags and number as TOML or JSON, or its result by"
+        words += " `sim run --measured ... --json`; compute is scaled to it"
+        add("--measured-run", metavar="FILE", help=words)
+    add("--strategy", required=required, help="one of `sim strategies`")
     if runtime:
         words = f"keep to what one runs: {', '.join(runtime_names())}"
-        group.add_argument("--runtime", metavar="NAME", help=words)
+        add("--runtime", metavar="NAME", help=words)
     words = (
         "flags as keys, in TOML, or a result in JSON; those given beside it go before; - is standard input"
     )
-    group.add_argument("--experiment", metavar="FILE", help=words)
-    _add_what_ifs(parser)
-    if "train" in tasks:
-        _add_training(parser, "train" in shown, several, runtime)
-    if "sample" in tasks:
-        _add_sampling(parser, "sample" in shown)
+    add("--experiment", metavar="FILE", help=words)
+    add = parser.add_argument_group("what if").add_argument
+    words = "bandwidth inside a node, or between nodes: intra=150GB/s, inter=2x; may be given twice"
+    add("--link", action="append", metavar="NAME=CHANGE", help=words, **absent)
+    add("--nodes", help="the most there may be, such as 2; or 2x4: two of 4 devices each", **absent)
+    add("--device", help="a device's name, or a device file, in place of the cluster's", **absent)
+    add("--memory", metavar="SIZE", help="of each device, such as 40GiB", **absent)
+    for task, title in (("train", "training"), ("sample", "sampling")):
+        add = parser.add_argument_group(title).add_argument
+        for item in options_of(WORKLOADS[task]):
+            if item.name not in SHARED:
+                hidden = {} if task in tasks else {"help": argparse.SUPPRESS}
+                add(flag_of(item.name), **absent, **_settings(item, sweeps, runtime) | hidden)
 
 
-def _add_machine(group: Any, own: Sequence[str], *, required_model: bool, several: bool) -> None:  # noqa: ANN401
-    """Offer the model, the cluster, the stack and the GPUs."""
-    group.add_argument("--model", required=required_model, help="a model's name, or a model folder")
-    for flag, what, default in (
-        ("--cluster", "a cluster's name, or a cluster file", DEFAULT_CLUSTER),
-        ("--stack", "a software stack's name, or a stack file", DEFAULT_STACK),
-    ):
-        group.add_argument(flag, default=default, help=f"{what} (default: {default})")
-    default = "one node; of single: 1" if "sample" in own else "one node"
-    if several:
-        words = f"GPUs in all, or several: 1,2,4 or 8-64, of which each doubles the one before (default: {default})"
-        group.add_argument("--gpus", type=gpus_flag, metavar="GPUS", help=words)
-    else:
-        group.add_argument("--gpus", type=integer, help=f"GPUs in all (default: {default})")
-
-
-def _add_work(group: Any, own: Sequence[str]) -> None:  # noqa: ANN401
-    """Offer the batch and the size of what is trained on or drawn."""
-    group.add_argument("--batch-size", type=integer, help="; or ".join(BATCH[task] for task in own))
-    words = "1024, or 1280x1920: width x height (default: the model's reference)"
-    group.add_argument(
-        "--resolution", type=resolution, default=argparse.SUPPRESS, metavar="PIXELS", help=words
-    )
-    for item in options_of(WORKLOADS[own[0]]):
-        if item.name in SHARED:
-            group.add_argument(flag_of(item.name), default=argparse.SUPPRESS, **_settings(item))
-
-
-def _add_measured(group: Any, whose: str) -> None:  # noqa: ANN401
-    """Offer a number that was measured, and the run that it was measured of."""
-    words = f"what {whose} takes, such as step_s=0.87, samples_per_s=294 or latency_s=3.1"
-    group.add_argument("--measured", metavar="NAME=NUMBER", help=f"{words}: compute is scaled to it")
-    words = "a run that was measured: its flags and number as TOML or JSON, or its result by"
-    words += " `sim run --measured ... --json`; compute is scaled to it"
-    group.add_argument("--measured-run", metavar="FILE", help=words)
-
-
-def _add_what_ifs(parser: argparse.ArgumentParser) -> None:
-    add = _adder(parser, "what if", True)
-    add(
-        "--link",
-        action="append",
-        metavar="NAME=CHANGE",
-        help="bandwidth inside a node, or between nodes: intra=150GB/s, inter=2x; may be given twice",
-    )
-    add("--nodes", help="the most there may be, such as 2; or 2x4: two of 4 devices each")
-    add("--device", help="a device's name, or a device file, in place of the cluster's")
-    add("--memory", metavar="SIZE", help="of each device, such as 40GiB")
-
-
-def _add_training(parser: argparse.ArgumentParser, shown: bool, searched: bool, simulated: bool) -> None:
-    least = f"; {AUTO}: the least that fits" if simulated else ""
-    words = f"{AUTO}: none, {' or '.join(RELIEF)} where memory lacks" if searched else f"none{least}"
-    choices = (AUTO, *CHECKPOINTINGS) if simulated else CHECKPOINTINGS
-    own = {"checkpointing": {"choices": choices, "help": f"what is recomputed (default: {words})"}}
-    _add_options(_adder(parser, "training", shown), "train", own)
-
-
-def _add_sampling(parser: argparse.ArgumentParser, shown: bool) -> None:
-    (cached,) = (item for item in options_of(SamplingWorkload) if item.name == "cache_steps")
-    words = f"{cached.metadata['help']}: {', '.join(load_levers().cached)}"
-    _add_options(
-        _adder(parser, "sampling", shown),
-        "sample",
-        {"cache_steps": {"type": _share_or_name, "help": words}},
-    )
-
-
-def _add_options(add: Callable[..., Any], task: str, other: Mapping[str, Mapping[str, Any]]) -> None:
-    """Offer the options of a task's workload as flags; some have other settings."""
-    for item in options_of(WORKLOADS[task]):
-        if item.name not in SHARED:
-            add(flag_of(item.name), **_settings(item) | dict(other.get(item.name, {})))
-
-
-def _settings(item: Field[Any]) -> dict[str, Any]:
-    """The settings of an option's flag, as it was declared."""
+def _settings(item: Field[Any], sweeps: bool = False, runtime: bool = False) -> dict[str, Any]:
+    """Return the settings of an option's flag, as it was declared."""
     rules = item.metadata
-    named = (
-        ""
-        if item.default is None or "(default" in rules["help"] or item.default == ()
-        else (f" (default: {item.default})")
-    )
-    settings = {"help": rules["help"] + named, **rules["flag"]}
+    words = rules["help"]
+    if item.default not in (None, ()) and "(default" not in words:
+        words += f" (default: {item.default})"
+    settings = {"help": words, **rules["flag"]}
+    if item.name == "checkpointing":
+        words = f"{AUTO}: none, {' or '.join(RELIEF)} where memory lacks"
+        words = words if sweeps else f"none; {AUTO}: the least that fits" if runtime else "none"
+        choices = (AUTO, *CHECKPOINTINGS) if runtime else CHECKPOINTINGS
+        return settings | {"choices": choices, "help": f"what is recomputed (default: {words})"}
+    if item.name == "cache_steps":
+        return settings | {
+            "type": _share_or_name,
+            "help": f"{rules['help']}: {', '.join(load_levers().cached)}",
+        }
     if rules["choices"]:
         return settings | {"choices": rules["choices"]}
     kinds = {int: partial(integer, most=rules["most"]), float: number, tuple: names}
     return settings | ({"type": kinds[rules["kind"]]} if rules["kind"] in kinds else {})
 
 
-def _adder(parser: argparse.ArgumentParser, title: str, shown: bool) -> Callable[..., Any]:
-    """A function that adds flags to a group; hidden ones are parsed too, so that they can be refused."""
-    group = parser.add_argument_group(title)
-
-    def add(flag: str, **settings: Any) -> None:  # noqa: ANN401
-        if not shown:
-            settings["help"] = argparse.SUPPRESS
-        group.add_argument(flag, default=argparse.SUPPRESS, **settings)
-
-    return add
-
-
-def add_parameters(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
-    """Offer the fields of strategies as flags; a field of several strategies is one flag."""
+def add_parameters(parser: argparse.ArgumentParser, strategies: Sequence[str]) -> None:
+    """Add the fields of strategies as flags; a field of several strategies is one flag."""
     known: dict[str, Field[Any]] = {}
-    for name in names:
+    for name in strategies:
         for item in fields(class_of(name)):  # type: ignore[arg-type]
             known.setdefault(item.name, item)
-    if not known:
-        return
-    group = parser.add_argument_group(f"parameters of {', '.join(names)}")
+    if known:
+        group = parser.add_argument_group(f"parameters of {', '.join(strategies)}")
     for item in known.values():
+        choices = item.metadata["choices"] or None
         group.add_argument(
             flag_of(item.name),
             dest=PARAMETER + item.name,
             type=_parameter_type(item),
-            choices=item.metadata["choices"] or None,
-            default=MISSING,
-            metavar=None if item.metadata["choices"] else item.name.upper(),
+            choices=choices,
+            default=argparse.SUPPRESS,
+            metavar=None if choices else item.name.upper(),
             help=item.metadata["help"] + ("" if item.default is None else f" (default: {item.default})"),
         )
 
 
 def _parameter_type(item: Field[Any]) -> Callable[[str], Any]:
-    if isinstance(item.default, str):
-        return str
-    if isinstance(item.default, float):
-        return number
+    if isinstance(item.default, str | float):
+        return str if isinstance(item.default, str) else number
     one = _integer_list if item.metadata["kind"] is tuple else small_integer
-    return _or_none(one) if item.default is None else one
+    if item.default is not None:
+        return one
+    return lambda text: None if text.lower() == "none" else one(text)
 
 
-def _or_none(convert: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A type that also takes ``none``, where the default is none."""
-    return lambda text: None if text.lower() == "none" else convert(text)
+def file_flag(text: str) -> Path:
+    """Return a file to write; an empty name is refused."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty, must name a file")
+    return Path(text)
 
 
 def integer(text: str, *, most: int = MAX_INTEGER) -> int:

@@ -1,8 +1,9 @@
-"""Commands that list what there is, and show the file of one of them."""
+"""Commands that list what there is, show the file of one, and complete command lines in shells."""
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -13,97 +14,96 @@ from profiles.machines.clusters import CLUSTERS, cluster_names, load_cluster
 from profiles.machines.devices import DEVICES, device_names, load_device
 from profiles.names import known_name, unknown_name
 from profiles.software.stacks import STACKS, load_stack, stack_names
+from sim.cli.console import note
+from sim.cli.flags import strategy_names
+from strategies.registry import class_of
 
 
-class Shelf(NamedTuple):
-    """Things of a kind that come with the package: their names, and the file of each under their folder."""
+class Kind(NamedTuple):
+    """Things of a kind: their names, what loads one, and the file of each where they come as files."""
 
-    kind: str
     names: Callable[[], Sequence[str]]
-    folder: Path
-    file: str
-
-    def path(self, name: str) -> Path:
-        """The file of a thing.
-
-        Raises:
-            InputError: there is none of this name.
-        """
-        known = known_name(self.kind, name, self.names())
-        if known is None:
-            raise unknown_name(self.kind, name, self.names())
-        return self.folder / self.file.format(known)
+    load: Callable[[str], Any]
+    files: Path | None = None
 
 
-SHELVES: Final[Mapping[str, Shelf]] = {
-    "models": Shelf("model", model_names, MODELS, "{}/model.toml"),
-    "clusters": Shelf("cluster", cluster_names, CLUSTERS, "{}.toml"),
-    "devices": Shelf("device", device_names, DEVICES, "{}.toml"),
-    "stacks": Shelf("stack", stack_names, STACKS, "{}.toml"),
+KINDS: Final = {
+    "models": Kind(model_names, load_model, MODELS / "{}" / "model.toml"),
+    "clusters": Kind(cluster_names, load_cluster, CLUSTERS / "{}.toml"),
+    "devices": Kind(device_names, load_device, DEVICES / "{}.toml"),
+    "stacks": Kind(stack_names, load_stack, STACKS / "{}.toml"),
+    "strategies": Kind(strategy_names, class_of),
 }
-"""What can be shown, by command."""
+"""What can be listed, by command."""
+SHELLS: Final = ("bash", "zsh", "fish")
 
 
-def list_command(options: argparse.Namespace) -> int:
+def add_list(listed: str, parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
+    """Add the flags of a command that lists things of a kind."""
+    if KINDS[listed].files is not None:
+        words = "print the file of one, to start from"
+        parser.add_argument("action", nargs="?", choices=["show"], help=words)
+        parser.add_argument("name", nargs="?", metavar="NAME", help=f"of the {listed.removesuffix('s')}")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(command=partial(list_command, listed))
+
+
+def list_command(listed: str, options: argparse.Namespace) -> int:
     """List the things of a kind, or show the file of one."""
-    listed: str = options.listed
+    from sim.report import tables
+
+    kind, one = KINDS[listed], listed.removesuffix("s")
     if getattr(options, "action", None) is None:
-        things, show = LISTS[listed]()
-        show(things, options.json)
+        show: Any = {
+            "models": tables.print_models,
+            "clusters": tables.print_clusters,
+            "devices": tables.print_devices,
+            "stacks": tables.print_stacks,
+            "strategies": tables.print_strategies,
+        }[listed]
+        show([kind.load(name) for name in kind.names()], options.json)
         return 0
-    shelf = SHELVES[listed]
     if options.name is None:
-        raise InputError(f"NAME must be given; choose from {', '.join(shelf.names())}")
+        raise InputError(f"NAME must be given; choose from {', '.join(kind.names())}")
     if options.json:
-        raise InputError(f"--json is of the list; {shelf.kind} files are TOML")
-    path = shelf.path(options.name)
+        raise InputError(f"--json is of the list; {one} files are TOML")
+    name = known_name(one, options.name, kind.names())
+    if name is None:
+        raise unknown_name(one, options.name, kind.names())
+    path = Path(str(kind.files).format(name))
     sys.stdout.write(read_text(path))
-    if path.parent != shelf.folder:
+    if listed == "models":
         beside = ", ".join(sorted(item.name for item in path.parent.iterdir() if item != path))
-        print(f"sim: {path}; beside it {beside}", file=sys.stderr)
+        note(f"{path}; beside it {beside}")
     return 0
 
 
-List = tuple[list[Any], Callable[[Any, bool], None]]
+def add_completion(
+    whole: Callable[[], argparse.ArgumentParser], parser: argparse.ArgumentParser, _: Sequence[str]
+) -> None:
+    """Add the flags of ``sim completion``, which asks for the parser of all commands when it is carried out."""
+    parser.add_argument("shell", choices=SHELLS, help="the shell that is to read the script")
+    parser.set_defaults(command=lambda options: print_completion(whole(), options.shell))
 
 
-def _models() -> List:
-    from sim.report.tables import print_models
+def print_completion(parser: argparse.ArgumentParser, shell: str) -> int:
+    """Print the script with which a shell completes the command lines of a parser; the parser is spent.
 
-    return [load_model(name) for name in model_names()], print_models
-
-
-def _clusters() -> List:
-    from sim.report.tables import print_clusters
-
-    return [load_cluster(name) for name in cluster_names()], print_clusters
-
-
-def _devices() -> List:
-    from sim.report.tables import print_devices
-
-    return [load_device(name) for name in device_names()], print_devices
-
-
-def _stacks() -> List:
-    from sim.report.tables import print_stacks
-
-    return [load_stack(name) for name in stack_names()], print_stacks
-
-
-def _strategies() -> List:
-    from sim.cli.flags import strategy_names
-    from sim.report.tables import print_strategies
-    from strategies.registry import class_of
-
-    return [class_of(name) for name in strategy_names()], print_strategies
-
-
-LISTS: Final[Mapping[str, Callable[[], List]]] = {
-    "models": _models,
-    "clusters": _clusters,
-    "devices": _devices,
-    "stacks": _stacks,
-    "strategies": _strategies,
-}
-"""All things of a kind and what prints them, by command."""
+    Raises:
+        InputError: the library that writes it is not installed.
+    """
+    try:
+        import shtab
+    except ImportError:
+        raise InputError("completion needs shtab: pip install 'diffusim[completion]'") from None
+    names = {kind.removesuffix("s"): KINDS[kind].names for kind in KINDS} | {"strategy": strategy_names}
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    for name, command in commands.choices.items():
+        for action in command._actions:
+            thing = name.removesuffix("s") if action.dest == "name" else action.dest
+            if thing in names:
+                action.choices = names[thing]()
+            elif action.metavar == "FILE":
+                action.complete = shtab.FILE
+    sys.stdout.write(shtab.complete(parser, shell=shell) + "\n")
+    return 0

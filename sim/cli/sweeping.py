@@ -5,60 +5,151 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from importlib import import_module
+from contextlib import contextmanager, nullcontext
+from math import inf
 from pathlib import Path
-from typing import Any
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
 
-from profiles.errors import InfeasibleError, InputError, counted, in_flags
+from profiles.architectures.components import TASKS
+from profiles.errors import InfeasibleError, InputError, counted
 from sim import api
-from sim.cli.commands import check_files, print_experiment, write_files
-from sim.cli.requests import arguments, given_parameters, named
+from sim.cli.commands import add_pictures, check_files, print_experiment, write_files
+from sim.cli.console import note
+from sim.cli.flags import add_question, arguments, file_flag, given_parameters, named
 from sim.explore.scaling import each_count
-from sim.explore.sweep import why_none
+from sim.explore.search import run_sweep
+from sim.explore.sweep import OBJECTIVES, Report, why_none
+from sim.explore.workers import on_cluster
 from sim.inputs.scenarios import OPTIONS
 from sim.interrupts import postponed
 from sim.outcomes.contents import content_of
+from sim.report.frames import check_out, write_rows
+from sim.report.listings import sampled_on
+from sim.report.numbers import image_words, milliseconds
 from sim.report.views import Scaling, Sweep
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+REFRESH_S: Final = 0.1
+"""Progress is drawn again at most this often."""
+
+
+def add_sweep(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Add the flags of ``sim sweep``."""
+    add_question(parser, words, "the run of --measured-run", add_outputs=_add_search, sweeps=True)
+    parser.set_defaults(command=sweep_command)
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
+    """Add what is swept, what is ranked by, who works on it and where rows and answers go."""
+    add = parser.add_argument
+    words = (
+        "what is swept (default: sample, where a flag of sampling or --resolution alone is given, else train)"
+    )
+    add("--task", choices=TASKS, help=words)
+    words = (
+        "what is ranked by (default: throughput, of sampling latency); cost is in GPU-seconds per image, or video,"
+        " where GPUs that a point leaves work on copies of it; pareto finds all that nothing beats in both speed and"
+        " memory"
+    )
+    add("--objective", choices=dict.fromkeys(name for task in TASKS for name in OBJECTIVES[task]), help=words)
+    add("--out", type=file_flag, metavar="FILE", help="write all rows, .csv or .parquet")
+    words = "keep what is done in an SQLite file: a sweep that was stopped goes on from there"
+    add("--store", type=file_flag, metavar="FILE", help=words)
+    words = "simulate every point that may fit, not only what may be best"
+    add("--exhaustive", action="store_true", help=words)
+    words = "let a Dask cluster work, by its scheduler's address"
+    add("--dask", metavar="ADDRESS", help=words)
+    words = "draw speed against memory (.png, .svg, .pdf)"
+    add("--plot", type=file_flag, metavar="FILE", help=words)
+    best = "a Chrome trace of the best point", "the schedule of the best point"
+    add_pictures(parser, "all rows as JSON", *best)
 
 
 def sweep_command(options: argparse.Namespace) -> int:
     """Sweep over points and print the best."""
     if options.print_experiment:
         return print_experiment(options)
-    from sim.report.frames import check_out
-
     check_files(options)
     sweeps = _start(options)
     if options.out is not None:
         check_out(options.out)
-    kept = False
+    written = False
     try:
         for sweep in sweeps:
-            _run(options, sweep)
-        kept = _write_complete(options, sweeps)
+            with (
+                api.open_store(options.store, sweep) as store,
+                on_cluster(options.dask) as workers,
+                _progress(sweep, verbose=options.verbose) as report,
+            ):
+                run_sweep(sweep, report, store=store, **workers)
+        written = _write_complete(options, sweeps)
         return _show(options, sweeps)
     except KeyboardInterrupt:
         with postponed():
-            if not kept:
-                _save_reached(options, sweeps)
+            if not written:
+                _write_reached(options, sweeps)
         raise
 
 
-def _write_complete(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> bool:
-    """Write the rows of a complete sweep where that is wanted; return whether it was."""
-    from sim.report.frames import write_rows
+def _start(options: argparse.Namespace) -> list[Sweep]:
+    """Return a sweep for each number of GPUs."""
+    given = arguments(options)
+    counts = given.pop("gpus")
+    for name in ("task", "objective", "exhaustive"):
+        given[name] = getattr(options, name)
+    given["strategy"] = named(options)
+    if isinstance(counts, tuple):
+        return each_count(api.start_sweep, counts, **given)
+    return [api.start_sweep(gpus=counts, **given)]
 
-    if options.out is not None:
-        with postponed():
-            write_rows(_all(sweeps), options.out)
-            _incomplete(options.out).unlink(missing_ok=True)
-        _tell_rows(sweeps, options.out)
-    if any(Path().glob("sweep-*-incomplete.csv")):
-        _incomplete(_unasked(sweeps)).unlink(
-            missing_ok=True
-        )  # what an interrupted sweep left of this question
-    return options.out is not None
+
+@contextmanager
+def _progress(sweep: Sweep, *, verbose: bool) -> Iterator[Report]:
+    """Show the stage of a sweep, the time that is left and the best so far on stderr, where that is a terminal."""
+    with _bar() if sys.stderr.isatty() else nullcontext() as bar:
+        tasks: dict[str, Any] = {}
+        start = refreshed = monotonic()
+
+        def report(stage: str, done: int, total: int) -> None:
+            nonlocal refreshed, start
+            if verbose and done == total:
+                note(f"{stage} {counted(total, 'point')} took {monotonic() - start:.2f} s")
+                start = monotonic()
+            if bar is None:
+                return
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total, best="")
+            if done == total or monotonic() - refreshed > REFRESH_S:
+                refreshed = monotonic()
+                best = _best_words(sweep)
+                bar.update(tasks[stage], best=best, completed=done, total=total, refresh=True)
+
+        yield report
+
+
+def _bar() -> "Progress":
+    """Return a bar on stderr, without a thread of its own: worker processes may be forked while it is shown."""
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn
+
+    columns = *Progress.get_default_columns(), TextColumn("{task.fields[best]}")
+    return Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
+
+
+def _best_words(sweep: Sweep) -> str:
+    """Return the best point so far and its time; empty where there is none."""
+    simulated = (point for point in sweep.points if point.result is not None and point.recommended)
+    best = min(simulated, key=lambda point: point.score(sweep.objective), default=None)
+    if best is None or best.result is None or best.score(sweep.objective) == inf:
+        return ""
+    return f"best {best.name} {milliseconds(best.result.expected.duration_s)}"
+
+
+def _all(sweeps: Sequence[Sweep]) -> Sweep | Scaling:
+    return sweeps[0] if len(sweeps) == 1 else Scaling(tuple(sweeps))
 
 
 def _show(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> int:
@@ -67,129 +158,58 @@ def _show(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> int:
     Raises:
         InfeasibleError: nothing fits.
     """
-    chosen = Scaling(tuple(sweeps)).chosen
-    found = any(point.status == "simulated" for point in chosen.points)
-    if found:
-        _draw(options, sweeps, chosen)
-    _print(options, sweeps)
-    if not found:
-        _tell_undrawn(options)
-        if words := _task_words(options, sweeps[0]):
-            print(f"sim: note: {words}", file=sys.stderr)
-        raise InfeasibleError(why_none(chosen))
-    return 0
+    chosen, remark = Scaling(tuple(sweeps)).chosen, _task_words(options, sweeps[0])
+    fits = any(point.status == "simulated" for point in chosen.points)
+    if fits:
+        _draw(options, sweeps, chosen, remark)
+    _print(options, sweeps, remark)
+    if fits:
+        return 0
+    if files := list(filter(None, (options.report, options.plot, options.trace, options.gantt))):
+        names = ", ".join(map(str, files))
+        note(f"did not write {names}: nothing fits, so there is nothing to draw")
+    if remark:
+        note(f"note: {remark}")
+    raise InfeasibleError(why_none(chosen))
 
 
-def _save_reached(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> None:
-    """Write what an interrupted sweep has come to know, and say where it goes on."""
-    try:
-        _write_reached(sweeps, _incomplete(options.out or _unasked(sweeps)))
-    except (InputError, OSError) as error:  # nobody asked for this file before
-        print(f"sim: {in_flags(error.message) if isinstance(error, InputError) else error}", file=sys.stderr)
-    if options.store is not None:
-        print(f"sim: {options.store} has what is done: the same command goes on from there", file=sys.stderr)
+def _draw(options: argparse.Namespace, sweeps: Sequence[Sweep], chosen: Sweep, remark: str) -> None:
+    """Write the pictures that are asked for, of a sweep and of its first point, and the report."""
+    if options.plot is not None:
+        from sim.report.plots.charts import save_figure
+        from sim.report.plots.sweep import plot_sweep
+
+        title = "; ".join(filter(None, (chosen.title, Scaling(tuple(sweeps)).choice)))
+        figure = plot_sweep(chosen.rows(), title, chosen.scenario.cluster.device.memory_bytes)
+        save_figure(figure, options.plot)
+        note(f"wrote {options.plot}")
+    if options.trace or options.gantt:
+        write_files(options, chosen.result_of(next(iter(chosen))))
+    if options.report is not None:
+        from sim.report.page import write_sweep_report
+
+        write_sweep_report(sweeps, options.report, options.line, remark)
+        note(f"wrote {options.report}")
 
 
-def _tell_undrawn(options: argparse.Namespace) -> None:
-    """Say which files that were asked for are not written, where nothing fits."""
-    asked = [
-        path for path in (options.report, options.plot, options.trace, options.gantt) if path is not None
-    ]
-    if asked:
-        names = ", ".join(map(str, asked))
-        print(f"sim: did not write {names}: nothing fits, so there is nothing to draw", file=sys.stderr)
-
-
-def _unasked(sweeps: Sequence[Sweep]) -> Path:
-    """Where the rows of an interrupted sweep go that is to write none."""
-    return Path(f"sweep-{_case(sweeps)}.csv")
-
-
-def _incomplete(out: Path) -> Path:
-    """The file of what an interrupted sweep has come to know, beside that of a complete one."""
-    return out.with_name(f"{out.stem}-incomplete{out.suffix}")
-
-
-def _tell_rows(sweeps: Sequence[Sweep], out: Path) -> None:
-    """Say how many rows were written, and why there are more points."""
-    rows, points = sum(map(len, sweeps)), sum(len(sweep.points) for sweep in sweeps)
-    alike = f"; {points - rows} of {points} points have the result of another" if rows < points else ""
-    print(f"sim: wrote {counted(rows, 'row')} to {out}{alike}", file=sys.stderr)
-
-
-def _start(options: argparse.Namespace) -> list[Sweep]:
-    """A sweep for each number of GPUs."""
-    given = arguments(options)
-    counts = given.pop("gpus")
-    asked = {
-        "strategy": named(options),
-        "task": options.task,
-        "objective": options.objective,
-        "exhaustive": options.exhaustive,
-        **given,
-    }
-    if not isinstance(counts, tuple):
-        return [api.start_sweep(gpus=counts, **asked)]
-    return each_count(api.start_sweep, counts, **asked)
-
-
-def _run(options: argparse.Namespace, sweep: Sweep) -> None:
-    from sim.cli.progress import progress
-    from sim.explore.search import run_sweep
-
-    with _help(options, sweep) as given, progress(sweep, told=options.verbose) as report:
-
-        def prepared(stage: str, done: int, total: int) -> None:
-            if done == 1:  # so workers are busy now, and this takes a while
-                import_module("sim.report.rankings")
-            report(stage, done, total)
-
-        run_sweep(sweep, prepared, **given)
-
-
-@contextmanager
-def _help(options: argparse.Namespace, sweep: Sweep) -> Iterator[dict[str, Any]]:
-    """Who works on a sweep and where answers are kept, as ``run_sweep`` takes it."""
-    from sim.explore.workers import on_cluster
-
-    with api.open_store(options.store, sweep) as store, on_cluster(options.dask) as workers:
-        yield {**workers, "store": store}
-
-
-def _all(sweeps: Sequence[Sweep]) -> Sweep | Scaling:
-    return sweeps[0] if len(sweeps) == 1 else Scaling(tuple(sweeps))
-
-
-def _print(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> None:
+def _print(options: argparse.Namespace, sweeps: Sequence[Sweep], remark: str) -> None:
     from sim.report import rankings, scalings
 
-    note, markdown = _task_words(options, sweeps[0]), options.format == "markdown"
+    markdown = options.format == "markdown"
     if options.json:
         rankings.print_rows_json(_all(sweeps))
     elif len(sweeps) == 1:
-        (rankings.print_markdown if markdown else rankings.print_sweep)(sweeps[0], note)
+        (rankings.print_markdown if markdown else rankings.print_sweep)(sweeps[0], remark)
     else:
-        (scalings.print_markdown if markdown else scalings.print_scaling)(Scaling(tuple(sweeps)), note)
+        (scalings.print_markdown if markdown else scalings.print_scaling)(Scaling(tuple(sweeps)), remark)
 
 
 def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
-    """A remark on which task the question is of, where no flag of that task alone says so; else empty.
-
-    A question of training has it where the model could draw.
-    """
-    from sim.report.listings import sampled_on
-    from sim.report.numbers import image_words
-
+    """Return a remark on which task the question is of, where no flag of that task alone says so; else empty."""
     scenario = sweep.scenario
-    own = set(OPTIONS[scenario.task]).difference(
-        *(OPTIONS[task] for task in OPTIONS if task != scenario.task)
-    )
-    if (
-        options.task
-        or options.strategy
-        or given_parameters(options)
-        or any(hasattr(options, name) for name in own)
-    ):
+    shared = {name for task in OPTIONS if task != scenario.task for name in OPTIONS[task]}
+    telling = [name for name in OPTIONS[scenario.task] if name not in shared and hasattr(options, name)]
+    if options.task or options.strategy or given_parameters(options) or telling:
         return ""
     several = image_words(scenario.options)[1]
     if scenario.task == "sample":
@@ -199,63 +219,48 @@ def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
     return f"this is about training; --steps 20, or another flag of sampling, asks about drawing {several}"
 
 
-def _case(sweeps: Sequence[Sweep]) -> str:
-    """The name of an interrupted sweep's file: what is asked in words, and its hash: no other question has it."""
-    scenario = sweeps[-1].scenario
-    named = (scenario.model.name, scenario.cluster.name, scenario.stack.name)
-    counts = sorted({sweep.scenario.workload.num_gpus for sweep in sweeps})
-    name, gpus = re.sub(r"[^\w.-]+", "-", "-".join(named)), "-".join(map(str, {counts[0]: 0, counts[-1]: 0}))
-    batch, pixels = scenario.workload.batch_size, f"{scenario.asked['resolution']}px"
-    words = [name, f"{gpus}gpus"]
-    if scenario.task == "sample":
-        words += [pixels, *([f"batch{batch}"] if batch > 1 else [])]
-    else:
-        words += [f"batch{batch}", *([pixels] if scenario.model.resized_from else [])]
-        words += ["cached"] if scenario.asked["frozen"] == "cached" else []
-    contents = [sweep.content for sweep in sweeps]
-    return "-".join([*words, (contents[0] if len(contents) == 1 else content_of(contents))[:8]])
+def _incomplete(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> Path:
+    """Return the file of what an interrupted sweep has come to know, which no other question has."""
+    out = options.out
+    if out is None:
+        scenario, contents = sweeps[-1].scenario, [sweep.content for sweep in sweeps]
+        name = re.sub(r"[^\w.-]+", "-", f"{scenario.model.name}-{scenario.cluster.name}")
+        content = contents[0] if len(contents) == 1 else content_of(contents)
+        out = Path(f"sweep-{name}-{scenario.workload.num_gpus}gpus-{content[:8]}.csv")
+    return Path(out.with_name(f"{out.stem}-incomplete{out.suffix}"))
 
 
-def _draw(options: argparse.Namespace, sweeps: Sequence[Sweep], chosen: Sweep) -> None:
-    """Write the pictures that are asked for, of a sweep and of its first point, and the report."""
-    if options.plot is not None:
-        from sim.report.plots.charts import save_figure
-        from sim.report.plots.sweep import plot_sweep
-
-        title = "; ".join(filter(None, (chosen.title, Scaling(tuple(sweeps)).choice)))
-        save_figure(
-            plot_sweep(chosen.rows(), title, chosen.scenario.cluster.device.memory_bytes), options.plot
-        )
-        print(f"sim: wrote {options.plot}", file=sys.stderr)
-    if options.trace or options.gantt:
-        write_files(options, chosen.result_of(next(iter(chosen))))
-    if options.report is not None:
-        from sim.report.page import write_sweep_report
-
-        write_sweep_report(sweeps, options.report, options.line, _task_words(options, sweeps[0]))
-        print(f"sim: wrote {options.report}", file=sys.stderr)
+def _write_complete(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> bool:
+    """Write the rows of a complete sweep where that is wanted; return whether it was."""
+    if options.out is not None:
+        with postponed():
+            write_rows(_all(sweeps), options.out)
+            _incomplete(options, sweeps).unlink(missing_ok=True)
+        rows, points = sum(map(len, sweeps)), sum(len(sweep.points) for sweep in sweeps)
+        alike = f"; {points - rows} of {points} points have the result of another" if rows < points else ""
+        note(f"wrote {counted(rows, 'row')} to {options.out}{alike}")
+    elif any(Path().glob("sweep-*-incomplete.csv")):  # what an interrupted sweep left of this question
+        _incomplete(options, sweeps).unlink(missing_ok=True)
+    return options.out is not None
 
 
-def _write_reached(sweeps: Sequence[Sweep], out: Path) -> None:
-    """Write what an interrupted sweep has come to know, beside the file of a complete one."""
-    from sim.report.frames import write_rows
-
-    there = sum(len(sweep.points) for sweep in sweeps)
+def _write_reached(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> None:
+    """Write what an interrupted sweep has come to know, and say where it goes on."""
+    path, there = _incomplete(options, sweeps), sum(len(sweep.points) for sweep in sweeps)
     for sweep in sweeps:
         sweep.points = [point for point in sweep.points if point.reached]
-    if not any(sweep.points for sweep in sweeps):  # an earlier file may know more
-        print(f"sim: nothing is known yet of {counted(there, 'point')}", file=sys.stderr)
-        return
-    write_rows(_all(sweeps), out)
     statuses = Counter(point.status for sweep in sweeps for point in sweep.points)
-    left = there - statuses.total()
-    counts = {name: statuses[name] for name in ("simulated", "bounded", "infeasible")} | {
-        "not looked at": left
-    }
-    said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    print(
-        f"sim: wrote what is known of {counted(there, 'point')} so far to {out}: {said or 'nothing'}",
-        file=sys.stderr,
-    )
-    if statuses["bounded"] or left:
-        print("sim: any point that was not simulated may still be the best", file=sys.stderr)
+    try:
+        if statuses:  # else an earlier file may know more
+            write_rows(_all(sweeps), path)
+            counts = [*statuses.items(), ("not looked at", there - statuses.total())]
+            words = ", ".join(f"{count} {status}" for status, count in counts if count)
+            note(f"wrote what is known of {counted(there, 'point')} so far to {path}: {words}")
+            if statuses["bounded"] or statuses.total() < there:
+                note("any point that was not simulated may still be the best")
+        else:
+            note(f"nothing is known yet of {counted(there, 'point')}")
+    except (InputError, OSError) as error:  # nobody asked for this file before
+        note(error.message if isinstance(error, InputError) else str(error))
+    if options.store is not None:
+        note(f"{options.store} has what is done: the same command goes on from there")
