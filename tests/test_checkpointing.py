@@ -36,12 +36,12 @@ def peak_beside_state(strategy, scenario):
     return float(peak_memory_bytes(replay(strategy, scenario)).max())
 
 
-def kept(make, model, strategy, checkpointing="block", gpus=1, batch_size=1, in_place=False):
+def kept(make, model, strategy, checkpointing="block", gpus=1, batch_size=1):
     """Bytes that one micro-batch keeps in each stage."""
     layout = strategy.layout(
         make.scenario(model, make.cluster(), gpus, batch_size, checkpointing=checkpointing)
     )
-    return [saved_bytes(layout, stage, in_place=in_place) for stage in layout.stages]
+    return [saved_bytes(layout, stage) for stage in layout.stages]
 
 
 def pipeline(name, degree, micro_batches=1, **rest):

@@ -12,8 +12,7 @@ from strategies.bounds.gradient_sums import _node_s, _Reduction
 from strategies.bounds.pipelines import _paced_s, staged_bound
 from strategies.orders.capacity import most_in_flight
 from strategies.orders.named import interleaved_order, one_forward_one_backward_order, zero_bubble_order
-from strategies.pipelining.layout import Layout
-from strategies.pipelining.pipeline import Update
+from strategies.pipelining.layout import Layout, Update
 from strategies.pipelining.stages import Cut, Shape
 from strategies.plans.actions import FORWARD, parse_order
 from strategies.registry import make_strategy

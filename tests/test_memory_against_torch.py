@@ -34,7 +34,6 @@ from profiles.measuring.counting.networks import attend
 from profiles.software.stacks import load_stack
 from sim.outcomes.parts import replay
 from sim.replay.memory import memory_events_by_role
-from strategies.pipelining.data_parallel import whole_backbones
 from strategies.pipelining.footprint import resident_buffers, saved_bytes
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
@@ -179,9 +178,7 @@ def model(blocks, tmp_path_factory):
 def layout_of(model, checkpointing, **given):
     stack = replace(load_stack(), norms="half")  # no autocast: norms see what they are given
     workload = TrainingWorkload(1, SAMPLES, checkpointing=checkpointing, memory_recipe="fp32", **given)
-    return whole_backbones(
-        make_strategy("ddp", {}), Scenario(model, load_cluster("p4de"), workload, stack=stack)
-    )
+    return make_strategy("ddp", {}).layout(Scenario(model, load_cluster("p4de"), workload, stack=stack))
 
 
 @pytest.mark.parametrize("checkpointing", ["none", "block", "selective"])
@@ -232,7 +229,7 @@ def test_parameters_gradients_and_states_are_those_of_torch(blocks, model):
     parameters = [p for p in blocks.net.parameters() if p.grad is not None]
     states = tree_leaves([optimizer.state[p] for p in parameters])
     layout = layout_of(model, "none")
-    buffers = {buffer.name: buffer.size_bytes for buffer in resident_buffers(layout, layout.stages)}
+    buffers = {buffer.name: buffer.size_bytes for buffer in resident_buffers(layout)}
     assert buffers["weights"] == pytest.approx(sum(p.nbytes for p in parameters), rel=0.03)
     assert buffers["gradients"] == pytest.approx(sum(p.grad.nbytes for p in parameters), rel=0.03)
     assert buffers["optimizer"] == pytest.approx(sum(state.nbytes for state in states), rel=0.03)
@@ -365,6 +362,6 @@ def test_units_in_place_keep_what_torch_keeps(blocks, model, checkpointing):
     workload = TrainingWorkload(4, 4 * SAMPLES, checkpointing=checkpointing, memory_recipe="fp32")
     stack = replace(load_stack(), norms="half")
     layout = make_strategy("fsdp", {}).layout(Scenario(model, load_cluster("p4de"), workload, stack=stack))
-    kept = sum(saved_bytes(layout, unit, in_place=True) for unit in layout.stages)
+    kept = sum(saved_bytes(layout, unit) for unit in layout.stages)
     given = 0 if checkpointing == "none" else GIVEN_BYTES
     assert kept + given == pytest.approx(saved_by_torch(blocks, checkpointing), rel=0.03)

@@ -7,8 +7,9 @@ from sim.replay.engine import simulate
 from strategies.orders.named import gpipe_order, one_forward_one_backward_order
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.layout import Layout
-from strategies.pipelining.reduction import BUCKET_BYTES, reduce_and_step
+from strategies.pipelining.reduction import reduce_and_step
 from strategies.pipelining.stages import Cut, Shape
+from strategies.pipelining.units import BUCKET_BYTES
 from strategies.plans.actions import format_order
 from strategies.registry import make_strategy
 
@@ -103,10 +104,10 @@ def test_a_stage_reduces_its_gradients_after_its_last_backward(make, build):
     assert format_order(plan.order) == "0F0 0F1 0B0 0B1 0O\n1F0 1B0 1F1 1B1 1O\n"
 
 
-def test_buckets_are_ready_layer_by_layer_from_the_back(make, build):
+def test_buckets_are_ready_layer_by_layer_from_the_back(make):
     bucket = BUCKET_BYTES // 4
     unet = make.component("unet", [1.0, 0.5, 0.25, 0.25], parameters=bucket)
-    plan = build(make.model(unet), 1, batch_size=2, num_gpus=2, recipe=Recipe(buckets=True))
+    plan = make_strategy("ddp", {}).plan(make.scenario(make.model(unet), make.cluster(), 2, 2))
     backward = plan.ops[0][1]
     assert [offset_s for offset_s, _ in backward.early] == [0.5, 1.0, 2.0, 4.0]
     assert [c.size_bytes for c in plan.collectives] == [BUCKET_BYTES] * 4

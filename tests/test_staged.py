@@ -8,6 +8,7 @@ from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
 from strategies.bounds.pipelines import staged_bound
 from strategies.pipelining.builder import posted_in_time
+from strategies.pipelining.cutting import refuse_distant_skips
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.reduction import plan_of
 from strategies.pipelining.stages import Cut, Shape
@@ -85,7 +86,7 @@ def test_a_skip_between_two_devices_goes_straight_to_its_reader(make):
     sent = {(t.source, t.target) for t in trace.wiring.transfers if t is not None}
     assert {(0, 2), (2, 0)} <= sent
     with pytest.raises(InfeasibleError, match="the skip from layer 0 to 2 leads from position 0 to 2"):
-        layout.refuse_distant_skips()
+        refuse_distant_skips(layout)
 
 
 def test_stages_of_equal_layers_sum_their_gradients_over_all_that_hold_them(make):

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from profiles.checks import sum_in_order
 from strategies.orders.list_scheduling import one_machine_s
-from strategies.pipelining.layout import Layout
-from strategies.pipelining.pipeline import Update
+from strategies.pipelining.layout import Layout, Update
 
 
 class _Reduction(NamedTuple):

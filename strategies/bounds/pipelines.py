@@ -14,7 +14,6 @@ from profiles.checks import sum_in_order
 from profiles.costs.layers import FloatArray
 from strategies.bounds.gradient_sums import sums_end_s
 from strategies.pipelining.layout import BELOW_PRODUCT, Layout
-from strategies.pipelining.pipeline import Pipeline
 
 PortTraffic = tuple[int, int, float]
 """The position that sends, the one that receives, and bytes of all messages of one iteration."""
@@ -137,17 +136,17 @@ def _step_s(layout: Layout, stage: int, *, beside_s: float = 0.0, positions: tup
     return max(update.reduce_s, beside_s) + update.step_s + update.gathered_s
 
 
-def frozen_s(pipeline: Pipeline, position: int = 0) -> float:
+def frozen_s(layout: Layout, position: int = 0) -> float:
     """The seconds of all frozen work of a position, data-parallel over a whole group.
 
     Where the samples do not divide, the first positions get one more each.
     """
-    scenario, degree = pipeline.scenario, pipeline.shape.degree
-    _ = pipeline.placement  # refuses sizes that do not divide
-    samples = (pipeline.group_batch + degree - 1 - position) // degree
+    scenario, degree = layout.scenario, layout.shape.degree
+    _ = layout.placement  # refuses sizes that do not divide
+    samples = (layout.group_batch + degree - 1 - position) // degree
     if not samples:
         return 0.0
-    local = -(-samples // pipeline.shape.replicas)
+    local = -(-samples // layout.replicas)
     return sum_in_order(float(scenario.costs.components[i].forward_s(local).sum()) for i in scenario.frozen)
 
 
@@ -379,11 +378,11 @@ def chain_traffic(layout: Layout, cut: int) -> Iterator[PortTraffic]:
         yield last.position, first.position, count * fed_back_bytes
 
 
-def busiest_port_s(pipeline: Pipeline, traffic: Iterable[PortTraffic]) -> float:
+def busiest_port_s(layout: Layout, traffic: Iterable[PortTraffic]) -> float:
     """Seconds for which the busiest port is held."""
     held_s: dict[int, float] = {}
     for source, target, size in traffic:
         if source != target:
-            for port, s_per_byte in pipeline.network.route(source, target).ports:
+            for port, s_per_byte in layout.network.route(source, target).ports:
                 held_s[port] = held_s.get(port, 0.0) + size * s_per_byte
     return max(held_s.values(), default=0.0)

@@ -1,6 +1,7 @@
 """Bounds of pipelines in two directions."""
 
 from strategies.bounds.critical_path import order_bound
+from strategies.pipelining.footprint import least_memory_bytes
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.two_way import is_one_backbone, two_way_rows
 
@@ -23,8 +24,8 @@ def two_way_least_memory(layout: Layout, *, frozen_first: bool = True) -> float:
     if is_one_backbone(layout):
         ahead = min(shape.degree, shape.micro_batches) // 2
         held = [min(ahead, shape.degree - stage) for stage in range(shape.degree)] * 2
-        return layout.least_memory_bytes(held, frozen_first=frozen_first)
+        return least_memory_bytes(layout, held, frozen_first=frozen_first)
     return max(
-        layout.least_memory_bytes([int(seat.cut == cut) for seat in layout.seats], frozen_first=frozen_first)
+        least_memory_bytes(layout, [int(seat.cut == cut) for seat in layout.seats], frozen_first=frozen_first)
         for cut in range(len(layout.cuts))
     )

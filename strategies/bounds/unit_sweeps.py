@@ -12,8 +12,8 @@ from typing import Final
 
 from profiles.checks import sum_in_order
 from strategies.pipelining.data_parallel import before_s, beside_share
-from strategies.pipelining.mesh import REPLICAS, SHARDS, Collected, MeshLayout
-from strategies.pipelining.reduction import GATHER, REDUCE, SCATTER
+from strategies.pipelining.layout import Layout
+from strategies.pipelining.mesh import GATHER, REDUCE, REPLICAS, SCATTER, SHARDS, Collected
 from strategies.pipelining.teams import PassSpan, span_of
 from strategies.pipelining.units import AHEAD_FORWARD, keeps, packed_s, step_s, unpacked_s
 from strategies.plans.actions import BACKWARD, FORWARD
@@ -129,12 +129,12 @@ class _Sweeps:
         return self.times.unpack[unit]
 
 
-def least_s(layout: MeshLayout, *, reshard: bool) -> float:
+def least_s(layout: Layout, *, reshard: bool) -> float:
     """Seconds that no iteration can undercut."""
     return sum_in_order(_least_s(layout, cut, reshard=reshard) for cut in range(len(layout.cuts)))
 
 
-def _least_s(layout: MeshLayout, cut: int, *, reshard: bool) -> float:
+def _least_s(layout: Layout, cut: int, *, reshard: bool) -> float:
     """Seconds of one backbone, whose second micro-batch and all after it take as long as each other."""
     units, count = layout.chain(cut), layout.shape.micro_batches
     frozen_s = before_s(layout, [layout.stages[units[0]]])
@@ -156,9 +156,9 @@ def _least_s(layout: MeshLayout, cut: int, *, reshard: bool) -> float:
     ends = [
         max(filled_s[last] + trail_s, *(filled_s[of] for of in summed)) for (last,), trail_s, summed in done
     ]
-    alone = layout.mesh.team == 1  # else passes wait for exchanges inside them, which slow nothing down
+    alone = layout.team == 1  # else passes wait for exchanges inside them, which slow nothing down
     least_s = max(_after_all(of, count) for of in ([ends, taken] if alone else [ends]))
-    return least_s + sum_in_order(step_s(layout, unit) for unit in units)
+    return least_s + step_s(layout, units)
 
 
 def _after_all(ends: Sequence[float], count: int) -> float:
@@ -166,11 +166,12 @@ def _after_all(ends: Sequence[float], count: int) -> float:
     return ends[-1] + ((count - 2) * (ends[-1] - ends[-2]) if count > 2 else 0.0)
 
 
-def _times(layout: MeshLayout, units: range) -> UnitTimes:
+def _times(layout: Layout, units: range) -> UnitTimes:
     recipe, mesh = layout.scenario.workload.recipe, layout.mesh
+    assert mesh
     gather, scatter = (Collected(of, SHARDS, mesh.sharding) for of in (GATHER, SCATTER))
     reduce = Collected(REDUCE, REPLICAS, mesh.replication)
-    sizes = [layout.parameters(unit) for unit in units]
+    sizes = [layout.parameters[unit] for unit in units]
     gradients = [size * recipe.gradient_bytes for size in sizes]
     hidden = mesh.tensor * mesh.share.ring > 1  # copies may run beside exchanges that take longer
     unpacks, packs = (mesh.parts > 1 and not hidden), (mesh.parts * mesh.replicas > 1 and not hidden)
@@ -178,9 +179,12 @@ def _times(layout: MeshLayout, units: range) -> UnitTimes:
         [size > 0 for size in sizes],
         [span_of(layout, unit, FORWARD) for unit in units],
         [span_of(layout, unit, BACKWARD) for unit in units],
-        [layout.seconds(gather, layout.weight_bytes(unit)) for unit in units],
+        [layout.seconds(gather, layout.weights_bytes[unit]) for unit in units],
         [layout.seconds(scatter, size) for size in gradients],
         [layout.seconds(reduce, size / mesh.parts) for size in gradients],
         [unpacked_s(layout, unit) if unpacks else 0.0 for unit in units],
-        [packed_s(layout, unit) if packs and size else 0.0 for unit, size in zip(units, sizes, strict=True)],
+        [
+            packed_s(layout, unit, size) if packs and size else 0.0
+            for unit, size in zip(units, sizes, strict=True)
+        ],
     )

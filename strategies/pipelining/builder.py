@@ -36,18 +36,12 @@ class Recipe:
     """The execution of a pipeline, beyond its order.
 
     Attributes:
-        buckets: gradients are reduced in buckets during the last backward, instead of after it.
         blocking: devices wait for their messages between ops.
         cross_iteration: the frozen work of the next iteration is done, instead of the iteration's own before it.
-        in_place: all stages of a backbone lie on one device: what they hand over is among what they save.
-        in_turn: of one position, the frozen work of a micro-batch is done right before its first pass.
     """
 
-    buckets: bool = False
     blocking: bool = False
     cross_iteration: bool = False
-    in_place: bool = False
-    in_turn: bool = False
 
 
 _Column = tuple[list[int], bool]
@@ -104,12 +98,11 @@ class PipelineBuilder:
         """Stages whose optimizer step is in its row."""
         self._known: dict[tuple[str, int], dict[int, int]] = {}
         self._columns: dict[tuple[str, int], list[int]] = {}
-        in_place = recipe.in_place
-        self._handovers = (0.0,) * len(self.stages) if in_place else layout.handovers_bytes
-        self._saved = [saved_bytes(layout, stage, in_place=in_place) for stage in self.stages]
+        # units of a mesh all lie on one device: what they hand over is among what they save
+        self._handovers = (0.0,) * len(self.stages) if layout.mesh else layout.handovers_bytes
+        self._saved = [saved_bytes(layout, stage) for stage in self.stages]
         self._recomputed = [recomputed_bytes(layout, stage) for stage in self.stages]
-        local = layout.skip_route == "local" and not in_place
-        self._skips = self._skips_between_stages() if local else {}
+        self._skips = self._skips_between_stages() if layout.skip_route == "local" else {}
         self._order = rows
         if self.scenario.workload.extra_forward and not any(
             a.kind == EXTRA_FORWARD for row in rows for a in row
@@ -126,11 +119,11 @@ class PipelineBuilder:
         """
         shape = self.shape
         if filling is None:
-            pieces = shape.micro_batches if self.recipe.in_turn else 1
+            pieces = shape.micro_batches if self.layout.mesh else 1
             filling = Filling(
-                all_at_once(self.scenario, self.group_batch, shape.degree, shape.replicas, pieces)
+                all_at_once(self.scenario, self.group_batch, shape.degree, self.layout.replicas, pieces)
             )
-        frozen = FrozenWork(self.scenario, self.group_batch, shape.replicas, self.tensors)
+        frozen = FrozenWork(self.scenario, self.group_batch, self.layout.replicas, self.tensors)
         for layer in filling.layers:
             frozen.place(layer)
         inputs = self._inputs(frozen)
@@ -263,7 +256,7 @@ class PipelineBuilder:
 
     def _hidden(self, prefix: str, stage: int, *, written: bool) -> _Column:
         carried = self.layout.component(self.stages[stage]).carried_bytes * self.batch
-        size = 0.0 if self.recipe.in_place else self._handovers[stage] + carried
+        size = 0.0 if self.layout.mesh else self._handovers[stage] + carried
         return self._column(prefix + "hidden", stage, size, written=written)
 
     def _gradient(self, stage: int, *, written: bool) -> _Column:
@@ -292,7 +285,7 @@ class PipelineBuilder:
 
     def _put_first(self, frozen: FrozenWork) -> None:
         """Put frozen ops before the pipeline."""
-        if self.recipe.in_turn:
+        if self.layout.mesh:  # of a micro-batch right before its first pass
             self._put_in_turn([placed.draft for placed in frozen.placed])
             return
         for position, row in enumerate(self.rows):
@@ -344,10 +337,9 @@ class PipelineBuilder:
         return indices
 
     def _finish(self, filling: Filling) -> Plan:
-        hosted = [[self.stages[s] for s in own] for own in self.layout.hosted]
         prologue_s = 0.0
         if self.recipe.cross_iteration:
-            work = all_at_once(self.scenario, self.group_batch, self.shape.degree, self.shape.replicas)
+            work = all_at_once(self.scenario, self.group_batch, self.shape.degree, self.layout.replicas)
             prologue_s = sum_in_order(layer.duration_s for layer in work)
         plan = Plan(
             ops=tuple([row.finish() for row in self.rows]),
@@ -355,7 +347,7 @@ class PipelineBuilder:
             placement=self.placement,
             stages=self.stages,
             collectives=tuple(self.collectives),
-            resident=tuple(resident_buffers(self.layout, stages) for stages in hosted),
+            resident=tuple(resident_buffers(self.layout, p) for p in range(self.shape.degree)),
             given=tuple(self.given),
             kept=tuple(self.kept),
             cross_iteration=self.recipe.cross_iteration,
@@ -364,7 +356,7 @@ class PipelineBuilder:
         )
         if not self.recipe.blocking:
             return plan
-        posted = posted_in_time(plan) if any(len(stages) > 1 for stages in hosted) else {}
+        posted = posted_in_time(plan) if any(len(stages) > 1 for stages in self.layout.hosted) else {}
         return replace(plan, blocking=True, posted_after=FrozenMapping(posted | posted_at_once(plan)))
 
 

@@ -1,6 +1,6 @@
 """Cutting: where the backbone of a pipeline is divided into stages."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,18 +10,87 @@ from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
 from strategies.parameters import PARTITIONS, check_option
 from strategies.partitions.chain import BoolArray, ChainCosts, Partition, block_partition, optimal_partition
-from strategies.pipelining.pipeline import Pipeline
-from strategies.pipelining.stages import Cut
+from strategies.pipelining.layout import Layout
+from strategies.pipelining.stages import Cut, Shape
 from strategies.scenario import Scenario
 
 
+def lay_out(
+    scenario: Scenario,
+    shape: Shape,
+    key: Hashable,
+    skip_route: str,
+    cut: Callable[[Layout], tuple[Cut, ...]],
+    *,
+    distant_skips: bool = False,
+) -> Layout:
+    """Return the layout of the cuts that ``cut`` makes, laid out once for each key.
+
+    Args:
+        scenario: what is asked about.
+        shape: the integers of the pipeline.
+        key: what the cuts depend on besides.
+        skip_route: how skips travel.
+        cut: makes the cuts of a layout without any.
+        distant_skips: local skips may lead from one device to another.
+
+    Raises:
+        InfeasibleError: it cannot be cut so, or a skip that must stay local leaves its device.
+    """
+    divided = ("optimizer",) if shape.sharded else ()
+
+    def make() -> Layout:
+        cuts = cut(Layout(scenario, shape))
+        layout = Layout(scenario, shape, cuts, skip_route, divided=divided)
+        if skip_route == "local" and not distant_skips:
+            refuse_distant_skips(layout)
+        return layout
+
+    return scenario.remember(("layout", shape, key, skip_route, scenario.workload.extra_forward), make)
+
+
+def folded(
+    scenario: Scenario, shape: Shape, positions: tuple[int, ...], partition: str, skip_route: str
+) -> Layout:
+    """Return the only backbone in one stage per entry of ``positions``, where it lies.
+
+    Raises:
+        InfeasibleError: it cannot be cut so, or a skip that must stay local leaves its device.
+    """
+    # with one stage per position a skip that no cut crosses stays on its device
+    local = skip_route == "local" and len(positions) == shape.degree
+
+    def cut(layout: Layout) -> tuple[Cut, ...]:
+        return (cut_chain(layout, scenario.backbone_index, positions, partition, local_skips=local),)
+
+    return lay_out(scenario, shape, (positions, partition), skip_route, cut)
+
+
+def refuse_distant_skips(layout: Layout) -> None:
+    """Refuse skips that must stay on one device although their ends lie on two.
+
+    Raises:
+        InfeasibleError: there is one.
+    """
+    for number, cut in enumerate(layout.cuts):
+        own = [layout.stages[s] for s in layout.chain(number)]
+        at = {layer: s.position for s in own for layer in range(s.first_layer, s.last_layer + 1)}
+        for skip in layout.scenario.model.components[cut.component].skips:
+            if at[skip.source] != at[skip.target]:
+                raise InfeasibleError(
+                    f"`skip_route` is local, but the skip from layer {skip.source} to {skip.target} leads from"
+                    f" position {at[skip.source]} to {at[skip.target]}",
+                    "a skip that must stay local leaves its device",
+                )
+
+
 def cut_chain(
-    pipeline: Pipeline, component: int, positions: Sequence[int], partition: str, *, local_skips: bool = False
+    layout: Layout, component: int, positions: Sequence[int], partition: str, *, local_skips: bool = False
 ) -> Cut:
     """A backbone cut into one stage per entry of ``positions``: equal blocks, or the optimal partition.
 
     Args:
-        pipeline: the pipeline.
+        layout: without cuts.
         component: the backbone.
         positions: the position of each stage.
         partition: ``blocks`` or ``optimal``.
@@ -32,27 +101,27 @@ def cut_chain(
     """
     check_option("partition", partition, PARTITIONS)
     if partition == "optimal":
-        boundaries = _optimal_boundaries(pipeline, component, len(positions), local_skips=local_skips)
+        boundaries = _optimal_boundaries(layout, component, len(positions), local_skips=local_skips)
     else:
-        boundaries = pipeline.scenario.remember(
+        boundaries = layout.scenario.remember(
             ("blocks", component, len(positions)),
-            lambda: _block_boundaries(pipeline, component, len(positions)),
+            lambda: _block_boundaries(layout, component, len(positions)),
         )
     return Cut(component, boundaries, tuple(positions))
 
 
-def _block_boundaries(pipeline: Pipeline, component: int, num_stages: int) -> tuple[int, ...]:
+def _block_boundaries(layout: Layout, component: int, num_stages: int) -> tuple[int, ...]:
     """The boundaries of stages of equally many blocks.
 
     Raises:
         InfeasibleError: there are fewer blocks.
     """
-    blocks = [layer.block for layer in pipeline.scenario.model.components[component].layers]
-    _refuse_too_many(pipeline, num_stages, len(set(blocks)), "blocks")
+    blocks = [layer.block for layer in layout.scenario.model.components[component].layers]
+    _refuse_too_many(layout, num_stages, len(set(blocks)), "blocks")
     return block_partition(blocks, num_stages)
 
 
-def _refuse_too_many(pipeline: Pipeline, num_stages: int, there: int, pieces: str) -> None:
+def _refuse_too_many(layout: Layout, num_stages: int, there: int, pieces: str) -> None:
     """Refuse more stages than a backbone has layers, or blocks.
 
     Raises:
@@ -60,7 +129,7 @@ def _refuse_too_many(pipeline: Pipeline, num_stages: int, there: int, pieces: st
     """
     if num_stages <= there:
         return
-    degree = pipeline.shape.degree
+    degree = layout.shape.degree
     asked = f"`pipeline_degree({degree})`"
     if num_stages != degree:
         asked = f"{num_stages // degree} stages per position * {asked} = {num_stages}"
@@ -70,24 +139,24 @@ def _refuse_too_many(pipeline: Pipeline, num_stages: int, there: int, pieces: st
 
 
 def _optimal_boundaries(
-    pipeline: Pipeline, component: int, num_stages: int, *, local_skips: bool = False
+    layout: Layout, component: int, num_stages: int, *, local_skips: bool = False
 ) -> tuple[int, ...]:
     """The boundaries of the optimal partition of a backbone.
 
     Raises:
         InfeasibleError: there are fewer layers, or legal cuts, than it takes.
     """
-    scenario, shape = pipeline.scenario, pipeline.shape
-    _refuse_too_many(pipeline, num_stages, len(scenario.model.components[component].layers), "layers")
-    probability = pipeline.extra_forward_probability
-    fed_back_s = pipeline.feedback_s(component, shape.degree - 1, 0)
+    scenario, shape = layout.scenario, layout.shape
+    _refuse_too_many(layout, num_stages, len(scenario.model.components[component].layers), "layers")
+    probability = layout.extra_forward_probability
+    fed_back_s = layout.feedback_s(component, shape.degree - 1, 0)
 
     def solve() -> Partition:
-        costs = chain_costs(pipeline, component, local_skips=local_skips)
+        costs = chain_costs(layout, component, local_skips=local_skips)
         return optimal_partition(costs, num_stages, shape.micro_batches, probability, fed_back_s)
 
     # group sizes on links alike have one answer
-    links = (pipeline.slowest_hop, pipeline.reduction(), fed_back_s)
+    links = (layout.slowest_hop, layout.reduction(), fed_back_s)
     size = (shape.degree, shape.micro_batches)
     key = ("partition", component, num_stages, size, local_skips, probability, links)
     try:
@@ -96,15 +165,15 @@ def _optimal_boundaries(
         raise InfeasibleError(str(error), "no legal cuts") from None
 
 
-def chain_costs(pipeline: Pipeline, backbone: int, *, local_skips: bool = False) -> ChainCosts:
+def chain_costs(layout: Layout, backbone: int, *, local_skips: bool = False) -> ChainCosts:
     """The costs that the partition minimises: layers, messages over each cut, gradient reduction."""
-    component, batch = pipeline.scenario.model.components[backbone], pipeline.local_batch
-    forward_s, backward_s = pipeline.layer_times(backbone)
-    cuts = pipeline.scenario.remember(("cuts", backbone), lambda: _Cuts.of(component))
+    component, batch = layout.scenario.model.components[backbone], layout.local_batch
+    forward_s, backward_s = layout.layer_times(backbone)
+    cuts = layout.scenario.remember(("cuts", backbone), lambda: _Cuts.of(component))
     cut_bytes = cuts.cut_bytes * batch
-    wire_s, delay_s = pipeline.slowest_hop
-    gradient_bytes, law = pipeline.scenario.workload.recipe.gradient_bytes, pipeline.reduction()
-    stage_bytes = float(cuts.trained.sum()) * gradient_bytes / pipeline.shape.degree
+    wire_s, delay_s = layout.slowest_hop
+    gradient_bytes, law = layout.scenario.workload.recipe.gradient_bytes, layout.reduction()
+    stage_bytes = float(cuts.trained.sum()) * gradient_bytes / layout.shape.degree
     return ChainCosts(
         forward_s=forward_s,
         backward_s=backward_s,
@@ -134,7 +203,7 @@ class _Cuts(NamedTuple):
         )
 
 
-def cut_units(scenario: Scenario, backbone: int, least: int) -> Cut:
+def cut_units(scenario: Scenario, backbone: int, least: float) -> Cut:
     """A backbone cut into units of whole blocks, all on one position; a remainder goes with the last one.
 
     Args:

@@ -10,22 +10,23 @@ the trained model alone and leave the others out of the partitioning (diffusers,
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from math import inf
 from typing import Any, Final, Self
 
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
-from profiles.machines.collectives import CollectiveLaw, collective_law
 from strategies import parameters as fields
 from strategies.pipelining.builder import PipelineBuilder, Recipe
-from strategies.pipelining.footprint import resident_buffers, saved_bytes, trained_parameters
-from strategies.pipelining.layout import Layout
-from strategies.pipelining.pipeline import Pipeline
-from strategies.pipelining.reduction import buckets_of, reduce_and_step
-from strategies.pipelining.stages import Cut, Shape, divisors
+from strategies.pipelining.cutting import cut_units
+from strategies.pipelining.layout import Layout, sharded
+from strategies.pipelining.mesh import GATHER, REDUCE, SCATTER, Mesh
+from strategies.pipelining.stages import Shape, divisors
+from strategies.pipelining.units import Exchange, exchange, least_bytes, packed_s, step_s, unpacked_s
 from strategies.plans.actions import BACKWARD, EXTRA_FORWARD, FORWARD, OPTIMIZER, StageAction
-from strategies.plans.plan import Buffer, Plan, Stage
+from strategies.plans.plan import Plan, Stage
 from strategies.scenario import Scenario
 from strategies.strategy import Job, Strategy
 
@@ -44,6 +45,38 @@ class DataParallel(Strategy):
     @abstractmethod
     def backbones(self) -> str:
         """``sequential``: several backbones one after the other; ``parallel``: side by side."""
+
+    @abstractmethod
+    def layout(self, scenario: Scenario) -> Layout:
+        """The units of all backbones, on a mesh."""
+
+    @abstractmethod
+    def way(self, layout: Layout) -> Exchange:
+        """The way in which units exchange weights and gradients."""
+
+    def units(
+        self, scenario: Scenario, mesh: Mesh, divided: tuple[str, ...] = (), least: float = inf
+    ) -> Layout:
+        """Return the units of all backbones on a pipeline of one position, which every GPU is.
+
+        Args:
+            scenario: what is asked about.
+            mesh: the GPUs.
+            divided: buffers of which each GPU keeps a part.
+            least: parameters of a unit; by default each is a whole backbone.
+
+        Raises:
+            InfeasibleError: there is no backbone.
+            ValueError: they are trained side by side.
+        """
+        if len(self.jobs(scenario)) > 1:
+            raise ValueError("backbones side by side have no plan in common: ask each of the jobs")
+        backbones = scenario.model.backbones or (scenario.backbone_index,)
+        cuts = scenario.remember(
+            ("units", least), lambda: tuple(cut_units(scenario, i, least) for i in backbones)
+        )
+        there = sharded(scenario) if divided else scenario
+        return Layout(there, Shape(1, self.micro_batches, mesh.team), cuts, mesh=mesh, divided=divided)
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
@@ -73,6 +106,24 @@ class DataParallel(Strategy):
         alone = replace(self, backbones="sequential")  # type: ignore[type-var]
         return tuple(Job(alone, scenario.only(backbone, gpus // len(backbones))) for backbone in backbones)
 
+    def plan(self, scenario: Scenario) -> Plan:
+        """The plan of one iteration: every GPU trains all backbones, each up to its optimizer steps before the next."""
+        layout, extra = self.layout(scenario), scenario.workload.extra_forward
+        chains = map(layout.chain, range(len(layout.cuts)))
+        row = tuple(action for chain in chains for action in _row(chain, self.micro_batches, extra=extra))
+        return PipelineBuilder(layout, (row,), Recipe()).build(partial(exchange, way=self.way(layout)))
+
+    def least_memory_bytes(self, scenario: Scenario) -> float:
+        """Bytes that each device cannot do without."""
+        layout = self.layout(scenario)
+        return least_bytes(layout, self.way(layout))
+
+    def bound(self, scenario: Scenario) -> float:
+        """Seconds that no iteration can undercut: for each backbone all compute, or all communication."""
+        layout = self.layout(scenario)
+        chains = map(layout.chain, range(len(layout.cuts)))
+        return sum_in_order(_least_s(layout, units, self.way(layout)) for units in chains)
+
 
 def shares(scenario: Scenario) -> dict[str, int]:
     """GPUs that train a backbone, by whether several run one after the other or side by side."""
@@ -99,44 +150,6 @@ def backbones() -> Any:  # noqa: ANN401
     )
 
 
-def backbones_of(strategy: DataParallel, scenario: Scenario) -> tuple[int, ...]:
-    """The backbones that one plan trains, one after the other.
-
-    Raises:
-        InfeasibleError: there is none.
-        ValueError: they are trained side by side.
-    """
-    if len(strategy.jobs(scenario)) > 1:
-        raise ValueError("backbones side by side have no plan in common: ask each of the jobs")
-    return scenario.model.backbones or (scenario.backbone_index,)
-
-
-def layout_of(strategy: DataParallel, scenario: Scenario, cuts: Sequence[Cut]) -> Layout:
-    """Backbones on a pipeline of one position, which every GPU is."""
-    return Layout(scenario, Shape(1, strategy.micro_batches, 1), tuple(cuts))
-
-
-def whole_backbones(strategy: DataParallel, scenario: Scenario) -> Layout:
-    """Every backbone as one stage."""
-    components = scenario.model.components
-    cuts = (Cut(i, (0, len(components[i].layers)), (0,)) for i in backbones_of(strategy, scenario))
-    return layout_of(strategy, scenario, tuple(cuts))
-
-
-def replicated_plan(
-    layout: Layout, recipe: Recipe, synchronize: Callable[[PipelineBuilder], None] = reduce_and_step
-) -> Plan:
-    """The plan in which every GPU trains all backbones, each up to its optimizer steps before the next."""
-    extra = layout.scenario.workload.extra_forward
-    row = tuple(
-        action
-        for cut in range(len(layout.cuts))
-        for action in _row(layout.chain(cut), layout.shape.micro_batches, extra=extra)
-    )
-    in_turn = replace(recipe, in_turn=True)
-    return PipelineBuilder(layout, (row,), in_turn).build(synchronize)
-
-
 def _row(stages: range, micro_batches: int, *, extra: bool) -> Iterator[StageAction]:
     """The actions of one GPU for a backbone: extra forwards of all micro-batches, then one after the other."""
     for number in range(micro_batches if extra else 0):
@@ -145,32 +158,6 @@ def _row(stages: range, micro_batches: int, *, extra: bool) -> Iterator[StageAct
         yield from (StageAction(stage, FORWARD, number) for stage in stages)
         yield from (StageAction(stage, BACKWARD, number) for stage in reversed(stages))
     yield from (StageAction(stage, OPTIMIZER) for stage in stages)
-
-
-def before_s(layout: Layout, stages: Sequence[Stage]) -> float:
-    """The seconds of the frozen work of one micro-batch, where it runs before stages: those of the first backbone."""
-    if stages[0] != layout.stages[0]:
-        return 0.0
-    scenario = layout.scenario
-    costs = (scenario.costs.components[i] for i in scenario.frozen)
-    return sum_in_order(float(of.forward_s(layout.local_batch).sum()) for of in costs)
-
-
-def passes_s(layout: Layout, stages: Sequence[Stage]) -> float:
-    """The seconds of all passes of some stages, and of the frozen work that runs before each of the first backbone."""
-    forwards = 2 if layout.scenario.workload.extra_forward else 1
-    each_s = sum_in_order(of.forward_s * forwards + of.backward_s for of in stages)
-    return layout.shape.micro_batches * (before_s(layout, stages) + each_s)
-
-
-def collective_s(pipeline: Pipeline, operation: str, size_bytes: float, count: int = 1) -> float:
-    """The least seconds of collectives of all GPUs, one after the other, that together have so many bytes."""
-
-    def law() -> CollectiveLaw:
-        return collective_law(pipeline.scenario.cluster, operation, pipeline.placement.group(0))
-
-    key = ("collective", operation, pipeline.placement)
-    return pipeline.scenario.remember(key, law).least_s(size_bytes, count)
 
 
 ROUNDING: Final = 1e-6
@@ -185,125 +172,63 @@ def beside_share(scenario: Scenario) -> float:
     return (1 - ROUNDING) * (1 - 1 / scenario.cluster.overlap_slowdown)
 
 
-Buckets = Sequence[tuple[float, int]]
-"""Seconds into a backward after which gradients are there, and how many, in order."""
+def before_s(layout: Layout, stages: Sequence[Stage]) -> float:
+    """The seconds of the frozen work of one micro-batch, where it runs before stages: those of the first backbone."""
+    if stages[0] != layout.stages[0]:
+        return 0.0
+    scenario = layout.scenario
+    costs = (scenario.costs.components[i] for i in scenario.frozen)
+    return sum_in_order(float(of.forward_s(layout.local_batch).sum()) for of in costs)
 
 
-def buckets(layout: Layout, stage: Stage, overlap: str) -> Buckets:
-    """The pieces in which the GPUs sum the gradients of a stage; none where there is nothing to sum."""
-    trained = trained_parameters(layout, stage)
-    if not trained or layout.scenario.workload.num_gpus == 1:
-        return []
-    if overlap == "none":
-        return [(stage.backward_s, trained)]
-    return layout.remember(("buckets", stage.component), lambda: buckets_of(layout, stage))
+def _collectives_s(layout: Layout, operation: str, sizes: Sequence[float]) -> float:
+    """Seconds of collectives of all GPUs, one after the other, that together have so many bytes."""
+    if not any(sizes):
+        return 0.0
+    return layout.law(operation, (0,)).least_s(sum_in_order(sizes), len(sizes))
 
 
-def reduced_s(
-    layout: Layout,
-    stage: Stage,
-    overlap: str,
-    operation: str,
-    every: int,
-    *,
-    copied_s: Callable[[int], float] = lambda parameters: 0.0,
-) -> float:
-    """The seconds below which a backbone's passes, frozen work before them and sums of gradients cannot take.
-
-    Args:
-        layout: every backbone as one stage.
-        stage: one of them.
-        overlap: when the GPUs sum.
-        operation: the collective that sums.
-        every: micro-batches whose gradients are added up before the GPUs sum them; the last ones may be fewer.
-        copied_s: seconds of copying the gradients of so many parameters into the buffer that is summed.
-    """
-    work_s, pieces = passes_s(layout, [stage]), buckets(layout, stage, overlap)
-    if not pieces:
-        return work_s
-    size, count = layout.scenario.workload.recipe.gradient_bytes, layout.shape.micro_batches
-    trained, sums = sum(parameters for _, parameters in pieces), -(-count // every)
-    all_s = sums * collective_s(layout, operation, trained * size, len(pieces))
-    copies_s = sums * sum_in_order(copied_s(parameters) for _, parameters in pieces)
-    work_s += copies_s
-    if overlap == "none":
-        return work_s + all_s
-    (ready_s, first), (last_s, last) = pieces[0], pieces[-1]
-    # Before the extra forwards, which come first, runs all frozen work.
-    between_s = 0.0 if layout.scenario.workload.extra_forward else before_s(layout, [stage])
-    later = count - min(every, count)
-    after_s = later * (between_s + stage.forward_s + stage.backward_s) + stage.backward_s - ready_s
-    after_s += copies_s - copied_s(first)
-    alone_s, share = collective_s(layout, operation, last * size), beside_share(layout.scenario)
-    # The backward goes on after the last bucket where the first layers are locked.
-    ended_s = work_s - stage.backward_s + last_s + alone_s + share * (all_s - alone_s)
-    return max(work_s + share * all_s, ended_s, work_s - after_s + all_s)
-
-
-def replicated_least_bytes(layout: Layout) -> float:
-    """Bytes that each device cannot do without where it holds whole backbones.
-
-    Args:
-        layout: every backbone as one stage.
-    """
-    state = sum_in_order(buffer.size_bytes for buffer in resident_buffers(layout, layout.stages))
-    return state + max(saved_bytes(layout, stage) for stage in layout.stages)
-
-
-def replicated_least_s(layout: Layout, overlap: str) -> float:
-    """Seconds that no iteration can undercut which reduces all gradients of whole backbones, and then steps.
-
-    Args:
-        layout: every backbone as one stage.
-        overlap: when the GPUs sum.
-    """
-    count, total_s = layout.shape.micro_batches, 0.0
-    for stage in layout.stages:
-        step_s = layout.scenario.step_s(trained_parameters(layout, stage))
-        total_s += reduced_s(layout, stage, overlap, "all_reduce", count) + step_s
-    return total_s
-
-
-def sharded(scenario: Scenario) -> Scenario:
-    """A scenario in which no pass casts weights, whatever the stack.
-
-    What is sharded is cast before it is gathered, once (FSDP's ``MixedPrecision``), or kept in half precision beside
-    its master (DeepSpeed); what is replicated autocast casts in every forward pass.
-    """
-    if not scenario.stack.cast_weights:
-        return scenario
-    return scenario.remember(
-        ("sharded", scenario.workload), scenario.without_casts
-    )  # what is kept serves other workloads too
-
-
-def divided(buffers: Collection[Buffer], names: Collection[str], num_gpus: int) -> tuple[Buffer, ...]:
-    """Buffers of which those named are one GPU's part."""
-    return tuple(Buffer(of.name, of.size_bytes / num_gpus) if of.name in names else of for of in buffers)
-
-
-def with_shards(plan: Plan, names: Collection[str]) -> Plan:
-    """A plan of one position in which each GPU keeps its part of the buffers named."""
-    (buffers,) = plan.resident
-    return replace(plan, resident=(divided(buffers, names, plan.placement.copies),))
-
-
-def shard_bytes(pipeline: Pipeline, stages: Collection[Stage], names: Collection[str]) -> float:
-    """The bytes that stay on each GPU."""
-    buffers = resident_buffers(pipeline, tuple(stages))
-    return sum_in_order(of.size_bytes for of in divided(buffers, names, pipeline.scenario.workload.num_gpus))
-
-
-def copied_s(pipeline: Pipeline, stage: Stage, moved_bytes: float) -> float:
-    """Seconds of a copy beside a stage's layers that reads and writes so many bytes in all; of none no launch."""
-    costs = pipeline.scenario.costs.components[stage.component]
-    return costs.copied_s(moved_bytes, 1) if moved_bytes else 0.0
-
-
-def packed_s(pipeline: Pipeline, stage: Stage, parameters: int) -> float:
-    """Seconds of copying gradients of a stage into the contiguous buffer that is scattered.
-
-    They are read as the backward leaves them, in the weights' precision, and written in that of the sum.
-    """
-    recipe = pipeline.scenario.workload.recipe
-    return copied_s(pipeline, stage, parameters * (recipe.weight_bytes + recipe.gradient_bytes))
+def _least_s(layout: Layout, units: range, way: Exchange) -> float:
+    """Seconds that no iteration can undercut in which the units of a backbone exchange so, and then step."""
+    recipe, count, extra = (
+        layout.scenario.workload.recipe,
+        layout.shape.micro_batches,
+        layout.scenario.workload.extra_forward,
+    )
+    stages = [layout.stages[unit] for unit in units]
+    frozen_s, passes_s = before_s(layout, stages), sum_in_order(of.forward_s + of.backward_s for of in stages)
+    passes = 3 if extra else 2
+    work_s = count * (frozen_s + passes_s + (passes - 2) * sum_in_order(of.forward_s for of in stages))
+    pieces = [(unit, *piece) for unit in reversed(units) for piece in way.pieces(layout, unit)]
+    if not any(size for _, _, size in pieces):
+        return work_s + step_s(layout, units)
+    parts, sums = layout.parts, -(-count // way.every)
+    operation, sizes = (
+        SCATTER if parts > 1 else REDUCE,
+        [size * recipe.gradient_bytes for _, _, size in pieces],
+    )
+    copies_s = [packed_s(layout, unit, size) if parts > 1 else 0.0 for unit, _, size in pieces]
+    work_s, all_s = work_s + sums * sum_in_order(copies_s), sums * _collectives_s(layout, operation, sizes)
+    # of the last piece, after which the backward goes on where the first layers are locked
+    waited_s, on_s = _collectives_s(layout, operation, sizes[-1:]), stages[0].backward_s - pieces[-1][1]
+    after_s, begin_s = step_s(layout, units), frozen_s
+    if way.gathers:
+        weights = [*layout.weights_bytes[units[0] : units[-1] + 1]]
+        gathers_s = passes * _collectives_s(layout, GATHER, weights)
+        # the first unit of a pass, and the last, whose backward follows its forward, are waited for
+        ends = [weights[0], weights[-1]]
+        waited_s += count * (gathers_s if len(units) == 1 else _collectives_s(layout, GATHER, ends))
+        work_s += count * passes * sum_in_order(unpacked_s(layout, unit) for unit in units)
+        all_s += count * gathers_s
+    else:
+        weights = [layout.parameters[unit] * recipe.weight_bytes for unit in units]
+        after_s += _collectives_s(layout, GATHER, weights) if parts > 1 else 0.0
+        # before the extra forwards, which come first, runs all frozen work
+        later_s = (count - min(way.every, count)) * ((0.0 if extra else frozen_s) + passes_s)
+        later_s += stages[0].backward_s - pieces[0][1] + sums * sum_in_order(copies_s) - copies_s[0]
+        begin_s = work_s - later_s
+    if not way.overlap:
+        return work_s + all_s + after_s
+    share = beside_share(layout.scenario)
+    ended_s = work_s - on_s + waited_s + share * (all_s - waited_s)
+    return max(work_s + share * all_s, ended_s, begin_s + all_s) + after_s

@@ -1,11 +1,12 @@
-"""Footprint: the bytes that a stage keeps on its device, whatever the order of its micro-batches.
+"""Footprint: the bytes that a device cannot do without, whatever the order of its micro-batches.
 
 Where blocks are checkpointed each keeps its input: the hidden state, skips that end in it, and what it reads of frozen
 components. The layers of a block that lie in one stage are recomputed together; what they need from outside they keep.
+Units of a mesh all lie on one device, which keeps each skip once.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby, pairwise
 from typing import Final
 
 import numpy as np
@@ -13,54 +14,30 @@ import numpy as np
 from profiles.architectures.components import Component
 from profiles.checks import sum_in_order
 from profiles.costs.layers import FloatArray
-from profiles.errors import InfeasibleError
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
-from strategies.pipelining.pipeline import Pipeline
+from strategies.pipelining.layout import Layout
 from strategies.plans.plan import Buffer, Stage
 from strategies.scenario import Scenario
 
 BACKBONE: Final = "backbone weights"
 """Buffer of a backbone's frozen weights, where adapters are trained beside them."""
+TRAINED_STATE: Final = ("weights", "gradients", "optimizer", "moving average", BACKBONE)
+"""Buffers of what is trained, or locked beside adapters."""
+MASTERS: Final = "masters"
+"""Among what is divided: weights are cast from their masters for a gather, and nothing else of them stays."""
 
 
-def trained_parameters(pipeline: Pipeline, stage: Stage) -> int:
-    """The parameters of a stage that have gradients."""
-    return pipeline.component(stage).trained_parameters(stage.first_layer, stage.last_layer + 1)
+def saved_bytes(layout: Layout, stage: Stage) -> float:
+    """Bytes one micro-batch keeps for its backward: its activations, or what they are recomputed from."""
+    return _saved_sample_bytes(layout, stage) * layout.held_batch
 
 
-def gathered_bytes(pipeline: Pipeline, stage: Stage) -> float:
-    """Bytes of a stage's weights as GPUs that share them gather them: frozen ones too that have adapters.
-
-    Raises:
-        InfeasibleError: they are swapped, too.
-    """
-    trained, workload = trained_parameters(pipeline, stage), pipeline.scenario.workload
-    if workload.swapped:
-        raise InfeasibleError(
-            f"`offload` is {workload.offload}, but the backbone's weights are shared among GPUs",
-            "offloaded blocks are of whole backbones",
-        )
-    locked = stage.parameters - trained if workload.rank else 0
-    return trained * workload.recipe.weight_bytes + locked * FROZEN_WEIGHT_BYTES
-
-
-def saved_bytes(layout: Pipeline, stage: Stage, *, in_place: bool = False) -> float:
-    """Bytes one micro-batch keeps for its backward: its activations, or what they are recomputed from.
-
-    Args:
-        layout: the pipeline.
-        stage: the stage.
-        in_place: all stages of the component lie on one device, which keeps each skip once.
-    """
-    return saved_sample_bytes(layout, stage, in_place=in_place) * layout.held_batch
-
-
-def saved_sample_bytes(layout: Pipeline, stage: Stage, *, in_place: bool = False) -> float:
+def _saved_sample_bytes(layout: Layout, stage: Stage) -> float:
     """The same per sample of ``held_batch``."""
-    if layout.keeps_skips_local and layout.component(stage).skips:  # it depends on where other stages lie
-        return _saved_bytes(layout, stage, in_place=in_place)
-    alike = ("saved", *_layers_of(stage), layout.share, in_place)
-    return layout.scenario.remember(alike, lambda: _saved_bytes(layout, stage, in_place=in_place))
+    if layout.skip_route == "local" and layout.component(stage).skips:  # it depends on where other stages lie
+        return _find_saved_bytes(layout, stage)
+    alike = ("saved", *_layers_of(stage), layout.share, layout.mesh is not None)
+    return layout.scenario.remember(alike, lambda: _find_saved_bytes(layout, stage))
 
 
 def _layers_of(stage: Stage) -> tuple[int, int, int]:
@@ -68,47 +45,45 @@ def _layers_of(stage: Stage) -> tuple[int, int, int]:
     return stage.component, stage.first_layer, stage.last_layer
 
 
-def _saved_bytes(layout: Pipeline, stage: Stage, *, in_place: bool) -> float:
-    """Bytes per sample that are kept for the backward of a stage."""
+def _find_saved_bytes(layout: Layout, stage: Stage) -> float:
     checkpointing = layout.scenario.workload.checkpointing
     if checkpointing == "full":
-        return _stage_input_bytes(layout, stage, in_place=in_place)
+        return _stage_input_bytes(layout, stage)
     if checkpointing == "none":
         return float(_activations(layout, stage).sum())
-    kept = _blocks_input_bytes(layout, stage, in_place=in_place)
+    kept = _blocks_input_bytes(layout, stage)
     if checkpointing == "selective":
         kept += float(_attended(layout, stage).sum())
     return kept
 
 
-def recomputed_bytes(pipeline: Pipeline, stage: Stage) -> float:
+def recomputed_bytes(layout: Layout, stage: Stage) -> float:
     """Bytes that one micro-batch's activations take beyond what it kept, once its blocks have run again."""
-    if pipeline.scenario.workload.checkpointing in ("none", "full"):
+    if layout.scenario.workload.checkpointing in ("none", "full"):
         return 0.0
-    return sum_in_order(_recomputed(pipeline, stage)) * pipeline.held_batch
+    return sum_in_order(_recomputed(layout, stage)) * layout.held_batch
 
 
-def _recomputed(pipeline: Pipeline, stage: Stage) -> tuple[float, ...]:
+def _recomputed(layout: Layout, stage: Stage) -> tuple[float, ...]:
     """Bytes per sample that the activations of each block of a stage take beyond what it kept of them.
 
     The hidden state that a block kept is among what it saves, but where a skip is joined to it first: then what comes
     of that is.
     """
-    alike = ("recomputed", *_layers_of(stage), pipeline.share)
-    return pipeline.scenario.remember(alike, lambda: _recomputed_anew(pipeline, stage))
 
+    def make() -> tuple[float, ...]:
+        saved, component = _activations(layout, stage), layout.component(stage)
+        if layout.scenario.workload.checkpointing == "selective":
+            saved = saved - _attended(layout, stage)
+        first, joined = stage.first_layer, {skip.target for skip in component.skips}
+        sizes = []
+        for of in blocks_of(component, stage):
+            alone = of.start and of.start not in joined
+            input_bytes = component.layers[of.start - 1].output_bytes if alone else 0.0
+            sizes.append(max(0.0, float(saved[of.start - first : of.stop - first].sum()) - input_bytes))
+        return tuple(sizes)
 
-def _recomputed_anew(pipeline: Pipeline, stage: Stage) -> tuple[float, ...]:
-    saved, component = _activations(pipeline, stage), pipeline.component(stage)
-    if pipeline.scenario.workload.checkpointing == "selective":
-        saved = saved - _attended(pipeline, stage)
-    first, joined = stage.first_layer, {skip.target for skip in component.skips}
-    found = []
-    for of in blocks_of(component, stage):
-        own = float(saved[of.start - first : of.stop - first].sum())
-        alone = of.start and of.start not in joined
-        found.append(max(0.0, own - (component.layers[of.start - 1].output_bytes if alone else 0.0)))
-    return tuple(found)
+    return layout.scenario.remember(("recomputed", *_layers_of(stage), layout.share), make)
 
 
 def blocks_of(component: Component, stage: Stage) -> list[range]:
@@ -119,37 +94,48 @@ def blocks_of(component: Component, stage: Stage) -> list[range]:
     return [range(run[0], run[-1] + 1) for run in passed]
 
 
-def _activations(pipeline: Pipeline, stage: Stage) -> FloatArray:
-    """Bytes per sample that each layer of a stage saves for its backward."""
-    costs = pipeline.scenario.costs.components[stage.component]
-    return costs.saved_bytes[stage.first_layer : stage.last_layer + 1] + pipeline.undivided_bytes(stage)
+def _activations(layout: Layout, stage: Stage) -> FloatArray:
+    """Bytes per sample of ``held_batch`` that each layer of a stage saves for its backward.
+
+    Of the inputs that tensor parallelism gathers for a pair of matrices each GPU keeps all tokens. Source: torch,
+    ``ColwiseParallel``: autograd saves its input as it is multiplied, gathered.
+    """
+    costs, first = layout.scenario.costs.components[stage.component], stage.first_layer
+    saved = costs.saved_bytes[first : stage.last_layer + 1]
+    if layout.tensor == 1:
+        return saved
+    gathered = np.zeros(len(saved))
+    for exchange in layout.component(stage).exchanges:
+        if exchange.kind == "reduce" and first <= exchange.layer <= stage.last_layer:
+            gathered[exchange.layer - first] += layout.exchanged_bytes(stage) * exchange.elements
+    return saved + (layout.tensor - 1) * gathered
 
 
-def _attended(pipeline: Pipeline, stage: Stage) -> FloatArray:
+def _attended(layout: Layout, stage: Stage) -> FloatArray:
     """Bytes per sample that attention leaves in each layer of a stage that has a backward."""
-    costs, layers = pipeline.scenario.costs.components[stage.component], pipeline.component(stage).layers
+    costs, layers = layout.scenario.costs.components[stage.component], layout.component(stage).layers
     passed = np.array([layer.backward != "none" for layer in layers])
     return (passed * costs.attention_bytes)[stage.first_layer : stage.last_layer + 1]
 
 
-def _blocks_input_bytes(layout: Pipeline, stage: Stage, *, in_place: bool) -> float:
+def _blocks_input_bytes(layout: Layout, stage: Stage) -> float:
     """Bytes per sample that the blocks of a stage get from outside; a tensor that several of them read counts once."""
     model, component = layout.scenario.model, layout.component(stage)
     blocks = blocks_of(component, stage)
-    kept = {of.start - 1 for of in blocks if of.start} | set(_skips_kept(layout, stage, in_place=in_place))
+    kept = {of.start - 1 for of in blocks if of.start} | set(_skips_kept(layout, stage))
     reads = (
         size
         for source in model.inputs_of(stage.component)
         for layer, size in model.reads_of(stage.component, source)
         if any(layer in of for of in blocks)
     )
-    carried = 0.0 if in_place and stage.first_layer else component.carried_bytes
+    carried = 0.0 if layout.mesh and stage.first_layer else component.carried_bytes
     return (
         sum_in_order(component.layers[layer].output_bytes for layer in kept) + sum_in_order(reads) + carried
     )
 
 
-def _skips_kept(layout: Pipeline, stage: Stage, *, in_place: bool) -> Iterator[int]:
+def _skips_kept(layout: Layout, stage: Stage) -> Iterator[int]:
     """Sources of the skips whose tensors a stage keeps.
 
     Within a stage those that lead from one block to another; of those that come from elsewhere the copy received. On
@@ -162,25 +148,33 @@ def _skips_kept(layout: Pipeline, stage: Stage, *, in_place: bool) -> Iterator[i
         if starts and ends:
             if component.layers[source].block != component.layers[target].block:
                 yield source
-        elif in_place:
+        elif layout.mesh:
             if starts and source < last:
                 yield source
-        elif ends and not layout.keeps_beside(stage, source):
+        elif ends and not _keeps_beside(layout, stage, source):
             yield source
 
 
-def _stage_input_bytes(layout: Pipeline, stage: Stage, *, in_place: bool) -> float:
-    """Bytes per sample of a stage's input; in place what the first one carries, and the skips that leave it."""
+def _keeps_beside(layout: Layout, stage: Stage, source: int) -> bool:
+    """Whether an earlier stage on the same device keeps the output of a layer, as input of a block of its own."""
+    if layout.skip_route != "local":
+        return False
+    layers, seat = layout.component(stage).layers, layout.seats[layout.stages.index(stage)]
+    makers = (layout.stages[number] for number in layout.chain(seat.cut))
+    maker = next(of for of in makers if of.first_layer <= source <= of.last_layer)
+    follows = source < maker.last_layer and layers[source].block != layers[source + 1].block
+    return follows and maker.position == stage.position
+
+
+def _stage_input_bytes(layout: Layout, stage: Stage) -> float:
+    """Bytes per sample of a stage's input; on a mesh what the first one carries, and the skips that leave it."""
     scenario, component = layout.scenario, layout.component(stage)
     first, last, layers = stage.first_layer, stage.last_layer, component.layers
-    if not in_place:
-        received = component.cut_bytes(first - 1) if first else _input_bytes(scenario, stage.component)
-        return received + component.carried_bytes
+    received, carried = _input_bytes(scenario, stage.component), component.carried_bytes
+    if not layout.mesh:
+        return (component.cut_bytes(first - 1) if first else received) + carried
     leaving = {skip.source for skip in component.skips if first <= skip.source < last < skip.target}
-    if first:
-        received = layers[first - 1].output_bytes
-    else:
-        received = _input_bytes(scenario, stage.component) + component.carried_bytes
+    received = layers[first - 1].output_bytes if first else received + carried
     return received + sum_in_order(layers[source].output_bytes for source in leaving)
 
 
@@ -189,63 +183,131 @@ def _input_bytes(scenario: Scenario, component: int) -> float:
     return sum_in_order(components[i].layers[-1].output_bytes for i in scenario.model.inputs_of(component))
 
 
-def _swapped_bytes(pipeline: Pipeline, stages: Sequence[Stage]) -> float:
-    """Bytes of blocks that lie in the host's memory; of each backbone there is room for the one that comes up."""
-    if not pipeline.scenario.workload.swapped:
-        return 0.0
-    swapped = (pipeline.swapped_bytes(component) for component in {stage.component for stage in stages})
-    return sum_in_order(sum_in_order(sizes) - max(sizes) for sizes in swapped)
-
-
-def resident_bytes(pipeline: Pipeline, stages: Sequence[Stage]) -> float:
-    """All bytes that stay on a device."""
-    own = ("resident", type(pipeline), *map(_layers_of, stages), pipeline.share, pipeline.shards)
-
-    def make() -> tuple[float, float]:
-        state = sum_in_order(buffer.size_bytes for buffer in _state_buffers(pipeline, stages))
-        return state, _recomputed_sample_bytes(pipeline, stages)
-
-    state, recomputed = pipeline.scenario.remember(own, make)
-    return float(state + recomputed * pipeline.held_batch)
-
-
-def _recomputed_sample_bytes(pipeline: Pipeline, stages: Sequence[Stage]) -> float:
+def _recomputed_sample_bytes(layout: Layout, stages: Sequence[Stage]) -> float:
     """Bytes per sample of ``held_batch`` of the largest piece of stages that is recomputed at once."""
-    checkpointing = pipeline.scenario.workload.checkpointing
+    checkpointing = layout.scenario.workload.checkpointing
     if checkpointing == "none":
         return 0.0
     if checkpointing == "full":
-        return max(float(_activations(pipeline, stage).max()) for stage in stages)
-    return max(max(_recomputed(pipeline, stage), default=0.0) for stage in stages)
+        return max(float(_activations(layout, stage).max()) for stage in stages)
+    return max(max(_recomputed(layout, stage), default=0.0) for stage in stages)
 
 
-def resident_buffers(pipeline: Pipeline, stages: Sequence[Stage]) -> tuple[Buffer, ...]:
-    """The bytes that stay on a device: its stages' state, all frozen weights, recomputation space."""
-    checkpointing, state = pipeline.scenario.workload.checkpointing, _state_buffers(pipeline, stages)
+def resident_bytes(layout: Layout, position: int = 0) -> float:
+    """All bytes that stay on a position."""
+    stages = [layout.stages[number] for number in layout.hosted[position]]
+
+    def make() -> tuple[float, float]:
+        state = sum_in_order(buffer.size_bytes for buffer in _state_buffers(layout, position))
+        return state, _recomputed_sample_bytes(layout, stages)
+
+    key = ("resident", layout.mesh, layout.divided, *map(_layers_of, stages), layout.parts)
+    state, recomputed = layout.scenario.remember(key, make)
+    return float(state + recomputed * layout.held_batch)
+
+
+def resident_buffers(layout: Layout, position: int = 0) -> tuple[Buffer, ...]:
+    """The bytes that stay on a position: its stages' state, all frozen weights, recomputation space."""
+    checkpointing, state = layout.scenario.workload.checkpointing, _state_buffers(layout, position)
     if checkpointing == "none":
-        return tuple(state)
-    piece = "layer" if checkpointing == "full" else "block"
-    size = _recomputed_sample_bytes(pipeline, stages) * pipeline.held_batch
-    return *state, Buffer(f"recomputed {piece}", size)
+        return state
+    stages = [layout.stages[number] for number in layout.hosted[position]]
+    size = _recomputed_sample_bytes(layout, stages) * layout.held_batch
+    return *state, Buffer(f"recomputed {'layer' if checkpointing == 'full' else 'block'}", size)
 
 
-def _state_buffers(pipeline: Pipeline, stages: Sequence[Stage]) -> list[Buffer]:
-    """The same without recomputation space."""
-    scenario, recipe = pipeline.scenario, pipeline.scenario.workload.recipe
-    trained = sum(trained_parameters(pipeline, stage) for stage in stages)
-    locked = sum(stage.parameters for stage in stages) - trained
+def _state_buffers(layout: Layout, position: int) -> tuple[Buffer, ...]:
+    """The same without recomputation space; of what is divided one part.
+
+    What of a backbone is locked lies whole on each GPU, but beside adapters, with which it may be divided.
+    """
+    scenario, numbers = layout.scenario, layout.hosted[position]
+    recipe, stages = scenario.workload.recipe, [layout.stages[number] for number in numbers]
+    trained = sum(layout.parameters[number] for number in numbers)
+    locked = sum(layout.stages[n].parameters - layout.trained_parameters[n] for n in numbers)
     frozen = sum(scenario.model.components[i].parameters for i in scenario.frozen)
-    adapted = []
-    if scenario.workload.rank:
-        adapted = [Buffer(BACKBONE, locked * FROZEN_WEIGHT_BYTES - _swapped_bytes(pipeline, stages))]
-    on_host = scenario.workload.offload == "optimizer"
-    buffers = [
-        Buffer("weights", trained * recipe.weight_bytes),
-        Buffer("gradients", trained * recipe.gradient_bytes),
-        Buffer("optimizer", 0.0 if on_host else trained * recipe.optimizer_bytes / pipeline.shards),
-        Buffer("frozen weights", (frozen + (0 if adapted else locked)) * FROZEN_WEIGHT_BYTES),
-        *adapted,
-    ]
-    if recipe.ema_bytes and not on_host:
-        buffers.append(Buffer("moving average", trained * recipe.ema_bytes))
-    return buffers
+    adapted, on_host = bool(scenario.workload.rank), scenario.workload.offload == "optimizer"
+    masters = MASTERS in layout.divided and layout.parts > 1 and recipe.master_bytes and not on_host
+    beside = sum(layout.kept(n).locked for n in numbers) if layout.tensor > 1 else locked
+    sizes = {
+        "weights": None if masters else trained * recipe.weight_bytes,
+        "gradients": trained * recipe.gradient_bytes,
+        "optimizer": 0.0 if on_host else trained * recipe.optimizer_bytes,
+        "frozen weights": (frozen + (0 if adapted else locked)) * FROZEN_WEIGHT_BYTES,
+        BACKBONE: beside * FROZEN_WEIGHT_BYTES - _swapped_bytes(layout, stages) if adapted else None,
+        "moving average": trained * recipe.ema_bytes if recipe.ema_bytes and not on_host else None,
+    }
+    parts = dict.fromkeys(layout.divided, layout.parts)
+    return tuple(Buffer(name, size / parts.get(name, 1)) for name, size in sizes.items() if size is not None)
+
+
+def _swapped_bytes(layout: Layout, stages: Sequence[Stage]) -> float:
+    """Bytes of blocks that lie in the host's memory; of each backbone there is room for the one that comes up."""
+    if not layout.scenario.workload.swapped:
+        return 0.0
+    swapped = (layout.swapped_bytes(component) for component in {stage.component for stage in stages})
+    return sum_in_order(sum_in_order(sizes) - max(sizes) for sizes in swapped)
+
+
+def held_bytes(layout: Layout) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Activations that each stage saves of one micro-batch, and what lies on each position throughout."""
+
+    def make() -> tuple[tuple[float, ...], tuple[float, ...]]:
+        saved = tuple(saved_bytes(layout, stage) for stage in layout.stages)
+        return saved, tuple(resident_bytes(layout, position) for position in range(layout.shape.degree))
+
+    return layout.remember("held", make)
+
+
+def least_memory_bytes(
+    layout: Layout,
+    in_flight: Sequence[int],
+    *,
+    recomputed: Sequence[int] | None = None,
+    frozen_first: bool = False,
+    inputs_first: bool = False,
+) -> float:
+    """Bytes that the fullest device of a pipeline cannot do without.
+
+    Args:
+        layout: the stages.
+        in_flight: for each stage the micro-batches whose activations it holds at once at least.
+        recomputed: how many of these it has recomputed by then; None: what is recomputed is not kept.
+        frozen_first: all frozen work runs before the pipeline.
+        inputs_first: what stages read of frozen components is there from the start on, of all micro-batches that are
+            still to come.
+    """
+    (saved, resident), count = held_bytes(layout), layout.shape.micro_batches
+    of_stages = [k * own for k, own in zip(in_flight, saved, strict=True)]
+    if inputs_first:
+        reads = (sum_in_order(size for _, size in layout.frozen_reads(stage)) for stage in layout.stages)
+        left = ((count - k) * size * layout.local_batch for k, size in zip(in_flight, reads, strict=True))
+        of_stages = [own + more for own, more in zip(of_stages, left, strict=True)]
+    if recomputed is not None:
+        again = (recomputed_bytes(layout, stage) for stage in layout.stages)
+        of_stages = [own + k * more for own, k, more in zip(of_stages, recomputed, again, strict=True)]
+    held = (sum_in_order(of_stages[s] for s in hosted) for hosted in layout.hosted)
+    fullest = max(state + own for state, own in zip(resident, held, strict=True))
+    if not frozen_first:
+        return fullest
+    return max(fullest, max(resident) + frozen_samples(layout) * frozen_sample_bytes(layout.scenario))
+
+
+def frozen_samples(layout: Layout) -> float:
+    """Samples of the frozen work that each GPU gets at least where all positions share it."""
+    replicas = layout.placement.replicas  # refused where it is none
+    return layout.group_batch // layout.shape.degree / replicas
+
+
+def frozen_sample_bytes(scenario: Scenario) -> float:
+    """Bytes per sample that the frozen layer which takes most reads and writes.
+
+    Not all that the last layer of a component writes need be read.
+    """
+
+    def make() -> float:
+        inner = (pairwise(scenario.model.components[index].layers[:-1]) for index in scenario.frozen)
+        pairs = chain.from_iterable(inner)
+        return max((before.output_bytes + after.output_bytes for before, after in pairs), default=0.0)
+
+    return scenario.remember("frozen sample", make)

@@ -1,24 +1,30 @@
-"""Layouts: where the stages of a pipeline lie, and what follows from it whatever their order."""
+"""Layouts: where the stages of a training plan lie, and what follows from it whatever their order.
+
+Placement, network and batches are derived here, once. A layout without cuts is what stages are cut for.
+"""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, pairwise
-from typing import Final, TypeVar
+from itertools import pairwise
+from math import gcd, prod
+from typing import Final, NamedTuple, TypeVar
 
+import numpy as np
+
+from profiles.architectures.models import Component
+from profiles.architectures.shares import ELEMENT_BYTES, WHOLE, Share
 from profiles.checks import sum_in_order
+from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
+from profiles.machines.collectives import CollectiveLaw, collective_law
+from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from strategies.orders.problem import Chain, Problem
 from strategies.parameters import SKIP_ROUTES, check_option
-from strategies.pipelining.cutting import cut_chain
-from strategies.pipelining.footprint import (
-    recomputed_bytes,
-    resident_bytes,
-    saved_sample_bytes,
-    trained_parameters,
-)
-from strategies.pipelining.pipeline import Hop, Pipeline
-from strategies.pipelining.stages import Cut, Seat, Shape, seats_of
+from strategies.pipelining.mesh import GATHER, REDUCE, SCATTER, Collected, Kept, Mesh
+from strategies.pipelining.stages import Cut, Seat, Shape
+from strategies.plans.network import Network, network_of, placement_of
+from strategies.plans.placement import Placement
 from strategies.plans.plan import Stage
 from strategies.scenario import Scenario
 
@@ -27,116 +33,279 @@ T = TypeVar("T")
 BELOW_PRODUCT: Final = 1e-12
 """Share that seconds multiplied stay below the same added one by one."""
 
-STILL = Hop(0.0, 0.0)
+
+class Hop(NamedTuple):
+    """A message between two positions: seconds on the wire, and of latency and calls, which hold no port."""
+
+    wire_s: float
+    delay_s: float
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from its start to its arrival."""
+        return self.wire_s + self.delay_s
+
+
+STILL: Final = Hop(0.0, 0.0)
 """Between stages of one device nothing moves."""
 
 
-@dataclass(frozen=True, eq=False)
-class Layout(Pipeline):
-    """The stages of a pipeline on its positions; bounds, plans and memory start from it.
+class Update(NamedTuple):
+    """Seconds of what follows the last backward of a stage, on free ports.
 
     Attributes:
-        cuts: its chains.
-        skip_route: how skips travel.
+        fixed_s: before its gradients are on the wire.
+        wire_s: that they are on it.
+        node_port_s: that they hold the port of each node.
+        reduce_s: until they are summed.
+        step_s: of the optimizer's step.
+        gathered_s: after it, until all replicas have the weights.
     """
 
-    cuts: tuple[Cut, ...]
+    fixed_s: float
+    wire_s: float
+    node_port_s: float
+    reduce_s: float
+    step_s: float
+    gathered_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The stages on the positions of one group of GPUs; bounds, plans and memory start from it.
+
+    Attributes:
+        scenario: what is asked about.
+        shape: the integers of the pipeline.
+        cuts: its chains.
+        skip_route: how skips travel.
+        mesh: of data parallelism, whose units all lie on one position, in parts.
+        divided: buffers of which each GPU that shares parameters has a part.
+    """
+
+    scenario: Scenario
+    shape: Shape
+    cuts: tuple[Cut, ...] = ()
     skip_route: str = "relay"
+    mesh: Mesh | None = None
+    divided: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_option("skip_route", self.skip_route, SKIP_ROUTES)
 
-    @classmethod
-    def folded(
-        cls, scenario: Scenario, shape: Shape, positions: tuple[int, ...], partition: str, skip_route: str
-    ) -> "Layout":
-        """The only backbone in one stage per entry of ``positions``, where it lies.
-
-        Raises:
-            InfeasibleError: it cannot be cut so, or a skip that must stay local leaves its device.
-        """
-
-        def cut(pipeline: Pipeline) -> tuple[Cut, ...]:
-            # with one stage per position a skip that no cut crosses stays on its device
-            local = skip_route == "local" and len(positions) == shape.degree
-            return (cut_chain(pipeline, scenario.backbone_index, positions, partition, local_skips=local),)
-
-        return cls.once(scenario, shape, (positions, partition), skip_route, cut)
-
-    @classmethod
-    def once(
-        cls,
-        scenario: Scenario,
-        shape: Shape,
-        key: Hashable,
-        skip_route: str,
-        cut: Callable[[Pipeline], tuple[Cut, ...]],
-        *,
-        distant_skips: bool = False,
-    ) -> "Layout":
-        """The layout of the cuts that ``cut`` makes, laid out once for each key.
-
-        Args:
-            scenario: what is asked about.
-            shape: the integers of the pipeline.
-            key: what the cuts depend on besides.
-            skip_route: how skips travel.
-            cut: makes the cuts.
-            distant_skips: local skips may lead from one device to another.
-
-        Raises:
-            InfeasibleError: it cannot be cut so, or a skip that must stay local leaves its device.
-        """
-
-        def lay_out() -> "Layout":
-            layout = cls(scenario, shape, cut(Pipeline(scenario, shape)), skip_route)
-            if skip_route == "local" and not distant_skips:
-                layout.refuse_distant_skips()
-            return layout
-
-        return scenario.remember(("layout", shape, key, skip_route, scenario.workload.extra_forward), lay_out)
-
     def remember(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value that ``make`` makes, once for each key, layout and variant of an iteration."""
-        alike = (self.shape, self.cuts, self.skip_route, self.scenario.workload.extra_forward)
-        return self.scenario.remember((key, alike), make)
+        """Return the value that ``make`` makes, once for each key, layout and variant of an iteration."""
+        of_layout = (self.shape, self.cuts, self.skip_route, self.mesh, self.divided)
+        return self.scenario.remember((key, of_layout, self.scenario.workload.extra_forward), make)
+
+    @cached_property
+    def team(self) -> int:
+        """GPUs that work on the same samples."""
+        return self.mesh.team if self.mesh else 1
+
+    @cached_property
+    def tensor(self) -> int:
+        """GPUs among which matrices are divided."""
+        return self.mesh.tensor if self.mesh else 1
+
+    @cached_property
+    def share(self) -> Share:
+        """The part of a sample's work that one GPU does."""
+        return self.mesh.share if self.mesh else WHOLE
+
+    @property
+    def replicas(self) -> int:
+        """GPUs of a group, each with samples of its own, on which a position is replicated."""
+        return self.shape.group_size // self.shape.degree // self.team
+
+    @cached_property
+    def parts(self) -> int:
+        """GPUs that share what is divided of a stage.
+
+        Raises:
+            InfeasibleError: replicas are to share the optimizer, but there is one.
+        """
+        if self.mesh or not self.shape.sharded:
+            return self.mesh.parts if self.mesh else 1
+        if self.placement.copies == 1:
+            raise InfeasibleError(
+                f"`optimizer` is sharded, but `gpus({self.scenario.workload.num_gpus})` / `pipeline_degree("
+                f"{self.shape.degree})` = 1 replica of each stage has nobody to share its states with",
+                "no replicas to share the optimizer",
+            )
+        return self.placement.copies
+
+    @cached_property
+    def placement(self) -> Placement:
+        """GPUs of each position.
+
+        Raises:
+            InfeasibleError: group, nodes and GPUs do not divide one another.
+        """
+        data_inner = self.scenario.workload.placement == "data-inner" and self.team == 1
+        return placement_of(self.scenario, self.shape.group_size, self.shape.degree, data_inner=data_inner)
+
+    @cached_property
+    def network(self) -> Network:
+        """The network under the positions."""
+        return network_of(self.scenario, self.placement)
+
+    @cached_property
+    def group_batch(self) -> int:
+        """Samples of one group in one iteration.
+
+        Raises:
+            InfeasibleError: it is not whole.
+        """
+        return self._whole_batch({"group_size": self.shape.group_size}, 1)
+
+    @cached_property
+    def local_batch(self) -> int:
+        """Samples of one micro-batch on one device, or of the team that shares them.
+
+        Raises:
+            InfeasibleError: it is not whole.
+        """
+        degrees = {"pipeline_degree": self.shape.degree}
+        if self.mesh:
+            degrees = {"context_degree": self.mesh.context, "tensor_degree": self.mesh.tensor}
+        return self._whole_batch(degrees, self.shape.micro_batches)
+
+    def _whole_batch(self, degrees: dict[str, int], count: int) -> int:
+        batch, gpus = self.scenario.workload.batch_size, self.scenario.workload.num_gpus
+        devices, share = gpus * count, prod(degrees.values())
+        if batch * share % devices:
+            factors = "".join(f" * `{name}({degree})`" for name, degree in degrees.items() if degree > 1)
+            raise InfeasibleError(
+                f"`batch_size({batch})`{factors} / (`gpus({gpus})` * `micro_batches({count})`) ="
+                f" {batch * share / devices:g} is not whole: `batch_size` must be a multiple of"
+                f" {devices // gcd(share, devices)}",
+                "the batch does not divide",
+            )
+        return batch * share // devices
+
+    @property
+    def held_batch(self) -> float:
+        """Samples of one micro-batch, times the share of their activations that one device holds."""
+        return self.local_batch * self.share.held if self.mesh else self.local_batch
+
+    @cached_property
+    def extra_forward_probability(self) -> float:
+        """The probability that some of the data-parallel groups runs the extra forward pass."""
+        return self.scenario.extra_forward_probability(self.placement.num_groups)
+
+    def component(self, stage: Stage) -> Component:
+        """Return the backbone that a stage is a part of."""
+        return self.scenario.model.components[stage.component]
+
+    def layer_times(self, component: int) -> tuple[FloatArray, FloatArray]:
+        """Forward and backward seconds of each layer, for one micro-batch; recomputation is among the latter.
+
+        Where blocks come up from the host, a pass takes no less than they do, spread over its layers.
+        """
+        alike = ("layer times", component, self.local_batch, self.share)
+        forward_s, backward_s = self.scenario.remember(alike, lambda: self._layer_times(component))
+        if not self.scenario.workload.swapped:
+            return forward_s, backward_s
+        least_s = self.scenario.host_side.copied_s(sum_in_order(self.swapped_bytes(component)))
+        return _at_least(forward_s, least_s), _at_least(backward_s, least_s)
+
+    def _layer_times(self, component: int) -> tuple[FloatArray, FloatArray]:
+        """The same without what blocks take to come up from the host."""
+        costs, of = self.scenario.costs.components[component], (self.local_batch, self.share)
+        forward_s, backward_s = costs.forward_s(*of), costs.backward_s(*of)
+        if (checkpointing := self.scenario.workload.checkpointing) != "none":
+            backward_s = backward_s + costs.recomputed_s(*of, attention=checkpointing != "selective")
+        return forward_s, backward_s
+
+    def swapped_bytes(self, component: int) -> list[float]:
+        """Bytes of each block of a backbone that comes up from the host for each pass.
+
+        Raises:
+            InfeasibleError: it has no more blocks, or is cut among GPUs.
+        """
+        of, count = self.scenario.model.components[component], self.scenario.workload.swapped
+        sizes: dict[int, float] = {}
+        for layer in of.layers:
+            locked = (layer.parameters - layer.trained_parameters) * FROZEN_WEIGHT_BYTES
+            sizes[layer.block] = sizes.get(layer.block, 0.0) + locked
+        if count >= len(sizes):
+            raise InfeasibleError(
+                f"`offload` is layers:{count}, but {of.name} has {len(sizes)} blocks, of which one stays",
+                "too few blocks to offload",
+            )
+        if self.shape.degree > 1:
+            raise InfeasibleError(
+                f"`offload` is layers:{count}, which swaps blocks of a whole backbone, but `pipeline_degree` is"
+                f" {self.shape.degree}",
+                "offloaded blocks are of whole backbones",
+            )
+        return list(sizes.values())[-count:]
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """The stages, numbered one chain after the other."""
-        return tuple(stage for cut in self.cuts for stage in self.stages_of(cut))
+        alike = (self.local_batch, self.share)
+        remember = self.scenario.remember
+        chains = (remember(("stages", cut, *alike), lambda cut=cut: self._stages(cut)) for cut in self.cuts)  # type: ignore[misc]
+        return tuple(stage for chain in chains for stage in chain)
+
+    def _stages(self, cut: Cut) -> tuple[Stage, ...]:
+        forward_s, backward_s = self.layer_times(cut.component)
+        layers = self.scenario.model.components[cut.component].layers
+        positions = cut.positions or range(cut.num_stages)
+        return tuple(
+            Stage(
+                cut.component, first, end - 1, position,
+                float(np.add.reduce(forward_s[first:end])), float(np.add.reduce(backward_s[first:end])),
+                sum(layer.parameters for layer in layers[first:end]),
+            )
+            for (first, end), position in zip(pairwise(cut.boundaries), positions, strict=True)
+        )  # fmt: skip
 
     @cached_property
     def seats(self) -> tuple[Seat, ...]:
         """The seat of each stage."""
-        return seats_of(self.cuts)
+        chains = [self.chain(number) for number in range(len(self.cuts))]
+        return tuple(
+            Seat(
+                number, chain[0], chain[-1],
+                stage - 1 if stage > chain[0] else None, stage + 1 if stage < chain[-1] else None,
+            )
+            for number, chain in enumerate(chains)
+            for stage in chain
+        )  # fmt: skip
 
     def chain(self, cut: int) -> range:
-        """The stages of a chain, in the order in which a micro-batch passes them."""
+        """Return the stages of a chain, in the order in which a micro-batch passes them."""
         first = sum(before.num_stages for before in self.cuts[:cut])
         return range(first, first + self.cuts[cut].num_stages)
 
     def micro_batches(self, cut: int) -> range:
-        """The micro-batches that pass through a chain."""
+        """Return the micro-batches that pass through a chain."""
         return range(*(self.cuts[cut].micro_batches or (0, self.shape.micro_batches)))
 
     @cached_property
     def hosted(self) -> tuple[tuple[int, ...], ...]:
         """For each position the stages that lie on it."""
-        found: list[list[int]] = [[] for _ in range(self.shape.degree)]
+        hosted: list[list[int]] = [[] for _ in range(self.shape.degree)]
         for number, stage in enumerate(self.stages):
-            found[stage.position].append(number)
-        return tuple(map(tuple, found))
-
-    @cached_property
-    def trained_parameters(self) -> tuple[int, ...]:
-        """The parameters of each stage that have gradients."""
-        return tuple(trained_parameters(self, stage) for stage in self.stages)
+            hosted[stage.position].append(number)
+        return tuple(map(tuple, hosted))
 
     @cached_property
     def handovers_bytes(self) -> tuple[float, ...]:
-        """Bytes that each stage hands over to the next for one micro-batch, and gets the gradient of."""
-        return tuple(self.handover_bytes(stage, self.skip_route) for stage in self.stages)
+        """Bytes that each stage hands over to the next for one micro-batch, and gets the gradient of.
+
+        Relayed, every live skip goes with the hidden state. What is carried, forwards alone, is not counted.
+        """
+        sizes = (
+            of.cut_bytes(stage.last_layer)
+            if self.skip_route == "relay"
+            else of.layers[stage.last_layer].output_bytes
+            for stage, of in zip(self.stages, map(self.component, self.stages), strict=True)
+        )
+        return tuple(size * self.local_batch for size in sizes)
 
     @cached_property
     def hops(self) -> tuple[tuple[Hop, Hop], ...]:
@@ -157,7 +326,7 @@ class Layout(Pipeline):
         )
 
     def problem(self, *, in_flight: tuple[int, ...] | None = None) -> Problem:
-        """The problem that list scheduling solves: the stages' real times, and messages on ports nobody shares."""
+        """Return the problem that list scheduling solves: the stages' times, and messages on ports nobody shares."""
         chains = range(len(self.cuts))
         before = [seat.before for seat in self.seats]
         return Problem(
@@ -170,102 +339,138 @@ class Layout(Pipeline):
             in_flight=in_flight,
         )
 
-    def least_memory_bytes(
-        self,
-        in_flight: Sequence[int],
-        *,
-        recomputed: Sequence[int] | None = None,
-        frozen_first: bool = False,
-        inputs_first: bool = False,
-    ) -> float:
-        """Bytes that the fullest device cannot do without.
+    def frozen_reads(self, stage: Stage) -> list[tuple[int, float]]:
+        """Return frozen components, and bytes per sample, of what the layers of a stage read."""
+        model = self.scenario.model
+        reads = []
+        for source in (i for i in model.inputs_of(stage.component) if i in model.frozen):
+            rows = model.reads_of(stage.component, source)
+            own = [size for layer, size in rows if stage.first_layer <= layer <= stage.last_layer]
+            if own:
+                reads.append((source, sum_in_order(own)))
+        return reads
 
-        Args:
-            in_flight: for each stage the micro-batches whose activations it holds at once at least.
-            recomputed: how many of these it has recomputed by then; None: what is recomputed is not kept.
-            frozen_first: all frozen work runs before the pipeline.
-            inputs_first: what stages read of frozen components is there from the start on, of all micro-batches that
-                are still to come.
-        """
-        saved, resident = self.held_bytes
-        read = self.inputs_bytes if inputs_first else (0.0,) * len(saved)
-        count = self.shape.micro_batches
-        of_stages = [
-            k * own + (count - k) * come for k, own, come in zip(in_flight, saved, read, strict=True)
-        ]
-        if recomputed is not None:
-            again = (recomputed_bytes(self, stage) for stage in self.stages)
-            of_stages = [own + k * more for own, k, more in zip(of_stages, recomputed, again, strict=True)]
-        held = (sum_in_order(of_stages[s] for s in hosted) for hosted in self.hosted)
-        fullest = max(state + own for state, own in zip(resident, held, strict=True))
-        return max(fullest, max(resident) + self.frozen_first_bytes) if frozen_first else fullest
+    def weight_part_s(self, stage: Stage) -> float:
+        """Seconds of a stage's backward that can wait: the gradients of its weights, without recomputation."""
+        weight_s = self.scenario.costs.components[stage.component].weight_s(self.local_batch)
+        return float(weight_s[stage.first_layer : stage.last_layer + 1].sum())
 
     @cached_property
-    def inputs_bytes(self) -> tuple[float, ...]:
-        """Bytes of one micro-batch that each stage reads of frozen components."""
-        reads = (self.frozen_reads(stage) for stage in self.stages)
-        return tuple(sum_in_order(size for _, size in read) * self.local_batch for read in reads)
+    def slowest_hop(self) -> tuple[float, float]:
+        """Seconds per byte and seconds of delay of the slowest hop between neighbours."""
+        routes = [self.network.route(p, p + 1) for p in range(self.shape.degree - 1)]
+        per_byte = max((route.wire_s_per_byte for route in routes), default=0.0)
+        return per_byte, max((route.delay_s for route in routes), default=0.0)
 
-    @property
-    def frozen_first_bytes(self) -> float:
-        """Bytes that each position holds at once at least where it runs its share of all frozen work at a time."""
-        return self.frozen_samples * self.frozen_sample_bytes
-
-    @property
-    def frozen_samples(self) -> float:
-        """Samples of the frozen work that each GPU gets at least where all positions share it."""
-        replicas = self.placement.group_size // self.placement.num_positions  # refused where it is none
-        return self.group_batch // self.shape.degree / replicas
-
-    @property
-    def frozen_sample_bytes(self) -> float:
-        """Bytes per sample that the frozen layer which takes most reads and writes.
-
-        Not all that the last layer of a component writes need be read.
-        """
-        return self.scenario.remember("frozen sample", self._frozen_sample_bytes)
-
-    def _frozen_sample_bytes(self) -> float:
-        components = (self.scenario.model.components[index] for index in self.scenario.frozen)
-        inner = (pairwise(component.layers[:-1]) for component in components)
-        sizes = (before.output_bytes + after.output_bytes for before, after in chain.from_iterable(inner))
-        return max(sizes, default=0.0)
+    def feedback_s(self, component: int, source: int, target: int) -> float:
+        """Seconds of the message that feeds the extra forward's output back (T_F of Eq. 18)."""
+        if source == target:
+            return 0.0
+        route = self.network.route(source, target)
+        output_bytes = self.scenario.model.components[component].layers[-1].output_bytes
+        return output_bytes * self.local_batch * route.wire_s_per_byte + route.delay_s
 
     @cached_property
-    def held_bytes(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Activations that each stage saves of one micro-batch, and what lies on each position throughout."""
-        of_positions = ([self.stages[s] for s in hosted] for hosted in self.hosted)
-        saved = (saved_sample_bytes(self, stage) * self.held_batch for stage in self.stages)
-        return tuple(saved), tuple(resident_bytes(self, stages) for stages in of_positions)
+    def trained_parameters(self) -> tuple[int, ...]:
+        """The parameters of each stage that have gradients."""
+        return tuple(
+            self.component(stage).trained_parameters(stage.first_layer, stage.last_layer + 1)
+            for stage in self.stages
+        )
 
-    @property
-    def keeps_skips_local(self) -> bool:
-        """Whether skips stay on their device, so that what stages save depends on where others lie."""
-        return self.skip_route == "local"
+    @cached_property
+    def parameters(self) -> Sequence[float]:
+        """Of each stage the trained parameters that tensor parallelism leaves each GPU."""
+        if self.tensor == 1:
+            return self.trained_parameters
+        return [self.kept(unit).trained for unit in range(len(self.stages))]
 
-    def keeps_beside(self, stage: Stage, source: int) -> bool:
-        """Whether an earlier stage on the same device keeps the output of a layer, as input of a block of its own."""
-        if not self.keeps_skips_local:
-            return False
-        layers, number = self.component(stage).layers, self.stages.index(stage)
-        chain = (self.stages[s] for s in self.chain(self.seats[number].cut))
-        maker = next(of for of in chain if of.first_layer <= source <= of.last_layer)
-        follows = source < maker.last_layer and layers[source].block != layers[source + 1].block
-        return follows and maker.position == stage.position
+    def kept(self, unit: int) -> Kept:
+        """Return what tensor parallelism leaves each GPU of a unit."""
+        of, tensor = self.stages[unit], self.tensor
+        alike = ("kept", of.component, of.first_layer, of.last_layer, tensor)
+        return self.scenario.remember(alike, lambda: Kept.of(self.component(of), of, tensor))
 
-    def refuse_distant_skips(self) -> None:
-        """Refuse skips that must stay on one device although their ends lie on two.
+    @cached_property
+    def weights_bytes(self) -> Sequence[float]:
+        """Bytes of each unit's weights as its GPUs gather them: frozen ones too that have adapters.
 
         Raises:
-            InfeasibleError: there is one.
+            InfeasibleError: they are swapped, too.
         """
-        for number, cut in enumerate(self.cuts):
-            own = [self.stages[s] for s in self.chain(number)]
-            at = {layer: s.position for s in own for layer in range(s.first_layer, s.last_layer + 1)}
-            for skip in self.scenario.model.components[cut.component].skips:
-                if at[skip.source] != at[skip.target]:
-                    raise InfeasibleError(
-                        f"`skip_route` is local, but the skip from layer {skip.source} to {skip.target} leads from"
-                        f" position {at[skip.source]} to {at[skip.target]}",
-                        "a skip that must stay local leaves its device",
-                    )
+        workload = self.scenario.workload
+        if workload.swapped:
+            raise InfeasibleError(
+                f"`offload` is {workload.offload}, but the backbone's weights are shared among GPUs",
+                "offloaded blocks are of whole backbones",
+            )
+        alike = ("weights of units", self.cuts, self.tensor)
+        return self.scenario.remember(alike, lambda: [*map(self._weight_bytes, range(len(self.stages)))])
+
+    def _weight_bytes(self, unit: int) -> float:
+        workload, trained = self.scenario.workload, self.parameters[unit]
+        locked = self.stages[unit].parameters - self.trained_parameters[unit] if workload.rank else 0.0
+        if self.tensor > 1 and workload.rank:
+            locked = self.kept(unit).locked
+        return trained * workload.recipe.weight_bytes + locked * FROZEN_WEIGHT_BYTES
+
+    def exchanged_bytes(self, stage: Stage) -> float:
+        """Bytes of one sample for each element of ``exchanges.csv``, whose text comes on top."""
+        extent = self.scenario.costs.extents[stage.component]
+        return ELEMENT_BYTES[self.scenario.model.dtype] / (extent.image or 1.0)
+
+    def seconds(self, what: Collected, size_bytes: float, calls: int = 1) -> float:
+        """Seconds of collectives, one after the other, on ports that only their likes use."""
+        if (what.subgroup and what.subgroup.size == 1) or not size_bytes:
+            return 0.0
+        route = self.network.collective(what.collective(size_bytes, (), 0, calls))
+        return route.wire_s + route.fixed_s
+
+    def update(self, trained: int, positions: tuple[int, ...]) -> Update:
+        """Return what follows the last backward of stages with the same trained parameters, on these positions."""
+        where = positions if len(positions) > 1 else (0,)  # one is like another
+        key = ("update", trained, where, self.placement, self.shape.sharded)
+        return self.scenario.remember(key, lambda: self._update(trained, where))
+
+    def _update(self, trained: int, positions: tuple[int, ...]) -> Update:
+        recipe, step_s, gathered_s = self.scenario.workload.recipe, self.step_s(trained), 0.0
+        if not trained:
+            return Update(0.0, 0.0, 0.0, 0.0, step_s, gathered_s)
+        time = self.reduction(positions).time(trained * recipe.gradient_bytes)
+        if self.shape.sharded:
+            gathered_s = float(self.law(GATHER, (0,)).time(trained * recipe.weight_bytes).total_s)
+        return Update(time.fixed_s, time.wire_s, time.node_port_s, time.total_s, step_s, gathered_s)
+
+    def reduction(self, positions: tuple[int, ...] = (0,)) -> CollectiveLaw:
+        """Return what the sum of the gradients of some positions costs."""
+        return self.law(SCATTER if self.shape.sharded else REDUCE, positions)
+
+    def law(self, operation: str, positions: tuple[int, ...]) -> CollectiveLaw:
+        """Return what an operation costs all replicas of some positions."""
+
+        def make() -> CollectiveLaw:
+            return collective_law(self.scenario.cluster, operation, self.placement.group(*positions))
+
+        return self.scenario.remember(("reduction", operation, self.placement, positions), make)
+
+    def step_s(self, trained: float) -> float:
+        """Seconds of the optimizer's step on one replica of a stage with so many trained parameters."""
+        return self.scenario.step_s(trained / self.parts)
+
+
+def sharded(scenario: Scenario) -> Scenario:
+    """Return a scenario in which no pass casts weights, whatever the stack.
+
+    What is sharded is cast before it is gathered, once (FSDP's ``MixedPrecision``), or kept in half precision beside
+    its master (DeepSpeed); what is replicated autocast casts in every forward pass.
+    """
+    if not scenario.stack.cast_weights:
+        return scenario
+    # what is kept serves other workloads too
+    return scenario.remember(("sharded", scenario.workload), scenario.without_casts)
+
+
+def _at_least(times: FloatArray, least_s: float) -> FloatArray:
+    """Return the times of layers, which together take no less than some seconds."""
+    total_s = float(times.sum())
+    return times * max(1.0, least_s / total_s) if total_s else times

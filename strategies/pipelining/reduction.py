@@ -13,21 +13,14 @@ frees all but three, schedules.py, ``_add_unshard_reshard``).
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from strategies.orders.whole import whole
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.frozen import Draft
 from strategies.pipelining.layout import Layout
-from strategies.pipelining.pipeline import Pipeline
+from strategies.pipelining.mesh import GATHER, REDUCE, SCATTER
 from strategies.plans.actions import BACKWARD, BACKWARD_WEIGHT, OPTIMIZER, Rows, StageAction
-from strategies.plans.plan import Collective, Plan, Stage
-
-SCATTER: Final = "reduce_scatter"
-GATHER: Final = "all_gather"
-REDUCE: Final = "all_reduce"
-BUCKET_BYTES: Final = 25 * 2**20
-"""Gradients are reduced in buckets of at least this size. Source: PyTorch DDP, default ``bucket_cap_mb``."""
+from strategies.plans.plan import Collective, Plan
 
 
 def plan_of(layout: Layout, rows: Rows, *, blocking: bool = False) -> Plan:
@@ -61,9 +54,8 @@ def reduce_and_step(builder: PipelineBuilder) -> None:
             step = placed_step(builder, number)
             step.reads += reduced
             steps.append((number, step))
-    if builder.shape.sharded:
-        for number, step in steps:  # a device's collectives run in order: no sum waits behind a gather
-            gather(builder, number, step)
+    if builder.shape.sharded:  # a device's collectives run in order: no sum waits behind a gather
+        builder.collectives += [gathered_weights(builder, number, step) for number, step in steps]
 
 
 def _last_backward(builder: PipelineBuilder, stage: int) -> int:
@@ -75,71 +67,39 @@ def _last_backward(builder: PipelineBuilder, stage: int) -> int:
 
 
 def placed_step(builder: PipelineBuilder, stage: int) -> Draft:
-    """The optimizer step of a stage: where its row places it, else a new one at the end."""
+    """Return the optimizer step of a stage: where its row places it, else a new one at the end."""
     row, action = builder.rows[builder.stages[stage].position], StageAction(stage, OPTIMIZER)
     if stage in builder.stepping:
         draft = row[next(i for i in reversed(range(len(row))) if row.action(i) == action)]  # most come last
     else:
         builder.stepping.add(stage)
         row.append(draft := Draft(action, 0.0))
-    draft.duration_s = builder.layout.step_s(builder.layout.trained_parameters[stage])
+    draft.duration_s = builder.layout.step_s(builder.layout.parameters[stage])
     return draft
 
 
-def gather(builder: PipelineBuilder, stage: int, step: Draft) -> int:
-    """Gather the weights of a stage after its step; the next iteration waits for the tensor returned."""
+def gathered_weights(builder: PipelineBuilder, stage: int, step: Draft) -> Collective:
+    """Return the gather of the weights of a stage after its step, for which the next iteration waits."""
     position = builder.stages[stage].position
     stepped, gathered = (builder.tensor(role, stage, 0, 0.0) for role in ("stepped", "gathered"))
     step.writes.append(stepped)
-    size = builder.layout.trained_parameters[stage] * builder.scenario.workload.recipe.weight_bytes
-    builder.collectives.append(Collective(GATHER, (position,), size, (position,), (stepped,), (gathered,)))
     builder.kept.append((gathered, position))
-    return gathered
+    size = builder.layout.trained_parameters[stage] * builder.scenario.workload.recipe.weight_bytes
+    return Collective(GATHER, (position,), size, (position,), (stepped,), (gathered,))
 
 
 def _sum(builder: PipelineBuilder, stages: Sequence[int], lasts: dict[int, int]) -> list[int]:
     """Sum the gradients of stages that hold the same layers over all that hold them; return what says it is done."""
     if len(stages) * builder.placement.copies == 1:
         return []
-    operation = SCATTER if builder.shape.sharded else REDUCE
     positions = tuple(sorted(builder.stages[stage].position for stage in stages))
-    done = []
-    for index, (offset_s, parameters) in enumerate(_buckets(builder, stages[0])):
-        ready = []
-        for stage in stages:
-            draft = builder.rows[builder.stages[stage].position][lasts[stage]]
-            ready.append(builder.tensor("gradients", stage, index, 0.0))
-            if builder.recipe.buckets:
-                draft.early.append((offset_s, ready[-1]))
-            else:
-                draft.writes.append(ready[-1])
-        size = parameters * builder.scenario.workload.recipe.gradient_bytes
-        done.append(builder.tensor("reduced", stages[0], index, 0.0))
-        builder.collectives.append(
-            Collective(operation, positions, size, positions, tuple(ready), (done[-1],))
-        )
-    return done
-
-
-def _buckets(builder: PipelineBuilder, stage: int) -> list[tuple[float, int]]:
-    of = builder.stages[stage]
-    if builder.recipe.buckets:
-        return buckets_of(builder.layout, of)
-    return [(of.backward_s, builder.layout.trained_parameters[stage])]
-
-
-def buckets_of(pipeline: Pipeline, stage: Stage) -> list[tuple[float, int]]:
-    """Seconds into a backward, and parameters, of each gradient bucket, in the order they are ready."""
-    layers, gradient_bytes = (
-        pipeline.component(stage).layers,
-        pipeline.scenario.workload.recipe.gradient_bytes,
+    ready = [builder.tensor("gradients", stage, 0, 0.0) for stage in stages]
+    for stage, tensor in zip(stages, ready, strict=True):
+        builder.rows[builder.stages[stage].position][lasts[stage]].writes.append(tensor)
+    size = builder.layout.trained_parameters[stages[0]] * builder.scenario.workload.recipe.gradient_bytes
+    done, operation = (
+        builder.tensor("reduced", stages[0], 0, 0.0),
+        SCATTER if builder.shape.sharded else REDUCE,
     )
-    _, backward_s = pipeline.layer_times(stage.component)
-    buckets, elapsed_s, held = [], 0.0, 0
-    for index in range(stage.last_layer, stage.first_layer - 1, -1):
-        elapsed_s += float(backward_s[index])
-        held += layers[index].trained_parameters
-        if held * gradient_bytes >= BUCKET_BYTES:
-            buckets.append((min(elapsed_s, stage.backward_s), held))
-            held = 0
-    return buckets + ([(stage.backward_s, held)] if held else [])
+    builder.collectives.append(Collective(operation, positions, size, positions, tuple(ready), (done,)))
+    return [done]

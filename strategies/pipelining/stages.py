@@ -1,42 +1,16 @@
 """Stages: the integers of a pipeline, how its backbones are cut, where each stage sits, and shapes worth a look."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple
 
 from profiles.errors import InfeasibleError
-from strategies.parameters import OPTIMIZERS
 from strategies.scenario import Scenario
 
 
-class Pipelined(Protocol):
-    """The fields of a strategy that say the shape of its pipelines."""
-
-    @property
-    def pipeline_degree(self) -> int:
-        """Positions of one pipeline."""
-        ...
-
-    @property
-    def micro_batches(self) -> int:
-        """Pieces into which a group's batch is cut."""
-        ...
-
-    @property
-    def group_size(self) -> int | None:
-        """GPUs of one pipeline group; None: as many as positions."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The integers of a pipeline.
+class Shape(NamedTuple):
+    """The integers of a pipeline: its positions, micro-batches of a group's batch, and GPUs of a group.
 
     Attributes:
-        degree: positions of one pipeline.
-        micro_batches: pieces into which a group's batch is cut.
-        group_size: GPUs of one pipeline group.
         sharded: whether the replicas of a position share the optimizer's states.
     """
 
@@ -45,21 +19,8 @@ class Shape:
     group_size: int
     sharded: bool = False
 
-    @classmethod
-    def of(cls, strategy: Pipelined) -> "Shape":
-        """The shape of a strategy's pipelines."""
-        degree = strategy.pipeline_degree
-        is_sharded = getattr(strategy, "optimizer", OPTIMIZERS[0]) == OPTIMIZERS[1]
-        return cls(degree, strategy.micro_batches, strategy.group_size or degree, is_sharded)
 
-    @property
-    def replicas(self) -> int:
-        """GPUs on which each position of a group is replicated."""
-        return self.group_size // self.degree
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """A backbone cut into stages, where they lie, and which micro-batches pass through them.
 
     Attributes:
@@ -80,43 +41,14 @@ class Cut:
         return len(self.boundaries) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """The place of a stage in its chain.
-
-    Attributes:
-        cut: number of its chain.
-        first: first stage of the chain.
-        last: last stage of the chain.
-        before: the stage it gets its hidden state from; None at the start.
-        after: the stage that gets its hidden state; None at the end.
-    """
+class Seat(NamedTuple):
+    """The number of a stage's chain, the chain's first and last stage, and the stages before and after it in there."""
 
     cut: int
     first: int
     last: int
     before: int | None
     after: int | None
-
-
-def seats_of(cuts: Sequence[Cut]) -> tuple[Seat, ...]:
-    """The seat of each stage; stages are numbered one cut after the other."""
-    return _seats_of(tuple([cut.num_stages for cut in cuts]))
-
-
-@lru_cache(maxsize=256)
-def _seats_of(counts: tuple[int, ...]) -> tuple[Seat, ...]:
-    """The seat of each stage of chains of so many."""
-    seats: list[Seat] = []
-    for number, count in enumerate(counts):
-        first, last = len(seats), len(seats) + count - 1
-        seats += [
-            Seat(
-                number, first, last, stage - 1 if stage > first else None, stage + 1 if stage < last else None
-            )
-            for stage in range(first, last + 1)
-        ]
-    return tuple(seats)
 
 
 def _pipeline_degrees(

@@ -21,8 +21,8 @@ from profiles.architectures.models import Component
 from profiles.architectures.shares import ELEMENT_BYTES
 from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.frozen import Draft, Drafts
-from strategies.pipelining.mesh import CONTEXT, TENSOR, Collected, Mesh, MeshLayout
-from strategies.pipelining.reduction import GATHER, REDUCE, SCATTER
+from strategies.pipelining.layout import Layout
+from strategies.pipelining.mesh import CONTEXT, GATHER, REDUCE, SCATTER, TENSOR, Collected, Mesh
 from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
 from strategies.plans.plan import Collective, Stage
 
@@ -88,9 +88,10 @@ class Inside:
     whole_tensors: int
 
     @classmethod
-    def of(cls, layout: MeshLayout, unit: int) -> "Inside":
+    def of(cls, layout: Layout, unit: int) -> "Inside":
         """What a unit exchanges."""
         stage, mesh, kept = layout.stages[unit], layout.mesh, layout.kept(unit)
+        assert mesh
         own = ("exchanged", stage.component, stage.first_layer, stage.last_layer)
         keys, sums = layout.scenario.remember(own, lambda: _elements(layout.component(stage), stage))
         of_all = layout.local_batch * layout.exchanged_bytes(stage)
@@ -204,7 +205,7 @@ class Computed(NamedTuple):
     attended_s: float | None = None
 
     @classmethod
-    def of(cls, layout: MeshLayout, unit: int, kind: str) -> "Computed":
+    def of(cls, layout: Layout, unit: int, kind: str) -> "Computed":
         """What a pass through a unit computes."""
         stage, of = layout.stages[unit], (layout.local_batch, layout.share)
         costs, layers = (
@@ -233,7 +234,7 @@ class Pass(NamedTuple):
     computed: Computed
 
     @classmethod
-    def of(cls, layout: MeshLayout, unit: int, kind: str) -> "Pass":
+    def of(cls, layout: Layout, unit: int, kind: str) -> "Pass":
         """The pass of a unit."""
         return cls(Inside.of(layout, unit), kind, Computed.of(layout, unit, kind))
 
@@ -248,7 +249,7 @@ class Pass(NamedTuple):
         yield from self.inside.backward(rest_s, attention_s)
 
 
-def _items_of(layout: MeshLayout, unit: int, kind: str) -> Items:
+def _items_of(layout: Layout, unit: int, kind: str) -> Items:
     """The pieces of a pass through a unit, and the exchanges between them."""
     own = Pass.of(layout, unit, kind)
     return layout.scenario.remember(("items", own), lambda: _joined(own.items()))
@@ -267,13 +268,13 @@ def _joined(items: Iterator[Work | TeamExchange]) -> Items:
     return tuple(found)
 
 
-def span_of(layout: MeshLayout, unit: int, kind: str) -> PassSpan:
+def span_of(layout: Layout, unit: int, kind: str) -> PassSpan:
     """The seconds of a pass through a unit on ports that only alike teams use."""
     own = Pass.of(layout, unit, kind)
     return layout.scenario.remember(("span", own), lambda: _span(layout, _joined(own.items())))
 
 
-def _span(layout: MeshLayout, items: Items) -> PassSpan:
+def _span(layout: Layout, items: Items) -> PassSpan:
     streams = dict.fromkeys((CONTEXT, TENSOR), 0.0)
     first_s, ended_s, there_s, later_s = None, 0.0, 0.0, 0.0
     for item in items:
@@ -292,8 +293,8 @@ def _span(layout: MeshLayout, items: Items) -> PassSpan:
 class TeamWriter:
     """Cuts the passes of a plan into pieces, and adds what a team exchanges between them."""
 
-    def __init__(self, builder: PipelineBuilder, layout: MeshLayout) -> None:
-        self._builder, self._layout = builder, layout
+    def __init__(self, builder: PipelineBuilder) -> None:
+        self._builder = builder
         self._row: list[Draft] = []
         self._awaited: list[int] = []
         self._later: list[int] = []
@@ -311,7 +312,7 @@ class TeamWriter:
 
     def _cut(self, draft: Draft, action: StageAction) -> None:
         first = len(self._row)
-        for item in _items_of(self._layout, action.stage, action.kind):
+        for item in _items_of(self._builder.layout, action.stage, action.kind):
             if isinstance(item, Work):
                 self._add(Draft(action, item.seconds))
             else:

@@ -19,9 +19,8 @@ from strategies.orders.list_scheduling import list_schedule
 from strategies.orders.problem import Chain, Problem, evaluate
 from strategies.partitions.chain import ChainCosts, Partition, optimal_partition
 from strategies.partitions.pair import PairCosts, PairSearch, pair_rounds
-from strategies.pipelining.cutting import chain_costs, cut_chain
+from strategies.pipelining.cutting import chain_costs, cut_chain, lay_out
 from strategies.pipelining.layout import Layout
-from strategies.pipelining.pipeline import Pipeline
 from strategies.pipelining.stages import Cut, Shape
 from strategies.plans.actions import FORWARD, Rows, StageAction
 from strategies.scenario import Scenario
@@ -41,44 +40,44 @@ def two_way_layout(scenario: Scenario, shape: Shape, partition: str, skip_route:
         InfeasibleError: the backbones cannot be cut so.
     """
 
-    def cut(pipeline: Pipeline) -> tuple[Cut, ...]:
+    def cut(layout: Layout) -> tuple[Cut, ...]:
         if len(scenario.model.backbones) > 1:
-            return _several(pipeline, partition, local_skips=skip_route == "local")
-        return _one(pipeline, partition)
+            return _several(layout, partition, local_skips=skip_route == "local")
+        return _one(layout, partition)
 
-    return Layout.once(scenario, shape, ("two-way", partition), skip_route, cut)
+    return lay_out(scenario, shape, ("two-way", partition), skip_route, cut)
 
 
-def _several(pipeline: Pipeline, partition: str, *, local_skips: bool) -> tuple[Cut, ...]:
+def _several(layout: Layout, partition: str, *, local_skips: bool) -> tuple[Cut, ...]:
     """The cuts of several backbones, each in one direction."""
-    down = tuple(range(pipeline.shape.degree))
-    ways = zip(ways_of(pipeline), (down, down[::-1]), strict=True)
+    down = tuple(range(layout.shape.degree))
+    ways = zip(ways_of(layout), (down, down[::-1]), strict=True)
     placed = [(backbone, positions) for way, positions in ways for backbone in way]
     if partition == "blocks":
-        return tuple(cut_chain(pipeline, *of, "blocks") for of in placed)
-    boundaries = _optimal_boundaries(pipeline, [backbone for backbone, _ in placed], local_skips)
+        return tuple(cut_chain(layout, *of, "blocks") for of in placed)
+    boundaries = _optimal_boundaries(layout, [backbone for backbone, _ in placed], local_skips)
     return tuple(Cut(backbone, of, at) for (backbone, at), of in zip(placed, boundaries, strict=True))
 
 
-def _one(pipeline: Pipeline, partition: str) -> tuple[Cut, ...]:
+def _one(layout: Layout, partition: str) -> tuple[Cut, ...]:
     """The cuts of the only backbone, half of the micro-batches in each direction."""
-    degree, count = pipeline.shape.degree, pipeline.shape.micro_batches
+    degree, count = layout.shape.degree, layout.shape.micro_batches
     check_halves(degree, count)
-    cut = cut_chain(pipeline, pipeline.scenario.backbone_index, tuple(range(degree)), partition)
+    cut = cut_chain(layout, layout.scenario.backbone_index, tuple(range(degree)), partition)
     up = tuple(reversed(range(degree)))
     return (
-        replace(cut, micro_batches=(0, count // 2)),
-        replace(cut, positions=up, micro_batches=(count // 2, count)),
+        cut._replace(micro_batches=(0, count // 2)),
+        cut._replace(positions=up, micro_batches=(count // 2, count)),
     )
 
 
-def ways_of(pipeline: Pipeline) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def ways_of(layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The backbones that go down and those that go up, so that both ways take about as long.
 
     The first backbone goes down: mirrored, all would take as long.
     """
-    backbones = pipeline.scenario.model.backbones
-    seconds = {i: sum_in_order(float(s.sum()) for s in pipeline.layer_times(i)) for i in backbones}
+    backbones = layout.scenario.model.backbones
+    seconds = {i: sum_in_order(float(s.sum()) for s in layout.layer_times(i)) for i in backbones}
     others = backbones[1:]
     choices = [up for size in range(1, len(backbones)) for up in combinations(others, size)]
     up = min(
@@ -88,22 +87,22 @@ def ways_of(pipeline: Pipeline) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _optimal_boundaries(
-    pipeline: Pipeline, backbones: Sequence[int], local_skips: bool
+    layout: Layout, backbones: Sequence[int], local_skips: bool
 ) -> Sequence[tuple[int, ...]]:
     """The cuts of the backbones: two as the best pair, more each for itself.
 
     Raises:
         InfeasibleError: there are fewer layers, or legal cuts, than it takes.
     """
-    scenario, degree, count = pipeline.scenario, pipeline.shape.degree, pipeline.shape.micro_batches
+    scenario, degree, count = layout.scenario, layout.shape.degree, layout.shape.micro_batches
     for component in (scenario.model.components[i] for i in backbones):
         if degree > len(component.layers):
             raise InfeasibleError(
                 f"`pipeline_degree({degree})` exceeds the {len(component.layers)} layers of {component.name}",
                 "more stages than layers",
             )
-    costs = [_opposed(chain_costs(pipeline, i, local_skips=local_skips)) for i in backbones]
-    probability = pipeline.extra_forward_probability
+    costs = [_opposed(chain_costs(layout, i, local_skips=local_skips)) for i in backbones]
+    probability = layout.extra_forward_probability
 
     def solve() -> list[tuple[int, ...]]:
         if len(costs) == 2:

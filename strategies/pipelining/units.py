@@ -1,23 +1,29 @@
-"""Units: what FSDP2, or DeepSpeed's ZeRO-3, exchanges for each block, and when it may.
+"""Units: what data parallelism exchanges for each part of a backbone, and when it may.
 
-A unit, a block of a backbone, is gathered before it is used and freed after it; the last one stays from its forward to
-its backward, for it would be gathered again at once (torchtitan, ``apply_fsdp``). Forwards may gather up to two units
-ahead of the one at work, whose copy out of its buffer the gather after next waits for; backwards one. A sweep through
-all units begins with nothing gathered ahead. Gradients are scattered after each backward, the next unit but one waits
-for that, and all is summed before anything else runs. Gradients are synchronised in every micro-batch, and its weights
-gathered anew: the defaults of ``set_requires_gradient_sync`` and ``set_reshard_after_backward``. Gathers and scatters
-share a communicator; the sums over replicas have one of their own. Beside its layers a pass copies weights out of the
-buffer that they were gathered into, and a backward gradients into that which is scattered.
+Four ways are configurations of one writer. Under DistributedDataParallel and ZeRO-2 a unit is a whole backbone, whose
+gradients are summed, or scattered, in buckets while they are computed. Under ZeRO-3 and FSDP2 it is a block or more,
+gathered before it is used and freed after it; gradients are scattered after each backward.
+
+FSDP2 sweeps: the last unit stays from its forward to its backward, for it would be gathered again at once (torchtitan,
+``apply_fsdp``). Forwards may gather up to two units ahead of the one at work, whose copy out of its buffer the gather
+after next waits for; backwards one. A sweep through all units begins with nothing gathered ahead. The next unit but one
+waits for a scatter, and all is summed before anything else runs. Gradients are synchronised in every micro-batch, and
+its weights gathered anew: the defaults of ``set_requires_gradient_sync`` and ``set_reshard_after_backward``. Gathers
+and scatters share a communicator; the sums over replicas have one of their own. Beside its layers a pass copies weights
+out of the buffer that they were gathered into, and a backward gradients into that which is scattered.
 
 DeepSpeed does not sweep: one unit is gathered ahead forwards and backwards, over the ends of passes too, unless frozen
 work or the unit itself runs just before; the last unit is freed as any other, and only the optimizer's step waits for
-scatters. Without overlap each exchange is waited for.
+scatters. Without overlap each exchange is waited for. Under ZeRO-2 a backward begins when at most one bucket of the one
+before is still to be scattered, as with the two buffers of ``overlap_comm``: else the gradients of all micro-batches
+would pile up on slow links.
 
 Source: PyTorch 2.9, ``torch/distributed/fsdp/_fully_shard``: ``_fsdp_param_group.py`` (``wait_for_unshard``,
 ``pre_backward``, ``post_backward``) and ``_fsdp_state.py`` (``_root_pre_forward``,
 ``_root_post_backward_final_callback``).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -25,12 +31,13 @@ from typing import Final, NamedTuple
 
 from profiles.checks import sum_in_order
 from strategies.pipelining.builder import PipelineBuilder
-from strategies.pipelining.footprint import BACKBONE, resident_buffers, saved_bytes
-from strategies.pipelining.mesh import REPLICAS, SHARDS, Collected, Mesh, MeshLayout
-from strategies.pipelining.reduction import GATHER, REDUCE, SCATTER, placed_step
+from strategies.pipelining.footprint import resident_bytes, saved_bytes
+from strategies.pipelining.layout import Layout
+from strategies.pipelining.mesh import GATHER, REDUCE, REPLICAS, SCATTER, SHARDS, Collected, Mesh
+from strategies.pipelining.reduction import gathered_weights, placed_step
 from strategies.pipelining.teams import TeamWriter
 from strategies.plans.actions import BACKWARD, OPTIMIZER, FrozenAction, StageAction
-from strategies.plans.plan import Buffer, Collective
+from strategies.plans.plan import Collective, Stage
 
 DONE: Final = {SCATTER: "scattered", REDUCE: "reduced"}
 AHEAD_FORWARD: Final = 2
@@ -38,6 +45,55 @@ AHEAD_FORWARD: Final = 2
 AHEAD_BACKWARD: Final = 1
 AHEAD_WITHOUT_SWEEPS: Final = 1
 """The same where nothing is swept. Source: PyTorch FSDP, ``limit_all_gathers``: at most two units are in flight."""
+BUCKET_BYTES: Final = 25 * 2**20
+"""Gradients are reduced in buckets of at least this size. Source: PyTorch DDP, default ``bucket_cap_mb``."""
+
+
+class Exchange(NamedTuple):
+    """The way in which units exchange weights and gradients.
+
+    Attributes:
+        overlap: exchanges run beside compute; else each is waited for.
+        gathers: weights are gathered before each use.
+        sweeps: a pass through all units begins with nothing gathered ahead, as FSDP2's do.
+        reshard: units are freed after their forward.
+        every: micro-batches whose gradients are added up before they are exchanged.
+    """
+
+    overlap: bool = True
+    gathers: bool = False
+    sweeps: bool = False
+    reshard: bool = True
+    every: int = 1
+
+    def pieces(self, layout: Layout, unit: int) -> list[tuple[float, float]]:
+        """Return the pieces in which the gradients of a unit are summed: seconds into its backward, and parameters."""
+        stage, parameters, mesh = layout.stages[unit], layout.parameters[unit], _mesh(layout)
+        scatters_nothing = self.gathers and not self.sweeps  # DeepSpeed does
+        if mesh.parts * mesh.replicas == 1 or not (parameters or scatters_nothing):
+            return []
+        if self.gathers or not self.overlap:
+            return [(stage.backward_s, parameters)]
+        return layout.remember(("buckets", stage.component), lambda: buckets_of(layout, stage))
+
+
+def _mesh(layout: Layout) -> Mesh:
+    assert layout.mesh
+    return layout.mesh
+
+
+def buckets_of(layout: Layout, stage: Stage) -> list[tuple[float, float]]:
+    """Seconds into a backward, and parameters, of each gradient bucket, in the order they are ready."""
+    layers, gradient_bytes = layout.component(stage).layers, layout.scenario.workload.recipe.gradient_bytes
+    _, backward_s = layout.layer_times(stage.component)
+    buckets, elapsed_s, held = list[tuple[float, float]](), 0.0, 0
+    for index in range(stage.last_layer, stage.first_layer - 1, -1):
+        elapsed_s += float(backward_s[index])
+        held += layers[index].trained_parameters
+        if held * gradient_bytes >= BUCKET_BYTES:
+            buckets.append((min(elapsed_s, stage.backward_s), held))
+            held = 0
+    return buckets + ([(stage.backward_s, held)] if held else [])
 
 
 class UnitPass(NamedTuple):
@@ -49,26 +105,20 @@ class UnitPass(NamedTuple):
 
 
 def keeps(last: int, unit: int, *, reshard: bool) -> bool:
-    """Whether a unit stays gathered after its forward.
-
-    Args:
-        last: the last unit of its backbone.
-        unit: the unit.
-        reshard: whether others are freed then.
-    """
+    """Return whether a unit stays gathered after its forward: the last, or all that are not freed then."""
     return not reshard or unit == last
 
 
-def backbone_passes(builder: PipelineBuilder) -> list[list[UnitPass]]:
+def _backbone_passes(builder: PipelineBuilder) -> list[list[UnitPass]]:
     """The passes of each backbone, in order."""
     (row,) = builder.rows
-    found: list[list[UnitPass]] = [[] for _ in builder.cuts]
+    passes: list[list[UnitPass]] = [[] for _ in builder.cuts]
     numbered = enumerate(draft.action for draft in row)
     for action, ops in groupby(numbered, key=lambda pair: pair[1]):
         indices = [index for index, _ in ops]
         if isinstance(action, StageAction) and action.kind != OPTIMIZER:
-            found[builder.seats[action.stage].cut].append(UnitPass(action, indices[0], indices[-1]))
-    return found
+            passes[builder.seats[action.stage].cut].append(UnitPass(action, indices[0], indices[-1]))
+    return passes
 
 
 @dataclass(slots=True)
@@ -77,48 +127,49 @@ class UnitWriter:
 
     Attributes:
         builder: the plan under construction.
-        layout: its units on their mesh.
+        way: how its units exchange.
         passes: those of the backbone.
-        reshard: whether units are freed after their forward.
-        sweeps: whether a pass through all units begins with nothing gathered ahead, as FSDP2's do.
         gathered: the weights that lie on the GPU, by unit.
         due: (op of the row after which they are issued, collective).
         swept: the op of the row with which the last sweep backwards ended, and what says that all is summed.
+        summed: pieces of gradients of each unit so far.
     """
 
     builder: PipelineBuilder
-    layout: MeshLayout
+    way: Exchange
     passes: Sequence[UnitPass]
-    reshard: bool
-    sweeps: bool = True
     gathered: dict[int, int] = field(default_factory=dict)
     due: list[tuple[int, Collective]] = field(default_factory=list)
     swept: tuple[int, list[int]] = (-2, [])
+    summed: Counter[int] = field(default_factory=Counter)
 
     @property
     def mesh(self) -> Mesh:
         """The GPUs."""
-        return self.layout.mesh
+        return _mesh(self.builder.layout)
 
     def write(self) -> list[tuple[int, Collective]]:
         """Add all gathers, scatters and sums; they are issued in the order of the ops that they follow."""
-        (row,) = self.builder.rows
+        (row,), way = self.builder.rows, self.way
         scattered, summed = list[int](), list[int]()
         for number, own in enumerate(self.passes):
-            self._use(number)
+            if way.gathers:
+                self._use(number)
             if own.action.kind != BACKWARD:
                 continue
-            if self.sweeps:
+            if way.sweeps or not way.gathers:
                 row[own.first].reads += scattered[-2:-1]
             if sums := self._sum(own):
-                scattered += sums[:1] if self.mesh.parts > 1 else []
-                summed = sums  # of the last unit that has any: of one stream they end in order
-            if not self.builder.recipe.buckets:
-                row[own.last + 1].reads += sums
-            if own.action.stage == self.builder.seats[own.action.stage].first:
-                if self.sweeps or own is self.passes[-1]:
+                scattered += [done[0] for done in sums] if self.mesh.parts > 1 else []
+                # of the last unit that has any: of one stream they end in order
+                summed = [each for done in sums for each in done]
+                if not way.overlap:
                     row[own.last + 1].reads += summed
-                self.swept, scattered, summed = (own.last, summed), [], []
+            if own.action.stage == self.builder.seats[own.action.stage].first:
+                if way.sweeps or own is self.passes[-1]:
+                    row[own.last + 1].reads += summed
+                if way.sweeps:
+                    self.swept, scattered, summed = (own.last, summed), [], []
         return self.due
 
     def _use(self, number: int) -> None:
@@ -129,11 +180,11 @@ class UnitWriter:
             if self.mesh.parts == 1:
                 return
             self.gathered[unit] = self._gather(number)
-            self.builder.rows[0][own.first].duration_s += unpacked_s(self.layout, unit)
+            self.builder.rows[0][own.first].duration_s += unpacked_s(self.builder.layout, unit)
         (row,) = self.builder.rows
         for index in sorted({own.first, own.last}):
             row[index].reads.append(self.gathered[unit])
-        kept = self.sweeps and keeps(self.builder.seats[unit].last, unit, reshard=self.reshard)
+        kept = self.way.sweeps and keeps(self.builder.seats[unit].last, unit, reshard=self.way.reshard)
         if kind == BACKWARD or not kept:
             del self.gathered[unit]
 
@@ -146,153 +197,160 @@ class UnitWriter:
         if after >= 0:
             room.append(self.builder.tensor("room", unit, own.first, 0.0))
             row[after].writes += room
-        room += self.swept[1] if self.sweeps and after == self.swept[0] else []
-        size = self.layout.weight_bytes(unit)
+        room += self.swept[1] if self.way.sweeps and after == self.swept[0] else []
+        size = self.builder.layout.weights_bytes[unit]
         gathered = self.builder.tensor("gathered", unit, own.first, size)
         what = Collected(GATHER, SHARDS, self.mesh.sharding)
         self.due.append((after, what.collective(size, room, gathered)))
         return gathered
 
     def _room_after(self, number: int) -> int:
-        """The op of the row after which the weights of a pass may be gathered; -1: none."""
+        """Return the op of the row after which the weights of a pass may be gathered; -1: none."""
         (row,) = self.builder.rows
         own = self.passes[number]
         unit, kind, _ = own.action
         ahead, first = AHEAD_BACKWARD, 0
-        if not self.sweeps:
-            ahead = AHEAD_WITHOUT_SWEEPS if self.builder.recipe.buckets else 0
+        if not self.way.sweeps:
+            ahead = AHEAD_WITHOUT_SWEEPS if self.way.overlap else 0
             before = row[own.first - 1].action if number else None
             first = number if isinstance(before, FrozenAction) or (before and before[0] == unit) else 0
         elif kind != BACKWARD:
             ahead, first = AHEAD_FORWARD, number - (unit - self.builder.seats[unit].first)
         return self.passes[max(first, number - ahead)].first - 1
 
-    def _sum(self, own: UnitPass) -> list[int]:
-        """Sum the gradients of a backward over the GPUs that share their parts, then over replicas; what says so."""
-        mesh, (unit, _, number) = self.mesh, own.action
-        size = self.layout.parameters(unit) * self.builder.scenario.workload.recipe.gradient_bytes
-        steps = [Collected(SCATTER, SHARDS, mesh.sharding)] if mesh.parts > 1 else []
-        steps += [Collected(REDUCE, REPLICAS, mesh.replication)] if mesh.replicas > 1 else []
-        if not steps or (self.sweeps and not size):
+    def _sum(self, own: UnitPass) -> list[list[int]]:
+        """Sum the gradients of a backward over the GPUs that share their parts, then over replicas.
+
+        Returns:
+            for each piece of them what says that either is done.
+        """
+        builder, layout, mesh, (unit, _, number) = self.builder, self.builder.layout, self.mesh, own.action
+        if (number + 1) % self.way.every and number + 1 < layout.shape.micro_batches:
             return []
-        (row,) = self.builder.rows
-        done = list[int]()
-        if self.sweeps:
-            held = _left_bytes(self.layout, unit, self.builder.seats[unit].last)
-            reads = [self.builder.tensor("computed", unit, number, 0.0)]
-            left = [self.builder.tensor("gradients", unit, number, held)]  # nobody reads them
-        else:
-            reads, left = [self.builder.tensor("gradients", unit, number, size)], []
-        row[own.last].writes += reads + left
-        row[own.last].duration_s += packed_s(self.layout, unit)
-        for step in steps:
-            done.append(self.builder.tensor(DONE[step.operation], unit, number, 0.0))
-            self.due.append((own.last, step.collective(size, reads, done[-1])))
-            size, reads = size / mesh.parts, done[-1:]
-        return done
+        draft, all_done, packed = builder.rows[0][own.last], list[list[int]](), 0.0
+        for offset_s, parameters in self.way.pieces(layout, unit):
+            index = self.summed[unit]
+            self.summed[unit] += 1
+            if mesh.parts > 1 or self.way.gathers:
+                packed += packed_s(layout, unit, parameters)
+            size = parameters * builder.scenario.workload.recipe.gradient_bytes
+            if self.way.sweeps:
+                held = _left_bytes(layout, self.way, unit, builder.seats[unit].last)
+                reads = [builder.tensor("computed", unit, index, 0.0)]
+                draft.writes.append(builder.tensor("gradients", unit, index, held))  # nobody reads them
+            else:
+                kept = self.way.every > 1 or mesh.parts == 1  # whole gradients lie there throughout
+                reads = [builder.tensor("gradients", unit, index, 0.0 if kept else size)]
+            if self.way.overlap and not self.way.gathers:
+                draft.early.append((offset_s + packed, reads[0]))
+            else:
+                draft.writes += reads
+            done = list[int]()
+            for step in self._steps:
+                done.append(builder.tensor(DONE[step.operation], unit, index, 0.0))
+                self.due.append((own.last, step.collective(size, reads, done[-1])))
+                size, reads = size / mesh.parts, done[-1:]
+            all_done.append(done)
+        draft.duration_s += packed
+        return all_done
+
+    @property
+    def _steps(self) -> list[Collected]:
+        mesh = self.mesh
+        if not self.way.gathers:  # among all GPUs, however they lie on nodes
+            return [Collected(SCATTER if mesh.parts > 1 else REDUCE)]
+        steps = [Collected(SCATTER, SHARDS, mesh.sharding)] if mesh.parts > 1 else []
+        return steps + ([Collected(REDUCE, REPLICAS, mesh.replication)] if mesh.replicas > 1 else [])
 
 
-def exchange(builder: PipelineBuilder, *, reshard: bool = True, sweeps: bool = True) -> None:
+def exchange(builder: PipelineBuilder, way: Exchange) -> None:
     """Add what the GPUs of a mesh exchange, and the optimizer steps, each on one GPU's part of a unit.
 
     Of what follows the same op scatters are issued before gathers in sweeps: ``post_backward`` runs before
-    ``pre_backward``.
+    ``pre_backward``. Whole weights whose optimizer is divided are gathered after the step.
     """
     layout = builder.layout
-    assert isinstance(layout, MeshLayout)
-    due = TeamWriter(builder, layout).write() if layout.mesh.team > 1 else []
-    for own in backbone_passes(builder):
+    due = TeamWriter(builder).write() if layout.team > 1 else []
+    for own in _backbone_passes(builder):
         if any(layout.trained_parameters[of.action.stage] for of in own):
-            due += UnitWriter(builder, layout, own, reshard, sweeps).write()
-    due.sort(key=lambda pair: (pair[0], (pair[1].operation == GATHER and pair[1].stream == SHARDS) == sweeps))
-    builder.collectives += [collective for _, collective in due]
+            due += UnitWriter(builder, way, own).write()
+    (row,) = builder.rows
+    steps = {action[0]: index for index, action in enumerate(row.actions) if action[1] == OPTIMIZER}
     for unit, trained in enumerate(layout.trained_parameters):
         if trained:
-            placed_step(builder, unit).duration_s = step_s(layout, unit)
+            step = placed_step(builder, unit)
+            if not way.gathers and _mesh(layout).parts > 1:
+                collective = gathered_weights(builder, unit, step)
+                due.append((steps[unit], collective))
+                if steps[unit] + 1 < len(row):
+                    row[steps[unit] + 1].reads += collective.writes
+    due.sort(
+        key=lambda pair: (pair[0], (pair[1].operation == GATHER and pair[1].stream == SHARDS) == way.sweeps)
+    )
+    builder.collectives += [collective for _, collective in due]
 
 
-def unpacked_s(layout: MeshLayout, unit: int) -> float:
+def copied_s(layout: Layout, unit: int, moved_bytes: float) -> float:
+    """Seconds of a copy beside a unit's layers that reads and writes so many bytes in all; of none no launch."""
+    costs = layout.scenario.costs.components[layout.stages[unit].component]
+    return costs.copied_s(moved_bytes, 1) if moved_bytes else 0.0
+
+
+def unpacked_s(layout: Layout, unit: int) -> float:
     """Seconds of copying what was gathered out of its buffer (``foreach_all_gather_copy_out``): read and written."""
-    return layout.copied_s(unit, 2 * layout.weight_bytes(unit))
+    return copied_s(layout, unit, 2 * layout.weights_bytes[unit])
 
 
-def packed_s(layout: MeshLayout, unit: int) -> float:
+def packed_s(layout: Layout, unit: int, parameters: float) -> float:
     """Seconds of copying gradients into the buffer that is scattered (``foreach_reduce_scatter_copy_in``).
 
     They are read as the backward leaves them, in the weights' precision, and written in that of the sum.
     """
     recipe = layout.scenario.workload.recipe
-    return layout.copied_s(unit, layout.parameters(unit) * (recipe.weight_bytes + recipe.gradient_bytes))
+    return copied_s(layout, unit, parameters * (recipe.weight_bytes + recipe.gradient_bytes))
 
 
-def _left_bytes(layout: MeshLayout, unit: int, last: int) -> float:
-    """Bytes of gradients when the backward of a unit ends: its own, as it leaves them, and those that are scattered.
+def _left_bytes(layout: Layout, way: Exchange, unit: int, last: int) -> float:
+    """Bytes of gradients when the backward of a unit ends, beyond those that lie there throughout.
 
-    The buffer of the unit after it stays until then, its exchange over or not; then the unit's own takes that place,
-    and that of its weights (``post_backward``; ``reduce_scatter_max_input_buffers`` is 1).
+    In sweeps its own, as it leaves them, and those that are scattered: the buffer of the unit after it stays until
+    then, its exchange over or not; then the unit's own takes that place, and that of its weights (``post_backward``;
+    ``reduce_scatter_max_input_buffers`` is 1).
 
     Args:
         layout: the units on their mesh.
+        way: how they exchange.
         unit: the unit.
         last: the last unit of its backbone, the first to run backwards.
     """
-    mesh, recipe = layout.mesh, layout.scenario.workload.recipe
-    own = layout.parameters(unit)
+    mesh, recipe, own = _mesh(layout), layout.scenario.workload.recipe, layout.parameters[unit]
+    if not way.sweeps:
+        kept = way.every > 1 or mesh.parts == 1
+        pieces = [] if kept else way.pieces(layout, unit)
+        return max((parameters for _, parameters in pieces), default=0) * recipe.gradient_bytes
     if mesh.parts * mesh.replicas == 1 or not own:
         return 0.0
-    after = layout.parameters(unit + 1) * recipe.gradient_bytes if unit < last else 0.0
-    freed = layout.weight_bytes(unit) if mesh.parts > 1 else 0.0
+    after = layout.parameters[unit + 1] * recipe.gradient_bytes if unit < last else 0.0
+    freed = layout.weights_bytes[unit] if mesh.parts > 1 else 0.0
     return own * recipe.weight_bytes + max(after, own * recipe.gradient_bytes - freed)
 
 
-def step_s(layout: MeshLayout, unit: int) -> float:
-    """Seconds of the optimizer step on one GPU's part of a unit."""
-    part, scenario = layout.parameters(unit) / layout.mesh.parts, layout.scenario
-    return scenario.step_s(part)
-
-
-def resident(layout: MeshLayout) -> tuple[Buffer, ...]:
-    """The bytes that stay on each GPU: its part of what is trained, all that is frozen.
-
-    Where the optimizer has master weights, those are what is divided: they are cast for a gather, and nothing else of
-    the weights stays (FSDP's ``MixedPrecisionPolicy``). Where the optimizer lies in the host's memory, so do they, and
-    the GPUs keep parts of the weights. What of a backbone is locked lies whole on each GPU; beside adapters it is
-    divided like what is trained.
-    """
-    mesh, recipe = layout.mesh, layout.scenario.workload.recipe
-    divided = _parts(layout)
-    offloads = layout.scenario.workload.offload == "optimizer"
-    masters = mesh.parts > 1 and recipe.master_bytes and not offloads
-    return tuple(
-        Buffer(of.name, of.size_bytes * divided[of.name]) if of.name in divided else of
-        for of in resident_buffers(layout, layout.stages)
-        if not (masters and of.name == "weights")
-    )
-
-
-def _parts(layout: MeshLayout) -> dict[str, float]:
-    """Shares of what is divided that lie on each GPU, by the name of their buffer."""
-    mesh, units = layout.mesh, range(len(layout.stages))
-    trained, locked = dict.fromkeys(("gradients", "optimizer", "moving average", "weights"), 1.0), 1.0
-    if mesh.tensor > 1:
-        own, all_ = sum_in_order(map(layout.parameters, units)), sum_in_order(layout.trained_parameters)
-        trained = dict.fromkeys(trained, own / max(1, all_))
-        whole = sum(stage.parameters for stage in layout.stages) - all_
-        locked = sum_in_order(layout.kept(unit).locked for unit in units) / max(1, whole)
-    return {name: of / mesh.parts for name, of in (trained | {BACKBONE: locked}).items()}
-
-
-def least_bytes(layout: MeshLayout, *, reshard: bool) -> float:
+def least_bytes(layout: Layout, way: Exchange) -> float:
     """Bytes that each GPU cannot do without.
 
     When a backward ends, its unit's activations, weights and gradients are there, and the activations of all before it.
     """
-    mesh, held = layout.mesh, 0.0
+    held, gathers = 0.0, way.gathers and _mesh(layout).parts > 1
     for units in map(layout.chain, range(len(layout.cuts))):
         saved = gathered = 0.0
         for unit in units:
-            saved += saved_bytes(layout, layout.stages[unit], in_place=True)
-            weights = layout.weight_bytes(unit) * (mesh.parts > 1)
-            gathered = weights if reshard else gathered + weights
-            held = max(held, saved + gathered + _left_bytes(layout, unit, units[-1]))
-    return sum_in_order(buffer.size_bytes for buffer in resident(layout)) + held
+            saved += saved_bytes(layout, layout.stages[unit])
+            weights = layout.weights_bytes[unit] if gathers else 0.0
+            gathered = weights if way.reshard else gathered + weights
+            held = max(held, saved + gathered + _left_bytes(layout, way, unit, units[-1]))
+    return resident_bytes(layout) + held
+
+
+def step_s(layout: Layout, units: Sequence[int]) -> float:
+    """Seconds of the optimizer steps on one GPU's parts of units."""
+    return sum_in_order(layout.step_s(layout.parameters[unit]) for unit in units)

@@ -10,8 +10,10 @@ from strategies import parameters as fields
 from strategies.bounds.critical_path import order_bound
 from strategies.orders.capacity import most_in_flight
 from strategies.orders.whole import one_chain, placed
-from strategies.pipelining.data_parallel import sharded
-from strategies.pipelining.layout import Layout
+from strategies.parameters import OPTIMIZERS
+from strategies.pipelining.cutting import folded
+from strategies.pipelining.footprint import least_memory_bytes
+from strategies.pipelining.layout import Layout, sharded
 from strategies.pipelining.reduction import plan_of
 from strategies.pipelining.stages import Shape
 from strategies.plans.actions import Rows
@@ -52,6 +54,13 @@ class OrderedPipeline(Strategy):
     def skip_route(self) -> str:
         """``relay`` or ``local``."""
 
+    @property
+    def shape(self) -> Shape:
+        """The integers of its pipelines."""
+        is_sharded = getattr(self, "optimizer", OPTIMIZERS[0]) == OPTIMIZERS[1]
+        group_size = self.group_size or self.pipeline_degree
+        return Shape(self.pipeline_degree, self.micro_batches, group_size, is_sharded)
+
     @abstractmethod
     def order(self) -> Rows:
         """The forwards and backwards of each position."""
@@ -62,9 +71,8 @@ class OrderedPipeline(Strategy):
         Raises:
             InfeasibleError: the backbone cannot be cut so.
         """
-        shape = Shape.of(self)
-        there = sharded(scenario) if shape.sharded else scenario
-        return Layout.folded(there, shape, self.checked_positions(), self.partition, self.skip_route)
+        there = sharded(scenario) if self.shape.sharded else scenario
+        return folded(there, self.shape, self.checked_positions(), self.partition, self.skip_route)
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut."""
@@ -83,7 +91,7 @@ class OrderedPipeline(Strategy):
             raise InputError(
                 f"{type(self).__name__}.in_flight() has {counted(entries, 'entry', 'entries')}, {rule}"
             )
-        return layout.least_memory_bytes(in_flight, frozen_first=True)
+        return least_memory_bytes(layout, in_flight, frozen_first=True)
 
     def in_flight(self) -> Sequence[int]:
         """For each stage the micro-batches whose activations it holds when its position is fullest."""

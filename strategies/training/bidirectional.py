@@ -9,7 +9,7 @@ from strategies import parameters as fields
 from strategies.bounds.two_way import two_way_bound, two_way_least_memory
 from strategies.orders.chimera import chimera_order
 from strategies.pipelining.layout import Layout
-from strategies.pipelining.stages import Shape, shapes
+from strategies.pipelining.stages import shapes
 from strategies.pipelining.two_way import two_way_layout, two_way_rows
 from strategies.plans.actions import Rows
 from strategies.scenario import Scenario
@@ -48,7 +48,7 @@ class Bidirectional(OrderedPipeline):
         Raises:
             InfeasibleError: the backbones cannot be cut so.
         """
-        return two_way_layout(scenario, Shape.of(self), self.partition, self.skip_route)
+        return two_way_layout(scenario, self.shape, self.partition, self.skip_route)
 
     def _rows(self, layout: Layout) -> Rows:
         return two_way_rows(layout)

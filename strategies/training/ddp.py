@@ -5,16 +5,11 @@ from typing import ClassVar
 
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.pipelining import data_parallel as fields
-from strategies.pipelining.builder import Recipe
-from strategies.pipelining.data_parallel import (
-    DataParallel,
-    replicated_least_bytes,
-    replicated_least_s,
-    replicated_plan,
-    whole_backbones,
-)
+from strategies.pipelining.data_parallel import DataParallel
+from strategies.pipelining.layout import Layout
+from strategies.pipelining.mesh import Mesh
+from strategies.pipelining.units import Exchange
 from strategies.plans.actions import Rows
-from strategies.plans.plan import Plan
 from strategies.scenario import Scenario
 
 
@@ -37,15 +32,10 @@ class DDP(DataParallel):
         """The forwards and backwards of the accumulated micro-batches."""
         return one_forward_one_backward_order(1, self.micro_batches)
 
-    def plan(self, scenario: Scenario) -> Plan:
-        """The plan of one iteration."""
-        recipe = Recipe(buckets=self.overlap == "buckets")
-        return replicated_plan(whole_backbones(self, scenario), recipe)
+    def layout(self, scenario: Scenario) -> Layout:
+        """Every backbone on each GPU."""
+        return self.units(scenario, Mesh(scenario.workload.num_gpus, 1))
 
-    def least_memory_bytes(self, scenario: Scenario) -> float:
-        """Bytes that each device cannot do without."""
-        return replicated_least_bytes(whole_backbones(self, scenario))
-
-    def bound(self, scenario: Scenario) -> float:
-        """Seconds that no iteration can undercut: for each backbone all compute, or all reductions."""
-        return replicated_least_s(whole_backbones(self, scenario), self.overlap)
+    def way(self, layout: Layout) -> Exchange:
+        """Gradients are summed once."""
+        return Exchange(overlap=self.overlap == "buckets", every=self.micro_batches)

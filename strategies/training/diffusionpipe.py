@@ -16,10 +16,16 @@ from strategies.orders.named import one_forward_one_backward_order
 from strategies.parameters import parameter
 from strategies.pipelining.builder import PipelineBuilder, Recipe
 from strategies.pipelining.filling import LOCAL_BATCHES, fill_bubbles
+from strategies.pipelining.footprint import (
+    frozen_sample_bytes,
+    frozen_samples,
+    held_bytes,
+    least_memory_bytes,
+)
 from strategies.pipelining.frozen import frozen_chains
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.reduction import reduce_and_step
-from strategies.pipelining.stages import Shape, shapes
+from strategies.pipelining.stages import shapes
 from strategies.pipelining.two_way import two_way_layout, two_way_rows
 from strategies.plans.actions import Rows
 from strategies.plans.bubbles import Bubble, find_bubbles
@@ -60,7 +66,7 @@ class DiffusionPipe(LinearPipeline):
             InfeasibleError: the backbones cannot be cut so.
         """
         if _is_cascaded(scenario):
-            return two_way_layout(scenario, Shape.of(self), self.partition, self.skip_route)
+            return two_way_layout(scenario, self.shape, self.partition, self.skip_route)
         return LinearPipeline.layout(self, scenario)
 
     def _rows(self, layout: Layout) -> Rows:
@@ -96,7 +102,7 @@ class DiffusionPipe(LinearPipeline):
         shape = layout.shape
         chains = frozen_chains(scenario, _input_wire_s_per_byte(layout))
         layers = fill_bubbles(
-            bubbles, chains, layout.group_batch, shape.degree, shape.replicas, partial=self.fill == "partial"
+            bubbles, chains, layout.group_batch, shape.degree, layout.replicas, partial=self.fill == "partial"
         )
         return Filling(layers, bubbles, trace.starts)
 
@@ -122,7 +128,7 @@ class DiffusionPipe(LinearPipeline):
         if _is_cascaded(scenario):
             least_bytes = two_way_least_memory(layout, frozen_first=False)
         else:
-            least_bytes = layout.least_memory_bytes(LinearPipeline.in_flight(self), inputs_first=True)
+            least_bytes = least_memory_bytes(layout, LinearPipeline.in_flight(self), inputs_first=True)
         return max(least_bytes, self._frozen_beside_bytes(layout))
 
     def _frozen_beside_bytes(self, layout: Layout) -> float:
@@ -131,12 +137,12 @@ class DiffusionPipe(LinearPipeline):
         Unfilled, it runs on all positions alike. Else on some, the fullest of which has no less than that share;
         of a layer that bubbles take on partial batches, one has no less than the least of these.
         """
-        _, resident = layout.held_bytes
+        _, resident = held_bytes(layout)
         if self.fill == "none":
-            return max(resident) + layout.frozen_first_bytes
-        samples = layout.frozen_samples
+            return max(resident) + frozen_samples(layout) * frozen_sample_bytes(layout.scenario)
+        samples = frozen_samples(layout)
         least = samples if self.fill == "full" else min(samples, LOCAL_BATCHES[0])
-        return min(resident) + least * layout.frozen_sample_bytes
+        return min(resident) + least * frozen_sample_bytes(layout.scenario)
 
 
 def _busy(trace: Trace) -> list[list[Span]]:

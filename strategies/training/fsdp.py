@@ -2,42 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Self
 
 from profiles.errors import InfeasibleError
 from strategies.bounds.unit_sweeps import least_s
 from strategies.parameters import parameter
 from strategies.pipelining import data_parallel as fields
-from strategies.pipelining.builder import Recipe
-from strategies.pipelining.cutting import cut_units
-from strategies.pipelining.data_parallel import (
-    DataParallel,
-    backbones_of,
-    layout_of,
-    replicated_least_bytes,
-    replicated_least_s,
-    replicated_plan,
-    sharded,
-    shares,
-    whole_backbones,
-)
-from strategies.pipelining.mesh import (
-    WAYS,
-    Mesh,
-    MeshLayout,
-    check_divisible,
-    mesh_layout,
-    shard_sizes,
-    teams,
-)
+from strategies.pipelining.data_parallel import DataParallel, shares
+from strategies.pipelining.footprint import MASTERS, TRAINED_STATE
+from strategies.pipelining.layout import Layout
+from strategies.pipelining.mesh import WAYS, Mesh, check_divisible, shard_sizes, teams
 from strategies.pipelining.stages import divisors
-from strategies.pipelining.units import exchange, least_bytes, resident
-from strategies.plans.plan import Plan
+from strategies.pipelining.units import Exchange
 from strategies.scenario import Scenario
-
-OVERLAP: Final = "buckets"
-"""Of gradients where nothing is sharded, as in DistributedDataParallel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +50,8 @@ class FSDP(DataParallel):
         """GPUs that work on the same samples."""
         return self.context_degree * self.tensor_degree
 
-    @property
-    def _reshards(self) -> bool:
-        return self.reshard == "true"
-
-    def layout(self, scenario: Scenario) -> MeshLayout:
-        """The blocks of all backbones on the mesh.
+    def layout(self, scenario: Scenario) -> Layout:
+        """The blocks of all backbones on the mesh; whole backbones where every GPU trains alone.
 
         Raises:
             InfeasibleError: degrees, heads, samples or nodes do not divide one another.
@@ -87,33 +60,23 @@ class FSDP(DataParallel):
             ("mesh", self, scenario.workload.extra_forward), lambda: self._lay_out(scenario)
         )
 
-    def _lay_out(self, scenario: Scenario) -> MeshLayout:
-        mesh = self._mesh(scenario)
+    def _lay_out(self, scenario: Scenario) -> Layout:
+        degrees = self.context_degree, self.tensor_degree, self.context
+        mesh = Mesh.of(scenario.workload.num_gpus, self.shard_size, *degrees)
+        if mesh.parts * mesh.tensor == 1:
+            return self.units(scenario, mesh)
         check_divisible(scenario, mesh)
-        backbones = backbones_of(self, scenario)
-        cuts = scenario.remember("blocks", lambda: tuple(cut_units(scenario, i, 1) for i in backbones))
-        layout = mesh_layout(layout_of(self, sharded(scenario), cuts), mesh)
-        for subgroup in mesh.subgroups:
-            layout.placement.group(0, subgroup=subgroup)
+        layout = self.units(scenario, mesh, (*TRAINED_STATE, MASTERS), 1)
+        for subgroup in (mesh.sharding, mesh.replication, mesh.contexts, mesh.tensors):
+            if subgroup.size > 1:
+                layout.placement.group(0, subgroup=subgroup)
         return layout
 
-    def _mesh(self, scenario: Scenario) -> Mesh:
-        degrees = self.context_degree, self.tensor_degree, self.context
-        return Mesh.of(scenario.workload.num_gpus, self.shard_size, *degrees)
-
-    def _replicates(self, scenario: Scenario) -> bool:
-        """Whether every GPU trains alone, as under DistributedDataParallel."""
-        mesh = self._mesh(scenario)
-        return mesh.parts * mesh.tensor == 1
-
-    def plan(self, scenario: Scenario) -> Plan:
-        """The plan of one iteration."""
-        if self._replicates(scenario):
-            return replicated_plan(whole_backbones(self, scenario), Recipe(buckets=True))
-        layout = self.layout(scenario)
-        recipe = Recipe(buckets=True, in_place=True)
-        plan = replicated_plan(layout, recipe, partial(exchange, reshard=self._reshards))
-        return replace(plan, resident=(resident(layout),))
+    def way(self, layout: Layout) -> Exchange:
+        """Blocks are gathered and scattered in sweeps; gradients of whole backbones summed as by ``ddp``."""
+        if not layout.divided:
+            return Exchange(every=self.micro_batches)
+        return Exchange(gathers=True, sweeps=True, reshard=self.reshard == "true")
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
@@ -160,12 +123,6 @@ class FSDP(DataParallel):
                 for count in sorted({1, samples}):
                     yield cls(size, "true", mesh.context, mesh.way, mesh.tensor, count, backbones)
 
-    def least_memory_bytes(self, scenario: Scenario) -> float:
-        """Bytes that each device cannot do without."""
-        if self._replicates(scenario):
-            return replicated_least_bytes(whole_backbones(self, scenario))
-        return least_bytes(self.layout(scenario), reshard=self._reshards)
-
     def remarks(self, scenario: Scenario) -> list[str]:
         """Remarks on this point: where it lacks memory, the smallest shard_size that fits, or with checkpointing."""
         memory = scenario.cluster.device.memory_bytes
@@ -185,6 +142,7 @@ class FSDP(DataParallel):
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut: the order of one micro-batch on ports that nobody shares."""
-        if self._replicates(scenario):
-            return replicated_least_s(whole_backbones(self, scenario), OVERLAP)
-        return least_s(self.layout(scenario), reshard=self._reshards)
+        layout = self.layout(scenario)
+        if not layout.divided:
+            return DataParallel.bound(self, scenario)
+        return least_s(layout, reshard=self.reshard == "true")

@@ -17,8 +17,9 @@ from strategies.orders.wave import wave_order
 from strategies.parameters import parameter
 from strategies.partitions.chain import block_partition
 from strategies.partitions.symmetric import SymmetricPartition, symmetric_partition
+from strategies.pipelining.cutting import lay_out
+from strategies.pipelining.footprint import least_memory_bytes
 from strategies.pipelining.layout import Layout
-from strategies.pipelining.pipeline import Pipeline
 from strategies.pipelining.reduction import plan_of
 from strategies.pipelining.stages import Cut, Shape, shapes
 from strategies.plans.plan import Plan
@@ -78,6 +79,11 @@ class Pulse(Strategy):
             return wave
         return min(wave, list_schedule(problem), key=lambda ordering: ordering.makespan_s)
 
+    @property
+    def _shape(self) -> Shape:
+        group_size = self.group_size or self.pipeline_degree
+        return Shape(self.pipeline_degree, self.micro_batches, group_size)
+
     def _problem(self, layout: Layout) -> Problem:
         """What is to be ordered."""
         ahead = self.in_flight * self.pipeline_degree
@@ -91,14 +97,14 @@ class Pulse(Strategy):
         """
         positions = wave_positions(self.pipeline_degree, self.waves)
 
-        def cut(pipeline: Pipeline) -> tuple[Cut, ...]:
-            return (Cut(scenario.backbone_index, self._boundaries(pipeline), positions),)
+        def cut(layout: Layout) -> tuple[Cut, ...]:
+            return (Cut(scenario.backbone_index, self._boundaries(layout), positions),)
 
         key = (type(self), self.partition, self.waves, self.p2p)
-        return Layout.once(scenario, Shape.of(self), key, self.skip_route, cut, distant_skips=True)
+        return lay_out(scenario, self._shape, key, self.skip_route, cut, distant_skips=True)
 
-    def _boundaries(self, pipeline: Pipeline) -> tuple[int, ...]:
-        scenario, num_stages = pipeline.scenario, 2 * self.waves * self.pipeline_degree
+    def _boundaries(self, layout: Layout) -> tuple[int, ...]:
+        scenario, num_stages = layout.scenario, 2 * self.waves * self.pipeline_degree
         blocks = [layer.block for layer in scenario.model.components[scenario.backbone_index].layers]
         pieces, there = (
             ("layers", len(blocks)) if self.partition == "symmetric" else ("blocks", len(set(blocks)))
@@ -111,26 +117,26 @@ class Pulse(Strategy):
             )
         if self.partition == "blocks":
             return block_partition(blocks, num_stages)
-        return self._skip_aware(pipeline).boundaries
+        return self._skip_aware(layout).boundaries
 
     def skip_aware(self, scenario: Scenario) -> SymmetricPartition:
         """The skip-aware partition: where it cuts, which skips it keeps local and which it sends."""
-        return self._skip_aware(Pipeline(scenario, Shape.of(self)))
+        return self._skip_aware(Layout(scenario, self._shape))
 
-    def _skip_aware(self, pipeline: Pipeline) -> SymmetricPartition:
-        scenario, num_stages = pipeline.scenario, 2 * self.waves * self.pipeline_degree
+    def _skip_aware(self, layout: Layout) -> SymmetricPartition:
+        scenario, num_stages = layout.scenario, 2 * self.waves * self.pipeline_degree
         component, waiting = scenario.model.components[scenario.backbone_index], self.p2p == "blocking"
 
         def solve() -> SymmetricPartition:
-            forward_s, backward_s = pipeline.layer_times(scenario.backbone_index)
-            cut_s = _message_s(pipeline) if waiting else np.zeros(len(forward_s) - 1)
+            forward_s, backward_s = layout.layer_times(scenario.backbone_index)
+            cut_s = _message_s(layout) if waiting else np.zeros(len(forward_s) - 1)
             skips = [(skip.source, skip.target) for skip in component.skips]
             sizes = [component.layers[source].output_bytes for source, _ in skips]
             return symmetric_partition(forward_s + backward_s, cut_s, skips, num_stages, sizes)
 
-        links = (pipeline.placement,) if waiting else ()
+        links = (layout.placement,) if waiting else ()
         try:
-            return scenario.remember(("symmetric", num_stages, pipeline.local_batch, links), solve)
+            return scenario.remember(("symmetric", num_stages, layout.local_batch, links), solve)
         except ValueError as error:
             raise InfeasibleError(str(error), "too many layers for a skip-aware partition") from None
 
@@ -161,21 +167,21 @@ class Pulse(Strategy):
         layout = self.layout(scenario)
         scheduled = self.micro_batches > self.pipeline_degree  # else the order may be the wave's
         least = least_in_flight(self._problem(layout)) if scheduled else [1] * len(layout.stages)
-        return layout.least_memory_bytes(least, frozen_first=True)
+        return least_memory_bytes(layout, least, frozen_first=True)
 
     def held_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device holds at least; the order is made where only it can tell."""
         layout, there = self.layout(scenario), scenario.cluster.device.memory_bytes
         stages, least = len(layout.stages), self.least_memory_bytes(scenario)
         most = min(self.micro_batches, self.in_flight * self.pipeline_degree)
-        if there is None or layout.least_memory_bytes([most] * stages) <= there:
+        if there is None or least_memory_bytes(layout, [most] * stages) <= there:
             return least
-        return max(least, layout.least_memory_bytes(most_in_flight(self.ordering(scenario).rows)))
+        return max(least, least_memory_bytes(layout, most_in_flight(self.ordering(scenario).rows)))
 
 
-def _message_s(pipeline: Pipeline) -> FloatArray:
+def _message_s(layout: Layout) -> FloatArray:
     """Seconds of both messages over each cut between the slowest neighbours, for which devices wait."""
-    component = pipeline.scenario.model.components[pipeline.scenario.backbone_index]
-    wire_s, delay_s = pipeline.slowest_hop
-    sizes = np.array([layer.output_bytes for layer in component.layers[:-1]]) * pipeline.local_batch
-    return (2 * sizes + component.carried_bytes * pipeline.local_batch) * wire_s + 2 * delay_s
+    component = layout.scenario.model.components[layout.scenario.backbone_index]
+    wire_s, delay_s = layout.slowest_hop
+    sizes = np.array([layer.output_bytes for layer in component.layers[:-1]]) * layout.local_batch
+    return (2 * sizes + component.carried_bytes * layout.local_batch) * wire_s + 2 * delay_s

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from strategies import parameters as fields
 from strategies.orders.named import zero_bubble_order
+from strategies.pipelining.footprint import least_memory_bytes
 from strategies.plans.actions import Rows
 from strategies.scenario import Scenario
 from strategies.templates.linear_pipeline import LinearPipeline
@@ -34,4 +35,4 @@ class ZeroBubble(LinearPipeline):
         """Bytes that the fullest device cannot do without: what was recomputed stays until weights have gradients."""
         recomputed = [min(self.micro_batches, position + 1) for position in range(self.pipeline_degree)]
         layout = self.layout(scenario)
-        return layout.least_memory_bytes(self.in_flight(), recomputed=recomputed, frozen_first=True)
+        return least_memory_bytes(layout, self.in_flight(), recomputed=recomputed, frozen_first=True)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from profiles.architectures.models import Model
-from strategies.pipelining.reduction import GATHER, SCATTER
+from strategies.pipelining.mesh import GATHER, SCATTER
 from strategies.plans.actions import (
     BACKWARD,
     BACKWARD_INPUT,
