@@ -10,7 +10,6 @@ from profiles.errors import InputError
 from profiles.machines.clusters import Link, load_cluster, read_cluster
 from profiles.machines.collectives import Group, bus_volume
 from profiles.machines.fabrics import Collectives
-from profiles.measuring.fitting.least_squares import fit_law
 from profiles.measuring.linking.fits import PCIE, errors_of, fit_links, predict
 from profiles.measuring.linking.report import cluster_text, judged_line, write_cluster
 from profiles.measuring.linking.samples import (
@@ -170,14 +169,6 @@ def test_an_operation_measured_between_nodes_alone_is_freed_of_their_factor():
     found = fit_links(replace(measured(), samples=samples), "partly", DEVICE)
     ((at, value),) = dict(found.cluster.collectives.efficiency)["reduce_scatter"]
     assert (at, value) == pytest.approx((16, 0.7), rel=1e-3)
-
-
-def test_a_law_is_told_from_its_times_and_a_break_is_seen():
-    volumes = np.array(SIZES, dtype=float)
-    law = fit_law(volumes, 50e-6 + volumes / 4e9)
-    assert (law.fixed_s, 1 / law.s_per_unit, law.break_at) == pytest.approx((50e-6, 4e9, 0.0))
-    two = np.where(volumes < 2**18, 10e-6 + volumes / 4e9, 500e-6 + volumes / 20e9)
-    assert fit_law(volumes, two).break_at == 2**18
 
 
 def test_what_was_not_measured_is_said_and_taken_from_its_nearest():

@@ -110,7 +110,7 @@ def read_component(
         layers=layers,
         skips=tuple(sorted(skips, key=lambda skip: (skip.source, skip.target))),
         exchanges=_read_exchanges(exchanges, len(rows)),
-        times=tuple((name, _read_layer_times(layers, of)) for name, of in sorted(times.items())),
+        times=tuple((name, read_layer_times(layers, of)) for name, of in sorted(times.items())),
         reads=tuple(sorted(reads, key=lambda read: (read.source, read.layer))),
         tasks=_read_tasks(head, trainable),
         kernels=launched.get(KERNELS, ()),
@@ -229,7 +229,8 @@ def _read_kernel(row: Row) -> Kernel:
         raise InputError(f"{row.where}: {str(error).removeprefix('kernel: ')}") from None
 
 
-def _read_layer_times(layers: Sequence[Layer], rows: list[Row]) -> tuple[MeasuredTime, ...]:
+def read_layer_times(layers: Sequence[Layer], rows: Sequence[Row]) -> tuple[MeasuredTime, ...]:
+    """Return the measured times of a component's layers."""
     times: dict[tuple[int, int], MeasuredTime] = {}
     for row in rows:
         key = (_layer_index(row, len(layers)), row.integer("batch_size", minimum=1))

@@ -1,15 +1,10 @@
-"""The one least squares of this project, non-negative or otherwise bounded, and errors of predictions.
-
-It is re-weighted until it settles. Prior knowledge of an unknown is a bound, or one more row with a weight of its own.
-The times of messages follow laws of their bytes, which are fitted robustly.
-"""
+"""Non-negative least squares whose weights follow from the solution, laws of messages, and errors of predictions."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
 from profiles.checks import sum_in_order
@@ -68,11 +63,9 @@ class Errors:
 
 SETTLED: Final = 1e-12
 MAX_ROUNDS: Final = 200
-ROUNDING: Final = 1e-13
-"""Share of the largest unknown, each scaled by the norm of its column, that counts as 0."""
-NARROWEST: Final = 1e-12
-"""Least distance between two bounds, as the solver needs some."""
 ROBUST_ROUNDS: Final = 30
+NARROWEST: Final = 1e-12
+"""Least upper bound, as the solver needs some distance from 0."""
 ALIKE: Final = 0.01
 """Relative residuals below this weigh alike; of larger ones the size counts, not its square."""
 NEEDED: Final = 0.1
@@ -80,73 +73,44 @@ NEEDED: Final = 0.1
 POINTS: Final = 3
 """Fewest sizes on either side of a break."""
 
-Weigh = Callable[[FloatArray | None], FloatArray]
-"""Weight of each row, given the unknowns of the round before; None before the first round."""
-
-
-class Solution(NamedTuple):
-    """The unknowns, whether each is at a bound, and the weighted rows that they solve."""
-
-    values: FloatArray
-    bound: NDArray[np.bool_]
-    rows: FloatArray
-
-    @property
-    def condition(self) -> float:
-        """Condition number of the weighted rows."""
-        return float(np.linalg.cond(self.rows))
-
 
 def least_squares(
     columns: FloatArray,
     aim: FloatArray,
-    weigh: Weigh,
+    weigh: Callable[[FloatArray], FloatArray],
     *,
-    lower: FloatArray | float = 0.0,
     upper: FloatArray | float = np.inf,
     rounds: int = MAX_ROUNDS,
-) -> Solution:
-    """Unknowns within bounds that minimise the weighted squares of ``columns @ unknowns - aim``.
+) -> FloatArray:
+    """Return the unknowns from 0 to a bound that minimise the weighted squares of ``columns @ unknowns - aim``.
 
-    Weights may depend on the solution: they are renewed until it settles, or for ``rounds`` rounds.
+    ``weigh`` returns the weight of each row, given what ``columns`` make of the unknowns, at first ``aim``. Weights
+    are renewed until the solution settles, or for ``rounds`` rounds.
     """
-    low = np.broadcast_to(lower, columns.shape[1]).astype(float)
-    high = np.maximum(np.broadcast_to(upper, columns.shape[1]), low + NARROWEST)
-    solution = _solve(columns, aim, weigh(None), low, high)
-    for _ in range(rounds - 1):
-        before, solution = solution, _solve(columns, aim, weigh(solution.values), low, high)
-        if np.allclose(before.values, solution.values, rtol=SETTLED, atol=0):
+    values = np.zeros(columns.shape[1])
+    weights = weigh(aim)
+    for _ in range(rounds):
+        rows = columns * weights[:, None]
+        scale = np.maximum(np.linalg.norm(rows, axis=0), np.finfo(float).tiny)
+        bounds = (0, np.maximum(upper, NARROWEST) * scale)
+        solution = lsq_linear(rows / scale, aim * weights, bounds, method="bvls", tol=1e-14)
+        before, values = values, np.where(solution.active_mask < 0, 0.0, solution.x.clip(0) / scale)
+        if np.allclose(before, values, rtol=SETTLED, atol=0):
             break
-    return solution
-
-
-def _solve(
-    columns: FloatArray, aim: FloatArray, weights: FloatArray, low: FloatArray, high: FloatArray
-) -> Solution:
-    rows = columns * weights[:, None]
-    norms = np.linalg.norm(rows, axis=0)
-    scale = np.exp2(np.round(np.log2(np.where(norms > 0, norms, 1.0))))  # powers of two round nothing
-    found = lsq_linear(rows / scale, aim * weights, (low * scale, high * scale), method="bvls", tol=1e-14)
-    rests = found.x <= low * scale + ROUNDING * np.abs(found.x).max()  # or is below, by a rounding
-    values = np.where(rests, low, found.x / scale)
-    return Solution(values, rests | (found.active_mask != 0), rows)
+        weights = weigh(columns @ values)
+    return values
 
 
 def robust_fit(
     columns: FloatArray, target: FloatArray, seconds: FloatArray, upper: FloatArray | float = np.inf
 ) -> FloatArray:
-    """Non-negative coefficients of columns that come nearest to a target, up to an upper bound of each.
+    """Return the non-negative coefficients of columns that come nearest to a target, up to an upper bound of each.
 
     Least absolute residuals, relative to ``seconds``, by re-weighting: a few disturbed measurements do not matter.
     """
     matrix, aim = columns / seconds[:, None], target / seconds
-
-    def weigh(found: FloatArray | None) -> FloatArray:
-        if found is None:
-            return np.ones(len(aim))
-        return np.asarray(np.maximum(np.abs(matrix @ found - aim), ALIKE) ** -0.5)
-
-    return least_squares(matrix, aim, weigh, upper=upper, rounds=ROBUST_ROUNDS).values
+    weigh: Callable[[FloatArray], FloatArray] = lambda made: np.maximum(np.abs(made - aim), ALIKE) ** -0.5  # noqa: E731
+    return least_squares(matrix, aim, weigh, upper=upper, rounds=ROBUST_ROUNDS)
 
 
 class Law(NamedTuple):
@@ -166,7 +130,7 @@ class Law(NamedTuple):
 
 
 def fit_law(volumes: FloatArray, seconds: FloatArray) -> Law:
-    """Law of measured times, given in any order."""
+    """Return the law of measured times, given in any order."""
     order = np.argsort(volumes, kind="stable")
     volumes, seconds = volumes[order], seconds[order]
     line = _line(volumes, seconds)
@@ -181,7 +145,7 @@ def fit_law(volumes: FloatArray, seconds: FloatArray) -> Law:
         errors = [each.error(*part) * len(part[0]) for each, part in zip(lines, parts, strict=True)]
         return sum_in_order(errors) / len(volumes), at, lines
 
-    best, at, (lower, upper) = min(map(two_lines, breaks), key=lambda found: found[0])
+    best, at, (lower, upper) = min(map(two_lines, breaks), key=lambda two: two[0])
     if best > error / 2:
         return line
     ends = ((lower, upper), (line, line))

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from rich.table import Table
 
+from profiles.architectures.component_files import TIME_COLUMNS
 from profiles.architectures.models import read_model
 from profiles.checks import sum_in_order
 from profiles.errors import DiffusimError, InputError
@@ -23,7 +24,7 @@ from profiles.measuring.counting.folder import folder_texts
 from profiles.measuring.counting.specs import ComponentSpec
 from profiles.measuring.counting.trace import first_line
 from profiles.measuring.counting.zoo import architecture
-from profiles.measuring.fitting.layer_times import QUANTILE_RULES, QUANTITIES, TIME_RULES
+from profiles.measuring.fitting.layer_times import QUANTILE_COLUMNS, QUANTITIES
 from profiles.measuring.machine import OtherPrograms, disturbance
 from profiles.measuring.tables import show, table
 from profiles.measuring.timing.building import COUNTED_AS, DTYPES, RECIPES
@@ -241,9 +242,9 @@ def time_texts(
     whole = [_whole(component, batch) for component, batch in _batches(components)]
     said = {**header, "backward": BACKWARD, "rows": len(rows), "whole": whole, "optimizer": updates}
     return {
-        Path("times") / f"{name}.csv": csv_text(TIME_RULES, rows),
+        Path("times") / f"{name}.csv": csv_text(TIME_COLUMNS, rows),
         Path("times") / f"{name}.toml": toml_text(said),
-        Path("quantiles") / f"{name}.csv": csv_text(QUANTILE_RULES, quantiles),
+        Path("quantiles") / f"{name}.csv": csv_text(QUANTILE_COLUMNS, quantiles),
     }
 
 
