@@ -141,5 +141,4 @@ def test_a_file_that_could_not_be_written_is_refused_beforehand(tmp_path, name, 
 
 def test_a_sweep_of_which_nothing_fits_shows_why():
     sweep = sim.sweep("sd21", gpus=1, batch_size=1, strategy="ddp", memory="1GiB", workers=1)
-    assert "<p>no point of the sweep is feasible: " in sweep._repr_html_()
-    assert "<table" not in sweep._repr_html_()
+    assert "no point of the sweep is feasible: " in sweep._repr_html_()

@@ -19,7 +19,7 @@ from profiles.software.runtimes import RUNTIMES, Case, all_runtimes, find_runtim
 from sim.cli.main import main
 from sim.explore.legality import case_of
 from sim.launching.launch import launch_of
-from sim.report.tables import account_in, lines_of
+from sim.report.results import panel_of
 from strategies.registry import class_of
 
 FLUX = {"model": "flux-dev", "cluster": "h100-nvlink-8"}
@@ -412,7 +412,7 @@ def test_a_point_that_one_other_parameter_would_start_says_so():
         sim.launch("sd21", "1f1b", **asked)
     assert sim.launch("sd21", "1f1b", **(asked | {"optimizer": "replicated"})).runtime == "torch-pipelining"
     row = sim.run("sd21", "1f1b", **asked)
-    assert ("runs in", "no runtime that is known here") in lines_of(row, account_in(row))
+    assert ("runs in", "no runtime that is known here") in panel_of(row).lines
 
 
 def test_a_point_that_a_parameter_less_would_start_says_what_to_leave_out():

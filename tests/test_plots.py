@@ -393,31 +393,6 @@ def test_a_key_that_rows_lack_is_refused_by_those_that_they_have(axes, said):
         plot_winners_info([row], *axes)
 
 
-DRAWN = (
-    partial(plot_winners, across="model", down="batch_size"),
-    partial(plot_scaling, across="batch_size"),
-    plot_sweep,
-    plot_bubble_ratios,
-)
-
-
-def test_rows_by_hand_that_lack_what_is_drawn_are_refused_by_the_key():
-    row = {"strategy": "1f1b", "model": "toy", "num_gpus": 2, "batch_size": 8, "samples_per_s": 1.0}
-    row |= {"peak_memory_bytes": 1e9, "bubble_ratio": 0.5, "pipeline_degree": 2, "micro_batches": 4}
-    changes = {
-        "strategy of a row is 3, must be a name": {"strategy": 3},
-        "num_gpus of a row is 'two', must be a number": {"num_gpus": "two"},
-        "samples_per_s of a row is [1.0], must be a number": {"samples_per_s": [1.0]},
-        "parameters of a row is 4, must be a mapping": {"parameters": 4},
-        "task of a row is 'draw', must be one of train, sample": {"task": "draw"},
-    }
-    for draw in DRAWN:
-        draw([row])
-        for problem, change in changes.items():
-            with pytest.raises(InputError, match=f"^{re.escape(problem)}$"):
-                draw([row, row | change])
-
-
 @pytest.mark.parametrize(
     ("draw", "problem"),
     [

@@ -12,11 +12,9 @@ from profiles.machines.clusters import load_cluster
 from sim.explore.points import find_points
 from sim.explore.search import run_sweep
 from sim.outcomes.runs import run_point
-from sim.report.rankings import (
-    BEST,
-    print_sweep,
-)
-from sim.report.tables import command_of, print_result
+from sim.report.blocks import print_blocks
+from sim.report.rankings import BEST, print_sweep
+from sim.report.results import command_of, result_blocks
 from sim.report.views import Sweep
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
@@ -47,7 +45,7 @@ def table_rows(text):
 
 
 def test_names_are_never_taken_for_markup(capsys, result, sweep):
-    print_result(replace(result, model="[/red] :smile:"))
+    print_blocks(result_blocks(replace(result, model="[/red] :smile:")))
     assert "[/red] :smile: by spp, training on 8 GPUs" in capsys.readouterr().out
     model = replace(sweep.scenario.model, title="[bold] title [/x]")
     print_sweep(replace(sweep, scenario=replace(sweep.scenario, model=model)))
@@ -101,7 +99,7 @@ def test_what_a_sweep_holds_fixed_is_said_as_it_was_asked_for(capsys):
     run_sweep(sweep, workers=1)
     print_sweep(sweep)
     text = " ".join(capsys.readouterr().out.split())
-    held = text[text.index("held fixed:") : text.index("layer times")]
+    held = text[text.index("held fixed:") : text.index("points:")]
     assert "p2p blocking" in held
     assert "partition optimal" in held
     assert "overlap " not in held  # ddp was tried with both

@@ -11,7 +11,7 @@ import sim
 from profiles.errors import InfeasibleError
 from sim.api import start_sweep
 from sim.cli.main import main
-from sim.report.tables import command_of
+from sim.report.results import command_of
 
 STRATEGIES = ("ddp", "gpipe")
 

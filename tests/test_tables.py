@@ -8,10 +8,9 @@ from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
 from sim.api import run
 from sim.outcomes.runs import run_point
-from sim.report.tables import (
-    print_models,
-    print_result,
-)
+from sim.report.blocks import print_blocks
+from sim.report.listings import print_listing
+from sim.report.results import result_blocks
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.registry import make_sampler, make_strategy
 from strategies.sampling_scenario import SamplingScenario
@@ -28,22 +27,17 @@ def result(scenario):
     return run_point(make_strategy("spp", {"pipeline_degree": 4}), scenario)
 
 
-def table_rows(text):
-    """The cells of the lines that belong to a table."""
-    lines = [line for line in text.splitlines() if line.startswith("│")]
-    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines]
-
-
 def test_models_are_shown_with_their_components(capsys):
-    print_models([load_model("sd21")], False)
-    rows = table_rows(capsys.readouterr().out)
-    assert [row[1] for row in rows] == ["text_encoder", "vae_encoder", "unet", "vae_decoder"]
-    assert rows[2][2:] == ["yes", "46", "25", "865.9 M", "12", "estimated", "several GPUs"]
-    assert rows[3][2:] == ["frozen", "21", "21", "49.5 M", "0", "estimated", ""]
+    print_listing("models", as_json=False)
+    lines = (line.split() for line in capsys.readouterr().out.splitlines())
+    rows = {line[1]: line[2:] for line in lines if line[:1] == ["sd21"]}
+    assert list(rows) == ["text_encoder", "vae_encoder", "unet", "vae_decoder"]
+    assert rows["unet"] == ["yes", "46", "865.9", "M", "12", "several", "GPUs"]
+    assert rows["vae_decoder"] == ["no", "21", "49.5", "M", "0", "several", "GPUs"]
 
 
 def test_a_result_is_shown_with_its_stages(capsys, result):
-    print_result(result)
+    print_blocks(result_blocks(result))
     text = capsys.readouterr().out
     assert "pipeline_degree 4, micro_batches 4, group_size 4" in text
     assert f"{result.iteration_s * 1e3:,.1f} ms" in text
@@ -62,7 +56,7 @@ def drawn():
 
 def test_a_drawing_is_shown_with_its_parts(capsys, drawn):
     _, result = drawn
-    print_result(result)
+    print_blocks(result_blocks(result))
     text = capsys.readouterr().out
     words = " ".join(text.replace("│", "").split())
     assert "strategy pipefusion with warmup_steps 1, receive before, layers 7,7,7,7" in words
@@ -78,7 +72,7 @@ def test_a_drawing_is_shown_with_its_parts(capsys, drawn):
 
 def test_neighbouring_stages_that_look_alike_share_a_row(capsys):
     result = run("flux-dev", "fsdp", gpus=64, checkpointing="block", batch_size=64)
-    print_result(result)
+    print_blocks(result_blocks(result))
     shown = capsys.readouterr().out.partition("stages, per micro-batch")[2].splitlines()[3:]
     firsts = [re.split(r" {2,}", line.strip()) for line in shown if line.strip()]
     assert len(firsts) < 8 < len(result.stages)

@@ -11,10 +11,10 @@ import sim
 from profiles.architectures.models import load_model
 from profiles.machines.whatifs import changed
 from sim.outcomes.runs import run_point
-from sim.report import rankings
+from sim.report import blocks
 from sim.report.changes import CONTENDERS, Change, Variation, _change, contenders, variations
-from sim.report.panels import time_words
-from sim.report.rankings import print_markdown, print_rows_json, print_sweep
+from sim.report.rankings import print_rows_json, print_sweep
+from sim.report.results import time_words
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def verdict(trained):
 
 
 def test_the_verdict_is_of_the_best_point_and_the_best_of_another_strategy(trained, verdict):
-    assert verdict.best is trained.best_point().result
+    assert verdict.best == trained.best_point().result
     others = [point for point in trained.ranked() if point.name != verdict.best.strategy]
     assert verdict.runner_up is others[0].result
     assert verdict.runner_up_ties == any(point is others[0] for point in trained.ties())
@@ -155,7 +155,7 @@ def test_the_json_of_the_best_row_holds_the_verdict_and_no_other(trained, verdic
 
 def test_the_verdict_comes_first_and_all_lines_fit_the_terminal(trained, drawn, monkeypatch, capsys):
     for width in (60, 80, 100, 140):
-        monkeypatch.setattr(rankings, "console", lambda width=width: Console(width=width, highlight=False))
+        monkeypatch.setattr(blocks, "console", lambda width=width: Console(width=width, highlight=False))
         for sweep in (trained, drawn):
             print_sweep(sweep)
             lines = capsys.readouterr().out.splitlines()
@@ -165,7 +165,7 @@ def test_the_verdict_comes_first_and_all_lines_fit_the_terminal(trained, drawn, 
 
 
 def test_markdown_has_the_verdict_the_command_and_the_table(trained, verdict, capsys):
-    print_markdown(trained)
+    print_sweep(trained, as_markdown=True)
     text = capsys.readouterr().out
     assert text.startswith(f"**{trained.title}**\n\n- **best** {verdict.best.strategy}")
     assert f"```\n{verdict.again}\n```" in text
@@ -188,7 +188,7 @@ def test_a_sweep_in_which_nothing_fits_has_no_verdict(monkeypatch):
     with pytest.raises(FrozenInstanceError):
         none.sweep = None
     monkeypatch.setattr(type(sweep), "none_fits", lambda _: "<b>no point")
-    assert "<p>&lt;b&gt;no point</p>" in none._repr_html_()
+    assert "&lt;b&gt;no point" in none._repr_html_()
 
 
 def test_by_cost_the_runner_up_costs_more_by_what_is_said():

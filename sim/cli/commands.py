@@ -66,7 +66,8 @@ def add_run(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 def run_command(options: argparse.Namespace) -> int:
     """Simulate one point and print its result."""
-    from sim.report.tables import print_result
+    from sim.report.blocks import print_blocks
+    from sim.report.results import result_blocks
 
     if options.print_experiment:
         return print_experiment(options)
@@ -82,7 +83,7 @@ def run_command(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(result.to_json(), allow_nan=False))
     else:
-        print_result(result, markdown=options.format == "markdown")
+        print_blocks(result_blocks(result), as_markdown=options.format == "markdown")
     return 0
 
 
@@ -202,7 +203,7 @@ def add_tune(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
 def tune_command(options: argparse.Namespace) -> int:
     """Tune PULSE's degrees and micro-batch."""
     from sim.explore.tuning import TUNED, tune
-    from sim.report.tables import print_choices
+    from sim.report.rankings import print_choices
 
     if options.strategy not in (None, TUNED):
         raise InputError(f"--strategy is '{options.strategy}', but only {TUNED} is tuned")
@@ -213,7 +214,7 @@ def tune_command(options: argparse.Namespace) -> int:
     scenario = calibrated(scenario_of(request), options.measured, options.measured_run)
     assert isinstance(scenario, Scenario)
     check_swept(scenario)
-    print_choices(tune(scenario, p2p=options.p2p), options.json)
+    print_choices(tune(scenario, p2p=options.p2p), as_json=options.json)
     return 0
 
 
@@ -249,14 +250,14 @@ def add_compare(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
 
 def compare_command(options: argparse.Namespace) -> int:
     """Print what changed between two files."""
+    from sim.report.blocks import print_blocks
     from sim.report.comparisons import compare
-    from sim.report.tables import console
 
     comparison = compare(options.before, options.after, question=options.question or ())
     if options.json:
         print(json.dumps(comparison.to_json(), allow_nan=False))
     else:
-        comparison.show(console())
+        print_blocks(comparison.blocks, wrap=False)
     return 0
 
 

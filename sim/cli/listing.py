@@ -5,34 +5,32 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from profiles.architectures.models import MODELS, load_model, model_names
+from profiles.architectures.models import MODELS, model_names
 from profiles.errors import InputError
 from profiles.files import read_text
-from profiles.machines.clusters import CLUSTERS, cluster_names, load_cluster
-from profiles.machines.devices import DEVICES, device_names, load_device
+from profiles.machines.clusters import CLUSTERS, cluster_names
+from profiles.machines.devices import DEVICES, device_names
 from profiles.names import known_name, unknown_name
-from profiles.software.stacks import STACKS, load_stack, stack_names
+from profiles.software.stacks import STACKS, stack_names
 from sim.cli.console import note
 from sim.cli.flags import strategy_names
-from strategies.registry import class_of
 
 
 class Kind(NamedTuple):
-    """Things of a kind: their names, what loads one, and the file of each where they come as files."""
+    """Things of a kind: their names, and the file of each where they come as files."""
 
     names: Callable[[], Sequence[str]]
-    load: Callable[[str], Any]
     files: Path | None = None
 
 
 KINDS: Final = {
-    "models": Kind(model_names, load_model, MODELS / "{}" / "model.toml"),
-    "clusters": Kind(cluster_names, load_cluster, CLUSTERS / "{}.toml"),
-    "devices": Kind(device_names, load_device, DEVICES / "{}.toml"),
-    "stacks": Kind(stack_names, load_stack, STACKS / "{}.toml"),
-    "strategies": Kind(strategy_names, class_of),
+    "models": Kind(model_names, MODELS / "{}" / "model.toml"),
+    "clusters": Kind(cluster_names, CLUSTERS / "{}.toml"),
+    "devices": Kind(device_names, DEVICES / "{}.toml"),
+    "stacks": Kind(stack_names, STACKS / "{}.toml"),
+    "strategies": Kind(strategy_names),
 }
 """What can be listed, by command."""
 SHELLS: Final = ("bash", "zsh", "fish")
@@ -50,18 +48,11 @@ def add_list(listed: str, parser: argparse.ArgumentParser, _: Sequence[str]) -> 
 
 def list_command(listed: str, options: argparse.Namespace) -> int:
     """List the things of a kind, or show the file of one."""
-    from sim.report import tables
+    from sim.report.listings import print_listing
 
     kind, one = KINDS[listed], listed.removesuffix("s")
     if getattr(options, "action", None) is None:
-        show: Any = {
-            "models": tables.print_models,
-            "clusters": tables.print_clusters,
-            "devices": tables.print_devices,
-            "stacks": tables.print_stacks,
-            "strategies": tables.print_strategies,
-        }[listed]
-        show([kind.load(name) for name in kind.names()], options.json)
+        print_listing(listed, as_json=options.json)
         return 0
     if options.name is None:
         raise InputError(f"NAME must be given; choose from {', '.join(kind.names())}")

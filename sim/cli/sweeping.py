@@ -199,9 +199,9 @@ def _print(options: argparse.Namespace, sweeps: Sequence[Sweep], remark: str) ->
     if options.json:
         rankings.print_rows_json(_all(sweeps))
     elif len(sweeps) == 1:
-        (rankings.print_markdown if markdown else rankings.print_sweep)(sweeps[0], remark)
+        rankings.print_sweep(sweeps[0], remark, as_markdown=markdown)
     else:
-        (scalings.print_markdown if markdown else scalings.print_scaling)(Scaling(tuple(sweeps)), remark)
+        scalings.print_scaling(Scaling(tuple(sweeps)), remark, as_markdown=markdown)
 
 
 def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:

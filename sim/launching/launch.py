@@ -99,7 +99,8 @@ def _first_runtime(model: object, result: Result) -> Runtime:
     try:
         return first_runtime(result)
     except InputError as error:
-        if not isinstance(model, Sweep) or (other := model.verdict.runnable) is None:
+        verdict = model.verdict if isinstance(model, Sweep) else None
+        if not verdict or (other := verdict.runnable) is None:
             raise
         named = ", ".join(filter(None, (other.result.strategy, other.how)))
         what = f"{'a tie' if other.tie else 'the best'} that runs in {other.runs_in[0]}"

@@ -3,7 +3,7 @@
 Where other degrees are best of what is changed, as of more images at once, its strategies are swept over again.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from typing import Any, Final, NamedTuple
@@ -82,9 +82,7 @@ class Change:
 
     def to_json(self) -> dict[str, Any]:
         """The change under public keys."""
-        found = asdict(self)
-        del found["fits"]
-        return found
+        return {key: value for key, value in asdict(self).items() if key != "fits"}
 
 
 class Variation(NamedTuple):
@@ -131,15 +129,18 @@ def _link_flag(cluster: Cluster, link: str) -> str:
 
 
 def _of_training(scenario: Scenario) -> Iterator[Variation]:
-    workload = scenario.workload
-    other = "block" if workload.checkpointing == "none" else "none"
-    name = "no checkpointing" if other == "none" else "checkpointing"
-    changed = replace(scenario, workload=replace(workload, checkpointing=other))
-    yield Variation(name, f"--checkpointing {other}", changed, recomputes=True, frees=other != "none")
+    def changed(name: str, flag: str, value: str, **more: bool) -> Variation:
+        workload: dict[str, Any] = {flag: value}
+        other = replace(scenario, workload=replace(scenario.workload, **workload))
+        return Variation(name, f"--{flag} {value}", other, **more)
+
+    if scenario.workload.checkpointing == "none":
+        yield changed("checkpointing", "checkpointing", "block", recomputes=True, frees=True)
+    else:
+        yield changed("no checkpointing", "checkpointing", "none", recomputes=True)
     if any(scenario.model.components[i].cacheable for i in scenario.model.frozen):
-        other = "online" if workload.frozen == "cached" else "cached"
-        changed = replace(scenario, workload=replace(workload, frozen=other))
-        yield Variation(f"encoders {other}", f"--frozen {other}", changed, frees=other == "cached")
+        other = "online" if scenario.workload.frozen == "cached" else "cached"
+        yield changed(f"encoders {other}", "frozen", other, frees=other == "cached")
 
 
 def _of_sampling(scenario: SamplingScenario) -> Iterator[Variation]:
@@ -219,36 +220,18 @@ def _change(variation: Variation, sweep: Sweep, points: Sequence[Point]) -> Chan
 
     A whole sweep of each changed question would take up to 2 s; these few points need no workers, store or reliefs.
     """
-    scenario, first = variation.scenario, points[0]
-    asked = dict.fromkeys(_asked_again(point, variation) for point in points)
+    scenario, first, objective = variation.scenario, points[0], sweep.objective
+    again = (asked_of(point, scenario, recomputes=variation.recomputes) for point in points)
     fresh = [
-        Point(one.strategy, one.strategy.name, num_gpus=one.num_gpus, checkpointing=one.checkpointing)
-        for one in asked
+        bounded_again(
+            Point(one.strategy, one.strategy.name, num_gpus=one.num_gpus, checkpointing=one.checkpointing),
+            scenario,
+        )
+        for one in dict.fromkeys(again)
     ]
-    for point in fresh:
-        bound_again(point, scenario)
-    own = _best([point for point in fresh if point.name == first.name], scenario, sweep.objective)
-    best = _best([point for point in fresh if point.name != first.name], scenario, sweep.objective, own)
+    own = best_of([point for point in fresh if point.name == first.name], scenario, objective)
+    best = best_of([point for point in fresh if point.name != first.name], scenario, objective, own)
     return replace(_told(variation, sweep, first, (own, best), fresh), exact=False)
-
-
-def _asked_again(point: Point, variation: Variation) -> Asked:
-    assert point.strategy is not None
-    recomputed = None if variation.recomputes else point.checkpointing
-    return Asked(point.strategy, point.num_gpus or variation.scenario.workload.num_gpus, recomputed)
-
-
-def _best(
-    points: list[Point], scenario: AnyScenario, objective: str, best: Point | None = None
-) -> Point | None:
-    """Return the best of points that were bounded, or what is as good already."""
-    for point in sorted(points, key=lambda point: point.least_score(objective)):
-        known = inf if best is None else best.score(objective)
-        if point.reason is not None or point.least_score(objective) >= known:
-            continue
-        found = simulated_again(point, scenario)
-        best = found if found.score(objective) < known else best
-    return best
 
 
 def _regrouped(variation: Variation, sweep: Sweep, names: Sequence[str], first: Point) -> Change:
@@ -282,28 +265,19 @@ def _told(
         sweep.samples_per_s(best) / sweep.samples_per_s(first),
         stays=stays,
         tie=own is not None and not stays and own.tied(best, sweep.objective),
-        memory=_ratio(best.result.peak_memory_bytes, first.result.peak_memory_bytes),
+        memory=best.result.peak_memory_bytes / held if (held := first.result.peak_memory_bytes) else 1.0,
         num_gpus=None if best.num_gpus == first.num_gpus else best.num_gpus,
         how=differing(first.result, best.result) if stays else "",
         fits=not any(_lacks_memory(point, first) for point in among),
     )
 
 
-def _ratio(after: float, before: float) -> float:
-    """How many times a quantity is what it was; of nothing, which stays nothing, once."""
-    return after / before if before else 1.0
-
-
 def _lacks_memory(point: Point, answer: Point) -> bool:
     """Whether a point is an answer under a changed question, where it lacks memory."""
     assert answer.result is not None
-    there = point.num_gpus or answer.result.num_gpus
-    return (
-        point.strategy == answer.strategy
-        and point.kind == OUT_OF_MEMORY
-        and there == answer.result.num_gpus
-        and point.checkpointing == answer.checkpointing
-    )
+    gpus = answer.result.num_gpus
+    there = point.strategy, point.num_gpus or gpus, point.checkpointing
+    return point.kind == OUT_OF_MEMORY and there == (answer.strategy, gpus, answer.checkpointing)
 
 
 def fastest_of(sweep: Sweep) -> Result | None:
@@ -333,17 +307,35 @@ def _swept(sweep: Sweep, names: Sequence[str], scenario: AnyScenario) -> Sweep:
     return again
 
 
-def bound_again(point: Point, scenario: AnyScenario) -> None:
-    """Bound a point in another scenario."""
+def asked_of(point: Point, scenario: AnyScenario, *, recomputes: bool = False) -> Asked:
+    """What a point asks in a scenario; without its checkpointing where the scenario says it."""
     assert point.strategy is not None
-    asked = Asked(point.strategy, point.num_gpus or scenario.workload.num_gpus, point.checkpointing)
-    take_bounds(point, bounds_of(asked, scenario), scenario.cluster.device.memory_bytes)
+    gpus = point.num_gpus or scenario.workload.num_gpus
+    return Asked(point.strategy, gpus, None if recomputes else point.checkpointing)
+
+
+def bounded_again(point: Point, scenario: AnyScenario) -> Point:
+    """A point that is bounded in another scenario."""
+    bounds = bounds_of(asked_of(point, scenario), scenario)
+    take_bounds(point, bounds, scenario.cluster.device.memory_bytes)
+    return point
 
 
 def simulated_again(point: Point, scenario: AnyScenario) -> Point:
     """A point in another scenario; without a result where it does not exist."""
-    assert point.strategy is not None
-    asked = Asked(point.strategy, point.num_gpus or scenario.workload.num_gpus, point.checkpointing)
-    found = replace(point, result=None)
-    take_outcome(found, outcome_of(asked, scenario))
-    return found
+    again = replace(point, result=None)
+    take_outcome(again, outcome_of(asked_of(point, scenario), scenario))
+    return again
+
+
+def best_of(
+    points: Iterable[Point], scenario: AnyScenario, objective: str, best: Point | None = None
+) -> Point | None:
+    """Return the best of points that were bounded, or what is as good already."""
+    for point in sorted(points, key=lambda point: point.least_score(objective)):
+        known = inf if best is None else best.score(objective)
+        if point.reason is not None or point.least_score(objective) >= known:
+            continue
+        again = simulated_again(point, scenario) if point.result is None else point
+        best = again if again.score(objective) < known else best
+    return best

@@ -2,24 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
-from io import StringIO
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Console
-
 from profiles.errors import InputError, counted, shown
-from sim.explore.differences import Comparison, Moved
+from sim.explore.differences import Comparison
 from sim.explore.differences import compare as compared
 from sim.explore.records import CODE, NamedRows, Recorded
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
-from sim.report.columns import Column, show_table, table_html
+from sim.report.blocks import WIDEST, Block, Column, Table, html, text
 from sim.report.frames import frame_of, rows
-from sim.report.panels import WIDEST
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -28,7 +23,6 @@ SHOWN: Final = 10
 """Points that are listed of those that moved."""
 NOT_ASKED: Final = "not asked"
 """What stands for what one of the two has no word of."""
-HEADS: Final = ("point", "before", "after", "change", "rank")
 
 Comparable = str | PathLike[str] | Sweep | Scaling | Result
 """What is compared: a file, or what ``sweep`` and ``run`` give."""
@@ -51,11 +45,7 @@ class Compared:
     names: tuple[str, str] = ("before", "after")
 
     def __str__(self) -> str:
-        stream = StringIO()
-        self.show(
-            Console(file=stream, width=WIDEST, highlight=False, emoji=False, markup=False, color_system=None)
-        )
-        return stream.getvalue().rstrip("\n")
+        return text(*self.blocks, width=WIDEST, wrap=False)
 
     def __repr__(self) -> str:
         moved = sum(len(one.moved) for one in self.questions)
@@ -64,26 +54,16 @@ class Compared:
         return f"<Compared: {questions}, {counted(same, 'point')} as before, {moved} moved>"
 
     def _repr_html_(self) -> str:
-        """The questions with what differs and the largest changes, in a notebook."""
-        return "".join(map(_html_of, self.questions)) + "".join(
-            f"<p>{escape(line)}</p>" for line in self._alone()
-        )
+        """The same, in a notebook."""
+        return html(*self.blocks)
 
-    def show(self, screen: Console) -> None:
-        """Print the comparison."""
-        for one in self.questions:
-            screen.print(one.words, soft_wrap=True)
-            for line in _lines(one):
-                screen.print(f"  {line}", soft_wrap=True)
-            if one.moved:
-                show_table(screen, *_largest(one))
-        for line in self._alone():
-            screen.print(line, soft_wrap=True)
-
-    def _alone(self) -> Iterator[str]:
-        """The questions that one of the two alone holds."""
+    @property
+    def blocks(self) -> list[Block]:
+        """The questions with what differs and the largest changes, then those that one of the two alone holds."""
+        blocks = [block for one in self.questions for block in _blocks(one)]
         for name, alone in zip(self.names, (self.only_before, self.only_after), strict=True):
-            yield from (f"only in {name}: {words}" for words in alone)
+            blocks += [f"only in {name}: {words}" for words in alone]
+        return blocks
 
     def frame(self) -> "DataFrame":
         """The points that moved, the largest change of each question first; parameters have columns of their own.
@@ -144,63 +124,38 @@ def _source(name: str, answer: object) -> Path | NamedRows:
     raise InputError(f"{name} is of type {type(answer).__name__}, must be a sweep, a result, or a file")
 
 
-def _lines(one: Comparison) -> list[str]:
-    """What differs, who wins, and how many points moved, in words."""
+def _blocks(one: Comparison) -> Iterator[Block]:
+    """What differs, who wins, how many points moved, and which moved most."""
+    yield one.words
+    yield from (f"  {line}" for line in _reasons(one))
+    yield f"  {'best of each' if 'objective' in one.differing else 'best'}: {_winner(one)}"
     turned = ", ".join(f"{count} {words}" for words, count in one.turned.items())
-    lines = [
-        *_reasons(one),
-        f"{'best of each' if 'objective' in one.differing else 'best'}: {_winner(one)}",
-        f"points simulated in both: {one.same} as they were, {len(one.moved)} moved"
-        + (f"; others: {turned}" if turned else ""),
-    ]
+    moved = f"points simulated in both: {one.same} as they were, {len(one.moved)} moved"
+    yield f"  {moved}; others: {turned}" if turned else f"  {moved}"
     if one.unlisted:
-        lines.append(
-            f"points: {one.unlisted} of the store have no row, such as those with the result of another"
-        )
-    return lines
-
-
-def _largest(one: Comparison) -> tuple[str, list[Column]]:
-    """Return the title and the columns of a table of the points that moved most."""
-    moved = one.moved[:SHOWN]
-    cells = zip(*map(_cells, moved), strict=True)
-    columns = [Column(head, column, words=head == "point") for head, column in zip(HEADS, cells, strict=True)]
-    return "the change" if len(moved) == 1 else f"the {len(moved)} largest changes", columns
-
-
-def _cells(moved: Moved) -> tuple[str, ...]:
-    """Return the row of a point that moved."""
-    ranks = " -> ".join(map(str, dict.fromkeys(moved.ranks)))
-    return str(moved.key), f"{moved.before_s:.6g} s", f"{moved.after_s:.6g} s", f"{moved.change:+.2%}", ranks
-
-
-def _html_of(one: Comparison) -> str:
-    """A comparison as HTML."""
-    lines = "".join(f"<li>{escape(line)}</li>" for line in _lines(one))
-    text = f"<b>{escape(one.words)}</b><ul>{lines}</ul>"
-    return f"{text}{table_html(*_largest(one))}" if one.moved else text
+        yield f"  points: {one.unlisted} of the store have no row, such as those with the result of another"
+    if largest := one.moved[:SHOWN]:
+        columns = [
+            Column("point", [str(of.key) for of in largest], words=True),
+            Column("before", [f"{of.before_s:.6g} s" for of in largest]),
+            Column("after", [f"{of.after_s:.6g} s" for of in largest]),
+            Column("change", [f"{of.change:+.2%}" for of in largest]),
+            Column("rank", [" -> ".join(map(str, dict.fromkeys(of.ranks))) for of in largest]),
+        ]
+        yield Table(f"the {counted(len(largest), 'largest change')}", columns)
 
 
 def _reasons(one: Comparison) -> Sequence[str]:
     """What differs between the two, in words."""
-    differing = one.differing
-    lines = [
-        f"{key}: {before or NOT_ASKED} -> {after or NOT_ASKED}" for key, (before, after) in differing.items()
-    ]
-    if "model" in differing:
-        models = next(line for line in lines if line.startswith("model: "))
-        return [
-            f"two models are compared: {models.removeprefix('model: ')}",
-            *(x for x in lines if x != models),
-        ]
+    lines = {key: f"{key}: {a or NOT_ASKED} -> {b or NOT_ASKED}" for key, (a, b) in one.differing.items()}
+    if models := lines.pop("model", ""):
+        return [f"two models are compared: {models.removeprefix('model: ')}", *lines.values()]
     if lines:
-        return lines
-    hashed = (one.before.inputs.keys() & one.after.inputs.keys()) - {CODE}
-    if not hashed:
+        return list(lines.values())
+    if not (one.before.inputs.keys() & one.after.inputs.keys()) - {CODE}:
         return ["asked the same; which inputs differ is not known: one of the two has no hashes of them"]
-    if not one.moved:
-        return ["the same is asked, of the same inputs"]
-    return ["the same is asked, of the same inputs: the code that simulated differs"]
+    same = "the same is asked, of the same inputs"
+    return [f"{same}: the code that simulated differs" if one.moved else same]
 
 
 def _winner(one: Comparison) -> str:

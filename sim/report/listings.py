@@ -1,71 +1,127 @@
-"""What comes with the package: models, clusters, devices, stacks and strategies, as frames and under public keys."""
+"""What comes with the package: models, clusters, devices, stacks and strategies, as frames, in JSON and in words."""
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from profiles.architectures.models import Model, load_model, model_names
 from profiles.machines.clusters import Cluster, Link, cluster_names, load_cluster
 from profiles.machines.devices import Device, device_names, load_device
-from profiles.software.stacks import Stack, load_stack, stack_names
+from profiles.software.stacks import load_stack, stack_names
+from profiles.units import GB, GIB, MICROSECOND, TFLOP
+from sim.report.blocks import Column, Table, print_blocks
 from strategies.registry import strategies_of
 from strategies.strategy import AnyStrategy, is_seamless
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+TABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "models": (
+        "name",
+        "component",
+        "trainable",
+        "layers",
+        "parameters",
+        "skips",
+        "measured_on",
+        "sampled_on",
+    ),
+    "clusters": (
+        *(
+            "name",
+            "device",
+            "devices_per_node",
+            "max_nodes",
+            "intra_node_kind",
+            "intra_node_bandwidth_bytes_per_s",
+        ),
+        *("inter_node_kind", "inter_node_bandwidth_bytes_per_s"),
+    ),
+    "devices": (
+        *(
+            "name",
+            "memory_bytes",
+            "rates_conv_flop_per_s",
+            "rates_matmul_flop_per_s",
+            "rates_attention_flop_per_s",
+        ),
+        *("rates_memory_bytes_per_s", "laws"),
+    ),
+    "stacks": ("name", "summary", "forward_operator_s", "attention", "norms", "optimizer"),
+    "strategies": ("name", "task", "summary", "parameters"),
+}
+"""The columns of the frames that are printed, by command."""
+UNITS: Final = (
+    *(("_flop_per_s", TFLOP, "TFLOP/s"), ("_bytes_per_s", GB, "GB/s")),
+    *(("_bytes", GIB, "GiB"), ("_s", MICROSECOND, "us")),
+)
+"""Endings of keys, their unit and its name."""
+
+
+def print_listing(kind: str, *, as_json: bool) -> None:
+    """Print what comes with the package of a kind."""
+    if as_json:
+        print(json.dumps(list(FACTS[kind]())))
+        return
+    rows = list(ROWS[kind]())
+    columns = [
+        Column(_head(key), [_cell(key, row.get(key)) for row in rows], words=True) for key in TABLES[kind]
+    ]
+    print_blocks([Table("", columns)])
+
+
+def _head(key: str) -> str:
+    """The head of a column: its key without the unit."""
+    ending = next((ending for ending, *_ in UNITS if key.endswith(ending)), "")
+    return key.removesuffix(ending).removeprefix("rates_").replace("_", " ")
+
+
+def _cell(key: str, value: Any) -> str:  # noqa: ANN401
+    """A value in words."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case list():
+            return ", ".join(value) or "-"
+        case int() if key == "parameters":
+            return f"{value / 1e6:,.1f} M"
+    unit = next(((size, name) for ending, size, name in UNITS if key.endswith(ending)), None)
+    return str(value) if unit is None else f"{value / unit[0]:g} {unit[1]}"
+
 
 def models() -> "DataFrame":
     """The models that come with the package, a row for each component."""
-    return _frame(
-        {name: facts[name] for name in ("name", "title", "guidance", "sampled_on")}
-        | {"component": component.name, "tasks": ", ".join(component.tasks)}
-        | {name: value for name, value in own.items() if name != "name"}
-        for model in map(load_model, model_names())
-        for facts in [model_facts(model)]
-        for component, own in zip(model.components, facts["components"], strict=True)
-    )
+    return _frame("models")
 
 
 def clusters() -> "DataFrame":
     """The clusters that come with the package; links in bytes per second and seconds."""
-    return _frame(_flat(cluster_facts(load_cluster(name))) for name in cluster_names())
-
-
-def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts with those of a part under names of their own."""
-    flat: dict[str, Any] = {}
-    for key, value in facts.items():
-        flat |= (
-            {f"{key}_{name}": of for name, of in value.items()} if isinstance(value, dict) else {key: value}
-        )
-    return flat
+    return _frame("clusters")
 
 
 def devices() -> "DataFrame":
     """The devices that come with the package; rates in FLOP, bytes and seconds."""
-    return _frame(_flat(device_facts(load_device(name))) for name in device_names())
+    return _frame("devices")
 
 
 def stacks() -> "DataFrame":
     """The software stacks that come with the package."""
-    return _frame(map(stack_facts, map(load_stack, stack_names())))
+    return _frame("stacks")
 
 
 def strategies() -> "DataFrame":
     """The strategies with what they are and their parameters."""
-    return _frame(
-        strategy_facts(cls)
-        | {"seamless": is_seamless(cls), "parameters": ", ".join(item.name for item in fields(cls))}  # type: ignore[arg-type]
-        for task in ("train", "sample")
-        for cls in strategies_of(task).values()
-    )
+    return _frame("strategies")
 
 
-def _frame(rows: Iterable[dict[str, Any]]) -> "DataFrame":
+def _frame(kind: str) -> "DataFrame":
     import pandas as pd
 
-    return pd.DataFrame(list(rows))
+    return pd.DataFrame(list(ROWS[kind]()))
 
 
 def sampled_on(model: Model) -> str | None:
@@ -107,8 +163,8 @@ def cluster_facts(cluster: Cluster) -> dict[str, Any]:
         "device": cluster.device.name,
         "devices_per_node": cluster.devices_per_node,
         "max_nodes": cluster.max_nodes,
-        "intra_node": _link_json(cluster.intra_node),
-        "inter_node": None if cluster.inter_node is None else _link_json(cluster.inter_node),
+        "intra_node": _link_facts(cluster.intra_node),
+        "inter_node": None if cluster.inter_node is None else _link_facts(cluster.inter_node),
     }
 
 
@@ -123,7 +179,7 @@ def device_facts(device: Device) -> dict[str, Any]:
     }
 
 
-def _link_json(link: Link) -> dict[str, Any]:
+def _link_facts(link: Link) -> dict[str, Any]:
     bandwidth = None if link.kind == "ideal" else link.bandwidth_bytes_per_s
     return {
         "kind": link.kind,
@@ -131,11 +187,6 @@ def _link_json(link: Link) -> dict[str, Any]:
         "latency_s": link.latency_s,
         "call_s": link.call_s,
     }
-
-
-def stack_facts(stack: Stack) -> dict[str, Any]:
-    """The facts of a software stack."""
-    return asdict(stack)
 
 
 def strategy_facts(cls: type[AnyStrategy]) -> dict[str, Any]:
@@ -153,3 +204,51 @@ def strategy_facts(cls: type[AnyStrategy]) -> dict[str, Any]:
             for item in fields(cls)  # type: ignore[arg-type]
         },
     }
+
+
+def _component_rows() -> Iterator[dict[str, Any]]:
+    """A row for each component of each model."""
+    for model in map(load_model, model_names()):
+        facts = model_facts(model)
+        for component, own in zip(model.components, facts.pop("components"), strict=True):
+            yield {name: facts[name] for name in ("name", "title", "guidance", "sampled_on")} | {
+                **{"component": component.name, "tasks": ", ".join(component.tasks)},
+                **{name: value for name, value in own.items() if name != "name"},
+            }
+
+
+def _strategy_rows() -> Iterator[dict[str, Any]]:
+    for cls in _strategies():
+        facts = strategy_facts(cls)
+        yield facts | {"seamless": is_seamless(cls), "parameters": ", ".join(facts["parameters"])}
+
+
+def _strategies() -> Iterator[type[AnyStrategy]]:
+    return (cls for task in ("train", "sample") for cls in strategies_of(task).values())
+
+
+def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts with those of a part under names of their own."""
+    return {
+        f"{key}_{name}" if name else key: of
+        for key, value in facts.items()
+        for name, of in (value if isinstance(value, dict) else {"": value}).items()
+    }
+
+
+FACTS: Final[Mapping[str, Callable[[], Iterable[dict[str, Any]]]]] = {
+    "models": lambda: map(model_facts, map(load_model, model_names())),
+    "clusters": lambda: map(cluster_facts, map(load_cluster, cluster_names())),
+    "devices": lambda: map(device_facts, map(load_device, device_names())),
+    "stacks": lambda: map(asdict, map(load_stack, stack_names())),
+    "strategies": lambda: map(strategy_facts, _strategies()),
+}
+"""What there is under public keys, by command."""
+ROWS: Final[Mapping[str, Callable[[], Iterable[dict[str, Any]]]]] = {
+    "models": _component_rows,
+    "clusters": lambda: map(_flat, FACTS["clusters"]()),
+    "devices": lambda: map(_flat, FACTS["devices"]()),
+    "stacks": FACTS["stacks"],
+    "strategies": _strategy_rows,
+}
+"""The rows of frames and tables, by command."""

@@ -24,20 +24,23 @@ def duration(result: Result) -> str:
     return f"{seconds:,.3f} s" if result.task == "sample" else milliseconds(seconds)
 
 
-def banded(result: Result, digits: int = 1, unit: str = "ms") -> str:
+def unit_of(result: Result) -> str:
+    """The unit in which the duration of a result is told."""
+    return "s" if result.task == "sample" else "ms"
+
+
+def banded(result: Result) -> str:
     """The duration of a result and its band in words."""
-    words = f"{result.expected.duration_s * PER_SECOND[unit]:,.{digits}f} {unit}"
-    between = band(result, unit)
-    return f"{words}, {between}" if between else words
+    return ", ".join(filter(None, (duration(result), band(result))))
 
 
-def band(result: Result, unit: str = "ms") -> str:
+def band(result: Result) -> str:
     """The band of a duration in words, the wider the fewer its figures; empty where there is none."""
     if result.low_s == result.high_s:
         return ""
     figures = 2 if result.high_s > WIDE * result.low_s else 3
-    low, high = (rounded(seconds * PER_SECOND[unit], figures) for seconds in (result.low_s, result.high_s))
-    return f"{low} to {high}"
+    per_s = PER_SECOND[unit_of(result)]
+    return f"{rounded(result.low_s * per_s, figures)} to {rounded(result.high_s * per_s, figures)}"
 
 
 def rounded(value: float, figures: int) -> str:

@@ -15,15 +15,11 @@ from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep, why_none
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.results import Result
-from sim.report.columns import table_html
+from sim.report.blocks import Line, Panel, html
 from sim.report.descriptions import held_fixed
-from sim.report.panels import Line, Panel
-from sim.report.rankings import Shown
-from sim.report.rankings import columns as columns_of_points
-from sim.report.scalings import columns as columns_of_steps
-from sim.report.scalings import title_of, verdict_at_knee
-from sim.report.tables import command_of, measured_words, panel_of
-from sim.report.verdicts import with_note
+from sim.report.rankings import table_blocks
+from sim.report.results import command_of, measured_words, panel_of
+from sim.report.scalings import table_of, verdict_at_knee
 from strategies.strategy import AnyScenario
 
 PLOTLY: Final = "plotly"
@@ -33,6 +29,8 @@ POLICY: Final = (
 )
 """What a browser lets the page do: nothing but itself. Plotly compiles its shaders."""
 NOTHING: Final = "none: no point that is recommended fits"
+MOST_ROWS: Final = 200
+"""Rows of the table of points."""
 
 Part = tuple[str, str, Any]
 """A heading, a note below it, and a figure of Plotly or HTML."""
@@ -88,7 +86,7 @@ def run_page(result: Result, asked: str = "") -> str:
     assert result.source is not None
     return _page(
         result.title,
-        panel_of(result).html(),
+        html(panel_of(result)),
         [("Where time and memory go", _trace_note(result), trace_figure(trace))],
         [*provenance(result.source.scenario), ("again", asked or command_of(result))],
     )
@@ -111,28 +109,23 @@ def sweep_page(sweeps: Sequence[Sweep], asked: str = "", note: str = "") -> str:
     from sim.report.plots import interactive
 
     scaling = Scaling(tuple(sweeps))
-    chosen, verdict = scaling.chosen, with_note(verdict_at_knee(scaling), note)
-    best = chosen.best_point()
-    lines = [("best", NOTHING)] if verdict is None else [*verdict.lines, ("again", verdict.again)]
-    title = chosen.title if verdict is None else verdict.title
-    simulated = [point for point in chosen.ranked() if point.status == "simulated"]
+    chosen, verdict = scaling.chosen, verdict_at_knee(scaling, note)
+    best, title = chosen.best_point(), verdict.panel.title
+    lines = [*verdict.lines, ("again", verdict.again)] if verdict else [("best", NOTHING)]
     parts: list[Part] = [
         ("Speed and memory", "a click on a strategy hides it", interactive.sweep_figure(sweeps, best)),
+        ("Points", "", html(*table_blocks(chosen, MOST_ROWS))),
     ]
-    if simulated:
-        shown = Shown(list(enumerate(simulated[: interactive.MOST_ROWS], 1)), None, "")
-        table = interactive.table_figure(columns_of_points(chosen, shown))
-        parts.append(("Points", f"{len(shown.rows)} of {len(simulated)} simulated points", table))
     if len(sweeps) > 1 and scaling.steps:
-        steps = table_html(title_of(scaling), columns_of_steps(scaling, scaling.steps))
-        parts += [("More GPUs", "", interactive.scaling_figure(scaling)), ("", "", steps)]
+        parts += [("More GPUs", "", interactive.scaling_figure(scaling)), ("", "", html(table_of(scaling)))]
     if best is not None:
         result = chosen.result_of(best)
-        figure = interactive.trace_figure(result.trace)
-        parts.append(("Where time and memory go", _trace_note(result), figure))
-    fixed = [] if verdict is None else [("held fixed", held_fixed(chosen.points, verdict.best))]
+        parts.append(
+            ("Where time and memory go", _trace_note(result), interactive.trace_figure(result.trace))
+        )
+    fixed = [("held fixed", held_fixed(chosen.points, verdict.best))] if verdict else []
     again = [("again", asked)] if asked else []
-    return _page(title, Panel(title, lines).html(), parts, [*fixed, *provenance(chosen.scenario), *again])
+    return _page(title, html(Panel(title, lines)), parts, [*fixed, *provenance(chosen.scenario), *again])
 
 
 def provenance(scenario: AnyScenario) -> list[Line]:
@@ -143,7 +136,7 @@ def provenance(scenario: AnyScenario) -> list[Line]:
         ("cluster", f"{scenario.cluster_name}. {cluster.source}"),
         ("device", f"{cluster.device.name}. {cluster.device.source}"),
         ("stack", f"{scenario.stack_name}: {stack.summary}. {stack.source}"),
-        ("layer times", scenario.costs.provenance),
+        ("times", scenario.costs.provenance),
         *([("measured", measured_words(scenario))] if scenario.measured is not None else []),
         ("content", ", ".join(f"{name} {key}" for name, key in inputs_of(scenario).items())),
         ("diffusim", f"{version('diffusim')}, Python {python_version()}"),
@@ -165,7 +158,7 @@ def _page(title: str, answer: str, parts: Iterable[Part], source: Sequence[Line]
 <body><main><h1>{escape(title)}</h1>
 <section id="answer">{answer}</section>
 {sections}
-<section>{Panel("Where this is from", source).html()}</section>
+<section>{html(Panel("Where this is from", source))}</section>
 </main></body></html>
 """
 

@@ -5,26 +5,26 @@ shorter then, and the optimizer's step where that is on the host. Where collecti
 once more as if they did not slow it: what compute loses to them is the time by which it is shorter then.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import fsum, inf
+from math import fsum
 from typing import Final
 
 from profiles.checks import sum_in_order
-from profiles.errors import InfeasibleError
 from profiles.machines.clusters import Link
 from profiles.machines.collectives import sent_bytes
 from profiles.units import GB
-from sim.explore.points import Asked, Point
+from sim.explore.points import Point
 from sim.explore.sweep import Sweep
 from sim.outcomes.parts import Part, jobs, main_part, measured_parts, replay_parts
 from sim.outcomes.results import Result
-from sim.outcomes.runs import bound, run_point, weigh
+from sim.outcomes.runs import bound, weigh
 from sim.replay.metrics import busy_s as computing_s
 from sim.replay.metrics import collective_s
 from sim.replay.waits import MESSAGE, Way, awaited_s, between_nodes, members
-from sim.report.numbers import duration, plain
+from sim.report.changes import asked_of, best_of
+from sim.report.numbers import duration, plain, unit_of
 from strategies.plans.actions import OPTIMIZER, FrozenAction, StageAction
 from strategies.plans.network import Network
 from strategies.plans.plan import Collective
@@ -33,28 +33,18 @@ from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
 
 COUNTS: Final = 0.1
-"""Share of the time from which on it is worth a reason."""
+"""Share of the time from which on it is worth a reason; of what is awaited, that which need not be told."""
 LEAST_PART: Final = 0.01
-"""Share of a difference from which on a part of it is told."""
+"""Share from which on the optimizer's step on the host, or a part of a difference, is told."""
 LEAST_TOLD: Final = 1e-4
 """Share of the time from which on a difference is told at all."""
 LEAST_SLOWED: Final = 0.02
 """Share of the time from which on what collectives slow is worth a reason."""
 ROUNDING: Final = 1e-9
 """Share by which sums of times may differ: in another order they differ in their last digits."""
-LEFT: Final = 0.1
-"""Share of what is awaited on the wire that need not be told."""
-LEAST_STEP: Final = 0.01
-"""Share of the time from which on the optimizer's step on the host is one."""
-CASTS: Final = "casts of weights"
-"""What autocast does in every pass, and what keeps weights in half precision does not."""
 COMPILED: Final = "compiled"
 HELP: Final = ": more work for each GPU hides it"
 """What always helps where the host is behind."""
-BUSY: Final = "of the time; nothing else takes a tenth of it"
-"""What is to be said where there is no other reason."""
-ROUNDS: Final = "send_recv"
-"""The operation of a ring, round by round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +69,14 @@ class Account:
 
     def seconds(self, whole_s: float) -> dict[str, float]:
         """The parts of so many seconds, by what they are called."""
+        parts = {"compute": self.compute - self.slowed, "lost to collectives": self.slowed, "host": self.host}
         return {
-            "compute": (self.compute - self.slowed) * whole_s,
-            "lost to collectives": self.slowed * whole_s,
-            "host": self.host * whole_s,
-            "wire": self.wire * whole_s,
-            "idle": self.idle * whole_s,
+            name: share * whole_s for name, share in (parts | {"wire": self.wire, "idle": self.idle}).items()
         }
+
+
+Replayed = Callable[[], Sequence[Part]]
+"""Gives the replayed parts of a point, which are not replayed before somebody asks."""
 
 
 def shares(result: Result) -> tuple[float, float, float]:
@@ -106,22 +97,18 @@ def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> 
             return replay_parts(strategy, scenario)
         return measured_parts(strategy, scenario, excerpts=False)
 
-    found = split_of(strategy, scenario, result, parts)
-    stepped = step_share(scenario, parts)
+    account, stepped = split_of(strategy, scenario, result, parts), step_share(scenario, parts)
     reasons = (
-        *_step_reason(stepped),
-        *_host_reason(scenario, found.host - stepped),
-        *_wire_reasons(parts, found.wire),
-        *_slowed_reason(parts, found.slowed, result),
-        *_idle_reason(strategy, scenario, result, found.idle),
+        *_host_reasons(scenario, stepped, account.host - stepped),
+        *_wire_reasons(parts, account.wire),
+        *_slowed_reason(parts, account.slowed, result),
+        *_idle_reason(strategy, scenario, result, account.idle),
         *_encoding_reason(strategy, scenario, parts),
     )
-    busy = f"GPUs compute {found.compute - found.slowed:.0%} {BUSY}"
-    return replace(found, reasons=reasons or (busy,))
-
-
-Replayed = Callable[[], Sequence[Part]]
-"""Gives the replayed parts of a point, which are not replayed before somebody asks."""
+    busy = (
+        f"GPUs compute {account.compute - account.slowed:.0%} of the time; nothing else takes a tenth of it"
+    )
+    return replace(account, reasons=reasons or (busy,))
 
 
 def split_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result, parts: Replayed) -> Account:
@@ -170,31 +157,18 @@ def step_share(scenario: AnyScenario, parts: Replayed) -> float:
     part = main_part(parts())
     if not part.duration_s:
         return 0.0
-    plan = part.trace.plan
-    actions = ((op, op.action) for row in plan.ops for op in row)
-    stepped_s = [
-        op.duration_s
-        for op, action in actions
-        if isinstance(action, StageAction) and action.kind == OPTIMIZER
-    ]
-    return fsum(stepped_s) / plan.num_devices / part.duration_s
+    ops = (op for row in part.trace.plan.ops for op in row)
+    steps = [op for op in ops if isinstance(op.action, StageAction) and op.action.kind == OPTIMIZER]
+    return fsum(op.duration_s for op in steps) / part.trace.plan.num_devices / part.duration_s
 
 
-def _step_reason(stepped: float) -> Iterator[str]:
-    if stepped >= LEAST_STEP:
+def _host_reasons(scenario: AnyScenario, stepped: float, host: float) -> Iterator[str]:
+    if stepped >= LEAST_PART:
         words = "a larger --batch-size spreads it over more samples"
         yield f"{stepped:.0%} of the time the optimizer steps on the host: {words}"
-
-
-def _host_reason(scenario: AnyScenario, host: float) -> Iterator[str]:
     if host >= COUNTS:
         helps = "" if scenario.stack.name == COMPILED else f", --stack {COMPILED} shortens it"
         yield f"{host:.0%} of the time GPUs wait for their host, which more GPUs do not change{HELP}{helps}"
-
-
-def brief(reason: str) -> str:
-    """A reason without the advice that follows it."""
-    return reason.partition(HELP)[0]
 
 
 def _wire_reasons(parts: Replayed, wire: float) -> Iterator[str]:
@@ -205,7 +179,7 @@ def _wire_reasons(parts: Replayed, wire: float) -> Iterator[str]:
     awaited = awaited_s(trace)
     whole_s = left_s = sum_in_order(awaited.values())
     for way in sorted(awaited, key=lambda one: -awaited[one]):
-        if left_s <= LEFT * whole_s:
+        if left_s <= COUNTS * whole_s:
             return
         left_s -= awaited[way]
         share = wire * awaited[way] / whole_s
@@ -222,7 +196,7 @@ def _slowed_reason(parts: Replayed, slowed: float, result: Result) -> Iterator[s
         numbers.setdefault(Way(one.operation, between_nodes(trace, one)), []).append(number)
     beside_s = {way: collective_s(trace, own) - awaited.get(way, 0.0) for way, own in numbers.items()}
     most = max(beside_s, key=lambda way: beside_s[way])
-    lost = _time_words(slowed * result.expected.duration_s, _unit(result))
+    lost = _time_words(slowed * result.expected.duration_s, unit_of(result))
     yield (
         f"compute loses {slowed:.0%} of the time, {lost}, to collectives that run beside it, mostly"
         f" {_way_words(trace, most)}"
@@ -249,7 +223,7 @@ def _way_words(trace: Trace, way: Way) -> str:
     where = "between nodes" if way.between_nodes else f"in a node ({_link_of(trace, way).kind})"
     if way.operation == MESSAGE:
         return f"messages {where}"
-    name = "rounds of a ring" if way.operation == ROUNDS else way.operation.replace("_", "-")
+    name = "rounds of a ring" if way.operation == "send_recv" else way.operation.replace("_", "-")
     return f"{name} of {len(members(trace, _largest(trace, way)))} GPUs {where}"
 
 
@@ -295,32 +269,26 @@ def account_of_best(sweep: Sweep, best: Point, runner_up: Point | None = None) -
     result = sweep.sourced(best)
     assert result.source is not None
     account = account_of(result.source.strategy, result.source.scenario, result)
-    reasons = (
-        *account.reasons,
-        *(() if runner_up is None else _runner_up_reason(sweep, account, best, runner_up)),
-        *fewer_reason(sweep, best),
-    )
-    return replace(account, reasons=reasons)
+    more = () if runner_up is None else _runner_up_reason(sweep, account, best, runner_up)
+    return replace(account, reasons=(*account.reasons, *more, *fewer_reason(sweep, best)))
 
 
 def _runner_up_reason(sweep: Sweep, account: Account, best: Point, runner_up: Point) -> Iterator[str]:
     """What the difference between the best point and the runner-up is made of, whether or not they tie."""
     strategy, other = runner_up.strategy, runner_up.result
     assert strategy is not None and other is not None
-    there = Asked(strategy, other.num_gpus, runner_up.checkpointing).at(sweep.scenario)
+    there = asked_of(runner_up, sweep.scenario).at(sweep.scenario)
     parts = cache(lambda: measured_parts(strategy, there))
     ours_s, theirs_s = (point.score(sweep.objective) for point in (best, runner_up))
     ours, theirs = account.seconds(ours_s), split_of(strategy, there, other, parts).seconds(theirs_s)
     if theirs_s - ours_s < LEAST_TOLD * ours_s:
         return
     for point, parts_s, whole_s in ((best, ours, ours_s), (runner_up, theirs, theirs_s)):
-        parts_s[CASTS] = casts_share(point, sweep.scenario) * whole_s
-        parts_s["compute"] -= parts_s[CASTS]
-    unit = "GPU-s" if sweep.objective == "cost" else _unit(other)
-    words = ", ".join(_differences({name: theirs[name] - ours[name] for name in ours}, unit))
-    if words:
-        ties = {point.name for point in sweep.ties()}
-        tie = ", within the error" if runner_up.name in ties else ""
+        casts_s = parts_s["casts of weights"] = casts_share(point, sweep.scenario) * whole_s
+        parts_s["compute"] -= casts_s
+    unit = "GPU-s" if sweep.objective == "cost" else unit_of(other)
+    if words := ", ".join(_differences({name: theirs[name] - ours[name] for name in ours}, unit)):
+        tie = ", within the error" if runner_up.name in {point.name for point in sweep.ties()} else ""
         yield f"{other.strategy} takes {_time_words(theirs_s - ours_s, unit)} more{tie}: {words}"
 
 
@@ -328,27 +296,21 @@ def casts_share(point: Point, scenario: AnyScenario) -> float:
     """Share of a point's time in which autocast casts weights; 0 where none are cast."""
     strategy, result = point.strategy, point.result
     assert strategy is not None and result is not None
-    there = Asked(strategy, result.num_gpus, point.checkpointing).at(scenario)
+    there = asked_of(point, scenario).at(scenario)
     if not isinstance(there, Scenario) or not there.stack.cast_weights:
         return 0.0
     bare = there.without_casts()
     if bound(strategy, there) == bound(strategy, bare):
         return 0.0
-    casts_s = result.expected.busy_s - _busy_s(strategy, bare)
-    return max(0.0, casts_s) / result.expected.duration_s
+    return max(0.0, result.expected.busy_s - _busy_s(strategy, bare)) / result.expected.duration_s
 
 
 def _differences(more_s: Mapping[str, float], unit: str) -> Iterator[str]:
     """Parts of a difference, the largest first; those that hardly differ are left out."""
     least_s = LEAST_PART * fsum(map(abs, more_s.values()))
-    told = (name for name in more_s if abs(more_s[name]) > least_s)
-    for name in sorted(told, key=lambda one: -more_s[one]):
-        yield f"{name} {'-' if more_s[name] < 0 else '+'}{_time_words(abs(more_s[name]), unit)}"
-
-
-def _unit(result: Result) -> str:
-    """The unit in which the time of a result is told."""
-    return "s" if result.task == "sample" else "ms"
+    for name in sorted(more_s, key=lambda one: -more_s[one]):
+        if abs(more_s[name]) > least_s:
+            yield f"{name} {'-' if more_s[name] < 0 else '+'}{_time_words(abs(more_s[name]), unit)}"
 
 
 def _time_words(seconds: float, unit: str) -> str:
@@ -360,32 +322,10 @@ def fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
     most = sweep.scenario.workload.num_gpus
     if best.result is None or best.result.num_gpus == most:
         return
-    own = [point for point in sweep.points if point.name == best.name and not point.reason]
-    if (fastest := _fastest(sweep, [point for point in own if point.num_gpus == most])) is None:
+    there = (p for p in sweep.points if p.name == best.name and not p.reason and p.num_gpus == most)
+    fastest = best_of(list(there), sweep.scenario, "latency")
+    if fastest is None or fastest.strategy is None or fastest.result is None:
         return
-    asked, result = fastest
-    there = asked.at(sweep.scenario)
-    why = "".join(f": {brief(reason)}" for reason in account_of(asked.strategy, there, result).reasons[:1])
-    yield f"{best.name} on all {most} GPUs takes {duration(result)}{why}"
-
-
-def _fastest(sweep: Sweep, points: Iterable[Point]) -> tuple[Asked, Result] | None:
-    """The fastest of points with its result; those that are only bounded are simulated where they may be it."""
-    best_s, fastest = inf, None
-    for point in sorted(points, key=_least_s):
-        if _least_s(point) >= best_s:
-            break
-        assert point.strategy is not None and point.num_gpus is not None
-        asked = Asked(point.strategy, point.num_gpus, point.checkpointing)
-        try:
-            result = point.result or run_point(asked.strategy, asked.at(sweep.scenario))
-        except InfeasibleError:  # as only its replay tells
-            continue
-        if result.expected.duration_s < best_s:
-            best_s, fastest = result.expected.duration_s, (asked, result)
-    return fastest
-
-
-def _least_s(point: Point) -> float:
-    """Seconds of a point, or what it cannot undercut."""
-    return point.bound_s if point.result is None else point.result.expected.duration_s
+    scenario = asked_of(fastest, sweep.scenario).at(sweep.scenario)
+    first, *_ = account_of(fastest.strategy, scenario, fastest.result).reasons
+    yield f"{best.name} on all {most} GPUs takes {duration(fastest.result)}: {first.partition(HELP)[0]}"

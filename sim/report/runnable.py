@@ -3,16 +3,16 @@
 from collections.abc import Iterator, Sequence
 from math import inf
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from profiles.software.runtimes import Runtime, all_runtimes
 from sim.explore.legality import RECOMPUTED, kept_to, refusal, starters
 from sim.explore.points import Point, groups
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
-from sim.report.changes import bound_again, simulated_again
+from sim.report.changes import bounded_again, simulated_again
 from sim.report.descriptions import how, tried
-from sim.report.tables import command_of
+from sim.report.results import command_of
 
 TRIED: Final = 8
 """Points that are simulated although the sweep did not need to: those that promise most of what runtimes run."""
@@ -40,6 +40,16 @@ class Runnable(NamedTuple):
     times: float
     others: tuple[str, ...]
     unsure: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """What is known of it beside its result, under public keys."""
+        return {
+            "tie": self.tie,
+            "others": self.others,
+            "unsure": list(self.unsure),
+            "runs_in": list(self.runs_in),
+            "again": self.again,
+        }
 
 
 class BestOfEach(NamedTuple):
@@ -100,8 +110,7 @@ def _promising(sweep: Sweep) -> Iterator[Point]:
         if _key(own) in known or refusal(runtime, own, scenario) or not groups([own]):
             continue
         known.add(_key(own))
-        bound_again(own, scenario)
-        if not own.reason:
+        if not bounded_again(own, scenario).reason:
             yield own
 
 

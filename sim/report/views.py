@@ -1,6 +1,6 @@
 """Results, sweeps and scalings as ``sim`` returns them: they draw, explain and write themselves.
 
-What is simulated and explored knows nothing of pictures. Imports of what draws stand in the methods, since it is slow.
+What is simulated and explored knows nothing of pictures. Matplotlib is imported in the methods, since it is slow.
 """
 
 from collections.abc import Iterator
@@ -10,17 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 from sim.explore import scaling, sweep
 from sim.explore.points import Point
+from sim.explore.sweep import pareto_front
 from sim.inputs.experiments import as_toml
 from sim.outcomes import results
+from sim.report.blocks import html
+from sim.report.frames import bubbles_frame, frame_of, ops_frame, rows
+from sim.report.page import write_run_report, write_sweep_report
+from sim.report.rankings import sweep_html
+from sim.report.reasons import Account
+from sim.report.results import account_in, panel_of
+from sim.report.scalings import scaling_html, verdict_at_knee
+from sim.report.verdicts import NoVerdict, Verdict, verdict_of
 from strategies.strategy import AnyStrategy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from pandas import DataFrame
-
-    from sim.report.reasons import Account
-    from sim.report.verdicts import NoVerdict, Verdict
 
 
 class Result(results.Result):
@@ -40,15 +46,11 @@ class Result(results.Result):
 
     def _repr_html_(self) -> str:
         """The result as ``sim run`` says it, in a notebook."""
-        from sim.report.tables import panel_of
-
-        return panel_of(self).html()
+        return html(panel_of(self))
 
     @property
-    def account(self) -> "Account":
+    def account(self) -> Account:
         """Shares of compute, host, wire and idle in the GPUs' time, and ``reasons`` for them in words."""
-        from sim.report.tables import account_in
-
         return account_in(self)
 
     @property
@@ -78,26 +80,18 @@ class Result(results.Result):
         Raises:
             InputError: the file cannot be written, the result came without traces, or Plotly is not installed.
         """
-        from sim.report.page import write_run_report
-
         write_run_report(self, Path(path), asked)
 
     def ops(self) -> "DataFrame":
         """The ops of the trace as a frame: device, start and duration in seconds, category and action."""
-        from sim.report.frames import ops_frame
-
         return ops_frame(self.trace)
 
     def bubbles(self) -> "DataFrame":
         """The bubbles of the trace as a frame: start and duration in seconds, idle devices and their seconds."""
-        from sim.report.frames import bubbles_frame
-
         return bubbles_frame(self.trace)
 
     def frame(self) -> "DataFrame":
         """The result as a frame of one row, with the columns of a sweep's."""
-        from sim.report.frames import frame_of
-
         return frame_of([self.to_json()])
 
 
@@ -134,24 +128,18 @@ class Sweep(sweep.Sweep):
 
     def _repr_html_(self) -> str:
         """The verdict and the best points, in a notebook; why nothing fits, where nothing does."""
-        from sim.report.rankings import sweep_html
-
         return sweep_html(self, self.verdict)
 
     @property
-    def verdict(self) -> "Verdict | NoVerdict":
+    def verdict(self) -> Verdict | NoVerdict:
         """The recommendation, how sure it is and what would change it.
 
         Where nothing that is recommended fits, the verdict is false, and prints what is lacking and what would fit.
         """
-        from sim.report.verdicts import NoVerdict, verdict_of
-
-        return verdict_of(self) or NoVerdict(self)
+        return verdict_of(self)
 
     def rows(self, *, best_of_each: bool = False) -> list[dict[str, Any]]:
         """All points, or the best of each strategy, under their public keys, best first."""
-        from sim.report.frames import rows
-
         return rows(self, best_of_each=best_of_each)
 
     def frame(self, *, best_of_each: bool = False) -> "DataFrame":
@@ -160,8 +148,6 @@ class Sweep(sweep.Sweep):
         Columns stand as in files of rows: what is asked, then what came out, in seconds and bytes. Choose by name:
         ``frame()[["strategy", "iteration_s", "peak_memory_bytes"]]``.
         """
-        from sim.report.frames import frame_of
-
         return frame_of(self.rows(best_of_each=best_of_each))
 
     def front(self) -> "DataFrame":
@@ -169,9 +155,6 @@ class Sweep(sweep.Sweep):
 
         With the objective ``pareto`` the front is exact; else it is that of the points that were simulated.
         """
-        from sim.explore.sweep import pareto_front
-        from sim.report.frames import frame_of
-
         return frame_of(pareto_front(self.rows()))
 
     def plot(self, ax: "Axes | None" = None) -> "Figure":
@@ -191,8 +174,6 @@ class Sweep(sweep.Sweep):
             InputError: the file cannot be written, or Plotly is not installed.
             InfeasibleError: nothing that was asked fits, so that there is nothing to draw.
         """
-        from sim.report.page import write_sweep_report
-
         write_sweep_report([self], Path(path))
 
 
@@ -233,17 +214,12 @@ class Scaling(scaling.Scaling):
 
     def _repr_html_(self) -> str:
         """The verdict at the knee and the best on each number of GPUs, in a notebook."""
-        from sim.report.scalings import scaling_html
-
         return scaling_html(self, self.verdict)
 
     @property
-    def verdict(self) -> "Verdict | NoVerdict":
+    def verdict(self) -> Verdict | NoVerdict:
         """The verdict at the knee, which names the fastest too; where nothing fits, that of the most GPUs."""
-        from sim.report.scalings import verdict_at_knee
-        from sim.report.verdicts import NoVerdict
-
-        return verdict_at_knee(self) or NoVerdict(self.sweeps[-1])
+        return verdict_at_knee(self)
 
     def plot(self, ax: "Axes | None" = None) -> "Figure":
         """Plot the speed per GPU of each strategy over the numbers of GPUs, on axes of one's own or on a new figure.
@@ -257,20 +233,14 @@ class Scaling(scaling.Scaling):
 
     def rows(self, *, best_of_each: bool = False) -> list[dict[str, Any]]:
         """The rows of all sweeps, by number of GPUs."""
-        from sim.report.frames import rows
-
         return rows(self, best_of_each=best_of_each)
 
     def frame(self, *, best_of_each: bool = False) -> "DataFrame":
         """The rows of all sweeps as a frame, in seconds and bytes; each parameter and option has its own column."""
-        from sim.report.frames import frame_of
-
         return frame_of(self.rows(best_of_each=best_of_each))
 
     def steps_frame(self) -> "DataFrame":
         """The best on each number of GPUs as a frame, with ``efficiency`` and ``gain``."""
-        from sim.report.frames import frame_of
-
         return frame_of(
             {**s.result.to_json(), "efficiency": s.efficiency, "gain": s.gain} for s in self.steps
         )
@@ -282,6 +252,4 @@ class Scaling(scaling.Scaling):
             InputError: the file cannot be written, or Plotly is not installed.
             InfeasibleError: nothing that was asked fits on any number of GPUs.
         """
-        from sim.report.page import write_sweep_report
-
         write_sweep_report(self.sweeps, Path(path))

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from profiles.errors import InputError
-from sim.report.plots.charts import IDLE_FACE, IDLE_HATCH, chart, contrast, is_finite, set_title
+from sim.report.plots.charts import IDLE_FACE, IDLE_HATCH, chart, contrast, is_finite, label_cells, set_title
 from sim.report.plots.plot_data import Drawable, plot_rows
 
 
@@ -61,13 +61,8 @@ def plot_bubble_ratios(rows: Drawable, title: str = "", ax: Axes | None = None) 
         colour = contrast(colours(value / highest)) if known else IDLE_HATCH
         text = f"{value:.1f}" if known else "-"
         axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", color=colour)
-    axes.set_xticks(np.arange(len(info.micro_batches)) + 0.5, list(map(str, info.micro_batches)))
-    axes.set_yticks(np.arange(len(info.stages)) + 0.5, list(map(str, info.stages)))
+    label_cells(axes, info.micro_batches, info.stages, ("micro-batches", "stages"))
     axes.invert_yaxis()
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    axes.set_xlabel("micro-batches")
-    axes.set_ylabel("stages")
     figure.colorbar(cells, ax=axes, label="bubble ratio in %")
     set_title(axes, title)
     return figure

@@ -33,7 +33,6 @@ EDGE: Final[Mapping[str, Any]] = {"markeredgecolor": INK, "markeredgewidth": 0.5
 SERIES_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#222222")
 SERIES_MARKERS: Final = "osD^vP<X>*p"
 DOTS_PER_INCH: Final = 150
-HARD_SPACE: Final = "\u00a0"
 TITLE_LETTER: Final = 0.083
 """Inches of a letter of a title, on average."""
 
@@ -101,51 +100,51 @@ def inches(axes: Axes) -> tuple[float, float]:
 def add_legend(
     axes: Axes, beside: Literal["right", "below"], handles: Sequence[Artist] | None = None
 ) -> None:
-    """Write a legend outside the axes: of a chart into its margin, else beside or below the caller's axes.
-
-    Args:
-        axes: whose legend it is.
-        beside: the side on which it stands.
-        handles: its entries; by default what has a label.
-    """
-    figure, shown = _figure_of(axes), axes.get_legend_handles_labels()[0] if handles is None else handles
-    if not isinstance(figure, Chart):
-        _add_own_legend(axes, beside, shown)
-    elif beside == "right":
-        figure.legend(handles=shown, loc="outside right upper", frameon=False, fontsize=9)
-    else:
-        columns = _columns(figure.get_size_inches()[0], shown, 9)
-        figure.legend(handles=shown, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
-
-
-def _add_own_legend(axes: Axes, beside: Literal["right", "below"], shown: Sequence[Artist]) -> None:
-    """Write a legend that belongs to the axes; below it clears their numbers and words."""
-    if beside == "right":
-        axes.legend(handles=shown, loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=7)
-        return
-    down = ScaledTranslation(0.0, -36 / 72, _figure_of(axes).dpi_scale_trans)
-    axes.legend(
-        handles=shown, loc="upper center", bbox_to_anchor=(0.5, 0.0), bbox_transform=axes.transAxes + down,
-        ncols=_columns(inches(axes)[0], shown, 7), frameon=False, fontsize=7,
-    )  # fmt: skip
-
-
-def _columns(width: float, shown: Sequence[Artist], size: float) -> int:
-    """Entries of a legend that stand side by side in so many inches, written in so many points."""
-    longest = max((len(str(handle.get_label())) for handle in shown), default=0)
-    return max(1, min(len(shown), int(width * 72 / size / (4.5 + 0.55 * longest))))
+    """Write a legend beside or below the axes: of a chart into its margin; by default of all that has a label."""
+    figure, entries = _figure_of(axes), handles or axes.get_legend_handles_labels()[0]
+    own, right, size = not isinstance(figure, Chart), beside == "right", 9
+    where: dict[str, Any] = {"loc": "outside right upper" if right else "outside lower center"}
+    if own:
+        size = 7
+        where = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)}
+        if not right:  # clear of the numbers and words of the axis
+            down = ScaledTranslation(0.0, -36 / 72, figure.dpi_scale_trans)
+            where = {
+                "loc": "upper center",
+                "bbox_to_anchor": (0.5, 0.0),
+                "bbox_transform": axes.transAxes + down,
+            }
+    width = inches(axes)[0] if own else figure.get_size_inches()[0]
+    longest = max((len(str(handle.get_label())) for handle in entries), default=0)
+    columns = 1 if right else max(1, min(len(entries), int(width * 72 / size / (4.5 + 0.55 * longest))))
+    (axes if own else figure).legend(handles=entries, ncols=columns, frameon=False, fontsize=size, **where)
 
 
 def set_title(axes: Axes, *parts: str) -> None:
-    """Write a title of those parts that are not empty, in as many lines as the width of the axes asks for.
+    """Write a title of those parts that are not empty, in as many lines as the width of the axes asks for."""
+    words = "  |  ".join(str(part) for part in parts if part)
+    lines = wrap(words, max(30, int(inches(axes)[0] / TITLE_LETTER)))
+    axes.set_title("\n".join(line.strip(" |") for line in lines), loc="left", fontsize=11, color=INK)
 
-    A line may break in the first part, and between parts.
-    """
-    first, *others = [str(part) for part in parts if part] or [""]
-    words = "  |  ".join([first, *(part.replace(" ", HARD_SPACE) for part in others)])
-    lines = wrap(words, max(30, int(inches(axes)[0] / TITLE_LETTER)), replace_whitespace=False)
-    title = "\n".join(line.strip(" |") for line in lines).replace(HARD_SPACE, " ")
-    axes.set_title(title, loc="left", fontsize=11, color=INK)
+
+def label_cells(axes: Axes, across: Sequence[object], down: Sequence[object], words: tuple[str, str]) -> None:
+    """Name the columns and rows of a map, and say what they are."""
+    axes.set_xticks([x + 0.5 for x in range(len(across))], list(map(tick, across)))
+    axes.set_yticks([y + 0.5 for y in range(len(down))], list(map(tick, down)))
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set(xlabel=words[0], ylabel=words[1])
+
+
+def tick(value: object) -> str:
+    """A value as a tick names it."""
+    return f"{value:g}" if isinstance(value, float) else str(value).replace(", ", ",\n")
+
+
+def add_grid(axes: Axes, axis: Literal["both", "y"] = "y") -> None:
+    """Draw faint lines behind what is plotted."""
+    axes.grid(axis=axis, color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
 
 
 def contrast(colour: Sequence[float]) -> str:

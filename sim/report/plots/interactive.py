@@ -1,7 +1,7 @@
 """Plotly's figures, of the page of a report and of notebooks."""
 
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -14,14 +14,12 @@ from sim.replay.memory import FloatArray, IntArray
 from sim.replay.timelines import (
     COLLECTIVE,
     Bar,
-    CollectiveBar,
     collective_bars,
     compute_bars,
     memory_curves,
     memory_kinds,
 )
-from sim.report.columns import Column
-from sim.report.descriptions import how, tried
+from sim.report.descriptions import Tried, how, tried
 from sim.report.frames import rows
 from sim.report.numbers import banded, counted_words
 from sim.report.plots.charts import FRONT, INK, LIMIT
@@ -53,10 +51,6 @@ NARROW: Final = 1 / 400
 """Share of the time below which a bar has no white edge, which would hide it."""
 MANY: Final = 3000
 """Points from which on they are drawn by WebGL."""
-WHISKERS: Final = 60
-"""Points whose bands are shown; more would hide the points."""
-MOST_ROWS: Final = 200
-"""Rows of a table, which Plotly draws one by one."""
 MOST_BARS: Final = 6000
 """Bars that are drawn one by one; of more, neighbours of a kind become one."""
 MOST_TIMES: Final = 1500
@@ -105,35 +99,36 @@ def _timeline_bars(trace: Trace) -> list[Any]:
     """The bars of each kind of work; kinds that are not named have no entry in the legend."""
     from plotly.graph_objects import Bar as Bars
 
-    bars = compute_bars(trace)
-    merged, patches = len(bars) > MOST_BARS, PatchColours.of(bars)
+    bars, narrow_s = compute_bars(trace), NARROW * trace.end_s
+    patches, gap_s = PatchColours.of(bars), trace.end_s / MOST_BARS if len(bars) > MOST_BARS else None
     colours, named = patches.colours() | COLOURS, {*COLOURS, *patches.named()}
-    kinds: dict[str, list[tuple[Bar | CollectiveBar, str]]] = {}
-    for bar in _joined(bars, trace.end_s / MOST_BARS, patches) if merged else bars:
-        kinds.setdefault(_kind(bar, patches), []).append((bar, "" if merged else _words(bar)))
+    kinds: dict[str, list[tuple[int, float, float, str]]] = {}
+    last = -1, ""
+    for bar in bars:
+        kind = patches.name(bar.action) if isinstance(bar.action, PatchAction) else bar.category
+        own = kinds.setdefault(kind, [])
+        if gap_s is not None and last == (bar.device, kind) and bar.start_s - own[-1][2] < gap_s:
+            own[-1] = (bar.device, own[-1][1], bar.end_s, "")
+        else:
+            own.append((bar.device, bar.start_s, bar.end_s, "" if gap_s else _words(bar)))
+        last = bar.device, kind
     for one in collective_bars(trace):
-        kinds.setdefault(COLLECTIVE, []).append((one, one.operation.replace("_", "-")))
-    seen = {
-        name: [(bar, words) for bar, words in of if bar.end_s > bar.start_s] for name, of in kinds.items()
-    }
+        box = one.device, one.start_s, one.end_s, one.operation.replace("_", "-")
+        kinds.setdefault(COLLECTIVE, []).append(box)
+    seen = {name: boxes for name, of in kinds.items() if (boxes := [box for box in of if box[2] > box[1]])}
     return [
         Bars(
             name=name, orientation="h", showlegend=name in named, **(LANE if name == COLLECTIVE else ROW),
-            base=[bar.start_s / MILLISECOND for bar, _ in seen[name]],
-            x=[(bar.end_s - bar.start_s) / MILLISECOND for bar, _ in seen[name]],
-            y=[bar.device for bar, _ in seen[name]], hovertext=[words for _, words in seen[name]],
-            marker={"color": colour, "line": {"color": "white", "width": [
-                0.5 * (bar.end_s - bar.start_s > NARROW * trace.end_s) for bar, _ in seen[name]
-            ]}},
+            base=[start / MILLISECOND for _, start, _, _ in seen[name]],
+            x=[(end - start) / MILLISECOND for _, start, end, _ in seen[name]],
+            y=[device for device, *_ in seen[name]], hovertext=[words for *_, words in seen[name]],
+            marker={"color": colour, "line": {
+                "color": "white", "width": [0.5 * (end - start > narrow_s) for _, start, end, _ in seen[name]],
+            }},
             hovertemplate="%{hovertext}<br>%{base:,.2f} ms, takes %{x:,.3f} ms<extra>GPU %{y}</extra>",
         )
-        for name, colour in colours.items() if seen.get(name)
+        for name, colour in colours.items() if name in seen
     ]  # fmt: skip
-
-
-def _kind(bar: Bar, patches: PatchColours) -> str:
-    """The kind of work of a bar; of a sampler the patch."""
-    return patches.name(bar.action) if isinstance(bar.action, PatchAction) else bar.category
 
 
 def _words(bar: Bar) -> str:
@@ -144,24 +139,6 @@ def _words(bar: Bar) -> str:
     if isinstance(action, StageAction) and action.micro_batch >= 0:
         return f"stage {action.stage}, micro-batch {action.micro_batch}"
     return str(action)
-
-
-def _joined(bars: Sequence[Bar], gap_s: float, patches: PatchColours) -> Iterator[Bar]:
-    """Bars of which neighbours of a kind, less than a gap apart, are one."""
-    last: Bar | None = None
-    for bar in bars:
-        if (
-            last
-            and (bar.device, _kind(bar, patches)) == (last.device, _kind(last, patches))
-            and bar.start_s - last.end_s < gap_s
-        ):
-            last = Bar(last.device, last.start_s, bar.end_s, last.category, last.action, last.chunk)
-            continue
-        if last:
-            yield last
-        last = bar
-    if last:
-        yield last
 
 
 def _memory_areas(trace: Trace) -> list[Any]:
@@ -204,18 +181,14 @@ def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> Figure:
     from plotly.graph_objects import Figure as Empty
     from plotly.graph_objects import Scatter, Scattergl
 
-    points = _simulated(sweeps)
-    info = plot_sweep_info(row for sweep in sweeps for row in rows(sweep))
-    values, kind = tried(points), Scattergl if len(points) > MANY else Scatter
-    figure = Empty(layout=_layout(height=520))
+    points = [point for sweep in sweeps for point in sweep.ranked() if point.result is not None]
+    info, values = plot_sweep_info(row for sweep in sweeps for row in rows(sweep)), tried(points)
+    figure, kind = Empty(layout=_layout(height=520)), Scattergl if len(points) > MANY else Scatter
     places = [(point.peak_memory_bytes / GIB, info.height(point)) for point in info.points]
-    leaders = {point.name: number for number, point in reversed(list(enumerate(points)))}
-    banded_points = {*leaders.values(), *(n for n, one in enumerate(info.points) if one in info.front)}
-    whiskers = set(sorted(banded_points)[:WHISKERS])
-    for name in dict.fromkeys(point.name for point in points):
+    for name in info.strategies:
         numbers = [number for number, point in enumerate(points) if point.name == name]
         texts = [_point_words(points[number], values) for number in numbers]
-        figure.add_trace(kind(**_markers(name, numbers, info, whiskers), text=texts, hoverinfo="text"))
+        figure.add_trace(kind(**_markers(name, numbers, info), text=texts, hoverinfo="text"))
     front = [(one.peak_memory_bytes / GIB, info.height(one)) for one in info.front]
     look = {"mode": "lines", "line": {"color": FRONT, "shape": "hv"}, "hoverinfo": "skip"}
     figure.add_scatter(name="Pareto front", x=[x for x, _ in front], y=[y for _, y in front], **look)
@@ -228,19 +201,15 @@ def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> Figure:
         figure.add_vline(limit / GIB, line={"color": LIMIT, "dash": "dash"})
     notes = [f"whiskers: {BAND}", *([GPUS] if info.of_several_counts else [])]
     figure.update_xaxes(title=f"peak memory of a GPU in GiB ({', '.join(notes)})")
-    figure.update_yaxes(title="latency in s" if info.by_latency else "samples per second")
-    if info.by_latency:
-        figure.update_yaxes(type="log", dtick="D2")
+    figure.update_yaxes(title=info.label, **({"type": "log", "dtick": "D2"} if info.by_latency else {}))
     return figure
 
 
-def _markers(name: str, numbers: Sequence[int], info: SweepInfo, whiskers: Container[int]) -> dict[str, Any]:
-    """The points of a strategy, the larger the more GPUs, pale where seams show, some with their bands."""
+def _markers(name: str, numbers: Sequence[int], info: SweepInfo) -> dict[str, Any]:
+    """The points of a strategy, the larger the more GPUs, pale where seams show; the first and the front have bands."""
     points = [info.points[number] for number in numbers]
     seams = not all(point.recommended for point in points)
-    bands = [
-        point.band if number in whiskers else None for number, point in zip(numbers, points, strict=True)
-    ]
+    bands = [point.band if point is points[0] or point in info.front else None for point in points]
     heights = [info.height(point) for point in points]
     colour, marker = strategy_look(name)
     return {
@@ -258,16 +227,16 @@ def _markers(name: str, numbers: Sequence[int], info: SweepInfo, whiskers: Conta
     }  # fmt: skip
 
 
-def _simulated(sweeps: Iterable[Sweep]) -> list[Point]:
-    return [point for sweep in sweeps for point in sweep.ranked() if point.result is not None]
-
-
-def _point_words(point: Point, values: Mapping[str, Any]) -> str:
+def _point_words(point: Point, values: Tried) -> str:
     result = point.result
     assert result is not None
-    unit, digits = ("s", 3) if result.task == "sample" else ("ms", 1)
-    words = [result.strategy, how(result, values), banded(result, digits, unit)]
-    return "<br>".join([*filter(None, words), f"{result.peak_memory_bytes / GIB:.1f} GiB"])
+    words = (
+        result.strategy,
+        how(result, values),
+        banded(result),
+        f"{result.peak_memory_bytes / GIB:.1f} GiB",
+    )
+    return "<br>".join(filter(None, words))
 
 
 def scaling_figure(scaling: Scaling) -> Figure:
@@ -287,45 +256,3 @@ def scaling_figure(scaling: Scaling) -> Figure:
     title = f"{counted_words(scenario.task, scenario.options)} per second and GPU"
     figure.update_yaxes(title=title, rangemode="tozero")
     return figure
-
-
-def table_figure(columns: Sequence[Column]) -> Figure:
-    """A table of points with a menu that sorts it by a column, and one that keeps the points of a strategy."""
-    from plotly.graph_objects import Figure as Empty
-    from plotly.graph_objects import Table
-
-    full = [column for column in columns if any(cell not in ("", "-") for cell in column.cells)]
-    lines = list(zip(*(column.cells for column in full), strict=True))
-    names = [column.name.replace("\n", " ") for column in full]
-    at = names.index("strategy")
-
-    def button(label: str, kept: Sequence[tuple[str, ...]]) -> dict[str, Any]:
-        return {
-            "label": label,
-            "method": "restyle",
-            "args": [{"cells.values": [list(zip(*kept, strict=True))]}],
-        }
-
-    sorts = [
-        button(f"by {name}", sorted(lines, key=lambda line: _sort_key(line[number])))
-        for number, name in enumerate(names)
-    ]
-    strategies = dict.fromkeys(line[at] for line in lines)
-    filters = [button(name, [line for line in lines if line[at] == name]) for name in strategies]
-    table = Table(
-        header={"values": names, "align": "left"},
-        cells={"values": list(zip(*lines, strict=True)), "align": "left"},
-        columnwidth=[max(map(len, (*column.cells, name))) for name, column in zip(names, full, strict=True)],
-    )
-    menus = [
-        {"buttons": buttons, "x": x, "xanchor": "left", "y": 1.0, "yanchor": "bottom", "showactive": True}
-        for x, buttons in ((0.0, sorts), (0.3, [button("all strategies", lines), *filters]))
-    ]
-    margin = {"l": 0, "r": 0, "t": 50, "b": 0}
-    return Empty(table, layout=_layout(height=520, margin=margin, updatemenus=menus))
-
-
-def _sort_key(cell: str) -> tuple[float, str]:
-    """Numbers by value, a range by its low end; words after them."""
-    number = re.match(r"-?[\d,.]*\d", cell)
-    return (float(number[0].replace(",", "")), "") if number else (float("inf"), cell)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from profiles.units import GIB, MILLISECOND
 from sim.outcomes.results import Result
 from sim.replay.timelines import MemoryCurve, memory_curves
-from sim.report.plots.charts import GRID, LIMIT, PLAIN, add_legend, chart, set_title
+from sim.report.plots.charts import LIMIT, PLAIN, add_grid, add_legend, chart, set_title
 from sim.report.plots.plot_data import plot_trace
 from strategies.plans.traces import Trace
 
@@ -44,12 +44,10 @@ def plot_memory(trace: Trace | Result, title: str = "", ax: Axes | None = None) 
         )  # fmt: skip
     if info.capacity_bytes is not None:
         axes.axhline(info.capacity_bytes / GIB, color=LIMIT, linestyle="--", label="capacity")
-    axes.set_xlim(0.0, max(trace.end_s, 1e-12) / MILLISECOND)
+    axes.set(xlim=(0.0, max(trace.end_s, 1e-12) / MILLISECOND), xlabel="time in ms", ylabel="memory in GiB")
     axes.set_ylim(bottom=0.0)
-    axes.set_xlabel("time in ms")
     axes.xaxis.set_major_formatter(PLAIN)
-    axes.set_ylabel("memory in GiB")
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    add_grid(axes)
     add_legend(axes, "right")
     top = max(info.curves, key=lambda curve: curve.peak_bytes)
     set_title(axes, title, f"peak {top.peak_bytes / GIB:.1f} GiB on GPU {top.device}")

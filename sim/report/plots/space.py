@@ -14,15 +14,17 @@ from sim.explore.sweep import samples_per_s
 from sim.report.numbers import counted_words
 from sim.report.plots.charts import (
     EDGE,
-    GRID,
     IDLE_FACE,
     INK,
     ChartRow,
+    add_grid,
     add_legend,
     chart,
     contrast,
+    label_cells,
     set_title,
     speed,
+    tick,
 )
 from sim.report.plots.looks import strategy_look
 from sim.report.plots.plot_data import Drawable, plot_rows
@@ -97,34 +99,27 @@ def plot_winners_info(rows: Drawable, across: str, down: str, baseline: str | No
         class_of(str(baseline))  # refuses a name that no strategy has
     cells: dict[tuple[Any, Any], list[ChartRow]] = {}
     scenarios: dict[tuple[Any, Any], tuple[Any, ...]] = {}
-    tasks: dict[str, None] = {}
-    units: set[str] = set()
-    for row in plot_rows(rows, "strategy", across=across, down=down):
-        units.add(counted_words(row.get("task") or "train", row.get("options") or row))
-        tasks[row.get("task") or "train"] = None
-        cell = row[down], row[across]
-        _check_alone(scenarios, cell, row, (down, across))
-        found = cells.setdefault(cell, [])
-        if row.get("status", "simulated") == "simulated" and row.get("recommended", True):
-            found.append(row)
-    if not cells:
+    found = plot_rows(rows, "strategy", across=across, down=down)
+    if not found:
         raise InputError("there is no row: nothing to plot")
-    vertical, horizontal = (_values(cell[i] for cell in cells) for i in (0, 1))
+    for row in found:
+        cell, scenario = (row[down], row[across]), tuple(row.get(key) for key in ASKED[_task(row)])
+        if (other := scenarios.setdefault(cell, scenario)) != scenario:
+            both = f"{down} {row[down]} and {across} {row[across]}"
+            raise InputError(f"two scenarios have {both}: {other} and {scenario}")
+        own = cells.setdefault(cell, [])
+        if row.get("status", "simulated") == "simulated" and row.get("recommended", True):
+            own.append(row)
+    units = {counted_words(_task(row), row.get("options") or row) for row in found}
+    tasks = dict.fromkeys(map(_task, found))
     over = (baseline,) if baseline else tuple(name for task in tasks for name in baselines(task))
+    vertical, horizontal = (_values(cell[i] for cell in cells) for i in (0, 1))
     winners = [[_winner(cells.get((y, x), ()), over) for x in horizontal] for y in vertical]
     return WinnersInfo(vertical, horizontal, winners, over, units.pop() if len(units) == 1 else "samples")
 
 
-def _check_alone(
-    scenarios: dict[tuple[Any, Any], tuple[Any, ...]],
-    cell: tuple[Any, Any],
-    row: ChartRow,
-    axes: tuple[str, str],
-) -> None:
-    scenario = tuple(row.get(key) for key in ASKED[row.get("task") or "train"])
-    if scenarios.setdefault(cell, scenario) != scenario:
-        both = " and ".join(f"{key} {value}" for key, value in zip(axes, cell, strict=True))
-        raise InputError(f"two scenarios have {both}: {scenarios[cell]} and {scenario}")
+def _task(row: ChartRow) -> str:
+    return str(row.get("task") or "train")
 
 
 def _values(values: Iterable[Any]) -> list[Any]:
@@ -170,34 +165,21 @@ def plot_winners(
     """
     info = plot_winners_info(rows, across, down, baseline)
     words = [[_words(winner, info) for winner in line] for line in info.winners]
-    lines = [line for cells in words for cell in cells for line in cell.splitlines()]
-    deepest = max(len(cell.splitlines()) for cells in words for cell in cells)
-    width = (0.25 + 0.068 * max(map(len, lines))) * len(info.across)
-    figure, axes = chart(2.4 + width, 1.3 + (0.3 + 0.17 * deepest) * len(info.down), ax)
+    lines = [cell.splitlines() for cells in words for cell in cells]
+    width = (0.25 + 0.068 * max(len(line) for cell in lines for line in cell)) * len(info.across)
+    figure, axes = chart(2.4 + width, 1.3 + (0.3 + 0.17 * max(map(len, lines))) * len(info.down), ax)
     for y, line in enumerate(info.winners):
         for x, winner in enumerate(line):
             _draw_cell(axes, x, y, winner, words[y][x])
-    axes.set_xlim(0, len(info.across))
-    axes.set_ylim(len(info.down), 0)
-    axes.set_xticks([x + 0.5 for x in range(len(info.across))], list(map(_tick, info.across)))
-    axes.set_yticks([y + 0.5 for y in range(len(info.down))], list(map(_tick, info.down)))
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    axes.set_xlabel(_label(across))
-    axes.set_ylabel(_label(down))
-    add_legend(axes, "right", _winners_legend(info))
-    set_title(axes, title)
-    return figure
-
-
-def _winners_legend(info: WinnersInfo) -> list[Patch]:
-    """The strategies that win somewhere, and what a hatched cell says."""
+    axes.set(xlim=(0, len(info.across)), ylim=(len(info.down), 0))
+    label_cells(axes, info.across, info.down, (_label(across), _label(down)))
     handles = [Patch(facecolor=strategy_look(name)[0], label=name) for name in info.strategies]
     if info.has_ties:
-        handles.append(
-            Patch(facecolor="white", edgecolor=INK, hatch=TIE_HATCH, linewidth=0.5, label="a tie (=)")
-        )
-    return handles
+        tie: dict[str, Any] = {"facecolor": "white", "edgecolor": INK, "hatch": TIE_HATCH, "linewidth": 0.5}
+        handles.append(Patch(label="a tie (=)", **tie))
+    add_legend(axes, "right", handles)
+    set_title(axes, title)
+    return figure
 
 
 def _draw_cell(axes: Axes, x: int, y: int, winner: Winner | None, words: str) -> None:
@@ -205,17 +187,15 @@ def _draw_cell(axes: Axes, x: int, y: int, winner: Winner | None, words: str) ->
     face = IDLE_FACE if winner is None else strategy_look(winner.strategy)[0]
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor=face, edgecolor="none"))
     colour = INK if winner is None else contrast(to_rgb(face))
-    if winner and winner.ties:
-        axes.add_patch(_hatching(x, y, to_rgb(face), colour))
+    if winner and winner.ties:  # lines of the colour of the cell with a little of that of its words
+        mixed = tuple(
+            0.7 * one + 0.3 * other for one, other in zip(to_rgb(face), to_rgb(colour), strict=True)
+        )
+        hatching: dict[str, Any] = {"edgecolor": mixed, "hatch": TIE_HATCH, "linewidth": 0.0}
+        axes.add_patch(Rectangle((x, y), 1, 1, facecolor="none", **hatching))
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor="none", edgecolor="white", linewidth=2.0))
     behind = {"facecolor": face, "edgecolor": "none", "pad": 1.5}
     axes.text(x + 0.5, y + 0.5, words, ha="center", va="center", color=colour, fontsize=8.5, bbox=behind)
-
-
-def _hatching(x: float, y: float, face: tuple[float, float, float], ink: str) -> Rectangle:
-    """Lines over a cell, of its colour with a little of that of its words."""
-    mixed = tuple(0.7 * one + 0.3 * other for one, other in zip(face, to_rgb(ink), strict=True))
-    return Rectangle((x, y), 1, 1, facecolor="none", edgecolor=mixed, hatch=TIE_HATCH, linewidth=0.0)
 
 
 def _words(winner: Winner | None, info: WinnersInfo) -> str:
@@ -238,10 +218,6 @@ def _label(key: str) -> str:
         "batch_size": "batch size",
         "resolution": "resolution in pixels",
     }.get(key, key)
-
-
-def _tick(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value).replace(", ", ",\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,16 +266,10 @@ def plot_scaling(rows: Drawable, across: str, title: str = "", ax: Axes | None =
         axes.plot(
             places, values, color=colour, marker=marker, markersize=6, linewidth=1.2, label=name, **EDGE
         )
-    _dress_scaling(axes, info.across, across)
+    axes.set_xticks(range(len(info.across)), list(map(tick, info.across)))
+    axes.set(xlabel=_label(across), ylabel="samples per second and GPU")
+    axes.set_ylim(bottom=0.0)
+    add_grid(axes)
     add_legend(axes, "right")
     set_title(axes, title)
     return figure
-
-
-def _dress_scaling(axes: Axes, values: Sequence[Any], across: str) -> None:
-    axes.set_xticks(range(len(values)), list(map(_tick, values)))
-    axes.set_xlabel(_label(across))
-    axes.set_ylabel("samples per second and GPU")
-    axes.set_ylim(bottom=0.0)
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)

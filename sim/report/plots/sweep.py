@@ -1,6 +1,6 @@
 """A sweep: throughput, or the latency of sampling, against peak memory, and the Pareto front of the two."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import log2
@@ -16,10 +16,10 @@ from sim.explore.sweep import pareto_front, samples_per_s
 from sim.report.plots.charts import (
     EDGE,
     FRONT,
-    GRID,
     INK,
     LIMIT,
     ChartRow,
+    add_grid,
     add_legend,
     chart,
     is_finite,
@@ -80,6 +80,16 @@ class SweepInfo:
         """Whether all points are of sampling, so that they are drawn by their latency."""
         return all(point.latency_s is not None for point in self.points)
 
+    @property
+    def label(self) -> str:
+        """What the vertical axis says."""
+        return "latency in s" if self.by_latency else "samples per second"
+
+    @property
+    def strategies(self) -> list[str]:
+        """The strategies, in the order of the points."""
+        return list(dict.fromkeys(point.strategy for point in self.points))
+
     def height(self, point: SweepPoint) -> float:
         """The coordinates at which a point is drawn."""
         return (point.latency_s or 0.0) if self.by_latency else point.samples_per_s
@@ -99,11 +109,8 @@ def plot_sweep_info(results: Drawable) -> SweepInfo:
         raise InputError("no row has been simulated: nothing to plot")
     front = pareto_front(rows)
     best = next((row for row in rows if row.get("tie")), front[-1] if front else None)
-    return SweepInfo(
-        list(map(_sweep_point, rows)),
-        list(map(_sweep_point, front)),
-        None if best is None else _sweep_point(best),
-    )
+    points, fronts = (list(map(_sweep_point, of)) for of in (rows, front))
+    return SweepInfo(points, fronts, None if best is None else _sweep_point(best))
 
 
 def _sweep_point(row: ChartRow) -> SweepPoint:
@@ -148,90 +155,71 @@ def plot_sweep(
         raise InputError(f"memory_bytes is {shown(memory_bytes)}, must be a number")
     info = plot_sweep_info(results)
     figure, axes = chart(9.0, 5.4, ax)
-    if info.front:
-        memory_gib = [point.peak_memory_bytes / GIB for point in info.front]
-        heights = [info.height(point) for point in info.front]
-        axes.step(memory_gib, heights, where="post", color=FRONT, linewidth=1.6, zorder=1)
+    front = [(point.peak_memory_bytes / GIB, info.height(point)) for point in info.front]
+    if front:
+        axes.step(*zip(*front, strict=True), where="post", color=FRONT, linewidth=1.6, zorder=1)
     if info.best is not None:
         _label_best(axes, info, info.best)
     if memory_bytes and max(point.peak_memory_bytes for point in info.points) < NEAR * memory_bytes:
         memory_bytes = None
     if memory_bytes is not None:
         axes.axvline(memory_bytes / GIB, color=LIMIT, linestyle="--", linewidth=1.2, zorder=0)
-    names = list(dict.fromkeys(point.strategy for point in info.points))
-    for name in names:
+    for name in info.strategies:
         _scatter(axes, info, name)
     axes.margins(0.06)
-    axes.set_xlabel("peak memory of a GPU in GiB")
-    axes.set_ylabel("latency in s" if info.by_latency else "samples per second")
+    axes.set(xlabel="peak memory of a GPU in GiB", ylabel=info.label)
     if info.by_latency:
         scale_logarithmically(axes, "y")
-    axes.grid(color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    add_legend(axes, "right", _sweep_legend(names, info, memory_bytes))
+    add_grid(axes, "both")
+    add_legend(axes, "right", list(_sweep_legend(info, memory_bytes)))
     set_title(axes, title)
     return figure
 
 
 def _label_best(axes: Axes, info: SweepInfo, best: SweepPoint) -> None:
     """Draw a ring around the best point, and say what it is."""
-    ring = {**RING, "zorder": 3}
-    axes.plot(best.peak_memory_bytes / GIB, info.height(best), **ring)
+    place = best.peak_memory_bytes / GIB, info.height(best)
+    axes.plot(*place, **RING, zorder=3)
     number = f"{best.latency_s:.4g} s" if info.by_latency else f"{best.samples_per_s:.4g}/s"
-    axes.annotate(
-        f"{best.strategy}, {number}",
-        (best.peak_memory_bytes / GIB, info.height(best)),
-        textcoords="offset points", xytext=(0, -19 if info.by_latency else 12),
-        ha="center", fontsize=9, color=INK, zorder=4,
-    )  # fmt: skip
+    look: dict[str, Any] = {"ha": "center", "fontsize": 9, "color": INK, "zorder": 4}
+    offset = (0, -19 if info.by_latency else 12)
+    axes.annotate(f"{best.strategy}, {number}", place, textcoords="offset points", xytext=offset, **look)
 
 
 def _scatter(axes: Axes, info: SweepInfo, name: str) -> None:
+    """Draw the points of a strategy, with their bands as thin lines behind them."""
     colour, marker = strategy_look(name)
+    points = [point for point in info.points if point.strategy == name]
     for fits, recommended in product((True, False), repeat=2):
-        own = [
-            point
-            for point in info.points
-            if (point.strategy, point.fits_memory, point.recommended) == (name, fits, recommended)
-        ]
+        own = [p for p in points if (p.fits_memory, p.recommended) == (fits, recommended)]
         axes.scatter(
             [point.peak_memory_bytes / GIB for point in own], [info.height(point) for point in own],
             s=[42 if point.num_gpus is None else 18 + 14 * log2(point.num_gpus) for point in own],
             marker=marker, facecolor=colour if fits else "none", edgecolor=INK if fits else colour,
             linewidth=0.5 if fits else 1.2, alpha=None if recommended else FADED, zorder=2,
         )  # fmt: skip
-        _draw_whiskers(axes, [point for point in own if point.band is not None], colour)
-
-
-def _draw_whiskers(axes: Axes, points: Sequence[SweepPoint], colour: str) -> None:
-    """The bands of points as thin vertical lines behind them."""
     for point in points:
-        assert point.band is not None
-        place = point.peak_memory_bytes / GIB
-        axes.vlines(place, *point.band, colors=colour, linewidth=0.8, alpha=WHISKER, zorder=1)
+        if point.band is not None:
+            place = point.peak_memory_bytes / GIB
+            axes.vlines(place, *point.band, colors=colour, linewidth=0.8, alpha=WHISKER, zorder=1)
 
 
-def _sweep_legend(names: Sequence[str], info: SweepInfo, memory_bytes: float | None) -> list[Line2D]:
-    handles = []
-    for name in names:
+def _sweep_legend(info: SweepInfo, memory_bytes: float | None) -> Iterator[Line2D]:
+    for name in info.strategies:
         colour, marker = strategy_look(name)
         seams = any(point.strategy == name and not point.recommended for point in info.points)
-        label, alpha = label_of(name, seams=seams), FADED if seams else None
-        handles.append(
-            Line2D([], [], linestyle="none", color=colour, marker=marker, label=label, alpha=alpha, **EDGE)
-        )
+        look = {"color": colour, "marker": marker, "alpha": FADED if seams else None, **EDGE}
+        yield Line2D([], [], linestyle="none", label=label_of(name, seams=seams), **look)
     if info.best is not None:
-        handles.append(Line2D([], [], **RING, label=RECOMMENDED))
+        yield Line2D([], [], **RING, label=RECOMMENDED)
     if info.of_several_counts:
-        handles.append(Line2D([], [], linestyle="none", color=FRONT, marker="o", markersize=8, label=GPUS))
+        yield Line2D([], [], linestyle="none", color=FRONT, marker="o", markersize=8, label=GPUS)
     if any(point.band for point in info.points):
-        handles.append(Line2D([], [], linestyle="none", color=FRONT, marker="|", markersize=14, label=BAND))
+        yield Line2D([], [], linestyle="none", color=FRONT, marker="|", markersize=14, label=BAND)
     if info.front:
-        handles.append(Line2D([], [], color=FRONT, label="Pareto front"))
+        yield Line2D([], [], color=FRONT, label="Pareto front")
     if memory_bytes is not None:
-        handles.append(Line2D([], [], color=LIMIT, linestyle="--", label="memory of a GPU"))
+        yield Line2D([], [], color=LIMIT, linestyle="--", label="memory of a GPU")
     if not all(point.fits_memory for point in info.points):
-        hollow = Line2D([], [], linestyle="none", marker="o", markerfacecolor="none", color=INK)
-        hollow.set_label("does not fit")
-        handles.append(hollow)
-    return handles
+        hollow: dict[str, Any] = {"marker": "o", "markerfacecolor": "none", "color": INK}
+        yield Line2D([], [], linestyle="none", label="does not fit", **hollow)

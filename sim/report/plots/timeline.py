@@ -149,7 +149,8 @@ def plot_timelines(traces: Mapping[str, Trace | Result], title: str = "", column
         axes.set_ylim(devices - 0.45, -0.55)
         axes.set_xlabel("time in ms" if number > len(infos) - columns else "")
         set_title(axes, name, *_figures(info))
-    add_legend(axes, "below", _together(map(_timeline_legend, infos.values())))
+    entries = {str(patch.get_label()): patch for info in infos.values() for patch in _timeline_legend(info)}
+    add_legend(axes, "below", sorted(entries.values(), key=lambda patch: patch.get_label() == IDLE))
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=INK)
     return figure
 
@@ -159,72 +160,58 @@ def _figures(info: TimelineInfo) -> tuple[str, str]:
     return milliseconds(info.end_s), f"bubble ratio {100 * info.bubble_ratio:.1f} %"
 
 
-def _together(legends: Iterable[list[Patch]]) -> list[Patch]:
-    """The entries of several legends, each once; idle last."""
-    entries = {str(patch.get_label()): patch for legend in legends for patch in legend}
-    return sorted(entries.values(), key=lambda patch: str(patch.get_label()) == IDLE)
-
-
 def _draw_timeline(axes: Axes, info: TimelineInfo, inches_per_s: float, row_height: float) -> None:
-    foot = 0.2 if info.collectives else 0.42
-    _draw_idle(axes, info, foot)
-    _draw_bars(axes, info, foot)
-    _draw_collectives(axes, info)
-    _number_bars(axes, info, foot, inches_per_s, row_height)
-    _dress_timeline(axes, info, (foot - 0.42) / 2, row_height)
-
-
-def _boxes(boxes: Iterable[Box], **style: Any) -> PolyCollection:  # noqa: ANN401
-    """Rectangles; their times are given in seconds and drawn in milliseconds."""
-    corners = []
-    for start_s, end_s, top, bottom in boxes:
-        left, right = start_s / MILLISECOND, end_s / MILLISECOND
-        corners.append([(left, top), (right, top), (right, bottom), (left, bottom)])
-    return PolyCollection(corners, **style)
-
-
-def _draw_idle(axes: Axes, info: TimelineInfo, foot: float) -> None:
-    """Draw the idle spans; hatched, except where they are so narrow that no line of it would be seen."""
-    narrow_s = info.end_s / 400
-    boxes = [(*span, row - 0.42, row + foot) for row, spans in enumerate(info.idle) for span in spans]
-    wide = [box for box in boxes if box[1] - box[0] > narrow_s]
-    axes.add_collection(_boxes(wide, facecolor=IDLE_FACE, edgecolor=IDLE_HATCH, hatch="////", linewidth=0.0))
-    narrow = [box for box in boxes if box[1] - box[0] <= narrow_s]
-    if narrow:
-        axes.add_collection(_boxes(_seen(narrow, info), facecolor=IDLE_FACE, linewidth=0.0))
-
-
-def _seen(boxes: Iterable[Box], info: TimelineInfo) -> list[Box]:
-    """Boxes of which those too near to one another to be told apart are one; row by row, in order of time."""
-    near_s, found = info.end_s / FINEST, list[Box]()
-    for box in boxes:
-        if found and found[-1][2:] == box[2:] and box[1] - found[-1][0] <= near_s:
-            found[-1] = (found[-1][0], *box[1:])
-        else:
-            found.append(box)
-    return found
-
-
-def _draw_bars(axes: Axes, info: TimelineInfo, foot: float) -> None:
-    """Draw the ops; white lines part them, except where bars are so narrow that nothing else would be seen."""
-    narrow_s, shaded = info.end_s / 400, info.shaded
-    patches = PatchColours.of(info.bars)
-    groups: dict[tuple[Colour, bool], list[Box]] = {}
+    """Draw idle spans, ops and collectives; lines part what is so wide that they do not hide it."""
+    foot, narrow_s, end_s = 0.2 if info.collectives else 0.42, info.end_s / 400, info.end_s
+    idle = [(*span, row - 0.42, row + foot) for row, spans in enumerate(info.idle) for span in spans]
+    wide = [box for box in idle if box[1] - box[0] > narrow_s]
+    _add_boxes(axes, wide, facecolor=IDLE_FACE, edgecolor=IDLE_HATCH, hatch="////", linewidth=0.0)
+    if narrow := _seen([box for box in idle if box[1] - box[0] <= narrow_s], end_s):
+        _add_boxes(axes, narrow, facecolor=IDLE_FACE, linewidth=0.0)
+    patches, groups = PatchColours.of(info.bars), dict[tuple[Colour, bool], list[Box]]()
     for bar in info.bars:
         if bar.duration_s > 0:
             box = (bar.start_s, bar.end_s, bar.device - 0.42, bar.device + foot)
-            groups.setdefault((_face(bar, patches, shaded=shaded), bar.duration_s > narrow_s), []).append(box)
-    for (face, wide), boxes in groups.items():
-        edge, width = ("white", 0.5) if wide else (face, 0.1)
-        seen = boxes if wide else _seen(boxes, info)
-        axes.add_collection(_boxes(seen, facecolor=face, edgecolor=edge, linewidth=width))
-
-
-def _draw_collectives(axes: Axes, info: TimelineInfo) -> None:
-    boxes = [(bar.start_s, bar.end_s, bar.device + 0.25, bar.device + 0.42) for bar in info.collectives]
-    axes.add_collection(
-        _boxes(boxes, facecolor=COLOURS[COLLECTIVE], edgecolor=COLOURS[COLLECTIVE], linewidth=0.5)
+            look = _face(bar, patches, shaded=info.shaded), bar.duration_s > narrow_s
+            groups.setdefault(look, []).append(box)
+    for (face, is_wide), boxes in groups.items():
+        edge, width = ("white", 0.5) if is_wide else (face, 0.1)
+        _add_boxes(
+            axes, boxes if is_wide else _seen(boxes, end_s), facecolor=face, edgecolor=edge, linewidth=width
+        )
+    lanes = [(bar.start_s, bar.end_s, bar.device + 0.25, bar.device + 0.42) for bar in info.collectives]
+    _add_boxes(axes, lanes, facecolor=COLOURS[COLLECTIVE], edgecolor=COLOURS[COLLECTIVE], linewidth=0.5)
+    _number_bars(axes, info, patches, (foot - 0.42) / 2, (inches_per_s, row_height))
+    devices = range(0, len(info.idle), max(1, ceil(0.16 / row_height)))
+    axes.set(
+        xlim=(0.0, max(end_s, 1e-12) / MILLISECOND), ylim=(len(info.idle) - 0.45, -0.55), xlabel="time in ms"
     )
+    axes.set_yticks(
+        [device + (foot - 0.42) / 2 for device in devices], [f"GPU {device}" for device in devices]
+    )
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.xaxis.set_major_formatter(PLAIN)
+
+
+def _add_boxes(axes: Axes, boxes: Iterable[Box], **style: Any) -> None:  # noqa: ANN401
+    """Draw rectangles; their times are given in seconds and drawn in milliseconds."""
+    corners = [
+        [(left * 1e3, top), (right * 1e3, top), (right * 1e3, bottom), (left * 1e3, bottom)]
+        for left, right, top, bottom in boxes
+    ]
+    axes.add_collection(PolyCollection(corners, **style))
+
+
+def _seen(boxes: Iterable[Box], end_s: float) -> list[Box]:
+    """Boxes of which those too near to one another to be told apart are one; row by row, in order of time."""
+    near_s, joined = end_s / FINEST, list[Box]()
+    for box in boxes:
+        if joined and joined[-1][2:] == box[2:] and box[1] - joined[-1][0] <= near_s:
+            joined[-1] = (joined[-1][0], *box[1:])
+        else:
+            joined.append(box)
+    return joined
 
 
 def _face(bar: Bar, patches: PatchColours, *, shaded: bool) -> Colour:
@@ -240,19 +227,22 @@ def _shade(colour: str, chunk: int) -> Colour:
     return red, green, blue
 
 
-def _number_bars(axes: Axes, info: TimelineInfo, foot: float, inches_per_s: float, row_height: float) -> None:
+def _number_bars(
+    axes: Axes, info: TimelineInfo, patches: PatchColours, middle: float, scale: tuple[float, float]
+) -> None:
     """Write the micro-batch, or the patch and its step, into each bar that is wide enough."""
-    size, patches, shaded = min(8.0, 72 * row_height * 0.4), PatchColours.of(info.bars), info.shaded
+    inches_per_s, row_height = scale
+    size = min(8.0, 72 * row_height * 0.4)
+    look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": size, "clip_on": True}
     for bar in info.bars:
         room = (72 * bar.duration_s * inches_per_s / size - 0.3) / 0.65
         text = _number(bar, patches, room)
         if size >= 4 and text and len(text) < room:
-            middle = (bar.start_s + bar.end_s) / 2 / MILLISECOND
-            colour = contrast(_face(bar, patches, shaded=shaded))
-            axes.text(
-                middle, bar.device + (foot - 0.42) / 2, text,
-                ha="center", va="center_baseline", fontsize=size, color=colour, clip_on=True,
-            )  # fmt: skip
+            time_ms, colour = (
+                (bar.start_s + bar.end_s) / 2 / MILLISECOND,
+                _face(bar, patches, shaded=info.shaded),
+            )
+            axes.text(time_ms, bar.device + middle, text, color=contrast(colour), **look)
 
 
 def _number(bar: Bar, patches: PatchColours, room: float) -> str:
@@ -261,17 +251,6 @@ def _number(bar: Bar, patches: PatchColours, room: float) -> str:
     if isinstance(bar.action, StageAction) and bar.action.micro_batch >= 0:
         return str(bar.action.micro_batch)
     return ""
-
-
-def _dress_timeline(axes: Axes, info: TimelineInfo, middle: float, row_height: float) -> None:
-    devices = range(0, len(info.idle), max(1, ceil(0.16 / row_height)))
-    axes.set_xlim(0.0, max(info.end_s, 1e-12) / MILLISECOND)
-    axes.set_ylim(len(info.idle) - 0.45, -0.55)
-    axes.set_yticks([device + middle for device in devices], [f"GPU {device}" for device in devices])
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.set_xlabel("time in ms")
-    axes.xaxis.set_major_formatter(PLAIN)
 
 
 def _timeline_legend(info: TimelineInfo) -> list[Patch]:
@@ -287,7 +266,11 @@ def _timeline_legend(info: TimelineInfo) -> list[Patch]:
     if info.collectives:
         handles.append(Patch(facecolor=COLOURS[COLLECTIVE], label="collective"))
     if any(info.idle):
-        handles.append(
-            Patch(facecolor=IDLE_FACE, edgecolor=IDLE_HATCH, hatch="////", linewidth=0.0, label=IDLE)
-        )
+        hatch: dict[str, Any] = {
+            "facecolor": IDLE_FACE,
+            "edgecolor": IDLE_HATCH,
+            "hatch": "////",
+            "linewidth": 0.0,
+        }
+        handles.append(Patch(label=IDLE, **hatch))
     return handles

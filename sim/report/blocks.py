@@ -1,0 +1,235 @@
+"""Blocks of an answer: panels, tables and lines, and their writers for a terminal, for Markdown and for HTML."""
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from io import StringIO
+from shutil import get_terminal_size
+from typing import Final, NamedTuple
+
+from rich.box import ROUNDED, Box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.panel import Panel as Frame
+from rich.table import Table as Grid
+from rich.text import Text
+
+WIDEST: Final = 100
+"""Characters of a line that can still be read."""
+NARROW: Final = 80
+"""Characters of a panel that is text, for no terminal at all."""
+NO_TERMINAL: Final = 140
+"""Characters of a line where no terminal is there and COLUMNS is not set."""
+RULED: Final = Box("    \n    \n ── \n    \n ── \n ── \n    \n    \n")
+"""Lines below the head and between sections alone."""
+MARKDOWN: Final = r"([\\`*_{}\[\]<>#|])"
+"""Letters that Markdown would take for its own."""
+LEFT: Final = ' style="text-align: left; padding: 2px 8px"'
+"""Of cells of words, which notebooks would put at the right."""
+NUMBER: Final = ' style="text-align: right; white-space: nowrap; padding: 2px 8px"'
+LINE: Final = ' style="border-top: 2px solid"'
+"""Of the first row below a line."""
+
+Line = tuple[str, str]
+"""A label and its text; a line without a label goes on with the one above."""
+
+
+class Panel(NamedTuple):
+    """An answer in a few lines; text is never taken for markup."""
+
+    title: str
+    lines: Sequence[Line]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        name: its head; a line break may stand in it.
+        cells: one for each row.
+        rank: 0 is never given up where a terminal is narrow; of the others, the highest goes first.
+        words: whether it holds words, which stand at the left and may go on in a second line.
+        widest: characters that its words may take in a narrow table.
+    """
+
+    name: str
+    cells: Sequence[str]
+    rank: int = 0
+    words: bool = False
+    widest: int | None = None
+
+
+class Table(NamedTuple):
+    """A table; a line parts the rows above from those below."""
+
+    title: str
+    columns: Sequence[Column]
+    above: int | None = None
+
+    @property
+    def filled(self) -> list[Column]:
+        """The columns that say something."""
+        return [column for column in self.columns if any(cell not in ("", "-") for cell in column.cells)]
+
+
+class Command(NamedTuple):
+    """A command line, and what it gives."""
+
+    gives: str
+    line: str
+
+
+Block = Panel | Table | Command | str
+"""A part of an answer; a text is a line of its own."""
+
+
+def console() -> Console:
+    """The console that answers are printed on; as wide as COLUMNS says, or 140, where it is no terminal."""
+    width = None if sys.stdout.isatty() else get_terminal_size((NO_TERMINAL, 0)).columns
+    return Console(highlight=False, markup=False, emoji=False, width=width)
+
+
+def print_blocks(blocks: Sequence[Block], *, as_markdown: bool = False, wrap: bool = True) -> None:
+    """Print blocks on the terminal, or as Markdown."""
+    if as_markdown:
+        print(markdown(*blocks))
+    else:
+        write(console(), *blocks, wrap=wrap)
+
+
+def write(screen: Console, *blocks: Block, wrap: bool = True) -> None:
+    """Write blocks on a screen; without ``wrap`` texts may be wider."""
+    for block in blocks:
+        match block:
+            case Panel():
+                _write_panel(screen, block)
+            case Table():
+                screen.print()
+                screen.print(_grid(block.title, fitting(block.filled, screen.width), block.above))
+                screen.print()
+            case Command():
+                screen.print(f"{block.gives}: {block.line}", soft_wrap=True)
+            case _:
+                screen.print(block, soft_wrap=not wrap)
+
+
+def text(*blocks: Block, width: int = NARROW, wrap: bool = True) -> str:
+    """Blocks as text without colours."""
+    screen = Console(
+        file=StringIO(), width=width, highlight=False, emoji=False, markup=False, color_system=None
+    )
+    with screen.capture() as written:
+        write(screen, *blocks, wrap=wrap)
+    return written.get().rstrip("\n")
+
+
+def _write_panel(screen: Console, panel: Panel) -> None:
+    """Print a panel, no wider than can be read; a title too long for its edge stands within."""
+    width = min(screen.width, WIDEST)
+    within = len(panel.title) > width - 6
+    grid = Grid.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for number, (label, words) in enumerate([*([("", panel.title)] if within else []), *panel.lines]):
+        grid.add_row(Text(label, style="dim"), Text(words, style="" if number else "bold"))
+    title = Text("" if within else panel.title)
+    screen.print(Frame(grid, title=title, title_align="left", box=ROUNDED, padding=(0, 1)), width=width)
+
+
+def _grid(title: str, columns: Sequence[Column], above: int | None = None) -> Grid:
+    """A table of rich."""
+    grid = Grid(
+        title=Text(title), title_justify="left", box=RULED, show_edge=False, pad_edge=False, padding=(0, 1)
+    )
+    grid.collapse_padding = True
+    for column in columns:
+        grid.add_column(
+            Text(column.name), justify="left" if column.words else "right", no_wrap=not column.words,
+            max_width=column.widest, vertical="top", overflow="fold",
+        )  # fmt: skip
+    for number, cells in enumerate(zip(*(column.cells for column in columns), strict=True), 1):
+        grid.add_row(*map(Text, cells), end_section=number == above)
+    return grid
+
+
+def fitting(columns: Sequence[Column], width: int) -> list[Column]:
+    """The columns that a width has room for, with words on one line or two; without those of the highest ranks."""
+    kept = [replace(column, widest=None) for column in columns]
+    if _width(kept) > width:
+        kept = list(columns)
+    while _width(kept) > width and (last := max(kept, key=lambda column: column.rank)).rank:
+        kept.remove(last)
+    return kept
+
+
+def _width(columns: Sequence[Column]) -> int:
+    """Characters of a table of these columns."""
+    wide = Console(width=1000)
+    return Measurement.get(wide, wide.options, _grid("", columns)).maximum
+
+
+def markdown(*blocks: Block) -> str:
+    """Blocks as Markdown; tables with all their columns."""
+    return "\n\n".join(map(_markdown_of, blocks))
+
+
+def _markdown_of(block: Block) -> str:
+    match block:
+        case Panel():
+            items = [
+                f"- **{label}** {_plain(words)}" if label else f"  - {_plain(words)}"
+                for label, words in block.lines
+            ]
+            return "\n".join([f"**{_plain(block.title)}**", "", *items])
+        case Table():
+            rows = [[column.name for column in block.columns]]
+            rows += [["---" if column.words else "---:" for column in block.columns]]
+            rows += map(list, zip(*(column.cells for column in block.columns), strict=True))
+            cells = ([" ".join(cell.replace("|", "\\|").split()) for cell in row] for row in rows)
+            return "\n".join([block.title, "", *(f"| {' | '.join(row)} |" for row in cells)])
+        case Command():
+            return f"```\n{block.line}\n```"
+    return block
+
+
+def _plain(words: str) -> str:
+    return re.sub(MARKDOWN, r"\\\1", words)
+
+
+def html(*blocks: Block) -> str:
+    """Blocks as HTML."""
+    return "".join(map(_html_of, blocks))
+
+
+def _html_of(block: Block) -> str:
+    match block:
+        case Panel():
+            rows = (
+                f"<tr>{_cell('th', label, LEFT)}{_cell('td', words, LEFT)}</tr>"
+                for label, words in block.lines
+            )
+            return f"<b>{escape(block.title)}</b><table>{''.join(rows)}</table>"
+        case Table():
+            looks = [LEFT if column.words else NUMBER for column in block.filled]
+
+            def row(kind: str, cells: Sequence[str]) -> str:
+                return "".join(_cell(kind, cell, look) for cell, look in zip(cells, looks, strict=True))
+
+            heads = row("th", [column.name for column in block.filled])
+            lines = [
+                f"<tr{LINE if number == block.above else ''}>{row('td', cells)}</tr>"
+                for number, cells in enumerate(zip(*(column.cells for column in block.filled), strict=True))
+            ]
+            body = f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody>"
+            return f'<p>{escape(block.title)}</p><table style="border-collapse: collapse">{body}</table>'
+        case Command():
+            return f"<p>{escape(block.gives)}: <code>{escape(block.line)}</code></p>"
+    return f"<p>{escape(block)}</p>"
+
+
+def _cell(kind: str, words: str, look: str) -> str:
+    """A cell; line breaks stay."""
+    return f"<{kind}{look}>{escape(words).replace(chr(10), '<br>')}</{kind}>"

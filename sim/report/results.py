@@ -1,0 +1,227 @@
+"""Results in words: a panel of lines and a table of stages."""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from profiles.costs.trust import Trust, trust_of
+from profiles.errors import counted, flag_of
+from profiles.units import GB, GIB
+from sim.explore.legality import runtimes_of
+from sim.outcomes.results import Result
+from sim.report.blocks import Block, Column, Line, Panel, Table
+from sim.report.numbers import band, duration, image_words, milliseconds, throughput
+from sim.report.reasons import Account, account_of, shares
+from strategies.strategy import AnyScenario, Sampler
+
+CELLS: Final = 20
+"""Characters of a bar."""
+FULL, HOST, PART, NONE = "█", "▓", "▒", "░"
+"""What bars are made of: compute or memory taken, the host awaited, data awaited, and nothing."""
+LEAST_SHARE: Final = 0.005
+"""Shares of the time that the host takes and that are below this count as compute."""
+NEARLY: Final = 0.97
+"""Share of a device's memory beyond which a point may not fit after all: estimates are within 3 % of torch's bytes."""
+PACED: Final = "; beside these, a measured run of yours sets the pace of compute"
+"""What trust rests on where compute is scaled to a measured run of the same task."""
+
+
+def result_blocks(result: Result) -> list[Block]:
+    """A result as ``sim run`` says it; means over its GPUs where each has its own."""
+    return [panel_of(result), _stage_table(result)]
+
+
+def panel_of(result: Result) -> Panel:
+    """A result with what is trained or drawn."""
+    lines = [("strategy", result.strategy)]
+    if words := ", ".join(f"{key} {_joined(x)}" for key, x in result.parameters.items() if x is not None):
+        lines.append(("with", words))
+    lines += [*result_lines(result, account_in(result)), *_quantities(result), *origin_lines(result)]
+    return Panel(f"{result.title}, {_question(result)}", lines)
+
+
+def account_in(result: Result) -> Account:
+    """Where its time goes; without the host where it is not known what was asked."""
+    if result.source is None:
+        compute, wire, idle = shares(result)
+        return Account(compute, 0.0, wire, idle)
+    return account_of(result.source.strategy, result.source.scenario, result)
+
+
+def result_lines(result: Result, account: Account) -> Iterator[Line]:
+    """Speed, how GPUs draw, memory, where the time goes and why, and what each phase of a run takes."""
+    yield "speed", _speed_words(result)
+    groups, approximation = image_groups(result)
+    if groups > 1:
+        together = counted(result.num_gpus // groups, "GPU")
+        each = counted(result.batch_size // groups, *image_words(result.options))
+        yield "", f"{groups} groups of {together} draw {each} each"
+    yield "memory", _memory_words(result)
+    yield "time", time_words(account)
+    yield from (("" if number else "why", words) for number, words in enumerate(account.reasons))
+    if approximation:
+        yield image_words(result.options)[0], f"approximate: {approximation}"
+    if names := [key.removesuffix("_s") for key in result.phases if key.endswith("_s")]:
+        phases = (
+            f"{name} {result.phases[f'{name}_s']:,.3f} s,"
+            f" {result.phases[f'{name}_peak_memory_bytes'] / GIB:.1f} GiB"
+            for name in names
+        )
+        yield "phases", "; ".join(phases)
+
+
+def image_groups(result: Result) -> tuple[int, str]:
+    """Groups of GPUs that each draw images of their own; why an image is not the one that a single GPU draws."""
+    source = result.source
+    if source is None or not isinstance(source.strategy, Sampler):
+        return 1, ""
+    return source.strategy.image_groups(source.scenario), source.strategy.approximation(source.scenario)
+
+
+def origin_lines(result: Result) -> Iterator[Line]:
+    """What runs a result, where its layer times are from, and what published numbers say of such estimates."""
+    if result.source is None:
+        yield "times", result.provenance
+        return
+    scenario = result.source.scenario
+    runtimes = runtimes_of(result.source.strategy, scenario)
+    started = f"{', '.join(runtimes)}; `sim launch` in place of `sim run` starts it"
+    yield "runs in", started if runtimes else "no runtime that is known here"
+    words = [result.provenance, measured_words(scenario)]
+    if result.provenance != "measured" and scenario.costs.published.source:
+        words.insert(1, f"those of the backbone {scenario.costs.published}")
+    yield "times", "; ".join(filter(None, words))
+    trust, measured = trust_in(result), scenario.measured
+    paced = PACED if measured is not None and measured.task == scenario.task else ""
+    yield "trust", f"exact: all times are given{paced}" if trust is None else f"{trust}{paced}"
+
+
+def trust_in(result: Result) -> Trust | None:
+    """What published numbers say of estimates like a result; None where there is nothing to estimate."""
+    assert result.source is not None
+    device, timed = result.source.scenario.cluster.device.name, result.provenance == "measured"
+    return trust_of(result.task, device, result.strategy, result.num_gpus, timed=timed)
+
+
+def measured_words(scenario: AnyScenario) -> str:
+    """The factor of a measured run on compute; empty without one."""
+    return "" if scenario.measured is None else scenario.measured.words(scenario.task)
+
+
+def bar(*parts: float, marks: str = FULL + PART) -> str:
+    """A bar of shares of a whole, each in its own shade; the rest is empty."""
+    text, filled = "", 0.0
+    for share, mark in zip(parts, marks, strict=False):
+        filled += max(0.0, share)
+        text += mark * (min(CELLS, round(CELLS * filled)) - len(text))
+    return text.ljust(CELLS, NONE)
+
+
+def _speed_words(result: Result) -> str:
+    """The duration with its band, and what is done in a second."""
+    between = f" ({words})" if (words := band(result)) else ""
+    if result.task == "sample":
+        one, more = image_words(result.options)
+        article = "an" if one == "image" else "a"
+        images = f"{article} {one}" if result.batch_size == 1 else f"for {result.batch_size} {more}"
+        return f"{duration(result)} {images}{between}, {result.gpu_s_per_sample:,.2f} GPU-seconds each"
+    several = result.num_backbones > 1
+    each = f", each counted once for each of {result.num_backbones} backbones" if several else ""
+    return f"{duration(result)} an iteration{between}, {throughput(result.samples_per_s)} samples/s{each}"
+
+
+def _memory_words(result: Result) -> str:
+    """Peak memory of the fullest device, as a bar of what it has."""
+    peak, there = result.expected.peak_memory_bytes, result.memory_bytes
+    if there is None:
+        return f"{peak / GIB:.1f} GiB"
+    remark = ": nearly full" if peak > NEARLY * there else ""
+    remark = remark if result.fits_memory else ": does not fit"
+    return f"{bar(peak / there)} {peak / GIB:.1f} of {there / GIB:.1f} GiB{remark}"
+
+
+def time_words(account: Account) -> str:
+    """Where the devices' time goes."""
+    host, wire, idle = account.host, account.wire, account.idle
+    behind = f", host {host:.1%}" if host >= LEAST_SHARE else ""
+    compute = account.compute if behind else account.compute + host
+    parts = bar(compute, host, wire, marks=FULL + HOST + PART)
+    return f"{parts} compute {compute:.1%}{behind}, bubble: wire {wire:.1%}, idle {idle:.1%}"
+
+
+def _question(result: Result) -> str:
+    """What is trained or drawn."""
+    if result.task == "train":
+        return f"batch {result.batch_size}"
+    asked = result.asked
+    guidance = "no guidance" if asked["guidance"] == "none" else f"guidance {asked['guidance']}"
+    images = counted(result.batch_size, *image_words(result.options))
+    return f"{images} of {asked['resolution']} pixels, {counted(asked['steps'], 'step')}, {guidance}"
+
+
+def _quantities(result: Result) -> Iterator[Line]:
+    """What came out beside speed and memory."""
+    expected, whose = result.expected, "by all GPUs together"
+    if result.task == "train":
+        yield "first", f"{milliseconds(expected.first_s)} the first iteration alone"
+    else:
+        whose = f"per {image_words(result.options)[0]} {whose}"
+        yield "step", f"{milliseconds(result.step_s)}, once steady"
+    waiting = f"waiting for data on the wire {milliseconds(expected.exposed_communication_s)}"
+    yield "collectives", f"{milliseconds(expected.collective_s)}; {waiting}"
+    sent = f"{result.p2p_bytes / GB:,.2f} GB point to point"
+    yield "sent", f"{sent}, {result.collective_bytes / GB:,.2f} GB in collectives, {whose}"
+
+
+def _joined(value: Any) -> str:  # noqa: ANN401
+    """A value as a flag takes it: lists with commas."""
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def command_of(result: Result) -> str:
+    """The command line that gives a result again."""
+    flags = {flag_of(key): _joined(value) for key, value in result.flags.items() if value not in (None, "")}
+    return shlex.join(["sim", "run", *(word for pair in flags.items() for word in pair)])
+
+
+def _stage_table(result: Result) -> Table:
+    """The stages; neighbours that differ in nothing but their layers share a row."""
+    alike = [list(group) for _, group in groupby(enumerate(result.stages), _stage_look)]
+    stages = [group[0][1] for group in alike]
+    passes = ("forward", "backward") if result.task == "train" else ("forward",)
+    columns = [
+        Column("stage", [_ends(group[0][0], group[-1][0]) for group in alike]),
+        Column("devices", [_devices(stage["devices"]) for stage in stages], 1, widest=30),
+        Column("layers", [_layers(group[0][1], group[-1][1]) for group in alike]),
+        *(Column(name, [milliseconds(stage[f"{name}_s"]) for stage in stages]) for name in passes),
+        Column("parameters", [f"{stage['parameters'] / 1e6:,.1f} M" for stage in stages], 2),
+    ]
+    return Table(f"stages, per {'micro-batch' if result.task == 'train' else 'step'}", columns)
+
+
+def _stage_look(item: tuple[int, Mapping[str, Any]]) -> tuple[Any, ...]:
+    """All that is shown of a numbered stage; the same of neighbours that go on where the one before ends."""
+    number, stage = item
+    each = stage["last_layer"] - stage["first_layer"] + 1
+    place = stage["first_layer"] - number * each if each else number
+    times = (milliseconds(stage[name]) for name in ("forward_s", "backward_s"))
+    return tuple(stage["devices"]), *times, f"{stage['parameters'] / 1e6:.1f}", each, place
+
+
+def _ends(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def _layers(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
+    """The layers of a stage, or of neighbours that have equally many."""
+    start, end = first["first_layer"], last["last_layer"]
+    if first is last:
+        return f"{start}-{end}" if start <= end else "none"
+    return f"{start}-{end}, each {first['last_layer'] - start + 1}"
+
+
+def _devices(devices: Sequence[int]) -> str:
+    if len(devices) > 2 and list(devices) == list(range(devices[0], devices[-1] + 1)):
+        return f"{devices[0]}-{devices[-1]}"
+    return ",".join(map(str, devices))
