@@ -53,7 +53,7 @@ def test_the_verdict_prints_what_it_holds(trained, verdict):
     assert all(f"{change.name}: {change.words(result.strategy)}" in text for change in verdict.changes)
     assert all(len(line) <= 80 for line in str(verdict).splitlines())
     with pytest.raises(FrozenInstanceError):
-        verdict.again = ""
+        verdict.title = ""
 
 
 def test_what_would_change_the_answer_is_no_less_than_what_runs_of_the_best_give(trained, verdict):
