@@ -124,10 +124,10 @@ def test_a_parquet_file_gives_back_every_number_of_every_row(sweep, tmp_path):
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("rows.txt", r"--out is '.*rows\.txt', must end in \.csv or \.parquet$"),
+        ("rows.txt", r"out is '.*rows\.txt', must end in \.csv or \.parquet$"),
         ("rows", r"must end in \.csv or \.parquet$"),
-        ("nope/rows.csv", r"--out is '.*nope/rows\.csv', must be a file in a folder that exists$"),
-        ("folder.csv", r"--out is '.*folder\.csv', must be a file in a folder that exists$"),
+        ("nope/rows.csv", r"out is '.*nope/rows\.csv', must be a file in a folder that exists$"),
+        ("folder.csv", r"out is '.*folder\.csv', must be a file in a folder that exists$"),
         ("file/rows.csv", r"must be a file in a folder that exists$"),
         ("a" * 300 + ".csv", r"file name too long$"),
     ],
