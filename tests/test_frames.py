@@ -129,7 +129,7 @@ def test_a_parquet_file_gives_back_every_number_of_every_row(sweep, tmp_path):
         ("nope/rows.csv", r"out is '.*nope/rows\.csv', must be a file in a folder that exists$"),
         ("folder.csv", r"out is '.*folder\.csv', must be a file in a folder that exists$"),
         ("file/rows.csv", r"must be a file in a folder that exists$"),
-        ("a" * 300 + ".csv", r"file name too long$"),
+        ("a" * 300 + ".csv", r"file name too long"),
     ],
 )
 def test_a_file_that_could_not_be_written_is_refused_beforehand(tmp_path, name, problem):
