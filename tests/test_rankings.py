@@ -78,7 +78,7 @@ def test_a_sweep_that_finds_nothing_shows_the_reasons(capsys):
     print_sweep(sweep)
     text = " ".join(capsys.readouterr().out.split())
     assert text == (
-        "infeasible: 1 x no pipeline degree (such as spp: no divisor of --gpus 1 between 2 and the 25 blocks of"
+        "infeasible: 1 x no pipeline degree (such as spp: no divisor of gpus(1) between 2 and the 25 blocks of"
         " the backbone) no point is left of spp: no pipeline degree points: 0 simulated, 0 bounded, 1 infeasible,"
         " 0 with the result of another"
     )
