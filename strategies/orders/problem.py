@@ -309,7 +309,7 @@ def evaluate(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> Orderin
     ]
     spans = follow(chains, rows, [0.0] * len(rows))
     stuck = [
-        f"device {device} waits in {row[len(own)]} for {_input(lanes, row[len(own)])}"
+        f"device {device} waits in {row[len(own)]}"
         for device, (row, own) in enumerate(zip(rows, spans, strict=True))
         if len(own) < len(row)
     ]
@@ -317,18 +317,6 @@ def evaluate(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> Orderin
         raise DeadlockError("deadlock: " + "; ".join(stuck))
     starts_s = tuple(tuple(start for _, start, _ in own) for own in spans)
     return Ordering(tuple(map(tuple, rows)), starts_s, max(own[-1][-1] for own in spans if own))
-
-
-def _input(lanes: Sequence[Lane], action: StageAction) -> StageAction:
-    """The pass that another waits for."""
-    before = next(
-        lane
-        for lane in lanes
-        if lane.following is not None
-        and (of := lanes[lane.following]).stage == action.stage
-        and of.kind == action.kind
-    )
-    return StageAction(before.stage, before.kind, action.micro_batch)
 
 
 def _check_rows(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> None:

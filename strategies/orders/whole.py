@@ -1,10 +1,9 @@
 """Whole orders: every position has its passes, and every micro-batch passes each stage once there and once back."""
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from functools import lru_cache
-from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from profiles.errors import InputError, shown
 from strategies.plans.actions import (
@@ -23,31 +22,6 @@ EITHER: Final = (FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
 """Kinds of passes where each backward may come in two parts, or not."""
 ONCE: Final = ((FORWARD,), (BACKWARD, BACKWARD_INPUT), (BACKWARD, BACKWARD_WEIGHT))
 """Kinds of which each micro-batch has one pass at each stage."""
-
-
-class _Work(NamedTuple):
-    """The work of a position: its stages, the micro-batches of each, and kinds of passes that it may have."""
-
-    stages: tuple[int, ...]
-    numbers: tuple[range, ...]
-    kinds: tuple[str, ...]
-
-
-class _Whole(tuple[tuple[StageAction, ...], ...]):
-    """Rows that were found whole.
-
-    Attributes:
-        work: the stages of each position and the micro-batches of each stage whose passes they are.
-    """
-
-    work: tuple[object, ...]
-
-    @classmethod
-    def of(cls, rows: Iterable[tuple[StageAction, ...]], work: tuple[object, ...]) -> "_Whole":
-        """Rows that have all passes of some work."""
-        found = cls(rows)
-        found.work = work
-        return found
 
 
 def one_chain(
@@ -85,26 +59,17 @@ def placed(whose: str, positions: Any, degree: int) -> tuple[int, ...]:  # noqa:
         InputError: an entry is no position of the pipeline, or a position has no stage.
     """
     _check_listed(whose, positions, "positions")
-    try:
-        return _placed(whose, tuple(positions), degree)
-    except TypeError:  # what cannot be hashed is no position either, and is named
-        return _placed.__wrapped__(whose, positions, degree)
-
-
-@lru_cache(maxsize=256)
-def _placed(whose: str, positions: Sequence[Any], degree: int) -> tuple[int, ...]:
-    known, entries = {at: at for at in range(degree)}, iter(positions)
-    try:
-        found = tuple([known[entry] for entry in entries])
-    except (KeyError, TypeError, ValueError):  # what cannot be looked up is no position either
-        stage = len(positions) - 1 - len([*entries])
-        rule = f"must be from 0 to {degree - 1}: there are `pipeline_degree({degree})` positions"
-        raise InputError(f"{whose}, entry {stage} is {shown(positions[stage])}, {rule}") from None
-    if len(set(found)) < degree:
-        lacking = min(set(known) - set(found))
-        rule = f"each of `pipeline_degree({degree})` positions must have a stage"
-        raise InputError(f"{whose} has no entry {lacking}, {rule}")
-    return found
+    known, found = {at: at for at in range(degree)}, list[int]()
+    for stage, entry in enumerate(positions):
+        try:
+            found.append(known[entry])
+        except (KeyError, TypeError, ValueError):  # what cannot be looked up is no position either
+            rule = f"must be from 0 to {degree - 1}: there are pipeline_degree({degree}) positions"
+            raise InputError(f"{whose}, entry {stage} is {shown(entry)}, {rule}") from None
+    if lacking := known.keys() - set(found):
+        rule = f"each of pipeline_degree({degree}) positions must have a stage"
+        raise InputError(f"{whose} has no entry {min(lacking)}, {rule}")
+    return tuple(found)
 
 
 def order_of(strategy: Any) -> Rows:  # noqa: ANN401  whatever has an order
@@ -137,32 +102,18 @@ def whole(
     Raises:
         InputError: a position has no row, or a pass is none of its own, there twice or lacking.
     """
-    of_all = (*hosted, *numbers)
-    if isinstance(order, _Whole) and kinds == EITHER and order.work == of_all:
-        return order
     _check_listed(whose, order, "rows")
     if len(order) != len(hosted):
-        rule = f"must have one for each of `pipeline_degree({len(hosted)})`"
+        rule = f"must have one for each of pipeline_degree({len(hosted)})"
         raise InputError(f"{whose} has {len(order)} rows, {rule}")
     rows = []
     for position, (row, stages) in enumerate(zip(order, hosted, strict=True)):
         where = f"{whose}, position {position}"
-        work = _Work(stages, tuple([numbers[s] for s in stages]), _kinds(row, kinds))
-        rows.append(own := _row(where, row, work))
-        if work.kinds == EITHER or not len(own) == len({*map(id, own)}) == len(_passes(work)):
-            _check_once(where, own, work)
-    return _Whole.of(rows, of_all)
-
-
-def _kinds(row: Any, kinds: tuple[str, ...]) -> tuple[str, ...]:  # noqa: ANN401
-    """Kinds of which a row has its passes: where either form is allowed, and all its backwards have one, that form.
-
-    As many different passes as there are of these are then all of them.
-    """
-    if kinds == EITHER and isinstance(row, list | tuple) and {*map(type, row)} == {StageAction}:
-        there = {*map(str, map(itemgetter(1), row))}
-        return next((form for form in (WHOLE, SPLIT) if there == {*form}), EITHER)
-    return kinds
+        passes = _passes(stages, tuple([numbers[s] for s in stages]), kinds)
+        rows.append(_row(where, row, passes))
+        if kinds == EITHER or not len(rows[-1]) == len({*rows[-1]}) == len(passes):
+            _check_once(where, rows[-1], passes)
+    return tuple(rows)
 
 
 def _check_listed(where: str, rows: Any, what: str) -> None:  # noqa: ANN401
@@ -172,52 +123,56 @@ def _check_listed(where: str, rows: Any, what: str) -> None:  # noqa: ANN401
 
 
 @lru_cache(maxsize=256)
-def _passes(work: _Work) -> dict[Any, StageAction]:
+def _passes(
+    stages: tuple[int, ...], numbers: tuple[range, ...], kinds: tuple[str, ...]
+) -> dict[Any, StageAction]:
     """The passes that a position may have, under themselves and whatever equals them."""
-    of_stages = zip(work.stages, work.numbers, strict=True)
-    return {
-        one: one for stage, own in of_stages for kind in work.kinds for one in passes_of(stage, kind, own)
-    }
+    of_stages = zip(stages, numbers, strict=True)
+    return {one: one for stage, own in of_stages for kind in kinds for one in passes_of(stage, kind, own)}
 
 
-def _row(where: str, row: Sequence[Any], work: _Work) -> tuple[StageAction, ...]:
+def _row(where: str, row: Sequence[Any], passes: dict[Any, StageAction]) -> tuple[StageAction, ...]:
     """A row of passes; plain tuples and numbers of NumPy become what they equal.
 
     Raises:
         InputError: an entry is none of the passes.
     """
     _check_listed(where, row, "passes")
-    passes, entries = _passes(work), iter(row)
+    entries = iter(row)
     try:
         return tuple([passes[entry] for entry in entries])
     except (KeyError, TypeError, ValueError):  # what cannot be looked up is no pass either
         at = len(row) - 1 - len([*entries])
-        raise InputError(f"{where}, entry {at} is {_broken(row[at], work)}") from None
+        raise InputError(f"{where}, entry {at} is {_broken(row[at], passes)}") from None
 
 
-def _broken(entry: object, work: _Work) -> str:
+def _broken(entry: object, passes: dict[Any, StageAction]) -> str:
     """An entry that is no pass of its position, and the rule that it breaks."""
     if not isinstance(entry, StageAction) or not all(map(isinstance, entry, (int, str, int))):
         return f"{shown(entry)}, must be a StageAction(stage, kind, micro_batch)"
-    said = f"{entry.stage}{entry.kind}{entry.micro_batch}"
-    if entry.stage not in work.stages:
-        return f"{said}, must be of stage {' or '.join(map(str, work.stages)) or 'none'}, which lies there"
-    if entry.kind not in work.kinds:
+    stages, kinds, _ = (
+        (dict.fromkeys(values) for values in zip(*passes, strict=True)) if passes else ({}, {}, {})
+    )
+    name = f"{entry.stage}{entry.kind}{entry.micro_batch}"
+    if entry.stage not in stages:
+        return f"{name}, must be of stage {' or '.join(map(str, stages)) or 'none'}, which lies there"
+    if entry.kind not in kinds:
         parts = "; a strategy whose backwards come in two parts, I and W, says split = True"
-        return f"{said}, must be of kind {' or '.join(work.kinds)}{parts * (work.kinds == WHOLE)}"
-    own = work.numbers[work.stages.index(entry.stage)]
-    return f"{said}, must be of a micro-batch from {own.start} to {own.stop - 1}"
+        return f"{name}, must be of kind {' or '.join(kinds)}{parts * (tuple(kinds) == WHOLE)}"
+    own = [one.micro_batch for one in passes if one.stage == entry.stage]
+    return f"{name}, must be of a micro-batch from {min(own)} to {max(own)}"
 
 
-def _check_once(where: str, row: Sequence[StageAction], work: _Work) -> None:
+def _check_once(where: str, row: Sequence[StageAction], passes: dict[Any, StageAction]) -> None:
     """Refuse a row in which a micro-batch passes a stage more than once there or back, or does not.
 
     Raises:
         InputError: one does.
     """
+    there = {one.kind for one in row}
     for kinds in ONCE:
         times = Counter((stage, number) for stage, kind, number in row if kind in kinds)
-        for one in _passes(work):
+        for one in sorted(passes, key=lambda one: one.kind not in there):
             if one.kind in kinds and times[one.stage, one.micro_batch] != 1:
                 fault = "repeats" if times[one.stage, one.micro_batch] else "lacks"
                 rule = "each micro-batch passes each stage once there and once back"

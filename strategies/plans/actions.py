@@ -17,23 +17,11 @@ from profiles.errors import InputError
 from profiles.machines.fabrics import OPERATIONS
 
 FORWARD: Final = "F"
-
-
 BACKWARD: Final = "B"
-
-
 BACKWARD_INPUT: Final = "I"
-
-
 BACKWARD_WEIGHT: Final = "W"
-
-
 EXTRA_FORWARD: Final = "E"
-
-
 OPTIMIZER: Final = "O"
-
-
 TORCH_KINDS: Final = (FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
 
 
@@ -82,7 +70,7 @@ Action = StageAction | FrozenAction | PatchAction
 class Piece(NamedTuple):
     """One of several ops in which a device does one pass of a patch or a micro-batch, numbered from 0."""
 
-    action: "PatchAction | StageAction"
+    action: PatchAction | StageAction
     number: int
 
     def __str__(self) -> str:
@@ -103,19 +91,11 @@ Entry = Action | Piece | CollectiveAction
 """One word of a row: an action, a piece of one, or a collective."""
 
 
-_STAGE = re.compile(r"(\d+)([FBIWE])(\d+)(?:\.(\d+))?")
-
-
-_OPTIMIZER = re.compile(r"(\d+)O")
-
-
-_FROZEN = re.compile(r"X(\d+)\.(\d+):(\d+)")
-
-
-_PATCH = re.compile(r"(\d+)P(\d+)@(\d+)(?:\.(\d+))?")
-
-
-_EXCHANGE = re.compile(rf"({'|'.join(OPERATIONS)})#(\d+)")
+_WORD = re.compile(
+    r"(?:(?P<stage>\d+)(?P<kind>[FBIWE])(?P<number>\d+)|(?P<on>\d+)P(?P<patch>\d+)@(?P<step>\d+))(?:\.(?P<piece>\d+))?"
+    r"|(?P<stepped>\d+)O|X(?P<component>\d+)\.(?P<layer>\d+):(?P<samples>\d+)"
+    rf"|(?P<operation>{'|'.join(OPERATIONS)})#(?P<at>\d+)"
+)
 
 
 def parse_action(text: str) -> Entry:
@@ -124,31 +104,28 @@ def parse_action(text: str) -> Entry:
     Raises:
         InputError: the text is no action.
     """
-    if match := _STAGE.fullmatch(text):
-        pass_ = StageAction(int(match[1]), match[2], int(match[3]))
-        return pass_ if match[4] is None else Piece(pass_, int(match[4]))
-    if match := _OPTIMIZER.fullmatch(text):
-        return StageAction(int(match[1]), OPTIMIZER)
-    if match := _FROZEN.fullmatch(text):
-        return FrozenAction(int(match[1]), int(match[2]), int(match[3]))
-    if match := _PATCH.fullmatch(text):
-        action = PatchAction(int(match[1]), int(match[2]), int(match[3]))
-        return action if match[4] is None else Piece(action, int(match[4]))
-    if match := _EXCHANGE.fullmatch(text):
-        return CollectiveAction(match[1], int(match[2]))
-    raise InputError(
-        f"'{text}' is no action; actions look like 0F0, 2B1, 1I2, 1W2, 0E3, 0O, X1.4:32, 2P1@7, 2P1@7.3,"
-        " all_to_all#12"
-    )
+    if not (match := _WORD.fullmatch(text)):
+        raise InputError(
+            f"'{text}' is no action; actions look like 0F0, 2B1, 1I2, 1W2, 0E3, 0O, X1.4:32, 2P1@7, 2P1@7.3,"
+            " all_to_all#12"
+        )
+    there = {name: value for name, value in match.groupdict().items() if value is not None}
+    operation, kind, piece = there.pop("operation", ""), there.pop("kind", ""), there.pop("piece", None)
+    numbers = [int(value) for value in there.values()]
+    if operation:
+        return CollectiveAction(operation, *numbers)
+    if "stepped" in there:
+        return StageAction(numbers[0], OPTIMIZER)
+    if "component" in there:
+        return FrozenAction(*numbers)
+    action = StageAction(numbers[0], kind, numbers[1]) if kind else PatchAction(*numbers)
+    return action if piece is None else Piece(action, int(piece))
 
 
 Listing = tuple[tuple[Entry, ...], ...]
 """For each device what its row of text says."""
-
-
 Order = tuple[tuple[Action, ...], ...]
 """For each device the actions of its compute stream, in order."""
-
 Rows = tuple[tuple[StageAction, ...], ...]
 """For each position of a pipeline its forwards and backwards, in order."""
 
