@@ -321,7 +321,7 @@ class TeamWriter:
         pieces[0].reads += draft.reads
         pieces[-1].writes += draft.writes
         if len(pieces) > 1:  # what was saved stays until all of it has been used
-            saved = [t for t in draft.reads if self._builder.tensors.roles[t] in ("saved", "recomputed")]
+            saved = [t for t in draft.reads if self._builder.tensors[t].role in ("saved", "recomputed")]
             pieces[-1].reads += saved
 
     def _add(self, draft: Draft) -> None:

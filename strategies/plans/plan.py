@@ -4,11 +4,10 @@ A plan says nothing about time beyond the duration of each op. Transfers, memory
 ``strategies.plans.wiring`` derives the transfers, the engine the times, ``sim.replay.memory`` the bytes.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 from profiles.errors import counted
 from profiles.mappings import FrozenMapping
@@ -54,50 +53,17 @@ class Tensor(NamedTuple):
         return f"{self.role} {self.stage}.{self.number}"
 
 
-class Tensors(Sequence[Tensor]):
-    """Tensors in runs that differ only in their numbers; each is made when it is asked for, as most never are.
-
-    Attributes:
-        roles: of each.
-        sizes_bytes: of each.
-    """
-
-    def __init__(self) -> None:
-        self.roles: list[str] = []
-        self.sizes_bytes: list[float] = []
-        self._firsts: list[int] = []
-        self._runs: list[tuple[int, Sequence[int]]] = []
-
-    def __len__(self) -> int:
-        return len(self.roles)
-
-    @overload
-    def __getitem__(self, index: int) -> Tensor: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Tensor]: ...
-    def __getitem__(self, index: int | slice) -> Tensor | Sequence[Tensor]:
-        at = range(len(self))[index]
-        if isinstance(at, range):
-            return [self[each] for each in at]
-        run = bisect_right(self._firsts, at) - 1
-        stage, numbers = self._runs[run]
-        return Tensor(self.roles[at], stage, numbers[at - self._firsts[run]], self.sizes_bytes[at])
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and [*self] == [*other]
-
-    __hash__ = None  # type: ignore[assignment]  # it grows
+class Tensors(list[Tensor]):
+    """Tensors, numbered as they are added."""
 
     def add(
         self, role: str, stage: int, numbers: Sequence[int], sizes_bytes: float | list[float]
     ) -> list[int]:
-        """The indices of new tensors, one for each number; of one size, or each of its own."""
-        first, count = len(self.roles), len(numbers)
-        self._firsts.append(first)
-        self._runs.append((stage, numbers))
-        self.roles += repeat(role, count)
-        self.sizes_bytes += sizes_bytes if isinstance(sizes_bytes, list) else repeat(sizes_bytes, count)
-        return [*range(first, first + count)]
+        """Add tensors, one for each number, of one size or each of its own; return their indices."""
+        first, sizes = len(self), sizes_bytes if isinstance(sizes_bytes, list) else repeat(sizes_bytes)
+        columns = zip(repeat(role), repeat(stage), numbers, sizes, strict=False)
+        self += map(tuple.__new__, repeat(Tensor), columns)  # as Tensor, without a Python call for each
+        return [*range(first, len(self))]
 
 
 class Op(NamedTuple):
@@ -234,14 +200,12 @@ class Plan:
     @property
     def roles(self) -> Sequence[str]:
         """The role of each tensor."""
-        there = self.tensors
-        return there.roles if isinstance(there, Tensors) else [tensor.role for tensor in there]
+        return [tensor.role for tensor in self.tensors]
 
     @property
     def sizes_bytes(self) -> Sequence[float]:
         """Bytes of each tensor."""
-        there = self.tensors
-        return there.sizes_bytes if isinstance(there, Tensors) else [tensor.size_bytes for tensor in there]
+        return [tensor.size_bytes for tensor in self.tensors]
 
     @property
     def order(self) -> Order:

@@ -24,9 +24,9 @@ class Transfer(NamedTuple):
 
 
 Slots = tuple[int, ...]
-
-
 NONE: Slots = ()
+_TO_COLLECTIVES = -1
+UNKNOWN = math.inf
 
 
 @dataclass(slots=True)
@@ -72,9 +72,6 @@ class Wiring:
         ]
 
 
-_TO_COLLECTIVES = -1
-
-
 def wire(plan: Plan) -> Wiring:
     """The deliveries of a plan.
 
@@ -82,7 +79,7 @@ def wire(plan: Plan) -> Wiring:
         DeadlockError: an op or a collective reads what nobody writes, or what is written there only later.
     """
     wiring = Wiring(plan, before=_previous(plan.collectives))
-    at_once = _find_writers(wiring)
+    _find_writers(wiring)
     _wire_collectives(wiring)
     given = set(plan.given)
     for device, ops in enumerate(plan.ops):
@@ -92,22 +89,19 @@ def wire(plan: Plan) -> Wiring:
     if plan.blocking:
         _block(wiring)
     _wire_receives(wiring)
-    _wire_sends(wiring, at_once)
+    _wire_sends(wiring)
     return wiring
 
 
-def _find_writers(wiring: Wiring) -> list[tuple[int, int]]:
-    """Note who writes each tensor; device and index of each op that writes some before it ends."""
-    writers, at_once = wiring.writers, []
+def _find_writers(wiring: Wiring) -> None:
+    """Note the device and the op that write each tensor."""
     for device, ops in enumerate(wiring.plan.ops):
         for index, op in enumerate(ops):
             at = device, index
             for tensor in op.writes:
-                writers[tensor] = at
-            if op.early:
-                at_once.append(at)
-                writers.update((tensor, at) for _, tensor in op.early)
-    return at_once
+                wiring.writers[tensor] = at
+            for _, tensor in op.early:
+                wiring.writers[tensor] = at
 
 
 def _wire_collectives(wiring: Wiring) -> None:
@@ -121,7 +115,10 @@ def _wire_collectives(wiring: Wiring) -> None:
                 continue
             holders = [device for device in collective.devices if (tensor, device) in there]
             if not holders:
-                raise DeadlockError(_why_missing(wiring.plan, collective, tensor))
+                waiting = f"{collective.operation} waits for {wiring.plan.tensors[tensor]}"
+                raise DeadlockError(
+                    f"deadlock: {waiting}, which no collective before it leaves on its devices"
+                )
             found += [_slot(wiring, tensor, device) for device in holders]
         wiring.collective_waits.append(tuple(found))
         there.update((tensor, device) for tensor in collective.writes for device in collective.devices)
@@ -129,17 +126,6 @@ def _wire_collectives(wiring: Wiring) -> None:
         wiring.collective_sends.append(
             tuple(_slot(wiring, t, device) for t in collective.writes for device in collective.devices)
         )
-
-
-def _why_missing(plan: Plan, collective: Collective, tensor: int) -> str:
-    """The reason why a collective finds on none of its devices a tensor that it reads."""
-    waits = f"deadlock: {collective.operation} waits for {plan.tensors[tensor]}"
-    writers = [other for other in plan.collectives if tensor in other.writes]
-    if not writers:
-        return f"{waits}, which nobody writes"
-    if any(set(other.devices) & set(collective.devices) for other in writers):
-        return f"{waits}, which no collective before it writes"
-    return f"{waits}, which {writers[0].operation} leaves on none of its devices"
 
 
 def _slot(wiring: Wiring, tensor: int, device: int) -> int:
@@ -240,34 +226,24 @@ def _wire_receives(wiring: Wiring) -> None:
             wiring.receives[device].setdefault(index, []).append(slot)
 
 
-def _wire_sends(wiring: Wiring, at_once: list[tuple[int, int]]) -> None:
-    """Note for each op what it sends.
-
-    Args:
-        wiring: with all its slots.
-        at_once: device and index of each op that writes tensors before it ends.
-    """
-    plan, writers, slots = wiring.plan, wiring.writers, wiring.slots
+def _wire_sends(wiring: Wiring) -> None:
+    """Note for each op what it sends."""
     of_tensor: dict[int, Slots] = {}
-    for (tensor, _), slot in slots.items():
-        if tensor in of_tensor:
-            of_tensor[tensor] += (slot,)
-        elif tensor in writers:
-            of_tensor[tensor] = (slot,)
-    sends: list[list[Slots]] = [[NONE] * len(ops) for ops in plan.ops]
-    several = set(at_once)
-    for tensor, own in of_tensor.items():
-        device, index = at = writers[tensor]
-        if sends[device][index]:
-            several.add(at)
-        sends[device][index] = own
-    for device, index in several:  # in the order in which the op writes them
-        writes = plan.ops[device][index].writes
-        sends[device][index] = tuple([slot for t in writes for slot in of_tensor.get(t, NONE)])
-    wiring.sends, wiring.early = sends, [{} for _ in plan.ops]
-    for device, index in at_once:
-        early = plan.ops[device][index].early
-        wiring.early[device][index] = [(offset, of_tensor.get(tensor, NONE)) for offset, tensor in early]
+    for (tensor, _), slot in wiring.slots.items():
+        of_tensor[tensor] = (*of_tensor.get(tensor, NONE), slot)
+
+    def sent(tensors: Slots) -> Slots:
+        return tuple([slot for tensor in tensors for slot in of_tensor.get(tensor, NONE)])
+
+    for ops in wiring.plan.ops:
+        wiring.sends.append([sent(op.writes) if op.writes else NONE for op in ops])
+        wiring.early.append(
+            {
+                index: [(offset, of_tensor.get(tensor, NONE)) for offset, tensor in op.early]
+                for index, op in enumerate(ops)
+                if op.early
+            }
+        )
 
 
 def _previous(collectives: tuple[Collective, ...]) -> list[list[int]]:
@@ -279,9 +255,6 @@ def _previous(collectives: tuple[Collective, ...]) -> list[list[int]]:
         before.append(sorted({last[stream] for stream in streams if stream in last}))
         last.update(dict.fromkeys(streams, number))
     return before
-
-
-UNKNOWN = math.inf
 
 
 def describe_deadlock(wiring: Wiring, done: list[int], arrived: list[float]) -> str:

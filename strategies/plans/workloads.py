@@ -72,21 +72,18 @@ class TrainingWorkload:
         self_conditioning: probability of the extra forward pass of all backbones; None takes their own.
         self_conditioning_draw: ``iteration`` draws once for all ranks; with ``rank`` each data-parallel group
             draws, and the slowest decides.
-        checkpointing: ``none``; ``block``: keep the input of each block, run its forward again before its backward
+        checkpointing: ``block``: keep the input of each block, run its forward again before its backward
             (``torch.utils.checkpoint`` around every block); ``selective``: keep also what attention leaves, and run
             all but attention again (``create_selective_checkpoint_contexts`` with a policy that saves
             ``scaled_dot_product_attention``); ``full``: keep only each stage's input.
-        memory_recipe: bytes per trained parameter, a key of ``RECIPES``.
+        memory_recipe: bytes per trained parameter, a key of ``RECIPES``; ``ema`` of ``EMA_BYTES``.
         placement: ``pipeline-inner`` gives neighbouring GPUs to one pipeline group, ``data-inner`` to its replicas.
         extra_forward: whether the iteration at hand runs the extra forward pass.
-        resolution: pixels, one number or width x height; None takes the model's reference.
-        frames: of a video; None takes the model's.
-        frozen: ``online`` runs the frozen components in every iteration; with ``cached`` their outputs come from the
-            data loader, except those that cannot be computed before training.
-        ema: moving average of the weights, a key of ``EMA_BYTES``.
-        trainable: ``all`` weights of the backbones, or ``lora:RANK``: adapters of a rank beside frozen ones.
-        offload: ``none``; ``optimizer``: its states and its step are on the host; ``layers:N``: the frozen weights of
-            the last N blocks lie in the host's memory and are copied to the GPU for each pass.
+        resolution: pixels, one number or width x height; None takes the model's reference, as of ``frames``.
+        frozen: with ``cached`` outputs of frozen components come from the data loader, except those that cannot be
+            computed before training.
+        offload: ``optimizer``: its states and its step are on the host; ``layers:N``: the frozen weights of the last
+            N blocks lie in the host's memory and are copied to the GPU for each pass.
     """
 
     num_gpus: int
@@ -186,31 +183,19 @@ class SamplingWorkload:
 
     Attributes:
         num_gpus: GPUs in all.
-        height: pixels.
-        width: pixels.
-        steps: denoising steps.
-        guidance: ``none``; ``embedded``, where the backbone takes its scale as an input and one prediction is enough;
-            classifier-free in ``batch``, which runs both predictions in one batch, or ``parallel`` on two groups of
-            GPUs.
+        height: pixels, as ``width``.
+        guidance: ``embedded``: the backbone takes its scale as an input and one prediction is enough; classifier-free
+            in ``batch``, which runs both predictions in one batch, or ``parallel`` on two groups of GPUs.
         batch_size: images sampled together.
         include: frozen components that run too, by name, or ``ALL`` of them.
-        decode_chunks: bands of rows that the VAE decodes one after another, where it is included.
-        frames: of a video; None takes the model's.
-        text_tokens: tokens of the text that pass through the backbone's layers; None takes the model's.
         text: whether, where tokens are divided, those of the text are too: ``divided``, as in diffusers and xDiT since
             0.4, or ``replicated`` on all devices, as in xDiT before.
-        encoders: whether text encoders are ``resident`` on every device, or ``offloaded``: each is brought from the
-            host's memory before it is used, and taken back.
-        vae_tile: pixels of the sides of the tiles in which the VAE decodes an image, one after another, where it is
-            included; None decodes the image as it is.
-        vae_parallel: devices among which the rows of the image are divided that the VAE decodes.
-        heads: whether attention heads must be ``divided`` evenly among the devices that exchange tokens for them, or
-            are ``padded`` where they cannot be.
-        precision: of the backbone's products and weights.
-        all_to_all: precision of what Ulysses exchanges.
+        encoders: with ``offloaded`` each text encoder is brought from the host's memory before it is used, and taken
+            back.
+        vae_tile: None decodes the image as it is; else tiles are decoded one after another.
         cache_steps: share of the steps in which a cache stands for the backbone.
-        offload: ``none``; ``layers:N``: the weights of the backbone's last N blocks lie in the host's memory, and each
-            block's are copied to the GPU while the block before it is computed.
+        offload: ``layers:N``: the weights of the backbone's last N blocks lie in the host's memory, and each block's
+            are copied to the GPU while the block before it is computed.
     """
 
     num_gpus: int
