@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from profiles.checks import check_name
 from profiles.errors import DiffusimNote, InputError, near, shown, warn_caller
 from profiles.files import path_kind
 
@@ -59,3 +60,19 @@ def unknown_name(kind: str, name: str, known: Iterable[str], otherwise: str = ""
     others = {other: meant for other, meant in aliases(kind).items() if meant in names}
     meant = near(name.casefold(), names) or near(name.casefold(), others)
     return InputError(f"unknown {kind} {shown(name)}; {meant}choose from {', '.join(names)}{otherwise}")
+
+
+def file_of(kind: str, name: str, folder: Path) -> Path:
+    """The file of what is shipped in a folder by its name, or any by its path.
+
+    Raises:
+        InputError: there is none.
+    """
+    check_name(kind, name)
+    names = sorted(path.stem for path in folder.glob("*.toml"))
+    if (known := known_name(kind, name, names)) is not None:
+        return folder / f"{known}.toml"
+    path = Path(name)
+    if path.suffix == ".toml" or path_kind(path) != "nothing":
+        return path
+    raise unknown_name(kind, name, names, ", or pass a .toml file")

@@ -11,13 +11,13 @@ from numbers import Real
 from pathlib import Path
 from typing import Final
 
-from profiles.checks import check_choice, check_counts, check_name, check_numbers, check_positive
+from profiles.checks import check_choice, check_counts, check_numbers, check_positive
 from profiles.errors import InputError, counted, shown, wrong
 from profiles.files import Table, naming_file, path_kind
 from profiles.machines.devices import Device, device_names, device_of, load_device, read_device
 from profiles.machines.fabrics import ALGORITHMS, OPERATIONS, RING, Between, Collectives, Curves
 from profiles.machines.hosts import BOX, FREE, Host, read_host
-from profiles.names import known_name, unknown_name
+from profiles.names import file_of
 from profiles.units import GB, MICROSECOND
 
 CLUSTERS: Final = Path(__file__).parents[1] / "clusters"
@@ -200,13 +200,7 @@ def load_cluster(name: str) -> Cluster:
     Raises:
         InputError: there is none, or its file breaks a rule.
     """
-    check_name("cluster", name)
-    if (known := known_name("cluster", name, cluster_names())) is not None:
-        return read_cluster(CLUSTERS / f"{known}.toml")
-    path = Path(name)
-    if path.suffix == ".toml" or path_kind(path) != "nothing":
-        return read_cluster(path)
-    raise unknown_name("cluster", name, cluster_names(), ", or pass a .toml file")
+    return read_cluster(file_of("cluster", name, CLUSTERS))
 
 
 @naming_file

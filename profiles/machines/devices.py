@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from profiles.checks import check_name, check_positive
-from profiles.files import Table, naming_file, path_kind
+from profiles.checks import check_positive
+from profiles.files import Table, naming_file
 from profiles.machines.law_tables import read_laws
 from profiles.machines.laws import Laws, Rates
-from profiles.names import known_name, unknown_name
+from profiles.names import file_of
 from profiles.units import GB, GIB, MICROSECOND, TFLOP
 
 DEVICES: Final = Path(__file__).parents[1] / "devices"
@@ -66,30 +66,22 @@ def device_names() -> list[str]:
 
 
 def load_device(name: str) -> Device:
-    """A shipped device.
-
-    Raises:
-        InputError: there is none of this name, or its file breaks a rule.
-    """
-    known = known_name("device", name, device_names())
-    if known is None:
-        raise unknown_name("device", name, device_names())
-    return read_device(DEVICES / f"{known}.toml")
-
-
-def find_device(name: str) -> tuple[str, Device]:
-    """A shipped device by name, or any by the path of its file, after the name or path to ask for it again.
+    """A shipped device by name, or any by the path of its file.
 
     Raises:
         InputError: there is none, or its file breaks a rule.
     """
-    check_name("device", name)
-    if (known := known_name("device", name, device_names())) is not None:
-        return known, read_device(DEVICES / f"{known}.toml")
-    path = Path(name)
-    if path.suffix == ".toml" or path_kind(path) != "nothing":
-        return name, read_device(path)
-    raise unknown_name("device", name, device_names(), ", or pass a .toml file")
+    return find_device(name)[1]
+
+
+def find_device(name: str) -> tuple[str, Device]:
+    """A device, after the name or path to ask for it again.
+
+    Raises:
+        InputError: as of ``load_device``.
+    """
+    path = file_of("device", name, DEVICES)
+    return path.stem if path.parent == DEVICES else name, read_device(path)
 
 
 @naming_file

@@ -12,13 +12,12 @@ from typing import Final
 from profiles.checks import (
     check_choice,
     check_distinct,
-    check_name,
     check_numbers,
     check_positive,
 )
 from profiles.errors import InputError
-from profiles.files import Table, naming_file, path_kind
-from profiles.names import known_name, unknown_name
+from profiles.files import Table, naming_file
+from profiles.names import file_of
 from profiles.units import MICROSECOND
 
 STACKS: Final = Path(__file__).parents[1] / "stacks"
@@ -168,18 +167,13 @@ def load_stack(name: str = DEFAULT_STACK) -> Stack:
     Raises:
         InputError: there is none, or its file breaks a rule.
     """
-    check_name("stack", name)
-    if (known := known_name("stack", name, stack_names())) is not None:
-        return _shipped(known)
-    path = Path(name)
-    if path.suffix == ".toml" or path_kind(path) != "nothing":
-        return read_stack(path)
-    raise unknown_name("stack", name, stack_names(), ", or pass a .toml file")
+    path = file_of("stack", name, STACKS)
+    return (_shipped if path.parent == STACKS else read_stack)(path)
 
 
 @cache
-def _shipped(name: str) -> Stack:
-    return read_stack(STACKS / f"{name}.toml")
+def _shipped(path: Path) -> Stack:
+    return read_stack(path)
 
 
 @naming_file
