@@ -11,7 +11,6 @@ from sim.cli.flags import gpus_flag
 from sim.cli.main import main
 from sim.explore import scaling as explored
 from sim.explore.scaling import Scaling, Step, knee_of, steps_of
-from sim.explore.sweep import needed_bytes
 from sim.outcomes.phrases import OUT_OF_MEMORY
 
 
@@ -64,7 +63,11 @@ def test_numbers_on_which_nothing_fits_are_told_with_what_the_nearest_lacks():
     assert knee == ("knee", "none: something fits on 8 GPUs alone, of the numbers that were asked")
     assert one[1].startswith("1 GPU: out of memory, the nearest is single: needs at least ")
     for sweep, (_, said) in zip(found, (one, four), strict=False):
-        least = min(needed_bytes(point) for point in sweep.points if point.kind == OUT_OF_MEMORY)
+        least = min(
+            max(point.least_memory_bytes, point.costs[1])
+            for point in sweep.points
+            if point.kind == OUT_OF_MEMORY
+        )
         lack = (least - sweep.scenario.cluster.device.memory_bytes) / GIB
         assert said.endswith(f": {lack:.1f} GiB too much")
     assert (one[0], four[0], best[0]) == ("not on", "", "best")

@@ -181,7 +181,7 @@ def test_a_fixed_value_that_no_candidate_has_is_tried_on_all_of_them(scenario):
 
 
 def test_a_parameter_that_no_strategy_has_is_refused(scenario):
-    with pytest.raises(InputError, match=r"no strategy of this sweep has the parameter --fill$"):
+    with pytest.raises(InputError, match=r"no strategy of this sweep has the parameter fill$"):
         find_points(scenario, ["ddp", "1f1b"], {"fill": "partial"})
 
 

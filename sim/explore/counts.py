@@ -1,7 +1,7 @@
 """Counts: several numbers of GPUs, as words or as integers."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from profiles.errors import InputError, shown
@@ -19,20 +19,15 @@ def counts_in(text: str) -> tuple[int, ...]:
     if not re.fullmatch(WORDS, text, re.ASCII):
         rule = "must be numbers of GPUs, such as 8, or 1,2,4, or 8-64, of which each doubles the one before"
         raise InputError(f"`gpus` is {shown(text)}, {rule}")
-    return tuple(sorted(set(_numbers(text))))
-
-
-def _numbers(text: str) -> Iterator[int]:
+    numbers: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
         low, high = int(first), int(last or first)
         if not 1 <= low <= high:
             rule = "must lead from a positive number to one no smaller" if last else "must be positive"
             raise InputError(f"`gpus` is {shown(text)}, of which {part.strip()} {rule}")
-        while low < high:
-            yield low
-            low *= 2
-        yield high
+        numbers |= {high, *(low * 2**n for n in range((high // low).bit_length()) if low * 2**n < high)}
+    return tuple(sorted(numbers))
 
 
 def counts(gpus: Iterable[int]) -> tuple[int, ...]:

@@ -88,15 +88,10 @@ class Sweep(Hinting):
             bound_s = 0.0 if point.status == "simulated" else point.bound_s
             return order[point.status], not point.recommended, score, *point.costs, bound_s, lacks
 
-        ranked = sorted(self.points, key=rank)
-        seen = set()
-        unique = []
-        for point in ranked:
-            key = point.identity
-            if key is None or key not in seen:
-                unique.append(point)
-                seen.add(key)
-        return unique
+        unique: dict[object, Point] = {}
+        for point in sorted(self.points, key=rank):
+            unique.setdefault(point.identity or id(point), point)
+        return list(unique.values())
 
     def best_point(self) -> Point | None:
         """The best point that was simulated and is recommended; None where there is none."""
@@ -109,12 +104,9 @@ class Sweep(Hinting):
         ranked by, which is counted, nothing ties.
         """
         ranked = self.ranked()
-        best = _first_of(ranked)
-        if best is None:
-            return []
-        twins = _twins_among(ranked)
+        best, twins = _first_of(ranked), _twins_among(ranked)
         others = (p for p in ranked if p.recommended and p is not best and twins.get(id(p)) is not best)
-        return [point for point in others if point.tied(best, self.objective)]
+        return [] if best is None else [point for point in others if point.tied(best, self.objective)]
 
     def twins(self) -> dict[int, Point]:
         """By the id of each point that has the result of a better ranked one of another strategy, that better one."""
@@ -157,12 +149,11 @@ class Sweep(Hinting):
         if not isinstance(name, str):
             raise InputError(f"strategy is {shown(strategy)}, must be a name or the class of a strategy")
         class_of(name)  # refuses a name that no strategy has
-        own = [p for p in self.ranked() if p.name == name]
-        if not own:
-            raise InfeasibleError(f"the sweep looked at no point of {name}")
-        first = next((point for point in own if point.status == "simulated"), None)
+        first = next((point for point in self.ranked() if point.name == name), None)
         if first is None:
-            raise InfeasibleError(f"no point of {name} is feasible: {own[0].reason}")
+            raise InfeasibleError(f"the sweep looked at no point of {name}")
+        if first.status != "simulated":
+            raise InfeasibleError(f"no point of {name} is feasible: {first.reason}")
         return self.result_of(first)
 
     def result_of(self, point: Point) -> Result:
@@ -174,18 +165,13 @@ class Sweep(Hinting):
         return replace(self.sourced(point), inputs=inputs_of(self.scenario))
 
     def sourced(self, point: Point) -> Result:
-        """As ``result_of``, without the hashes of what was read, which take a while.
-
-        Raises:
-            InfeasibleError: it was not simulated.
-        """
+        """As ``result_of``, without the hashes of what was read, which take a while."""
         strategy, result = point.strategy, point.result
         if strategy is None or result is None:
             raise InfeasibleError(f"{point!r} has no result")
         there = Asked(strategy, result.num_gpus, point.checkpointing).at(self.scenario)
         replayed = cache(lambda: named_traces(replay_parts(strategy, there)))
-        source = source_of(strategy, there, replayed)
-        return replace(result, source=source)
+        return replace(result, source=source_of(strategy, there, replayed))
 
     def __iter__(self) -> Iterator[Point]:
         """The points, best first."""
@@ -219,6 +205,12 @@ class Sweep(Hinting):
         words = self.none_fits(most=0) if best is None else f"best {best.result!r}"
         return f"<Sweep of {self.title}: {counted(len(self), 'point')}, {words}>"
 
+    @property
+    def kind_told(self) -> str:
+        """The reason of infeasible points that is told: memory, which other flags may mend, else the most frequent."""
+        counts = self.infeasible_by_reason()
+        return OUT_OF_MEMORY if OUT_OF_MEMORY in counts else next(iter(counts), "")
+
     def infeasible_by_reason(self) -> dict[str, int]:
         """Counts of the points that cannot exist or do not fit, by reason, the most frequent first."""
         counts = Counter(point.kind for point in self.points if point.kind is not None)
@@ -233,51 +225,35 @@ def _first_of(ranked: Iterable[Point]) -> Point | None:
 def _twins_among(ranked: Iterable[Point]) -> dict[int, Point]:
     """Ranked points by id whose result is that of one before them of another strategy, and that one."""
     first: dict[object, Point] = {}
-    found: dict[int, Point] = {}
-    for point in ranked:
-        if (identity := point.identity) is not None:
-            same = first.setdefault(identity[1:], point)
-            found |= {id(point): same} if same is not point else {}
-    return found
-
-
-def needed_bytes(point: Point) -> float:
-    """Bytes that a point is known to need."""
-    simulated = 0.0 if point.result is None else point.result.expected.peak_memory_bytes
-    return max(point.least_memory_bytes, simulated)
+    pairs = [
+        (point, first.setdefault(of[1:], point)) for point in ranked if (of := point.identity) is not None
+    ]
+    return {id(point): same for point, same in pairs if same is not point}
 
 
 def example_of(points: Iterable[Point], kind: str) -> Point:
     """The point that stands for the infeasible ones of a kind: of those that lack memory, the one that lacks least."""
+
+    def needed_bytes(point: Point) -> float:
+        return max(point.least_memory_bytes, point.costs[1])
+
     return min((point for point in points if point.kind == kind), key=needed_bytes)
 
 
-def such_as(points: Iterable[Point], kind: str) -> str:
-    """An example of a kind in words."""
-    return f"such as {_example_words(points, kind)}"
-
-
-def _example_words(points: Iterable[Point], kind: str) -> str:
+def example_words(points: Iterable[Point], kind: str) -> str:
+    """The example of a kind of infeasible points in words."""
     example = example_of(points, kind)
-    if example.reason == kind:
-        return example.name
     recomputing = f" with {example.checkpointing} checkpointing" if example.checkpointing else ""
-    return f"{example.name}{recomputing}: {example.reason}"
+    return example.name if example.reason == kind else f"{example.name}{recomputing}: {example.reason}"
 
 
 def nearest_words(sweep: Sweep) -> str:
     """What keeps the points of a sweep without a best one from it, in words: of memory what the nearest lacks."""
-    counts = sweep.infeasible_by_reason()
-    if not counts or any(point.reason is None for point in sweep.points):
+    kind = sweep.kind_told
+    if not kind or any(point.reason is None for point in sweep.points):
         return why_none(sweep, most=0)
-    kind = _told_of(counts)
     such = "the nearest is" if kind == OUT_OF_MEMORY else "such as"
-    return f"{kind}, {such} {_example_words(sweep.points, kind)}"
-
-
-def _told_of(counts: Mapping[str, int]) -> str:
-    """The reason that is told, of those that there are: memory first, which other flags may mend."""
-    return OUT_OF_MEMORY if OUT_OF_MEMORY in counts else next(iter(counts))
+    return f"{kind}, {such} {example_words(sweep.points, kind)}"
 
 
 def why_none(sweep: Sweep, most: int = TOLD) -> str:
@@ -285,13 +261,13 @@ def why_none(sweep: Sweep, most: int = TOLD) -> str:
 
     Of a sweep that was not run, or was interrupted before any result, that alone.
     """
-    counts = sweep.infeasible_by_reason()
-    if any(point.status == "simulated" for point in sweep.points):
+    kind, statuses = sweep.kind_told, {point.status for point in sweep.points}
+    if "simulated" in statuses:
         return "no point of the sweep is feasible and recommended: in what those draw that fit, seams show"
-    if not counts or any(point.status == "bounded" for point in sweep.points):
+    if not kind or "bounded" in statuses:
         return "nothing was simulated yet"
-    kind = _told_of(counts)
-    words = f"{counts[kind]} of {len(sweep.points)} x {kind} ({such_as(sweep.points, kind)})"
+    count, example = sweep.infeasible_by_reason()[kind], example_words(sweep.points, kind)
+    words = f"{count} of {len(sweep.points)} x {kind} (such as {example})"
     if kind == OUT_OF_MEMORY and most:
         first = example_of(sweep.points, kind).name
         names = list(dict.fromkeys([first, *(point.name for point in sweep.points)]))

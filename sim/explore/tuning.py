@@ -5,7 +5,7 @@ first of each P, then what can still beat the best. Eq. 15, which takes every st
 printed beside, as an estimate. Source: PULSE, section VI.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
@@ -20,7 +20,6 @@ from strategies.parameters import MAX_PARAMETER
 from strategies.pipelining.footprint import saved_bytes
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import divisors
-from strategies.plans.placement import Placement
 from strategies.scenario import Scenario
 from strategies.training.pulse import Pulse
 
@@ -87,66 +86,43 @@ def tune(scenario: Scenario, *, p2p: str = "overlapped") -> list[Choice]:
     Raises:
         InfeasibleError: there is none.
     """
-    choices = sorted(_choices(scenario, p2p), key=lambda choice: choice.bound_s / choice.batch_size)
+    choices, reasons = list[Choice](), ["not even b = 1"]
+    for degree in divisors(scenario.workload.num_gpus):
+        try:
+            if degree <= MAX_PARAMETER:
+                choices += _micro_batches(scenario, degree, p2p)
+        except InfeasibleError as error:
+            reasons.insert(-1, str(error))
+    if not choices:
+        raise InfeasibleError(f"no pipeline degree fits: {reasons[0]}")
+    choices.sort(key=lambda choice: choice.bound_s / choice.batch_size)
     best, seen = 0.0, set()
     for choice in choices:
-        if choice.degree in seen and choice.batch_size / choice.bound_s <= best:
-            continue
-        seen.add(choice.degree)
-        choice.result = run_point(choice.strategy, choice.scenario)
-        best = max(best, choice.samples_per_s)
+        if choice.degree not in seen or choice.batch_size / choice.bound_s > best:
+            seen.add(choice.degree)
+            choice.result = run_point(choice.strategy, choice.scenario)
+            best = max(best, choice.samples_per_s)
     choices.sort(key=lambda choice: (-choice.samples_per_s, choice.bound_s / choice.batch_size))
-    _mark_ties(choices)
-    return choices
-
-
-def _mark_ties(choices: Sequence[Choice]) -> None:
-    """Mark the choices that tie with the first in seconds per sample."""
     first, *others = choices
     for choice in others:
         if first.result and choice.result and choice.samples_per_s:
-            pair = (
-                (first.result.uncertainty, 1 / first.samples_per_s),
-                (choice.result.uncertainty, 1 / choice.samples_per_s),
-            )
-            choice.tie = tied(*pair[0], *pair[1])
-
-
-def _choices(scenario: Scenario, p2p: str) -> Iterator[Choice]:
-    reasons, found = [], False
-    degrees = [degree for degree in divisors(scenario.workload.num_gpus) if degree <= MAX_PARAMETER]
-    for degree in degrees:
-        try:
-            for choice in _micro_batches(scenario, degree, p2p):
-                found = True
-                yield choice
-        except InfeasibleError as error:
-            reasons.append(str(error))
-    if not found:
-        raise InfeasibleError("no pipeline degree fits: " + (reasons[0] if reasons else "not even b = 1"))
+            one, other = 1 / first.samples_per_s, 1 / choice.samples_per_s
+            choice.tie = tied(first.result.uncertainty, one, choice.result.uncertainty, other)
+    return choices
 
 
 def _micro_batches(scenario: Scenario, degree: int, p2p: str) -> Iterator[Choice]:
     """The choices of one (P, G), b = 1, 2, 4, ... as far as Eq. 14 allows."""
     gpus, there = scenario.workload.num_gpus, scenario.cluster.device.memory_bytes or inf
-    micro_batch = 1
+    strategy, micro_batch = Pulse(degree, degree, degree, p2p=p2p), 1
     while micro_batch <= MAX_MICRO_BATCH:
-        strategy = Pulse(degree, degree, degree, p2p=p2p)
         own = scenario.with_batch(micro_batch * gpus)
         layout = strategy.layout(own)
         needed = peak_memory_bytes(own, layout)
         if needed > there:
             return
-        yield Choice(
-            strategy,
-            own,
-            degree,
-            gpus // degree,
-            micro_batch,
-            needed,
-            schedule_s(own, layout),
-            bound(strategy, own),
-        )
+        estimate_s, bound_s = schedule_s(own, layout), bound(strategy, own)
+        yield Choice(strategy, own, degree, gpus // degree, micro_batch, needed, estimate_s, bound_s)
         micro_batch *= 2
 
 
@@ -172,18 +148,10 @@ def schedule_s(scenario: Scenario, layout: Layout) -> float:
 
 def all_reduce_s(scenario: Scenario, layout: Layout) -> float:
     """The estimated seconds of the gradient reduction of the largest stage. Source: PULSE, Eq. 16."""
-    placement = layout.placement
-    copies = placement.copies
+    copies, cluster = layout.placement.copies, scenario.cluster
     if copies == 1:
         return 0.0
     size = 2 * max(stage.parameters for stage in layout.stages)
-    link = _link_of_copies(scenario, placement)
-    return link[0] + 2 * (copies - 1) / copies * size / link[1]
-
-
-def _link_of_copies(scenario: Scenario, placement: Placement) -> tuple[float, float]:
-    """Latency and bandwidth between the devices that hold one position."""
-    within = placement.group(0).num_nodes == 1
-    cluster = scenario.cluster
+    within = layout.placement.group(0).num_nodes == 1
     link = cluster.intra_node if within else cluster.inter_node or cluster.intra_node
-    return link.latency_s, link.bandwidth_bytes_per_s
+    return link.latency_s + 2 * (copies - 1) / copies * size / link.bandwidth_bytes_per_s

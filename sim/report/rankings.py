@@ -9,7 +9,7 @@ from profiles.units import GIB
 from sim.explore.legality import starters
 from sim.explore.points import Point
 from sim.explore.scaling import Scaling
-from sim.explore.sweep import Sweep, pareto_front, such_as
+from sim.explore.sweep import Sweep, example_words, pareto_front
 from sim.explore.tuning import Choice
 from sim.outcomes.results import Result
 from sim.report.blocks import Block, Column, Command, Table, html, print_blocks
@@ -256,7 +256,7 @@ def _remarks(sweep: Sweep, verdict: Verdict | NoVerdict) -> Iterator[str]:
     if verdict:
         yield f"held fixed: {held_fixed(sweep.points, verdict.best)}"
     for kind, count in sweep.infeasible_by_reason().items():
-        yield f"infeasible: {count} x {kind} ({such_as(sweep.points, kind)})"
+        yield f"infeasible: {count} x {kind} (such as {example_words(sweep.points, kind)})"
     lacking: dict[str, list[str]] = {}
     for name in dict.fromkeys(point.name for point in sweep.points):
         kinds = Counter(point.kind for point in sweep.points if point.name == name)
