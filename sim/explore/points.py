@@ -240,7 +240,7 @@ def groups(points: Iterable[Point]) -> list[list[Point]]:
         shape = degree, getattr(point.strategy, "micro_batches", 1)
         if shape[1] > MAX_MICRO_BATCHES:
             point.reason = (
-                f"`micro_batches({shape[1]})` exceeds {MAX_MICRO_BATCHES}, the most that a sweep looks at"
+                f"micro_batches({shape[1]}) exceeds {MAX_MICRO_BATCHES}, the most that a sweep looks at"
             )
             point.kind = "too many micro-batches"
         elif point.strategy is not None:
