@@ -1,8 +1,6 @@
 """The commands that measure: ``profile`` and ``links``."""
 
 import argparse
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profiles.errors import InputError
@@ -73,18 +71,12 @@ def run_links(options: argparse.Namespace) -> None:
 
 
 def _check_links(options: argparse.Namespace) -> None:
-    """Refuse flags that would fail after minutes of measuring, or write one file over another."""
+    """Refuse flags that would fail after minutes of measuring."""
     load_device(options.device)
     check_least(("--max-mib", options.max_mib, 1))
-    files = [("--output", options.output), ("--samples", options.samples)]
-    for flag, path in files:
+    for flag, path in (("--output", options.output), ("--samples", options.samples)):
         if path:
             check_writable(flag, path)
-    taken: dict[Path, str] = {}
-    for flag, path in (*files, *(("--nccl-tests", log) for log in options.nccl_tests or ())):
-        other = taken.setdefault(Path(os.path.realpath(path)), flag) if path else flag
-        if other != flag:
-            raise InputError(f"{flag} {path}: is the file of {other} too, must be another")
 
 
 def _measure(backend: str | None, max_mib: int) -> "Measurement | None":

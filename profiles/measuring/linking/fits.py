@@ -5,7 +5,7 @@ is simulated.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Final, NamedTuple
@@ -25,17 +25,12 @@ from profiles.measuring.linking.samples import (
     Measurement,
     Sample,
     by_curve,
-    by_pair,
     seconds_of,
 )
 from profiles.measuring.machine import disturbance
-from profiles.units import GB, MICROSECOND
 
 NVSWITCH: Final = "nvswitch"
 PCIE: Final = "pcie"
-SPREAD: Final = 0.2
-"""Largest relative difference of pairs for which one link stands for all."""
-
 STAND_INS: Final = {
     "all_reduce": ("all_gather", "reduce_scatter", "send_recv"),
     "all_gather": ("reduce_scatter", "all_reduce", "send_recv"),
@@ -46,7 +41,6 @@ STAND_INS: Final = {
 """Operations whose efficiencies stand in for those of one that was not measured, the best first."""
 
 Laws = dict[CurveKey, Law]
-Pair = tuple[int, ...]
 
 
 class LinkFit(NamedTuple):
@@ -63,7 +57,6 @@ def fit_links(measurement: Measurement, name: str, device: str, kind: str = NVSW
     """
     said = disturbance(measurement.other_cores)
     notes = [said] if said else []
-    notes += _spread_notes(measurement.idle())
     cluster = _ports(measurement, name, device, kind, notes)
     curves = _collective_curves(measurement.idle())
     laws = {key: fit_law(_volumes(cluster, samples), seconds_of(samples)) for key, samples in curves.items()}
@@ -240,25 +233,3 @@ def _messages(samples: Iterable[Sample], num_nodes: int) -> list[Sample]:
 def law_of(samples: Sequence[Sample]) -> Law:
     """Law of messages by their bytes."""
     return fit_law(np.array([sample.size_bytes for sample in samples]), seconds_of(samples))
-
-
-def _spread_notes(samples: Sequence[Sample]) -> Iterator[str]:
-    """One line for each kind of pairs that differ too much for one link to stand for all."""
-    kinds: dict[str, dict[Pair, Law]] = defaultdict(dict)
-    for pair, of_pair in by_pair(samples).items():
-        where = "between nodes" if of_pair[0].group.num_nodes > 1 else "inside a node"
-        kinds[where][pair] = law_of(of_pair)
-    for where, laws in kinds.items():
-        rates = {pair: 1 / law.s_per_unit / GB for pair, law in laws.items() if law.s_per_unit > 0}
-        fixed = {pair: law.fixed_s / MICROSECOND for pair, law in laws.items() if law.fixed_s > 0}
-        found = [said for said in (_spread(rates, "GB/s"), _spread(fixed, "us")) if said]
-        if found:
-            yield f"pairs {where} differ: {', '.join(found)}; one link stands for all"
-
-
-def _spread(values: dict[Pair, float], unit: str) -> str:
-    """The extremes of some pairs in words; empty where they differ by no more than ``SPREAD``."""
-    if not values or max(values.values()) <= (1 + SPREAD) * min(values.values()):
-        return ""
-    ends = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
-    return " to ".join(f"{values[pair]:.3g} {unit} ({'-'.join(map(str, pair))})" for pair in ends)

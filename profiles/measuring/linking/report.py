@@ -3,7 +3,6 @@
 Errors are those of rounds to which the file was not fitted; for logs, which have no rounds, of what it was fitted to.
 """
 
-import json
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from profiles.machines.fabrics import OPERATIONS, Curve
 from profiles.measuring.linking.fits import PCIE, LinkFit, errors_of, law_of
 from profiles.measuring.linking.samples import Measurement, by_curve, by_pair
 from profiles.measuring.tables import show, table
-from profiles.measuring.writing import drafts
+from profiles.measuring.writing import Exact, drafts, toml_text
 from profiles.units import GB, MICROSECOND
 
 CURVE_COLUMNS: Final = (
@@ -84,36 +83,37 @@ def _beside_lines(measurement: Measurement) -> Iterator[str]:
             yield f"{operation} of {group.size} beside compute: takes {factor:.2f} times as long{compute}"
 
 
-def cluster_text(found: LinkFit, slowdown_measured: bool) -> str:
+def cluster_text(fit: LinkFit, slowdown_measured: bool) -> str:
     """Text of a cluster file, with the notes on the fit as comments."""
-    cluster = found.cluster
-    words = {"name": cluster.name, "source": cluster.source, "device": cluster.device.name}
-    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in words.items()]
-    lines += [f"devices_per_node = {cluster.devices_per_node}", f"max_nodes = {cluster.max_nodes}"]
-    slowdown = f"overlap_slowdown = {cluster.overlap_slowdown:.4g}"
-    lines += [slowdown if slowdown_measured else f"{slowdown}          # not measured", ""]
-    lines += ["[intra_node]", *_link_lines(cluster.intra_node)]
+    cluster = fit.cluster
+    values: dict[str, object] = {
+        "name": cluster.name,
+        "source": cluster.source,
+        "device": cluster.device.name,
+    }
+    values |= {"devices_per_node": cluster.devices_per_node, "max_nodes": cluster.max_nodes}
+    remark = "" if slowdown_measured else "  # not measured"
+    values["overlap_slowdown"] = Exact(f"{cluster.overlap_slowdown:.4g}{remark}")
+    values["intra_node"] = _link_values(cluster.intra_node)
     if cluster.inter_node:
-        lines += ["", "[inter_node]", *_link_lines(cluster.inter_node)]
-    for note in found.notes:
-        lines += ["", *textwrap.wrap(note, 118, initial_indent="# ", subsequent_indent="# ")]
-    lines += ["", "[collectives]", f"call_us = {cluster.collectives.call_s / MICROSECOND:.4g}"]
-    curves = dict(cluster.collectives.efficiency)
-    lines += [f"{operation} = {_curve_text(curves[operation])}" for operation in OPERATIONS]
-    lines.append(f"nodes = {_curve_text(cluster.collectives.nodes)}")
-    return "\n".join(lines) + "\n"
+        values["inter_node"] = _link_values(cluster.inter_node)
+    curves = {**dict(cluster.collectives.efficiency), "nodes": cluster.collectives.nodes}
+    lines = {name: Exact(_curve_text(curves[name])) for name in (*OPERATIONS, "nodes")}
+    values["collectives"] = {"call_us": cluster.collectives.call_s / MICROSECOND, **lines}
+    notes = (textwrap.fill(note, 118, initial_indent="# ", subsequent_indent="# ") for note in fit.notes)
+    return "\n".join((toml_text(values, ".4g"), *notes)).rstrip("\n") + "\n"
 
 
-def _link_lines(link: Link) -> list[str]:
-    if link.kind == "ideal":
-        return ['kind = "ideal"                  # one device per node: nothing runs inside it']
-    numbers = {"bandwidth_GB_per_s": link.bandwidth_bytes_per_s / GB}
-    numbers |= {"latency_us": link.latency_s / MICROSECOND, "call_us": link.call_s / MICROSECOND}
+def _link_values(link: Link) -> dict[str, object]:
+    if link.kind == "ideal":  # one device per node: nothing runs inside it
+        return {"kind": "ideal"}
+    values: dict[str, object] = {"kind": link.kind, "bandwidth_GB_per_s": link.bandwidth_bytes_per_s / GB}
+    values |= {"latency_us": link.latency_s / MICROSECOND, "call_us": link.call_s / MICROSECOND}
     if link.kind == PCIE:
-        numbers |= {"switch_size": link.switch_size}
-        numbers |= {"switch_bandwidth_GB_per_s": link.switch_bandwidth_bytes_per_s / GB}
-        numbers |= {"host_bandwidth_GB_per_s": link.host_bandwidth_bytes_per_s / GB}
-    return [f'kind = "{link.kind}"', *(f"{key} = {number:.4g}" for key, number in numbers.items())]
+        values["switch_size"] = link.switch_size
+        values["switch_bandwidth_GB_per_s"] = link.switch_bandwidth_bytes_per_s / GB
+        values["host_bandwidth_GB_per_s"] = link.host_bandwidth_bytes_per_s / GB
+    return values
 
 
 def _curve_text(curve: Curve) -> str:

@@ -7,11 +7,12 @@ larger of the buffers sent and received, which is what ``collective_time`` count
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -39,15 +40,12 @@ TESTS: Final = {
 }
 """Operations by the name of their test, less ``_perf``."""
 HEADER: Final = {"size", "time", "algbw", "busbw"}
-NOISE: Final = re.compile(r"NCCL (INFO|WARN|VERSION|TRACE)|^NCCL version")
-RANK: Final = re.compile(r"#\s+Rank\s+(\d+)\s.*?\bon\s+(\S+)\s+device\s+\S+\s+\[\S+\]\s*(.*)")
+RANK: Final = re.compile(r"^#\s+Rank\s+\d+\s.*?\bon\s+(\S+)\s+device\s+\S+\s+\[\S+\]\s*(.*)", re.MULTILINE)
 CLOSE: Final = 0.03
 """Largest relative difference from the printed bus bandwidth, which is rounded; beyond, it is another operation."""
 
 CurveKey = tuple[str, Group]
 """Operation and members, of which there are times by size."""
-Line = tuple[str, str]
-"""File and number of a line, and its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,101 +127,68 @@ def sample_text(measurement: Measurement) -> str:
     return csv_text(COLUMNS, rows)
 
 
-class Log(NamedTuple):
-    """One log of nccl-tests: its operation, its ranks and its rows."""
-
-    operation: str
-    group: Group
-    gpu: str
-    samples: tuple[Sample, ...]
-
-
 def read_logs(paths: Sequence[Path]) -> Measurement:
-    """The measurement in logs of nccl-tests; InputError where one is cut short, no such log, or of too few ranks."""
+    """Return the measurement in logs of nccl-tests; InputError where one is cut short or no such log."""
     logs = [read_log(path) for path in paths]
-    gpus = sorted({log.gpu for log in logs if log.gpu})
-    tests = ", ".join(f"{log.operation} of {log.group.size} over {log.group.num_nodes} nodes" for log in logs)
-    read = f"logs of nccl-tests, read {date.today().isoformat()} by sim measure links: {tests}"
-    environment = f"{read}; GPU: {', '.join(gpus) or 'not named'}; out-of-place times"
-    size = (
-        max(log.group.size // log.group.num_nodes for log in logs),
-        max(log.group.num_nodes for log in logs),
+    groups = [samples[0].group for samples, _ in logs]
+    tests = ", ".join(
+        f"{samples[0].operation} of {group.size} over {group.num_nodes} nodes"
+        for (samples, _), group in zip(logs, groups, strict=True)
     )
-    return Measurement(*size, environment, tuple(sample for log in logs for sample in log.samples))
+    gpus = ", ".join(sorted({gpu for _, gpu in logs if gpu})) or "not named"
+    read = f"logs of nccl-tests, read {date.today().isoformat()} by sim measure links: {tests}"
+    size = max(group.size // group.num_nodes for group in groups), max(group.num_nodes for group in groups)
+    samples = tuple(sample for of_log, _ in logs for sample in of_log)
+    return Measurement(*size, f"{read}; GPU: {gpus}; out-of-place times", samples)
 
 
-def read_log(path: Path) -> Log:
-    """The measurement in one log of nccl-tests; InputError as for ``read_logs``."""
-    lines = [(f"{path}:{number}", line) for number, line in enumerate(read_text(path).splitlines(), start=1)]
-    comments = (at for at, (_, line) in enumerate(lines) if line.startswith("#"))
-    header = next((at for at in comments if set(lines[at][1].split()) >= HEADER), None)
-    if header is None:
-        where = lines[0][0] if lines else f"{path}:1"
-        raise InputError(f"{where}: no log of nccl-tests: no header '# size count type ... time algbw busbw'")
-    columns = lines[header][1].lstrip("# ").split()
-    where, units = lines[header + 1] if header + 1 < len(lines) else lines[header]
-    if not units.startswith("#") or "(B)" not in units or "(us)" not in units:
-        raise InputError(f"{where}: expected the units, '# (B) (elements) ... (us) (GB/s) (GB/s)'")
-    ranks = [match for _, line in lines[:header] if (match := RANK.match(line))]
-    if len(ranks) < 2:
-        raise InputError(f"{lines[header][0]}: names {len(ranks)} ranks above its header, needs at least 2")
-    group = _group(lines[header][0], [rank[2] for rank in ranks])
-    operation = _operation(path, [line for _, line in lines])
-    rows = _rows(lines[header + 2 :], columns, where)
-    if not rows:
-        raise InputError(f"{lines[-1][0]}: ends without a row of times")
-    samples = tuple(_sample(where, row, operation, group) for where, row in rows if row["size"] != "0")
-    return Log(operation, group, ranks[0][3].strip(), samples)
+def read_log(path: Path) -> tuple[list[Sample], str]:
+    """Return the samples of one log of nccl-tests, and its GPU; InputError as for ``read_logs``."""
+    text = read_text(path)
+    lines = [(f"{path}:{number}", line) for number, line in enumerate(text.splitlines(), start=1)]
+    columns = next((line[1:].split() for _, line in lines if {*line[1:].split()} >= HEADER), None)
+    ranks = RANK.findall(text)
+    if columns is None or len(ranks) < 2:
+        rule = f"{len(ranks)} ranks and {'a' if columns else 'no'} header '# size count type ... time algbw busbw'"
+        raise InputError(f"{path}: is no log of nccl-tests of at least 2 ranks: it has {rule}")
+    if "Avg bus bandwidth" not in text:
+        raise InputError(f"{lines[-1][0]}: ends before the line '# Avg bus bandwidth': cut short")
+    hosts = Counter(host for host, _ in ranks)
+    if len(set(hosts.values())) > 1:
+        rule = "must be equally many on each"
+        raise InputError(f"{path}: {len(ranks)} ranks on {len(hosts)} hosts, {rule}")
+    operation, group = _operation(path, text), Group(len(ranks), len(hosts))
+    rows = [(where, line.split()) for where, line in lines if line.split()[:1] and line.split()[0].isdigit()]
+    samples = [_sample(where, columns, words, operation, group) for where, words in rows if words[0] != "0"]
+    if not samples:
+        raise InputError(f"{path}: has no row of times")
+    return samples, ranks[0][1].strip()
 
 
-def _group(where: str, hosts: list[str]) -> Group:
-    num_nodes = len(set(hosts))
-    if len(hosts) % num_nodes or any(hosts.count(host) * num_nodes != len(hosts) for host in set(hosts)):
-        raise InputError(f"{where}: {len(hosts)} ranks on {num_nodes} hosts, must be equally many on each")
-    return Group(len(hosts), num_nodes)
-
-
-def _operation(path: Path, lines: list[str]) -> str:
+def _operation(path: Path, text: str) -> str:
     """Operation by the name that newer logs state, or by the file's name."""
-    stated = [line for line in lines if line.startswith("#") and "_perf" in line]
-    for text in (*stated, path.name):
+    stated = [line for line in text.splitlines() if line.startswith("#") and "_perf" in line]
+    for name in (*stated, path.name):
         for test, operation in TESTS.items():
-            if re.search(rf"(?<![a-z]){test}(?![a-z])", text):
+            if re.search(rf"(?<![a-z]){test}(?![a-z])", name):
                 return operation
     known = ", ".join(f"{test}_perf" for test in TESTS)
     raise InputError(f"{path}:1: neither the log nor its file name says which test it is of; known: {known}")
 
 
-def _rows(lines: list[Line], columns: list[str], header: str) -> list[tuple[str, dict[str, str]]]:
-    """Rows from the header to the summary, each as a mapping with its first (out-of-place) times."""
-    rows: list[tuple[str, dict[str, str]]] = []
-    for where, line in lines:
-        words = line.split()
-        if line.startswith("#"):
-            if "Avg bus bandwidth" in line:
-                return rows
-            continue
-        if not words or NOISE.search(line):
-            continue
-        if len(words) != len(columns):
-            raise InputError(f"{where}: has {len(words)} columns, the header has {len(columns)}: cut short?")
-        rows.append((where, dict(reversed(list(zip(columns, words, strict=True))))))
-    where = lines[-1][0] if lines else header
-    raise InputError(f"{where}: ends before the line '# Avg bus bandwidth': cut short")
-
-
-def _sample(where: str, row: dict[str, str], operation: str, group: Group) -> Sample:
+def _sample(where: str, columns: list[str], words: list[str], operation: str, group: Group) -> Sample:
+    if len(words) != len(columns):
+        raise InputError(f"{where}: has {len(words)} columns, the header has {len(columns)}: cut short?")
+    row = dict(reversed(list(zip(columns, words, strict=True))))  # the first times are out of place
     wrong = row.get("#wrong", row.get("wrong", "0"))
     if wrong not in ("0", "N/A"):
         raise InputError(f"{where}: #wrong is {wrong}, must be 0: these results are not to be trusted")
-    size = parse_number(where, "size", row["size"], minimum=1, whole=True)
-    seconds = parse_number(where, "time", row["time"]) * MICROSECOND
-    if seconds == 0:
+    size, time_us, printed = (parse_number(where, key, row[key]) for key in ("size", "time", "busbw"))
+    if time_us == 0:
         raise InputError(f"{where}: time is 0, must be positive")
-    printed = parse_number(where, "busbw", row["busbw"])
-    sample = Sample(operation, group, size, seconds)
+    sample = Sample(operation, group, size, time_us * MICROSECOND)
     bus = sample.bus_gb_per_s
     if abs(bus - printed) > 0.01 + CLOSE * bus:
-        rate = f"{bus_volume(operation, group.size):g} * {size:g} B / {seconds / MICROSECOND:g} us = {bus:.2f} GB/s"
+        rate = f"{bus_volume(operation, group.size):g} * {size:g} B / {time_us:g} us = {bus:.2f} GB/s"
         raise InputError(f"{where}: busbw is {printed:g}, but {operation} of {group.size} gives {rate}")
     return sample

@@ -1,8 +1,7 @@
 """Measuring links: operations on real ranks, ping-pong and collectives, idle and beside compute.
 
-A time is the least of the medians of short rounds, as other programs disturb in bursts, read on the first rank of its
-group by CUDA events or the clock of the process. Odd and even rounds give a time each: the links are fitted to the
-former and judged by the latter.
+A time is the least of the means of short rounds, as other programs disturb in bursts, read on the first rank of its
+group. Odd and even rounds give a time each: the links are fitted to the former and judged by the latter.
 """
 
 import contextlib
@@ -18,6 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.utils.benchmark import Timer
 
 from profiles.checks import sum_in_order
 from profiles.errors import InputError
@@ -26,7 +26,6 @@ from profiles.machines.fabrics import OPERATIONS
 from profiles.measuring.launching import Place, unbroken
 from profiles.measuring.linking.samples import PING_PONG, Measurement, Sample
 from profiles.measuring.machine import NOT_KNOWN, OtherPrograms
-from profiles.measuring.timing.clocks import Clock, EventClock
 from profiles.measuring.timing.environment import environment
 
 ELEMENT_BYTES: Final = 4
@@ -160,14 +159,11 @@ ROUNDS: Final = 8
 """How often all sizes are measured; links are fitted to odd rounds and judged by even ones."""
 SMALLEST_BYTES: Final = 1024
 STEP: Final = 4
-WARM_UP: Final = 2
 REPEATS: Final = (3, 9)
 REPEATED_BYTES: Final = 2**23
 """Bytes in all after which a size is not repeated further, within the bounds of ``REPEATS``."""
 BESIDE_S: Final = 0.2
 """Seconds that each operation runs beside compute, and that compute runs alone."""
-BESIDE_SIZES: Final = 3
-"""How many of the largest sizes are measured beside compute."""
 TIMEOUT: Final = timedelta(seconds=120)
 
 T = TypeVar("T")
@@ -177,7 +173,7 @@ class Session(NamedTuple):
     """One measurement of this process and the ranks it is joined to."""
 
     place: Place
-    clock: Clock
+    device: torch.device
     sizes: tuple[int, ...]
     everyone: Members
 
@@ -219,8 +215,7 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // place.devices_per_node))
     others = OtherPrograms()
     everyone = Members(tuple(range(place.num_ranks)), place.num_nodes)
-    clock = EventClock() if device.type == "cuda" else Clock()
-    session = Session(place, clock, sizes_up_to(max_bytes), everyone)
+    session = Session(place, device, sizes_up_to(max_bytes), everyone)
     found = [_curve(session, PING_PONG, pair) for pair in _pairs(place)]
     found += [_curve(session, operation, members) for members in _groups(place) for operation in OPERATIONS]
     beside, slowdowns = _beside(session)
@@ -242,7 +237,7 @@ def source(place: Place, backend: str, device: torch.device) -> str:
     parts = [f"{key} {value}" for key, value in environment(device).items()]
     if backend == "nccl":
         parts.append(f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}")  # type: ignore[no-untyped-call]
-    rounds = f"for each size the least of the medians of {ROUNDS // 2} rounds, idle, as many judge"
+    rounds = f"for each size the least of the means of {ROUNDS // 2} rounds, idle, as many judge"
     return f"{place.num_ranks} ranks on {nodes}, {backend}, {', '.join(parts)}; {rounds}"
 
 
@@ -278,11 +273,11 @@ def _curve(session: Session, operation: str, members: Members) -> tuple[list[Sam
     """Idle samples of odd and of even rounds, on the first rank of the group; all ranks call it."""
     found: dict[int, list[float]] = {elements_of(size, members): [] for size in session.sizes}
     for _ in range(ROUNDS):
-        for elements, medians in found.items():
+        for elements, means in found.items():
             if session.place.rank in members.ranks:
-                call = BINDERS[operation](members, elements, session.clock.device)
+                call = BINDERS[operation](members, elements, session.device)
                 repeats = np.clip(REPEATED_BYTES // (elements * ELEMENT_BYTES), *REPEATS)
-                medians.append(median(times(call, session.clock, int(repeats))))
+                means.append(mean_s(call, int(repeats)))
             dist.barrier()
     if session.place.rank != members.ranks[0]:
         return [], []
@@ -299,59 +294,33 @@ def sample_of(
     return Sample(operation, members.group, elements * ELEMENT_BYTES, one_way * seconds, beside, pair)
 
 
-def times(call: Call, clock: Clock, repeats: int, warm_up: int = WARM_UP) -> list[float]:
-    """Seconds of each repetition."""
-    for _ in range(warm_up):
-        call()
-    seconds = []
-    for _ in range(repeats):
-        begin = clock.mark()
-        call()
-        end = clock.mark()
-        clock.wait(end)
-        seconds.append(clock.seconds(begin, end))
-    return seconds
+def mean_s(call: Call, repeats: int) -> float:
+    """Mean seconds of some calls, after two that warm up."""
+    timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
+    return timer.timeit(repeats).mean
 
 
 def _beside(session: Session) -> tuple[list[Sample], list[tuple[str, float]]]:
-    """Samples of operations beside compute, and how collectives of the largest size slow the compute down."""
+    """Samples of collectives of the largest size beside compute, and how each slows the compute down."""
     samples, slowdowns = [], []
-    pair = session.everyone._replace(ranks=(0, 1), num_nodes=1 if session.place.devices_per_node > 1 else 2)
-    with Compute(session.clock.device) as compute:
+    elements = elements_of(session.sizes[-1], session.everyone)
+    with Compute(session.device) as compute:
         dist.barrier()
         begin = time.perf_counter()
         time.sleep(2 * BESIDE_S)
         alone = compute.mean_s(begin + BESIDE_S / 2, time.perf_counter())
-        for operation in (PING_PONG, *OPERATIONS):
-            members = pair if operation == PING_PONG else session.everyone
-            for size in session.sizes[-BESIDE_SIZES:]:
-                elements = elements_of(size, members)
-                seconds, slowed = _run_beside(session, operation, members, elements, compute)
-                if seconds:
-                    samples.append(sample_of(operation, members, elements, median(seconds), beside=True))
-            if operation != PING_PONG:
-                ratios = _of_all_ranks(session.place, slowed / alone if slowed and alone else None)
-                known = [ratio for ratio in ratios if ratio is not None]
-                slowdowns += [(operation, median(known))] if known else []
+        for operation in OPERATIONS:
+            call = BINDERS[operation](session.everyone, elements, session.device)
+            repeats = _of_rank_0(max(3, round(BESIDE_S / mean_s(call, 3))))
+            begin = time.perf_counter()
+            seconds = mean_s(call, repeats)
+            slowed = compute.mean_s(begin, time.perf_counter())
+            dist.barrier()
+            samples.append(sample_of(operation, session.everyone, elements, seconds, beside=True))
+            ratios = _of_all_ranks(session.place, slowed / alone if slowed and alone else None)
+            known = [ratio for ratio in ratios if ratio is not None]
+            slowdowns += [(operation, median(known))] if known else []
     return samples, slowdowns
-
-
-def _run_beside(
-    session: Session, operation: str, members: Members, elements: int, compute: Compute
-) -> tuple[list[float], float | None]:
-    """Repeat an operation for a while, equally often on every member, and time the compute of this rank beside it."""
-    if session.place.rank not in members.ranks:
-        _of_rank_0(0)
-        dist.barrier()
-        return [], None
-    call = BINDERS[operation](members, elements, session.clock.device)
-    first = median(times(call, session.clock, 3, warm_up=1))
-    repeats = _of_rank_0(max(3, round(BESIDE_S / first)))
-    begin = time.perf_counter()
-    seconds = times(call, session.clock, repeats, warm_up=0)
-    slowed = compute.mean_s(begin, time.perf_counter())
-    dist.barrier()
-    return seconds, slowed
 
 
 def _of_rank_0(value: int) -> int:
