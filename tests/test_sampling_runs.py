@@ -18,13 +18,12 @@ from profiles.errors import InputError
 from validate.__main__ import main
 from validate.running.rank import compare, fitting, run_jobs, worst
 from validate.running.sampling.comparison import ImageComparison, job_of, relative
-from validate.running.sampling.settings import (
-    Settings,
-)
+from validate.running.sampling.settings import Settings
 from validate.running.sampling.transformer import (
-    Blockwise,
     attend,
+    attend_part,
     independent_image,
+    merged,
     one_device_image,
 )
 
@@ -217,10 +216,10 @@ def test_the_number_of_torchruns_processes_must_be_that_of_the_ranks(monkeypatch
         ("--strategy ring --ranks 3", r"rows(16) are no multiple of ranks(3)"),
         ("--strategy tensor --ranks 16", "8 heads, tensor 16: 8 % 16 = 8"),
         ("--strategy distrifusion --warmup-steps 0", "--warmup-steps is 0, must be at least 1"),
-        ("--strategy pipefusion --warmup-steps 9", "warmup_steps(9) exceeds steps(8)"),
-        ("--strategy pipefusion --patches 17", "patches(17) exceeds rows(16)"),
+        ("--strategy pipefusion --warmup-steps 9", "--warmup-steps 9 exceeds --steps 8"),
+        ("--strategy pipefusion --patches 17", "--patches 17 exceeds rows(16)"),
         ("--strategy ulysses --patches 2", "ulysses has no parameter --patches"),
-        ("--strategy usp", "ulysses_degree(2) * ring_degree(2) = 4 is not gpus(2)"),
+        ("--strategy usp", "--ulysses-degree 2 * --ring-degree 2 = 4 is not --gpus 2"),
     ],
 )
 def test_what_cannot_run_is_refused_in_one_line(capsys, arguments, message):
@@ -230,13 +229,11 @@ def test_what_cannot_run_is_refused_in_one_line(capsys, arguments, message):
     assert error.count("\n") == 1
 
 
-def test_blockwise_attention_is_attention():
+def test_attention_in_parts_is_attention():
     generator = torch.Generator().manual_seed(3)
     queries, keys, values = torch.randn(3, 2, 48, 64, generator=generator)
-    blockwise = Blockwise(queries)
-    for block in range(0, 48, 12):
-        blockwise.attend(keys[:, block : block + 12], values[:, block : block + 12])
-    torch.testing.assert_close(blockwise.result(), attend(queries, keys, values))
+    parts = [attend_part(queries, keys[:, at : at + 12], values[:, at : at + 12]) for at in range(0, 48, 12)]
+    torch.testing.assert_close(merged(*zip(*parts, strict=True)), attend(queries, keys, values))
 
 
 def test_the_small_transformer_needs_the_whole_image():

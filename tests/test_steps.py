@@ -1,15 +1,12 @@
 """Steps are predicted and measured; a programme of them goes on where it was left."""
 
 from dataclasses import replace
-from pathlib import Path
-from shutil import copytree
 
 import pytest
 import torch
 
 from profiles.architectures.models import MeasuredTime, load_model
 from profiles.costs.layers import ComponentCosts
-from profiles.errors import InputError
 from profiles.machines.devices import Device, read_device
 from profiles.machines.laws import Rates
 from profiles.measuring.fitting.layer_times import read_first_backwards
@@ -77,23 +74,6 @@ def test_the_first_micro_batch_takes_its_own_backward_pass(tmp_path):
         assert other == step.predict_s(by_rates(model), MADE, "bfloat16")
 
 
-STEP = TrainingStep("tiny-uvit", 1, 1)
-PROGRAMME = Programme("cpu", "float32", (("tiny-uvit", (1,)),), (STEP,), warmup=1, rounds=1)
-
-
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory):
-    """The folder of a programme of one step, and what was measured there."""
-    folder = tmp_path_factory.mktemp("measured")
-    return folder, report_gpu(folder, PROGRAMME, "box")
-
-
-@pytest.fixture
-def left(measured, tmp_path):
-    """A copy of that folder."""
-    return Path(copytree(measured[0], tmp_path / "left"))
-
-
 def test_a_programme_goes_on_where_it_was_left(tmp_path, capsys):
     steps = (TrainingStep("tiny-uvit", 4, 2), SamplingStep("tiny-uvit", 256, 256))
     first = Programme("cpu", "float32", (("tiny-uvit", (1,)),), steps[:1], warmup=1, rounds=2)
@@ -118,24 +98,6 @@ def test_a_programme_goes_on_where_it_was_left(tmp_path, capsys):
     first_backwards = read_first_backwards(tmp_path / "tiny-uvit", "box")
     assert len(first_backwards) == len(load_model(str(tmp_path / "tiny-uvit")).components[0].layers)
     assert read_first_backwards(tmp_path / "tiny-uvit", "other") == {}
-
-
-@pytest.mark.parametrize("path", ["steps-box.json", "tiny-uvit/times/box.toml"])
-def test_a_run_does_not_go_on_from_another_machine(left, path):
-    header = left / path
-    text = header.read_text(encoding="utf-8")
-    assert torch.__version__ in text and "date" in text
-    header.write_text(text.replace(torch.__version__, "1.0"), encoding="utf-8")
-    with pytest.raises(
-        InputError, match=rf"{path}: was measured with torch '1.0', and here it is '.*: name another"
-    ):
-        report_gpu(left, PROGRAMME, "box")
-    gpu = 'gpu = "NVIDIA H100"\n' + text
-    if path.endswith(".json"):
-        gpu = text.replace('"date"', '"gpu": "NVIDIA H100", "date"')
-    header.write_text(gpu, encoding="utf-8")
-    with pytest.raises(InputError, match="with gpu 'NVIDIA H100', and here it is 'none'"):
-        report_gpu(left, PROGRAMME, "box")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")

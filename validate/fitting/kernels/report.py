@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from rich.table import Table
-
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.machines.devices import DEVICES
@@ -201,7 +199,7 @@ def report_kernels(options: Namespace) -> None:
     words = f"a forward pass {found['forward']:.2f}, each gradient {found['gradient']:.2f} times their copy"
     title = "Laws of kernels: errors, median / 90th percentile, of seconds"
     errors = table(title, COLUMNS, _rows(builder, chosen), left=("device", "class", "coefficients"))
-    show(200, errors, _convnet_table(options.data), f"new layouts of convolutions: {words}")
+    show(200, errors, f"new layouts of convolutions: {words}")
     if options.write:
         for name, text in texts.items():
             write_file(DEVICES / f"{name}.toml", with_laws(DEVICES / f"{name}.toml", text), "--write")
@@ -213,18 +211,6 @@ def with_laws(path: Path, text: str) -> str:
         raise InputError(f"{path}: no such file; write the device's name, source and memory_GiB first")
     head, _, _ = read_text(path).partition(HEAD)
     return f"{head.rstrip()}\n\n{text}"
-
-
-def _convnet_table(folder: Path) -> Table:
-    """One row per published throughput of ResNet-50, beside what the shipped laws give."""
-    title = "ResNet-50 by the shipped laws: a check of convolutions, to which nothing was fitted"
-    columns = ("device", "mode", "source", "published images/s", "predicted", "error")
-    found = []
-    for check, seen in convnets.errors(folder):
-        (published,), (predicted,), (error,) = seen.measured, seen.predicted, seen.relative
-        numbers = f"{published:.0f}", f"{predicted:.0f}", f"{100 * error:+.1f} %"
-        found.append([check.device, check.mode, check.source, *numbers])
-    return table(title, columns, found, left=("device", "mode", "source"))
 
 
 def _rows(builder: Builder, names: Sequence[str]) -> Iterator[list[str]]:

@@ -1,7 +1,7 @@
 """The comparison of a real run's image and messages with those of one device and of the simulator."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -75,52 +75,42 @@ class ImageComparison:
 
     def failures(self) -> list[str]:
         """The checks that fail, in words."""
-        return self._image_failures() + self._total_failures() + self._message_failures()
-
-    def _image_failures(self) -> list[str]:
-        found = []
         cases = (
-            ("one device's", self.error, f"{self.allowed:.2g}", self.allowed),
-            ("that of the same patches in one process", self.displaced_error, f"{SAME:g}", SAME),
+            ("one device's", self.error, self.allowed),
+            ("that of the same patches in one process", self.displaced_error, SAME),
         )
-        for what, error, words, most in cases:
-            if not error <= most:
-                found.append(f"the image differs from {what} by {error:.2g}, at most {words} allowed")
+        found = [
+            f"the image differs from {what} by {error:.2g}, at most {most:.2g} allowed"
+            for what, error, most in cases
+            if not error <= most
+        ]
         whole = [own.latents for rank, own in enumerate(self.drawn) if self._has_image(rank)]
         if any(relative(latents, whole[0]) > SAME for latents in whole):
             found.append("the ranks end with different images")
-        return found
+        sent = sum(size for size, _ in self.step_bytes)
+        if abs(sent - self.simulated_bytes) > ROUNDING * sent:
+            found.append(f"the ranks sent {sent} bytes, the simulator says {self.simulated_bytes:.0f}")
+        return found + self._message_failures()
 
     def _has_image(self, rank: int) -> bool:
         """Whether a rank is of a last stage, which alone has all of the image."""
-        settings = self.settings
-        return settings.strategy in PATCHED or _stage_of(settings, rank) == settings.grid.pipeline - 1
+        grid = self.settings.grid
+        last = (team.devices for _, stage, team in grid.teams() if stage == grid.pipeline - 1)
+        return self.settings.strategy in PATCHED or any(rank in devices for devices in last)
 
     def _message_failures(self) -> list[str]:
         """The messages whose size is not that of the plan, even if the step's bytes agree."""
         wrong = Counter[str]()
         for rank, one in ((rank, sent) for rank, own in enumerate(self.drawn) for sent in own.sent):
             if abs(one.size_bytes - one.planned_bytes) > ROUNDING * one.size_bytes:
-                said = f"{one.size_bytes} bytes of {one.kind} in step {one.step}"
-                wrong[f"rank {rank} sent {said}, the plan says {one.planned_bytes:.0f}"] += 1
+                words = f"{one.size_bytes} bytes of {one.kind} in step {one.step}"
+                wrong[f"rank {rank} sent {words}, the plan says {one.planned_bytes:.0f}"] += 1
         return [f"{line}, {count} times" if count > 1 else line for line, count in wrong.items()]
-
-    def _total_failures(self) -> list[str]:
-        sent = sum(size for size, _ in self.step_bytes)
-        if abs(sent - self.simulated_bytes) <= ROUNDING * sent:
-            return []
-        return [f"the ranks sent {sent} bytes, the simulator says {self.simulated_bytes:.0f}"]
 
 
 def relative(image: Tensor, reference: Tensor) -> float:
     """The norm of a difference over the norm of the reference."""
     return float((image - reference).norm() / reference.norm())
-
-
-def _stage_of(settings: Settings, rank: int) -> int:
-    """Stage of the pipeline that a rank is of."""
-    grid = settings.grid
-    return next(stage for _, stage, team in grid.teams() if rank in team.devices)
 
 
 def job_of(settings: Settings) -> Job:
@@ -129,14 +119,22 @@ def job_of(settings: Settings) -> Job:
 
 
 def report_sample(settings: Settings) -> None:
-    """Run settings, print the comparison."""
-    found = run_job(lambda: job_of(settings))
-    if found is None:
+    """Run settings, print how the image differs from those of one process, the bytes of each step, and what fails."""
+    done = run_job(lambda: job_of(settings))
+    if done is None:
         return  # another rank speaks for all
-    comparison = ImageComparison(settings, found[1].found)
-    for line in said(comparison):
-        print(line)
-    mismatch = worst(compare(*found), "mismatch")
+    comparison = ImageComparison(settings, done[1].found)
+    parameters = "".join(f", {name} {value}" for name, value in settings.parameters)
+    model = f"a transformer of {LAYERS} blocks, hidden size {HIDDEN}, {ROWS} x {ROWS} tokens, float32"
+    print(f"{settings.strategy} on {settings.ranks} ranks, {settings.steps} steps{parameters}; {model}")
+    why = "" if settings.exact else ", as patches make that never see one another"
+    print(f"image: {comparison.error:.2e} off one device's, allowed {comparison.allowed:.2g}{why}")
+    if not settings.exact:
+        off = f"{comparison.displaced_error:.2e} off the same patches in one process"
+        print(f"image: {off}, allowed {SAME:g}")
+    for step, (sent, planned) in enumerate(comparison.step_bytes):
+        print(f"step {step}: {sent:,} bytes sent, {planned:,.0f} planned")
+    mismatch = worst(compare(*done), "mismatch")
     print(f"order: engine and executor agree on all but {mismatch:.0e} of the time")
     failures = comparison.failures()
     if mismatch > ROUNDING:
@@ -146,17 +144,3 @@ def report_sample(settings: Settings) -> None:
     if failures:
         raise DiffusimError(f"sample: {len(failures)} checks failed, the first: {failures[0]}")
     print("all checks hold")
-
-
-def said(comparison: ImageComparison) -> Iterator[str]:
-    """Lines on how the image differs from those of one process, and on the bytes of each step, counted from tensors."""
-    settings = comparison.settings
-    given = "".join(f", {name} {value}" for name, value in settings.parameters)
-    model = f"a transformer of {LAYERS} blocks, hidden size {HIDDEN}, {ROWS} x {ROWS} tokens, float32"
-    yield f"{settings.strategy} on {settings.ranks} ranks, {settings.steps} steps{given}; {model}"
-    why = "" if settings.exact else ", as patches make that never see one another"
-    yield f"image: {comparison.error:.2e} off one device's, allowed {comparison.allowed:.2g}{why}"
-    if not settings.exact:
-        yield f"image: {comparison.displaced_error:.2e} off the same patches in one process, allowed {SAME:g}"
-    for step, (sent, planned) in enumerate(comparison.step_bytes):
-        yield f"step {step}: {sent:,} bytes sent, {planned:,.0f} planned"

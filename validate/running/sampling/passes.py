@@ -15,7 +15,7 @@ from strategies.plans.actions import PatchAction
 from validate.running.model import WIDER, Block, Modulation
 from validate.running.sampling import transformer
 from validate.running.sampling.settings import HIDDEN, LAYERS, PATCHED, ROWS, Settings
-from validate.running.sampling.transformer import Blockwise, attend
+from validate.running.sampling.transformer import attend
 
 
 class Offer(NamedTuple):
@@ -156,13 +156,12 @@ class GridMember(Member):
 
     def _attend_around(self, action: PatchAction, queries: Tensor, both: Tensor) -> Computed:
         """Attention on the keys and values of one member of the ring after another."""
-        attention = Blockwise(queries)
+        parts = [transformer.attend_part(queries, *both)]
         for _ in range(self.grid.ring - 1):
             yield Offer("block", action.step, [both])
-            attention.attend(both[0], both[1])
             (both,) = yield Need("block")
-        attention.attend(both[0], both[1])
-        return attention.result()
+            parts.append(transformer.attend_part(queries, *both))
+        return transformer.merged(*zip(*parts, strict=True))
 
     def _attend_in_rows(self, action: PatchAction, queries: Tensor, both: Tensor) -> Computed:
         """Attention of the row's queries on the column's keys and values; the row merges what it has of each query."""
@@ -175,10 +174,9 @@ class GridMember(Member):
             both = torch.cat((yield Need("keys and values")), dim=2)
         if columns == 1:
             return attend(queries, both[0], both[1])
-        attention = Blockwise(torch.cat((yield Need("queries")), dim=1))
-        attention.attend(both[0], both[1])
-        yield Offer("partial outputs", action.step, attention.result().chunk(columns, dim=1))
-        yield Offer("log-sum-exps", action.step, attention.log_sums().chunk(columns, dim=1))
+        seen, log_sums = transformer.attend_part(torch.cat((yield Need("queries")), dim=1), *both)
+        yield Offer("partial outputs", action.step, seen.chunk(columns, dim=1))
+        yield Offer("log-sum-exps", action.step, log_sums.chunk(columns, dim=1))
         parts = yield Need("partial outputs")
         return transformer.merged(parts, (yield Need("log-sum-exps")))
 

@@ -18,7 +18,7 @@ from torch.nn.functional import layer_norm, silu
 
 from profiles.architectures.synthetic import LATENT_CHANNELS
 from validate.running import model as blocks
-from validate.running.model import HEAD, Block, Modulation, heads_of
+from validate.running.model import Block, Modulation, heads_of
 from validate.running.sampling.settings import HIDDEN, LAYERS, PATCHED, ROWS, Settings
 
 TOKEN: Final = 4 * LATENT_CHANNELS  # numbers of one token of the latents: 2 x 2 pixels
@@ -31,34 +31,11 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return blocks.attend(heads_of(queries), heads_of(keys), heads_of(values)).flatten(2)
 
 
-class Blockwise:
-    """Attention on the keys and values of one block of tokens after another, exact at the end.
-
-    Source: Liu et al., Ring Attention with Blockwise Transformers, 2023.
-    """
-
-    def __init__(self, queries: Tensor) -> None:
-        self._queries = heads_of(queries).transpose(1, 2)
-        self._sum = torch.zeros_like(self._queries)
-        self._weight = self._queries.new_zeros(*self._queries.shape[:-1], 1)
-        self._most = torch.full_like(self._weight, -torch.inf)
-
-    def attend(self, keys: Tensor, values: Tensor) -> None:
-        """Add a block."""
-        scores = self._queries @ heads_of(keys).permute(0, 2, 3, 1) / sqrt(HEAD)
-        most = torch.maximum(self._most, scores.amax(-1, keepdim=True))
-        weights, before = (scores - most).exp(), (self._most - most).exp()
-        self._sum = self._sum * before + weights @ heads_of(values).transpose(1, 2)
-        self._weight = self._weight * before + weights.sum(-1, keepdim=True)
-        self._most = most
-
-    def result(self) -> Tensor:
-        """Attention on all blocks so far."""
-        return (self._sum / self._weight).transpose(1, 2).flatten(2)
-
-    def log_sums(self) -> Tensor:
-        """The log-sum-exp of each head, shape (batch, tokens, heads), in twice the outputs' precision."""
-        return (self._most + self._weight.log()).squeeze(-1).transpose(1, 2).double()
+def attend_part(queries: Tensor, *both: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention on the keys and values of some tokens, and its log-sum-exps in double precision: twice its bytes."""
+    parts = [heads_of(part).transpose(1, 2) for part in (queries, *both)]
+    seen, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*parts)
+    return seen.transpose(1, 2).flatten(2), log_sums.transpose(1, 2).double()
 
 
 def merged(parts: Sequence[Tensor], log_sums: Sequence[Tensor]) -> Tensor:
@@ -168,12 +145,7 @@ Kept = list[Tensor]  # for each layer keys and values of all tokens, (2, batch, 
 
 def one_device_image(settings: Settings) -> Tensor:
     """The image of one device: every step synchronous."""
-    return _one_device_image(settings.steps, settings.guidance)
-
-
-@cache
-def _one_device_image(steps: int, guidance: str) -> Tensor:
-    return _draw(Settings("sync-patch", steps=steps, guidance=guidance), steps)
+    return _draw(Settings("sync-patch", steps=settings.steps, guidance=settings.guidance), settings.steps)
 
 
 def displaced_image(settings: Settings) -> Tensor:
@@ -186,18 +158,9 @@ def independent_image(settings: Settings) -> Tensor:
     return _draw(settings, 0)
 
 
+@cache
+@torch.no_grad()
 def _draw(settings: Settings, synchronous_steps: int) -> Tensor:
-    """An image sampled on one thread, as the tensors are small and threads that wait for one another take longer."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.no_grad():
-            return _steps(settings, synchronous_steps)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _steps(settings: Settings, synchronous_steps: int) -> Tensor:
     model, scheduler = SmallTransformer(), Scheduler(settings.steps)
     latents, whole = first_latents(), torch.arange(ROWS**2)
     kept: Kept | None = None
