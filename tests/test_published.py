@@ -1,26 +1,20 @@
 """Published numbers of training beside the simulator's, as far as they are promised to agree."""
 
-from dataclasses import replace
 from statistics import median
 
 import pytest
 
 from profiles.architectures.models import load_model
-from validate.points import scenario
 from validate.published import report
 from validate.published.clusters import read_runs
 from validate.published.diffusionpipe import (
-    STACK,
     ablation,
     cascades,
     eight_nodes,
     frozen_ratios,
     one_node,
-    solution_times,
     speed_ups,
     unfilled_bubbles,
-    wave_s,
-    with_all_gradients,
 )
 from validate.published.ledger import coverage, error_words, line, training_ledger
 from validate.published.pulse import (
@@ -30,7 +24,6 @@ from validate.published.pulse import (
     by_equation,
     by_replay,
     degrees,
-    in_half_precision,
     largest,
     reduced,
     volume,
@@ -57,18 +50,6 @@ def ledger():
         *cascades(((8, 256),)),
     ]
     return training_ledger([*quick, *swept])
-
-
-def test_reducing_all_gradients_changes_no_time_but_that_of_reduction_and_step():
-    plain, every = (
-        scenario(model, "p4de", 8, 64, stack=STACK).costs.components[-1]
-        for model in (HINT, with_all_gradients(HINT))
-    )
-    for batch in (1, 8, 32):
-        assert every.forward_s(batch) == pytest.approx(plain.forward_s(batch))
-        assert every.backward_s(batch) == pytest.approx(plain.backward_s(batch))
-    parameters = [c.component.trained_parameters(0, len(c.component.layers)) for c in (plain, every)]
-    assert parameters == [361279120, 1220800084]
 
 
 def test_all_numbers_of_figure_4_are_replayed_within_a_tenth_of_a_point():
@@ -152,13 +133,6 @@ def test_bounds_and_zeros_have_no_error_and_a_record_says_why_it_is_not_independ
         Record(row, 1.5, Standing.UNCOVERED, "because")
 
 
-def test_every_quantity_of_training_has_its_unit():
-    units = {row.quantity: row.unit for row in all_published()}
-    assert units["samples_per_s"] == "samples/s"
-    assert units["p2p_MB_per_sample"] == units["communication_MB_per_sample"] == "MiB/sample"
-    assert (units["solve_s"], units["micro_batch"], units["speedup"]) == ("s", "samples", "1")
-
-
 # PULSE
 
 
@@ -199,25 +173,3 @@ def test_the_largest_micro_batches_are_the_printed_ones_and_no_smaller_in_half_p
     for degree, printed in ((2, 16), (4, 32)):
         assert largest(task, Setting(degree, 1, costs=HALF), by_replay).micro_batch >= printed
         assert largest(task, Setting(degree, 1), by_equation).micro_batch == printed
-
-
-def test_half_precision_halves_bytes_and_nothing_else():
-    single, half = load_model("uvit-1b").components[0], in_half_precision("uvit-1b").components[0]
-    for before, after in zip(single.layers, half.layers, strict=True):
-        sizes = {key: getattr(before, key) for key in ("moved_bytes", "output_bytes", "saved_bytes")}
-        assert all(2 * getattr(after, key) == size for key, size in sizes.items())
-        assert replace(after, **sizes) == before
-
-
-@pytest.mark.parametrize("certificate", [True, False])
-def test_the_wave_of_four_devices_is_synthesised_with_proof(certificate):
-    _, makespan = wave_s(certificate=certificate)
-    assert makespan == 10 * 4 - 4
-
-
-def test_solution_times_stand_beside_the_published_ones_of_models_with_frozen_parts():
-    models = {"filling": set(), "partition": set(), "ILP": set()}
-    for one in solution_times():
-        models[one.row.method].add(one.row.model)
-    assert models["filling"] == {"sd21", "controlnet"}
-    assert models["partition"] == {"sd21", "controlnet", "cdm-lsun", "cdm-imagenet"}

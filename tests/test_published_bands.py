@@ -6,10 +6,8 @@ from math import log
 import pytest
 
 from profiles.costs.bands import BANDS, Band, load_bands, read_bands
-from profiles.costs.trust import read_trust
 from validate.__main__ import main
-from validate.published.bands import Miss, bands_of, errors, text_of, trusts, waits, write_trust
-from validate.published.ledger import Ledger
+from validate.published.bands import Miss, bands_of, errors, text_of, trusts, waits
 from validate.published.records import Conditions, Record, Standing, all_published, the_published
 
 A100, L40, L20 = "a100-80gb-sxm", "l40-48gb", "l20-48gb"
@@ -84,13 +82,3 @@ def test_kinds_and_families_are_told_apart_and_other_strategies_left_out():
     )
     assert (derived.family, derived.numbers) == ("derived", 1)
     assert measured.strategies == ("ulysses", "ring", "usp"), "no row is of Attention2D"
-
-
-def test_what_is_written_is_read(tmp_path):
-    ledger = Ledger((latency(2.2), latency(3.0, device=L20)))
-    write_trust(tmp_path / "trust.csv", ledger)
-    found = read_trust(tmp_path / "trust.csv")
-    assert [(one.family, round(one.median_error, 4)) for one in found] == [
-        ("derived", 0.5),
-        ("measured", 0.1),
-    ]

@@ -20,13 +20,11 @@ from strategies.sampling.tensor import TensorParallel
 from strategies.sampling.ulysses import Ulysses
 from strategies.sampling.usp import USP
 from strategies.sampling_scenario import SamplingScenario
-from validate.__main__ import main
 from validate.published.ledger import Contest
 from validate.published.records import Standing
-from validate.published.report import contests, report, volumes
+from validate.published.report import contests, volumes
 from validate.published.rows import COLUMNS, SamplingRow, Uncovered, guidance, samplers, sampling_rows
 from validate.published.runs import fastest, outcome_of, predict, runs, scenario_of, sent_bytes
-from validate.tables import print_sections
 
 pytestmark = pytest.mark.slow
 
@@ -125,16 +123,6 @@ def test_pipefusions_first_release_prints_the_best_of_five_numbers_of_patches():
     assert found == [PipeFusion(None, m, 5, "before") for m in (2, 4, 8, 16, 32)]
 
 
-def test_the_best_hybrid_is_of_pure_methods_and_products_and_of_guidance_alone_on_two_gpus():
-    eight, two = asked(method="hybrid(best)"), asked(method="hybrid(best)", num_gpus="2")
-    assert {type(one) for one in eight} == {Ulysses, Ring, TensorParallel, PipeFusion, Hybrid}
-    assert all(
-        one.receive == "after" and one.warmup_steps == 0 for one in eight if isinstance(one, PipeFusion)
-    )
-    assert Hybrid(guidance_degree=2) in two
-    assert Hybrid(guidance_degree=2) not in eight
-
-
 UNREAD = [
     ({"model": "Mochi-1 10B"}, "no model folder of Mochi-1 10B"),
     ({"num_gpus": ""}, "the number of GPUs is not said"),
@@ -171,13 +159,6 @@ def test_sizes_of_pictures_are_printed_height_first_and_of_films_width_first():
     assert row(**film, steps="1 (per step of 50)").steps == 1
     with pytest.raises(Uncovered, match="not counted"):
         row(model="CogVideoX-2b", resolution_px="1360x768x81f").size  # noqa: B018
-
-
-def test_guidance_is_read_from_the_row_and_else_the_models():
-    assert guidance(row(cfg="yes (batch 2)"), "none") == "batch"
-    assert guidance(row(cfg="no (guidance-distilled)"), "batch") == "none"
-    assert guidance(row(cfg=""), "none") == "none"
-    assert guidance(row(method="distrifusion+cfg split"), "batch") == "parallel"
 
 
 def test_every_row_of_several_gpus_is_predicted_or_says_why(predicted):
@@ -259,20 +240,6 @@ def test_a_method_that_runs_out_of_memory_never_wins():
     assert contest.favourite == "c"
     assert contest.loss == pytest.approx(0.1)
     assert replace(contest, predicted={"a": 1.0, "b": inf, "c": 2.0}).loss == 0
-
-
-def test_the_command_prints_the_report_on_sampling_alone(capsys, tmp_path):
-    path = tmp_path / "rows.csv"
-    assert main(["published", "--task", "sample", "--output", str(path)]) == 0
-    shown = capsys.readouterr().out
-    assert len(path.read_text().splitlines()) == 1 + len(sampling_rows())
-    titles = ("The right winner", "Methods published side by side")
-    titles += ("Out of memory", "Every published")
-    for title in (*titles, "By source and method", "Not independent", "By source:"):
-        assert f"### {title}" in shown
-    assert "DiffusionPipe" not in shown
-    report("sample", lambda _, section: print_sections([section]))
-    assert shown.startswith(capsys.readouterr().out)
 
 
 def test_the_correlation_of_orders_is_one_where_they_are_alike_and_minus_one_where_they_are_reversed():

@@ -8,9 +8,8 @@ import pytest
 from profiles.architectures.models import load_model, model_names
 from profiles.errors import InputError
 from strategies.registry import all_samplers, all_strategies
-from validate.__main__ import main
 from validate.published.clusters import read_runs
-from validate.published.ledger import Contest, Ledger, training_ledger
+from validate.published.ledger import Ledger, training_ledger
 from validate.published.records import (
     LATENCY,
     METHODS_OF_KIND,
@@ -27,7 +26,7 @@ from validate.published.records import (
     source_name,
     source_names,
 )
-from validate.published.report import MARKERS, sampling_ledger, write_between
+from validate.published.report import sampling_ledger
 from validate.published.rows import Uncovered, sampling_rows
 from validate.published.runs import all_runs
 
@@ -154,12 +153,6 @@ def test_every_number_is_written_with_its_provenance(ledger, tmp_path):
         ledger.write(tmp_path / "no-folder" / "rows.csv")
 
 
-def test_an_output_that_cannot_be_written_is_refused_before_anything_is_computed(tmp_path, capsys):
-    for path in (tmp_path, tmp_path / "no" / "x.csv"):
-        assert main(["published", "--output", str(path)]) == 2
-        assert "must be a file in a folder that exists" in capsys.readouterr().err
-
-
 # The tables of the documents.
 
 
@@ -174,19 +167,3 @@ def test_the_accuracy_page_counts_every_number_once(readme):
     for row in rows:
         numbers = [int(cell) for cell in (*row[1:4], *row[-5:])]
         assert numbers[0] == numbers[1] + numbers[-1] == sum(numbers[2:])
-
-
-def test_the_command_writes_its_tables_between_the_markers_of_a_text(tmp_path, capsys):
-    path = tmp_path / "README.md"
-    path.write_text("a\n" + "\nold\n".join(MARKERS) + "\nb\n")
-    write_between(path, Ledger((record(),), (Contest("x", {"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 2.0}),)))
-    text = path.read_text()
-    assert text.startswith(f"a\n{MARKERS[0]}\n\n| source | numbers |")
-    assert text.endswith(f"|\n\n{MARKERS[1]}\nb\n")
-    assert "old" not in text
-    path.write_text("nothing")
-    assert main(["published", "--readme", str(path)]) == 2
-    assert "must hold a line" in capsys.readouterr().err
-    path.write_text("\n".join(MARKERS))
-    assert main(["published", "--task", "train", "--readme", str(path)]) == 2
-    assert "--readme is of both tasks" in capsys.readouterr().err

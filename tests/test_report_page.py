@@ -40,21 +40,6 @@ def test_each_number_is_drawn_once_by_its_base_prediction():
     assert info["sample"] == []
 
 
-def test_bounds_are_not_drawn_and_numbers_of_a_fit_are_marked():
-    below = published("Fig. 14")[0]
-    fitted = published("Table 1", model="sd21")[0]
-    seconds = published("Table 5")[0]
-    found = [
-        Record.of(below, 0.01),
-        Record.of(fitted, 0.4, "x"),
-        Record.of(seconds, 0.1),
-    ]
-    info = plot_published_info(training_ledger(found))
-    assert [(one.row.group, one.standing) for one in info["train"]] == [
-        ("DiffusionPipe, Tables 1 and 2", Standing.IN_VIEW)
-    ]
-
-
 def test_the_figure_is_logarithmic_and_counts_what_was_judged(trained, drawn):
     figure = plot_published(trained + drawn)
     assert [axes.get_xscale() for axes in figure.axes] == ["log", "log"]
@@ -65,13 +50,6 @@ def test_the_figure_is_logarithmic_and_counts_what_was_judged(trained, drawn):
     names = [text.get_text() for text in figure.axes[1].get_legend().get_texts()]
     assert names[0].startswith("xDiT, the paper's charts (")
     assert len(plot_published(trained).axes) == 1
-
-
-def test_the_command_draws_the_figure(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(report, "EXPERIMENTS", (pulse.volumes,))
-    path = tmp_path / "figure.svg"
-    assert main(["published", "--task", "train", "--figure", str(path)]) == 0
-    assert path.read_text().startswith("<?xml")
 
 
 # The page.
@@ -109,9 +87,3 @@ def test_the_report_is_one_file_that_loads_nothing(written):
     assert pictures == 1
     assert "http" not in text
     assert [path.name for path in written.parent.iterdir()] == ["report.md"]
-
-
-def test_an_output_that_cannot_be_written_is_refused_first(tmp_path, capsys):
-    for path in (tmp_path / "report.txt", tmp_path / "no" / "report.md", tmp_path):
-        assert main(["report", "--output", str(path)]) == 2
-        assert "--output is" in capsys.readouterr().err
