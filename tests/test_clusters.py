@@ -61,21 +61,6 @@ def test_every_shipped_cluster_loads_under_its_name(name):
     assert cluster.max_devices == cluster.devices_per_node * cluster.max_nodes
 
 
-@pytest.mark.parametrize(
-    ("name", "devices", "memory_gib", "intra_node", "inter_node"),
-    [("v100-2node", 16, 32, 300e9 / 2, 10e9), ("ascend910a-8node", 64, 32, 30e9, 19e9)],
-)
-def test_pulses_clusters_have_the_sizes_and_bandwidths_that_it_prints(
-    name, devices, memory_gib, intra_node, inter_node
-):
-    """PULSE, section VII; NVLink's 300 GB/s are both directions together."""
-    cluster = load_cluster(name)
-    assert (cluster.max_devices, cluster.devices_per_node) == (devices, 8)
-    assert cluster.device.memory_bytes == memory_gib * 2**30
-    assert cluster.intra_node.bandwidth_bytes_per_s == intra_node
-    assert cluster.inter_node.bandwidth_bytes_per_s == inter_node
-
-
 def test_units_become_seconds_and_bytes(read):
     cluster = read()
     assert cluster.intra_node.bandwidth_bytes_per_s == 300e9
@@ -85,12 +70,6 @@ def test_units_become_seconds_and_bytes(read):
     assert cluster.max_devices == 8
 
 
-def test_a_file_is_loaded_by_its_path(tmp_path):
-    path = tmp_path / "mine.toml"
-    path.write_text(GOOD)
-    assert load_cluster(str(path)).name == "small"
-
-
 def test_the_efficiency_is_that_of_the_size_times_that_of_the_nodes(read):
     collectives = read().collectives
     assert collectives.efficiency_of("all_reduce", 2, 1) == 0.9
@@ -98,12 +77,6 @@ def test_the_efficiency_is_that_of_the_size_times_that_of_the_nodes(read):
     assert collectives.efficiency_of("all_reduce", 100, 1) == 0.6
     assert collectives.efficiency_of("all_reduce", 8, 2) == pytest.approx(0.6 * 0.75)
     assert collectives.efficiency_of("all_to_all", 8, 1) == 1.0
-
-
-def test_an_ideal_cluster_has_free_links():
-    link = load_cluster("ideal").intra_node
-    assert (link.kind, link.latency_s, link.call_s) == ("ideal", 0.0, 0.0)
-    assert link.bandwidth_bytes_per_s == float("inf")
 
 
 IN_PLACE = "[device]\n" + DEVICE.replace("[rates", "[device.rates")

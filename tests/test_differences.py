@@ -130,14 +130,6 @@ def test_a_sweep_is_one_question_however_many_gpus_of_a_point_divide_its_vae(tmp
     assert comparison.differing == {"vae_parallel": ("2", "4")}
 
 
-def test_two_results_whose_vae_is_divided_otherwise_are_two_questions(tmp_path):
-    asked = {"gpus": 4, "steps": 2, "include": "all"}
-    rows = [sim.run("pixart", "ulysses", vae_parallel=count, **asked).to_json() for count in (1, 2, 4)]
-    (tmp_path / "rows.json").write_text(json.dumps(rows))
-    counts = [record.asked.get("vae_parallel") for record in read_records(tmp_path / "rows.json")]
-    assert counts == [None, "2", "4"]
-
-
 def test_questions_in_the_same_words_of_other_inputs_are_chosen_by_key(folder, tmp_path, capsys):
     both, before = tmp_path / "both.sqlite", folder / "before.sqlite"
     assert main(["merge", str(both), str(before), str(folder / "after.sqlite")]) == 0
@@ -171,16 +163,6 @@ def test_a_point_that_no_longer_fits_has_turned(tmp_path, capsys):
     both, _, others = line.partition("; others: ")
     assert both.endswith(" moved")
     assert " simulated -> infeasible" in others
-
-
-def test_numbers_that_moved_though_no_input_did_are_the_codes(folder, tmp_path, capsys):
-    rows = json.loads((folder / "before.json").read_text())
-    rows[0]["iteration_s"] *= 1.5
-    (tmp_path / "other.json").write_text(json.dumps(rows))
-    assert main(["compare", str(folder / "before.csv"), str(tmp_path / "other.json")]) == 0
-    out = capsys.readouterr().out
-    assert "of the same inputs: the code that simulated differs" in out
-    assert "+50.00%" in out
 
 
 @pytest.mark.parametrize(

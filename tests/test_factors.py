@@ -8,13 +8,11 @@ import pytest
 from profiles.architectures.models import MODELS, load_model, model_names
 from profiles.costs.sampling import SamplingCosts
 from profiles.machines.devices import load_device
-from profiles.software.stacks import load_stack
 from validate.__main__ import main
 from validate.fitting.anchors import (
     anchor_text,
     factor,
     published_anchors,
-    shared_attention,
 )
 from validate.published.ledger import NEAR
 from validate.published.rows import INFERENCE
@@ -62,10 +60,3 @@ def test_the_command_prints_factors_and_writes_the_committed_files(tmp_path, cap
     assert "[digitised]" in said  # and not taken for a style
     for name in names:
         assert (tmp_path / name / "anchors.csv").read_bytes() == (MODELS / name / "anchors.csv").read_bytes()
-
-
-def test_the_stack_gives_attention_the_share_that_latencies_it_takes_most_of_leave_it():
-    found, _ = published_anchors()
-    rates = load_stack().rates
-    assert rates.attention == pytest.approx(shared_attention(found), abs=0.01)
-    assert rates.attention > rates.matmul

@@ -7,11 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.architectures.models import load_model
-from profiles.architectures.shares import Share
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster, read_cluster
 from profiles.machines.hosts import (
-    AHEAD,
     CACHE_OPERATORS,
     CALLS_S,
     FREE,
@@ -23,8 +21,7 @@ from profiles.machines.hosts import (
 from profiles.software.stacks import load_stack
 from sim.replay.engine import simulate
 from strategies.patching.builder import SamplingBuilder
-from strategies.patching.grid import Team
-from strategies.patching.layer_runs import LayerRun, run_seconds
+from strategies.patching.layer_runs import run_seconds
 from strategies.plans.actions import PatchAction
 from strategies.plans.placement import Placement
 from strategies.plans.workloads import SamplingWorkload
@@ -102,20 +99,6 @@ def test_small_images_on_many_gpus_wait_for_the_host_and_graphs_for_nobody(name)
     assert not any(op.host_s for phase in sampler.phases(graphs) for ops in phase.plan.ops for op in ops)
 
 
-def test_the_host_dispatches_as_many_operators_however_the_work_is_divided():
-    scenario, alone = drawing(), Team((0,), 1, 1, 1)
-    run = LayerRun(0, len(scenario.backbone.layers), 2)
-    ring = Team(tuple(range(8)), 8, 1, 1)
-    operators = sum(k.count for of in scenario.backbone.half_kernels for k in of if k.kind == "dispatch")
-    for team in (alone, ring):
-        assert run_seconds(scenario, team, run)[2] == pytest.approx(
-            operators * load_stack().forward_operator_s * scenario.cluster.host.slowness
-        )
-    assert scenario.calls.ahead_s == pytest.approx(
-        AHEAD * load_stack().forward_operator_s * scenario.cluster.host.slowness
-    )
-
-
 def stage_host_s(scenario, stage, patch):
     """Seconds of the host for a stage of four, as its runs have them."""
     pipeline = make_sampler("pipefusion", {"patches": 4}).layout(scenario)
@@ -172,21 +155,3 @@ def test_a_wrong_host_is_refused_by_name(tmp_path, lines, message):
     path.write_text(text + lines + "\n")
     with pytest.raises(InputError, match=message):
         read_cluster(path)
-
-
-def test_what_is_gathered_is_copied_twice_before_it_is_used():
-    box, links = load_cluster("a100-nvlink-8"), load_cluster("ideal")
-    scenario = drawing(
-        replace(box, host=FREE, intra_node=links.intra_node, collectives=links.collectives), gpus=8
-    )
-    layout = make_sampler("sync-patch", {}).layout(scenario)
-    gathered = sum(
-        layout.gathered_bytes(e) for e in scenario.backbone.exchanges if e.kind in ("key_value", "halo")
-    )
-    index = scenario.backbone_index
-    layers_s = scenario.costs.components[index].gpu_s(layout.batch, Share(1 / 8)).sum()
-    exchanges = sum(e.kind == "key_value" for e in scenario.backbone.exchanges)
-    copied_s = exchanges * scenario.costs.components[index].copied_s(4 * gathered / exchanges, 8 + 1)
-    assert latency_s(make_sampler("sync-patch", {}), scenario) == pytest.approx(2 * (layers_s + copied_s))
-    alone = latency_s(make_sampler("naive-patch", {}), scenario)
-    assert alone < 2 * layers_s

@@ -80,13 +80,6 @@ def test_coefficients_are_kept_in_si_units(read):
     assert laws.attention.wide == 1
 
 
-def test_a_convolution_takes_its_factor_of_the_product_that_it_implies(read):
-    laws = read(GOOD).laws
-    m, n, k = 65536, 320, 2880
-    moved = 2 * (m * n + n * k + m * k)
-    assert laws.conv_s(1, m, n, k, moved) == pytest.approx(1.1 * laws.matmul_s(1, m, n, k))
-
-
 @pytest.mark.parametrize(
     ("line", "other", "rule"),
     [

@@ -57,19 +57,6 @@ def test_attention_works_five_products_backward_for_two_forward():
     assert backward / forward == pytest.approx(2.5, rel=1e-3)
 
 
-def test_products_and_exponentials_hide_one_another_by_an_exponent():
-    law = replace(LAWS.attention, channels=96.0, overlap=2.0)
-    assert law.wide_flop_per_s == pytest.approx(LAWS.attention.flop_per_s * 128 / 160)
-    assert replace(law, wide=0.8).wide_flop_per_s == pytest.approx(LAWS.attention.flop_per_s)
-
-
-def test_a_device_without_laws_of_its_own_has_those_of_its_rates():
-    device = load_device("ascend910a-32gb")
-    assert device.own_laws is None
-    assert device.laws == Laws.of_rates(device.rates)
-    assert load_device("ideal").laws is None
-
-
 @pytest.mark.parametrize("name", OWN)
 @given(shape=st.tuples(SIZES, SIZES, SIZES, SIZES), axis=st.integers(0, 3), more=st.integers(1, 10**5))
 def test_no_kernel_is_quicker_for_being_larger(name, shape, axis, more):

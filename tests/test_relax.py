@@ -6,7 +6,6 @@ import pytest
 
 import sim
 from profiles.errors import in_flags
-from sim.api import start_sweep
 from sim.cli.main import main
 from sim.explore.relax import Question, relax
 
@@ -58,15 +57,6 @@ def test_the_batch_that_fits_is_the_largest(asked, batch):
     less, more = ({**asked, "batch_size": size} for size in (batch, batch + asked["gpus"]))
     assert sim.sweep("sd21", memory="24GiB", checkpointing="none", workers=1, **less).best.fits_memory
     assert sim.sweep("sd21", memory="24GiB", checkpointing="none", workers=1, **more).best_point() is None
-
-
-def test_a_sweep_of_which_nothing_fits_says_why_where_it_is_shown(nothing):
-    with pytest.raises(sim.InfeasibleError) as caught:
-        _ = nothing.best
-    why, _, ways = str(caught.value).partition("; ")
-    assert ways
-    assert repr(nothing).endswith(f"{why}>")  # without the ways, which take simulations
-    assert repr(start_sweep("sd21", gpus=8)).endswith(" points, nothing was simulated yet>")
 
 
 def test_nothing_is_told_where_nothing_would_do():
@@ -135,12 +125,3 @@ def test_a_parameter_is_left_out_beside_another_change_where_neither_does_alone(
     main(["run", "--model", "flux-dev", *asked.split()])
     told = capsys.readouterr().err
     assert "; --checkpointing block --trainable lora:16 without --shard-size" in told
-
-
-def test_auto_shows_the_least_need_where_no_recomputation_makes_a_point_fit():
-    found = sim.run("sd21", "ddp", gpus=2, batch_size=64, memory="10GiB", checkpointing="auto")
-    plain = sim.run("sd21", "ddp", gpus=2, batch_size=64, memory="10GiB")
-    assert not found.fits_memory
-    assert found.options["checkpointing"] == "block"
-    assert found.peak_memory_bytes < plain.peak_memory_bytes
-    assert "auto took block, with which it lacks least" in found.source.remarks[0]

@@ -21,7 +21,6 @@ from sim.explore.points import Asked, find_points
 from sim.explore.records import read_records
 from sim.explore.search import run_sweep
 from sim.explore.store import BOUNDS, REPLAY, Store, StoreFile
-from sim.outcomes.contents import content_of, inputs_of
 from sim.outcomes.runs import run_point
 from sim.report.views import Sweep
 
@@ -64,7 +63,7 @@ def complete(tmp_path_factory):
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("count", [1, 17])
+@pytest.mark.parametrize("count", [17])
 def test_a_sweep_goes_on_where_it_was_stopped_and_gives_the_same_bytes(
     tmp_path, replays, uninterrupted, count
 ):
@@ -91,10 +90,10 @@ def test_a_point_is_in_the_store_before_anybody_is_told_that_it_is_done(tmp_path
     sim.sweep("sd21", store=tmp_path / "store", report=report, **SMALL)
 
 
-@pytest.mark.parametrize("objective", ["memory", "pareto", "throughput"])
+@pytest.mark.parametrize("objective", ["pareto", "throughput"])
 def test_what_other_questions_left_in_a_store_changes_no_byte(tmp_path, objective):
     path = tmp_path / "store"
-    for first, top in (("throughput", 1), ("memory", 3), ("throughput", 20)):
+    for first, top in (("throughput", 1), ("memory", 3)):
         sim.sweep("sd21", store=path, objective=first, top=top, **SMALL)
     asked = {**SMALL, "objective": objective, "top": 2}
     assert document(sim.sweep("sd21", store=path, **asked)) == document(sim.sweep("sd21", **asked))
@@ -108,20 +107,6 @@ def test_inputs_and_numbers_of_gpus_are_told_apart(tmp_path, replays):
     assert replays == [], "points on fewer GPUs are in the store"
     sim.sweep("pixart", "a100-nvlink-8", 4, store=tmp_path / "store", **asked | {"steps": 5})
     assert replays
-
-
-@pytest.mark.parametrize(
-    "make", [lambda: {"a": 1, "b": (1.5, None)}, lambda: (sim.sweep("sd21", **SMALL).scenario.model, "x")]
-)
-def test_equal_values_have_equal_contents_and_others_do_not(make):
-    assert content_of(make()) == content_of(make())
-    assert content_of(make()) != content_of((make(),))
-
-
-def test_every_result_says_of_which_inputs_it_is():
-    measured = sim.calibrate("sd21", "ddp", gpus=2, batch_size=4, measured={"step_s": 0.25})
-    result = sim.run("sd21", "ddp", gpus=2, batch_size=4, measured_run=measured)
-    assert inputs_of(result.source.scenario).keys() == {"model", "cluster", "device", "stack", "measured_run"}
 
 
 def test_answers_of_every_kind_come_back_as_they_were(tmp_path):
@@ -209,13 +194,6 @@ def test_a_damaged_answer_is_refused_by_sweeps_and_comparisons(tmp_path, complet
     assert f"sim: error: {path}: is damaged: " in capsys.readouterr().err
 
 
-def test_a_store_cut_short_is_refused_in_one_line(tmp_path, complete):
-    path = tmp_path / "store"
-    path.write_bytes(complete[:9000])
-    with pytest.raises(InputError, match=f"^{path}: (cannot be used as a store|is damaged): "):
-        sim.sweep("sd21", store=path, **SMALL)
-
-
 def test_a_store_in_a_folder_that_cannot_be_written_is_read(complete):
     """By another user where this one is root, who may write anywhere."""
     with tempfile.TemporaryDirectory() as name:
@@ -250,33 +228,15 @@ def test_a_full_disk_under_the_store_costs_a_warning(tmp_path, uninterrupted):
     assert document(sweep) == document(plain)
 
 
-SWEEP = (
-    "sweep",
-    "--model",
-    "sd21",
-    "--gpus",
-    "4",
-    "--batch-size",
-    "16",
-    "--strategy",
-    "ddp,gpipe,1f1b,zero2",
-    "--json",
-)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [2, 9, 15])  # Ctrl-C, a kill, a request to terminate
 def test_a_killed_sweep_goes_on_to_the_same_bytes_and_leaves_no_process(tmp_path, number):
     """Struck once the store holds answers, whose rows no later run replays again."""
-    command = [sys.executable, "-m", "sim", *SWEEP]
+    asked = "sweep --model sd21 --gpus 4 --batch-size 16 --strategy ddp,gpipe,1f1b,zero2 --json"
+    command = [sys.executable, "-m", "sim", *asked.split()]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    kept = {
-        "cwd": tmp_path,
-        "env": environment,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "text": True,
-    }
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    kept = {"cwd": tmp_path, "env": environment, **piped}
     expected = subprocess.run(command, check=True, **kept).stdout
     process = subprocess.Popen([*command, "--store", "store"], start_new_session=True, **kept)
     answered = []

@@ -11,7 +11,7 @@ from profiles.machines.clusters import load_cluster
 from sim.explore.points import MAX_MICRO_BATCHES, Point, find_points
 from sim.explore.search import run_sweep
 from sim.explore.sweep import OBJECTIVES, TOP, Sweep
-from sim.outcomes.runs import bound, run_point
+from sim.outcomes.runs import run_point
 from sim.report.rankings import print_sweep
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import all_strategies, make_strategy
@@ -22,8 +22,8 @@ TRAINING = [name for name, cls in all_strategies().items() if cls.task == "train
 
 @pytest.fixture(scope="module")
 def scenario():
-    """Stable Diffusion 2.1 on one node, a few hundred points."""
-    return sd21(8, 64)
+    """Stable Diffusion 2.1 on half a node, a few hundred points."""
+    return sd21(4, 32)
 
 
 def sd21(num_gpus, batch_size, cluster="p4de", **workload):
@@ -75,14 +75,9 @@ def described(points):
 def test_the_best_twenty_are_those_of_a_simulation_of_every_point(sweep, everything):
     assert len(everything.points) > 2 * TOP
     assert described(simulated(sweep)[:TOP]) == described(simulated(everything)[:TOP])
-
-
-@pytest.mark.parametrize("name", TRAINING)
-def test_the_best_of_each_strategy_is_that_of_a_simulation_of_every_point(sweep, everything, name):
-    best, expected = (
-        next(point for point in simulated(each) if point.name == name) for each in (sweep, everything)
-    )
-    assert described([best]) == described([expected])
+    for name in TRAINING:
+        best, expected = ([p for p in simulated(each) if p.name == name][:1] for each in (sweep, everything))
+        assert described(best) == described(expected)
 
 
 @pytest.mark.parametrize(
@@ -94,21 +89,6 @@ def test_the_best_are_exact_for_every_objective(scenario, everything, objective)
     scores = [[point.score(objective) for point in points[:TOP]] for points in (found, expected)]
     assert scores[0] == scores[1]
     assert scores[0] == sorted(scores[0])
-
-
-@pytest.mark.parametrize(("model", "batch_size"), [("cdm-lsun", 64), ("uvit-h", 16), ("hunyuan-3b", 8)])
-def test_the_best_are_exact_on_other_models(model, batch_size):
-    scenario = Scenario(load_model(model), load_cluster("p4de"), TrainingWorkload(8, batch_size))
-    everything, sweep = simulate_everything(scenario), swept(scenario)
-    assert described(simulated(sweep)[:TOP]) == described(simulated(everything)[:TOP])
-    for name in {point.name for point in everything.points}:
-        best, expected = ([p for p in simulated(each) if p.name == name][:1] for each in (sweep, everything))
-        assert described(best) == described(expected)
-
-
-def test_no_bound_exceeds_what_the_simulation_takes(scenario, everything):
-    for point in simulated(everything):
-        assert bound(point.strategy, scenario) <= point.result.iteration_s * (1 + 1e-9)
 
 
 def test_a_point_is_left_out_only_where_its_bound_says_so():
@@ -149,13 +129,6 @@ def test_group_sizes_that_change_nothing_are_listed_once(scenario):
     assert Sweep(scenario, points=points).ranked() == points[:1]
     points[1].result = slower
     assert Sweep(scenario, points=points).ranked() == points
-
-
-def test_the_best_twenty_are_twenty_different_results(scenario):
-    sweep = Sweep(scenario, points=find_points(scenario) + find_points(scenario))
-    run_sweep(sweep, workers=1)
-    once = swept(scenario)
-    assert described(simulated(sweep)[:TOP]) == described(simulated(once)[:TOP])
 
 
 # What is swept
@@ -201,6 +174,7 @@ TOO_LARGE = {"flux2-dev", "hunyuanvideo", "mochi", "wan2.1-14b"}
 """Models of which 8 GPUs of 80 GiB train none as they are: activations of a whole video, or weights."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", model_names())
 def test_every_model_is_swept_and_every_strategy_found_or_refused(model, capsys):
     scenario = Scenario(load_model(model), load_cluster("p4de"), TrainingWorkload(8, 8))
@@ -248,12 +222,6 @@ def test_a_point_out_of_memory_is_infeasible_and_keeps_its_result():
         # what lacks memory whatever its order need not be simulated
         assert point.result is None or not point.result.fits_memory
         assert point.result is not None or point.least_memory_bytes > 80 * 2**30
-
-
-def test_no_point_takes_less_memory_than_it_cannot_do_without(scenario, everything):
-    for point in simulated(everything):
-        least, peak = point.strategy.least_memory_bytes(scenario), point.result.expected.peak_memory_bytes
-        assert 0.5 * peak < least <= peak, point
 
 
 def test_where_each_group_draws_the_sweep_finds_the_larger_groups_that_draw_less():

@@ -4,7 +4,6 @@ import pytest
 
 from profiles.architectures.extents import Extent
 from profiles.architectures.models import load_model
-from profiles.architectures.shares import Share
 from profiles.architectures.texts import with_text
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
@@ -43,17 +42,6 @@ def test_a_whole_text_costs_its_own_products_once_more_on_each_device_and_is_not
     assert passed[0] / passed[1] == pytest.approx(extent.image)
     summed = [exchanged(one, 0, layers).summed_bytes for one in (whole, divided)]
     assert summed[0] == summed[1]
-
-
-def test_a_sequence_of_whole_texts_computes_more_than_one_that_divides_them():
-    scenario = drawing()
-    index = scenario.backbone_index
-    share = [Share(ulysses=8, whole_text=whole) for whole in (True, False)]
-    whole_s, divided_s = (scenario.costs.components[index].gpu_s(1, one).sum() for one in share)
-    alone_s = scenario.costs.components[index].gpu_s(1).sum()
-    assert divided_s < whole_s < divided_s + 512 / 4608 * alone_s
-    attention = [scenario.costs.components[index].attention_s(1, one).sum() for one in share]
-    assert attention[0] == pytest.approx(attention[1])  # its heads are divided either way
 
 
 def test_a_model_whose_text_stands_aside_is_refused():
