@@ -36,9 +36,8 @@ from sim.inputs.arguments import (
     scenario_asked,
     strategy_asked,
 )
-from sim.inputs.calibrating import Given, Number, measure, question
+from sim.inputs.calibrating import Given, Number, RunSource, calibrated, measure, question
 from sim.inputs.limits import check_passes, check_swept
-from sim.inputs.measured_runs import RunSource, calibrated
 from sim.inputs.scenarios import find_task, plain_value
 from sim.inputs.suggestions import check_exists
 from sim.outcomes.parts import measured_parts, replay_parts, traces_of

@@ -25,10 +25,9 @@ from sim.cli.flags import (
     named,
 )
 from sim.explore.relax import NOTHING_FITS, Question, relax
-from sim.inputs.calibrating import setting
+from sim.inputs.calibrating import calibrated, setting
 from sim.inputs.experiments import as_toml
 from sim.inputs.limits import check_swept
-from sim.inputs.measured_runs import calibrated
 from sim.inputs.scenarios import Request, check_known, scenario_of
 from sim.outcomes.results import Result
 from strategies.plans.workloads import AUTO

@@ -1,17 +1,25 @@
 """Calibrating: the factor on compute with which a simulated run takes as long as it was measured to take."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
-from typing import Any, Final
+from os import PathLike, fspath
+from typing import Any, Final, TypeVar
 
 from profiles.checks import is_number
-from profiles.costs.calibration import OWN, Calibration, MeasuredRun
-from profiles.errors import DiffusimWarning, InputError, shown, warn_caller
+from profiles.costs.calibration import OWN, Calibration, MeasuredRun, check_same
+from profiles.errors import DiffusimError, DiffusimWarning, InputError, shown, warn_caller
+from profiles.software.stacks import DEFAULT_STACK
+from sim.inputs.experiments import flags_in, read_flags
+from sim.inputs.scenarios import DEFAULT_CLUSTER, Request, check_known, scenario_of
 from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of, run_point
+from strategies.registry import make, strategy_named
 from strategies.strategy import AnyScenario, AnyStrategy
+
+S = TypeVar("S", bound=AnyScenario)
 
 QUANTITIES: Final[Mapping[str, Mapping[str, str]]] = {
     "train": {"step_s": "iteration_s", "iteration_s": "iteration_s", "samples_per_s": "samples_per_s"},
@@ -30,7 +38,9 @@ FAR: Final = 1.5
 JUMP: Final = 0.01
 """Relative error left where a strategy changes its plan at some factor, so that the time jumps."""
 
+FLAG: Final = "`measured_run`"
 Given = str | Mapping[str, float]
+RunSource = str | PathLike[str] | Mapping[str, Any] | MeasuredRun | Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,3 +205,88 @@ def _root(function: Callable[[float], float], start: float, end: float) -> float
         if abs(at_end) <= TOLERANCE:
             break
     return end
+
+
+def calibrated(scenario: S, measured: Given | None, run: RunSource | None) -> S:
+    """Return the scenario with compute scaled to a measured run.
+
+    Args:
+        scenario: what is asked about.
+        measured: the number, where the run does not hold it.
+        run: a file, JSON, a mapping, a calibration, or a result with one; None leaves the scenario as it is.
+
+    Raises:
+        InputError: the run is of another model, device or stack, does not exist or breaks a rule.
+    """
+    number = measured if isinstance(measured, str) else shown(measured)
+    if run is None:
+        if measured is not None:
+            raise InputError(f"`measured` is {number}, but of which run? give {FLAG}, its flags in a file")
+        return scenario
+    if scenario.measured is not None:
+        raise InputError(f"{FLAG} is given, but the scenario has a measured run already")
+    if isinstance(run, Result):
+        behind = None if run.source is None else run.source.scenario.measured
+        if behind is None:
+            how = "sim.run(..., measured={'step_s': 0.87}) gives one that is"
+            raise InputError(f"{FLAG} is {shown(run)}, which is scaled to no measured number; {how}")
+        run = behind
+    if isinstance(run, MeasuredRun):
+        if measured is not None:
+            raise InputError(f"`measured` is {number}, but the run of {FLAG} has its number already")
+        return replace(scenario, measured=run)
+    where, again, flags = _flags_of_run(run)
+    try:
+        return replace(scenario, measured=_measured(flags, again, measured, scenario))
+    except DiffusimError as error:
+        raise InputError(f"{where}: {error.message}") from None
+
+
+def _flags_of_run(run: str | PathLike[str] | Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    """Return where a run stands, for messages, what gives it again, and its flags with the numbers among them."""
+    if isinstance(run, Mapping):
+        try:
+            return FLAG, json.dumps(run), flags_in(run, FLAG)
+        except TypeError as error:
+            raise InputError(f"{FLAG} must be names and numbers: {str(error).lower()}") from None
+    if not isinstance(run, str | PathLike):
+        rule = "must be a file, JSON, a mapping, a MeasuredRun or a Result"
+        raise InputError(f"{FLAG} is {shown(run)}, {rule}")
+    again = fspath(run)
+    where = FLAG if again.lstrip().startswith("{") else again
+    return where, again, read_flags(again, where)
+
+
+def _measured(
+    flags: dict[str, Any], again: str, measured: Given | None, scenario: AnyScenario
+) -> MeasuredRun:
+    """Return the calibration by a run for a scenario, which is of the same model, device and stack.
+
+    Raises:
+        DiffusimError: it is of something else, does not exist or breaks a rule, or its number is not one.
+    """
+    numbers = [Number(name, flags.pop(name)) for name in NAMES if name in flags]
+    numbers += [Number.of(of) for of in (flags.pop("measured", None), measured) if of is not None]
+    if len(numbers) != 1:
+        listed = " and ".join(map(str, numbers)) or "none"
+        raise InputError(f"the measured numbers are {listed}, must be one, such as step_s = 0.87")
+    model, strategy, cluster, stack = (
+        _name(flags, key, default)
+        for key, default in (
+            ("model", None), ("strategy", None), ("cluster", DEFAULT_CLUSTER), ("stack", DEFAULT_STACK),
+        )
+    )  # fmt: skip
+    request = Request(model, cluster, flags.pop("gpus", None), (strategy,), flags, stack=stack)
+    check_known(request)
+    own = scenario_of(request)
+    check_same(*((of.model.name, of.cluster.device.name, of.stack.name) for of in (own, scenario)))
+    options = {} if measured is None else {"measured": str(numbers[0])}
+    point = make(strategy_named(strategy, silent=True), request.parameters)
+    return measure(point, own, numbers[0], options | {"measured_run": again})
+
+
+def _name(flags: dict[str, Any], key: str, default: str | None) -> str:
+    value = flags.pop(key, default)
+    if not isinstance(value, str):
+        raise InputError(f"{key} is {'missing' if value is None else shown(value) + ', must be a name'}")
+    return value

@@ -6,115 +6,117 @@ A file is TOML, or the result of ``sim run --json``, which asks for that result 
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final
 
 from profiles.architectures.components import TASKS
 from profiles.errors import InputError, flag_of, in_flags, shown
-from profiles.files import MAX_BYTES, Table, read_json
+from profiles.files import read_text
 from profiles.parsing import parse_json, parse_toml
-from sim.inputs.measured_runs import flags_said
-from sim.inputs.scenarios import truths
+from sim.inputs.scenarios import OPTION_NAMES, truths
 from strategies.registry import strategies_of
 
 STDIN: Final = "-"
 ASIDE: Final = ("dask", "gantt", "out", "plot", "report", "store", "trace")
 """Files to write and addresses to connect to: a file from elsewhere must name none."""
+RESULT: Final = ("num_gpus", "parameters", "options")
+"""Keys by which the result of a run is told from its flags."""
 
 
-def load_experiment(path: str | PathLike[str]) -> dict[str, Any]:
-    """The flags that a file holds, by names with underscores, as ``sim.run`` and ``sim.sweep`` take them.
+def read_flags(source: str, where: str) -> dict[str, Any]:
+    """Return the flags that a file, standard input or JSON gives by name; of a result those that ask for it again.
 
-    Raises:
-        InputError: it cannot be read, or a key holds what no flag takes.
-    """
-    file, found = fspath(path), _values(fspath(path))
-    if not found:
-        where = "standard input" if file == STDIN else "the file"
-        raise InputError(f"{file}: {where} is empty, must hold flags by name, or the result of a run")
-    flags: dict[str, Any] = {}
-    for key, value in found.items():
-        name = key.replace("-", "_")
-        if "=" in name:  # on the command line its value would begin there
-            raise InputError(f"{file}: {shown(key)} is no flag")
-        if name in flags:
-            raise InputError(f"{file}: {name} is given twice")
-        if not _is_a_value(value):
-            raise InputError(
-                f"{file}: {shown(key)} is {shown(value)}, must be a word, a number or a list of them"
-            )
-        if name == "experiment":
-            raise InputError(f"{file}: {key} is {shown(value)}, but an experiment names no other")
-        if name in ASIDE:
-            rule = "must be given on the command line: an experiment names no file to write and no address"
-            raise InputError(f"{file}: {key} is {shown(value)}, {rule}")
-        if value is not None:
-            flags[name] = value
-    return flags
-
-
-def _values(path: str) -> Mapping[str, Any]:
-    """The flags that a file, or standard input, gives, by their names there; JSON from there begins with a bracket.
+    Args:
+        source: a path, ``-``, or JSON that begins with a brace.
+        where: what messages call it.
 
     Raises:
         InputError: it cannot be read.
     """
-    found: Any
-    if path == STDIN:
-        text = _standard_input(path)
-        as_json = text.lstrip().startswith(("{", "["))
-        try:
-            found = parse_json(text) if as_json else parse_toml(text)
-        except ValueError as error:
-            raise InputError(f"{path}: standard input is neither JSON nor TOML: {error}") from None
-    else:
-        as_json = Path(path).suffix == ".json"
-        found = read_json(Path(path)) if as_json else Table.read(Path(path)).values()
-    if not isinstance(found, Mapping):
-        raise InputError(f"{path}: is {shown(found)}, must be flags by name, or the result of a run")
-    return flags_said(found, path) if as_json else found
+    inline = source.lstrip().startswith("{")
+    try:
+        if source == STDIN:
+            text = "" if sys.stdin is None else sys.stdin.read().removeprefix("\ufeff")
+        else:
+            text = source if inline else read_text(Path(source))
+        as_json = (
+            text.lstrip().startswith(("{", "[")) if source == STDIN else inline or source.endswith(".json")
+        )
+        values: Any = parse_json(text) if as_json else parse_toml(text)
+    except InputError:
+        raise
+    except ValueError as error:
+        kind = "text of TOML or JSON" if source == STDIN else "valid JSON" if as_json else "valid TOML"
+        raise InputError(f"{where}: is not {kind}: {error}") from None
+    if not isinstance(values, Mapping):
+        raise InputError(f"{where}: is {shown(values)}, must be flags by name, or the result of a run")
+    return flags_in(values, where)
 
 
-def _standard_input(path: str) -> str:
-    """The text that comes from there; none where it was closed.
+def flags_in(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return flags by name; those of a result are what it was asked, and what it was measured to take.
 
     Raises:
-        InputError: it is no text, or too long; it names the path that stands for it.
+        InputError: parameters or options of a result are no mappings, or a name is given twice.
     """
-    if sys.stdin is None:
-        return ""
-    try:
-        text = sys.stdin.read(MAX_BYTES + 1)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is not UTF-8, must be text") from None
-    if len(text) > MAX_BYTES:
-        raise InputError(f"{path}: standard input is longer than {MAX_BYTES} characters, the most allowed")
-    return text.removeprefix("\ufeff")
+    if all(key in values for key in RESULT):
+        given: dict[str, Any] = {}
+        for key in ("parameters", "options"):
+            if not isinstance(values[key], Mapping):
+                raise InputError(f"{where}: {key} is {shown(values[key])}, must be a mapping")
+            given |= {name: value for name, value in values[key].items() if value is not None}
+        given.pop("measured_run", None)  # it was predicted from another run, and is measured now
+        names = ("model", "cluster", "stack", "strategy", *OPTION_NAMES, "measured")
+        shared = {key: values[key] for key in names if key in values}
+        return shared | {"gpus": values["num_gpus"]} | given
+    flags: dict[str, Any] = {}
+    for key, value in values.items():
+        name = str(key).replace("-", "_")
+        if name in flags:
+            raise InputError(f"{where}: {name} is given twice")
+        flags[name] = value
+    return flags
 
 
-def _is_a_value(value: object) -> bool:
-    if isinstance(value, list):
-        return all(isinstance(item, str | int | float) for item in value)
-    return value is None or isinstance(value, str | int | float)
+def load_experiment(path: str | PathLike[str]) -> dict[str, Any]:
+    """Return the flags that a file holds, by names with underscores, as ``sim.run`` and ``sim.sweep`` take them.
+
+    Raises:
+        InputError: it cannot be read, or a key holds what no flag takes.
+    """
+    file = fspath(path)
+    flags = read_flags(file, file)
+    if not flags:
+        raise InputError(f"{file}: is empty, must hold flags by name, or the result of a run")
+    for name, value in flags.items():
+        if "=" in name:  # on the command line its value would begin there
+            raise InputError(f"{file}: {shown(name)} is no flag")
+        items = value if isinstance(value, list) else [value]
+        if not all(item is None or isinstance(item, str | int | float) for item in items):
+            rule = "must be a word, a number or a list of them"
+            raise InputError(f"{file}: {shown(name)} is {shown(value)}, {rule}")
+        if name == "experiment":
+            raise InputError(f"{file}: {name} is {shown(value)}, but an experiment names no other")
+        if name in ASIDE:
+            rule = "must be given on the command line: an experiment names no file to write and no address"
+            raise InputError(f"{file}: {name} is {shown(value)}, {rule}")
+    return {name: value for name, value in flags.items() if value is not None}
 
 
 def as_toml(flags: Mapping[str, Any]) -> str:
-    """Flags by name as the TOML of an experiment; those without a value are left out."""
+    """Return flags by name as the TOML of an experiment; those without a value are left out."""
     given = {name: value for name, value in flags.items() if value is not None and value != ""}
-    return "".join(f"{flag_of(name)[2:]} = {_toml(value)}\n" for name, value in given.items())
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value, ensure_ascii=False)
+    lists = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    return "".join(
+        f"{flag_of(name)[2:]} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in lists.items()
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What a file adds to a command line; without a file nothing.
+    """What a file adds to a command line.
 
     Attributes:
         path: the file.
@@ -122,13 +124,13 @@ class Experiment:
         words: of the command line that they amount to.
     """
 
-    path: str = ""
-    flags: frozenset[str] = field(default_factory=frozenset)
-    words: tuple[str, ...] = ()
+    path: str
+    flags: frozenset[str]
+    words: tuple[str, ...]
 
     @classmethod
     def read(cls, path: str, given: frozenset[str], alone: Mapping[str, bool]) -> "Experiment":
-        """The experiment of a file, but for the flags that are given beside it.
+        """Return the experiment of a file, but for the flags that are given beside it.
 
         Args:
             path: of the file.
@@ -139,28 +141,23 @@ class Experiment:
             InputError: as of ``load_experiment``, or a flag that takes a value is false.
         """
         worded = truths(cls for task in TASKS for cls in strategies_of(task).values())
-        found = {
-            flag_of(name): _word(value) if name in worded else value
-            for name, value in load_experiment(path).items()
-        }
-        own = {flag: value for flag, value in found.items() if flag not in given}
-        for flag in [flag for flag, value in own.items() if value is False and flag in alone]:
-            if not alone[flag]:
+        words: dict[str, str] = {}
+        for name, value in load_experiment(path).items():
+            flag = flag_of(name)
+            switch = isinstance(value, bool) and name not in worded
+            if flag in given or (switch and not value and alone.get(flag, False)):
+                continue
+            if switch and not value and flag in alone:
                 rule = "takes a value: must be one, or be left out"
                 raise InputError(f"{path}: {flag[2:]} is false, but {flag} {rule}")
-            del own[flag]
-        words = tuple(flag if value is True else f"{flag}={_word(value)}" for flag, value in own.items())
-        return cls(path, frozenset(own), words)
-
-    def gives(self, flag: str) -> bool:
-        """Whether a flag is from the file."""
-        return flag in self.flags
+            words[flag] = flag if switch and value else f"{flag}={_word(value)}"
+        return cls(path, frozenset(words), tuple(words.values()))
 
     def blamed(self, error: InputError) -> InputError:
-        """The error, which names the file unless it is about flags that are not from there."""
+        """Return the error, which names the file unless it is about flags that are not from there."""
         words = in_flags(error.message)
-        said = words.partition("; ")[0]  # after it come flags that might have been meant
-        about = {word.rstrip(",:;?") for word in said.split() if word.startswith("--")}
+        before = words.partition("; ")[0]  # after it come flags that might have been meant
+        about = {word.rstrip(",:;?") for word in before.split() if word.startswith("--")}
         if about and not about & self.flags:
             return error
         return InputError(words if words.startswith(self.path) else f"{self.path}: {words}")
