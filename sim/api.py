@@ -6,14 +6,14 @@ command line names flags.
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import cache, wraps
+from functools import cache
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from profiles.architectures.models import Model
 from profiles.checks import is_one_of
@@ -165,56 +165,29 @@ def calibrate(
     return measure(point, scenario, number, {"measured_run": text})
 
 
-class Sweeping(Protocol):
-    """A function that sweeps over one number of GPUs, or over several."""
-
-    @overload
-    def __call__(self, model: Any, cluster: Any = None, gpus: int | None = None, **given: Any) -> Sweep: ...  # noqa: ANN401
-
-    @overload
-    def __call__(self, model: Any, cluster: Any = None, *, gpus: Iterable[int], **given: Any) -> Scaling: ...  # noqa: ANN401
-
-    @overload
-    def __call__(self, model: Any, cluster: Any, gpus: Iterable[int], **given: Any) -> Scaling: ...  # noqa: ANN401
+@overload
+def sweep(model: Any, cluster: Any = None, gpus: int | None = None, **given: Any) -> Sweep: ...  # noqa: ANN401
 
 
-def over_counts(function: Callable[..., Sweep]) -> Sweeping:
-    """Let a function that sweeps over one number of GPUs take several, for which it gives a ``Scaling``."""
-
-    @wraps(function)
-    def call(model: Any, cluster: Any = None, gpus: Any = None, **given: Any) -> Sweep | Scaling:  # noqa: ANN401
-        if isinstance(gpus, str):
-            found = counts_in(gpus)
-            gpus = found if len(found) > 1 else found[0]
-        if not isinstance(gpus, list | tuple | range):
-            return function(model, cluster, gpus, **given)
-        return Scaling(tuple(each_count(function, counts(gpus), model=model, cluster=cluster, **given)))
-
-    swept: Sweeping = call  # type: ignore[assignment]  # as its overloads say
-    return swept
+@overload
+def sweep(model: Any, cluster: Any = None, *, gpus: Iterable[int], **given: Any) -> Scaling: ...  # noqa: ANN401
 
 
-@over_counts
+@overload
+def sweep(model: Any, cluster: Any, gpus: Iterable[int], **given: Any) -> Scaling: ...  # noqa: ANN401
+
+
 def sweep(
     model: str | Model | AnyScenario,
     cluster: str | Cluster | None = None,
-    gpus: int | None = None,
+    gpus: Any = None,
     *,
-    strategy: Contenders | None = None,
-    task: str | None = None,
-    objective: str | None = None,
-    stack: str | Stack | None = None,
-    measured: Given | None = None,
-    measured_run: RunSource | None = None,
-    runtime: str | None = None,
-    top: int = TOP,
-    exhaustive: bool = False,
     workers: int | None = None,
     executor: Executor | None = None,
     store: str | PathLike[str] | None = None,
     report: Report = lambda stage, done, total: None,
-    **given: Any,  # noqa: ANN401
-) -> Sweep:
+    **given: Any,
+) -> Sweep | Scaling:
     """Find the best strategies for a scenario: the best of each, and the best of all, are exact.
 
     Args:
@@ -222,43 +195,27 @@ def sweep(
         cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
         gpus: GPUs in all; by default one node. Of several numbers, such as ``[8, 16, 32]``, the sweeps come as a
             ``Scaling``, which knows the knee.
-        strategy: names or classes of strategies to look at; by default all of the task.
-        task: ``train`` or ``sample``; by default what ``strategy`` or the options say, else ``train``.
-        objective: what is ranked by: ``throughput``, ``latency``, ``memory``, ``pareto`` or, of sampling, ``cost``; by
-            default throughput, of sampling latency.
-        stack: a stack's name, a stack file, or a stack; by default ``eager``.
-        measured: the number of ``measured_run``, where that holds none.
-        measured_run: as of ``run``.
-        runtime: the name of a runtime that must run all points.
-        top: the number of best points that are exact.
-        exhaustive: simulate every point that may fit, even those that can no longer be the best.
         workers: processes, by default one per core; of an executor the tasks at once, by default 16.
         executor: any ``concurrent.futures.Executor``, which does the work in place of own processes.
         store: a file that keeps what is done, so that no sweep does it again; made where there is none.
         report: called with the stage, the points that are done and the points in all.
-        given: options of the scenario, and parameters to hold fixed.
+        given: what ``start_sweep`` takes: ``strategy``, ``task``, ``objective``, ``stack``, ``measured``,
+            ``measured_run``, ``runtime``, ``top``, ``exhaustive``, options of the scenario, and parameters to hold
+            fixed.
 
     Raises:
         InputError: a name is unknown, a value breaks its rule, or no strategy takes what is held fixed.
     """
-    found = start_sweep(
-        model,
-        cluster,
-        gpus,
-        strategy=strategy,
-        task=task,
-        objective=objective,
-        stack=stack,
-        measured=measured,
-        measured_run=measured_run,
-        runtime=runtime,
-        top=top,
-        exhaustive=exhaustive,
-        **given,
-    )
-    with open_store(store, found) as kept:
-        run_sweep(found, report, workers, executor, kept)
-    return with_views(found)
+    if isinstance(gpus, str):
+        numbers = counts_in(gpus)
+        gpus = numbers if len(numbers) > 1 else numbers[0]
+    if isinstance(gpus, list | tuple | range):
+        given |= {"workers": workers, "executor": executor, "store": store, "report": report}
+        return Scaling(tuple(each_count(sweep, counts(gpus), model=model, cluster=cluster, **given)))
+    started = start_sweep(model, cluster, gpus, **given)
+    with open_store(store, started) as kept:
+        run_sweep(started, report, workers, executor, kept)
+    return with_views(started)
 
 
 def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContextManager["Store | None"]:
@@ -294,7 +251,23 @@ def start_sweep(
     exhaustive: bool = False,
     **given: Any,  # noqa: ANN401
 ) -> Sweep:
-    """A sweep with its points, of which nothing is known yet.
+    """Return a sweep with its points, of which nothing is known yet.
+
+    Args:
+        model: as of ``sweep``, like ``cluster`` and ``gpus``.
+        cluster: where it runs.
+        gpus: GPUs in all.
+        strategy: names or classes of strategies to look at; by default all of the task.
+        task: ``train`` or ``sample``; by default what ``strategy`` or the options say, else ``train``.
+        objective: what is ranked by: ``throughput``, ``latency``, ``memory``, ``pareto`` or, of sampling, ``cost``; by
+            default throughput, of sampling latency.
+        stack: a stack's name, a stack file, or a stack; by default ``eager``.
+        measured: the number of ``measured_run``, where that holds none.
+        measured_run: as of ``run``.
+        runtime: the name of a runtime that must run all points.
+        top: the number of best points that are exact.
+        exhaustive: simulate every point that may fit, even those that can no longer be the best.
+        given: options of the scenario, and parameters to hold fixed.
 
     Raises:
         InputError: as of ``sweep``.
@@ -316,11 +289,11 @@ def start_sweep(
         "exhaustive": plain_value(exhaustive),
         "relief": relief,
     }
-    found = Sweep(scenario, chosen, held=request.parameters, runtime=runtime, **wanted)
-    found.points = find_points(scenario, request.names, request.parameters)
+    started = Sweep(scenario, chosen, held=request.parameters, runtime=runtime, **wanted)
+    started.points = find_points(scenario, request.names, request.parameters)
     if runtime is not None:
-        found.points = within(runtime, found.points, scenario)
-    return found
+        started.points = within(runtime, started.points, scenario)
+    return started
 
 
 def _swept(strategy: Contenders | None) -> Sequence[str | type[AnyStrategy]] | None:

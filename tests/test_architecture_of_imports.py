@@ -6,8 +6,6 @@ Import-linter does not see imports inside functions; this does, and those under 
 import ast
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 FILES = sorted(
     file for room in ("profiles", "strategies", "sim", "validate") for file in (ROOT / room).rglob("*.py")
@@ -51,7 +49,6 @@ def test_no_modules_import_one_another_in_a_circle():
     assert [sorted(circle) for circle in circles if circle] == []
 
 
-@pytest.mark.xfail(strict=True, reason="modules are still being parted")
 def test_only_the_registry_imports_by_name():
     by_name = {
         name
@@ -63,7 +60,6 @@ def test_only_the_registry_imports_by_name():
     assert by_name <= {"strategies.registry"}
 
 
-@pytest.mark.xfail(strict=True, reason="modules are still being parted")
 def test_functions_fit_on_a_screen():
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
     long = {

@@ -31,6 +31,12 @@ BATCH: Final = {
 }
 """What the batch size is of, by task."""
 WORKLOADS: Final[dict[str, type[Any]]] = {"train": TrainingWorkload, "sample": SamplingWorkload}
+WHAT_IF_HELP: Final = {
+    "link": "bandwidth inside a node, or between nodes: intra=150GB/s, inter=2x; may be given twice",
+    "nodes": "the most there may be, such as 2; or 2x4: two of 4 devices each",
+    "device": "a device's name, or a device file, in place of the cluster's",
+    "memory": "of each device, such as 40GiB",
+}
 SHARED: Final = ("frames", "offload")
 """Options of both tasks, which stand with the scenario."""
 PARAMETER: Final = "parameter_"
@@ -165,11 +171,9 @@ def add_scenario(
     )
     add("--experiment", metavar="FILE", help=words)
     add = parser.add_argument_group("what if").add_argument
-    words = "bandwidth inside a node, or between nodes: intra=150GB/s, inter=2x; may be given twice"
-    add("--link", action="append", metavar="NAME=CHANGE", help=words, **absent)
-    add("--nodes", help="the most there may be, such as 2; or 2x4: two of 4 devices each", **absent)
-    add("--device", help="a device's name, or a device file, in place of the cluster's", **absent)
-    add("--memory", metavar="SIZE", help="of each device, such as 40GiB", **absent)
+    for name, words in WHAT_IF_HELP.items():
+        how: Any = {"action": "append", "metavar": "NAME=CHANGE"} if name == "link" else {}
+        add(f"--{name}", help=words, **how, **absent)
     for task, title in (("train", "training"), ("sample", "sampling")):
         add = parser.add_argument_group(title).add_argument
         for item in options_of(WORKLOADS[task]):

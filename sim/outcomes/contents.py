@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache, lru_cache
 from hashlib import blake2b
-from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +15,8 @@ from typing import Any, Final
 from strategies.scenario import Same
 from strategies.strategy import AnyScenario
 
+ROOT: Final = Path(__file__).parents[2]
+"""The folder of the packages."""
 ENGINE: Final = (
     "profiles", "strategies", "sim", "sim.inputs", "sim.explore", "sim.outcomes", "sim.replay",
 )  # fmt: skip
@@ -90,12 +91,12 @@ def engine() -> str:
     """Hash of the code that gives results and of the tables beside it; stored results of other code are not used."""
     files: dict[str, bytes] = {}
     for name in ENGINE:
-        folder = Path(str(import_module(name).__file__)).parent
+        folder = ROOT.joinpath(*name.split("."))
         found = (
             [*folder.glob("*.py"), *folder.glob("*.toml")] if name.startswith("sim") else folder.rglob("*.py")
         )
         own = [path for path in found if "measuring" not in path.parts]  # which gives data, and no results
         files |= {f"{name}/{path.relative_to(folder).as_posix()}": path.read_bytes() for path in own}
-    tables = Path(str(import_module("profiles").__file__)).parent.glob("*.toml")
+    tables = (ROOT / "profiles").glob("*.toml")
     files |= {f"profiles/{path.name}": path.read_bytes() for path in tables}
     return content_of(tuple(sorted(files.items())))
