@@ -1,9 +1,7 @@
 """Closed forms through the real command: all hold, and errors planted in engine, network and memory turn them red."""
 
 from collections import Counter
-from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from sim.replay import engine, memory
@@ -121,13 +119,7 @@ def test_collectives_that_send_a_tenth_less_are_caught_by_the_bytes_of_every_met
 
 @pytest.mark.slow
 def test_a_memory_that_frees_nothing_is_caught_where_a_schedule_holds_less_than_all(again, monkeypatch):
-    def immortal(wiring):
-        stays = residencies(wiring)
-        count = len(stays.births)
-        return replace(stays, needed=np.arange(count), needs=np.full(count, stays.clock.zero + 1))
-
-    residencies = memory.residencies
-    monkeypatch.setattr(memory, "residencies", immortal)
+    monkeypatch.setattr(memory, "_deaths", lambda trace, born: dict.fromkeys(born, trace.end_s))
     wrong, _ = again()
     assert set(wrong) == {
         f"{name}: activations held" for name in ("1f1b", "interleaved", "zero-bubble", "bidirectional")

@@ -11,7 +11,7 @@ from sim.cli.flags import gpus_flag
 from sim.cli.main import main
 from sim.explore import scaling as explored
 from sim.explore.scaling import Scaling, Step, knee_of, steps_of
-from sim.outcomes.phrases import OUT_OF_MEMORY
+from sim.outcomes.results import OUT_OF_MEMORY
 
 
 @pytest.fixture(scope="module")

@@ -281,6 +281,8 @@ def test_a_result_has_every_key_of_its_row():
     drawn = sim.run("pixart", "ulysses", gpus=2, steps=4, batch_size=2, include="all")
     for result in (trained, drawn):
         for key, value in result.to_json().items():
+            if key in result.bands or key in result.phases:
+                continue
             found = getattr(result, key)
             if key == "stages":
                 found = [{**stage, "devices": list(stage["devices"])} for stage in found]

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from profiles.errors import DeadlockError, InfeasibleError
 from sim.explore.points import Asked, Point
-from sim.outcomes.phrases import OUT_OF_MEMORY, missing_memory
-from sim.outcomes.results import Result
+from sim.outcomes.results import OUT_OF_MEMORY, Result, missing_memory
 from sim.outcomes.runs import bound, check_held_memory, least_memory_bytes, parameters_of, run_point
 from strategies.strategy import AnyScenario
 

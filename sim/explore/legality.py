@@ -9,8 +9,7 @@ from profiles.errors import InfeasibleError, InputError
 from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
 from sim.explore.points import Asked, Point
 from sim.inputs.scenarios import KIND
-from sim.outcomes.heeded import unheeded
-from sim.outcomes.results import Result
+from sim.outcomes.results import Result, unused_options
 from sim.outcomes.runs import parameters_of, run_point
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
@@ -159,7 +158,7 @@ def check_heeded(strategy: AnyStrategy, scenario: AnyScenario) -> None:
         InputError: there is one.
         InfeasibleError: the point does not exist.
     """
-    for reason in unheeded(strategy, scenario).values():
+    for reason in unused_options(strategy, scenario).values():
         raise InputError(reason)
 
 

@@ -11,7 +11,7 @@ from profiles.errors import DiffusimError, InfeasibleError, InputError
 from sim.explore.legality import check_heeded, check_runs, within
 from sim.explore.points import MAX_MICRO_BATCHES, Asked, find_points
 from sim.inputs.limits import check_passes
-from sim.outcomes.phrases import missing_memory
+from sim.outcomes.results import missing_memory
 from sim.outcomes.runs import bound, check_held_memory, least_memory_bytes, run_point
 from strategies.plans.workloads import ALL, AUTO, RELIEF
 from strategies.registry import class_of, make, strategies_of

@@ -7,7 +7,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from profiles.errors import DiffusimWarning, InputError, counted, shown
 from sim.explore.sweep import Sweep
-from sim.outcomes.hints import Hinting
 from sim.outcomes.results import Result
 
 S = TypeVar("S", bound=Sweep)
@@ -69,7 +68,7 @@ def knee_of(steps: Sequence[Step]) -> Step | None:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Scaling(Hinting):
+class Scaling:
     """Sweeps over several numbers of GPUs, ascending."""
 
     sweeps: tuple[Sweep, ...]

@@ -36,7 +36,7 @@ from sim.explore.relax import BLOCK, SELECTIVE, attends_in_one
 from sim.explore.store import BOUNDS, REPLAY, Store
 from sim.explore.sweep import Report, Sweep, example_of
 from sim.explore.workers import LENT, Workers
-from sim.outcomes.phrases import OUT_OF_MEMORY
+from sim.outcomes.results import OUT_OF_MEMORY
 from sim.replay.engine import no_collection
 from strategies.parameters import check_integer
 

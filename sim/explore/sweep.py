@@ -12,10 +12,8 @@ from sim.explore.points import Asked, Point
 from sim.explore.relax import NOTHING_FITS, TOLD, Question, relax
 from sim.inputs.scenarios import KIND
 from sim.outcomes.contents import content_of, inputs_of
-from sim.outcomes.hints import Hinting
 from sim.outcomes.parts import named_traces, replay_parts
-from sim.outcomes.phrases import OUT_OF_MEMORY, activity
-from sim.outcomes.results import Result
+from sim.outcomes.results import OUT_OF_MEMORY, Result, activity
 from sim.outcomes.runs import source_of
 from strategies.parameters import check_integer
 from strategies.registry import class_of
@@ -39,7 +37,7 @@ def objectives(scenario: AnyScenario) -> tuple[str, ...]:
 
 
 @dataclass(slots=True, repr=False)
-class Sweep(Hinting):
+class Sweep:
     """A sweep, done or under way; where it was interrupted, its points hold what is known.
 
     Attributes:

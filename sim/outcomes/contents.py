@@ -16,11 +16,11 @@ from strategies.scenario import Same
 from strategies.strategy import AnyScenario
 
 ROOT: Final = Path(__file__).parents[2]
-"""The folder of the packages."""
 ENGINE: Final = (
-    "profiles", "strategies", "sim", "sim.inputs", "sim.explore", "sim.outcomes", "sim.replay",
-)  # fmt: skip
-"""Packages whose code gives results, and the answers that stores keep."""
+    *("profiles/**/*.py", "profiles/*.toml", "strategies/**/*.py", "sim/*.py", "sim/inputs/*.py"),
+    *("sim/explore/*.py", "sim/outcomes/*.py", "sim/replay/*.py"),
+)
+"""Code that gives results, and the answers that stores keep; measuring gives data, and no results."""
 
 
 class _Writer(pickle.Pickler):
@@ -89,14 +89,5 @@ def _around_device(cluster: Same) -> str:
 @cache
 def engine() -> str:
     """Hash of the code that gives results and of the tables beside it; stored results of other code are not used."""
-    files: dict[str, bytes] = {}
-    for name in ENGINE:
-        folder = ROOT.joinpath(*name.split("."))
-        found = (
-            [*folder.glob("*.py"), *folder.glob("*.toml")] if name.startswith("sim") else folder.rglob("*.py")
-        )
-        own = [path for path in found if "measuring" not in path.parts]  # which gives data, and no results
-        files |= {f"{name}/{path.relative_to(folder).as_posix()}": path.read_bytes() for path in own}
-    tables = (ROOT / "profiles").glob("*.toml")
-    files |= {f"profiles/{path.name}": path.read_bytes() for path in tables}
-    return content_of(tuple(sorted(files.items())))
+    found = {path for pattern in ENGINE for path in ROOT.glob(pattern) if "measuring" not in path.parts}
+    return content_of(tuple((path.relative_to(ROOT).as_posix(), path.read_bytes()) for path in sorted(found)))

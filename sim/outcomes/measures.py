@@ -1,8 +1,8 @@
 """Measures of an iteration, or of a run of the sampler, and the sums of those of its parts."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Final, Self
 
 from profiles.checks import sum_in_order
 from sim.replay.memory import peak_memory_bytes
@@ -64,28 +64,22 @@ class Measures:
         )
 
 
-def weighted(measured: Sequence[Measures], weights: Sequence[float], name: str) -> float:
-    """The weighted sum of one quantity over parts."""
-    pairs = zip(weights, measured, strict=True)
-    return float(sum_in_order(weight * getattr(measures, name) for weight, measures in pairs))
+SUMMED: Final = tuple(item.name for item in fields(Measures) if item.name != "peak_memory_bytes")
+"""Quantities that add up."""
 
 
-def _peak_bytes(measured: Sequence[Measures]) -> float:
-    return max(measures.peak_memory_bytes for measures in measured)
+def _weighted(measured: Sequence[Measures], weights: Mapping[str, Sequence[float]]) -> Measures:
+    """The weighted sum of each quantity over parts, with the largest peak."""
+    sums = {
+        name: float(sum_in_order(x * getattr(one, name) for x, one in zip(own, measured, strict=True)))
+        for name, own in weights.items()
+    }
+    return Measures(**sums, peak_memory_bytes=max(measures.peak_memory_bytes for measures in measured))
 
 
 def in_turn(measured: Sequence[Measures], times: Sequence[int]) -> Measures:
     """Measures of parts that follow one another, each so many times."""
-    return Measures(
-        duration_s=weighted(measured, times, "duration_s"),
-        first_s=weighted(measured, times, "first_s"),
-        idle_s=weighted(measured, times, "idle_s"),
-        exposed_communication_s=weighted(measured, times, "exposed_communication_s"),
-        collective_s=weighted(measured, times, "collective_s"),
-        p2p_bytes=weighted(measured, times, "p2p_bytes"),
-        collective_bytes=weighted(measured, times, "collective_bytes"),
-        peak_memory_bytes=_peak_bytes(measured),
-    )
+    return _weighted(measured, dict.fromkeys(SUMMED, times))
 
 
 def expectation(
@@ -100,17 +94,10 @@ def expectation(
     """
     if len(measured) == 1:
         return measured[0]
-    duration_s = weighted(measured, probabilities, "duration_s")
-    return Measures(
-        duration_s=duration_s,
-        first_s=weighted(measured, probabilities, "first_s"),
-        idle_s=max(0.0, duration_s - weighted(measured, shares, "busy_s")),
-        exposed_communication_s=weighted(measured, shares, "exposed_communication_s"),
-        collective_s=weighted(measured, shares, "collective_s"),
-        p2p_bytes=weighted(measured, shares, "p2p_bytes"),
-        collective_bytes=weighted(measured, shares, "collective_bytes"),
-        peak_memory_bytes=_peak_bytes(measured),
-    )
+    waited = {"duration_s": probabilities, "first_s": probabilities}
+    expected = _weighted(measured, dict.fromkeys(SUMMED, shares) | waited)
+    busy_s = sum_in_order(share * one.busy_s for share, one in zip(shares, measured, strict=True))
+    return replace(expected, idle_s=max(0.0, expected.duration_s - busy_s))
 
 
 def together_s(jobs_s: Sequence[float]) -> float:
@@ -133,17 +120,7 @@ def side_by_side(jobs: Sequence[Measures]) -> Measures:
     if len(jobs) == 1:
         return jobs[0]
     duration_s = together_s([job.duration_s for job in jobs])
-
-    def total(name: str) -> float:
-        return float(sum_in_order(getattr(job, name) * duration_s / job.duration_s for job in jobs))
-
-    return Measures(
-        duration_s=duration_s,
-        first_s=total("first_s") / len(jobs),
-        idle_s=total("idle_s") / len(jobs),
-        exposed_communication_s=total("exposed_communication_s") / len(jobs),
-        collective_s=total("collective_s") / len(jobs),
-        p2p_bytes=total("p2p_bytes"),
-        collective_bytes=total("collective_bytes"),
-        peak_memory_bytes=_peak_bytes(jobs),
-    )
+    times = [duration_s / job.duration_s for job in jobs]
+    means = [each / len(jobs) for each in times]
+    sums = {name: times if name.endswith("bytes") else means for name in SUMMED}
+    return replace(_weighted(jobs, sums), duration_s=duration_s)

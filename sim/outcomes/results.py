@@ -3,18 +3,22 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from profiles.costs.bands import Uncertainty
 from profiles.errors import InputError, counted
 from profiles.mappings import FrozenMapping
-from sim.outcomes.heeded import unheeded
-from sim.outcomes.hints import no_attribute
+from profiles.software.levers import HALF
+from profiles.units import GIB
 from sim.outcomes.measures import Measures
-from sim.outcomes.phrases import activity, missing_memory
 from sim.replay.chrome_trace import write_chrome_trace
 from strategies.plans.traces import Trace
+from strategies.plans.workloads import ALL
+from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
+
+OUT_OF_MEMORY: Final = "out of memory"
+"""The reason of points that do not fit, without its numbers."""
 
 
 class NamedTrace(NamedTuple):
@@ -120,15 +124,6 @@ class Result:
         where = f"{self.model} by {self.strategy}, {doing} on {gpus} of {self.cluster}, stack {self.stack}"
         return ", ".join([where, *self.departures])
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-            """A value by its public key, where no property has it: bands, and phases of a run."""
-            row = {} if name.startswith("_") else self.to_json()
-            if name in row:
-                return row[name]
-            raise no_attribute(self, name, f"a result of {self.strategy}", row)
-
     @property
     def resolution(self) -> str:
         """Pixels of what is trained on or drawn: 1024, or width x height."""
@@ -155,7 +150,7 @@ class Result:
             return self.times[key]
         if key in self.asked:
             return self.asked[key]
-        raise AttributeError(key)  # ``__getattr__`` says what there is
+        raise AttributeError(f"a result of {self.strategy} has no {key}; it has {', '.join(self.to_json())}")
 
     @property
     def exposed_communication_s(self) -> float:
@@ -279,7 +274,7 @@ class Result:
         where = {"model": self.model, "cluster": self.cluster, "stack": self.stack, "gpus": self.num_gpus}
         point = {"batch_size": self.batch_size, "strategy": self.strategy, **self.parameters}
         given = {**where, **point, **self.asked, **self.options}
-        left = () if self.source is None else unheeded(self.source.strategy, self.source.scenario)
+        left = () if self.source is None else unused_options(self.source.strategy, self.source.scenario)
         return {key: value for key, value in given.items() if key not in left}
 
     def write_trace(self, path: str | Path) -> None:
@@ -326,3 +321,45 @@ class Result:
 
 def _made(cls: type[Result], values: dict[str, Any]) -> Result:
     return cls(**values)
+
+
+def unused_options(strategy: AnyStrategy, scenario: AnyScenario) -> dict[str, str]:
+    """Options of sampling that change nothing of a point, by name, each with the reason in words.
+
+    Raises:
+        InfeasibleError: the point does not exist.
+    """
+    if isinstance(scenario, Scenario):
+        return {}
+    grid = getattr(getattr(strategy, "layout", lambda _: None)(scenario), "grid", None)
+    if grid is None:
+        return {}
+    workload, unused = scenario.workload, dict[str, str]()
+    gpus = counted(workload.num_gpus, "GPU")
+    if workload.heads == "padded" and grid.ulysses * grid.tensor == 1:
+        unused["heads"] = f"`heads` is padded, but {strategy.name} does not divide attention heads on {gpus}"
+    if workload.all_to_all != HALF and grid.ulysses == 1:
+        given = f"`all_to_all` is {workload.all_to_all}"
+        unused["all_to_all"] = f"{given}, but {strategy.name} has no all-to-all on {gpus}"
+    return unused
+
+
+def activity(task: str, options: Mapping[str, Any]) -> str:
+    """What is simulated, in words for titles: sampling is of the denoising steps, and what is included beside them."""
+    if task == "train":
+        return "training"
+    if options["include"] == ALL:
+        return "end to end"
+    return (
+        f"denoising with {options['include'].replace(',', ', ')}" if options["include"] else "denoising only"
+    )
+
+
+def missing_memory(needed_bytes: float, there_bytes: float, *, at_least: bool = False) -> str:
+    """Memory needed, memory there and the difference, in words."""
+    needed, there = needed_bytes / GIB, there_bytes / GIB
+    words, digits = "needs at least" if at_least else "needs", 1 if needed - there >= 0.05 else 3
+    return (
+        f"{words} {needed:.{digits}f} GiB, the device has {there:.{digits}f} GiB:"
+        f" {needed - there:.{digits}f} GiB too much"
+    )

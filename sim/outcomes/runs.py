@@ -21,8 +21,7 @@ from profiles.software.stacks import DEFAULT_STACK
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.measures import Measures, expectation, in_turn, side_by_side, together_s
 from sim.outcomes.parts import Part, jobs, main_part, measured_parts, parts_by, variants
-from sim.outcomes.phrases import OUT_OF_MEMORY, missing_memory
-from sim.outcomes.results import NamedTrace, Result, Source
+from sim.outcomes.results import OUT_OF_MEMORY, NamedTrace, Result, Source, missing_memory
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Op, Plan
 from strategies.sampling_scenario import SamplingScenario

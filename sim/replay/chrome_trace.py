@@ -8,7 +8,7 @@ Source: Trace Event Format, Google, 2016.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,9 +48,7 @@ def chrome_trace(trace: Trace) -> dict[str, Any]:
 
 def _events(trace: Trace) -> Iterator[Event]:
     """Yield names, then the events, kind by kind; ops come before the arrows that touch them."""
-    for events in (
-        _names, _compute_events, _collective_events, _bubble_events, _transfer_events, _flow_events, _memory_events,
-    ):  # fmt: skip
+    for events in (_names, _spans, _message_events, _memory_events):
         yield from events(trace)
 
 
@@ -73,30 +71,29 @@ def _nanoseconds(time_s: float) -> int:
     return round(time_s * 1e9)
 
 
-def _complete(
-    track: tuple[int, int], name: str, category: str, span: Span, arguments: dict[str, Any]
-) -> Event:
-    """An event with a duration; both ends are rounded, so that neighbours still meet and never overlap.
+def _spans(trace: Trace) -> Iterator[Event]:
+    """Yield ops, collectives and bubbles, each with a duration."""
+    for bar in compute_bars(trace):
+        span = bar.start_s, bar.end_s
+        yield _span(bar.device, COMPUTE_THREAD, (str(bar.action), bar.category), span, _arguments(bar.action))
+    for one in collective_bars(trace):
+        names, span = (one.operation, COLLECTIVE), (one.start_s, one.end_s)
+        yield _span(one.device, COMMUNICATION_THREAD, names, span, {"bytes": one.size_bytes})
+    for bubble in bubbles(trace):
+        names = "idle: " + ", ".join(map(str, bubble.positions)), "bubble"
+        span, arguments = (bubble.start_s, bubble.end_s), {"devices": list(bubble.positions)}
+        yield _span(trace.plan.num_devices, COMPUTE_THREAD, names, span, arguments)
 
-    Args:
-        track: process and thread.
-        name: what stands on it.
-        category: by which viewers filter.
-        span: start and end in seconds.
-        arguments: what viewers list beside it.
-    """
+
+def _span(
+    device: int, thread: int, names: tuple[str, str], span: Span, arguments: Mapping[str, Any]
+) -> Event:
+    """An event with a name, a category and a duration; both ends are rounded, so that neighbours never overlap."""
     start, end = map(_nanoseconds, span)
     return {
-        "ph": "X", "pid": track[0], "tid": track[1], "name": name, "cat": category,
+        "ph": "X", "pid": _process(device), "tid": thread, "name": names[0], "cat": names[1],
         "ts": start / 1e3, "dur": (end - start) / 1e3, "args": arguments,
     }  # fmt: skip
-
-
-def _compute_events(trace: Trace) -> Iterator[Event]:
-    for bar in compute_bars(trace):
-        track = _process(bar.device), COMPUTE_THREAD
-        arguments = _arguments(bar.action)
-        yield _complete(track, str(bar.action), bar.category, (bar.start_s, bar.end_s), arguments)
 
 
 def _arguments(action: Action) -> dict[str, Any]:
@@ -109,50 +106,28 @@ def _arguments(action: Action) -> dict[str, Any]:
     return fields
 
 
-def _collective_events(trace: Trace) -> Iterator[Event]:
-    for bar in collective_bars(trace):
-        track = _process(bar.device), COMMUNICATION_THREAD
-        yield _complete(track, bar.operation, COLLECTIVE, (bar.start_s, bar.end_s), {"bytes": bar.size_bytes})
+def _message_events(trace: Trace) -> Iterator[Event]:
+    """Yield the time of each message on the wire, asynchronous, and an arrow to the op that first reads it.
 
-
-def _bubble_events(trace: Trace) -> Iterator[Event]:
-    track = _process(trace.plan.num_devices), COMPUTE_THREAD
-    for bubble in bubbles(trace):
-        name = "idle: " + ", ".join(map(str, bubble.positions))
-        arguments = {"devices": list(bubble.positions)}
-        yield _complete(track, name, "bubble", (bubble.start_s, bubble.end_s), arguments)
-
-
-def _transfer_events(trace: Trace) -> Iterator[Event]:
-    """The time of each message on the wire; several may be under way, so they are asynchronous events."""
+    An arrow touches both ops at their start, where they are open.
+    """
+    readers = _first_readers(trace)
     for slot, transfer in enumerate(trace.wiring.transfers):
         if transfer is None:
             continue
         tensor = trace.plan.tensors[transfer.tensor]
-        common = {
-            "pid": _process(transfer.target), "tid": COMMUNICATION_THREAD, "id": slot, "cat": "transfer",
-            "name": f"{tensor.role} from device {transfer.source}",
-        }  # fmt: skip
         arguments = {"tensor": str(tensor), "bytes": transfer.size_bytes}
+        target = {"pid": _process(transfer.target), "id": slot}
+        common = {**target, "tid": COMMUNICATION_THREAD, "cat": "transfer"}
+        common["name"] = f"{tensor.role} from device {transfer.source}"
         yield {"ph": "b", **common, "ts": _nanoseconds(trace.sent[slot]) / 1e3, "args": arguments}
         yield {"ph": "e", **common, "ts": _nanoseconds(trace.arrived[slot]) / 1e3}
-
-
-def _flow_events(trace: Trace) -> Iterator[Event]:
-    """An arrow for each message that an op reads; it touches both ops at their start, where they are open."""
-    readers = _first_readers(trace)
-    for slot, transfer in enumerate(trace.wiring.transfers):
-        if transfer is None or slot not in readers:
-            continue
-        tensor = trace.plan.tensors[transfer.tensor]
-        common: Event = {"tid": COMPUTE_THREAD, "id": slot, "cat": "message", "name": tensor.role}
-        common["args"] = {"tensor": str(tensor), "bytes": transfer.size_bytes}
-        source, written = trace.wiring.writers[transfer.tensor]
-        start, end = trace.starts[source][written], trace.starts[transfer.target][readers[slot]]
-        yield {"ph": "s", "pid": _process(source), "ts": _nanoseconds(start) / 1e3, **common}
-        yield {
-            "ph": "f", "bp": "e", "pid": _process(transfer.target), "ts": _nanoseconds(end) / 1e3, **common,
-        }  # fmt: skip
+        if slot in readers:
+            arrow = {"tid": COMPUTE_THREAD, "cat": "message", "name": tensor.role, "args": arguments}
+            source, written = trace.wiring.writers[transfer.tensor]
+            start, end = trace.starts[source][written], trace.starts[transfer.target][readers[slot]]
+            yield {"ph": "s", "pid": _process(source), "id": slot, "ts": _nanoseconds(start) / 1e3, **arrow}
+            yield {"ph": "f", "bp": "e", **target, "ts": _nanoseconds(end) / 1e3, **arrow}
 
 
 def _first_readers(trace: Trace) -> dict[int, int]:
@@ -177,19 +152,15 @@ def _memory_events(trace: Trace) -> Iterator[Event]:
 
 
 def _names(trace: Trace) -> Iterator[Event]:
-    """The names of processes and threads, in the order in which they are to be shown."""
-    for device in range(trace.plan.num_devices):
-        yield from _name(_process(device), f"device {device}", THREADS.items())
-    yield from _name(_process(trace.plan.num_devices), "bubbles", [(COMPUTE_THREAD, "idle devices")])
-
-
-def _name(process: int, name: str, threads: Iterable[tuple[int, str]]) -> Iterator[Event]:
-    yield _metadata("process_name", process, 0, {"name": name})
-    yield _metadata("process_sort_index", process, 0, {"sort_index": process})
-    for thread, title in threads:
-        yield _metadata("thread_name", process, thread, {"name": title})
-        yield _metadata("thread_sort_index", process, thread, {"sort_index": thread})
-
-
-def _metadata(name: str, process: int, thread: int, arguments: dict[str, Any]) -> Event:
-    return {"ph": "M", "name": name, "pid": process, "tid": thread, "ts": 0, "args": arguments}
+    """Yield the names of processes and threads, in the order in which they are to be shown."""
+    count = trace.plan.num_devices
+    processes = [*((device, f"device {device}", THREADS) for device in range(count))]
+    for device, title, threads in (*processes, (count, "bubbles", {COMPUTE_THREAD: "idle devices"})):
+        for kind, thread, name in (
+            ("process", 0, title),
+            *(("thread", key, of) for key, of in threads.items()),
+        ):
+            common = {"ph": "M", "pid": _process(device), "tid": thread, "ts": 0}
+            yield {**common, "name": f"{kind}_name", "args": {"name": name}}
+            index = thread if kind == "thread" else _process(device)
+            yield {**common, "name": f"{kind}_sort_index", "args": {"sort_index": index}}

@@ -16,8 +16,7 @@ from sim.explore.legality import within
 from sim.explore.points import Asked, Point, find_points
 from sim.explore.search import run_sweep
 from sim.explore.sweep import Sweep, objectives
-from sim.outcomes.phrases import OUT_OF_MEMORY
-from sim.outcomes.results import Result
+from sim.outcomes.results import OUT_OF_MEMORY, Result
 from sim.report.descriptions import differing
 from sim.report.numbers import image_words
 from strategies.sampling_scenario import SamplingScenario

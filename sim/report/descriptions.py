@@ -71,31 +71,18 @@ def _runs_of(values: Iterable[object]) -> str:
 
 
 def held_fixed(points: Iterable[Point], result: Result) -> str:
-    """In words what a sweep did not vary: options, and parameters that had one value in each strategy.
-
-    Where other strategies vary a parameter, those that do not are named.
-    """
+    """In words what a sweep did not vary: options, and parameters that had one value in all strategies."""
     values_of = tried(points)
-    searched = {key for own in values_of.values() for key in own if key == "checkpointing"}
-    held = {key: {value} for key, value in result.options.items() if key not in searched}
+    values: dict[str, set[Any]] = {key: {value} for key, value in result.options.items()}
     if "guidance" in result.asked:
-        own = [name for name, parameters in values_of.items() if "guidance_degree" in parameters]
-        whose = f" of all but {', '.join(own)}" if own else ""
-        held[f"guidance{whose}"] = {result.asked["guidance"]}
-    holders: dict[str, list[str]] = {}
-    for name, parameters in values_of.items():
-        for key, values in parameters.items():
-            if len(values) == 1 and key not in LETTERS:
-                held[key] = held.get(key, set()) | values
-                holders.setdefault(key, []).append(name)
-    several = {
-        key for parameters in values_of.values() for key, values in parameters.items() if len(values) > 1
-    }
-    words = []
-    for key, values in held.items():
-        names = f" ({', '.join(holders[key])})" if key in several and key in holders else ""
-        words.append(f"{key.replace('_', ' ')} {' or '.join(sorted(map(_word, values)))}{names}")
-    return ", ".join(words)
+        values["guidance"] = {result.asked["guidance"]}
+    for own in values_of.values():
+        for key, among in own.items():
+            values[key] = values.get(key, set()) | among
+    if any("guidance_degree" in own for own in values_of.values()):
+        values.pop("guidance", None)
+    held = {key: among.pop() for key, among in values.items() if len(among) == 1 and key not in LETTERS}
+    return ", ".join(f"{key.replace('_', ' ')} {_word(value)}" for key, value in held.items())
 
 
 def _word(value: Any) -> str:  # noqa: ANN401

@@ -76,9 +76,6 @@ class Result(results.Result):
         Args:
             path: of the file, which ends in .html.
             asked: the command line that it says to run again; by default that of the result.
-
-        Raises:
-            InputError: the file cannot be written, the result came without traces, or Plotly is not installed.
         """
         write_run_report(self, Path(path), asked)
 
@@ -102,28 +99,15 @@ class Sweep(sweep.Sweep):
 
     @property
     def best(self) -> Result:
-        """The result of the best point.
-
-        Raises:
-            InfeasibleError: no point that is recommended is feasible; the reason of most, and changes that would do.
-        """
+        """The result of the best point."""
         return Result.of(super().best)
 
     def best_of(self, strategy: str | type[AnyStrategy]) -> Result:
-        """The result of the best point of a strategy, which is given by its name or its class.
-
-        Raises:
-            InputError: there is no such strategy.
-            InfeasibleError: none of its points is feasible, or the sweep looked at none.
-        """
+        """The result of the best point of a strategy, which is given by its name or its class."""
         return Result.of(super().best_of(strategy))
 
     def result_of(self, point: Point) -> Result:
-        """The result of a simulated point, whose traces are replayed when they are asked for.
-
-        Raises:
-            InfeasibleError: it was not simulated.
-        """
+        """The result of a simulated point, whose traces are replayed when they are asked for."""
         return Result.of(super().result_of(point))
 
     def _repr_html_(self) -> str:
@@ -158,22 +142,13 @@ class Sweep(sweep.Sweep):
         return frame_of(pareto_front(self.rows()))
 
     def plot(self, ax: "Axes | None" = None) -> "Figure":
-        """Plot speed against memory, on axes of one's own or on a new figure.
-
-        Raises:
-            InputError: nothing was simulated.
-        """
+        """Plot speed against memory, on axes of one's own or on a new figure."""
         from sim.report.plots.sweep import plot_sweep
 
         return plot_sweep(self.rows(), self.title, self.scenario.cluster.device.memory_bytes, ax=ax)
 
     def write_report(self, path: str | Path) -> None:
-        """Write an HTML page with the verdict, pictures and all points, which needs no network.
-
-        Raises:
-            InputError: the file cannot be written, or Plotly is not installed.
-            InfeasibleError: nothing that was asked fits, so that there is nothing to draw.
-        """
+        """Write an HTML page with the verdict, pictures and all points, which needs no network."""
         write_sweep_report([self], Path(path))
 
 
@@ -206,9 +181,6 @@ class Scaling(scaling.Scaling):
         """The best result by what the sweeps rank by, on any number of GPUs; ``knee.result`` is that at the knee.
 
         Where time is ranked by, it is the result with the most samples per second.
-
-        Raises:
-            InfeasibleError: nothing that is recommended fits, on any number of GPUs.
         """
         return Result.of(super().best)
 
@@ -222,11 +194,7 @@ class Scaling(scaling.Scaling):
         return verdict_at_knee(self)
 
     def plot(self, ax: "Axes | None" = None) -> "Figure":
-        """Plot the speed per GPU of each strategy over the numbers of GPUs, on axes of one's own or on a new figure.
-
-        Raises:
-            InputError: nothing was simulated.
-        """
+        """Plot the speed per GPU of each strategy over the numbers of GPUs, on axes of one's own or on a new figure."""
         from sim.report.plots.space import plot_scaling
 
         return plot_scaling(self.rows(best_of_each=True), "num_gpus", self.title, ax)
@@ -246,10 +214,5 @@ class Scaling(scaling.Scaling):
         )
 
     def write_report(self, path: str | Path) -> None:
-        """Write the HTML page of all sweeps, with the scaling and the verdict at the knee, which needs no network.
-
-        Raises:
-            InputError: the file cannot be written, or Plotly is not installed.
-            InfeasibleError: nothing that was asked fits on any number of GPUs.
-        """
+        """Write the HTML page of all sweeps, with the scaling and the verdict at the knee, which needs no network."""
         write_sweep_report(self.sweeps, Path(path))

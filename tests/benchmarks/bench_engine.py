@@ -1,7 +1,7 @@
 """Time to replay one 1F1B iteration, links and memory on: `python -m pytest -n 0 tests/benchmarks/bench_engine.py`.
 
 Targets of the design: 3 ms for 8 positions x 64 micro-batches, 0.3 s for 64 x 512. Both are of replaying a plan
-whose deliveries and residencies are known; what it takes to know them is measured beside.
+whose deliveries are known; what it takes to know them is measured beside.
 """
 
 import pytest
@@ -9,7 +9,7 @@ import pytest
 from profiles.architectures.synthetic import equal_layers_model
 from profiles.machines.clusters import load_cluster
 from sim.replay.engine import no_collection, simulate
-from sim.replay.memory import peak_memory_bytes, residencies
+from sim.replay.memory import peak_memory_bytes
 from strategies.plans.network import Network
 from strategies.plans.wiring import wire
 from strategies.plans.workloads import TrainingWorkload
@@ -39,8 +39,7 @@ def test_replay_with_links_and_memory(benchmark, positions, micro_batches):
     strategy, scenario = point(positions, micro_batches)
     plan = strategy.plan(scenario)
     network, wiring = Network(plan.placement), wire(plan)
-    stays = residencies(wiring)
-    trace, peak = run(benchmark, lambda: (t := simulate(plan, network, wiring), peak_memory_bytes(t, stays)))
+    trace, peak = run(benchmark, lambda: (t := simulate(plan, network, wiring), peak_memory_bytes(t)))
     assert trace.end_s > 3 * 5e-3 * (micro_batches + positions - 1)
     assert peak[0] > peak[-1]
 
