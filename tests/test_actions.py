@@ -57,12 +57,6 @@ def test_every_order_reads_back_exactly(rows):
     assert parse_order(format_order(order)) == order
 
 
-def test_a_device_without_work_keeps_its_row():
-    order = ((), (StageAction(0, "F", 0),), ())
-    assert format_order(order) == "\n0F0\n\n"
-    assert parse_order("\n0F0\n\n") == order
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -85,11 +79,6 @@ def test_a_device_without_work_keeps_its_row():
 def test_a_text_that_is_no_action_is_refused_with_the_notation(text):
     with pytest.raises(InputError, match=r"is no action; actions look like 0F0"):
         parse_action(text)
-
-
-def test_a_bad_word_in_an_order_is_named():
-    with pytest.raises(InputError, match="'0Q0'"):
-        parse_order("0F0 0B0\n0Q0\n")
 
 
 def test_torch_gets_forwards_and_backwards_alone():

@@ -22,7 +22,6 @@ ALIKE = {
         "sd3-medium", "a100-nvlink-8", 8, "hybrid", {**PIPED, "ulysses_degree": 1}, {},
     ),
     "steps that are alike": ("wan2.1-1.3b", "h100-ib", 8, "ulysses", {}, {"guidance": "parallel"}),
-    "a GPU for each": ("mochi", "h100-ib", 2, "hybrid", {"guidance_degree": 2}, {}),
     "encoders before and a decoder after": (
         "pixart", "p4de", 16, "hybrid", PIPED, {"include": ("text_encoder", "vae_decoder"), "vae_parallel": 16},
     ),
@@ -30,18 +29,9 @@ ALIKE = {
 }  # fmt: skip
 NODES = {
     "a ring for each card of a node": ("hunyuanvideo", "p4de", 32, "usp", {"ulysses_degree": 8, "ring_degree": 4}, {}),
-    "rings with two cards of a node": ("flux-dev", "h100-ib", 24, "hybrid", {"ring_degree": 6, "tensor_degree": 4}, {}),
-    "a ring of all": ("pixart", "p4de", 16, "ring", {}, {"guidance": "batch"}),
     "Ulysses over all": ("pixart", "p4de", 16, "ulysses", {}, {"guidance": "batch"}),
-    "rows in nodes": (
-        "flux-dev", "p4de", 32, "attention2d", {"rows": 4, "columns": 2, "ulysses_degree": 4}, {},
-    ),
     "guidance groups": (
         "qwen-image", "h100-ib", 32, "hybrid", {"guidance_degree": 2, "ulysses_degree": 8, "ring_degree": 2}, {},
-    ),
-    "stages": (
-        "hunyuanvideo", "p4de", 48, "hybrid",
-        {"pipeline_degree": 2, "patches": 4, "ring_degree": 3, "ulysses_degree": 4, "tensor_degree": 2}, {},
     ),
     "guided stages, encoders and decoders on all nodes": (
         "pixart", "p4de", 64, "hybrid",
@@ -54,13 +44,9 @@ UNLIKE = {
     "cards of one switch": ("pixart", "l40-pcie-8", 8, "hybrid", {**PIPED, "ulysses_degree": 1}, {}),
     "nodes in common": ("pixart", "p4de", 24, "hybrid", {**PIPED, "ulysses_degree": 3}, {"heads": "padded"}),
     "Ulysses over some nodes": ("pixart", "h100-ib", 32, "usp", {"ulysses_degree": 16, "ring_degree": 2}, {}),
-    "rows over some nodes": (
-        "flux-dev", "p4de", 32, "attention2d", {"rows": 2, "columns": 2, "ulysses_degree": 8}, {},
-    ),
     "a ring of nodes whose cards share switches": (
         "pixart", "l40-pcie-8", 16, "usp", {"ulysses_degree": 8, "ring_degree": 2}, {},
     ),
-    "several images": ("pixart", "p4de", 32, "hybrid", PIPED, {"batch_size": 2}),
     "predictions in one batch": ("pixart", "p4de", 8, "ulysses", {}, {}),
 }  # fmt: skip
 

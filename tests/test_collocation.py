@@ -45,19 +45,6 @@ def test_a_skip_is_local_where_both_ends_share_a_device(case, data):
 
 
 @derandomised
-@given(skipped_chains())
-def test_the_cut_pairs_are_those_with_no_skip_from_inside_to_outside(case):
-    num_layers, skips = case
-    expected = [(0, num_layers)] + [
-        (begin, end)
-        for begin in range(1, num_layers)
-        for end in range(begin + 2, num_layers)
-        if all((begin <= source < end) == (begin <= target < end) for source, target in skips)
-    ]
-    assert list(zip(*(edges.tolist() for edges in cut_pairs(skips, num_layers)), strict=True)) == expected
-
-
-@derandomised
 @given(skipped_chains(7))
 def test_a_partition_keeps_all_skips_local_when_its_cuts_come_in_such_pairs_and_only_then(case):
     num_layers, skips = case
@@ -66,20 +53,6 @@ def test_a_partition_keeps_all_skips_local_when_its_cuts_come_in_such_pairs_and_
         for boundaries in every_partition(num_layers, num_stages):
             paired = zip(boundaries[: num_stages // 2], boundaries[: num_stages // 2 : -1], strict=True)
             assert (set(paired) <= pairs) == all(is_local(boundaries, skip) for skip in skips)
-
-
-@derandomised
-@given(skipped_chains(), st.data())
-def test_no_partition_keeps_heavier_skips_local(case, data):
-    num_layers, skips = case
-    num_stages = 2 * data.draw(st.integers(1, num_layers // 2))
-    weight = {skip: data.draw(st.integers(0, 9)) for skip in skips}
-    kept = collocated_skips(skips, num_layers, num_stages, [weight[skip] for skip in skips])
-    heaviest = max(
-        sum(weight[skip] for skip in skips if is_local(boundaries, skip))
-        for boundaries in every_partition(num_layers, num_stages)
-    )
-    assert sum(weight[skip] for skip in kept) == heaviest
 
 
 @derandomised
@@ -94,12 +67,3 @@ def test_what_is_kept_can_be_local_all_at_once(case, data):
     )
     pairs = collocating_cut_pairs(tuple(skips), num_layers, num_stages)
     assert all(np.array_equal(*both) for both in zip(pairs, cut_pairs(kept, num_layers), strict=True))
-
-
-def test_the_lighter_of_two_skips_that_cross_is_given_up():
-    crossing = [(0, 2), (1, 3)]
-    assert collocated_skips(crossing, 4, 2, [1, 2]) == ((0, 2), (1, 3))
-    assert collocated_skips(crossing, 4, 4, [1, 2]) == ()
-    assert collocated_skips([(0, 4), (1, 5)], 6, 4, [1, 2]) == ((0, 4), (1, 5))
-    assert collocated_skips([(0, 4), (1, 5)], 6, 6, [1, 2]) == ()
-    assert collocated_skips([(0, 5), (1, 4), (0, 4)], 6, 6, [1, 1, 3]) == ((0, 5), (1, 4))

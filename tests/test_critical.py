@@ -5,16 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
 from strategies.bounds.critical_path import MAX_PASSES, ordered_bound
-from strategies.bounds.gradient_sums import _node_s, _Reduction
 from strategies.bounds.pipelines import _paced_s, staged_bound
-from strategies.orders.capacity import most_in_flight
-from strategies.orders.named import interleaved_order, one_forward_one_backward_order, zero_bubble_order
-from strategies.pipelining.layout import Layout, Update
+from strategies.orders.named import one_forward_one_backward_order
+from strategies.orders.problem import Pass, follow
+from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Cut, Shape
-from strategies.plans.actions import FORWARD, parse_order
+from strategies.plans.actions import BACKWARD, FORWARD, parse_order
 from strategies.registry import make_strategy
 
 POINTS = [
@@ -95,16 +93,6 @@ def test_long_orders_are_bounded_for_any_order(make):
     assert staged_bound(layout) <= followed_s == simulate(strategy.plan(scenario)).end_s
 
 
-def test_group_sizes_on_links_alike_differ_in_their_reductions_alone(make):
-    cluster = make.cluster(make.link(), make.link("nic", 1e6), devices_per_node=4, memory_bytes_per_s=1e9)
-    scenario = make.scenario(make.model(unet(make, [1.0] * 8, parameters=10**6)), cluster, 8, 32)
-    for size in (2, 4, 8):
-        strategy = make_strategy("interleaved", {"micro_batches": 4, "group_size": size})
-        alone = make.scenario(scenario.model, cluster, 8, 32)
-        assert strategy.bound(scenario) == strategy.bound(alone)
-        assert strategy.bound(scenario) <= simulate(strategy.plan(scenario)).end_s
-
-
 def both_ways(make, num_gpus, cluster):
     """Two directions over one backbone of two positions: both hold its layers, and sum their gradients together."""
     chain = make.model(unet(make, [1.0] * 2, parameters=10**6))
@@ -126,76 +114,6 @@ def test_stages_of_equal_layers_in_one_node_go_through_its_port_once(make):
     assert both_ways(make, 4, cluster) == pytest.approx(4.0 + 2 * 6.0 + 30e-3)
 
 
-def test_the_quickest_step_follows_whatever_a_port_carries_last():
-    first, last = (
-        Update(0.0, 0.0, port_s, port_s, step_s, 1.0) for port_s, step_s in ((1.0, 5.0), (3.0, 1.0))
-    )
-    assert _node_s([_Reduction(1.0, (0,), first), _Reduction(2.0, (1,), last)]) == 2.0 + 3.0 + 1.0 + 1.0
-    assert _node_s([_Reduction(1.5, (0,), first), _Reduction(2.0, (1,), last)]) == 1.5 + 4.0 + 1.0 + 1.0
-
-
-def test_what_is_held_is_counted_where_a_position_is_fullest():
-    assert most_in_flight(interleaved_order(2, 4, 2)) == [3, 2, 2, 1]
-    assert most_in_flight(zero_bubble_order(3, 5)) == [3, 3, 3]
-    assert most_in_flight(zero_bubble_order(3, 2)) == [2, 2, 2]
-
-
-def test_what_cannot_exist_has_no_bound(make):
-    scenario = make.scenario(make.model(unet(make, [1.0] * 8)), make.cluster(), 2, 6)
-    with pytest.raises(
-        InfeasibleError, match=r"micro_batches\(3\) / pipeline_degree\(2\) = 1.5 is not whole"
-    ):
-        make_strategy("interleaved", {"micro_batches": 3}).bound(scenario)
-
-
-@pytest.mark.parametrize("name", ["1f1b", "pulse", "wave", "zero-bubble"])
-def test_one_position_with_nothing_to_sum_has_a_bound(make, name):
-    model = make.model(make.component("unet", [1.0] * 4))
-    strategy = make_strategy(name, {"pipeline_degree": 1, "micro_batches": 2})
-    assert strategy.bound(make.scenario(model, make.cluster(), 1, 2)) == 2 * 4 * 3.0
-
-
-def one_after_the_other_s(forward_s, backward_s, there_s, back_s, count):
-    """When each position has done its last backward in FIFO-1F1B: every pass as soon as its device and input are."""
-    degree = len(forward_s)
-    there = [[0.0] * count, *([None] * count for _ in range(degree - 1))]
-    back = [*([None] * count for _ in range(degree - 1)), [0.0] * count]
-    rows, now = [[*row] for row in one_forward_one_backward_order(degree, count)], [0.0] * degree
-    while any(rows):
-        for position, row in enumerate(rows):
-            _, kind, number = row[0] if row else (0, FORWARD, 0)
-            ready = (there if kind == FORWARD else back)[position][number]
-            if row and ready is not None:
-                now[position] = (
-                    max(now[position], ready) + (forward_s if kind == FORWARD else backward_s)[position]
-                )
-                if kind == FORWARD and position < degree - 1:
-                    there[position + 1][number] = now[position] + there_s[position]
-                if kind != FORWARD and position:
-                    back[position - 1][number] = now[position] + back_s[position - 1]
-                row.pop(0)
-    return now
-
-
-times = st.floats(0.0, 2.0)
-
-
-@given(data=st.data(), degree=st.integers(1, 6), count=st.integers(1, 14))
-@settings(max_examples=60, deadline=None)
-def test_round_trips_between_any_two_positions_never_take_longer_than_1f1b_does(data, degree, count):
-    each = [data.draw(st.lists(times, min_size=degree, max_size=degree)) for _ in range(4)]
-    each[2][-1] = each[3][-1] = 0.0
-    ends_s = one_after_the_other_s(*each, count)
-    paced_s = _paced_s(*map(np.array, each), count)
-    assert all(bound_s <= end_s * (1 + 1e-9) for bound_s, end_s in zip(paced_s, ends_s, strict=True))
-
-
-def test_a_micro_batch_more_than_are_ahead_waits_for_the_first_to_come_back():
-    forward_s, backward_s, hop_s = np.ones(2), np.ones(2), np.array([10.0, 0.0])
-    # there and back, twelve seconds each way with the passes; then the third has one position before it
-    assert _paced_s(forward_s, backward_s, hop_s, hop_s, 3)[0] == pytest.approx(2 * 12.0 + 2.0)
-
-
 def test_one_slow_hop_sets_the_pace_of_1f1b(make):
     cluster = make.cluster(make.link(), make.link("nic", latency_s=1.0), devices_per_node=4)
     model = make.model(make.component("unet", [1.0] * 8, output_bytes=1.0))
@@ -204,3 +122,21 @@ def test_one_slow_hop_sets_the_pace_of_1f1b(make):
     truth_s = simulate(strategy.plan(scenario)).end_s
     assert truth_s > (64 + 7) * 3.0 + 60  # each pair of micro-batches waits for the hop there and back
     assert 0.99 * truth_s < strategy.bound(scenario) <= truth_s * (1 + 1e-12)
+
+
+times = st.floats(0.0, 2.0)
+
+
+@given(data=st.data(), degree=st.integers(1, 6), count=st.integers(1, 14))
+@settings(max_examples=60, deadline=None)
+def test_round_trips_between_any_two_positions_never_take_longer_than_1f1b_does(data, degree, count):
+    forward_s, backward_s, there_s, back_s = (
+        data.draw(st.lists(times, min_size=degree, max_size=degree)) for _ in range(4)
+    )
+    there_s[-1] = back_s[-1] = 0.0
+    chain = [Pass(s, FORWARD, forward_s[s], there_s[s]) for s in range(degree)]
+    chain += [Pass(s, BACKWARD, backward_s[s], back_s[s - 1]) for s in reversed(range(degree))]
+    rows = one_forward_one_backward_order(degree, count)
+    spans = follow([(chain, range(count))], rows, [0.0] * degree)
+    paced_s = _paced_s(*map(np.array, (forward_s, backward_s, there_s, back_s)), count)
+    assert all(bound_s <= row[-1][-1] * (1 + 1e-9) for bound_s, row in zip(paced_s, spans, strict=True))

@@ -61,24 +61,6 @@ def test_four_all_to_alls_through_one_bridge_take_four_times_one(cards):
         assert seconds(cluster, 8, *PAIRS[:count]) == pytest.approx(count * one)
 
 
-def test_four_messages_through_one_bridge_take_four_times_one_too(cards):
-    placement = Placement(cards(4), 8, 8, 8)
-
-    def messages(count):
-        tensors = tuple(Tensor("hidden", 0, number, SIZE) for number in range(count))
-        send = [(Op(parse_action(f"{n}F0"), 0.0, writes=(n,)),) if n < count else () for n in range(4)]
-        read = [(Op(parse_action(f"{4 + n}F0"), 0.0, reads=(n,)),) if n < count else () for n in range(4)]
-        return simulate(Plan(tuple(send + read), tensors, placement)).end_s
-
-    assert messages(4) == pytest.approx(4 * messages(1))
-
-
-def test_messages_between_switches_hold_the_host_by_its_own_bandwidth(cards):
-    placement = Placement(cards(4, host=0.25e9, switch=0.5e9), 8, 8, 8)
-    held = {port[0]: bandwidth for port, bandwidth in placement.path(0, 4)}
-    assert held == {"pcie": 1e9, "switch": 0.5e9, "host": 0.25e9}
-
-
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_wide_bridge_carries_all_groups_as_one(cards, operation):
     cluster = cards(4, host=1e12, switch=1e12)
@@ -108,11 +90,6 @@ def test_groups_that_fill_the_cards_reach_the_efficiency_of_all_that_are_active(
     assert slower > 1.2
 
 
-def test_groups_across_switches_reach_the_efficiency_of_all_that_are_active(cards):
-    cluster = cards(4, host=1e12, switch=1e12, efficiency=RING)
-    assert seconds(cluster, 8, *PAIRS) == pytest.approx(0.84 / 0.6 * seconds(cluster, 8, PAIRS[0]))
-
-
 def test_groups_across_switches_share_the_host_by_its_own_bandwidth(cards):
     cluster = cards(4, host=1e9, switch=1e12)
     assert seconds(cluster, 8, *PAIRS) == pytest.approx(len(PAIRS) * seconds(cluster, 8, PAIRS[0]))
@@ -122,18 +99,6 @@ def test_each_call_of_a_collective_takes_its_time(make):
     network = Network(Placement(make.cluster(make.link(bandwidth=1e9), call_s=0.5), 4, 4, 4))
     once = Collective("all_gather", (0, 1), SIZE, None, (), ())
     assert [network.collective(replace(once, calls=calls)).fixed_s for calls in (1, 3)] == [0.5, 1.5]
-
-
-def test_what_runs_on_half_of_the_cards_has_half_of_them_to_share_with(cards):
-    cluster = cards(8, efficiency=RING)
-    one, both = seconds(cluster, 4, (0, 1)), seconds(cluster, 4, (0, 1), (2, 3))
-    assert both == pytest.approx(0.84 / 0.75 * one)
-
-
-def test_groups_at_once_never_take_longer_than_one_after_the_other(cards):
-    cluster = cards(8, efficiency=COLLAPSING)
-    one = seconds(cluster, 8, (0, 1))
-    assert seconds(cluster, 8, (0, 1), (2, 3), (4, 5), (6, 7)) == pytest.approx(4 * one)
 
 
 def test_groups_under_two_switches_or_two_hosts_do_not_disturb_each_other(cards):

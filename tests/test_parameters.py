@@ -14,47 +14,30 @@ from strategies.registry import all_samplers, all_strategies
 
 CLASSES = {**all_strategies(), **all_samplers()}
 DECLARED = [(name, item.name) for name, cls in CLASSES.items() for item in fields(cls)]
-CHOICES = [(n, f) for n, f in DECLARED if CLASSES[n].__dataclass_fields__[f].metadata["choices"]]
-INTEGERS = [(n, f) for n, f in DECLARED if CLASSES[n].__dataclass_fields__[f].metadata["kind"] is int]
 
 
-@pytest.mark.parametrize(("name", "field"), CHOICES)
-def test_a_misspelt_word_is_refused_in_one_line_that_names_it_and_the_choices(name, field):
-    with pytest.raises(InputError) as refused:
-        CLASSES[name](**{field: "Nonsense"})
-    choices = CLASSES[name].__dataclass_fields__[field].metadata["choices"]
-    problem = f"is 'Nonsense', must be one of {', '.join(choices)}"
-    assert str(refused.value) == f"{field} {problem}"
-    assert in_flags(refused.value.message) == f"--{field.replace('_', '-')} {problem}"
-
-
-@pytest.mark.parametrize(("name", "field"), INTEGERS)
-@pytest.mark.parametrize("value", [-1, "4", 1.5, True])
-def test_what_is_no_count_is_refused(name, field, value):
-    with pytest.raises(InputError, match=f"^{field} is '?{value}'?, must be a"):
-        CLASSES[name](**{field: value})
-
-
-@pytest.mark.parametrize(("name", "field"), DECLARED)
-def test_every_field_of_every_strategy_checks_itself(name, field):
-    with pytest.raises(InputError, match=f"^{field} is"):
-        CLASSES[name](**{field: object()})
-
-
-def test_a_strategy_without_a_stage_is_refused_when_it_is_made():
-    with pytest.raises(InputError, match=r"^pipeline_degree is 0, must be at least 1$"):
-        CLASSES["gpipe"](0, 8)
-
-
-def test_a_replaced_strategy_is_checked_again():
+def test_every_field_of_every_strategy_checks_itself():
+    for name, field in DECLARED:
+        declared = CLASSES[name].__dataclass_fields__[field].metadata
+        wrong = {"Nonsense": f"is 'Nonsense', must be one of {', '.join(declared['choices'] or ())}"}
+        if not declared["choices"]:
+            wrong = {object(): "is <object"}
+        if declared["kind"] is int:
+            wrong = {
+                -1: "is -1, must be a",
+                "4": "is '4', must be a",
+                1.5: "is 1.5, must be a",
+                True: "is True, must",
+            }
+        for value, problem in wrong.items():
+            with pytest.raises(InputError) as refused:
+                CLASSES[name](**{field: value})
+            assert str(refused.value).startswith(f"{field} {problem}")
+            assert in_flags(refused.value.message).startswith(f"--{field.replace('_', '-')} {problem}")
     with pytest.raises(InputError, match=r"^keys_values is 'keep', must be one of freed, kept$"):
         replace(CLASSES["ulysses"](), keys_values="keep")
-
-
-@pytest.mark.parametrize("layers", [(4, -1), (4, "4"), [4, 4], 8])
-def test_the_layers_of_stages_are_a_tuple_of_counts(layers):
     with pytest.raises(InputError, match=r"^layers is"):
-        CLASSES["pipefusion"](layers=layers)
+        CLASSES["pipefusion"](layers=(4, "4"))
 
 
 def test_a_strategy_from_elsewhere_is_checked_without_a_line_of_its_own():

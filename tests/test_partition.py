@@ -1,21 +1,17 @@
-"""The exact partition against brute force, and the published block-wise one."""
+"""The exact partition of one and of two backbones against brute force, and the published block-wise one."""
 
 import itertools
 
 import numpy as np
 import pytest
-from fronts import best_of_front, partition_front, pipeline_bound_s
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.partitions.chain import (
-    ChainCosts,
-    StageSearch,
-    block_partition,
-    optimal_partition,
-)
+from strategies.partitions.chain import ChainCosts, block_partition, optimal_partition
+from strategies.partitions.pair import PairCosts, PairSearch, pair_rounds
 
 derandomised = settings(derandomize=True, deadline=None, max_examples=60)
+probabilities = pytest.mark.parametrize("probability", [0.0, 0.5, 1.0])
 
 
 def u_net(rng, num_layers):
@@ -23,7 +19,7 @@ def u_net(rng, num_layers):
     depth = 1 - np.abs(np.linspace(-1, 1, num_layers))
     forward = (1.5 - depth) * rng.uniform(0.8, 1.2, num_layers)
     cut = rng.uniform(0.0, 1.0, num_layers - 1)
-    sync = (0.1 + 6 * depth**2) * rng.uniform(0.8, 1.2, num_layers)
+    sync = (0.1 + rng.choice([6.0, 20.0]) * depth**2) * rng.uniform(0.8, 1.2, num_layers)
     return ChainCosts(forward, rng.uniform(1.5, 2.5) * forward, cut, rng.uniform(0, 1) * cut, sync, 0.1)
 
 
@@ -92,9 +88,9 @@ def maxima(costs, boundaries):
     return tuple(max(column) for column in zip(*stages, strict=True))
 
 
-def objective(point, num_stages, num_micro_batches, probability, feedback_s):
+def bound_s(point, rounds, probability, feedback_s):
+    """The expectation of Eq. 1, or of Eq. 12, and of Eq. 18."""
     stage, conditioned, gap = point
-    rounds = num_micro_batches + 2 * num_stages - 2
     without, extra = rounds * stage + gap, rounds * conditioned + gap + feedback_s
     return (1 - probability) * without + probability * extra
 
@@ -106,91 +102,65 @@ def every_partition(costs, num_stages):
     return [(0, *cuts, num_layers) for cuts in itertools.combinations(legal, num_stages - 1)]
 
 
-def brute_force(costs, num_stages, *rest):
-    return min(objective(maxima(costs, b), num_stages, *rest) for b in every_partition(costs, num_stages))
-
-
-def reached(partition):
-    return (
-        partition.longest_stage_s,
-        partition.longest_stage_self_conditioned_s,
-        partition.largest_gap_s,
-    )
-
-
-def counted(point, probability):
-    stage, conditioned, gap = point
-    return {0.0: (stage, gap), 1.0: (conditioned, gap)}.get(probability, point)
-
-
-@pytest.mark.parametrize("probability", [0.0, 0.5, 1.0])
+@probabilities
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_partition_beats_the_optimal_one(family, probability):
     for costs, num_stages, num_micro_batches in small_cases(family, 80):
-        rest = (num_micro_batches, probability, 0.75)
-        found = optimal_partition(costs, num_stages, *rest)
-        assert pipeline_bound_s(found, *rest) == pytest.approx(
-            brute_force(costs, num_stages, *rest), rel=1e-12
-        )
+        rounds, every = num_micro_batches + 2 * num_stages - 2, every_partition(costs, num_stages)
+        found = optimal_partition(costs, num_stages, num_micro_batches, probability, 0.75)
+        assert found.boundaries in every
+        reached = found.longest_stage_s, found.longest_stage_self_conditioned_s, found.largest_gap_s
+        assert reached == pytest.approx(maxima(costs, found.boundaries), rel=1e-12, abs=1e-12)
+        least_s = min(bound_s(maxima(costs, of), rounds, probability, 0.75) for of in every)
+        assert bound_s(reached, rounds, probability, 0.75) == pytest.approx(least_s, rel=1e-12)
 
 
-@pytest.mark.parametrize("probability", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_maxima_are_those_of_the_printed_equations(family, probability):
-    for costs, num_stages, num_micro_batches in small_cases(family, 40):
+@probabilities
+def test_of_equals_the_smallest_pace_wins_then_the_smallest_maxima_then_the_first_boundaries(probability):
+    for costs, num_stages, num_micro_batches in small_cases(integers, 80):
+        rounds = num_micro_batches + 2 * num_stages - 2
+
+        def rank(boundaries, costs=costs, rounds=rounds):
+            stage, conditioned, gap = point = maxima(costs, boundaries)
+            counted = {0.0: (stage, gap), 1.0: (conditioned, gap)}.get(probability, point)
+            pace = (1 - probability) * stage + probability * conditioned
+            return bound_s(point, rounds, probability, 0.0), pace, counted
+
         found = optimal_partition(costs, num_stages, num_micro_batches, probability)
-        assert found.boundaries in every_partition(costs, num_stages)
-        assert reached(found) == pytest.approx(maxima(costs, found.boundaries), rel=1e-12, abs=1e-12)
+        assert found.boundaries == min(every_partition(costs, num_stages), key=rank)
 
 
-@pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("family", [integers, opposed, legal_integers, uniform])
-def test_the_front_is_exactly_what_brute_force_leaves_undominated(family, probability):
-    for costs, num_stages, _ in small_cases(family, 120):
-        points = {counted(maxima(costs, b), probability) for b in every_partition(costs, num_stages)}
-        undominated = [
-            p
-            for p in points
-            if not any(q != p and all(x <= y for x, y in zip(q, p, strict=True)) for q in points)
-        ]
-        front = partition_front(costs, num_stages, probability)
-        assert [counted(reached(partition), probability) for partition in front] == sorted(undominated)
+@probabilities
+@pytest.mark.parametrize("family", [integers, opposed])
+def test_no_pair_of_cuts_beats_the_one_found(family, probability):
+    for seed in range(80):
+        rng = np.random.default_rng(seed)
+        lengths = rng.integers(1, 8, 2).tolist()
+        pair = PairCosts(*(family(rng, length) for length in lengths), 0.75)
+        num_stages = int(rng.integers(1, min(lengths) + 1))
+        rounds = pair_rounds(num_stages, int(rng.integers(1, 7)))
+        search = PairSearch(pair, num_stages, probability)
+        chains = pair.down, pair.up
+        reached = [[maxima(chain, of) for of in every_partition(chain, num_stages)] for chain in chains]
+        best = [maxima(*of) for of in zip(chains, [p.boundaries for p in search.best(rounds)], strict=True)]
+        least_s, found_s = (
+            min(bound_s(tuple(map(max, *of)), rounds, probability, 0.75) for of in pairs)
+            for pairs in (itertools.product(*reached), [best])
+        )
+        assert found_s == least_s
 
 
-@pytest.mark.parametrize("probability", [0.0, 0.5])
-def test_equal_maxima_are_reached_with_the_lexicographically_smallest_boundaries(probability):
-    for costs, num_stages, _ in small_cases(integers, 60):
-        everything = every_partition(costs, num_stages)
-        for partition in partition_front(costs, num_stages, probability):
-            point = counted(reached(partition), probability)
-            alike = (b for b in everything if counted(maxima(costs, b), probability) == point)
-            assert partition.boundaries == next(alike)
-
-
-@pytest.mark.parametrize("probability", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_optimum_and_the_best_of_the_front_are_the_same_partition(family, probability):
-    for costs, num_stages, _ in small_cases(family, 40):
-        front = partition_front(costs, num_stages, probability)
-        for num_micro_batches in (1, 2, 4, 16):
-            found = optimal_partition(costs, num_stages, num_micro_batches, probability, 0.2)
-            assert found == best_of_front(front, num_micro_batches, probability, 0.2)
+def test_equal_layers_make_the_bound_of_the_paper():
+    layers, cuts = np.ones(8), np.zeros(7)
+    chain = ChainCosts(layers, 2 * layers, cuts, cuts, np.zeros(8), 0.0)
+    down, up = PairSearch(PairCosts(chain, chain), 4).best(pair_rounds(4, 4))
+    assert down.boundaries == up.boundaries == (0, 2, 4, 6, 8)
+    assert pair_rounds(4, 4) * down.longest_stage_s + down.largest_gap_s == (8 + 2 * 4 - 2) * 6.0 - 4.0
 
 
 def test_equal_layers_are_cut_into_equal_stages():
     costs = replaced(uniform(np.random.default_rng(0), 12), forward_s=np.full(12, 0.1))
     assert optimal_partition(costs, 4, 8).boundaries == (0, 3, 6, 9, 12)
-
-
-def test_one_stage_is_the_whole_chain_and_uses_no_link():
-    costs = ChainCosts(np.ones(3), np.full(3, 2.0), np.full(2, 99.0), np.full(2, 99.0), np.ones(3), 0.5)
-    found = optimal_partition(costs, 1, 4)
-    assert (found.boundaries, reached(found)) == ((0, 3), (9.0, 12.0, -2.5))
-
-
-def test_a_gap_below_zero_counts():
-    costs = ChainCosts(np.ones(2), np.ones(2), np.zeros(1), np.zeros(1), np.zeros(2), 0.25)
-    assert pipeline_bound_s(optimal_partition(costs, 2, 1), 1) == 3 * 2.0 + (0.25 - 1.0)
 
 
 @st.composite
@@ -207,28 +177,15 @@ def chains(draw):
 
 @derandomised
 @given(chains(), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([0.25, 2.0, 8.0]), st.integers(1, 8))
-def test_scaling_all_costs_scales_the_bound_and_keeps_the_cuts(case, probability, factor, num_micro_batches):
+def test_scaling_all_costs_scales_the_maxima_and_keeps_the_cuts(case, probability, factor, num_micro_batches):
     costs, num_stages = case
     names = ("forward_s", "backward_s", "cut_forward_s", "cut_backward_s", "sync_s", "sync_latency_s")
     scaled = replaced(costs, **{name: factor * getattr(costs, name) for name in names})
     before = optimal_partition(costs, num_stages, num_micro_batches, probability, 1.0)
     after = optimal_partition(scaled, num_stages, num_micro_batches, probability, factor)
-    rest = (num_micro_batches, probability)
     assert after.boundaries == before.boundaries
-    assert pipeline_bound_s(after, *rest, factor) == factor * pipeline_bound_s(before, *rest, 1.0)
-
-
-@derandomised
-@given(chains(), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([0.0, 0.1, 1.0]))
-def test_messages_that_take_no_longer_leave_the_longest_stage_that_of_the_layers(case, probability, share):
-    costs, num_stages = case
-    messages = {name: share * getattr(costs, name) for name in ("cut_forward_s", "cut_backward_s")}
-    search = StageSearch.over(replaced(costs, **messages), num_stages, probability)
-    if probability == 0.5:
-        assert search.longest_s is None
-    else:
-        assert search.longest_s in (None, search.least_maximum(search.criteria[0]))
-        assert search.longest_s is not None or share > 0
+    assert after.longest_stage_s == factor * before.longest_stage_s
+    assert after.largest_gap_s == factor * before.largest_gap_s
 
 
 @derandomised
@@ -248,7 +205,7 @@ def test_more_stages_than_layers_are_refused():
 def test_too_few_legal_cuts_are_refused():
     costs = replaced(uniform(np.random.default_rng(0), 4), legal_cuts=np.array([True, False, False]))
     with pytest.raises(ValueError, match=r"^num_stages\(3\) needs 2 cuts, but 1 of 3 are legal$"):
-        partition_front(costs, 3)
+        optimal_partition(costs, 3, 1)
 
 
 @pytest.mark.parametrize(

@@ -28,12 +28,6 @@ def test_neighbouring_gpus_go_to_the_positions_of_one_group(nodes_of):
     assert [placement.devices(position) for position in (0, 1)] == [[0, 1], [2, 3]]
 
 
-def test_data_inner_gives_neighbouring_gpus_to_the_replicas_of_a_position(nodes_of):
-    placement = Placement(nodes_of(8), 8, 4, 2, data_inner=True)
-    assert [set(placement.ranks(position)) for position in (0, 1)] == [{0, 1, 2, 3}, {4, 5, 6, 7}]
-    assert placement.devices(1) == [4, 6]
-
-
 @pytest.mark.parametrize("data_inner", [False, True])
 @pytest.mark.parametrize(("gpus", "group", "positions"), [(8, 8, 8), (8, 2, 2), (16, 8, 2), (16, 4, 4)])
 def test_every_gpu_holds_one_position_of_one_group(nodes_of, gpus, group, positions, data_inner):
@@ -68,10 +62,6 @@ def test_groups_that_lie_unlike_one_another_over_switches_are_refused(make):
     assert Placement(cluster, 8, 4, 2).num_groups == 2
 
 
-def test_inside_one_node_any_group_goes(nodes_of):
-    assert Placement(nodes_of(8), 6, 3, 3).num_groups == 2
-
-
 def test_replicas_of_a_position_reduce_over_all_their_nodes(nodes_of):
     assert Placement(nodes_of(4), 16, 4, 4).group(0) == Group(4, 4)
     assert Placement(nodes_of(4), 16, 4, 4, data_inner=True).group(0) == Group(4, 1)
@@ -82,18 +72,6 @@ def test_inside_a_node_a_message_holds_the_ports_of_both_devices(nodes_of):
     placement = Placement(nodes_of(4), 4, 4, 4)
     assert list(placement.path(1, 2)) == [(("nvswitch", "out", 1), 1e9), (("nvswitch", "in", 2), 1e9)]
     assert placement.delay_s(1, 2) == 0.003
-
-
-def test_between_nodes_a_message_holds_the_ports_of_both_nodes(nodes_of):
-    placement = Placement(nodes_of(4), 8, 8, 8)
-    assert list(placement.path(3, 4)) == [(("nic", "out", 0), 1e8), (("nic", "in", 1), 1e8)]
-    assert placement.delay_s(3, 4) == 0.03
-
-
-def test_over_free_links_a_message_holds_nothing(make):
-    network = Network(Placement(make.cluster(), 4, 4, 4))
-    route = network.route(0, 3)
-    assert (route.ports, route.wire_s_per_byte, route.delay_s) == ((), 0.0, 0.0)
 
 
 def test_on_pcie_two_switches_meet_at_the_host(make):
@@ -118,13 +96,6 @@ def test_folded_replicas_load_the_port_they_share(nodes_of):
     network = Network(Placement(nodes_of(2), 4, 2, 2, data_inner=True))
     assert [hold for _, hold in network.route(0, 1).ports] == [2 / 1e8, 2 / 1e8]
     assert network.route(0, 1).wire_s_per_byte == 2 / 1e8
-
-
-def test_ports_of_one_node_are_one_port_to_all_its_devices(nodes_of):
-    network = Network(Placement(nodes_of(2), 4, 4, 4))
-    out_of_0 = {port for port, _ in network.route(0, 2).ports}
-    out_of_1 = {port for port, _ in network.route(1, 3).ports}
-    assert out_of_0 == out_of_1
 
 
 def test_a_collective_counts_what_every_member_of_every_group_sends(nodes_of):

@@ -2,24 +2,20 @@
 
 import json
 import math
-import subprocess
 import sys
 from dataclasses import replace
 from random import Random
 
 import pytest
 
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InputError
 from sim.cli.main import main
 from strategies.orders.capacity import fits, peak_held_bytes
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
 from strategies.orders.pattern import extend
-from strategies.orders.problem import Chain, Problem, evaluate, lanes_of, tails, wave_positions, wave_problem
+from strategies.orders.problem import Chain, Problem, evaluate, lanes_of, tails, wave_problem
 from strategies.orders.synthesis import CERTIFICATE, LIST, PROGRAMME, common_unit_s, synthesize
 from strategies.plans.actions import format_order, parse_action, parse_order
-
-PROVEN_BY_HAND = {(2, 2): 16.0, (2, 4): 27.0, (3, 3): 26.0, (4, 4): 36.0}
-"""Makespans of waves with f = 1, b = 2: the closed form, and for (2, 4) the bound."""
 
 
 class BruteForce:
@@ -117,7 +113,7 @@ def tiny_problem(rng, times):
     return problem
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_whole_durations_are_solved_and_proven(seed):
     problem = tiny_problem(Random(seed), lambda rng: float(rng.randint(1, 3)))
     best = BruteForce(problem).run()
@@ -136,7 +132,7 @@ def test_whole_durations_are_solved_and_proven(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_real_durations_lie_between_bound_and_order(seed):
     problem = tiny_problem(Random(seed), lambda rng: rng.uniform(0.5, 2.5))
     best = BruteForce(problem).run()
@@ -146,17 +142,6 @@ def test_real_durations_lie_between_bound_and_order(seed):
     assert fits(problem, synthesis.ordering.rows)
     if synthesis.proven:
         assert synthesis.ordering.makespan_s == pytest.approx(best, rel=1e-9)
-
-
-@pytest.mark.parametrize(("degree", "micro_batches"), PROVEN_BY_HAND)
-def test_certificate_and_programme_agree_on_the_wave(degree, micro_batches):
-    problem = wave_problem(degree, micro_batches)
-    listed = synthesize(problem)
-    programmed = synthesize(problem, certificate=False)
-    assert (listed.method, programmed.method) == (CERTIFICATE, PROGRAMME)
-    for synthesis in (listed, programmed):
-        assert synthesis.proven
-        assert synthesis.bound_s == synthesis.ordering.makespan_s == PROVEN_BY_HAND[degree, micro_batches]
 
 
 def test_the_programme_betters_list_scheduling_of_two_waves():
@@ -170,43 +155,6 @@ def test_the_programme_betters_list_scheduling_of_two_waves():
 def capped_wave(degree, micro_batches, cap):
     problem = wave_problem(degree, micro_batches)
     return replace(problem, held_bytes=(1.0,) * 2 * degree, capacity_bytes=(float(cap),) * degree)
-
-
-@pytest.mark.parametrize("cap", [3, 4, 5, 6])
-def test_an_activation_cap_is_kept_and_costs_time(cap):
-    problem = capped_wave(3, 3, cap)
-    synthesis = synthesize(problem)
-    assert synthesis.proven
-    assert max(peak_held_bytes(problem, synthesis.ordering.rows)) <= cap
-    more = synthesize(capped_wave(3, 3, cap + 1))
-    assert synthesis.ordering.makespan_s >= more.ordering.makespan_s
-    assert synthesis.ordering.makespan_s > 26 or cap == 6
-
-
-def test_bytes_that_differ_by_stage_are_counted():
-    problem = replace(
-        wave_problem(2, 3), held_bytes=(3e9, 1e9, 1e9, 0.5e9), capacity_bytes=(6.5e9, 4e9)
-    )  # device 0 holds two micro-batches on stage 0, the older of them on stage 3 too
-    synthesis = synthesize(problem)
-    assert synthesis.proven
-    peaks = peak_held_bytes(problem, synthesis.ordering.rows)
-    assert peaks[0] <= 6.5e9
-    assert synthesis.ordering.makespan_s == BruteForce(problem).run()
-
-
-def test_micro_batches_in_flight_are_limited():
-    problem = replace(wave_problem(3, 4), in_flight=(2,) * 6)
-    synthesis = synthesize(problem, certificate=False)
-    assert synthesis.proven
-    assert synthesis.ordering.makespan_s == 42 > synthesize(wave_problem(3, 4)).ordering.makespan_s
-    assert fits(problem, synthesis.ordering.rows)
-
-
-def test_no_room_for_one_micro_batch_is_one_clear_line():
-    with pytest.raises(
-        InfeasibleError, match=r"takes 1 \+ 1 = 2 on device 0 \(stages 0, 3\), which may hold 1$"
-    ):
-        synthesize(capped_wave(2, 2, 1))
 
 
 def test_what_no_time_is_given_for_is_not_called_proven():
@@ -240,14 +188,6 @@ def test_without_a_solver_list_scheduling_still_works(monkeypatch):
         synthesize(wave_problem(4, 4, 2))
 
 
-def test_the_solver_is_loaded_only_when_it_is_needed():
-    code = (
-        "import sys, sim.cli.main, strategies.orders.synthesis; print({'pulp', 'highspy'} & set(sys.modules))"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout == "set()\n"
-
-
 @pytest.mark.parametrize(
     ("times_s", "unit_s"),
     [
@@ -265,7 +205,7 @@ def test_the_common_unit_divides_every_time(times_s, unit_s):
     assert common_unit_s(times_s) == (None if unit_s is None else pytest.approx(unit_s, rel=1e-12))
 
 
-SIZES = [(4, 4), (4, 8), (4, 16), (8, 4), (8, 8), (8, 16), (8, 32), (3, 5), (7, 9), (2, 2), (1, 3)]
+SIZES = [(4, 4), (4, 16), (8, 4), (8, 32), (7, 9), (2, 2), (1, 3)]
 
 
 @pytest.mark.parametrize(("degree", "micro_batches"), SIZES)
@@ -281,32 +221,6 @@ def test_a_pattern_carries_over_to_any_size(degree, micro_batches, waves):
 def test_the_pattern_of_four_devices_and_eight_micro_batches_stays_the_shortest(degree, micro_batches):
     small, larger = wave_problem(4, 8), wave_problem(degree, micro_batches)
     assert extend(small, list_schedule(small), larger).makespan_s == lower_bound_s(larger)
-
-
-def test_a_pattern_carried_over_to_its_own_size_is_itself():
-    problem = wave_problem(4, 4, 2)
-    synthesis = synthesize(problem)
-    assert extend(problem, synthesis.ordering, problem) == evaluate(problem, synthesis.ordering.rows)
-
-
-def test_a_pattern_of_two_directions_and_a_cap_carry_over():
-    def two_ways(degree, half, cap):
-        return Problem(
-            (1.0,) * 2 * degree, (2.0,) * 2 * degree, wave_positions(degree),
-            (Chain(tuple(range(degree)), tuple(range(half))),
-             Chain(tuple(range(degree, 2 * degree)), tuple(range(half, 2 * half)))),
-            (0.0,) * 2 * degree, (0.0,) * 2 * degree, (1.0,) * 2 * degree, (float(cap),) * degree,
-        )  # fmt: skip
-
-    small, larger = two_ways(2, 2, 2), two_ways(4, 6, 3)
-    extension = extend(small, synthesize(small).ordering, larger)
-    assert max(peak_held_bytes(larger, extension.rows)) <= 3
-    assert extension.makespan_s >= lower_bound_s(larger)
-
-
-def test_a_pattern_needs_as_many_rounds_over_the_devices():
-    with pytest.raises(ValueError, match="equally often"):
-        extend(wave_problem(2, 2), list_schedule(wave_problem(2, 2)), wave_problem(4, 4, 2))
 
 
 @pytest.fixture
@@ -396,23 +310,18 @@ def test_layout_durations_and_lag_are_as_given(sim):
     [
         ("--activation-cap 1", "one micro-batch takes 1 + 1 = 2 on device 0 (stages 0, 3), which may hold 1"),
         ("--activation-cap 0", "--activation-cap is 0, must be at least 1"),
-        ("--micro-batches 0", "--micro-batches is 0, must be at least 1"),
         ("--waves x", "--waves is 'x', must be an integer"),
         ("--stages 3", "--stages needs --positions: on which device is each stage?"),
         ("--stages 3 --positions 0,1", "--positions has 2 entries, but --stages is 3"),
         ("--positions 0,1,2",
          "--positions, entry 2 is 2, must be from 0 to 1: there are --pipeline-degree 2 positions"),
         ("--positions 0,0", "--positions has no entry 1, each of --pipeline-degree 2 positions must have a stage"),
-        ("--positions 0,,1", "--positions is '', must be an integer"),
         ("--positions 0,1 --waves 2", "--waves and --positions both say where stages are: give one of them"),
         ("--forward 0", "--forward is 0, must be above 0"),
         ("--forward 1,2", "--forward has 2 entries, must be one or one for each of 4 stages"),
         ("--backward nan", "--backward is nan, must be finite, and at most 1e+12"),
-        ("--backward 1e13", "--backward is 1e13, must be finite, and at most 1e+12"),
         ("--lag -1", "--lag is -1, must be at least 0"),
-        ("--time-limit 0", "--time-limit is 0, must be above 0"),
         ("--extend-to 4", "--extend-to is 4, must be devices and micro-batches, as 8,16"),
-        ("--extend-to 4,0", "--extend-to is 4,0, must be devices and micro-batches, as 8,16"),
         ("--extend-to 4,4 --forward 1,1,1,2", "--extend-to needs one --forward for all stages"),
         ("--extend-to 4,4 --positions 0,0,1,1", "--extend-to needs stages that pass over all devices in line, as"
          " 0,1,1,0 do; --positions is 0,0,1,1"),

@@ -64,10 +64,10 @@ def placed(whose: str, positions: Any, degree: int) -> tuple[int, ...]:  # noqa:
         try:
             found.append(known[entry])
         except (KeyError, TypeError, ValueError):  # what cannot be looked up is no position either
-            rule = f"must be from 0 to {degree - 1}: there are pipeline_degree({degree}) positions"
+            rule = f"must be from 0 to {degree - 1}: there are `pipeline_degree({degree})` positions"
             raise InputError(f"{whose}, entry {stage} is {shown(entry)}, {rule}") from None
     if lacking := known.keys() - set(found):
-        rule = f"each of pipeline_degree({degree}) positions must have a stage"
+        rule = f"each of `pipeline_degree({degree})` positions must have a stage"
         raise InputError(f"{whose} has no entry {min(lacking)}, {rule}")
     return tuple(found)
 
@@ -104,7 +104,7 @@ def whole(
     """
     _check_listed(whose, order, "rows")
     if len(order) != len(hosted):
-        rule = f"must have one for each of pipeline_degree({len(hosted)})"
+        rule = f"must have one for each of `pipeline_degree({len(hosted)})`"
         raise InputError(f"{whose} has {len(order)} rows, {rule}")
     rows = []
     for position, (row, stages) in enumerate(zip(order, hosted, strict=True)):

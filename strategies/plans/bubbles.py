@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profiles.checks import sum_in_order
 
 # Share of the timeline. The same times added up in another order come out some 1e-13 apart; a gap of that
 # size is no idle time, and must not cut the bubble of another position in two.
@@ -66,18 +65,6 @@ def find_bubbles(busy: Sequence[Sequence[tuple[float, float]]], end_s: float) ->
             start_s = time_s
         idle ^= 1 << position
     return bubbles
-
-
-def bubble_ratio(bubbles: Sequence[Bubble], end_s: float, num_positions: int) -> float:
-    """Sum of (duration x idle positions) over the bubbles, as a share of (``end_s`` x all positions).
-
-    Args:
-        bubbles: As ``find_bubbles`` returns them.
-        end_s: Length of the timeline in seconds, above 0.
-        num_positions: Positions on the timeline, busy ones included.
-    """
-    idle_s = sum_in_order(bubble.duration_s * len(bubble.positions) for bubble in bubbles)
-    return idle_s / (end_s * num_positions)
 
 
 def _append_piece(bubbles: list[Bubble], start_s: float, end_s: float, positions: tuple[int, ...]) -> None:
