@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-
 # Share of the timeline. The same times added up in another order come out some 1e-13 apart; a gap of that
 # size is no idle time, and must not cut the bubble of another position in two.
 ROUNDING = 1e-9
