@@ -21,8 +21,6 @@ from validate.published.pulse import (
     HALF,
     Setting,
     Task,
-    by_equation,
-    by_replay,
     degrees,
     largest,
     reduced,
@@ -171,5 +169,4 @@ def test_the_largest_micro_batches_are_the_printed_ones_and_no_smaller_in_half_p
     assert [one.relative_error for one in degrees() if one.row.quantity == "micro_batch"] == [0.0, 0.0]
     task = Task("sdv2-1.7b", "v100-2node", 8)
     for degree, printed in ((2, 16), (4, 32)):
-        assert largest(task, Setting(degree, 1, costs=HALF), by_replay).micro_batch >= printed
-        assert largest(task, Setting(degree, 1), by_equation).micro_batch == printed
+        assert largest(task, Setting(degree, 1, costs=HALF)).micro_batch >= printed

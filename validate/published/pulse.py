@@ -16,7 +16,7 @@ bytes per parameter (Eq. 14) and the throughputs the second. Its V100s and NPUs 
 Source: PULSE, sections IV, VI and VII-A to VII-C2, Table III, Figs. 6, 7, 13 and 14, Eq. 14.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import log2
@@ -29,7 +29,7 @@ from profiles.errors import InfeasibleError
 from profiles.measuring.tables import grouped
 from profiles.software.stacks import FUSED, Fusion, Stack, load_stack
 from profiles.units import MIB
-from sim.explore.tuning import peak_memory_bytes, schedule_s
+from sim.explore.tuning import schedule_s
 from sim.outcomes.results import Result
 from strategies.scenario import Scenario
 from strategies.training.pulse import Pulse
@@ -179,26 +179,15 @@ ON_ASCEND: Final = (
 )
 """The settings that are shown for all three models."""
 BASELINES: Final = ("1f1b", "wave", "zero2")
-Fits = Callable[[Task, Setting], bool]
 
 
-def largest(task: Task, setting: Setting, fits: Fits) -> Setting | None:
-    """The setting with the largest micro-batch that fits by a rule."""
-    settings = (replace(setting, micro_batch=micro_batch) for micro_batch in MICRO_BATCHES)
-    return next((one for one in settings if fits(task, one)), None)
-
-
-def by_replay(task: Task, setting: Setting) -> bool:
-    """Whether PULSE fits in memory by its replay."""
-    result = run(task, setting, "pulse")
-    return result is not None and result.fits_memory
-
-
-def by_equation(task: Task, setting: Setting) -> bool:
-    """Whether PULSE fits in memory by Eq. 14."""
-    point, strategy = setting.scenario(task), Pulse(setting.degree, setting.degree, p2p=setting.p2p)
-    memory_bytes = point.cluster.device.memory_bytes
-    return memory_bytes is not None and peak_memory_bytes(point, strategy.layout(point)) <= memory_bytes
+def largest(task: Task, setting: Setting) -> Setting | None:
+    """The setting with the largest micro-batch with which PULSE fits in memory."""
+    for micro_batch in MICRO_BATCHES:
+        one = replace(setting, micro_batch=micro_batch)
+        if (result := run(task, one, "pulse")) is not None and result.fits_memory:
+            return one
+    return None
 
 
 def two_nodes() -> Iterator[Record]:
@@ -243,7 +232,7 @@ def larger_models() -> Iterator[Record]:
     row = the_published("VII-B")
     task = Task.of(row)
     for degree in DEGREES:
-        setting = largest(task, Setting(degree, 1), by_replay)
+        setting = largest(task, Setting(degree, 1))
         if setting is not None:
             ratios = [over(task, setting, baseline) for baseline in ("1f1b", "wave")]
             best = min(ratio for ratio in ratios if ratio is not None)
@@ -257,7 +246,7 @@ def degrees() -> Iterator[Record]:
         if row.quantity == "p2p_MB_per_sample":
             yield _nearest(row, [degree])
             continue
-        setting = largest(task, Setting(degree, 1), by_replay)
+        setting = largest(task, Setting(degree, 1))
         assert setting is not None
         result = run(task, setting, "pulse")
         assert result is not None

@@ -2,13 +2,13 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache
 from math import inf, log1p
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from profiles.files import Row, read_rows, read_text
 
@@ -42,32 +42,16 @@ Reason = tuple[Standing, str]
 INDEPENDENT: Final[Reason] = (Standing.INDEPENDENT, "")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry of ``standings.toml``: patterns of numbers by column, and the standing of those that fit."""
-
-    patterns: tuple[tuple[str, str], ...]
-    standing: Standing
-    why: str
-
-    def fits(self, said: Mapping[str, str]) -> bool:
-        """Whether a number's columns fit all patterns."""
-        return all(fnmatchcase(said[key], pattern) for key, pattern in self.patterns)
-
-
 @cache
-def entries() -> tuple[Entry, ...]:
-    """The entries in the order of the file."""
-    read = tomllib.loads(read_text(STANDINGS))["number"]
-    return tuple(
-        Entry(tuple((key, of[key]) for key in KEYS if key in of), Standing(of["is"]), of["why"])
-        for of in read
-    )
+def entries() -> tuple[dict[str, str], ...]:
+    """The entries of ``standings.toml``: patterns by column, and ``is`` and ``why`` of the numbers that fit them."""
+    return tuple(tomllib.loads(read_text(STANDINGS))["number"])
 
 
-def entry_of(said: Mapping[str, str]) -> Entry | None:
+def entry_of(columns: Mapping[str, str]) -> dict[str, str] | None:
     """The first entry that fits a number, given by the texts of its columns."""
-    return next((entry for entry in entries() if entry.fits(said)), None)
+    fits = lambda entry: all(fnmatchcase(columns[key], entry[key]) for key in KEYS if key in entry)  # noqa: E731
+    return next(filter(fits, entries()), None)
 
 
 HERE: Final = Path(__file__).parent
@@ -120,13 +104,6 @@ class Published:
     resolution_px: str = ""
     steps: str = ""
 
-    @classmethod
-    def of(cls, row: Row) -> "Published":
-        """A row of ``training.csv``."""
-        said = {key: row.text(key) for key in TEXTS}
-        numbers = {key: _integer(row, key) for key in ("num_gpus", "batch_size")}
-        return cls(TASKS[0], value=row.number("value"), **said, **numbers)  # type: ignore[arg-type]  # by column
-
     @property
     def unit(self) -> str:
         """Unit of the number."""
@@ -149,13 +126,6 @@ class Published:
         texts = ("{} px", "{} steps", "{} GPUs", "batch {}")
         words += [text.format(number) for text, number in zip(texts, numbers, strict=True) if number]
         return ", ".join(word for word in words if word != UNSAID)
-
-
-TEXTS: Final = ("source", "item", "model", "machine", "method", "quantity", "note")
-
-
-def _integer(row: Row, key: str) -> int | None:
-    return None if row.text(key) == UNSAID else row.integer(key, minimum=1)
 
 
 METHODS_OF_KIND: Final[Mapping[str, list[str]]] = tomllib.loads(read_text(HERE / "kinds.toml"))
@@ -252,11 +222,23 @@ def _apart(row: Published, predicted: float) -> str:
     return "" if row.value else "no gain: a zero has no relative error"
 
 
+COLUMNS: Final = (
+    *("source", "item", "model", "machine", "num_gpus"),
+    *("method", "batch_size", "quantity", "value", "note"),
+)
+
+
+def _published(row: Row) -> Published:
+    cells: dict[str, Any] = {key: row.text(key) for key in COLUMNS}
+    for key in ("num_gpus", "batch_size"):
+        cells[key] = None if cells[key] == UNSAID else row.integer(key, minimum=1)
+    return Published(TASKS[0], **cells | {"value": row.number("value")})
+
+
 @cache
 def all_published() -> tuple[Published, ...]:
     """All published numbers of training, in the order of the file."""
-    columns = [field.name for field in fields(Published)][1:11]
-    return tuple(Published.of(row) for row in read_rows(TRAINING, columns))
+    return tuple(map(_published, read_rows(TRAINING, COLUMNS)))
 
 
 def published(item: str, **wanted: str | int) -> tuple[Published, ...]:
@@ -274,7 +256,7 @@ def the_published(item: str, **wanted: str | int) -> Published:
 def standing_of(row: Published, model: str = "", machine: str = "") -> Reason:
     """The standing of a number, and why; ``model`` and ``machine`` are its model's folder and its cluster's file."""
     entry = entry_of(columns_of(row, model, machine))
-    return INDEPENDENT if entry is None else (entry.standing, entry.why)
+    return INDEPENDENT if entry is None else (Standing(entry["is"]), entry["why"])
 
 
 def columns_of(row: Published, model: str = "", machine: str = "") -> dict[str, str]:

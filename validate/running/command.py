@@ -89,14 +89,7 @@ def _result(options: argparse.Namespace, job: "Job", outcome: "Outcome") -> dict
     from validate.running.rank import compare, middle, worst  # noqa: PLC0415  as above
 
     pairs = compare(job, outcome)
-    names = (
-        "simulated_s",
-        "error",
-        "measured_bubble_ratio",
-        "simulated_bubble_ratio",
-        "bubble_error",
-        "late_share",
-    )
+    names = ("simulated_s", "error", "measured_bubble_ratio", "simulated_bubble_ratio", "bubble_error")
     return {
         "schedule": job.name,
         "mode": options.mode,
@@ -105,28 +98,26 @@ def _result(options: argparse.Namespace, job: "Job", outcome: "Outcome") -> dict
         "link_ms": options.link_ms,
         "iterations": len(pairs),
         "measured_s": [f([pair.measured_s for pair in pairs]) for f in (min, median, max)],
-        **{name: middle(pairs, name) for name in names},
+        **{name: middle(pairs, name) for name in (*names, "late_share")},
         "worst_error": worst(pairs, "error"),
         "mismatch": worst(pairs, "mismatch"),
         "gradient_error": outcome.gradient_error,
     }
 
 
-def _describe(found: dict[str, Any]) -> str:
-    least, middle, most = found["measured_s"]
-    lines = [
-        f"{found['schedule']}, {found['mode']}, {found['ranks']} ranks, {found['model']},"
-        f" {found['iterations']} iterations",
-        f"  measured   {middle:.4f} s ({least:.4f} to {most:.4f}), bubble ratio"
-        f" {found['measured_bubble_ratio']:.3f}",
-        f"  simulated  {found['simulated_s']:.4f} s, bubble ratio {found['simulated_bubble_ratio']:.3f}",
-        f"  error      {found['error']:.2%} (median iteration), worst iteration {found['worst_error']:.2%}",
-        f"  machine    ops started late by {found['late_share']:.2%} of an iteration",
-        f"  order      with late starts as part of their ops, all but {found['mismatch']:.0e} agrees",
-    ]
-    if found["gradient_error"] is not None:
-        lines.append(f"  gradients  within {found['gradient_error']:.1e} of a single process")
-    return "\n".join(lines)
+def _describe(run: dict[str, Any]) -> str:
+    least, middle, most = run["measured_s"]
+    return f"""\
+{run["schedule"]}, {run["mode"]}, {run["ranks"]} ranks, {run["model"]}, {run["iterations"]} iterations
+  measured   {middle:.4f} s ({least:.4f} to {most:.4f}), bubble ratio {run["measured_bubble_ratio"]:.3f}
+  simulated  {run["simulated_s"]:.4f} s, bubble ratio {run["simulated_bubble_ratio"]:.3f}
+  error      {run["error"]:.2%} (median iteration), worst iteration {run["worst_error"]:.2%}
+  machine    ops started late by {run["late_share"]:.2%} of an iteration
+  order      with late starts as part of their ops, all but {run["mismatch"]:.0e} agrees""" + (
+        ""
+        if run["gradient_error"] is None
+        else f"\n  gradients  within {run['gradient_error']:.1e} of a single process"
+    )
 
 
 def add_samplers(sample: argparse.ArgumentParser) -> None:

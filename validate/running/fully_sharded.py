@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -114,21 +115,6 @@ def ulysses(queries: Tensor, keys: Tensor, values: Tensor, group: dist.ProcessGr
     return exchanged(seen.transpose(1, 2), 1, 2)
 
 
-@contextmanager
-def _passing(dtype: torch.dtype) -> Iterator[Any]:
-    """Torch's ring with keys and values that pass around, sums in single precision, or in double of such."""
-    from torch.distributed.tensor.experimental._context_parallel import _attention as of  # noqa: PLC0415  takes a while
-
-    options = of._cp_options
-    kept = vars(options).copy()
-    options.enable_load_balance, options.rotate_method = False, of._RotateMethod.ALL_TO_ALL
-    options.convert_to_f32 = dtype is not torch.float64
-    try:
-        yield of
-    finally:
-        vars(options).update(kept)
-
-
 class _Ring(torch.autograd.Function):
     """Attention of a rank's queries to the keys and values of one rank after another (Liu et al., 2023)."""
 
@@ -143,13 +129,20 @@ class _Ring(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, *tuple[Tensor, ...]]:  # noqa: ANN401
-        given = ctx.saved_tensors
-        with _passing(given[0].dtype) as of:
-            found = of._templated_ring_attention_backward(
-                ctx.group, AXIS, BACKWARD, gradients[0].contiguous(), "grad_out", *given, is_causal=False,
-                dropout_p=0.0,
-            )  # fmt: skip
-        return None, *found
+        saved, start = ctx.saved_tensors, (gradients[0].contiguous(), "grad_out")
+        with _passing(saved[0].dtype) as of:
+            back = of._templated_ring_attention_backward
+            return None, *back(ctx.group, AXIS, BACKWARD, *start, *saved, is_causal=False, dropout_p=0.0)
+
+
+@contextmanager
+def _passing(dtype: torch.dtype) -> Iterator[Any]:
+    """Torch's ring with keys and values that pass around, sums in single precision, or in double of such."""
+    from torch.distributed.tensor.experimental._context_parallel import _attention as of  # noqa: PLC0415  takes a while
+
+    words: dict[str, Any] = {"enable_load_balance": False, "rotate_method": of._RotateMethod.ALL_TO_ALL}
+    with patch.multiple(of._cp_options, convert_to_f32=dtype is not torch.float64, **words):
+        yield of
 
 
 def ring(queries: Tensor, keys: Tensor, values: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -157,12 +150,6 @@ def ring(queries: Tensor, keys: Tensor, values: Tensor, group: dist.ProcessGroup
     own = [part.transpose(1, 2) for part in (queries, keys, values)]
     seen: Tensor = _Ring.apply(group, *own)  # type: ignore[no-untyped-call]
     return seen.transpose(1, 2)
-
-
-WAYS: Final[Mapping[str, Callable[[Tensor, Tensor, Tensor, dist.ProcessGroup], Tensor]]] = {
-    "ulysses": ulysses,
-    "ring": ring,
-}
 
 
 def width_of(number: int) -> int:
@@ -185,10 +172,8 @@ def batch_of(samples: int) -> tuple[Tensor, Tensor]:
 
 def profile(dtype: str) -> Model:
     """The same blocks as a model of the simulator."""
-    model, size = (
-        equal_blocks_transformer(BLOCKS, rows=ROWS, hidden_size=HIDDEN, heads=HEADS),
-        ELEMENT_BYTES[dtype],
-    )
+    model = equal_blocks_transformer(BLOCKS, rows=ROWS, hidden_size=HIDDEN, heads=HEADS)
+    size = ELEMENT_BYTES[dtype]
     (component,) = model.components
 
     def product(count: int, n: int, k: int) -> Kernel:
@@ -245,7 +230,7 @@ def _carry_out(asked: ShardedTraining) -> Found:
     attention = attend
     if context > 1:
         of = groups[CONTEXT] = _contexts(ranks, context, tensor)
-        way = WAYS[strategy.context]
+        way = ring if strategy.context == "ring" else ulysses
         attention = lambda queries, keys, values: way(queries, keys, values, of)  # noqa: E731
     model = transformer(attention)
     _shard(model, mesh, asked)
@@ -365,45 +350,28 @@ def _name_of(given: object) -> str:
     return str(dist.ProcessGroup.unbox(cast(Any, given)).group_name) if boxed else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What the ranks did, compared with the plan.
-
-    Attributes:
-        calls: exchanges of the plan by stream.
-        different: ranks whose exchanges differ.
-        owned: parameters of each rank in torch.
-        planned: parameters of each rank in the plan.
-        gradient_error: of the worst rank.
-        rounding: the largest ``gradient_error`` allowed.
-    """
+class Held(NamedTuple):
+    """Exchanges of the plan by stream, parameters of each rank, the worst gradient's error, and what differs."""
 
     calls: Mapping[int, Calls]
-    different: tuple[int, ...]
     owned: tuple[int, ...]
-    planned: float
     gradient_error: float
-    rounding: float
-
-    @property
-    def wrong(self) -> list[str]:
-        """The checks that fail, in words."""
-        found = [f"ranks {self.different} exchange something else"] if self.different else []
-        if set(self.owned) != {self.planned}:
-            found.append(f"ranks own {self.owned} parameters, the plan says {self.planned:g}")
-        if self.gradient_error > self.rounding:
-            found.append(f"gradients are off by {self.gradient_error:.1e}")
-        return found
+    wrong: list[str]
 
 
 def hold(asked: ShardedTraining, found: Sequence[Found]) -> Held:
     """What ranks did, compared with the plan of what was asked."""
-    planned, precision = planned_calls(asked), PRECISIONS[asked.precision]
+    planned = planned_calls(asked)
     different = tuple(rank for rank, own in enumerate(found) if own.calls != planned)
+    wrong = [f"ranks {different} exchange something else"] if different else []
     summed = next(of.size_bytes for of in plan_of(asked).resident[0] if of.name == "gradients")
     owned = tuple(own.owned for own in found)
+    if set(owned) != {summed / GRADIENT_BYTES}:
+        wrong.append(f"ranks own {owned} parameters, the plan says {summed / GRADIENT_BYTES:g}")
     error = max(own.gradient_error for own in found)
-    return Held(planned, different, owned, summed / GRADIENT_BYTES, error, precision.rounding)
+    if error > PRECISIONS[asked.precision].rounding:
+        wrong.append(f"gradients are off by {error:.1e}")
+    return Held(planned, owned, error, wrong)
 
 
 def check(asked: Sequence[ShardedTraining]) -> list[Held]:
