@@ -145,6 +145,13 @@ class _Values:
         self.where, self._values, self._prefix = where, values, prefix
         self._asked: set[str] = set()
 
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def values(self) -> Mapping[str, Any]:
+        """All values by key, unchecked."""
+        return self._values
+
     def _broken(self, key: str, value: object, rule: str) -> InputError:
         return InputError(f"{self.where}: {self._prefix}{key} is {shown(value)}, {rule}")
 
@@ -244,13 +251,6 @@ class Table(_Values):
     def fail(self, key: str, value: object, rule: str) -> InputError:
         """The error that says which key breaks which rule."""
         return self._broken(key, value, rule)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
-    def values(self) -> Mapping[str, Any]:
-        """All values of the table by key, unchecked."""
-        return self._values
 
     def line(self, key: str) -> str:
         """A string short enough to stand in a table."""

@@ -8,15 +8,13 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from profiles.architectures.components import TASKS
-from profiles.errors import InfeasibleError, InputError, counted
-from profiles.files import check_regular, parse_number, read_text
+from profiles.errors import InfeasibleError, InputError, counted, shown
+from profiles.files import Row, read_json, read_text
 from profiles.machines.whatifs import WHAT_IFS
-from profiles.parsing import parse_json
 from sim.explore.answers import Bounds
 from sim.explore.store import StoreFile
 from sim.inputs.scenarios import OPTIONS, fields_of
@@ -39,8 +37,6 @@ RELIEF: Final = "relief"
 """Of a point that was tried again for want of memory: what is recomputed in it."""
 DIVIDED: Final = "vae_parallel"
 """The option of which a point has no more than it has GPUs, however much was asked for."""
-SQLITE: Final = b"SQLite format 3\0"
-PARQUET: Final = b"PAR1"
 WHOLE: Final = re.compile(r"-?\d+\.0", re.ASCII)
 
 
@@ -119,8 +115,7 @@ class Recorded:
         self.points = dict(order)
 
 
-@dataclass(frozen=True, slots=True)
-class NamedRows:
+class NamedRows(NamedTuple):
     """Rows of a sweep, or results, under their public keys, with the word by which refusals call them.
 
     ``objective`` is what the sweep ranks by; empty of results.
@@ -140,40 +135,27 @@ def read_records(source: Path | NamedRows) -> list[Recorded]:
     Raises:
         InputError: it is none of these, or damaged.
     """
-    start = b"" if isinstance(source, NamedRows) else _start_of(source)
     if isinstance(source, NamedRows):
         records = _of_rows(_flat_rows(source.name, source.rows))
         for record in records:
             record.objective = source.objective
-    elif start == SQLITE:
-        records = list(_of_store(source))
-    elif start.startswith(PARQUET):
-        raise InputError(
-            f"{source}: is Parquet, must be a store, rows of a sweep as .csv or results as .json"
-        )
+    elif source.suffix == ".csv":
+        records = _of_rows(_csv_rows(source))
+    elif source.suffix == ".json":
+        records = _of_rows(_flat_rows(str(source), read_json(source)))
     else:
-        records = _of_rows(_csv_rows(source) if source.suffix == ".csv" else _json_rows(source))
+        records = list(_of_store(source))
     if not records:
-        raise InputError(f"{source}: holds no {'question' if start == SQLITE else 'row'}")
+        raise InputError(f"{source}: holds no question")
     return records
 
 
-def _start_of(path: Path) -> bytes:
-    """The first bytes of a file, which say what it is."""
-    try:
-        check_regular(path)
-        with path.open("rb") as file:
-            return file.read(len(SQLITE))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
-
-
-class FileRow:
-    """A row under public keys, flat, with where it stands; ``cells`` are its values as text."""
+class _Line(Row):
+    """A row under public keys, flat, with the hashes of inputs; values are texts."""
 
     def __init__(self, where: str, values: Mapping[str, Any]) -> None:
-        self.where = where
-        self.cells = {key: cell(value) for key, value in values.items() if value not in (None, "")}
+        cells = {key: cell(value) for key, value in values.items() if value not in (None, "")}
+        super().__init__(where, cells)
         inputs = values.get("inputs") or {}
         try:
             inputs = json.loads(inputs) if isinstance(inputs, str) else inputs
@@ -181,37 +163,9 @@ class FileRow:
         except (ValueError, RecursionError, AttributeError):
             raise self.fail("inputs", "must be a mapping as JSON") from None
 
-    def fail(self, key: str, rule: str) -> InputError:
-        """The error that says which value breaks which rule."""
-        return InputError(f"{self.where}: {key} is '{self.cells[key][:40]}', {rule}")
-
-    def text(self, key: str) -> str:
-        """The value of a key.
-
-        Raises:
-            InputError: there is none.
-        """
-        if key not in self.cells:
-            raise InputError(f"{self.where}: {key} is missing: must be a row of a sweep, or a result")
-        return self.cells[key]
-
-    def choice(self, key: str, default: str, *choices: str) -> str:
-        """A value out of a list of choices.
-
-        Raises:
-            InputError: it is none of them.
-        """
-        if (value := self.cells.get(key, default)) not in choices:
-            raise self.fail(key, f"must be one of {', '.join(choices)}")
-        return value
-
-    def number(self, key: str) -> float | None:
-        """A number; None where there is none."""
-        return None if key not in self.cells else parse_number(self.where, key, self.cells[key])
-
     def flag(self, key: str) -> bool:
         """Whether something holds; it does where the row does not speak of it."""
-        return self.choice(key, "True", "True", "False", "true", "false") in ("True", "true")
+        return key not in self or self.choice(key, ("True", "False", "true", "false")) in ("True", "true")
 
 
 def cell(value: object) -> str:
@@ -220,41 +174,28 @@ def cell(value: object) -> str:
     return said.removesuffix(".0") if WHOLE.fullmatch(said) else said
 
 
-def _csv_rows(path: Path) -> Iterator[FileRow]:
+def _csv_rows(path: Path) -> Iterator[_Line]:
     reader = csv.DictReader(read_text(path).splitlines(), strict=True)
     try:
         for values in reader:
-            where = f"{path}:{reader.line_num}"
             if None in values:
-                raise InputError(f"{where}: the row has more cells than there are columns")
-            yield FileRow(where, values)
+                raise InputError(f"{path}:{reader.line_num}: the row has more cells than there are columns")
+            yield _Line(f"{path}:{reader.line_num}", values)
     except csv.Error as error:
         raise InputError(f"{path}:{reader.line_num}: is not valid CSV: {error}") from None
 
 
-def _json_rows(path: Path) -> Iterator[FileRow]:
-    text = read_text(path)
-    try:
-        found = parse_json(text)
-    except ValueError as error:
-        raise InputError(f"{path}: is no store, no .csv, and not valid JSON: {error}") from None
-    return _flat_rows(str(path), found)
-
-
-def _flat_rows(name: str, found: object) -> Iterator[FileRow]:
+def _flat_rows(name: str, found: object) -> Iterator[_Line]:
     """The rows of a list, or one that stands alone, without the mappings within."""
     several = isinstance(found, list | tuple)
     for number, item in enumerate(found if isinstance(found, list | tuple) else [found]):
         where = f"{name}: row {number}" if several else name
-        if not isinstance(item, dict):
-            raise InputError(f"{where}: is {str(item)[:40]!r}, must be a result")
-        flat = dict(item)
-        for key in ("parameters", "options"):
-            inner = flat.pop(key, {})
-            if not isinstance(inner, dict):
-                raise InputError(f"{where}: {key} is {str(inner)[:40]!r}, must be a mapping")
-            flat = inner | flat
-        yield FileRow(where, flat)
+        try:
+            own = dict(item)
+            inner = {**own.pop("parameters", {}), **own.pop("options", {})}
+        except (TypeError, ValueError):
+            raise InputError(f"{where}: is {shown(item)}, must be a result") from None
+        yield _Line(where, inner | own)
 
 
 class _Group(NamedTuple):
@@ -265,31 +206,41 @@ class _Group(NamedTuple):
     options: dict[str, str]
     divided: dict[int, float]
 
+    def holds(self, other: "_Group") -> bool:
+        """Whether a row is of this question; one without a result has no options, and is of the last else the same."""
+        if (self.record.inputs, self.shared) != (other.record.inputs, other.shared):
+            return False
+        both = [*self.divided.items(), *other.divided.items()]
+        most = max((value for _, value in both), default=1.0)
+        alike = self.options == other.options and all(value == min(most, gpus) for gpus, value in both)
+        return alike or not (self.options and other.options)
 
-def _of_rows(rows: Iterable[FileRow]) -> list[Recorded]:
+
+def _of_rows(rows: Iterable[_Line]) -> list[Recorded]:
     """The questions that rows are of; a point that several sweeps look at has what the one knows that knows most."""
     groups: list[_Group] = []
     for row in rows:
-        task = row.choice("task", "", *TASKS) if "task" in row.cells else row.text("task")
+        task = row.choice("task", TASKS)
         shared = {key: row.text(key) for key in (*SHARED, *ASKED[task])}
         names = {*OPTIONS[task], *WHAT_IFS, "measured", "measured_run"} - shared.keys() - {DIVIDED}
-        options = {key: value for key, value in row.cells.items() if key in names}
-        if options and RELIEF in row.cells:  # what is recomputed is of the point, not asked
+        options = {key: value for key, value in row.values().items() if key in names}
+        if options and RELIEF in row:  # what is recomputed is of the point, not asked
             options["checkpointing"] = "none"
-        key, known, divided = _key(row, task), _known(row), row.number(DIVIDED) or 1.0
-        alike = partial(_is_of, row.inputs, shared, options, {key.num_gpus: divided})
-        group = next((group for group in reversed(groups) if alike(group)), None)
+        names = {*fields_of(strategies_of(task).values()), RELIEF}
+        parameters = sorted((name, value) for name, value in row.values().items() if name in names)
+        key = Key(row.text("strategy"), row.integer("num_gpus"), tuple(parameters))
+        divided = {key.num_gpus: row.number(DIVIDED, 1.0)} if options else {}
+        fresh, known = _Group(Recorded({}, row.inputs), shared, options, divided), _known(row)
+        group = next((group for group in reversed(groups) if group.holds(fresh)), None)
         if group is None:
-            group = _Group(Recorded({}, row.inputs), shared, {}, {})
-            groups.append(group)
+            groups.append(group := fresh)
         group.options.update(options)
-        if options:
-            group.divided[key.num_gpus] = divided
+        group.divided.update(divided)
         before = group.record.points.get(key)
         if before is None or known.order <= before.order:
             group.record.points[key] = known
-    for record, shared, options, each in groups:
-        most = max(each.values(), default=1.0)
+    for record, shared, options, divided in groups:
+        most = max(divided.values(), default=1.0)
         record.asked = {**shared, **options, **({DIVIDED: cell(most)} if most > 1 else {})}
         order = [known.order for known in record.points.values()]
         if order != sorted(order):  # several sweeps, one after the other
@@ -297,32 +248,10 @@ def _of_rows(rows: Iterable[FileRow]) -> list[Recorded]:
     return [group.record for group in groups]
 
 
-def _is_of(
-    inputs: Mapping[str, str],
-    shared: Mapping[str, str],
-    options: Mapping[str, str],
-    divided: Mapping[int, float],
-    group: _Group,
-) -> bool:
-    """Whether a row is of a group's question; one without a result has no options, and is of the last else the same."""
-    if (group.record.inputs, group.shared) != (inputs, shared):
-        return False
-    both = group.divided | dict(divided)
-    most = max(both.values())
-    fits = all(value == min(most, gpus) for gpus, value in [*group.divided.items(), *divided.items()])
-    return not options or not group.options or (group.options == options and fits)
-
-
-def _key(row: FileRow, task: str) -> Key:
-    names = {*fields_of(strategies_of(task).values()), RELIEF}
-    row.text("num_gpus")
-    parameters = sorted((name, value) for name, value in row.cells.items() if name in names)
-    return Key(row.text("strategy"), int(row.number("num_gpus") or 0), tuple(parameters))
-
-
-def _known(row: FileRow) -> Known:
-    status = row.choice("status", "simulated" if row.flag("fits_memory") else "infeasible", *STATUSES)
-    seconds = next((value for key in TIMES if (value := row.number(key)) is not None), None)
+def _known(row: _Line) -> Known:
+    fits = row.flag("fits_memory")
+    status = row.choice("status", STATUSES) if "status" in row else "simulated" if fits else "infeasible"
+    seconds = next((row.number(key) for key in TIMES if key in row), None)
     if status == "simulated" and seconds is None:
         raise InputError(f"{row.where}: is simulated, but has no {' or '.join(TIMES)}")
     return Known(status, seconds, row.flag("recommended"))
