@@ -35,11 +35,6 @@ def build(spec: ComponentSpec, dtype: torch.dtype, generator: torch.Generator) -
     return module
 
 
-def samples(spec: ComponentSpec, height: int, width: int) -> list[dict[str, Any]]:
-    """Inputs of each pass that one sample takes, on the meta device."""
-    return [make(height, width) for make in (spec.sample, *spec.again)]
-
-
 def inputs(
     sample: dict[str, Any], batch: int, dtype: torch.dtype, below: int, generator: torch.Generator
 ) -> dict[str, Any]:

@@ -96,6 +96,11 @@ class ComponentTimes(NamedTuple):
         """Name of the component."""
         return self.counted.spec.name
 
+    @property
+    def trained(self) -> int:
+        """Number of parameters that get a gradient."""
+        return sum(work.trained for work in self.counted.work)
+
 
 class Subject:
     """A component, as it is counted, on a device, ready to run passes of ``size``: height and width in pixels."""
@@ -108,7 +113,7 @@ class Subject:
         self._dtype = DTYPES[dtype]
         self.generator: Final = torch.Generator(clock.device).manual_seed(seed)
         self.module: Final = building.build(self.spec, self._dtype, self.generator)
-        self._samples = building.samples(self.spec, *size)
+        self._samples = [make(*size) for make in (self.spec.sample, *self.spec.again)]
         self._below = building.largest_integer(self.module)
 
     @property
@@ -144,19 +149,17 @@ def measure(
     if not counted.spec.trainable:
         return ComponentTimes(counted, tuple(batches))
     with out_of_memory(f"the optimizer of {counted.spec.name}"):
-        return ComponentTimes(counted, tuple(batches), _measure_optimizer(subject, settings))
-
-
-def trained_parameters(counted: ComponentCount) -> int:
-    """Number of parameters that get a gradient."""
-    return sum(work.trained for work in counted.work)
+        output = subject.forward(subject.inputs(min(settings.batch_sizes))[0])
+        torch.autograd.backward([output], [draws(output, subject.generator)])
+        (update_s,) = timed(clock, settings, [building.update_of(subject.trained)])
+        return ComponentTimes(counted, tuple(batches), update_s)
 
 
 def check_memory(counted: ComponentCount, batch: int, dtype: str, clock: Clock) -> None:
     """Refuse a component whose weights, gradients, optimizer and activations need more memory than is free."""
     largest = max(work.output_bytes for work in counted.work)
     activations = sum(work.saved_bytes for work in counted.work) if counted.spec.trainable else 2 * largest
-    size, trained = DTYPES[dtype].itemsize, trained_parameters(counted)
+    size, trained = DTYPES[dtype].itemsize, sum(work.trained for work in counted.work)
     weights = counted.parameters * size + trained * (size + building.STATE_BYTES[dtype])
     needed, free = weights + ROOM * batch * activations, clock.free_bytes()
     if needed > free:
@@ -191,14 +194,6 @@ def _measure_batch(subject: Subject, batch: int, settings: Settings) -> BatchTim
     return BatchTimes(batch, layers, medians)
 
 
-def _measure_optimizer(subject: Subject, settings: Settings) -> float:
-    """Median seconds of one update, with the gradients of one pass."""
-    output = subject.forward(subject.inputs(min(settings.batch_sizes))[0])
-    torch.autograd.backward([output], [draws(output, subject.generator)])
-    (seconds,) = timed(subject.clock, settings, [building.update_of(subject.trained)])
-    return seconds
-
-
 def timed(clock: Clock, settings: Settings, parts: Sequence[Callable[[], object]]) -> list[float]:
     """Median seconds of parts that run one after another, round by round."""
     rounds = []
@@ -215,13 +210,16 @@ def timed(clock: Clock, settings: Settings, parts: Sequence[Callable[[], object]
 
 def _marked(subject: Subject, given: Given) -> Pass:
     """Forward and backward seconds of each layer, summed over the passes of a sample."""
-    forward, backward = [], []
+    passes = []
     for sample in given:
-        with Boundaries(subject.module, subject.spec.layers, subject.clock) as boundaries:
+        boundaries = Boundaries(subject.module, subject.spec.layers, subject.clock)
+        try:
             marks = _run(subject, sample)
-            forward.append(boundaries.forward_s(*marks[:2]))
-            backward.append(boundaries.backward_s(*marks[2:]))
-    return np.sum(forward, axis=0), np.sum(backward, axis=0)
+            passes.append((boundaries.forward_s(*marks[:2]), boundaries.backward_s(*marks[2:])))
+        finally:
+            boundaries.remove()
+    forward, backward = np.sum(passes, axis=0)
+    return forward, backward
 
 
 def _unmarked(subject: Subject, given: Given) -> Pass:
@@ -232,17 +230,17 @@ def _unmarked(subject: Subject, given: Given) -> Pass:
     return forward, backward
 
 
-def _run(subject: Subject, given: dict[str, Any]) -> tuple[Mark, Mark, Mark, Mark]:
+def _run(subject: Subject, given: dict[str, Any]) -> list[Mark]:
     """Marks where forward and backward of one pass begin and end."""
     clock = subject.clock
     clock.settle()
-    start = clock.mark()
+    marks = [clock.mark()]
     output = subject.forward(given)
-    forward_end = clock.mark()
+    marks.append(clock.mark())
     gradient = draws(output, subject.generator) if subject.spec.trainable else None
-    backward_start = clock.mark()
+    marks.append(clock.mark())
     if gradient is not None:
         torch.autograd.backward([output], [gradient])
-    end = clock.mark()
+    marks.append(clock.mark())
     clock.settle()
-    return start, forward_end, backward_start, end
+    return marks

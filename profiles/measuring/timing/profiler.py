@@ -4,7 +4,7 @@
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isnan
 from pathlib import Path
@@ -36,7 +36,6 @@ from profiles.measuring.timing.passes import (
     ComponentTimes,
     Settings,
     measure,
-    trained_parameters,
 )
 from profiles.measuring.writing import csv_text, toml_text, write_files
 from profiles.units import MILLISECOND
@@ -74,7 +73,7 @@ def profile(
     name: str | None = None,
     output: Path | None = None,
 ) -> Profile:
-    """Times of every layer of a model's components, all or some, written into a model folder if one is named.
+    """Time every layer of a model's components, all or some, and write them into a model folder if one is named.
 
     The model is one of the architectures or of the tiny ones; or the user's own files, a backbone and its frozen
     encoders or one encoder, with the options for them (height and width, too). A simulation finds the times by the name
@@ -91,23 +90,20 @@ def profile(
     if isinstance(model, str):
         counted = counted_for(model, settings.dtype, height=height, width=width, components=components)
         return _profiled(model, counted, settings, (clock, name), output)
-    counted = _counted_files(model, settings.dtype, components)
+    files, options = model
+    counted = count_configured(files, replace(options, dtype=_counted_as(settings.dtype)))
     title = counted.architecture.title
+    specs = _chosen([part.spec for part in counted.components], components, title)
+    parts = (
+        replace(part, spec=specs[part.spec.name]) for part in counted.components if part.spec.name in specs
+    )
+    counted = replace(counted, components=tuple(parts))
     try:
         return _profiled(slug(title), counted, settings, (clock, name), output)
     except DiffusimError:
         raise
     except Exception as error:  # whatever the class says to its arguments
-        where = f"at batch sizes {','.join(map(str, settings.batch_sizes))} in {settings.dtype}"
-        raise InputError(f"{title} cannot run {where}: {first_line(error)}") from error
-
-
-def _counted_files(model: Files, dtype: str, components: Sequence[str]) -> ModelCount:
-    files, asked = model
-    counted = count_configured(files, replace(asked, dtype=_counted_as(dtype)))
-    specs = _chosen([part.spec for part in counted.components], components, counted.architecture.title)
-    chosen = (part for part in counted.components if part.spec.name in specs)
-    return replace(counted, components=tuple(replace(part, spec=specs[part.spec.name]) for part in chosen))
+        raise InputError(f"{title} cannot run in {settings.dtype}: {first_line(error)}") from error
 
 
 def counted_for(
@@ -118,7 +114,7 @@ def counted_for(
     width: int | None = None,
     components: Sequence[str] = (),
 ) -> ModelCount:
-    """Count of the components of a model that are to be timed, in their precision."""
+    """Count the components of a model that are to be timed, in their precision."""
     whole, counted_as = architecture(model, tiny=True), _counted_as(dtype)
     kept = tuple(_chosen(whole.components, components, whole.title).values())
     return count_model(replace(whole, components=kept, dtype=counted_as), height, width)
@@ -136,12 +132,12 @@ def _chosen(specs: Sequence[ComponentSpec], names: Sequence[str], title: str) ->
     for name in names:
         if name not in known:
             raise InputError(f"unknown component '{name}' of {title}; choose from {', '.join(known)}")
-    there, found = names or known, {}
-    for spec in (spec for spec in specs if spec.name in there):
-        inputs = tuple(source for source in spec.inputs if source in there)
-        reads = {key: source for key, source in spec.reads.items() if source in there}
-        found[spec.name] = replace(spec, inputs=inputs, reads=reads)
-    return found
+    kept, chosen = names or known, {}
+    for spec in (spec for spec in specs if spec.name in kept):
+        inputs = tuple(source for source in spec.inputs if source in kept)
+        reads = {key: source for key, source in spec.reads.items() if source in kept}
+        chosen[spec.name] = replace(spec, inputs=inputs, reads=reads)
+    return chosen
 
 
 def _profiled(
@@ -172,52 +168,41 @@ def _profiled(
 
 def _check_folder(folder: Path, name: str, counted: ModelCount) -> None:
     """Refuse a folder that holds another model, or this one at another size."""
-    kind = path_kind(folder)
-    if kind == "file":
-        raise InputError(f"--output {folder}: is not a folder")
-    if kind == "nothing" or not any(folder.iterdir()):
+    if path_kind(folder) == "nothing" or (folder.is_dir() and not any(folder.iterdir())):
         return
-    there = read_model(folder)
-    if (there.height, there.width) != (counted.height, counted.width):
-        sizes = f"{there.height}x{there.width}, not at {counted.height}x{counted.width}"
-        raise InputError(f"--output {folder}: holds {there.name} at {sizes}; name another folder")
-    layers = [(component.name, layer.name) for component in there.components for layer in component.layers]
+    known = read_model(folder)
+    held = f"--output {folder}: holds {known.name}"
+    if (known.height, known.width) != (counted.height, counted.width):
+        sizes = f"{known.height}x{known.width}, not at {counted.height}x{counted.width}"
+        raise InputError(f"{held} at {sizes}; name another folder")
+    layers = [(component.name, layer.name) for component in known.components for layer in component.layers]
     if layers != [(part.spec.name, layer.name) for part in counted.components for layer in part.layers]:
-        asked = f"the components of {name} that were asked for"
-        raise InputError(f"--output {folder}: holds other layers than {asked}; name another folder")
+        raise InputError(f"{held} with other layers than those of {name} to be timed; name another folder")
 
 
-def report_profile(found: Profile, output: Path | None) -> None:
+def report_profile(profiled: Profile, output: Path | None) -> None:
     """Print the times, and warn of a busy machine."""
-    title = f"{found.model} on {found.device}, {found.counted.height}x{found.counted.width}, {found.header['dtype']}"
-    show(150, times_table(title, found.components))
-    said = disturbance(found.other_cores) if found.header["clock"] == WALL else ""
-    lines = [f"warning: {said}; --clock thread is not misled by others"] if said else []
-    lines += [f"wrote {output}"] if output is not None else []
-    for line in lines:
+    size = f"{profiled.counted.height}x{profiled.counted.width}"
+    title = f"{profiled.model} on {profiled.device}, {size}, {profiled.header['dtype']}"
+    show(150, times_table(title, profiled.components))
+    warning = disturbance(profiled.other_cores) if profiled.header["clock"] == WALL else ""
+    lines = [f"warning: {warning}; --clock thread is not misled by others"] if warning else []
+    for line in [*lines, *([f"wrote {output}"] if output is not None else [])]:
         print(f"measure: {line}", file=sys.stderr)
 
 
 def times_table(title: str, components: Sequence[ComponentTimes]) -> Table:
     """One row per component and batch size, in milliseconds."""
     rows = []
-    for component, batch in _batches(components):
-        first, later = (sum_in_order(batch.median(name)) for name in ("backward_first", "backward_later"))
-        backward = [f"{1e3 * first:.2f}", f"{1e3 * later:.2f}"]
-        backward.append(f"{batch.sum_over_whole('backward_later'):.3f}" if later else "")
-        forward = (
-            f"{1e3 * sum_in_order(batch.median('forward')):.2f}",
-            f"{batch.sum_over_whole('forward'):.3f}",
-        )
-        first_columns = component.name, f"{batch.batch}", f"{len(component.counted.layers)}", *forward
-        rows.append([*first_columns, *(backward if component.counted.spec.trainable else [""] * 3)])
-    return table(title, COLUMNS, rows, left=("component",))
-
-
-def _batches(components: Sequence[ComponentTimes]) -> Iterator[tuple[ComponentTimes, BatchTimes]]:
     for component in components:
         for batch in component.batches:
-            yield component, batch
+            totals = {name: sum_in_order(batch.median(name)) for name in QUANTITIES}
+            cells = {name: f"{1e3 * total:.2f}" if total else "" for name, total in totals.items()}
+            shares = [f"{batch.sum_over_whole(name):.3f}" if totals[name] else "" for name in WHOLE]
+            row = [component.name, f"{batch.batch}", f"{len(component.counted.layers)}"]
+            row += [cells["forward"], shares[0], cells["backward_first"], cells["backward_later"], shares[1]]
+            rows.append(row)
+    return table(title, COLUMNS, rows, left=("component",))
 
 
 def time_texts(
@@ -226,37 +211,37 @@ def time_texts(
     """Files of a profile on a device called ``name``, by their path in the model folder."""
     rows: list[list[object]] = []
     quantiles: list[list[object]] = []
-    for component, batch in _batches(components):
-        columns = zip(batch.median("forward"), batch.median("backward_later"), strict=True)
-        rows += ([component.name, n, batch.batch, *map(_ms, times)] for n, times in enumerate(columns))
-        for quantity in QUANTITIES:
-            for index, seconds in enumerate(batch.layers[quantity].T):
-                quantiles.append([component.name, index, batch.batch, quantity, *map(_ms, seconds)])
-    recipe = RECIPES[str(header["dtype"])]
-    updates = [
-        {"component": of.name, "parameters": trained_parameters(of.counted), "recipe": recipe}
-        | {"ms": _ms(of.optimizer_s)}
-        for of in components
-        if of.optimizer_s is not None
-    ]
-    whole = [_whole(component, batch) for component, batch in _batches(components)]
-    said = {**header, "backward": BACKWARD, "rows": len(rows), "whole": whole, "optimizer": updates}
+    whole, updates = [], []
+    for component in components:
+        for batch in component.batches:
+            whole.append(_whole(component, batch))
+            columns = zip(batch.median("forward"), batch.median("backward_later"), strict=True)
+            rows += ([component.name, n, batch.batch, *map(_ms, times)] for n, times in enumerate(columns))
+            for quantity in QUANTITIES:
+                for index, seconds in enumerate(batch.layers[quantity].T):
+                    quantiles.append([component.name, index, batch.batch, quantity, *map(_ms, seconds)])
+        if component.optimizer_s is not None:
+            update = {"component": component.name, "parameters": component.trained}
+            updates.append(
+                update | {"recipe": RECIPES[str(header["dtype"])], "ms": _ms(component.optimizer_s)}
+            )
+    values = {**header, "backward": BACKWARD, "rows": len(rows), "whole": whole, "optimizer": updates}
     return {
         Path("times") / f"{name}.csv": csv_text(TIME_COLUMNS, rows),
-        Path("times") / f"{name}.toml": toml_text(said),
+        Path("times") / f"{name}.toml": toml_text(values),
         Path("quantiles") / f"{name}.csv": csv_text(QUANTILE_COLUMNS, quantiles),
     }
 
 
 def _whole(component: ComponentTimes, batch: BatchTimes) -> dict[str, Value]:
-    found: dict[str, Value] = {"component": component.name, "batch_size": batch.batch}
+    values: dict[str, Value] = {"component": component.name, "batch_size": batch.batch}
     parts = list(zip(("forward", "backward"), WHOLE, strict=True))
     for name, quantity in parts if component.counted.spec.trainable else parts[:1]:
-        found[f"{name}_ms"] = _ms(batch.whole[quantity])
-        found[f"{name}_sum_over_whole"] = round(batch.sum_over_whole(quantity), 4)
+        values[f"{name}_ms"] = _ms(batch.whole[quantity])
+        values[f"{name}_sum_over_whole"] = round(batch.sum_over_whole(quantity), 4)
     if component.counted.spec.trainable:
-        found["backward_first_ms"] = _ms(sum_in_order(batch.median("backward_first")))
-    return found
+        values["backward_first_ms"] = _ms(sum_in_order(batch.median("backward_first")))
+    return values
 
 
 def _ms(seconds: float) -> float:
