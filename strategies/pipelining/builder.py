@@ -13,7 +13,7 @@ from operator import itemgetter
 from profiles.checks import sum_in_order
 from profiles.mappings import FrozenMapping
 from strategies.pipelining.footprint import recomputed_bytes, resident_buffers, saved_bytes
-from strategies.pipelining.frozen import Draft, Drafts, FrozenWork, PlacedOp, all_at_once
+from strategies.pipelining.frozen import Draft, FrozenWork, PlacedOp, all_at_once
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Seat
 from strategies.plans.actions import (
@@ -27,7 +27,7 @@ from strategies.plans.actions import (
     StageAction,
 )
 from strategies.plans.network import Network
-from strategies.plans.plan import Collective, Filling, Op, Plan, Tensors
+from strategies.plans.plan import Collective, Filling, Plan, Tensors
 from strategies.plans.worklist import evaluate
 
 
@@ -93,7 +93,7 @@ class PipelineBuilder:
         self.collectives: list[Collective] = []
         self.given: list[tuple[int, int]] = []
         self.kept: list[tuple[int, int]] = []
-        self.rows: list[Drafts] = [Drafts() for _ in range(self.shape.degree)]
+        self.rows: list[list[Draft]] = [[] for _ in range(self.shape.degree)]
         self.stepping: set[int] = set()
         """Stages whose optimizer step is in its row."""
         self._known: dict[tuple[str, int], dict[int, int]] = {}
@@ -177,17 +177,15 @@ class PipelineBuilder:
         self.given.append((tensor, self.stages[stage].position))
         return tensor
 
-    def _row(self, actions: Sequence[StageAction], inputs: dict[tuple[int, int], list[int]]) -> Drafts:
+    def _row(self, actions: Sequence[StageAction], inputs: dict[tuple[int, int], list[int]]) -> list[Draft]:
         alike = dict.fromkeys(map(itemgetter(0, 1), actions))
         passes = {(stage, kind): self._passes(stage, kind, inputs) for stage, kind in alike}
-        ops: list[Op | Draft] = []
+        row = []
         for action in actions:
-            stage, kind, number = action
-            first, duration_s, reads, writes = passes[stage, kind]
-            at = number - first
-            # as _make, without a Python call for each of the many that a plan has
-            ops.append(tuple.__new__(Op, (action, duration_s, reads[at], writes[at], (), 0.0)))
-        return Drafts(ops)
+            first, duration_s, reads, writes = passes[action[0], action[1]]
+            at = action[2] - first
+            row.append(Draft(action, duration_s, [*reads[at]], [*writes[at]], []))
+        return row
 
     def _passes(self, stage: int, kind: str, inputs: dict[tuple[int, int], list[int]]) -> _Passes:
         """The passes of a kind through a stage."""
@@ -289,7 +287,7 @@ class PipelineBuilder:
             self._put_in_turn([placed.draft for placed in frozen.placed])
             return
         for position, row in enumerate(self.rows):
-            row.insert(0, *(placed.draft for placed in frozen.placed if placed.position == position))
+            row[:0] = [placed.draft for placed in frozen.placed if placed.position == position]
 
     def _put_in_turn(self, drafts: Sequence[Draft]) -> None:
         """Put the frozen ops of each micro-batch before its first pass."""
@@ -302,7 +300,7 @@ class PipelineBuilder:
                 number = draft.action[2]
                 found += drafts[number * each : (number + 1) * each]
             found.append(draft)
-        self.rows[0] = Drafts(found)
+        self.rows[0] = found
 
     def _insert(self, frozen: FrozenWork, filling: Filling) -> None:
         """Put frozen ops into bubbles, or after the last backward of the pipeline."""
@@ -319,7 +317,7 @@ class PipelineBuilder:
         wait for the rest. Where there is no trace to go by, all of it runs before the step.
         """
         row = self.rows[position]
-        step = next((i for i, action in enumerate(row.actions) if action[1] == OPTIMIZER), len(row))
+        step = next((i for i, draft in enumerate(row) if draft.action[1] == OPTIMIZER), len(row))
         starts = filling.starts[position] if filling.starts else ()
         free_s = starts[step - 1] + row[step - 1].duration_s if starts else 0.0
         indices: list[int] = []
@@ -342,7 +340,7 @@ class PipelineBuilder:
             work = all_at_once(self.scenario, self.group_batch, self.shape.degree, self.layout.replicas)
             prologue_s = sum_in_order(layer.duration_s for layer in work)
         plan = Plan(
-            ops=tuple([row.finish() for row in self.rows]),
+            ops=tuple(tuple([draft.finish() for draft in row]) for row in self.rows),
             tensors=self.tensors,
             placement=self.placement,
             stages=self.stages,

@@ -8,10 +8,12 @@ Source: DiffusionPipe, section 5 with algorithms 1 and 2; appendix B for layers 
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from math import inf
+from typing import NamedTuple
 
 from strategies.plans.bubbles import Bubble
 from strategies.plans.plan import FilledLayer
@@ -20,14 +22,11 @@ from strategies.plans.plan import FilledLayer
 # Source: DiffusionPipe, section 5 (principles of getValidNumSamples).
 LOCAL_BATCHES = (4, 8, 12, 16, 24, 32, 48, 64, 96)
 
-
 # Setting up inputs and outputs costs nearly as much. Source: DiffusionPipe, section 5, footnote 3.
 MIN_BUBBLE_S = 0.010
 
-
 # A bubble with less than this left idle counts as full: it is shorter than the launch of any kernel.
 RESOLUTION_S = 1e-6
-
 
 # Four ready components of 25 layers have at most 26**3 candidates; beyond this many the best so far is taken.
 MAX_CANDIDATES = 20_000
@@ -62,7 +61,7 @@ def fill_bubbles(
 ) -> list[FilledLayer]:
     """Place every layer of the frozen components for one batch, in bubbles as far as they go.
 
-    Greedy over the bubbles, as published; see ``_Search`` for how far the choice within one bubble is exact.
+    Greedy over the bubbles, as published; see ``_longest`` for how far the choice within one bubble is exact.
 
     Args:
         bubbles: In chronological order.
@@ -90,7 +89,7 @@ def fill_bubbles(
             filled += _fill_bubble(work, place, bubble.duration_s, partial)
     everywhere = _Place(None, tuple(range(num_positions)), num_positions * replicas)
     for progress in work:
-        filled += progress.take_layers(progress.chain.num_layers - progress.next_layer, everywhere)
+        filled += progress.take_layers(progress.layers_left, everywhere)
     return filled
 
 
@@ -109,8 +108,7 @@ def _topological_order(chains: Sequence[FrozenChain]) -> list[FrozenChain]:
     return ordered
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     """A place for layers: a bubble (None: after the pipeline), its positions, and the devices at those."""
 
     bubble: int | None
@@ -130,9 +128,14 @@ class _Progress:
         self.partial_options = cache(self._partial_options)
 
     @property
+    def layers_left(self) -> int:
+        """Layers that have not seen the whole batch."""
+        return self.chain.num_layers - self.next_layer
+
+    @property
     def complete(self) -> bool:
         """True once all layers have seen the whole batch."""
-        return self.next_layer >= self.chain.num_layers
+        return not self.layers_left
 
     def samples_of(self, layer: int) -> int:
         """Samples that ``layer`` has yet to see."""
@@ -142,8 +145,7 @@ class _Progress:
         """Times of the next 0, 1, 2, ... layers on all their remaining samples, as many as fit ``time_s``."""
         times = [0.0]
         for layer in range(self.next_layer, self.chain.num_layers):
-            local_batch = _local_batch(self.samples_of(layer), devices)
-            total_s = times[-1] + self.forward_s(layer, local_batch)
+            total_s = times[-1] + self.forward_s(layer, -(-self.samples_of(layer) // devices))
             if total_s > time_s:
                 break
             times.append(total_s)
@@ -170,9 +172,8 @@ class _Progress:
         return [self.take_samples(self.samples_left, place) for _ in range(num_layers)]
 
     def take_samples(self, samples: int, place: _Place) -> FilledLayer:
-        """Place ``samples`` of the next layer, and go on to the layer after it once none are left."""
-        layer = self.next_layer
-        local_batch = _local_batch(samples, place.devices)
+        """Place the next layer on some of its remaining samples."""
+        layer, local_batch = self.next_layer, -(-samples // place.devices)
         self.samples_left -= samples
         if self.samples_left == 0:
             self.next_layer += 1
@@ -181,11 +182,6 @@ class _Progress:
         return FilledLayer(
             place.bubble, self.chain.component, layer, samples, place.positions, local_batch, duration_s
         )
-
-
-def _local_batch(samples: int, devices: int) -> int:
-    """Samples of the device that has the most."""
-    return -(-samples // devices)
 
 
 def _fill_bubble(work: Sequence[_Progress], place: _Place, time_s: float, partial: bool) -> list[FilledLayer]:
@@ -199,14 +195,13 @@ def _fill_bubble(work: Sequence[_Progress], place: _Place, time_s: float, partia
     seen: set[int] = set()
     while ready := [progress for progress in _ready(work) if progress.chain.component not in seen]:
         seen.update(progress.chain.component for progress in ready)
-        candidate = _Search(ready, time_s, place.devices, partial).longest()
-        for progress, num_layers in zip(ready, candidate.counts, strict=True):
+        time_s, counts, part = _longest(ready, time_s, place.devices, partial)
+        for progress, num_layers in zip(ready, counts, strict=True):
             filled += progress.take_layers(num_layers, place)
-        if candidate.partial is not None:
-            index, local_batch = candidate.partial
-            filled.append(ready[index].take_samples(local_batch * place.devices, place))
+        if part is not None:
+            progress, local_batch = part
+            filled.append(progress.take_samples(local_batch * place.devices, place))
             partial = False
-        time_s = candidate.idle_s
     return filled
 
 
@@ -218,84 +213,55 @@ def _ready(work: Iterable[_Progress]) -> list[_Progress]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """Full-batch layers of each ready component, perhaps a partial one (its component, local batch)."""
+class _Candidate(NamedTuple):
+    """Seconds left idle by full-batch layers of each ready component and perhaps a partial one, on a local batch."""
 
-    counts: tuple[int, ...]
-    partial: tuple[int, int] | None
     idle_s: float
+    counts: tuple[int, ...]
+    part: tuple[_Progress, int] | None
 
 
-class _Search:
-    """Search for the candidate that leaves the least of one bubble idle.
+def _longest(ready: Sequence[_Progress], time_s: float, devices: int, partial: bool) -> _Candidate:
+    """Return the candidate that leaves the least of one bubble idle.
 
-    A depth-first walk through the candidates of algorithm 2 in its own order: most layers of the first
-    component first, and the last component always takes what fits. Every candidate gets the partial-batch
-    layer of algorithm 1 on the spot, so that only the best is ever held. Of equals the first stays: more
-    layers of earlier components, then no partial layer, then that of the earlier component.
+    Every candidate gets the partial-batch layer on the spot, so that only the best is ever held. Of equals the first
+    stays: more layers of earlier components, then no partial layer, then that of the earlier component.
 
     The walk ends early when less than RESOLUTION_S is left idle, or when a candidate takes all that is left
     of the ready components. It also ends after MAX_CANDIDATES, which four components of up to 25 layers never
     reach: up to there the choice is exact to RESOLUTION_S, beyond it is the best of those seen.
+
+    Source: DiffusionPipe, algorithm 1, lines 2 to 7.
     """
-
-    def __init__(self, ready: Sequence[_Progress], time_s: float, devices: int, partial: bool) -> None:
-        self.ready = ready
-        self.time_s = time_s
-        self.devices = devices
-        self.partial = partial
-        self.prefixes = [progress.prefix_times(time_s, devices) for progress in ready]
-        self.everything = tuple(progress.chain.num_layers - progress.next_layer for progress in ready)
-        self.best = _Candidate((0,) * len(ready), None, inf)
-        self.num_seen = 0
-
-    def longest(self) -> _Candidate:
-        """The candidate with the longest execution time.
-
-        Source: DiffusionPipe, algorithm 1.
-        """
-        self._descend((), self.time_s)
-        return self.best
-
-    def _descend(self, counts: tuple[int, ...], rest_s: float) -> None:
-        """Extend ``counts`` by those of the next component, ``rest_s`` being left of the bubble.
-
-        Source: DiffusionPipe, algorithm 2.
-        """
-        prefix = self.prefixes[len(counts)]
-        most = bisect_right(prefix, rest_s) - 1
-        if len(counts) == len(self.prefixes) - 1:
-            self._consider((*counts, most), rest_s - prefix[most])
-            return
-        for count in range(most, -1, -1):
-            self._descend((*counts, count), rest_s - prefix[count])
-            if self._finished():
-                return
-
-    def _finished(self) -> bool:
-        """True once no candidate that matters can still come, or too many have."""
-        return (
-            self.best.idle_s < RESOLUTION_S
-            or self.best.counts == self.everything
-            or self.num_seen >= MAX_CANDIDATES
-        )
-
-    def _consider(self, counts: tuple[int, ...], rest_s: float) -> None:
-        """Compare a full-batch candidate, bare and with each partial-batch layer, with the best so far.
-
-        Source: DiffusionPipe, algorithm 1, lines 2 to 7.
-        """
-        self.num_seen += 1
-        if rest_s < self.best.idle_s:
-            self.best = _Candidate(counts, None, rest_s)
-        if not self.partial:
-            return
-        for index, (progress, count) in enumerate(zip(self.ready, counts, strict=True)):
+    everything = tuple(progress.layers_left for progress in ready)
+    prefixes = [progress.prefix_times(time_s, devices) for progress in ready]
+    best = _Candidate(inf, (0,) * len(ready), None)
+    for counts, rest_s in islice(_candidates(prefixes, time_s), MAX_CANDIDATES):
+        if rest_s < best.idle_s:
+            best = _Candidate(rest_s, counts, None)
+        for progress, count in zip(ready, counts, strict=True) if partial else ():
             layer = progress.next_layer + count
-            samples = progress.samples_of(layer)
-            durations, local_batches = progress.partial_options(layer, samples, self.devices)
+            durations, local_batches = progress.partial_options(layer, progress.samples_of(layer), devices)
             option = bisect_right(durations, rest_s) - 1
-            if option >= 0 and rest_s - durations[option] < self.best.idle_s:
-                partial = (index, local_batches[option])
-                self.best = _Candidate(counts, partial, rest_s - durations[option])
+            if option >= 0 and rest_s - durations[option] < best.idle_s:
+                best = _Candidate(rest_s - durations[option], counts, (progress, local_batches[option]))
+        if best.idle_s < RESOLUTION_S or best.counts == everything:
+            break
+    return best
+
+
+def _candidates(prefixes: Sequence[list[float]], rest_s: float) -> Iterator[tuple[tuple[int, ...], float]]:
+    """Layers of each component that fit some time, and what they leave of it.
+
+    Most layers of the first component come first, and the last component always takes what fits.
+
+    Source: DiffusionPipe, algorithm 2.
+    """
+    prefix, *others = prefixes
+    most = bisect_right(prefix, rest_s) - 1
+    if not others:
+        yield (most,), rest_s - prefix[most]
+        return
+    for count in range(most, -1, -1):
+        for counts, left_s in _candidates(others, rest_s - prefix[count]):
+            yield (count, *counts), left_s

@@ -4,13 +4,13 @@ Frozen layers run data-parallel on whatever positions are idle, so a layer may m
 Every position first takes the samples whose inputs lie there; the rest is sent.
 """
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from math import ceil
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from profiles.costs.layers import ComponentCosts
 from strategies.pipelining.filling import FrozenChain
@@ -24,7 +24,7 @@ FROZEN: Final = "frozen"
 
 @dataclass(slots=True)
 class Draft:
-    """An op that is still being written; consumers found later add to what it writes."""
+    """An op that is still being written; what it reads and writes grows."""
 
     action: Action
     duration_s: float
@@ -32,54 +32,9 @@ class Draft:
     writes: list[int] = field(default_factory=list)
     early: list[tuple[float, int]] = field(default_factory=list)
 
-    @classmethod
-    def of(cls, op: Op) -> "Draft":
-        """An op as it is so far."""
-        return cls(op.action, op.duration_s, list(op.reads), list(op.writes), list(op.early))
-
     def finish(self) -> Op:
-        """The op."""
+        """Return the op."""
         return Op(self.action, self.duration_s, tuple(self.reads), tuple(self.writes), tuple(self.early))
-
-
-class Drafts:
-    """The ops of one position while they are written: each becomes a draft once somebody takes it to change it."""
-
-    def __init__(self, items: Iterable[Op | Draft] = ()) -> None:
-        self._items = list(items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, index: int) -> Draft:
-        item = self._items[index]
-        if isinstance(item, Op):
-            item = self._items[index] = Draft.of(item)
-        return item
-
-    def __iter__(self) -> Iterator[Draft]:
-        return (self[index] for index in range(len(self._items)))
-
-    @property
-    def actions(self) -> list[Action]:
-        """What each op does."""
-        return [item.action for item in self._items]
-
-    def action(self, index: int) -> Action:
-        """What one op does."""
-        return self._items[index].action
-
-    def append(self, draft: Draft) -> None:
-        """Add an op at the end."""
-        self._items.append(draft)
-
-    def insert(self, index: int, *drafts: Draft) -> None:
-        """Add ops before another one."""
-        self._items[index:index] = drafts
-
-    def finish(self) -> tuple[Op, ...]:
-        """The ops."""
-        return tuple([item if isinstance(item, Op) else item.finish() for item in self._items])
 
 
 class _Segment(NamedTuple):
@@ -92,56 +47,54 @@ class _Segment(NamedTuple):
 
 
 class _Pending:
-    """Segments that a layer has yet to see, in the order in which they came; each position takes its own first."""
+    """Segments that a layer has yet to see, by position, each with its place in the order in which they came."""
 
     def __init__(self) -> None:
-        self._left: dict[int, _Segment] = {}
-        self._all: deque[int] = deque()
-        self._there: defaultdict[int | None, deque[int]] = defaultdict(deque)
+        self._there: defaultdict[int | None, list[tuple[int, _Segment]]] = defaultdict(list)
         self._came = 0
 
     def add(self, segments: Iterable[_Segment]) -> None:
         """Add segments after all others."""
-        for number, segment in enumerate(segments, self._came):
-            self._left[number] = segment
-            self._all.append(number)
-            self._there[segment.position].append(number)
-            self._came = number + 1
+        for segment in segments:
+            self._there[segment.position].append((self._came, segment))
+            self._came += 1
 
     def take(self, positions: Sequence[int], shares: Sequence[int]) -> list[list[_Segment]]:
         """Take so many samples for each position; what lies on another only where its own are too few."""
-        pairs = list(zip(positions, shares, strict=True))
-        taken = [self._take(self._there[position], share) for position, share in pairs]
-        for share, own in zip(shares, taken, strict=True):
-            own.extend(self._take(self._all, share - _count(own)))
-        return taken
-
-    def _take(self, numbers: deque[int], share: int) -> list[_Segment]:
-        """Take up to so many samples of some segments; those that are gone already leave their numbers."""
-        taken: list[_Segment] = []
-        while share > 0 and numbers:
-            number = numbers[0]
-            segment = self._left.get(number)
-            count = 0 if segment is None else segment.stop - segment.start
-            if segment is not None and count > share:
-                middle = segment.start + share
-                taken.append(segment._replace(stop=middle))
-                self._left[number] = segment._replace(start=middle)
-                break
-            if segment is not None:
-                taken.append(self._left.pop(number))
-            numbers.popleft()
-            share -= count
+        taken = [_take(self._there[at], share) for at, share in zip(positions, shares, strict=True)]
+        lacking = [share - _count(own) for own, share in zip(taken, shares, strict=True)]
+        if any(lacking):
+            rest = sorted(chain.from_iterable(self._there.values()))
+            for own, share in zip(taken, lacking, strict=True):
+                own.extend(_take(rest, share))
+            self._there.clear()
+            for item in rest:
+                self._there[item[1].position].append(item)
         return taken
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedOp:
-    """A frozen op on a position, in the bubble it fills; None: after the pipeline."""
+def _take(numbered: list[tuple[int, _Segment]], share: int) -> list[_Segment]:
+    """Take up to so many samples of the first segments."""
+    taken: list[_Segment] = []
+    while share > 0 and numbered:
+        number, segment = numbered[0]
+        count = min(share, segment.stop - segment.start)
+        taken.append(segment._replace(stop=segment.start + count))
+        if taken[-1] == segment:
+            del numbered[0]
+        else:
+            numbered[0] = (number, segment._replace(start=segment.start + count))
+        share -= count
+    return taken
+
+
+class PlacedOp(NamedTuple):
+    """A frozen op on a position, in the bubble it fills (None: after the pipeline), and its ranges of samples."""
 
     position: int
     bubble: int | None
     draft: Draft
+    samples: list[range]
 
 
 def _layer_s(costs: ComponentCosts, wire_s_per_byte: float, layer: int, batch: int) -> float:
@@ -193,37 +146,25 @@ def all_at_once(
     return each * pieces
 
 
-class SampleRecorder(Protocol):
-    """Is told which samples of the batch frozen work takes, in the order in which it is laid out."""
-
-    def op(self, position: int, samples: list[range]) -> None:
-        """Note the samples of an op."""
-
-    def tensor(self, samples: range) -> None:
-        """Note the samples of a tensor."""
-
-
 class FrozenWork:
-    """Lays frozen layers out over positions, in execution order, and remembers where every activation lies."""
+    """Lays frozen layers out over positions, in execution order, and remembers where every activation lies.
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        batch_size: int,
-        replicas: int,
-        tensors: Tensors,
-        recorder: SampleRecorder | None = None,
-    ) -> None:
+    Attributes:
+        placed: the ops so far.
+        spans: the samples of each tensor so far.
+    """
+
+    def __init__(self, scenario: Scenario, batch_size: int, replicas: int, tensors: Tensors) -> None:
         self._scenario = scenario
         self._model = scenario.model
         self._batch_size = batch_size
         self._replicas = replicas
         self._tensors = tensors
-        self._recorder = recorder
         self._pending: defaultdict[tuple[int, int], _Pending] = defaultdict(_Pending)
         self._outputs: dict[int, list[_Segment]] = {}
         self._known: dict[int, int] = {}
         self.placed: list[PlacedOp] = []
+        self.spans: list[range] = []
 
     def place(self, filled: FilledLayer) -> None:
         """Lay out one frozen layer over its positions."""
@@ -249,8 +190,6 @@ class FrozenWork:
 
     def _add_op(self, filled: FilledLayer, position: int, segments: list[_Segment]) -> Draft:
         component, layer = filled.component, filled.layer
-        if self._recorder:
-            self._recorder.op(position, [range(segment.start, segment.stop) for segment in segments])
         local = ceil(_count(segments) / self._replicas)
         duration_s = float(self._scenario.costs.components[component].forward_s(local)[layer])
         draft = Draft(FrozenAction(component, layer, local), duration_s)
@@ -263,7 +202,8 @@ class FrozenWork:
             for start, stop, _, _ in segments:
                 for source in self._frozen_inputs(component):
                     self.read_output(source, start, stop, draft)
-        self.placed.append(PlacedOp(position, filled.bubble, draft))
+        samples = [range(start, stop) for start, stop, _, _ in segments]
+        self.placed.append(PlacedOp(position, filled.bubble, draft, samples))
         return draft
 
     def _connect(
@@ -284,8 +224,7 @@ class FrozenWork:
         for start, stop, _, writer in segments:
             if writer is None:
                 continue
-            if self._recorder:
-                self._recorder.tensor(range(start, stop))
+            self.spans.append(range(start, stop))
             writer.writes.append(first + len(sizes_bytes))
             sizes_bytes.append(bytes_per_sample * (stop - start) / self._replicas)
         return self._tensors.add(FROZEN, component, [layer] * len(sizes_bytes), sizes_bytes)

@@ -62,7 +62,7 @@ def _last_backward(builder: PipelineBuilder, stage: int) -> int:
     """The index in its row at which a stage's gradients are complete."""
     row, kinds = builder.rows[builder.stages[stage].position], (BACKWARD, BACKWARD_WEIGHT)
     return next(
-        i for i in reversed(range(len(row))) if row.action(i)[0] == stage and row.action(i)[1] in kinds
+        i for i in reversed(range(len(row))) if row[i].action[0] == stage and row[i].action[1] in kinds
     )
 
 
@@ -70,7 +70,7 @@ def placed_step(builder: PipelineBuilder, stage: int) -> Draft:
     """Return the optimizer step of a stage: where its row places it, else a new one at the end."""
     row, action = builder.rows[builder.stages[stage].position], StageAction(stage, OPTIMIZER)
     if stage in builder.stepping:
-        draft = row[next(i for i in reversed(range(len(row))) if row.action(i) == action)]  # most come last
+        draft = next(draft for draft in reversed(row) if draft.action == action)  # most come last
     else:
         builder.stepping.add(stage)
         row.append(draft := Draft(action, 0.0))

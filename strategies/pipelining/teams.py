@@ -14,26 +14,18 @@ Between two exchanges work is spread evenly; those of several layers of a unit a
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from profiles.architectures.models import Component
 from profiles.architectures.shares import ELEMENT_BYTES
 from strategies.pipelining.builder import PipelineBuilder
-from strategies.pipelining.frozen import Draft, Drafts
+from strategies.pipelining.frozen import Draft
 from strategies.pipelining.layout import Layout
-from strategies.pipelining.mesh import CONTEXT, GATHER, REDUCE, SCATTER, TENSOR, Collected, Mesh
+from strategies.pipelining.mesh import CONTEXT, GATHER, REDUCE, SCATTER, TENSOR, Collected
 from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
-from strategies.plans.plan import Collective, Stage
+from strategies.plans.plan import Collective
 
 SINGLE_BYTES: Final = 4.0
 """Bytes of an element of the gradients of keys and values on their way around a ring."""
-
-
-class Work(NamedTuple):
-    """Seconds of compute."""
-
-    seconds: float
 
 
 class TeamExchange(NamedTuple):
@@ -52,7 +44,8 @@ class TeamExchange(NamedTuple):
     wait: bool = True
 
 
-Items = Sequence[Work | TeamExchange]
+Items = Sequence[float | TeamExchange]
+"""Seconds of compute, and the exchanges between them."""
 
 
 class PassSpan(NamedTuple):
@@ -63,224 +56,140 @@ class PassSpan(NamedTuple):
     trail_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Inside:
-    """What the layers of a unit exchange on one micro-batch.
+class _Inside:
+    """What the layers of a unit exchange on one micro-batch: between what they compute."""
 
-    Attributes:
-        mesh: its GPUs.
-        attentions: self-attentions.
-        hidden_bytes: queries of all self-attentions on one GPU, and as much their keys, values and outputs.
-        sums: pairs of matrices that tensor parallelism divides.
-        summed_bytes: inputs of all of them, gathered.
-        element_bytes: of an activation.
-        whole_bytes: gradients of parameters that tensor parallelism leaves whole.
-        whole_tensors: that they are of.
-    """
-
-    mesh: Mesh
-    attentions: int
-    hidden_bytes: float
-    sums: int
-    summed_bytes: float
-    element_bytes: float
-    whole_bytes: float
-    whole_tensors: int
-
-    @classmethod
-    def of(cls, layout: Layout, unit: int) -> "Inside":
-        """What a unit exchanges."""
+    def __init__(self, layout: Layout, unit: int) -> None:
         stage, mesh, kept = layout.stages[unit], layout.mesh, layout.kept(unit)
         assert mesh
-        own = ("exchanged", stage.component, stage.first_layer, stage.last_layer)
-        keys, sums = layout.scenario.remember(own, lambda: _elements(layout.component(stage), stage))
+        layers = range(stage.first_layer, stage.last_layer + 1)
+        own = [exchange for exchange in layout.component(stage).exchanges if exchange.layer in layers]
+        keys, sums = ([e.elements for e in own if e.kind == kind] for kind in ("key_value", "reduce"))
         of_all = layout.local_batch * layout.exchanged_bytes(stage)
-        return cls(
-            mesh,
+        self.mesh, self.ring, self.ulysses = mesh, layout.share.ring, layout.share.ulysses
+        self.attentions, self.sums = (
             len(keys),
-            of_all * sum(keys) / 2 / mesh.team,
             len(sums),
-            of_all * sum(sums) / mesh.context,
-            ELEMENT_BYTES[layout.scenario.model.dtype],
-            kept.whole * layout.scenario.workload.recipe.weight_bytes,
-            kept.tensors,
-        )
+        )  # self-attentions, and pairs of matrices that are divided
+        self.hidden_bytes = (
+            of_all * sum(keys) / 2 / mesh.team
+        )  # queries on one GPU, likewise keys, values, outputs
+        self.summed_bytes = of_all * sum(sums) / mesh.context  # inputs of the pairs, gathered
+        self.element_bytes = ELEMENT_BYTES[layout.scenario.model.dtype]
+        self.whole_bytes = kept.whole * layout.scenario.workload.recipe.weight_bytes
+        self.whole_tensors = kept.tensors
 
-    def forward(
-        self, rest_s: float, attention_s: float, *, attends: bool = True
-    ) -> Iterator[Work | TeamExchange]:
-        """A forward; where attention's output was kept, all but attention itself."""
-        first, last_s = min(self.attentions, self.sums), self._last_s(rest_s, attention_s)
-        others = self.sums - first
-        if self.attentions:
-            yield from self._tensor(GATHER, first)
-            yield Work(rest_s / 2)
-            yield from self._all_to_all(3)
-            yield from self._around(attention_s) if attends else ()
-            yield from self._all_to_all(1)
-            yield from self._tensor(SCATTER, first)
-        yield from self._tensor(GATHER, others)
-        yield Work(last_s)
-        yield from self._tensor(SCATTER, others)
+    def layers(
+        self, rest_s: float, attention_s: float, *, back: bool = False, attends: bool = True
+    ) -> Iterator[float | TeamExchange]:
+        """A forward, or a backward, which goes the other way round; half of all but attention comes after it.
 
-    def backward(self, rest_s: float, attention_s: float) -> Iterator[Work | TeamExchange]:
-        """A backward, the other way round, and the sum of gradients that each GPU has a part of."""
+        Args:
+            rest_s: all but attention.
+            attention_s: attention, none of which is exchanged where a unit has none that is divided.
+            back: whether this is a backward.
+            attends: else attention's output was kept.
+        """
         first = min(self.attentions, self.sums)
-        others = self.sums - first
-        yield from self._tensor(GATHER, others)
-        yield Work(self._last_s(rest_s, attention_s))
-        yield from self._tensor(SCATTER, others)
+        last_s = rest_s / 2 if self.attentions else rest_s + attention_s
+        others: Items = [
+            *self._tensor(GATHER, self.sums - first), last_s, *self._tensor(SCATTER, self.sums - first)
+        ]  # fmt: skip
+        if back:
+            yield from others
         if self.attentions:
+            before: Items = [rest_s / 2, *self._all_to_all(3)]
+            after: Items = self._all_to_all(1)
             yield from self._tensor(GATHER, first)
-            yield from self._all_to_all(1)
-            yield from self._back_around(attention_s)
-            yield from self._all_to_all(3)
-            yield Work(rest_s / 2)
+            yield from after if back else before
+            yield from self._around(attention_s, back=back) if attends else iter(())
+            yield from before[::-1] if back else after
             yield from self._tensor(SCATTER, first)
+        if not back:
+            yield from others
+
+    def whole_gradients(self) -> Iterator[float | TeamExchange]:
+        """The sum of gradients that each GPU has a part of, before anything is scattered over the shards."""
         if self.mesh.tensor > 1 and self.whole_bytes:
-            what = Collected(REDUCE, TENSOR, self.mesh.tensors)
-            yield TeamExchange(what, self.whole_bytes, self.whole_tensors)
-            yield Work(0.0)  # which waits for it before anything is scattered over the shards
+            yield TeamExchange(
+                Collected(REDUCE, TENSOR, self.mesh.tensors), self.whole_bytes, self.whole_tensors
+            )
+            yield 0.0
 
-    def _last_s(self, rest_s: float, attention_s: float) -> float:
-        """Seconds after attention, half of the rest; of a unit whose attention exchanges nothing, of all."""
-        return rest_s / 2 if self.attentions else rest_s + attention_s
+    def _tensor(self, operation: str, sums: int) -> list[TeamExchange]:
+        if self.mesh.tensor == 1 or not sums:
+            return []
+        size = self.summed_bytes * sums / self.sums
+        return [TeamExchange(Collected(operation, TENSOR, self.mesh.tensors), size, sums)]
 
-    def _tensor(self, operation: str, sums: int) -> Iterator[TeamExchange]:
-        mesh = self.mesh
-        if mesh.tensor > 1 and sums > 0:
-            size = self.summed_bytes * sums / self.sums
-            yield TeamExchange(Collected(operation, TENSOR, mesh.tensors), size, sums)
+    def _all_to_all(self, tensors: int) -> list[TeamExchange]:
+        what = Collected("all_to_all", CONTEXT, self.mesh.contexts)
+        exchange = TeamExchange(what, tensors * self.hidden_bytes, tensors * self.attentions)
+        return [exchange] if self.ulysses > 1 else []
 
-    def _all_to_all(self, tensors: int) -> Iterator[TeamExchange]:
-        mesh = self.mesh
-        if mesh.share.ulysses > 1:
-            what = Collected("all_to_all", CONTEXT, mesh.contexts)
-            yield TeamExchange(what, tensors * self.hidden_bytes, tensors * self.attentions)
-
-    def _pass_on(self, size_bytes: float, *, wait: bool = False) -> TeamExchange:
-        what = Collected("send_recv", CONTEXT, self.mesh.contexts)
-        return TeamExchange(what, size_bytes, self.attentions, wait)
-
-    def _around(self, attention_s: float) -> Iterator[Work | TeamExchange]:
-        """Attention on the keys and values of one GPU of the ring after another."""
-        rounds = self.mesh.share.ring
-        for number in range(rounds):
-            if number < rounds - 1:
-                yield self._pass_on(2 * self.hidden_bytes)
-            yield Work(attention_s / rounds)
-
-    def _back_around(self, attention_s: float) -> Iterator[Work | TeamExchange]:
-        """The backward of that: keys and values go around once more, and their gradients until they are home."""
-        rounds = self.mesh.share.ring
-        for number in range(rounds):
-            if number < rounds - 1:
-                yield self._pass_on(2 * self.hidden_bytes)
-            yield Work(attention_s / rounds)
-            if rounds > 1:
-                size = 2 * self.hidden_bytes * SINGLE_BYTES / self.element_bytes
-                yield self._pass_on(size, wait=number == rounds - 1)
-
-
-def _elements(component: Component, stage: Stage) -> tuple[list[int], list[int]]:
-    """Elements of the keys and values of each self-attention of a unit, and of each pair of matrices."""
-    own = [e for e in component.exchanges if stage.first_layer <= e.layer <= stage.last_layer]
-    keys, sums = ([e.elements for e in own if e.kind == kind] for kind in ("key_value", "reduce"))
-    return keys, sums
-
-
-class Computed(NamedTuple):
-    """Seconds that a unit computes in a pass: attention, all else, and both in the forward that runs again for it.
-
-    Attributes:
-        rest_s: all but attention.
-        attention_s: attention.
-        again_s: of the forward that runs again, all but attention; None: none does.
-        attended_s: its attention; None: what it gave was kept.
-    """
-
-    rest_s: float
-    attention_s: float
-    again_s: float | None = None
-    attended_s: float | None = None
-
-    @classmethod
-    def of(cls, layout: Layout, unit: int, kind: str) -> "Computed":
-        """What a pass through a unit computes."""
-        stage, of = layout.stages[unit], (layout.local_batch, layout.share)
-        costs, layers = (
-            layout.scenario.costs.components[stage.component],
-            slice(stage.first_layer, stage.last_layer + 1),
+    def _around(self, attention_s: float, *, back: bool) -> Iterator[float | TeamExchange]:
+        """Attention on the keys and values of one GPU of the ring after another; back, their gradients go home."""
+        what, size, last = (
+            Collected("send_recv", CONTEXT, self.mesh.contexts),
+            2 * self.hidden_bytes,
+            self.ring - 1,
         )
-        attention_s = float(costs.attention_s(*of)[layers].sum())
-        if kind != BACKWARD:
-            return cls(stage.forward_s - attention_s, attention_s)
-        backward_s, back_s = (
-            float(s[layers].sum()) for s in (costs.backward_s(*of), costs.attention_backward_s(*of))
-        )
-        rest_s, checkpointing = backward_s - back_s, layout.scenario.workload.checkpointing
-        if checkpointing == "none":
-            return cls(rest_s, back_s)
-        attends = checkpointing != "selective"
-        again_s = stage.backward_s - backward_s - (attention_s if attends else 0.0)
-        return cls(rest_s, back_s, max(0.0, again_s), attention_s if attends else None)
-
-
-class Pass(NamedTuple):
-    """A pass through a unit by what it exchanges and computes; units alike have it in common."""
-
-    inside: Inside
-    kind: str
-    computed: Computed
-
-    @classmethod
-    def of(cls, layout: Layout, unit: int, kind: str) -> "Pass":
-        """The pass of a unit."""
-        return cls(Inside.of(layout, unit), kind, Computed.of(layout, unit, kind))
-
-    def items(self) -> Iterator[Work | TeamExchange]:
-        """The pieces of the pass, and the exchanges between them."""
-        rest_s, attention_s, again_s, attended_s = self.computed
-        if self.kind != BACKWARD:
-            yield from self.inside.forward(rest_s, attention_s)
-            return
-        if again_s is not None:
-            yield from self.inside.forward(again_s, attended_s or 0.0, attends=attended_s is not None)
-        yield from self.inside.backward(rest_s, attention_s)
+        for number in range(self.ring):
+            if number < last:
+                yield TeamExchange(what, size, self.attentions, wait=False)
+            yield attention_s / self.ring
+            if back and last:
+                gradients = size * SINGLE_BYTES / self.element_bytes
+                yield TeamExchange(what, gradients, self.attentions, wait=number == last)
 
 
 def _items_of(layout: Layout, unit: int, kind: str) -> Items:
     """The pieces of a pass through a unit, and the exchanges between them."""
-    own = Pass.of(layout, unit, kind)
-    return layout.scenario.remember(("items", own), lambda: _joined(own.items()))
+    return layout.remember(("items", unit, kind), lambda: _joined(_pieces(layout, unit, kind)))
 
 
-def _joined(items: Iterator[Work | TeamExchange]) -> Items:
+def _pieces(layout: Layout, unit: int, kind: str) -> Iterator[float | TeamExchange]:
+    """The same, of which several may follow one another."""
+    inside, stage, of = _Inside(layout, unit), layout.stages[unit], (layout.local_batch, layout.share)
+    costs, layers = (
+        layout.scenario.costs.components[stage.component],
+        slice(stage.first_layer, stage.last_layer + 1),
+    )
+    attention_s = float(costs.attention_s(*of)[layers].sum())
+    if kind != BACKWARD:
+        yield from inside.layers(stage.forward_s - attention_s, attention_s)
+        return
+    backward_s = float(costs.backward_s(*of)[layers].sum())
+    attention_back_s = float(costs.attention_backward_s(*of)[layers].sum())
+    if (checkpointing := layout.scenario.workload.checkpointing) != "none":  # a forward runs again
+        attends = checkpointing != "selective"
+        again_s = stage.backward_s - backward_s - (attention_s if attends else 0.0)
+        yield from inside.layers(max(0.0, again_s), attention_s if attends else 0.0, attends=attends)
+    yield from inside.layers(backward_s - attention_back_s, attention_back_s, back=True)
+    yield from inside.whole_gradients()
+
+
+def _joined(items: Iterator[float | TeamExchange]) -> Items:
     """Items in which no two pieces of compute follow one another, but where the second waits for what ran beside."""
-    found: list[Work | TeamExchange] = []
+    joined: list[float | TeamExchange] = []
     for item in items:
-        last = found[-1] if found else None
-        beside = len(found) > 1 and isinstance(found[-2], TeamExchange) and not found[-2].wait
-        if isinstance(item, Work) and isinstance(last, Work) and not beside:
-            found[-1] = Work(last.seconds + item.seconds)
+        last = joined[-1] if joined else None
+        beside = len(joined) > 1 and isinstance(joined[-2], TeamExchange) and not joined[-2].wait
+        if isinstance(item, float) and isinstance(last, float) and not beside:
+            joined[-1] = last + item
         else:
-            found.append(item)
-    return tuple(found)
+            joined.append(item)
+    return tuple(joined)
 
 
 def span_of(layout: Layout, unit: int, kind: str) -> PassSpan:
-    """The seconds of a pass through a unit on ports that only alike teams use."""
-    own = Pass.of(layout, unit, kind)
-    return layout.scenario.remember(("span", own), lambda: _span(layout, _joined(own.items())))
-
-
-def _span(layout: Layout, items: Items) -> PassSpan:
+    """Return the seconds of a pass through a unit on ports that only alike teams use."""
     streams = dict.fromkeys((CONTEXT, TENSOR), 0.0)
     first_s, ended_s, there_s, later_s = None, 0.0, 0.0, 0.0
-    for item in items:
-        if isinstance(item, Work):
+    for item in _items_of(layout, unit, kind):
+        if isinstance(item, float):
             first_s = there_s if first_s is None else first_s
-            ended_s = there_s + item.seconds
+            ended_s = there_s + item
             there_s, later_s = max(ended_s, later_s), 0.0
             continue
         what, size, calls, wait = item
@@ -307,14 +216,14 @@ class TeamWriter:
                 self._cut(draft, draft.action)
             else:
                 self._add(draft)
-        self._builder.rows[0] = Drafts(self._row)
+        self._builder.rows[0] = self._row
         return self._due
 
     def _cut(self, draft: Draft, action: StageAction) -> None:
         first = len(self._row)
         for item in _items_of(self._builder.layout, action.stage, action.kind):
-            if isinstance(item, Work):
-                self._add(Draft(action, item.seconds))
+            if isinstance(item, float):
+                self._add(Draft(action, item))
             else:
                 self._exchange(item, action)
         pieces = self._row[first:]

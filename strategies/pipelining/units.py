@@ -275,7 +275,7 @@ def exchange(builder: PipelineBuilder, way: Exchange) -> None:
         if any(layout.trained_parameters[of.action.stage] for of in own):
             due += UnitWriter(builder, way, own).write()
     (row,) = builder.rows
-    steps = {action[0]: index for index, action in enumerate(row.actions) if action[1] == OPTIMIZER}
+    steps = {draft.action[0]: index for index, draft in enumerate(row) if draft.action[1] == OPTIMIZER}
     for unit, trained in enumerate(layout.trained_parameters):
         if trained:
             step = placed_step(builder, unit)

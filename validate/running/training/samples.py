@@ -44,37 +44,26 @@ class Training:
     extra_forward: bool = False
 
 
-class _Ledger:
-    """Writes down the samples of frozen ops, by position, and of frozen tensors."""
-
-    def __init__(self) -> None:
-        self.taken: dict[int, list[tuple[Span, ...]]] = {}
-        self.spans: list[Span] = []
-
-    def op(self, position: int, samples: list[range]) -> None:
-        self.taken.setdefault(position, []).append(tuple((own.start, own.stop) for own in samples))
-
-    def tensor(self, samples: range) -> None:
-        self.spans.append((samples.start, samples.stop))
-
-
 def frozen_samples(plan: Plan, scenario: Scenario, micro_batch: int) -> FrozenSamples:
     """The samples of the frozen work of a plan, where a micro-batch has ``micro_batch`` samples of the group."""
     placement = plan.placement
     group_batch = scenario.workload.batch_size // placement.num_groups
-    ledger = _Ledger()
-    work = FrozenWork(scenario, group_batch, placement.replicas, Tensors(), ledger)
+    work = FrozenWork(scenario, group_batch, placement.replicas, Tensors())
     for layer in plan.filling.layers if plan.filling else ():
         work.place(layer)
     ops = {}
     for device, row in enumerate(plan.ops):
         own = [index for index, op in enumerate(row) if isinstance(op.action, FrozenAction)]
-        taken = ledger.taken.get(device, [])
+        taken = [tuple(map(_span, of.samples)) for of in work.placed if of.position == device]
         assert len(own) == len(taken), (device, len(own), len(taken))
         ops.update({(device, index): spans for index, spans in zip(own, taken, strict=True)})
     _hand_out(plan, scenario, micro_batch, work)
     frozen = [index for index, tensor in enumerate(plan.tensors) if tensor.role == "frozen"]
-    return FrozenSamples(ops, dict(zip(frozen, ledger.spans, strict=True)))
+    return FrozenSamples(ops, dict(zip(frozen, map(_span, work.spans), strict=True)))
+
+
+def _span(samples: range) -> Span:
+    return samples.start, samples.stop
 
 
 def _hand_out(plan: Plan, scenario: Scenario, micro_batch: int, work: FrozenWork) -> None:
