@@ -13,7 +13,7 @@ from operator import itemgetter
 from profiles.checks import sum_in_order
 from profiles.mappings import FrozenMapping
 from strategies.pipelining.footprint import recomputed_bytes, resident_buffers, saved_bytes
-from strategies.pipelining.frozen import Draft, FrozenWork, PlacedOp, all_at_once
+from strategies.pipelining.frozen import Draft, FrozenWork, PlacedOp, unfilled
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Seat
 from strategies.plans.actions import (
@@ -121,7 +121,7 @@ class PipelineBuilder:
         if filling is None:
             pieces = shape.micro_batches if self.layout.mesh else 1
             filling = Filling(
-                all_at_once(self.scenario, self.group_batch, shape.degree, self.layout.replicas, pieces)
+                unfilled(self.scenario, self.group_batch, shape.degree, self.layout.replicas, pieces)
             )
         frozen = FrozenWork(self.scenario, self.group_batch, self.layout.replicas, self.tensors)
         for layer in filling.layers:
@@ -337,7 +337,7 @@ class PipelineBuilder:
     def _finish(self, filling: Filling) -> Plan:
         prologue_s = 0.0
         if self.recipe.cross_iteration:
-            work = all_at_once(self.scenario, self.group_batch, self.shape.degree, self.layout.replicas)
+            work = unfilled(self.scenario, self.group_batch, self.shape.degree, self.layout.replicas)
             prologue_s = sum_in_order(layer.duration_s for layer in work)
         plan = Plan(
             ops=tuple(tuple([draft.finish() for draft in row]) for row in self.rows),

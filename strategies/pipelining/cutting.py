@@ -1,11 +1,9 @@
 """Cutting: where the backbone of a pipeline is divided into stages."""
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from profiles.architectures.components import Component
 from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
 from strategies.parameters import PARTITIONS, check_option
@@ -169,38 +167,29 @@ def chain_costs(layout: Layout, backbone: int, *, local_skips: bool = False) -> 
     """The costs that the partition minimises: layers, messages over each cut, gradient reduction."""
     component, batch = layout.scenario.model.components[backbone], layout.local_batch
     forward_s, backward_s = layout.layer_times(backbone)
-    cuts = layout.scenario.remember(("cuts", backbone), lambda: _Cuts.of(component))
-    cut_bytes = cuts.cut_bytes * batch
+
+    def make() -> tuple[FloatArray, FloatArray, BoolArray]:
+        layers, cuts = component.layers, range(len(component.layers) - 1)
+        return (
+            np.array([float(layer.trained_parameters) for layer in layers]),
+            np.array([component.cut_bytes(cut) for cut in cuts]),
+            np.array([not any(component.live_skips(cut)) for cut in cuts], dtype=bool),
+        )
+
+    trained, sample_bytes, legal = layout.scenario.remember(("cuts", backbone), make)
+    cut_bytes = sample_bytes * batch
     wire_s, delay_s = layout.slowest_hop
     gradient_bytes, law = layout.scenario.workload.recipe.gradient_bytes, layout.reduction()
-    stage_bytes = float(cuts.trained.sum()) * gradient_bytes / layout.shape.degree
+    stage_bytes = float(trained.sum()) * gradient_bytes / layout.shape.degree
     return ChainCosts(
         forward_s=forward_s,
         backward_s=backward_s,
         cut_forward_s=(cut_bytes + component.carried_bytes * batch) * wire_s + delay_s,
         cut_backward_s=cut_bytes * wire_s + delay_s,
-        sync_s=cuts.trained * gradient_bytes * law.wire_s_per_byte,
+        sync_s=trained * gradient_bytes * law.wire_s_per_byte,
         sync_latency_s=law.time(stage_bytes).fixed_s,  # what no byte adds to, of a stage of mean size
-        legal_cuts=cuts.legal if local_skips else None,
+        legal_cuts=legal if local_skips else None,
     )
-
-
-class _Cuts(NamedTuple):
-    """Of each layer its trained parameters, of each cut bytes per sample over it, and whether no skip crosses it."""
-
-    trained: FloatArray
-    cut_bytes: FloatArray
-    legal: BoolArray
-
-    @classmethod
-    def of(cls, component: Component) -> "_Cuts":
-        """Those of a component."""
-        cuts = range(len(component.layers) - 1)
-        return cls(
-            np.array([float(layer.trained_parameters) for layer in component.layers]),
-            np.array([component.cut_bytes(cut) for cut in cuts]),
-            np.array([not any(component.live_skips(cut)) for cut in cuts], dtype=bool),
-        )
 
 
 def cut_units(scenario: Scenario, backbone: int, least: float) -> Cut:

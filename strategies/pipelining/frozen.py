@@ -13,7 +13,7 @@ from math import ceil
 from typing import Final, NamedTuple
 
 from profiles.costs.layers import ComponentCosts
-from strategies.pipelining.filling import FrozenChain
+from strategies.pipelining.filling import FrozenChain, fill_bubbles
 from strategies.plans.actions import Action, FrozenAction
 from strategies.plans.plan import FilledLayer, Op, Tensors
 from strategies.scenario import Scenario
@@ -109,41 +109,24 @@ def frozen_chains(scenario: Scenario, wire_s_per_byte: float = 0.0) -> list[Froz
         scenario: their costs.
         wire_s_per_byte: what a layer pays for its inputs, where they must come over slow links.
     """
-    chains = []
-    for index in scenario.frozen:
-        costs = scenario.costs.components[index]
-        chains.append(
-            FrozenChain(
-                component=index,
-                num_layers=len(costs.component.layers),
-                inputs=tuple(i for i in scenario.model.inputs_of(index) if i in scenario.frozen),
-                forward_s=partial(_layer_s, costs, wire_s_per_byte),
-            )
+    frozen, costs = scenario.frozen, scenario.costs.components
+    return [
+        FrozenChain(
+            component=index,
+            num_layers=len(costs[index].component.layers),
+            inputs=tuple(i for i in scenario.model.inputs_of(index) if i in frozen),
+            forward_s=partial(_layer_s, costs[index], wire_s_per_byte),
         )
-    return chains
+        for index in frozen
+    ]
 
 
-def all_at_once(
+def unfilled(
     scenario: Scenario, batch_size: int, num_positions: int, replicas: int, pieces: int = 1
 ) -> list[FilledLayer]:
-    """All frozen work, data-parallel over all positions, one piece of the batch after the other.
-
-    Args:
-        scenario: the components and their costs.
-        batch_size: samples of the group.
-        num_positions: positions of the group.
-        replicas: GPUs of each position.
-        pieces: equal pieces of the batch; each passes all layers before the next.
-    """
-    samples = batch_size // pieces
-    local = ceil(samples / (num_positions * replicas))
-    positions = tuple(range(num_positions))
-    each = [
-        FilledLayer(None, chain.component, layer, samples, positions, local, chain.forward_s(layer, local))
-        for chain in frozen_chains(scenario)
-        for layer in range(chain.num_layers)
-    ]
-    return each * pieces
+    """Return all frozen work, data-parallel over all positions, one of equal pieces of the batch after the other."""
+    chains, samples = frozen_chains(scenario), batch_size // pieces
+    return fill_bubbles((), chains, samples, num_positions, replicas, partial=False) * pieces
 
 
 class FrozenWork:

@@ -9,14 +9,14 @@ from strategies.orders.named import check_rounds, forwards_ahead, interleaved_or
 from strategies.pipelining.stages import folded_shapes
 from strategies.plans.actions import Rows
 from strategies.scenario import Scenario
-from strategies.templates.staged_pipeline import StagedPipeline
+from strategies.templates.ordered_pipeline import OrderedPipeline
 
 OFFERED_CHUNKS: Final = (2, 3, 4, 6)
 """Chunks that a sweep looks at; more of them send more, and are no faster where it was tried (sd21 on p4de)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Interleaved(StagedPipeline):
+class Interleaved(OrderedPipeline):
     """Source: Narayanan et al., Efficient Large-Scale Language Model Training (Megatron-LM), 2021, section 2.2."""
 
     name: ClassVar[str] = "interleaved"

@@ -10,14 +10,14 @@ from strategies.orders.wave import wave_in_flight, wave_order
 from strategies.pipelining.stages import folded_shapes
 from strategies.plans.actions import Rows
 from strategies.scenario import Scenario
-from strategies.templates.staged_pipeline import StagedPipeline
+from strategies.templates.ordered_pipeline import OrderedPipeline
 
 OFFERED_WAVES: Final = (1, 2, 3)
 """Waves that a sweep looks at; more of them send more, and are no faster where it was tried (sd21 on p4de)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wave(StagedPipeline):
+class Wave(OrderedPipeline):
     """Source: Liu et al., Hanayo: Harnessing Wave-like Pipeline Parallelism, 2023."""
 
     name: ClassVar[str] = "wave"
