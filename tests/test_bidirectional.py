@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from fronts import pair_partition, partition_front
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from strategies.orders.chimera import chimera_order
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.orders.problem import Chain, Problem, evaluate
+from strategies.partitions.pair import PairCosts, PairSearch
 from strategies.pipelining.cutting import chain_costs
 from strategies.pipelining.two_way import SPARE, two_way_rows, ways_of
 from strategies.plans.actions import StageAction, format_order
@@ -193,13 +193,10 @@ def test_two_backbones_are_cut_as_the_best_pair_with_messages_twice_as_long(
     scenario = make.scenario(make.model(down, up), cluster, 8, 8 * micro_batches)
     strategy = both_ways(4, micro_batches, partition="optimal")
     costs = [chain_costs(strategy.layout(scenario), i) for i in (0, 1)]
-    fronts = [
-        partition_front(
-            replace(of, cut_forward_s=2 * of.cut_forward_s, cut_backward_s=2 * of.cut_backward_s), 4
-        )
-        for of in costs
+    doubled = [
+        replace(of, cut_forward_s=2 * of.cut_forward_s, cut_backward_s=2 * of.cut_backward_s) for of in costs
     ]
-    pair = pair_partition(*fronts, 2 * micro_batches + 2 * 4 - 2)
+    pair = PairSearch(PairCosts(*doubled), 4).best(2 * micro_batches + 2 * 4 - 2)
     cuts = strategy.layout(scenario).cuts
     assert [cut.boundaries for cut in cuts] == [partition.boundaries for partition in pair]
 

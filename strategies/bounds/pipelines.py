@@ -163,13 +163,12 @@ def staged_bound(layout: Layout, *, frozen_first: bool = True, split: bool = Fal
         split: the gradients of weights may be computed later than those of inputs.
     """
     degree = layout.shape.degree
-    released_s = _released_s(layout) if layout.scenario.workload.extra_forward else [0.0] * degree
     limits: list[_Limit] = []
     complete_s: list[float] = []
     for cut in range(len(layout.cuts)):
         visits = _visits(layout, cut, split=split)
-        own = list(_limits(visits, len(layout.micro_batches(cut)), _fed_back_s(layout, cut), released_s))
-        complete_s += _complete_s(visits, _Table.of(own, degree))
+        own = list(_limits(visits, len(layout.micro_batches(cut))))
+        complete_s += _complete_s(visits[-len(layout.chain(cut)) :], _Table.of(own, degree))
         limits += own
     steps = steps_s(layout)
     last_s = min(steps[seat.first] for seat in layout.seats)
@@ -282,8 +281,14 @@ def _forwards(layout: Layout, cut: int) -> list[_Visit]:
 
 
 def _visits(layout: Layout, cut: int, *, split: bool) -> list[_Visit]:
-    """The forwards and backwards of a chain in the order in which a micro-batch takes them."""
-    chain, visits = layout.chain(cut), _forwards(layout, cut)
+    """The passes of a chain, extra forwards too, in the order in which a micro-batch takes them."""
+    chain, forwards = layout.chain(cut), _forwards(layout, cut)
+    visits = []
+    if layout.scenario.workload.extra_forward:
+        ends = forwards[-1].position, forwards[0].position
+        back_s = layout.feedback_s(layout.cuts[cut].component, *ends)
+        visits += [*forwards[:-1], forwards[-1]._replace(hop_s=back_s)]
+    visits += forwards
     for number in reversed(chain):
         stage = layout.stages[number]
         waiting_s = layout.weight_part_s(stage) if split else 0.0
@@ -292,46 +297,15 @@ def _visits(layout: Layout, cut: int, *, split: bool) -> list[_Visit]:
     return visits
 
 
-def _limits(
-    visits: Sequence[_Visit], count: int, ready_s: float, released_s: Sequence[float]
-) -> Iterator[_Limit]:
-    """The limits of a chain: each pass for all micro-batches, and what of it may wait.
-
-    Args:
-        visits: of one micro-batch, in order.
-        count: micro-batches.
-        ready_s: seconds before which none begins.
-        released_s: for each position the seconds before which it does something else.
-    """
-    after_s = sum_in_order(visit.pass_s + visit.hop_s for visit in visits)
+def _limits(visits: Sequence[_Visit], count: int) -> Iterator[_Limit]:
+    """The limits of a chain: each pass for all of so many micro-batches, and what of it may wait."""
+    ready_s, after_s = 0.0, sum_in_order(visit.pass_s + visit.hop_s for visit in visits)
     for position, pass_s, waiting_s, hop_s in visits:
-        head_s = max(ready_s, released_s[position])
         after_s -= pass_s + hop_s
-        yield _Limit(position, head_s, count * pass_s, max(0.0, after_s) + hop_s)
+        yield _Limit(position, ready_s, count * pass_s, max(0.0, after_s) + hop_s)
         if waiting_s:
-            yield _Limit(position, head_s + pass_s, count * waiting_s, 0.0)
-        ready_s = head_s + pass_s + hop_s
-
-
-def _fed_back_s(layout: Layout, cut: int) -> float:
-    """The seconds before which no forward begins: the first extra one has come through and back."""
-    if not layout.scenario.workload.extra_forward:
-        return 0.0
-    forwards = _forwards(layout, cut)
-    through_s = sum_in_order(visit.pass_s + visit.hop_s for visit in forwards)
-    component = layout.cuts[cut].component
-    return through_s + layout.feedback_s(component, forwards[-1].position, forwards[0].position)
-
-
-def _released_s(layout: Layout) -> list[float]:
-    """For each position the seconds before which its extra forwards, which come first, are not done."""
-    limits: list[_Limit] = []
-    degree = layout.shape.degree
-    for cut in range(len(layout.cuts)):
-        found = _limits(_forwards(layout, cut), len(layout.micro_batches(cut)), 0.0, [0.0] * degree)
-        limits += [limit._replace(tail_s=0.0) for limit in found]
-    released_s: list[float] = _Table.of(limits, degree).done_s(np.zeros((1, degree)))[0].tolist()
-    return released_s
+            yield _Limit(position, ready_s + pass_s, count * waiting_s, 0.0)
+        ready_s += pass_s + hop_s
 
 
 def _least_s(limits: _Table, step_s: FloatArray, last_step_s: float, *, split: bool = False) -> float:
@@ -345,7 +319,7 @@ def _least_s(limits: _Table, step_s: FloatArray, last_step_s: float, *, split: b
     return float((limits.done_s(limits.tail_s) + after_s).max())
 
 
-def _complete_s(visits: Sequence[_Visit], limits: _Table) -> list[float]:
+def _complete_s(backwards: Sequence[_Visit], limits: _Table) -> list[float]:
     """For each stage of a chain the earliest seconds at which its last backward can have ended.
 
     By then its device has done all passes before it, of all micro-batches.
@@ -353,7 +327,7 @@ def _complete_s(visits: Sequence[_Visit], limits: _Table) -> list[float]:
     after_s, degree = 0.0, limits.tail_s.shape[1]
     tails_s: list[list[float]] = [[] for _ in range(degree)]
     places = []
-    for position, pass_s, _, hop_s in list(reversed(visits))[: len(visits) // 2]:
+    for position, pass_s, _, hop_s in reversed(backwards):
         places.append((len(tails_s[position]), position))
         tails_s[position].append((after_s + hop_s) * (1 - 1e-9))
         after_s += pass_s + hop_s
