@@ -3,7 +3,6 @@
 import pytest
 
 import sim
-from sim.report.changes import Change
 
 L40 = ("flux-dev", "l40-pcie-8", 4, {"resolution": 1024, "steps": 4})
 PIXART = ("pixart", "l40-pcie-8", 4, {"guidance": "none", "steps": 4})
@@ -75,15 +74,6 @@ def test_an_answer_that_lacked_memory_is_looked_at_where_a_change_frees_some():
     assert sweep.best.parameters["pipeline_degree"] > then.best.parameters["pipeline_degree"]
     assert cached.speed == pytest.approx(then.best.samples_per_s / sweep.best.samples_per_s)
     assert cached.how.startswith(f"P {then.best.parameters['pipeline_degree']}, M ")
-
-
-def test_the_parameters_are_said_with_which_a_strategy_stays():
-    sweep = sim.sweep(*L40[:3], workers=1, **L40[3])
-    text = " ".join(str(sweep.verdict).replace("│", "").split())
-    change = next(one for one in sweep.verdict.changes if one.exact and one.how)
-    assert f"4 images at once: {change.speed:.2f} x the speed, hybrid stays with {change.how}" in text
-    moved = Change("c", "", "ulysses", 1.5, stays=True, tie=False, num_gpus=2, how="ring 2")
-    assert moved.words("ulysses") == "1.50 x the speed, ulysses stays on 2 GPUs with ring 2"
 
 
 @pytest.mark.parametrize(

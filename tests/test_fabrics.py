@@ -38,29 +38,6 @@ def test_a_collective_takes_latency_wire_and_a_share_of_their_geometric_mean(mid
     assert time.device_port_s == pytest.approx(1e-6)  # no port sees the middle
 
 
-def test_calls_that_carry_the_same_bytes_each_pay_latency_and_middle():
-    law = CollectiveLaw(call_s=1e-6, latency_s=4e-6, middle=1.0, device_port_s_per_byte=1e-9)
-    assert law.time(4000.0, calls=4).total_s == pytest.approx(4 * law.time(1000.0).total_s)
-
-
-def test_fixed_seconds_steps_and_middle_are_of_the_operation_and_the_group_size():
-    middle = (("all_gather", ((2.0, 2.0), (4.0, 1.0))),)
-    cluster = machine(middle=middle, fixed_s=terms(all_gather=3e-6), step_s=2e-6)
-    law = collective_law(cluster, "all_gather", Group(3, 1))
-    assert (law.latency_s, law.middle) == (pytest.approx(3e-6 + 2 * 2e-6), 1.5)
-    assert collective_law(cluster, "all_reduce", Group(3, 1)).latency_s == pytest.approx(4 * 2e-6)
-
-
-def test_a_switch_that_sums_takes_each_byte_of_an_all_reduce_once():
-    for size in (2, 4, 8):
-        ring, switch = (
-            collective_time(machine(all_reduce_by=by), "all_reduce", 1e9, Group(size, 1))
-            for by in ("ring", "switch")
-        )
-        assert switch.device_port_s == pytest.approx(1e9 / INSIDE)
-        assert ring.device_port_s == pytest.approx(2 * (size - 1) / size * 1e9 / INSIDE)
-
-
 @pytest.mark.parametrize("size", [2, 8, 16, 72])
 def test_an_all_reduce_of_many_members_goes_up_a_tree_of_chains(size):
     steps = 2 * (size - 1) if size <= 8 else 2 * (7 + ceil(log2(size / 8)))

@@ -69,15 +69,6 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_that_cannot_be_written_after_all_is_named_as_it_was_asked(tmp_path):
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    refused = pytest.raises(InputError, match=r"gone/rows\.csv: cannot be written: no such file")
-    with refused, whole_file(gone / "rows.csv") as file:
-        gone.rmdir()
-        file.write_text("", encoding="utf-8")
-
-
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 @pytest.mark.parametrize("command", [RUN, (*SWEEP, "--format", "markdown")])
 def test_a_stream_that_lacks_characters_is_written_without_them(monkeypatch, command, encoding):

@@ -1,6 +1,5 @@
 """Plots: what they draw, by value; and that they draw it, without a display and without pyplot."""
 
-import re
 import subprocess
 import sys
 from functools import partial
@@ -114,18 +113,6 @@ def test_bars_are_drawn_at_their_times(hand_off):
     assert not collectives.get_paths()
 
 
-def test_the_legend_names_what_there_is_and_nothing_else(pipeline, hand_off):
-    assert legend(plot_timeline(hand_off)) == ["forward", "idle"]
-    assert legend(plot_timeline(pipeline)) == [
-        "forward",
-        "backward",
-        "optimizer",
-        "frozen layers of the next iteration",
-        "collective",
-        "idle",
-    ]
-
-
 def test_timelines_side_by_side_share_an_axis_of_time_and_a_legend(hand_off, pipeline):
     traces = {"toy": hand_off, "filled": pipeline, "again": hand_off}
     assert plot_timelines_info(traces)["filled"] == plot_timeline_info(pipeline)
@@ -139,13 +126,6 @@ def test_timelines_side_by_side_share_an_axis_of_time_and_a_legend(hand_off, pip
         "forward", "backward", "optimizer", "frozen layers of the next iteration", "collective", "idle"
     ]  # fmt: skip
     figure.draw_without_rendering()
-
-
-def test_an_iteration_without_work_can_be_drawn(make):
-    trace = simulate(make.plan([[], []]))
-    assert plot_timeline_info(trace).bubble_ratio == 0.0
-    for figure in (plot_timeline(trace), plot_memory(trace)):
-        figure.draw_without_rendering()
 
 
 def test_memory_is_a_curve_per_device_and_the_capacity(pipeline):
@@ -378,22 +358,6 @@ def test_bars_of_a_sampler_say_patch_and_step_and_are_coloured_by_patch(patched)
 
 
 @pytest.mark.parametrize(
-    ("axes", "said"),
-    [
-        (("num_gpu", "model"), "across is 'num_gpu', which a row lacks; did you mean num_gpus?"),
-        (
-            ("model", "link"),
-            "down is 'link', which a row lacks; choose from strategy, model, num_gpus, samples_per_s",
-        ),
-    ],
-)
-def test_a_key_that_rows_lack_is_refused_by_those_that_they_have(axes, said):
-    row = {"strategy": "ddp", "model": "toy", "num_gpus": 2, "samples_per_s": 1.0}
-    with pytest.raises(InputError, match=f"^{re.escape(said)}$"):
-        plot_winners_info([row], *axes)
-
-
-@pytest.mark.parametrize(
     ("draw", "problem"),
     [
         (partial(plot_memory, None), "trace is None, must be a result or one of its traces"),
@@ -404,6 +368,10 @@ def test_a_key_that_rows_lack_is_refused_by_those_that_they_have(axes, said):
         (partial(plot_timelines, {}), "there is no trace: nothing to plot"),
         (partial(save_figure, None, 5), "figure is None and path 5, must be a picture and its file"),
         (partial(plot_sweep, [], memory_bytes="80GB"), "memory_bytes is '80GB', must be a number"),
+        (
+            partial(plot_winners, [{"strategy": "ddp", "num_gpus": 2}], "num_gpu", "num_gpus"),
+            "across is 'num_gpu', which a row lacks; did you mean num_gpus?",
+        ),
         (partial(plot_sweep, [BOUNDED, INFEASIBLE]), "no row has been simulated: nothing to plot"),
         (
             partial(plot_bubble_ratios, [BOUNDED, INFEASIBLE]),

@@ -41,13 +41,6 @@ def test_relayed_skips_travel_with_the_hidden_state(scenario):
     assert traffic[1] == (1, 0, 8 * 2 * 8e6)
 
 
-def test_extra_forwards_travel_too_and_what_they_feed_back(scenario):
-    _, traffic = four_stages(scenario.with_extra_forward(True), "local")
-    assert traffic[0] == (0, 1, 2 * 8 * 2 * 5e6)
-    assert traffic[1] == (1, 0, 8 * 2 * 4e6)
-    assert traffic[-1] == (3, 0, 8 * 2 * 4e6)
-
-
 def test_the_busiest_port_is_the_one_between_the_nodes(scenario):
     layout, traffic = four_stages(scenario, "local")
     assert busiest_port_s(layout, traffic) == pytest.approx(8 * 2 * 5e6 / (0.1 * GBS))

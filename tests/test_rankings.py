@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-import sim
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
 from sim.explore.points import find_points
@@ -103,13 +102,3 @@ def test_what_a_sweep_holds_fixed_is_said_as_it_was_asked_for(capsys):
     assert "p2p blocking" in held
     assert "partition optimal" in held
     assert "overlap " not in held  # ddp was tried with both
-
-
-def test_of_equals_the_one_that_holds_less_comes_first():
-    sweep = sim.sweep("pixart", gpus=1, steps=2, strategy="single", workers=1)
-    (point,) = sweep.points
-    more = replace(point.result.expected, peak_memory_bytes=2 * point.result.peak_memory_bytes)
-    fuller = replace(point, result=replace(point.result, expected=more))
-    sweep.points = [fuller, point]
-    assert sweep.ranked() == [point, fuller]
-    assert sweep.best_point() is point

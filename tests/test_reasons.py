@@ -1,15 +1,13 @@
 """Reasons: whom the time of a point goes to, and what it waits for."""
 
 import re
-from dataclasses import replace
 
 import pytest
 
 import sim
-from sim.outcomes.runs import run_point
 from sim.replay.metrics import exposed_communication_s
 from sim.replay.waits import awaited_s
-from sim.report.reasons import account_of, delays, shares
+from sim.report.reasons import account_of, shares
 from sim.report.runnable import best_of_each
 
 PIXART = {"resolution": 512, "steps": 4}
@@ -109,15 +107,6 @@ def test_the_parts_of_the_difference_to_the_runner_up_add_up(asked, unit, per_se
     )
 
 
-def test_a_team_that_encodes_the_same_samples_is_named():
-    given = {"shard_size": 2, "batch_size": 8, "checkpointing": "block"}
-    team = sim.run("wan2.1-1.3b", "fsdp", "p4de", 8, context_degree=4, **given)
-    assert any(reason.startswith("all 4 GPUs of a team encode the same") for reason in account(team).reasons)
-    for other in ({"context_degree": 1}, {"context_degree": 4, "frozen": "cached"}):
-        alone = sim.run("wan2.1-1.3b", "fsdp", "p4de", 8, **given, **other)
-        assert not any("encode" in reason for reason in account(alone).reasons)
-
-
 def test_a_verdict_on_fewer_gpus_says_what_all_of_them_would_take():
     sweep = sim.sweep("pixart", "l40-pcie-8", 8, resolution=2048, steps=4, strategy="ulysses", workers=1)
     assert sweep.best.num_gpus == 2
@@ -176,26 +165,3 @@ def test_a_vae_on_all_gpus_is_offered_where_one_is_included():
     assert found.speed == pytest.approx(again.samples_per_s / sweep.best.samples_per_s)
     bare = sim.sweep("pixart", "a100-nvlink-8", **given)
     assert not any("VAE" in change.name for change in bare.verdict.changes)
-
-
-@pytest.mark.parametrize(("strategy", "slows"), [("ulysses", False), ("ring", True)])
-def test_compute_is_slowed_by_as_much_as_its_replay_on_links_beside_which_it_is_not(strategy, slows):
-    """A ring moves keys and values while it attends; Ulysses waits for what it exchanges."""
-    result = sim.run("flux-dev", strategy, "a100-nvlink-8", 8, steps=4)
-    scenario, free = result.source.scenario, result.source.scenario.stack
-    free = replace(free, forward_operator_s=0.0, backward_operator_s=0.0)
-    busy_s = [
-        run_point(
-            result.source.strategy,
-            replace(
-                scenario,
-                stack=free,
-                asked_stack="",
-                cluster=replace(scenario.cluster, overlap_slowdown=slowdown),
-            ),
-        ).expected.busy_s
-        for slowdown in (scenario.cluster.overlap_slowdown, 1.0)
-    ]
-    slowed = delays(result.source.strategy, scenario, result)[1]
-    assert slowed == (busy_s[0] - busy_s[1]) / result.expected.duration_s
-    assert (slowed > 0) is slows

@@ -5,17 +5,15 @@ import re
 import shutil
 
 import pytest
-from matplotlib.colors import to_hex
 
 import sim
 from profiles.errors import InputError
 from profiles.units import GIB, MILLISECOND
 from sim.cli.main import main
-from sim.plots import plot_timeline
 from sim.report.blocks import Panel, html
 from sim.report.page import check_plotly, run_page, sweep_page
 from sim.report.plots import interactive
-from sim.report.plots.interactive import scaling_figure, sweep_figure, trace_figure
+from sim.report.plots.interactive import sweep_figure, trace_figure
 
 SIZE = 8e6
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -95,26 +93,6 @@ def test_many_bars_and_times_are_joined_without_losing_work_or_the_peak(result, 
     assert busy[0] <= busy[1] * 1.001
     held = [map(sum, zip(*(area.y for area in areas_of(figure)), strict=True)) for figure in (whole, joined)]
     assert max(held[0]) == max(held[1])
-
-
-def test_patches_have_the_colours_of_pictures_and_their_names():
-    asked = {"resolution": 1024, "steps": 3, "warmup_steps": 1}
-    for name, parameters, first in (
-        ("pipefusion", {"patches": 8}, "whole image"),
-        ("distrifusion", {}, "patch 0"),
-    ):
-        trace = sim.run("pixart", name, "a100-pcie-4", 4, **parameters, **asked).trace
-        legend = plot_timeline(trace).legends[0].get_patches()
-        pictured = {patch.get_label(): to_hex(patch.get_facecolor()) for patch in legend}
-        bars = {one.name: one.marker.color.lower() for one in trace_figure(trace).data if one.type == "bar"}
-        assert bars.items() <= pictured.items()
-        assert {first, "patch 3"} <= bars.keys()
-
-
-def test_the_scaling_is_the_best_of_each_number_of_gpus(scaling):
-    lines = {line.name: list(line.y) for line in scaling_figure(scaling).data}
-    best = [max(line[place] for line in lines.values()) for place in range(3)]
-    assert best == [sweep.best.samples_per_s / sweep.best.num_gpus for sweep in scaling]
 
 
 # The file.

@@ -72,15 +72,6 @@ def test_a_scaled_cluster_multiplies_bandwidth_and_says_so(p4de):
                    inter_node=p4de.inter_node) == p4de  # fmt: skip
 
 
-def test_what_devices_of_a_pcie_cluster_share_is_scaled_with_their_ports(make):
-    link = make.link(
-        "pcie", 1e9, switch_size=2, switch_bandwidth_bytes_per_s=2e9, host_bandwidth_bytes_per_s=3e9
-    )
-    scaled = make.cluster(link).scaled(intra_node=2.0).intra_node
-    assert (scaled.bandwidth_bytes_per_s, scaled.switch_bandwidth_bytes_per_s) == (2e9, 4e9)
-    assert scaled.host_bandwidth_bytes_per_s == 6e9
-
-
 # The best of each strategy
 
 
@@ -95,25 +86,6 @@ def test_the_best_of_each_strategy_is_that_of_a_simulation_of_every_point(scenar
 
 
 # The Pareto front
-
-
-def result(strategy="1f1b", memory_bytes=1.0, speed=1.0, fits=True):
-    return {
-        "strategy": strategy, "peak_memory_bytes": memory_bytes, "samples_per_s": speed, "fits_memory": fits
-    }  # fmt: skip
-
-
-def test_the_pareto_front_holds_what_no_fitting_row_beats():
-    rows = [
-        result("a", memory_bytes=4, speed=10.0),
-        result("b", memory_bytes=2, speed=5.0),
-        result("c", memory_bytes=3, speed=5.0),
-        result("d", memory_bytes=2, speed=4.0),
-        result("e", memory_bytes=1, speed=99.0, fits=False),
-        {"status": "bounded", "strategy": "f", "bound_s": 1.0},
-    ]
-    assert [row["strategy"] for row in pareto_front(rows)] == ["b", "a"]
-    assert pareto_front([]) == []
 
 
 def test_the_pareto_front_of_a_sweep_is_that_of_a_simulation_of_every_point(scenarios, everything):

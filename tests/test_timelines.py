@@ -5,7 +5,6 @@ from sim.replay.memory import peak_memory_bytes
 from sim.replay.timelines import (
     Bar,
     CollectiveBar,
-    category,
     collective_bars,
     compute_bars,
     idle_spans,
@@ -13,13 +12,6 @@ from sim.replay.timelines import (
 )
 from strategies.plans.actions import parse_action
 from strategies.plans.plan import Buffer
-
-
-def test_every_action_has_a_category():
-    texts = ("0F0", "0E0", "0B0", "0I0", "0W0", "0O", "X1.4:32", "0P1@2")
-    assert [category(parse_action(text)) for text in texts] == [
-        "forward", "extra forward", "backward", "input backward", "weight backward", "optimizer", "frozen", "forward",
-    ]  # fmt: skip
 
 
 def test_bars_are_the_ops_with_their_times_and_the_place_of_their_stage_on_the_device(make):

@@ -47,12 +47,6 @@ def test_what_no_published_number_is_of_says_so():
     assert f"; nearest: {drawn.nearest.numbers} numbers of one GPU: median error " in str(drawn)
 
 
-def test_layers_that_were_timed_on_a_device_make_it_a_measured_one():
-    device = "l20-48gb"
-    assert trust_of("train", device, "ddp", 8).family == "derived"
-    assert trust_of("train", device, "ddp", 8, timed=True).family == "measured"
-
-
 def test_a_trust_says_how_many_numbers_and_how_far_off():
     def said(numbers):
         return str(Trust("train", "measured", "pipeline", ("spp",), numbers, 0.1234, 0.2))

@@ -125,23 +125,6 @@ def test_where_cost_is_ranked_by_a_change_compares_copies_with_copies():
     assert change.speed == pytest.approx(answer.result.gpu_s_per_sample / alone.gpu_s_per_sample)
 
 
-def test_where_cost_is_ranked_by_a_change_tries_every_number_of_gpus():
-    given = {"steps": 4, "strategy": "single,ulysses", "workers": 1}
-    sweep = sim.sweep("hunyuanvideo", "a100-nvlink-8", 4, objective="cost", **given)
-    answer = sweep.best_point()
-    tried = [(point.name, point.num_gpus) for point in contenders(sweep, answer)]
-    assert sorted(tried) == [("single", 1), ("ulysses", 2), ("ulysses", 4)]
-    change = next(one for one in sweep.verdict.changes if one.name == "4 videos at once")
-    several = sim.sweep("hunyuanvideo", "a100-nvlink-8", 4, objective="cost", batch_size=4, **given)
-    assert (
-        (change.strategy, change.num_gpus) == (several.best.strategy, several.best.num_gpus) == ("ulysses", 2)
-    )
-    why = ", since what is best now would not fit"
-    assert change.words("single").endswith(
-        (f"ulysses on 2 GPUs first, single a tie{why}", f"ulysses on 2 GPUs instead of single{why}")
-    )
-
-
 def test_the_json_of_the_best_row_holds_the_verdict_and_no_other(trained, verdict, capsys):
     print_rows_json(trained)
     first, *others = json.loads(capsys.readouterr().out)
@@ -162,14 +145,6 @@ def test_the_verdict_comes_first_and_all_lines_fit_the_terminal(trained, drawn, 
             assert lines[0].startswith("╭─")
             commands = ("again: ", "a tie that runs: ", "the best that runs: ")
             assert all(len(line) <= width for line in lines if not line.startswith(commands)), width
-
-
-def test_markdown_has_the_verdict_the_command_and_the_table(trained, verdict, capsys):
-    print_sweep(trained, as_markdown=True)
-    text = capsys.readouterr().out
-    assert text.startswith(f"**{trained.title}**\n\n- **best** {verdict.best.strategy}")
-    assert f"```\n{verdict.again}\n```" in text
-    assert "| # | strategy |" in text
 
 
 def test_names_in_a_verdict_are_never_taken_for_markup(trained):

@@ -45,14 +45,6 @@ def test_replay_with_links_and_memory(benchmark, positions, micro_batches):
 
 
 @SIZES
-def test_wiring(benchmark, positions, micro_batches):
-    strategy, scenario = point(positions, micro_batches)
-    plan = strategy.plan(scenario)
-    with no_collection():
-        run(benchmark, lambda: wire(plan))
-
-
-@SIZES
 def test_building_the_plan(benchmark, positions, micro_batches):
     strategy, scenario = point(positions, micro_batches)
     with no_collection():
