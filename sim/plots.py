@@ -4,13 +4,14 @@
 """
 
 from sim.interactive import Dials
-from sim.report.plots.bubble_ratios import BubbleRatioInfo, plot_bubble_ratios, plot_bubble_ratios_info
 from sim.report.plots.charts import Chart, save_figure
-from sim.report.plots.memory import MemoryInfo, plot_memory, plot_memory_info
 from sim.report.plots.space import (
+    BubbleRatioInfo,
     ScalingInfo,
     Winner,
     WinnersInfo,
+    plot_bubble_ratios,
+    plot_bubble_ratios_info,
     plot_scaling,
     plot_scaling_info,
     plot_winners,
@@ -18,7 +19,10 @@ from sim.report.plots.space import (
 )
 from sim.report.plots.sweep import SweepInfo, SweepPoint, plot_sweep, plot_sweep_info
 from sim.report.plots.timeline import (
+    MemoryInfo,
     TimelineInfo,
+    plot_memory,
+    plot_memory_info,
     plot_timeline,
     plot_timeline_info,
     plot_timelines,

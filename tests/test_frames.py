@@ -11,7 +11,7 @@ from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from sim.explore.points import find_points
 from sim.explore.search import run_sweep
-from sim.report.frames import check_out, row, rows, write_rows
+from sim.report.frames import check_out, rows, write_rows
 from sim.report.views import Sweep
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
@@ -38,7 +38,7 @@ def sweep():
 
 
 def first(sweep, condition):
-    return row(sweep, next(point for point in sweep.ranked() if condition(point)))
+    return next(item for item, point in zip(rows(sweep), sweep.ranked(), strict=True) if condition(point))
 
 
 def test_a_simulated_row_has_a_status_and_the_keys_of_a_result(sweep):

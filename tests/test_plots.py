@@ -35,7 +35,7 @@ from sim.plots import (
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
 from sim.replay.timelines import Bar
-from sim.report.plots.patches import PatchColours
+from sim.report.plots.timeline import PatchColours
 from strategies.plans.actions import parse_action
 from strategies.registry import make_sampler, make_strategy
 

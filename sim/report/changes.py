@@ -4,12 +4,12 @@ Where other degrees are best of what is changed, as of more images at once, its 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from typing import Any, Final, NamedTuple
 
 from profiles.errors import InputError, counted
-from profiles.machines.clusters import Cluster
 from profiles.software.stacks import DEFAULT_STACK, load_stack
 from sim.explore.answers import bounds_of, outcome_of, take_bounds, take_outcome
 from sim.explore.legality import within
@@ -19,7 +19,6 @@ from sim.explore.sweep import Sweep, objectives
 from sim.outcomes.results import OUT_OF_MEMORY, Result
 from sim.report.descriptions import differing
 from sim.report.numbers import image_words
-from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario
 
@@ -108,62 +107,40 @@ def variations(scenario: AnyScenario, num_gpus: int) -> Iterator[Variation]:
         scenario: what was asked.
         num_gpus: GPUs of the answer: they say which link it uses.
     """
-    if isinstance(scenario, Scenario):
-        yield from _of_training(scenario)
-    else:
-        yield from _of_sampling(scenario)
-        yield from _of_decoding(scenario, num_gpus)
+    workload: Any = scenario.workload
     cluster = scenario.cluster
-    if num_gpus > cluster.devices_per_node and cluster.inter_node is not None:
-        link = replace(scenario, cluster=cluster.scaled(inter_node=2.0))
-        yield Variation("twice the link between nodes", _link_flag(cluster, "inter"), link)
-    elif num_gpus > 1 and cluster.intra_node.kind != "ideal":
-        link = replace(scenario, cluster=cluster.scaled(intra_node=2.0))
-        yield Variation("twice the link in a node", _link_flag(cluster, "intra"), link)
 
+    def changed(name: str, flags: str, **changes: Any) -> Variation:  # noqa: ANN401
+        return Variation(name, flags, replace(scenario, workload=replace(workload, **changes)))
 
-def _link_flag(cluster: Cluster, link: str) -> str:
-    """The flag that asks for twice a link; none where the link is changed already: flags do not add up."""
-    return "" if "link" in dict(cluster.changes) else f"--link {link}=2x"
-
-
-def _of_training(scenario: Scenario) -> Iterator[Variation]:
-    def changed(name: str, flag: str, value: str, **more: bool) -> Variation:
-        workload: dict[str, Any] = {flag: value}
-        other = replace(scenario, workload=replace(scenario.workload, **workload))
-        return Variation(name, f"--{flag} {value}", other, **more)
-
-    if scenario.workload.checkpointing == "none":
-        yield changed("checkpointing", "checkpointing", "block", recomputes=True, frees=True)
+    if isinstance(scenario, Scenario):
+        recomputed = workload.checkpointing != "none"
+        name, kind = ("no checkpointing", "none") if recomputed else ("checkpointing", "block")
+        checkpointing = changed(name, f"--checkpointing {kind}", checkpointing=kind)
+        yield checkpointing._replace(recomputes=True, frees=not recomputed)
+        if any(scenario.model.components[i].cacheable for i in scenario.model.frozen):
+            kind = "online" if workload.frozen == "cached" else "cached"
+            yield changed(f"encoders {kind}", f"--frozen {kind}", frozen=kind)._replace(
+                frees=kind == "cached"
+            )
     else:
-        yield changed("no checkpointing", "checkpointing", "none", recomputes=True)
-    if any(scenario.model.components[i].cacheable for i in scenario.model.frozen):
-        other = "online" if scenario.workload.frozen == "cached" else "cached"
-        yield changed(f"encoders {other}", "frozen", other, frees=other == "cached")
-
-
-def _of_sampling(scenario: SamplingScenario) -> Iterator[Variation]:
-    if scenario.measured is None:  # which is of one stack
-        other = DEFAULT_STACK if scenario.stack.name == COMPILED else COMPILED
-        changed = replace(scenario, stack=load_stack(other), asked_stack="")
-        yield Variation(f"stack {other}", f"--stack {other}", changed)
-    batch = scenario.workload.batch_size * IMAGES
-    changed = replace(scenario, workload=replace(scenario.workload, batch_size=batch))
-    name = f"{batch} {image_words(scenario.options)[1]} at once"
-    yield Variation(name, f"--batch-size {batch}", changed, regrouped=True)
-
-
-def _of_decoding(scenario: SamplingScenario, num_gpus: int) -> Iterator[Variation]:
-    """The rows of an included VAE divided among all GPUs, where they are not divided."""
-    workload = scenario.workload
-    if num_gpus == 1 or workload.vae_parallel > 1 or not scenario.included(scenario.decoders):
-        return
-    try:
-        divided = replace(workload, vae_parallel=num_gpus, vae_tile=None, decode_chunks=1)
-        changed = replace(scenario, workload=divided)
-    except InputError:  # nobody counted the kernels of this decoder
-        return
-    yield Variation(f"VAE on {num_gpus} GPUs", f"--vae-parallel {num_gpus}", changed)
+        if scenario.measured is None:  # which is of one stack
+            stack = DEFAULT_STACK if scenario.stack.name == COMPILED else COMPILED
+            other = replace(scenario, stack=load_stack(stack), asked_stack="")
+            yield Variation(f"stack {stack}", f"--stack {stack}", other)
+        batch = workload.batch_size * IMAGES
+        name = f"{batch} {image_words(scenario.options)[1]} at once"
+        yield changed(name, f"--batch-size {batch}", batch_size=batch)._replace(regrouped=True)
+        if num_gpus > 1 and workload.vae_parallel <= 1 and scenario.included(scenario.decoders):
+            name, divided = f"VAE on {num_gpus} GPUs", {"vae_parallel": num_gpus, "vae_tile": None}
+            with suppress(InputError):  # nobody counted the kernels of this decoder
+                yield changed(name, f"--vae-parallel {num_gpus}", **divided, decode_chunks=1)
+    between = num_gpus > cluster.devices_per_node and cluster.inter_node is not None
+    if between or (num_gpus > 1 and cluster.intra_node.kind != "ideal"):
+        link, where = ("inter", "between nodes") if between else ("intra", "in a node")
+        flag = "" if "link" in dict(cluster.changes) else f"--link {link}=2x"  # flags do not add up
+        faster = replace(scenario, cluster=cluster.scaled(**{f"{link}_node": 2.0}))
+        yield Variation(f"twice the link {where}", flag, faster)
 
 
 def changes_asked(sweep: Sweep, answer: Point) -> list[tuple[Callable[..., Change], tuple[Any, ...]]]:
@@ -221,13 +198,7 @@ def _change(variation: Variation, sweep: Sweep, points: Sequence[Point]) -> Chan
     """
     scenario, first, objective = variation.scenario, points[0], sweep.objective
     again = (asked_of(point, scenario, recomputes=variation.recomputes) for point in points)
-    fresh = [
-        bounded_again(
-            Point(one.strategy, one.strategy.name, num_gpus=one.num_gpus, checkpointing=one.checkpointing),
-            scenario,
-        )
-        for one in dict.fromkeys(again)
-    ]
+    fresh = [bounded(asked, scenario) for asked in dict.fromkeys(again)]
     own = best_of([point for point in fresh if point.name == first.name], scenario, objective)
     best = best_of([point for point in fresh if point.name != first.name], scenario, objective, own)
     return replace(_told(variation, sweep, first, (own, best), fresh), exact=False)
@@ -313,10 +284,11 @@ def asked_of(point: Point, scenario: AnyScenario, *, recomputes: bool = False) -
     return Asked(point.strategy, gpus, None if recomputes else point.checkpointing)
 
 
-def bounded_again(point: Point, scenario: AnyScenario) -> Point:
-    """A point that is bounded in another scenario."""
-    bounds = bounds_of(asked_of(point, scenario), scenario)
-    take_bounds(point, bounds, scenario.cluster.device.memory_bytes)
+def bounded(asked: Asked, scenario: AnyScenario) -> Point:
+    """A point with its bounds."""
+    strategy, gpus, checkpointing = asked
+    point = Point(strategy, strategy.name, num_gpus=gpus, checkpointing=checkpointing)
+    take_bounds(point, bounds_of(asked, scenario), scenario.cluster.device.memory_bytes)
     return point
 
 

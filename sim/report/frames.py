@@ -1,7 +1,7 @@
 """Frames: the rows of a sweep as JSON objects and as a table in a file."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -30,50 +30,44 @@ def rows(answer: Sweep | Scaling, *, best_of_each: bool = False) -> list[dict[st
     return [row for sweep in sweeps for row in _rows_of(sweep, best_of_each=best_of_each)]
 
 
-def _rows_of(sweep: Sweep, *, best_of_each: bool) -> list[dict[str, Any]]:
-    ranked, inputs = sweep.ranked(), inputs_of(sweep.scenario)
+def _rows_of(sweep: Sweep, *, best_of_each: bool) -> Iterator[dict[str, Any]]:
+    ranked, inputs, twins = sweep.ranked(), inputs_of(sweep.scenario), sweep.twins()
     best = {point.name: point for point in reversed(ranked)}
-    chosen = [point for point in ranked if best[point.name] is point] if best_of_each else ranked
-    ties, twins = set(map(id, (sweep.best_point(), *sweep.ties()))), sweep.twins()
-    return [
-        row(sweep, point, tie=id(point) in ties, twin=twins.get(id(point)), inputs=inputs) for point in chosen
-    ]
+    ties = set(map(id, (sweep.best_point(), *sweep.ties())))
+    for point in ranked:
+        if not best_of_each or best[point.name] is point:
+            twin = twins.get(id(point))
+            yield row(
+                sweep, point, inputs, tie=id(point) in ties, same_as=None if twin is None else twin.name
+            )
 
 
 def row(
-    sweep: Sweep,
-    point: Point,
-    *,
-    tie: bool = False,
-    twin: Point | None = None,
-    inputs: Mapping[str, str] | None = None,
+    sweep: Sweep, point: Point, inputs: Mapping[str, str], *, tie: bool = False, same_as: str | None = None
 ) -> dict[str, Any]:
     """A point under the public keys; a key without a value is left out.
 
     Args:
         sweep: the sweep.
         point: one of its points.
+        inputs: the hashes of what the sweep read.
         tie: whether it is the best, or ties with it.
-        twin: a better point of another strategy with the same result.
-        inputs: the hashes of what the sweep read, where they are known already.
+        same_as: a strategy with a better point of the same result.
     """
-    head: dict[str, Any] = {"status": point.status}
+    sampled, simulated = sweep.scenario.task == "sample", point.status == "simulated"
     body = _asked(sweep, point) if point.result is None else point.result.to_json()
-    body["inputs"] = dict(inputs or inputs_of(sweep.scenario))
-    if point.status == "bounded":
-        body["bound_s"] = point.bound_s
-    if point.reason is not None:
-        body["reason"] = point.reason
-    if point.status == "simulated":
-        body["tie"] = tie
-    if twin is not None:
-        body["same_as"] = twin.name
-    if point.checkpointing is not None:
-        body["relief"] = point.checkpointing
-    if sweep.scenario.task == "sample":
-        body |= {"seamless": point.seamless, "recommended": point.recommended}
-    body["runs_in"] = list(starters(point, sweep.scenario))
-    return head | body
+    more = {
+        "bound_s": point.bound_s if point.status == "bounded" else None,
+        "reason": point.reason,
+        "tie": tie if simulated else None,
+        "same_as": same_as,
+        "relief": point.checkpointing,
+        "seamless": point.seamless if sampled else None,
+        "recommended": point.recommended if sampled else None,
+        "runs_in": list(starters(point, sweep.scenario)),
+    }
+    known = {key: value for key, value in more.items() if value is not None}
+    return {"status": point.status} | body | {"inputs": dict(inputs)} | known
 
 
 def _asked(sweep: Sweep, point: Point) -> dict[str, Any]:

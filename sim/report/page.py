@@ -57,15 +57,20 @@ def check_ending(flag: str, path: Path) -> None:
 
 
 def write_sweep_report(sweeps: Sequence[Sweep], path: Path, asked: str = "", note: str = "") -> None:
-    """Write the report of a sweep, or of sweeps over several numbers of GPUs.
+    """Write the report of a sweep, or of sweeps over several numbers of GPUs, ascending.
+
+    Args:
+        sweeps: one, or one for each number of GPUs; the answer of several is that of the knee.
+        path: of the page.
+        asked: the command line that gives the report again.
+        note: what the answer also says.
 
     Raises:
         InputError: the file cannot be written, or Plotly is not installed.
         InfeasibleError: nothing that was asked fits, so that there is nothing to plot.
     """
     if not any(point.status == "simulated" for sweep in sweeps for point in sweep.points):
-        reason = f"{path} is not written, there is nothing to draw: {why_none(sweeps[-1])}"
-        raise InfeasibleError(reason)
+        raise InfeasibleError(f"{path} is not written, there is nothing to draw: {why_none(sweeps[-1])}")
     _write(path, lambda: sweep_page(sweeps, asked, note))
 
 
@@ -80,32 +85,22 @@ def write_run_report(result: Result, path: Path, asked: str = "") -> None:
 
 def run_page(result: Result, asked: str = "") -> str:
     """The page of a run."""
+    assert result.source is not None
+    source = [*provenance(result.source.scenario), ("again", asked or command_of(result))]
+    return _page(result.title, panel_of(result), [_trace_part(result)], source)
+
+
+def _trace_part(result: Result) -> Part:
     from sim.report.plots.interactive import trace_figure
 
-    trace = result.trace
-    assert result.source is not None
-    return _page(
-        result.title,
-        html(panel_of(result)),
-        [("Where time and memory go", _trace_note(result), trace_figure(trace))],
-        [*provenance(result.source.scenario), ("again", asked or command_of(result))],
-    )
-
-
-def _trace_note(result: Result) -> str:
     devices = result.trace.plan.num_devices
     what = "one GPU, as all others" if devices == 1 else f"{devices} GPUs of one group"
-    return f"{what}; below, the memory of the fullest"
+    note = f"{what}; below, the memory of the fullest"
+    return "Where time and memory go", note, trace_figure(result.trace)
 
 
 def sweep_page(sweeps: Sequence[Sweep], asked: str = "", note: str = "") -> str:
-    """The page of a sweep; of several, the answer is that of the knee.
-
-    Args:
-        sweeps: one, or one for each number of GPUs, ascending.
-        asked: the command line that gives the report again.
-        note: what the answer also says.
-    """
+    """The page of a sweep, or of several."""
     from sim.report.plots import interactive
 
     scaling = Scaling(tuple(sweeps))
@@ -119,13 +114,10 @@ def sweep_page(sweeps: Sequence[Sweep], asked: str = "", note: str = "") -> str:
     if len(sweeps) > 1 and scaling.steps:
         parts += [("More GPUs", "", interactive.scaling_figure(scaling)), ("", "", html(table_of(scaling)))]
     if best is not None:
-        result = chosen.result_of(best)
-        parts.append(
-            ("Where time and memory go", _trace_note(result), interactive.trace_figure(result.trace))
-        )
+        parts.append(_trace_part(chosen.result_of(best)))
     fixed = [("held fixed", held_fixed(chosen.points, verdict.best))] if verdict else []
-    again = [("again", asked)] if asked else []
-    return _page(title, html(Panel(title, lines)), parts, [*fixed, *provenance(chosen.scenario), *again])
+    source = [*fixed, *provenance(chosen.scenario), *([("again", asked)] if asked else [])]
+    return _page(title, Panel(title, lines), parts, source)
 
 
 def provenance(scenario: AnyScenario) -> list[Line]:
@@ -143,7 +135,7 @@ def provenance(scenario: AnyScenario) -> list[Line]:
     ]
 
 
-def _page(title: str, answer: str, parts: Iterable[Part], source: Sequence[Line]) -> str:
+def _page(title: str, answer: Panel, parts: Iterable[Part], source: Sequence[Line]) -> str:
     """The text of a page."""
     check_plotly()
     from plotly.offline import get_plotlyjs
@@ -156,7 +148,7 @@ def _page(title: str, answer: str, parts: Iterable[Part], source: Sequence[Line]
 <meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">
 <title>{escape(title)}</title><style>{style}</style><script>{get_plotlyjs()}</script></head>
 <body><main><h1>{escape(title)}</h1>
-<section id="answer">{answer}</section>
+<section id="answer">{html(answer)}</section>
 {sections}
 <section>{html(Panel("Where this is from", source))}</section>
 </main></body></html>

@@ -117,30 +117,22 @@ def shown_points(sweep: Sweep, most: int) -> Shown:
     if good < len(chosen):
         names = dict.fromkeys(point.name for _, point in chosen[good:])
         words.append(f"below the line not recommended: seams show ({', '.join(names)})")
-    recomputed = {point.checkpointing for _, point in chosen}
-    if len(recomputed) == 1 and (checkpointing := recomputed.pop()):
-        words.append(f"all with checkpointing {checkpointing}, without which they lack memory")
     return Shown(chosen, good if 0 < good < len(chosen) else None, "; ".join(words))
 
 
 def _chosen(
     simulated: Sequence[Point], best: Sequence[Point], twins: Mapping[int, Point]
 ) -> Iterator[tuple[int, Point]]:
-    """The best points with their ranks, and the best of each strategy that is not among them; equal rows once.
+    """The best points with their ranks, and the best of each strategy that is not among them.
 
     A point with the result of another that is shown is left out: the other's row names its strategy, too.
     """
-    strategies, chosen, shown = set(), {id(point) for point in best}, set()
-    looks = set()
+    strategies, chosen, shown = set[str](), {id(point) for point in best}, set[int]()
     for rank, point in enumerate(simulated, 1):
-        assert point.result is not None
-        memory = f"{point.result.expected.peak_memory_bytes / GIB:.1f}"
-        look = point.name, point.result.num_gpus, duration(point.result), memory
         if id(twins.get(id(point))) in shown:
             strategies.add(point.name)
-        elif (id(point) in chosen and look not in looks) or point.name not in strategies:
+        elif id(point) in chosen or point.name not in strategies:
             strategies.add(point.name)
-            looks.add(look)
             shown.add(id(point))
             yield rank, point
 

@@ -1,7 +1,7 @@
 """Results in words: a panel of lines and a table of stages."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any, Final
 
@@ -188,29 +188,28 @@ def command_of(result: Result) -> str:
 def _stage_table(result: Result) -> Table:
     """The stages; neighbours that differ in nothing but their layers share a row."""
     alike = [list(group) for _, group in groupby(enumerate(result.stages), _stage_look)]
-    stages = [group[0][1] for group in alike]
+    looks = [_stage_look(group[0]) for group in alike]
+    ends = [(group[0], group[-1]) for group in alike]
     passes = ("forward", "backward") if result.task == "train" else ("forward",)
     columns = [
-        Column("stage", [_ends(group[0][0], group[-1][0]) for group in alike]),
-        Column("devices", [_devices(stage["devices"]) for stage in stages], 1, widest=30),
-        Column("layers", [_layers(group[0][1], group[-1][1]) for group in alike]),
-        *(Column(name, [milliseconds(stage[f"{name}_s"]) for stage in stages]) for name in passes),
-        Column("parameters", [f"{stage['parameters'] / 1e6:,.1f} M" for stage in stages], 2),
+        Column("stage", [f"{a} to {b}" if a != b else str(a) for (a, _), (b, _) in ends]),
+        Column("devices", [look[0] for look in looks], 1, widest=30),
+        Column("layers", [_layers(first, last) for (_, first), (_, last) in ends]),
+        *(Column(name, [look[number] for look in looks]) for number, name in enumerate(passes, 1)),
+        Column("parameters", [look[3] for look in looks], 2),
     ]
     return Table(f"stages, per {'micro-batch' if result.task == 'train' else 'step'}", columns)
 
 
-def _stage_look(item: tuple[int, Mapping[str, Any]]) -> tuple[Any, ...]:
-    """All that is shown of a numbered stage; the same of neighbours that go on where the one before ends."""
-    number, stage = item
-    each = stage["last_layer"] - stage["first_layer"] + 1
-    place = stage["first_layer"] - number * each if each else number
+def _stage_look(item: tuple[int, Mapping[str, Any]]) -> tuple[str, ...]:
+    """All that is shown of a numbered stage but its layers, and how many it has."""
+    stage, devices = item[1], list(item[1]["devices"])
+    words = ",".join(map(str, devices))
+    if len(devices) > 2 and devices == list(range(devices[0], devices[-1] + 1)):
+        words = f"{devices[0]}-{devices[-1]}"
     times = (milliseconds(stage[name]) for name in ("forward_s", "backward_s"))
-    return tuple(stage["devices"]), *times, f"{stage['parameters'] / 1e6:.1f}", each, place
-
-
-def _ends(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first} to {last}"
+    each = stage["last_layer"] - stage["first_layer"] + 1
+    return words, *times, f"{stage['parameters'] / 1e6:,.1f} M", str(each)
 
 
 def _layers(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
@@ -219,9 +218,3 @@ def _layers(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
     if first is last:
         return f"{start}-{end}" if start <= end else "none"
     return f"{start}-{end}, each {first['last_layer'] - start + 1}"
-
-
-def _devices(devices: Sequence[int]) -> str:
-    if len(devices) > 2 and list(devices) == list(range(devices[0], devices[-1] + 1)):
-        return f"{devices[0]}-{devices[-1]}"
-    return ",".join(map(str, devices))

@@ -10,7 +10,7 @@ from sim.explore.legality import RECOMPUTED, kept_to, refusal, starters
 from sim.explore.points import Point, groups
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
-from sim.report.changes import bounded_again, simulated_again
+from sim.report.changes import asked_of, bounded, simulated_again
 from sim.report.descriptions import how, tried
 from sim.report.results import command_of
 
@@ -110,8 +110,8 @@ def _promising(sweep: Sweep) -> Iterator[Point]:
         if _key(own) in known or refusal(runtime, own, scenario) or not groups([own]):
             continue
         known.add(_key(own))
-        if not bounded_again(own, scenario).reason:
-            yield own
+        if not (fresh := bounded(asked_of(own, scenario), scenario)).reason:
+            yield fresh
 
 
 def _in_place(sweep: Sweep, points: Sequence[Point]) -> Iterator[tuple[Runtime, Point]]:

@@ -66,7 +66,7 @@ class Result(results.Result):
 
     def plot_memory(self, ax: "Axes | None" = None) -> "Figure":
         """Plot the memory of every device over the trace, on axes of one's own or on a new figure."""
-        from sim.report.plots.memory import plot_memory
+        from sim.report.plots.timeline import plot_memory
 
         return plot_memory(self.trace, self.title, ax=ax)
 

@@ -24,10 +24,9 @@ from sim.report.frames import rows
 from sim.report.numbers import banded, counted_words
 from sim.report.plots.charts import FRONT, INK, LIMIT
 from sim.report.plots.looks import BAND, FADED, GPUS, MARKERS, RECOMMENDED, label_of, strategy_look
-from sim.report.plots.patches import PatchColours
 from sim.report.plots.space import plot_scaling_info
 from sim.report.plots.sweep import NEAR, SweepInfo, plot_sweep_info
-from sim.report.plots.timeline import COLOURS
+from sim.report.plots.timeline import COLOURS, PatchColours
 from strategies.plans.actions import PatchAction, StageAction
 from strategies.plans.traces import Trace
 

@@ -1,18 +1,19 @@
-"""The timeline of one iteration: a Gantt chart with its idle spans and collectives."""
+"""One trace over time: a Gantt chart with its idle spans and collectives, and the memory of its devices."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
+import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from profiles.errors import InputError, shown
-from profiles.units import MILLISECOND
+from profiles.units import GIB, MILLISECOND
 from sim.outcomes.results import Result
 from sim.replay.metrics import idle_s
 from sim.replay.timelines import (
@@ -20,24 +21,27 @@ from sim.replay.timelines import (
     FROZEN,
     Bar,
     CollectiveBar,
+    MemoryCurve,
     collective_bars,
     compute_bars,
     idle_spans,
+    memory_curves,
 )
 from sim.report.numbers import milliseconds
 from sim.report.plots.charts import (
     IDLE_FACE,
     IDLE_HATCH,
     INK,
+    LIMIT,
     PLAIN,
     Chart,
+    add_grid,
     add_legend,
     chart,
     contrast,
     inches,
     set_title,
 )
-from sim.report.plots.patches import PatchColours
 from sim.report.plots.plot_data import plot_trace
 from strategies.plans.actions import PatchAction, StageAction
 from strategies.plans.traces import Span, Trace
@@ -60,6 +64,78 @@ FINEST: Final = 4000
 Box = tuple[float, float, float, float]
 """Left, right, upper and lower edge."""
 Colour = tuple[float, float, float]
+
+
+WHOLE: Final = "#7A7A7A"
+ALONE: Final = "#0072B2"
+"""The colour of an image that is never divided, that of forward passes."""
+WHOLE_IMAGE: Final = "whole image"
+MOST: Final = 8
+"""Patches with an entry in the legend; of so many or fewer each has the same colour in every picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatchColours:
+    """Colours of the patches of a timeline.
+
+    Attributes:
+        count: patches of the image.
+        whole_steps: steps in which the whole image passes at once.
+    """
+
+    count: int
+    whole_steps: frozenset[int]
+
+    @classmethod
+    def of(cls, bars: Iterable[Bar]) -> "PatchColours":
+        """The colours of some bars; a step that has one patch alone is one of the whole image."""
+        patches: dict[int, set[int]] = {}
+        for bar in bars:
+            if isinstance(bar.action, PatchAction):
+                patches.setdefault(bar.action.step, set()).add(bar.action.patch)
+        most = max((max(numbers) for numbers in patches.values()), default=-1)
+        return cls(most + 1, frozenset(step for step, numbers in patches.items() if numbers == {0}))
+
+    @property
+    def whole(self) -> str:
+        """The colour of a whole image."""
+        return WHOLE if self.count > 1 else ALONE
+
+    def name(self, action: PatchAction) -> str:
+        """What the legend calls a patch."""
+        return WHOLE_IMAGE if action.step in self.whole_steps else f"patch {action.patch}"
+
+    def face(self, action: PatchAction) -> tuple[float, float, float]:
+        """The colour of a patch."""
+        if action.step in self.whole_steps:
+            return to_rgb(self.whole)
+        red, green, blue, _ = mpl.colormaps["viridis"](0.95 * action.patch / (max(MOST, self.count) - 1))
+        return red, green, blue
+
+    def label(self, action: PatchAction, room: float) -> str:
+        """The label of a bar: patch and step, or less where there is no room for so many letters."""
+        step = f"@{action.step}"
+        words = [step] if action.step in self.whole_steps else [f"{action.patch}{step}", str(action.patch)]
+        return next((word for word in words if len(word) <= room), "")
+
+    def named(self) -> list[str]:
+        """What the legend names: the whole image where it passes at once, and so many patches at most."""
+        every = max(1, ceil(self.count / MOST))
+        return [WHOLE_IMAGE] * bool(self.whole_steps) + [self.name(one) for one in self._actions()[::every]]
+
+    def colours(self) -> dict[str, str]:
+        """The colours of the whole image and of all patches, by name."""
+        patches = {self.name(action): to_hex(self.face(action)) for action in self._actions()}
+        return {WHOLE_IMAGE: self.whole} | patches
+
+    def _actions(self) -> list[PatchAction]:
+        """An action of each patch, where there are several."""
+        return [PatchAction(0, patch, -1) for patch in range(self.count)] if self.count > 1 else []
+
+    def legend(self) -> list[Patch]:
+        """The entries of a legend."""
+        colours = self.colours()
+        return [Patch(facecolor=colours[name], label=name) for name in self.named()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,3 +350,42 @@ def _timeline_legend(info: TimelineInfo) -> list[Patch]:
         }
         handles.append(Patch(label=IDLE, **hatch))
     return handles
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryInfo:
+    """Memory of every device over one iteration, and what a device has; None: unlimited."""
+
+    curves: list[MemoryCurve]
+    capacity_bytes: float | None
+
+
+def plot_memory_info(trace: Trace | Result) -> MemoryInfo:
+    """The values that ``plot_memory`` draws."""
+    trace = plot_trace(trace)
+    return MemoryInfo(memory_curves(trace), trace.plan.placement.cluster.device.memory_bytes)
+
+
+def plot_memory(trace: Trace | Result, title: str = "", ax: Axes | None = None) -> Figure:
+    """The memory of each device over one iteration, as steps."""
+    trace = plot_trace(trace)
+    info = plot_memory_info(trace)
+    figure, axes = chart(10.0, 4.6, ax)
+    every = ceil(len(info.curves) / 16)
+    colours = mpl.colormaps["viridis"]
+    for number, curve in enumerate(info.curves):
+        axes.step(
+            [time / MILLISECOND for time in curve.times_s], [size / GIB for size in curve.sizes_bytes],
+            where="post", linewidth=1.4, color=colours(0.9 * number / max(1, len(info.curves) - 1)),
+            label=f"GPU {curve.device}" if number % every == 0 else None,
+        )  # fmt: skip
+    if info.capacity_bytes is not None:
+        axes.axhline(info.capacity_bytes / GIB, color=LIMIT, linestyle="--", label="capacity")
+    axes.set(xlim=(0.0, max(trace.end_s, 1e-12) / MILLISECOND), xlabel="time in ms", ylabel="memory in GiB")
+    axes.set_ylim(bottom=0.0)
+    axes.xaxis.set_major_formatter(PLAIN)
+    add_grid(axes)
+    add_legend(axes, "right")
+    top = max(info.curves, key=lambda curve: curve.peak_bytes)
+    set_title(axes, title, f"peak {top.peak_bytes / GIB:.1f} GiB on GPU {top.device}")
+    return figure
