@@ -5,13 +5,11 @@ Every chapter is computed anew, so that it describes this checkout.
 
 import argparse
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
 from io import BytesIO
 from typing import Final
 
 from profiles.measuring.machine import facts
 from profiles.measuring.writing import write_file
-from sim.report.plots.charts import Chart
 from validate.closed_forms.report import closed_forms, summary
 from validate.closed_forms.report import sections as form_sections
 from validate.published import report as published
@@ -40,28 +38,23 @@ CHAPTERS: Final = {
 def run_report(options: argparse.Namespace) -> None:
     """Write the report into one file, or none if it fails."""
     check_path("--output", options.output, [".md"])
-    text = "\n".join(["# diffusim: predicted, published, measured", *chapters(options.task)])
-    write_file(options.output, text)
-
-
-def chapters(task: str | None) -> Iterator[str]:
-    """Text of each chapter: closed forms, published numbers of one task or both, and the environment."""
     forms = closed_forms()
-    yield _chapter("Closed forms", [summary(forms), *form_sections(forms)])
     tables: dict[str, list[Section]] = {name: [] for name in TASKS}
-    ledger = published.report(task, lambda of, section: tables[of].append(section))
-    yield _chapter("Predicted against published", ledger.sections()[::-1], plot_published(ledger))
-    yield from (_chapter(f"Published: {name}", of) for name, of in tables.items() if of)
+    ledger = published.report(options.task, lambda task, section: tables[task].append(section))
     environment = [[key, str(value)] for key, value in facts(*PACKAGES).items()]
-    yield _chapter("How this was made", [Section("Environment", ("", ""), environment)])
-
-
-def _chapter(title: str, sections: Iterable[Section], figure: Chart | None = None) -> str:
-    """A chapter with its tables, and before them its figure, embedded in the text."""
-    parts = [f"\n## {title}\n", f"{CHAPTERS[title]}\n"]
-    if figure is not None:
-        buffer = BytesIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-        data = b64encode(buffer.getvalue()).decode("ascii")
-        parts.append(f"![{title}](data:image/svg+xml;base64,{data})\n")
-    return "\n".join([*parts, *(f"{section.markdown()}\n" for section in sections)])
+    chapters = {
+        "Closed forms": [summary(forms), *form_sections(forms)],
+        "Predicted against published": ledger.sections()[::-1],
+        **{f"Published: {name}": sections for name, sections in tables.items() if sections},
+        "How this was made": [Section("Environment", ("", ""), environment)],
+    }
+    buffer = BytesIO()
+    plot_published(ledger).savefig(buffer, format="svg", metadata={"Date": None})
+    data = b64encode(buffer.getvalue()).decode("ascii")
+    lines = ["# diffusim: predicted, published, measured"]
+    for title, sections in chapters.items():
+        lines += [f"\n## {title}\n", f"{CHAPTERS[title]}\n"]
+        if title == "Predicted against published":
+            lines.append(f"![{title}](data:image/svg+xml;base64,{data})\n")
+        lines += [f"{section.markdown()}\n" for section in sections]
+    write_file(options.output, "\n".join(lines))

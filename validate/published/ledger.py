@@ -1,7 +1,7 @@
 """The ledger: every published number once, contests of methods among them, summaries, and files of them."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import inf, isnan
 from pathlib import Path
@@ -16,7 +16,7 @@ from profiles.measuring.tables import grouped
 from profiles.measuring.writing import write_file
 from profiles.outputs import check_writable
 from profiles.units import GIB
-from validate.published.records import LATENCY, Record, Standing, all_published, source_names, standing_of
+from validate.published.records import Record, Standing, all_published, source_names, standing_of
 from validate.tables import Section, percent, signed
 
 STANDINGS: Final = (Standing.INDEPENDENT, Standing.IN_VIEW, Standing.FITTED)
@@ -148,36 +148,15 @@ class Ledger:
 
     def sections(self) -> list[Section]:
         """The tables of the summary, the longest first."""
-        tables = [self.by_source_and_method(), self.not_independent(), self.by_conditions(), self.by_source()]
-        return [*tables, *([side_by_side(self.contests)] if self.contests else [])]
+        contests = [side_by_side(self.contests)] if self.contests else []
+        return [self.not_independent(), self.by_source(), *contests]
 
     def by_source(self) -> Section:
         """One line per source."""
-        rows = [[name, *_counts(group)] for name, group in self._sources()]
+        groups = grouped(self.records, lambda one: one.row.group)
+        rows = [[name, *_counts(groups[name])] for name in source_names() if name in groups]
         title = f"By source: {len(self.records)} published numbers"
         return Section(title, ("source", *COUNTED), [*rows, ["all", *_counts(self.records)]], REMARK)
-
-    def by_source_and_method(self) -> Section:
-        """One line per source and method, with the quantity where that is no latency."""
-        rows = []
-        for name, group in self._sources():
-            for number, (method, records) in enumerate(sorted(grouped(group, method_of).items())):
-                rows.append(["" if number else name, method, *_counts(records)])
-        title = f"By source and method: {len(self.records)} published numbers"
-        return Section(title, ("source", "method", *COUNTED), rows)
-
-    def _sources(self) -> Iterator[tuple[str, list[Record]]]:
-        """The sources that have numbers, in the order of their list."""
-        groups = grouped(self.records, lambda one: one.row.group)
-        return ((name, groups[name]) for name in source_names() if name in groups)
-
-    def by_conditions(self) -> Section:
-        """One line per device, stack and kind of method, of times and throughputs."""
-        known = [one for one in self.records if one.log_ratio is not None]
-        groups = grouped(known, lambda one: one.conditions)
-        rows = [[of.device, of.stack, of.kind, *_counts(group)] for of, group in groups.items() if of]
-        title = f"By device, stack and kind of method: {len(known)} times and throughputs"
-        return Section(title, ("device", "stack", "kind", *COUNTED), sorted(rows))
 
     def not_independent(self) -> Section:
         """Why numbers are not independent: how many, and which."""
@@ -259,13 +238,6 @@ def error_words(record: Record) -> str:
     return "-" if record.relative_error is None else signed(record.relative_error)
 
 
-def method_of(record: Record) -> str:
-    """The method without its degrees, and the quantity where that is no latency."""
-    method = record.row.method.strip("-").split(" P=")[0]
-    words = [] if record.row.quantity == LATENCY else [record.row.quantity.replace("_", " ")]
-    return ", ".join(filter(None, (method, *words)))
-
-
 def _counts(records: Sequence[Record]) -> list[str]:
     numbers = Counter(one.standing for one in records)
     errors = independent_errors(records)
@@ -295,19 +267,19 @@ def _split(reason: str) -> tuple[str, str]:
 
 def _flat(one: Record) -> Mapping[str, Any]:
     memory = None if one.memory_bytes is None else one.memory_bytes / GIB
-    row = one.row
-    more = {"unit": row.unit, "published": row.value, "error": one.error, "predicted_memory_GiB": memory}
-    conditions = {} if one.conditions is None else asdict(one.conditions)
-    return asdict(row) | asdict(one) | more | conditions
-
-
-def _number(value: float) -> str:
-    return OUT_OF_MEMORY if value == inf else f"{value:.6g}"
+    more = {
+        "unit": one.row.unit,
+        "published": one.row.value,
+        "error": one.error,
+        "predicted_memory_GiB": memory,
+    }
+    return asdict(one.row) | asdict(one) | more | (asdict(one.conditions) if one.conditions else {})
 
 
 WORDS: Final[Mapping[str, Callable[[float], str]]] = {
-    "published": _number,
-    "predicted": _number,
+    **dict.fromkeys(
+        ("published", "predicted"), lambda value: OUT_OF_MEMORY if value == inf else f"{value:.6g}"
+    ),
     "error": "{:.4f}".format,
     "predicted_memory_GiB": "{:.2f}".format,
 }
