@@ -20,7 +20,6 @@ from validate.fitting.collective_laws import (
     fit_between,
     fit_inside,
     held_out,
-    read_measured,
 )
 
 DATA = Path(__file__).parents[2] / "shared" / "measured"
@@ -127,10 +126,9 @@ def test_a_folder_without_the_measurements_is_refused_in_one_line(tmp_path, caps
 @MEASURED
 @pytest.mark.slow
 def test_a_refit_reproduces_the_shipped_files():
-    rows = read_measured(DATA)
     for name in FILES:
         text = (CLUSTERS / f"{name}.toml").read_text(encoding="utf-8")
-        assert file_text(name, fitted_cluster(rows, name)) == text
+        assert file_text(name, fitted_cluster(DATA, name)) == text
 
 
 @MEASURED
@@ -140,10 +138,7 @@ def test_rows_left_out_are_predicted_within_15_percent():
 
     Groups of GB200's tray are two and four: one says as much of the other as it can.
     """
-    found = {
-        (of.name, of.found.scheme, of.found.operation): of.found.errors.median
-        for of in judged(read_measured(DATA))
-    }
+    found = {(name, scheme, operation): errors.median for name, (scheme, operation, errors) in judged(DATA)}
     sizes = {key: error for key, error in found.items() if key[1] == "every other size"}
     groups = {key: e for key, e in found.items() if key[1] == "each group size" and key[0] != "gb200"}
     assert len(sizes) >= 25 and len(groups) == 16

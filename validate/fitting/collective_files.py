@@ -8,7 +8,7 @@ import tomllib
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -90,18 +90,17 @@ class Fitted(NamedTuple):
     notes: tuple[str, ...]
 
 
-def fitted_cluster(rows: pd.DataFrame, name: str) -> Fitted:
-    """The cluster of a file, its collectives fitted anew."""
+def fitted_cluster(folder: Path, name: str) -> Fitted:
+    """The cluster of a file, its collectives fitted anew to the measurements of a folder."""
     box, wires = FILES[name]
-    of = BOXES[box]
-    cluster = _inside_cluster(rows, name)
+    of, rows = BOXES[box], read_measured(folder)
+    cluster = _inside_cluster(folder, name)
     law = replace(cluster.collectives, call_s=launch_s(rows, of.launched))
     note = _note("inside a node", cluster, of_sources(rows, [of.source], inside=True))
     if not wires:
         return Fitted(replace(cluster, collectives=law), (note,))
-    network = WIRES[wires]
-    there = _network_cluster(rows, network)
-    chosen = of_sources(rows, network.sources, inside=False)
+    there = _network_cluster(folder, wires)
+    chosen = of_sources(rows, WIRES[wires].sources, inside=False)
     between = _between_of(there)
     fixed = dict(law.fixed_s)
     if ALL_TO_ALL in set(chosen["operation"]):
@@ -116,26 +115,26 @@ def _bare_cluster(name: str) -> Cluster:
     return bare(load_cluster(name), box.all_reduce_by, box.own_part)
 
 
-def _inside_cluster(rows: pd.DataFrame, name: str) -> Cluster:
+@cache
+def _inside_cluster(folder: Path, name: str) -> Cluster:
     """The cluster of a file with the law of groups in one node."""
-    return fit_inside(_bare_cluster(name), of_sources(rows, [BOXES[FILES[name][0]].source], inside=True))
+    chosen = of_sources(read_measured(folder), [BOXES[FILES[name][0]].source], inside=True)
+    return fit_inside(_bare_cluster(name), chosen)
 
 
-def _network_cluster(rows: pd.DataFrame, wires: Wires) -> Cluster:
+@cache
+def _network_cluster(folder: Path, name: str) -> Cluster:
     """The cluster on whose machines a network's rows were measured, with the laws of both."""
-    chosen = of_sources(rows, wires.sources, inside=False)
-    return fit_between(_inside_cluster(rows, wires.cluster), chosen, _known_of(rows, wires))
+    chosen = of_sources(read_measured(folder), WIRES[name].sources, inside=False)
+    return fit_between(_inside_cluster(folder, WIRES[name].cluster), chosen, _known_of(folder, name))
 
 
-def _known_of(rows: pd.DataFrame, wires: Wires) -> Known:
+def _known_of(folder: Path, name: str) -> Known:
     """What a network takes from others."""
-    efficiency: Curves = ()
-    step_s = None
-    if wires.shares_of:
-        efficiency = _between_of(_network_cluster(rows, WIRES[wires.shares_of])).efficiency
-    if wires.step_of:
-        step_s = _between_of(_network_cluster(rows, WIRES[wires.step_of])).step_s
-    return Known(wires.tree, efficiency, step_s)
+    wires = WIRES[name]
+    shares = _between_of(_network_cluster(folder, wires.shares_of)).efficiency if wires.shares_of else ()
+    step_s = _between_of(_network_cluster(folder, wires.step_of)).step_s if wires.step_of else None
+    return Known(wires.tree, shares, step_s)
 
 
 def _between_of(cluster: Cluster) -> Between:
@@ -192,11 +191,6 @@ def file_text(name: str, fitted: Fitted) -> str:
     return f"{head}\n{_block_text(fitted)}"
 
 
-def _write_clusters(texts: Mapping[str, str]) -> None:
-    """Write cluster files."""
-    write_files(CLUSTERS, {Path(f"{name}.toml"): text for name, text in texts.items()})
-
-
 COLUMNS: Final = ("rows of", "left out", "operation", "rows", "median error", "90th percentile", "worst")
 
 
@@ -206,33 +200,31 @@ class Judged(NamedTuple):
     name: str
     found: HeldOut
 
-    @property
-    def cells(self) -> list[str]:
-        """The cells of a line."""
-        errors = self.found.errors
-        shares = (f"{100 * share:.1f} %" for share in (errors.median, errors.tail, errors.worst))
-        return [self.name, self.found.scheme, self.found.operation, f"{len(errors)}", *shares]
-
 
 def report_collectives(options: Namespace) -> None:
     """Print the errors of the law on rows that were left out; write the cluster files if asked to."""
-    rows = read_measured(options.data)
     title = (
         "collectives: errors of rows left out of the fit (where it begins was chosen with all boxes known)"
     )
-    show(120, table(title, COLUMNS, (of.cells for of in judged(rows)), left=COLUMNS[:3]))
+    lines = []
+    for name, (scheme, operation, errors) in judged(options.data):
+        shares = (f"{100 * share:.1f} %" for share in (errors.median, errors.tail, errors.worst))
+        lines.append([name, scheme, operation, f"{len(errors)}", *shares])
+    show(120, table(title, COLUMNS, lines, left=COLUMNS[:3]))
     if options.write:
-        _write_clusters({name: file_text(name, fitted_cluster(rows, name)) for name in FILES})
+        texts = {Path(f"{name}.toml"): file_text(name, fitted_cluster(options.data, name)) for name in FILES}
+        write_files(CLUSTERS, texts)
 
 
-def judged(rows: pd.DataFrame) -> Iterator[Judged]:
+def judged(folder: Path) -> Iterator[Judged]:
     """Errors on rows left out, of each machine and then of each network."""
+    rows = read_measured(folder)
     for box, of in BOXES.items():
         chosen = of_sources(rows, [of.source], inside=True)
         cluster = _bare_cluster(next(name for name, (inside, _) in FILES.items() if inside == box))
         yield from (Judged(box, found) for found in held_out(fit_inside, cluster, chosen))
     for wires, network in WIRES.items():
         chosen = of_sources(rows, network.sources, inside=False)
-        fit = partial(fit_between, known=_known_of(rows, network))
-        cluster = _inside_cluster(rows, network.cluster)
+        fit = partial(fit_between, known=_known_of(folder, wires))
+        cluster = _inside_cluster(folder, network.cluster)
         yield from (Judged(wires, found) for found in held_out(fit, cluster, chosen))

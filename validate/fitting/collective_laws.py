@@ -148,8 +148,7 @@ class Known:
 NOTHING: Final = Known()
 
 
-@dataclass(frozen=True, slots=True)
-class HeldOut:
+class HeldOut(NamedTuple):
     """Errors of rows left out of a fit; ``scheme`` says which.
 
     The priors (``Belief``) were chosen with all boxes known, also those left out.
