@@ -13,8 +13,7 @@ from strategies.bounds.pipelines import staged_bound
 from strategies.orders.capacity import peak_held_bytes
 from strategies.orders.chimera import chimera_order
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
-from strategies.orders.named import one_forward_one_backward_order
-from strategies.orders.problem import Chain, Problem, evaluate
+from strategies.orders.problem import evaluate
 from strategies.partitions.pair import PairCosts, PairSearch
 from strategies.pipelining.cutting import chain_costs
 from strategies.pipelining.two_way import SPARE, two_way_rows, ways_of
@@ -212,20 +211,3 @@ def test_of_three_backbones_those_that_balance_go_the_same_way(several):
 
 
 # List scheduling's rule for two chains.
-
-
-@pytest.mark.parametrize("backward_s", [1.0, 2.0, 3.0])
-@pytest.mark.parametrize("degree", [1, 2, 3, 4, 6])
-@pytest.mark.parametrize("micro_batches", [1, 3, 4, 9])
-def test_longest_tail_first_within_the_limits_of_1f1b_is_1f1b(degree, micro_batches, backward_s):
-    problem = Problem(
-        forward_s=(1.0,) * degree,
-        backward_s=(backward_s,) * degree,
-        positions=tuple(range(degree)),
-        chains=(Chain(tuple(range(degree)), tuple(range(micro_batches))),),
-        forward_lag_s=(0.1,) * degree,
-        backward_lag_s=(0.2,) * degree,
-        in_flight=tuple(range(degree, 0, -1)),
-    )
-    order = list_schedule(problem, "longest-tail").rows
-    assert order == one_forward_one_backward_order(degree, micro_batches)

@@ -9,11 +9,9 @@ from profiles.architectures.components import Layer
 from profiles.architectures.kernels import Kernel
 from profiles.architectures.models import load_model
 from profiles.costs.layers import ComponentCosts
-from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.devices import load_device
 from profiles.software.stacks import load_stack
-from sim import run
 from sim.outcomes.parts import replay
 from sim.outcomes.runs import bound
 from sim.replay.memory import memory_events_by_role, peak_memory_bytes, resident_bytes
@@ -162,11 +160,3 @@ def peak_state(checkpointing, model):
     trace = replay(make_strategy("ddp", {}), scenario)
     state = 18 * model.components[0].parameters
     return float(peak_memory_bytes(trace).max()) - state
-
-
-def test_selective_is_refused_where_attention_is_not_fused():
-    stack = replace(load_stack(), name="products", attention="math")
-    with pytest.raises(
-        InputError, match="checkpointing is selective, but stack products has no fused attention"
-    ):
-        run("pixart", "ddp", stack=stack, checkpointing="selective")

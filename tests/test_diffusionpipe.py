@@ -68,14 +68,6 @@ def test_balancing_lets_the_positions_end_together(scenario):
 
 @pytest.mark.parametrize(("degree", "micro_batches"), [(2, 2), (2, 4), (4, 4), (4, 8), (8, 16)])
 @pytest.mark.parametrize("fill", ["full", "partial"])
-def test_of_all_refinements_the_fastest_counts(scenario, degree, micro_batches, fill):
-    strategy = pipe(degree, micro_batches, fill)
-    _, *complete = refinements(strategy, scenario)
-    assert replay(strategy, scenario).end_s == min(trace.end_s for trace in complete)
-
-
-@pytest.mark.parametrize(("degree", "micro_batches"), [(2, 2), (2, 4), (4, 4), (4, 8), (8, 16)])
-@pytest.mark.parametrize("fill", ["full", "partial"])
 def test_inside_a_node_filling_never_costs_time(scenario, degree, micro_batches, fill):
     filled = replay(pipe(degree, micro_batches, fill), scenario).end_s
     assert filled < replay(pipe(degree, micro_batches, "none"), scenario).end_s
@@ -93,13 +85,6 @@ def test_the_optimizer_step_does_not_wait_for_work_that_no_bubble_took(scenario)
 
 
 @pytest.fixture(scope="module")
-def cascade():
-    """Two backbones without frozen part."""
-    workload = TrainingWorkload(8, 256)
-    return Scenario(load_model("cdm-lsun"), load_cluster("p4de"), workload)
-
-
-@pytest.fixture(scope="module")
 def conditioned(make):
     """Two backbones that read what one frozen encoder makes of the whole batch."""
     encoder = make.component("encoder", [0.11, 0.3, 0.02, 0.16], trainable=False, output_bytes=1e6)
@@ -107,15 +92,6 @@ def conditioned(make):
     second = make.component("second", [0.3, 0.1, 0.2, 0.1], inputs=["encoder"], parameters=10**6)
     cluster = make.cluster(make.link("nvswitch", 1e9, 0.001))
     return make.scenario(make.model(encoder, first, second), cluster, 8, 64)
-
-
-def test_without_a_frozen_part_two_backbones_run_as_in_both_directions(cascade):
-    same = {"pipeline_degree": 4, "micro_batches": 8, "partition": "optimal"}
-    opposed = simulate(make_strategy("bidirectional", same).plan(cascade))
-    trace = replay(make_strategy("diffusionpipe", same), cascade)
-    assert trace.plan.order == opposed.plan.order
-    assert trace.end_s == opposed.end_s
-    assert trace.plan.cross_iteration
 
 
 def test_frozen_layers_fill_the_bubbles_between_two_directions(conditioned):

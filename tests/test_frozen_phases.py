@@ -72,16 +72,6 @@ def test_every_device_encodes_the_prompts_of_its_predictions(make, guidance, bat
     assert trace.end_s == pytest.approx(prompts * sum(TEXT_S))
 
 
-def test_one_device_of_each_group_decodes_its_images(make):
-    cases = {"ulysses": ({}, 0, 2), "pipefusion": ({}, 3, 2), "hybrid": ({"pipeline_degree": 2}, 1, 1)}
-    for name, (parameters, device, images) in cases.items():
-        scenario = sampling(make, include=("vae",), batch_size=2)
-        _, phase, trace, _ = replay_parts(make_sampler(name, parameters), scenario)[-1]
-        assert [number for number, ops in enumerate(phase.plan.ops) if ops] == [device], name
-        assert {op.action.samples for op in phase.plan.ops[device]} == {images}
-        assert trace.end_s == pytest.approx(images * sum(DECODER_S)), name
-
-
 PIXART_VAE = {"include": ("vae_decoder",)}
 
 
@@ -131,23 +121,6 @@ def test_tiles_cost_their_overlap_and_hold_one_tile_and_the_image():
     held = [phase_of(of, "decode", "single").phase.plan.resident[0][-1].size_bytes for of in (whole, tiled)]
     image = 3 * 1024**2 * 2
     assert held[1] == pytest.approx(held[0] / 4 + sum(shares) * image)
-
-
-@pytest.mark.parametrize("scale", [1, 2])
-def test_every_convolution_of_a_divided_decoder_needs_a_row_of_its_input_from_each_neighbour(scale):
-    """The receptive field of a 3 x 3 window: channels x columns at its level, in half precision."""
-    scenario = pixart(pixels=1024 * scale)
-    decoder = scenario.model.components[scenario.decoders[0]]
-    found = dict(
-        zip([layer.name for layer in decoder.layers], seams(scenario, scenario.decoders[0]), strict=True)
-    )
-    columns = 128 * scale
-    assert found["post_quant_conv"].halos == 0  # 1 x 1
-    assert found["conv_in"] == (1, 2 * 4 * columns, 0)
-    assert found["middle.resnet0"] == (2, 2 * 2 * 512 * columns, 2)
-    assert found["up0.upsample"] == (1, 2 * 512 * 2 * columns, 0)
-    assert found["up2.resnet0"] == (2, 2 * (512 + 256) * 4 * columns, 2)
-    assert found["conv_out"] == (1, 2 * 128 * 8 * columns, 1)
 
 
 @pytest.mark.parametrize("gpus", [2, 3, 8])

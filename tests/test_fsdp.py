@@ -109,15 +109,6 @@ def test_all_is_hidden_but_the_first_gather_and_the_last_scatter_of_each_micro_b
     assert point.bound(scenario()) == pytest.approx(expected_s)
 
 
-@pytest.mark.parametrize("reshard", ["true", "false"])
-def test_with_hardly_any_compute_gathers_and_scatters_follow_one_another(scenario, reshard):
-    asked = scenario(bandwidth=1.0)
-    gathers = 2 * UNITS - 1 if reshard == "true" else UNITS
-    wire_s = ring_share(GPUS) * (2 * gathers + 4 * UNITS) * PARAMETERS
-    assert replay(fsdp(reshard=reshard), asked).end_s == pytest.approx(wire_s, rel=1e-4)
-    assert fsdp(reshard=reshard).bound(asked) == pytest.approx(replay(fsdp(reshard=reshard), asked).end_s)
-
-
 def test_gathers_run_two_units_ahead_forwards_and_one_backwards(scenario):
     trace = replay(fsdp(), scenario())
     ends = dict(zip(map(str, trace.plan.order[0]), trace.ends[0], strict=True))
@@ -360,18 +351,6 @@ def test_a_u_net_is_divided_neither_by_context_nor_by_tensor(model):
     offered = list(fsdp().candidates(scenario))
     assert offered
     assert {point.group_size for point in offered} == {1}
-
-
-def test_teams_are_offered_where_samples_are_few_or_lack_memory():
-    def teams(batch_size, **workload):
-        asked = Scenario(
-            load_model("flux-dev"), load_cluster("p4de"), TrainingWorkload(16, batch_size, **workload)
-        )
-        return {point.group_size for point in fsdp().candidates(asked)} - {1}
-
-    assert teams(64, checkpointing="block") == set()
-    assert teams(4) == {4, 8, 16}
-    assert 2 in teams(16)
 
 
 def test_a_point_that_lacks_memory_says_what_would_not():

@@ -4,17 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.architectures.models import load_model
 from profiles.errors import InfeasibleError
-from profiles.machines.clusters import load_cluster
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from sim.replay.metrics import idle_s
 from strategies.orders.named import interleaved_order
 from strategies.plans.actions import format_order
-from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
-from strategies.scenario import Scenario
 
 rounds = st.integers(1, 5)
 degrees = st.integers(1, 6)
@@ -81,14 +77,3 @@ def test_more_stages_than_the_backbone_has_are_refused(make, partition, unit):
         InfeasibleError, match=rf"4 stages per position \* pipeline_degree\(2\) = 8 exceeds the {unit}"
     ):
         strategy.bound(scenario)
-
-
-def test_a_sweep_looks_at_the_chunks_that_the_blocks_allow():
-    workload = TrainingWorkload(8, 256)
-    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), workload)
-    offered = list(type(make_strategy("interleaved", {})).candidates(scenario))
-    found = {}
-    for strategy in offered:
-        found.setdefault(strategy.pipeline_degree, set()).add(strategy.chunks)
-        assert strategy.micro_batches % strategy.pipeline_degree == 0
-    assert found == {2: {2, 3, 4, 6}, 4: {2, 3, 4, 6}, 8: {2, 3}}

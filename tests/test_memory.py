@@ -105,57 +105,10 @@ def test_a_collective_that_waited_for_an_op_finds_free_what_the_op_freed(make):
     assert peak_memory_bytes(trace).tolist() == [5.0]
 
 
-def test_what_a_collective_writes_for_nobody_is_there_until_it_ends(make):
-    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0), devices_per_node=2)
-    plan = make.plan(
-        [[make.op("0F0", 1.0)]], placement=Placement(cluster, 2, 1, 1), sizes={"a": 3.0},
-        collectives=[((0,), 4.0, 0, "", "a")],
-    )  # fmt: skip
-    held = curve(simulate(plan), 0)
-    assert list(held) == pytest.approx([0.0, 4.0])
-    assert list(held.values()) == [3.0, 0.0]
-
-
-def test_a_gather_that_takes_no_time_never_makes_memory_negative(make):
-    plan = make.plan(
-        [[make.op("0F0", 0.0, "a")]], placement=Placement(make.cluster(), 2, 1, 1), sizes={"a": 3.0},
-        collectives=[((0,), 4.0, 0, "", "a")],
-    )  # fmt: skip
-    trace = simulate(plan)
-    assert (curve(trace, 0), peak_memory_bytes(trace).tolist()) == ({0.0: 0.0}, [3.0])
-
-
 def test_what_an_op_writes_early_is_there_from_then_on(make):
     rows = [[make.op("0B0", 4.0, writes="b", early=[(1.0, "g"), (3.0, "h")]), make.op("0B1", 1.0, "g h b")]]
     trace = simulate(make.plan(rows, sizes={"g": 4.0, "h": 2.0, "b": 1.0}))
     assert curve(trace, 0) == {1.0: 4.0, 3.0: 6.0, 4.0: 7.0, 5.0: 0.0}
-
-
-def test_what_is_written_early_as_another_dies_counts_beside_it(make):
-    cluster = make.cluster(make.link("nvswitch", bandwidth=2.0))
-    rows = [
-        [make.op("0F0", 1.0, writes="a"), make.op("0B0", 6.0, early=[(4.0, "g")]), make.op("0B1", 1.0, "g")],
-        [make.op("1F0", 1.0, "a")],
-    ]
-    trace = simulate(make.plan(rows, cluster=cluster, sizes={"a": 8.0, "g": 8.0}))
-    assert curve(trace, 0) == {1.0: 8.0, 5.0: 8.0, 8.0: 0.0}
-    assert peak_memory_bytes(trace)[0] == 16.0
-
-
-def test_beside_a_collective_what_is_written_early_comes_later(make):
-    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0), devices_per_node=2, slowdown=2.0)
-    rows = [[make.op("0B0", 4.0, early=[(1.0, "g"), (3.0, "h")])]]
-    plan = make.plan(
-        rows, placement=Placement(cluster, 2, 1, 1), sizes={"g": 4.0, "h": 2.0},
-        collectives=[((0,), 4.0, 0, "", "")],
-    )  # fmt: skip
-    assert list(curve(simulate(plan), 0)) == pytest.approx([2.0, 5.0])
-
-
-def test_a_tensor_that_leaves_before_its_op_ends_never_makes_memory_negative(make):
-    rows = [[make.op("0B0", 4.0, early=[(1.0, "g")])], [make.op("1F0", 1.0, "g")]]
-    trace = simulate(make.plan(rows, sizes={"g": 4.0}))
-    assert all(size >= 0 for size in curve(trace, 0).values())
 
 
 def test_buffers_stay_throughout(make):
@@ -164,11 +117,6 @@ def test_buffers_stay_throughout(make):
     trace = simulate(make.plan(rows, sizes={"a": 1.0}, resident=resident))
     assert resident_bytes(trace).tolist() == [30.0, 5.0]
     assert peak_memory_bytes(trace).tolist() == [31.0, 5.0]
-
-
-def test_a_device_without_tensors_holds_what_is_resident(make):
-    trace = simulate(make.plan([[], []], resident=[(Buffer("weights", 2.0),), ()]))
-    assert peak_memory_bytes(trace).tolist() == [2.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -55,31 +55,12 @@ def test_1f1b_fills_alternates_and_drains():
 # What crosses a cut.
 
 
-@pytest.mark.parametrize("waves", [1, 2, 3])
-@pytest.mark.parametrize("degree", [2, 4, 8])
-def test_relayed_skips_cost_the_published_bytes(make, build, degree, waves):
-    blocks = 2 * degree * waves
-    skips = [(i, blocks - 1 - i) for i in range(blocks // 2)]
-    unet = make.component("unet", [1.0] * blocks, output_bytes=1.0, skips=skips)
-    plan = build(make.model(unet), degree, micro_batches=3)
-    forward = (blocks + 4) * degree / 4 - 1
-    assert sum(sizes(plan, "hidden").values()) == 3 * forward
-    assert simulate(plan).p2p_bytes == 2 * 3 * forward
-
-
 def test_extra_forwards_send_what_forwards_send_and_feed_their_output_back(make, build):
     unet = make.component("unet", [1.0] * 2, output_bytes=1.0, carried_bytes=0.25, parameters=1)
     plan = build(make.model(unet), 2, micro_batches=2, extra_forward=True)
     assert sizes(plan, "extra hidden") == sizes(plan, "hidden") == {(0, 0): 1.25, (0, 1): 1.25}
     assert sizes(plan, "feedback") == {(1, 0): 1.0, (1, 1): 1.0}
     assert format_order(plan.order).splitlines()[0] == "0E0 0E1 0F0 0F1 0B0 0B1 0O"
-
-
-def test_a_skip_that_must_stay_local_must_not_leave_its_device(make):
-    model = make.model(make.component("unet", [1.0] * 4, skips=[(1, 2)]))
-    scenario = make.scenario(model, make.cluster(), 2, 4)
-    with pytest.raises(InfeasibleError, match=r"the skip from layer 1 to 2 leads from position 0 to 1"):
-        make_strategy("1f1b", {"skip_route": "local"}).plan(scenario)
 
 
 # What a stage saves and takes.
@@ -92,16 +73,6 @@ def test_a_batch_that_does_not_divide_is_refused_with_the_equation(make):
 
 
 # Reduction and optimizer.
-
-
-def test_a_stage_reduces_its_gradients_after_its_last_backward(make, build):
-    unet = make.component("unet", [1.0] * 2, parameters=10)
-    plan = build(make.model(unet), 2, micro_batches=2, batch_size=4, num_gpus=4)
-    assert [(c.devices, c.size_bytes, c.group) for c in plan.collectives] == [
-        ((0,), 40.0, (0,)),
-        ((1,), 40.0, (1,)),
-    ]
-    assert format_order(plan.order) == "0F0 0F1 0B0 0B1 0O\n1F0 1B0 1F1 1B1 1O\n"
 
 
 def test_buckets_are_ready_layer_by_layer_from_the_back(make):

@@ -7,7 +7,6 @@ from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from profiles.units import MIB
 from sim.outcomes.parts import replay
-from sim.outcomes.runs import run_point
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 from strategies.training.pulse import Pulse
@@ -39,16 +38,6 @@ def test_only_hidden_states_move(make, degree, blocks_per_stage):
     trace = replay(Pulse(degree, 3), scenario)
     assert by_role(trace, "hidden") == 3 * 2 * (degree - 1)
     assert trace.p2p_bytes == 2 * 3 * 2 * (degree - 1)
-
-
-@pytest.mark.parametrize("degree", [2, 4, 8])
-def test_on_free_links_an_equal_wave_of_as_many_micro_batches_as_positions_takes_the_closed_form(
-    make, degree
-):
-    scenario = make.scenario(make.model(dense(make, 2 * degree)), make.cluster(), degree, degree)
-    trace = replay(Pulse(degree, degree), scenario)
-    assert trace.end_s == 10 * degree - 4
-    assert Pulse(degree, degree).bound(scenario) == trace.end_s
 
 
 def test_uvit_moves_what_the_paper_measured():
@@ -96,21 +85,3 @@ def test_more_waves_than_layers_are_refused_with_the_sum(make):
         InfeasibleError, match=r"2 \* waves\(2\) \* pipeline_degree\(4\) = 16 stages exceed the 8"
     ):
         Pulse(4, 4, waves=2).plan(scenario)
-
-
-def test_a_full_device_holds_what_its_order_says(make):
-    unet = dense(make, 8, saved_bytes=1000.0)
-    scenario = make.scenario(make.model(unet), make.cluster(memory_bytes=9000.0), 4, 16)
-    strategy = Pulse(4, 16)
-    peak = run_point(strategy, scenario).expected.peak_memory_bytes
-    assert 0.6 * peak < strategy.least_memory_bytes(scenario) <= peak
-    assert 9000 < strategy.held_bytes(scenario) <= peak
-    fitting = make.scenario(make.model(unet), make.cluster(memory_bytes=peak), 4, 16)
-    assert strategy.held_bytes(fitting) == pytest.approx(peak, abs=10)  # hidden states come on top
-    short = make.scenario(make.model(unet), make.cluster(memory_bytes=0.999 * peak), 4, 16)
-    exact = make.scenario(make.model(unet), make.cluster(memory_bytes=strategy.held_bytes(short)), 4, 16)
-    assert strategy.held_bytes(exact) == strategy.held_bytes(
-        fitting
-    )  # what just fits is asked for its whole order
-    roomy = make.scenario(make.model(unet), make.cluster(), 4, 16)
-    assert strategy.held_bytes(roomy) == strategy.least_memory_bytes(roomy)

@@ -99,35 +99,6 @@ def test_stages_of_equal_layers_sum_their_gradients_over_all_that_hold_them(make
     assert trace.collective_bytes == 4 * 2 * 3 * 160.0  # rings of four: each sends 2 * 3 / 4 of the whole
 
 
-def test_the_two_parts_of_a_backward_share_its_time_and_gradients_wait_for_the_second(make):
-    chain = make.component("unet", [1.0] * 4, parameters=10, locked=(3,))
-    scenario = make.scenario(make.model(chain), make.cluster(), 2, 2)
-    rows = [[StageAction(s, k, 0) for k in "FIW"] for s in range(2)]
-    plan = plan_of(Layout(scenario, Shape(2, 1, 2), (Cut(0, (0, 2, 4)),)), rows)
-    durations = {(op.action.stage, op.action.kind): op.duration_s for ops in plan.ops for op in ops}
-    # two samples; a locked layer has no weight part
-    assert durations[0, "I"] == durations[0, "W"] == 4.0
-    assert (durations[1, "I"], durations[1, "W"]) == (6.0, 2.0)
-    trace = simulate(plan)
-    assert [trace.ends[0][-2], trace.starts[0][-1]] == [trace.starts[0][-1]] * 2
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_the_bound_holds_whichever_of_two_backbones_sums_first(make, first):
-    backbones = [
-        make.component(name, [forward_s], parameters=parameters)
-        for name, forward_s, parameters in (("early", 1.0, 10), ("large", 2.0, 20))
-    ]
-    cluster = make.cluster(make.link("nvswitch", 4 / 3), memory_bytes_per_s=30.0)
-    scenario = make.scenario(make.model(*backbones), cluster, 2, 2)
-    layout = Layout(scenario, Shape(1, 1, 1), (Cut(0, (0, 1)), Cut(1, (0, 1))))
-    row = [StageAction(stage, kind, 0) for stage in (first, 1 - first) for kind in (FORWARD, BACKWARD)]
-    truth_s = simulate(plan_of(layout, [row])).end_s
-    # A sum takes 3 s per parameter, a step 1 s: that of the large backbone comes first, or last.
-    assert truth_s == pytest.approx([3.0 + 30.0 + 60.0 + 20.0, 6.0 + 60.0 + 30.0 + 10.0][first])
-    assert staged_bound(layout) <= truth_s * (1 + 1e-12)
-
-
 @settings(max_examples=60)
 @given(
     kind=st.sampled_from(KINDS),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from strategies.orders.capacity import most_in_flight
@@ -50,13 +50,6 @@ def test_stages_lie_in_zigzags(make, waves):
     assert [stage.position for stage in plan.stages] == [0, 1, 2, 2, 1, 0] * waves
 
 
-def test_the_order_depends_on_integers_alone(make):
-    uneven = make.model(make.component("unet", [0.1, 3.0, 0.2, 0.7]))
-    strategy = wave(2, 3)
-    plan = strategy.plan(make.scenario(uneven, make.cluster(), 2, 3))
-    assert plan.order == strategy.order() == wave_order(2, 3, 1)
-
-
 # Closed forms. Stages are half as long as those of one stage per position.
 
 
@@ -66,12 +59,6 @@ def test_as_many_micro_batches_as_positions_take_the_closed_form(make, degree):
     assert trace.end_s == 10 * degree - 4
     bubble_s = trace.end_s - 2 * degree * 3
     assert bubble_s == 4 * degree - 4
-
-
-@pytest.mark.parametrize("degree", [1, 2, 3, 4, 6, 8])
-def test_so_they_do_where_a_backward_takes_one_forward(make, degree):
-    trace = replay_equal(make, wave(degree, degree), backward_s=1.0)
-    assert trace.end_s == 2 * degree * 2 + 2 * (degree - 1)
 
 
 @pytest.mark.parametrize("rounds", [2, 3, 8])
@@ -84,38 +71,11 @@ def test_from_two_rounds_on_no_order_takes_less(make, degree, rounds, waves):
     assert trace.end_s == 6 * waves * count + 3 * (degree - 1)
 
 
-@pytest.mark.parametrize("waves", [2, 3, 4])
-@pytest.mark.parametrize("degree", [2, 3, 4, 6, 8])
-def test_several_waves_stay_above_their_bound(make, degree, waves):
-    trace = replay_equal(make, wave(degree, degree, waves))
-    assert trace.end_s >= 6 * degree * waves + 3 * (degree - 1)
-    assert trace.end_s <= 1.1 * (6 * degree * waves + 3 * (degree - 1))
-
-
-@pytest.mark.parametrize("waves", [1, 2])
-@pytest.mark.parametrize(("degree", "micro_batches"), [(2, 4), (4, 2), (4, 4), (4, 9), (8, 12), (8, 32)])
-def test_waves_are_shorter_than_1f1b(make, degree, micro_batches, waves):
-    blocks = 2 * waves * degree
-    scenario = make.scenario(
-        make.model(make.component("unet", [1.0] * blocks)), make.cluster(), degree, micro_batches
-    )
-    whole = make_strategy("1f1b", {"pipeline_degree": degree, "micro_batches": micro_batches})
-    assert replay_equal(make, wave(degree, micro_batches, waves)).end_s < simulate(whole.plan(scenario)).end_s
-
-
 @pytest.mark.parametrize("degree", [2, 4, 8])
 def test_the_innermost_position_holds_twice_as_many_activations_as_positions(make, degree):
     trace = replay_equal(make, wave(degree, degree), saved_bytes=1.0)
     held = peak_memory_bytes(trace) - resident_bytes(trace)
     assert held[-1] == held.max() == 2 * degree
-
-
-def test_activations_held_do_not_grow_with_the_micro_batches(make):
-    def most(micro_batches):
-        trace = replay_equal(make, wave(4, micro_batches), saved_bytes=1.0)
-        return (peak_memory_bytes(trace) - resident_bytes(trace)).max()
-
-    assert most(16) == most(64) < 2 * 8
 
 
 def test_the_least_memory_of_equal_stages_is_what_they_need(make):
@@ -149,13 +109,6 @@ def test_folded_skips_that_stay_local_cost_the_published_bytes(make, degree, blo
     assert sent_bytes(make, relayed, blocks) == 2 * count * ((blocks + 4) * degree / 4 - 1)
 
 
-@pytest.mark.parametrize("degree", [2, 4])
-def test_by_default_skips_are_relayed_though_their_ends_share_a_device(make, degree):
-    # The cuts after stage s and its mirror image both lie between two devices, with s + 1 skips live.
-    live = sum(2 * (stage + 1) for stage in range(degree - 1))
-    assert sent_bytes(make, wave(degree, 1), 2 * degree) == 2 * (2 * (degree - 1) + live)
-
-
 def test_a_skip_that_leaves_its_device_cannot_stay_local(make):
     model = make.model(make.component("unet", [1.0] * 4, skips=[(0, 3), (1, 3)]))
     scenario = make.scenario(model, make.cluster(), 2, 2)
@@ -178,11 +131,6 @@ def test_waves_that_the_blocks_do_not_suffice_for_are_refused(make):
             InfeasibleError, match=r"4 stages per position \* pipeline_degree\(4\) = 16 exceeds the 12 blocks"
         ):
             ask(scenario)
-
-
-def test_there_is_no_wave_without_a_wave():
-    with pytest.raises(InputError, match="waves is 0, must be at least 1"):
-        wave(2, 2, waves=0)
 
 
 @pytest.mark.parametrize("waves", [1, 2, 3])

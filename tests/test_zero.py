@@ -127,21 +127,6 @@ def test_zero3_gathers_the_next_unit_when_the_one_before_is_freed(scenario):
     assert starts == pytest.approx([*first_two, *freed])
 
 
-@pytest.mark.parametrize("overlap", ["buckets", "none"])
-def test_zero3_copies_what_it_gathers_into_whole_weights_and_gradients_into_what_is_scattered(overlap):
-    asked = Scenario(load_model("flux-dev"), load_cluster("p4de"), TrainingWorkload(8, 8))
-    point = make_strategy("zero3", {"overlap": overlap})
-    plan = point.plan(asked)
-    stage = plan.stages[1]
-    copied_s = asked.costs.components[stage.component].copied_s
-    out_s, in_s = copied_s(4 * stage.parameters, 1), copied_s(6 * stage.parameters, 1)
-    durations = {str(op.action): op.duration_s for op in plan.ops[0]}
-    assert out_s > 0
-    assert durations["1F0"] == pytest.approx(stage.forward_s + out_s)
-    assert durations["1B0"] == pytest.approx(stage.backward_s + out_s + in_s)
-    assert point.bound(asked) <= simulate(plan).end_s * (1 + 1e-12)
-
-
 @pytest.mark.parametrize("parameters", [{}, {"overlap": "none"}, {"micro_batches": 4, "scatter_every": 2}])
 def test_zero2_copies_each_bucket_into_what_is_scattered_before_that_begins(parameters):
     asked = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 32))
@@ -162,14 +147,6 @@ def test_zero2_copies_each_bucket_into_what_is_scattered_before_that_begins(para
         assert last[0] == pytest.approx(end)  # of the first layers, copied last
     end_s = simulate(plan).end_s
     assert end_s * 0.9 < point.bound(asked) <= end_s * (1 + 1e-12)
-
-
-def test_compute_beside_a_collective_takes_longer(scenario):
-    slow_s, fast_s = (replay(zero(3), scenario(slowdown=slowdown)).end_s for slowdown in (1.5, 1.0))
-    assert zero(3).bound(scenario(slowdown=1.5)) == pytest.approx(slow_s)
-    # All are hidden but the first gather, the second of the last unit, and the last scatter.
-    hidden_s = (2 * UNITS - 2) * GATHER_S + (UNITS - 1) * SCATTER_S
-    assert slow_s == pytest.approx(fast_s + hidden_s * (1 - 1 / 1.5))
 
 
 @pytest.mark.parametrize("stage", [2, 3])

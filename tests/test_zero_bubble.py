@@ -8,7 +8,7 @@ from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from strategies.bounds.critical_path import MAX_PASSES
 from strategies.orders.named import zero_bubble_order
-from strategies.plans.actions import BACKWARD_WEIGHT, format_order
+from strategies.plans.actions import format_order
 from strategies.registry import make_strategy
 
 degrees = st.integers(1, 6)
@@ -62,20 +62,6 @@ def test_every_position_holds_at_most_as_many_micro_batches_as_there_are_positio
     assert strategy.least_memory_bytes(scenario) == peak_memory_bytes(trace).max()
 
 
-@given(degree=degrees, count=counts, times=st.sampled_from([(1, 1, 1), (1, 2, 1), (1, 3, 2), (2, 1, 1)]))
-@settings(max_examples=60, deadline=None)
-def test_it_is_never_slower_than_1f1b_and_never_faster_than_one_micro_batch_and_the_rest(
-    make, degree, count, times
-):
-    forward_s, input_s, weight_s = map(float, times)
-    _, _, trace = replay_equal(make, degree, count, (forward_s, input_s, weight_s))
-    _, _, whole = replay_equal(make, degree, count, (forward_s, input_s, weight_s), name="1f1b")
-    assert trace.end_s <= whole.end_s
-    through_s = degree * (forward_s + input_s) + weight_s
-    last_s = (degree - 1) * forward_s + count * (forward_s + input_s + weight_s)
-    assert trace.end_s >= max(through_s, last_s)
-
-
 def test_the_step_of_the_first_stage_does_not_wait_for_weight_parts_of_others(make):
     unet = make.component("unet", [1.0, 1.0, 10.0], parameters=10**7)
     count = MAX_PASSES // 6 + 1  # too many for their order to be followed
@@ -83,15 +69,6 @@ def test_the_step_of_the_first_stage_does_not_wait_for_weight_parts_of_others(ma
     strategy = make_strategy("zero-bubble", {"micro_batches": count})
     bound_s, truth_s = strategy.bound(scenario), simulate(strategy.plan(scenario)).end_s
     assert 0.99 * truth_s < bound_s <= truth_s * (1 + 1e-12)
-
-
-def test_gradients_are_summed_after_the_last_weight_part(make):
-    model = make.model(make.component("unet", [1.0] * 2, parameters=10))
-    plan = make_strategy("zero-bubble", {}).plan(make.scenario(model, make.cluster(), 4, 8))
-    for collective in plan.collectives:
-        (position,) = collective.devices
-        (writer,) = [op for op in plan.ops[position] if set(collective.reads) & set(op.writes)]
-        assert (writer.action.kind, writer.action.micro_batch) == (BACKWARD_WEIGHT, 3)
 
 
 @pytest.mark.parametrize("micro_batches", [1, 3, 4, 9])
