@@ -350,7 +350,9 @@ def test_bars_of_a_sampler_say_patch_and_step_and_are_coloured_by_patch(patched)
     assert sorted(texts(figure)) == sorted(whole + 2 * ["0@1", "1@1", "0@2", "1@2"])
     assert legend(figure) == ["whole image", "patch 0", "patch 1", "idle"]
     colours = PatchColours.of(plot_timeline_info(patched).bars)
-    faces = {colours.face(parse_action(text)) for text in ("0P0@0", "0P0@1", "1P1@1", "0P1@2")}
+    faces = {
+        colours.colours[colours.name(parse_action(text))] for text in ("0P0@0", "0P0@1", "1P1@1", "0P1@2")
+    }
     assert len(faces) == 3
 
 

@@ -32,16 +32,11 @@ from strategies.plans.traces import Trace
 
 Figure = Any
 """A figure of Plotly, which has no types."""
-SYMBOLS: Final = dict(
-    zip(
-        MARKERS,
-        (
-            "circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "triangle-left", "x",
-            "triangle-right", "star", "pentagon", "hexagon", "diamond-tall",
-        ),
-        strict=True,
-    )
-)  # fmt: skip
+NAMES: Final = (
+    "circle square diamond triangle-up triangle-down cross triangle-left x triangle-right star pentagon hexagon"
+    " diamond-tall"
+)
+SYMBOLS: Final = dict(zip(MARKERS, NAMES.split(), strict=True))
 """Plotly's names of the markers of strategies."""
 ROW: Final = {"offset": -0.42, "width": 0.62}
 LANE: Final = {"offset": 0.22, "width": 0.18}
@@ -100,7 +95,7 @@ def _timeline_bars(trace: Trace) -> list[Any]:
 
     bars, narrow_s = compute_bars(trace), NARROW * trace.end_s
     patches, gap_s = PatchColours.of(bars), trace.end_s / MOST_BARS if len(bars) > MOST_BARS else None
-    colours, named = patches.colours() | COLOURS, {*COLOURS, *patches.named()}
+    colours, named = {**patches.colours, **COLOURS}, {*COLOURS, *patches.named}
     kinds: dict[str, list[tuple[int, float, float, str]]] = {}
     last = -1, ""
     for bar in bars:

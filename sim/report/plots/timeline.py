@@ -6,6 +6,7 @@ from math import ceil
 from typing import Any, Final
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex, to_rgb
@@ -79,12 +80,14 @@ class PatchColours:
     """Colours of the patches of a timeline.
 
     Attributes:
-        count: patches of the image.
         whole_steps: steps in which the whole image passes at once.
+        colours: of the whole image and of all patches, by name.
+        named: what the legend names.
     """
 
-    count: int
     whole_steps: frozenset[int]
+    colours: Mapping[str, str]
+    named: list[str]
 
     @classmethod
     def of(cls, bars: Iterable[Bar]) -> "PatchColours":
@@ -93,49 +96,22 @@ class PatchColours:
         for bar in bars:
             if isinstance(bar.action, PatchAction):
                 patches.setdefault(bar.action.step, set()).add(bar.action.patch)
-        most = max((max(numbers) for numbers in patches.values()), default=-1)
-        return cls(most + 1, frozenset(step for step, numbers in patches.items() if numbers == {0}))
-
-    @property
-    def whole(self) -> str:
-        """The colour of a whole image."""
-        return WHOLE if self.count > 1 else ALONE
+        count = max((max(numbers) for numbers in patches.values()), default=-1) + 1
+        whole_steps = frozenset(step for step, numbers in patches.items() if numbers == {0})
+        shades = mpl.colormaps["viridis"](np.arange(count) * 0.95 / (max(MOST, count) - 1))
+        several = {f"patch {number}": to_hex(shade) for number, shade in enumerate(shades) if count > 1}
+        named = [*[WHOLE_IMAGE] * bool(whole_steps), *list(several)[:: max(1, ceil(count / MOST))]]
+        return cls(whole_steps, {WHOLE_IMAGE: WHOLE if count > 1 else ALONE} | several, named)
 
     def name(self, action: PatchAction) -> str:
         """What the legend calls a patch."""
         return WHOLE_IMAGE if action.step in self.whole_steps else f"patch {action.patch}"
-
-    def face(self, action: PatchAction) -> tuple[float, float, float]:
-        """The colour of a patch."""
-        if action.step in self.whole_steps:
-            return to_rgb(self.whole)
-        red, green, blue, _ = mpl.colormaps["viridis"](0.95 * action.patch / (max(MOST, self.count) - 1))
-        return red, green, blue
 
     def label(self, action: PatchAction, room: float) -> str:
         """The label of a bar: patch and step, or less where there is no room for so many letters."""
         step = f"@{action.step}"
         words = [step] if action.step in self.whole_steps else [f"{action.patch}{step}", str(action.patch)]
         return next((word for word in words if len(word) <= room), "")
-
-    def named(self) -> list[str]:
-        """What the legend names: the whole image where it passes at once, and so many patches at most."""
-        every = max(1, ceil(self.count / MOST))
-        return [WHOLE_IMAGE] * bool(self.whole_steps) + [self.name(one) for one in self._actions()[::every]]
-
-    def colours(self) -> dict[str, str]:
-        """The colours of the whole image and of all patches, by name."""
-        patches = {self.name(action): to_hex(self.face(action)) for action in self._actions()}
-        return {WHOLE_IMAGE: self.whole} | patches
-
-    def _actions(self) -> list[PatchAction]:
-        """An action of each patch, where there are several."""
-        return [PatchAction(0, patch, -1) for patch in range(self.count)] if self.count > 1 else []
-
-    def legend(self) -> list[Patch]:
-        """The entries of a legend."""
-        colours = self.colours()
-        return [Patch(facecolor=colours[name], label=name) for name in self.named()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +268,7 @@ def _seen(boxes: Iterable[Box], end_s: float) -> list[Box]:
 
 def _face(bar: Bar, patches: PatchColours, *, shaded: bool) -> Colour:
     if isinstance(bar.action, PatchAction):
-        return patches.face(bar.action)
+        return to_rgb(patches.colours[patches.name(bar.action)])
     return _shade(COLOURS[bar.category], bar.chunk if shaded else 0)
 
 
@@ -338,7 +314,9 @@ def _timeline_legend(info: TimelineInfo) -> list[Patch]:
         Patch(facecolor=colour, label=names.get(name, name))
         for name, colour in COLOURS.items()
         if name in present
-    ] + PatchColours.of(info.bars).legend()
+    ]
+    patches = PatchColours.of(info.bars)
+    handles += [Patch(facecolor=patches.colours[name], label=name) for name in patches.named]
     if info.collectives:
         handles.append(Patch(facecolor=COLOURS[COLLECTIVE], label="collective"))
     if any(info.idle):
