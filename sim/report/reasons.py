@@ -5,7 +5,7 @@ shorter then, and the optimizer's step where that is on the host. Where collecti
 once more as if they did not slow it: what compute loses to them is the time by which it is shorter then.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import fsum
@@ -20,7 +20,6 @@ from sim.explore.sweep import Sweep
 from sim.outcomes.parts import Part, jobs, main_part, measured_parts, replay_parts
 from sim.outcomes.results import Result
 from sim.outcomes.runs import bound, weigh
-from sim.replay.metrics import busy_s as computing_s
 from sim.replay.metrics import collective_s
 from sim.replay.waits import MESSAGE, Way, awaited_s, between_nodes, members
 from sim.report.changes import asked_of, best_of
@@ -40,8 +39,6 @@ LEAST_TOLD: Final = 1e-4
 """Share of the time from which on a difference is told at all."""
 LEAST_SLOWED: Final = 0.02
 """Share of the time from which on what collectives slow is worth a reason."""
-ROUNDING: Final = 1e-9
-"""Share by which sums of times may differ: in another order they differ in their last digits."""
 COMPILED: Final = "compiled"
 HELP: Final = ": more work for each GPU hides it"
 """What always helps where the host is behind."""
@@ -75,8 +72,8 @@ class Account:
         }
 
 
-Replayed = Callable[[], Sequence[Part]]
-"""Gives the replayed parts of a point, which are not replayed before somebody asks."""
+Replayed = Callable[[], Part]
+"""Gives the part that speaks for a point, which is not replayed before somebody asks."""
 
 
 def shares(result: Result) -> tuple[float, float, float]:
@@ -92,18 +89,18 @@ def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> 
     """The account of a point, from its result and some more replays."""
 
     @cache
-    def parts() -> Sequence[Part]:
+    def main() -> Part:
         if scenario.task == "train":
-            return replay_parts(strategy, scenario)
-        return measured_parts(strategy, scenario, excerpts=False)
+            return main_part(replay_parts(strategy, scenario))
+        return main_part(measured_parts(strategy, scenario, excerpts=False))
 
-    account, stepped = split_of(strategy, scenario, result, parts), step_share(scenario, parts)
+    account, stepped = split_of(strategy, scenario, result, main), step_share(scenario, main)
     reasons = (
         *_host_reasons(scenario, stepped, account.host - stepped),
-        *_wire_reasons(parts, account.wire),
-        *_slowed_reason(parts, account.slowed, result),
+        *_wire_reasons(main, account.wire),
+        *_slowed_reason(main, account.slowed, result),
         *_idle_reason(strategy, scenario, result, account.idle),
-        *_encoding_reason(strategy, scenario, parts),
+        *_encoding_reason(strategy, scenario, main),
     )
     busy = (
         f"GPUs compute {account.compute - account.slowed:.0%} of the time; nothing else takes a tenth of it"
@@ -111,10 +108,10 @@ def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> 
     return replace(account, reasons=reasons or (busy,))
 
 
-def split_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result, parts: Replayed) -> Account:
+def split_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result, main: Replayed) -> Account:
     """The account of a point without reasons."""
     busy, wire, idle = shares(result)
-    stepped = min(busy, step_share(scenario, parts))
+    stepped = min(busy, step_share(scenario, main))
     behind, slowed = delays(strategy, scenario, result)
     host = stepped + min(busy - stepped, behind)
     return Account(busy - host, host, wire, idle, slowed=min(busy - host, slowed))
@@ -123,38 +120,28 @@ def split_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result, parts
 def delays(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> tuple[float, float]:
     """Shares of the time by which compute is longer because its host is behind, and because collectives slow it."""
     whole_s, stack, cluster = result.expected.duration_s, scenario.stack, scenario.cluster
-    busy_s = result.expected.busy_s
+    busy_s = alone_s = result.expected.busy_s
     if not whole_s:
         return 0.0, 0.0
-    alone_s, there = busy_s, scenario
     if stack.forward_operator_s or stack.backward_operator_s:
         unhurried = replace(stack, forward_operator_s=0.0, backward_operator_s=0.0)
-        there = replace(there, stack=unhurried, asked_stack="")
-        parts = measured_parts(strategy, there)
-        alone_s = weigh(strategy, there, parts).expected.busy_s
-        if not any(_is_held_up(part.trace) for part in parts):
-            return max(0.0, busy_s - alone_s) / whole_s, 0.0
+        scenario = replace(scenario, stack=unhurried, asked_stack="")
+        alone_s = _busy_s(strategy, scenario)
     unslowed_s = alone_s
     if result.expected.collective_s and cluster.overlap_slowdown > 1:
-        unslowed_s = _busy_s(strategy, replace(there, cluster=replace(cluster, overlap_slowdown=1.0)))
+        unslowed_s = _busy_s(strategy, replace(scenario, cluster=replace(cluster, overlap_slowdown=1.0)))
     return max(0.0, busy_s - alone_s) / whole_s, max(0.0, alone_s - unslowed_s) / whole_s
-
-
-def _is_held_up(trace: Trace) -> bool:
-    """Whether ops take longer than their work, as beside collectives; only what repeats them is not in a trace."""
-    work_s = fsum(op.duration_s for row in trace.plan.ops for op in row) / trace.plan.num_devices
-    return computing_s(trace) > (1 + ROUNDING) * work_s
 
 
 def _busy_s(strategy: AnyStrategy, scenario: AnyScenario) -> float:
     return weigh(strategy, scenario, measured_parts(strategy, scenario)).expected.busy_s
 
 
-def step_share(scenario: AnyScenario, parts: Replayed) -> float:
+def step_share(scenario: AnyScenario, main: Replayed) -> float:
     """Share of the time in which the optimizer steps on the host; 0 where it steps on the GPUs."""
     if not isinstance(scenario, Scenario) or scenario.workload.offload != "optimizer":
         return 0.0
-    part = main_part(parts())
+    part = main()
     if not part.duration_s:
         return 0.0
     ops = (op for row in part.trace.plan.ops for op in row)
@@ -171,11 +158,11 @@ def _host_reasons(scenario: AnyScenario, stepped: float, host: float) -> Iterato
         yield f"{host:.0%} of the time GPUs wait for their host, which more GPUs do not change{HELP}{helps}"
 
 
-def _wire_reasons(parts: Replayed, wire: float) -> Iterator[str]:
+def _wire_reasons(main: Replayed, wire: float) -> Iterator[str]:
     """What is awaited on the wire, all but a small part of it: how fast it moves, and over which link."""
     if wire < COUNTS:
         return
-    trace = main_part(parts()).trace
+    trace = main().trace
     awaited = awaited_s(trace)
     whole_s = left_s = sum_in_order(awaited.values())
     for way in sorted(awaited, key=lambda one: -awaited[one]):
@@ -186,11 +173,11 @@ def _wire_reasons(parts: Replayed, wire: float) -> Iterator[str]:
         yield f"{share:.0%} of the time is spent waiting for {_way_words(trace, way)}: {_pace_words(trace, way)}"
 
 
-def _slowed_reason(parts: Replayed, slowed: float, result: Result) -> Iterator[str]:
+def _slowed_reason(main: Replayed, slowed: float, result: Result) -> Iterator[str]:
     """By how much collectives slow the compute that they run beside, and which of them do most."""
     if slowed < LEAST_SLOWED:
         return
-    trace = main_part(parts()).trace
+    trace = main().trace
     awaited, numbers = awaited_s(trace), dict[Way, list[int]]()
     for number, one in enumerate(trace.plan.collectives):
         numbers.setdefault(Way(one.operation, between_nodes(trace, one)), []).append(number)
@@ -250,12 +237,12 @@ def _idle_reason(strategy: AnyStrategy, scenario: AnyScenario, result: Result, i
         yield f"{idle:.0%} of the time the {len(stages)} stages of the pipeline wait for one another"
 
 
-def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, parts: Replayed) -> Iterator[str]:
+def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, main: Replayed) -> Iterator[str]:
     """How much of the time the GPUs of a team encode the same samples, each for itself."""
     team = getattr(strategy, "context_degree", 1) * getattr(strategy, "tensor_degree", 1)
     if scenario.task != "train" or team == 1:
         return
-    part = main_part(parts())
+    part = main()
     ops = [op for row in part.trace.plan.ops for op in row if isinstance(op.action, FrozenAction)]
     encoded_s = sum_in_order(op.duration_s for op in ops) / part.trace.plan.num_devices
     if encoded_s:
@@ -278,9 +265,9 @@ def _runner_up_reason(sweep: Sweep, account: Account, best: Point, runner_up: Po
     strategy, other = runner_up.strategy, runner_up.result
     assert strategy is not None and other is not None
     there = asked_of(runner_up, sweep.scenario).at(sweep.scenario)
-    parts = cache(lambda: measured_parts(strategy, there))
+    main = cache(lambda: main_part(measured_parts(strategy, there)))
     ours_s, theirs_s = (point.score(sweep.objective) for point in (best, runner_up))
-    ours, theirs = account.seconds(ours_s), split_of(strategy, there, other, parts).seconds(theirs_s)
+    ours, theirs = account.seconds(ours_s), split_of(strategy, there, other, main).seconds(theirs_s)
     if theirs_s - ours_s < LEAST_TOLD * ours_s:
         return
     for point, parts_s, whole_s in ((best, ours, ours_s), (runner_up, theirs, theirs_s)):

@@ -92,7 +92,25 @@ class Result(results.Result):
         return frame_of([self.to_json()])
 
 
-class Sweep(sweep.Sweep):
+class _Swept:
+    """What sweeps and scalings have: their rows."""
+
+    __slots__ = ()
+
+    def rows(self: "Sweep | Scaling", *, best_of_each: bool = False) -> list[dict[str, Any]]:  # type: ignore[misc]
+        """All points, or the best of each strategy, under their public keys, best first, by number of GPUs."""
+        return rows(self, best_of_each=best_of_each)
+
+    def frame(self: "Sweep | Scaling", *, best_of_each: bool = False) -> "DataFrame":  # type: ignore[misc]
+        """All points, or the best of each strategy, best first; each parameter and option has its own column.
+
+        Columns stand as in files of rows: what is asked, then what came out, in seconds and bytes. Choose by name:
+        ``frame()[["strategy", "iteration_s", "peak_memory_bytes"]]``.
+        """
+        return frame_of(self.rows(best_of_each=best_of_each))
+
+
+class Sweep(_Swept, sweep.Sweep):
     """A sweep, best points first; its values are those of the base class."""
 
     __slots__ = ()
@@ -122,18 +140,6 @@ class Sweep(sweep.Sweep):
         """
         return verdict_of(self)
 
-    def rows(self, *, best_of_each: bool = False) -> list[dict[str, Any]]:
-        """All points, or the best of each strategy, under their public keys, best first."""
-        return rows(self, best_of_each=best_of_each)
-
-    def frame(self, *, best_of_each: bool = False) -> "DataFrame":
-        """All points, or the best of each strategy, best first; each parameter and option has its own column.
-
-        Columns stand as in files of rows: what is asked, then what came out, in seconds and bytes. Choose by name:
-        ``frame()[["strategy", "iteration_s", "peak_memory_bytes"]]``.
-        """
-        return frame_of(self.rows(best_of_each=best_of_each))
-
     def front(self) -> "DataFrame":
         """The points that no other beats in both throughput and memory, by memory.
 
@@ -159,7 +165,7 @@ def with_views(swept: Sweep) -> Sweep:
     return swept
 
 
-class Scaling(scaling.Scaling):
+class Scaling(_Swept, scaling.Scaling):
     """Sweeps over several numbers of GPUs, ascending."""
 
     __slots__ = ()
@@ -198,14 +204,6 @@ class Scaling(scaling.Scaling):
         from sim.report.plots.space import plot_scaling
 
         return plot_scaling(self.rows(best_of_each=True), "num_gpus", self.title, ax)
-
-    def rows(self, *, best_of_each: bool = False) -> list[dict[str, Any]]:
-        """The rows of all sweeps, by number of GPUs."""
-        return rows(self, best_of_each=best_of_each)
-
-    def frame(self, *, best_of_each: bool = False) -> "DataFrame":
-        """The rows of all sweeps as a frame, in seconds and bytes; each parameter and option has its own column."""
-        return frame_of(self.rows(best_of_each=best_of_each))
 
     def steps_frame(self) -> "DataFrame":
         """The best on each number of GPUs as a frame, with ``efficiency`` and ``gain``."""
