@@ -101,24 +101,25 @@ def _variants(strategy: AnyStrategy, scenario: AnyScenario, job: int) -> list[Va
     ]
 
 
-def _replay_parts(variant: Variant) -> Iterator[Part]:
-    """The parts of a variant, each as soon as it is replayed."""
+def _replay(
+    variant: Variant, phases: Callable[[Sampler, SamplingScenario], tuple[Phase, ...]]
+) -> Iterator[Part]:
+    """The parts of a variant, of a sampler those of the given phases."""
     strategy, scenario = variant.strategy, variant.scenario
-    if isinstance(scenario, Scenario):
-        trace = replay(cast(Strategy, strategy), scenario)
+    if isinstance(strategy, Sampler) and isinstance(scenario, SamplingScenario):
+        yield from _replay_phases(variant, strategy, scenario, phases(strategy, scenario))
+    else:
+        trace = replay(cast(Strategy, strategy), cast(Scenario, scenario))
         yield Part(variant, Phase("iteration", trace.plan, 1), trace)
-        return
-    assert isinstance(strategy, Sampler)
-    yield from _replay_phases(variant, strategy.phases(scenario))
 
 
-def _replay_phases(variant: Variant, phases: tuple[Phase, ...]) -> Iterator[Part]:
+def _replay_phases(
+    variant: Variant, strategy: Sampler, scenario: SamplingScenario, phases: tuple[Phase, ...]
+) -> Iterator[Part]:
     """The parts of some phases of denoising steps, and of the frozen components around them.
 
     Where one guidance group stands for all in a plan, the phase's own plan is of all, its measures are of one.
     """
-    strategy, scenario = variant.strategy, variant.scenario
-    assert isinstance(strategy, Sampler) and isinstance(scenario, SamplingScenario)
     networks: dict[int, Network] = {}
     written = {phase.name: phase.plan for phase in phases}
     unfolded_phases = tuple(map(unfolded, phases))
@@ -136,19 +137,6 @@ def _replay_phases(variant: Variant, phases: tuple[Phase, ...]) -> Iterator[Part
         yield Part(variant, phase, trace, None if whole else Measures.of(trace, step, phase.omitted))
 
 
-def parts_of(variant: Variant, *, excerpts: bool = True) -> Iterator[Part]:
-    """The parts of a variant; of alike guidance groups one is replayed.
-
-    Args:
-        variant: what is replayed.
-        excerpts: of a long run whose steps repeat one another only the first are replayed.
-    """
-    strategy, scenario = variant.strategy, variant.scenario
-    if not (isinstance(strategy, Sampler) and isinstance(scenario, SamplingScenario)):
-        return _replay_parts(variant)
-    return _replay_phases(variant, strategy.folded_phases(scenario, EXCERPT if excerpts else None))
-
-
 @no_collection()
 def replay_parts(strategy: AnyStrategy, scenario: AnyScenario) -> list[Part]:
     """All parts of a point, replayed.
@@ -156,18 +144,27 @@ def replay_parts(strategy: AnyStrategy, scenario: AnyScenario) -> list[Part]:
     Raises:
         InfeasibleError: the point does not exist for the scenario.
     """
-    return [part for variant in variants(strategy, scenario) for part in _replay_parts(variant)]
+    occurring = variants(strategy, scenario)
+    return [part for one in occurring for part in _replay(one, lambda sampler, of: sampler.phases(of))]
 
 
 @no_collection()
 def measured_parts(strategy: AnyStrategy, scenario: AnyScenario, *, excerpts: bool = True) -> list[Part]:
-    """All parts of a point with their measures, replayed no further than needed (``parts_of``).
+    """All parts of a point with their measures, replayed no further than needed: of alike guidance groups one.
+
+    Args:
+        strategy: the strategy with its parameters.
+        scenario: what it is asked about.
+        excerpts: of a long run whose steps repeat one another only the first are replayed.
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.
     """
-    found = variants(strategy, scenario)
-    return [part for variant in found for part in parts_of(variant, excerpts=excerpts)]
+
+    def folded(sampler: Sampler, of: SamplingScenario) -> tuple[Phase, ...]:
+        return sampler.folded_phases(of, EXCERPT if excerpts else None)
+
+    return [part for one in variants(strategy, scenario) for part in _replay(one, folded)]
 
 
 def traces_of(strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part]) -> list[NamedTrace]:
