@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.errors import InfeasibleError
 from sim.outcomes.measures import Measures, expectation
 from sim.outcomes.parts import variants
 from sim.outcomes.runs import bound, run_point
@@ -40,21 +39,11 @@ def shares(strategy, scenario):
     return found.get(False, 0.0), found.get(True, 0.0)
 
 
-def test_the_model_says_how_often_it_conditions_on_itself(scenario, pipeline):
-    assert shares(pipeline, scenario()) == (0.75, 0.25)
-    assert shares(pipeline, scenario(self_conditioning=0.5)) == (0.5, 0.5)
-
-
 @pytest.mark.parametrize(("group_size", "groups"), [(2, 4), (4, 2), (8, 1)])
 def test_when_each_group_draws_the_slowest_decides(scenario, group_size, groups):
     strategy = make_strategy("1f1b", {"pipeline_degree": 2, "micro_batches": 4, "group_size": group_size})
     found = shares(strategy, scenario(self_conditioning_draw="rank"))
     assert found == (pytest.approx(0.75**groups), pytest.approx(1 - 0.75**groups))
-
-
-def test_every_rank_of_data_parallelism_draws_for_itself(scenario):
-    found = shares(make_strategy("ddp", {}), scenario(self_conditioning_draw="rank"))
-    assert found == (pytest.approx(0.75**8), pytest.approx(1 - 0.75**8))
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "1f1b", "diffusionpipe"])
@@ -132,46 +121,6 @@ def test_bytes_are_what_all_gpus_send(scenario):
     # The hidden state and its gradient of all 32 samples cross one cut; half of all latents cross to position 0.
     assert pipeline.expected.p2p_bytes == pytest.approx(32 * 2 * 10e6 + 16 * 1e6)
     assert pipeline.expected.collective_bytes == pytest.approx(8 * 1.5 * 80e6)
-
-
-def test_a_result_has_the_documented_keys(scenario, pipeline):
-    found = run_point(pipeline, scenario()).to_json()
-    assert list(found) == [
-        "task", "model", "cluster", "stack", "num_gpus", "strategy", "parameters", "batch_size", "resolution",
-        "frozen", "options", "iteration_s", "first_iteration_s", "iteration_s_low", "iteration_s_high",
-        "samples_per_s", "bubble_ratio",
-        "exposed_communication_s", "collective_s", "p2p_bytes", "collective_bytes", "peak_memory_bytes",
-        "fits_memory", "provenance", "compute_factor", "stages",
-    ]  # fmt: skip
-    assert found["provenance"] == "measured"
-
-
-def test_parameters_and_options_given_back_reproduce_a_result(scenario):
-    first = run_point(
-        make_strategy("diffusionpipe", {"pipeline_degree": 4, "micro_batches": 4, "group_size": 8}),
-        scenario(checkpointing="full", memory_recipe="fp32", self_conditioning_draw="rank"),
-    ).to_json()
-    again = run_point(
-        make_strategy(first["strategy"], first["parameters"]),
-        scenario(first["num_gpus"], first["batch_size"], **first["options"]),
-    ).to_json()
-    assert again == first
-
-
-@pytest.mark.parametrize(
-    ("parameters", "words"),
-    [
-        ({"pipeline_degree": 3}, r"gpus\(8\) is no multiple of pipeline_degree\(3\)"),
-        ({"pipeline_degree": 8}, r"pipeline_degree\(8\) exceeds the 4 blocks"),
-        (
-            {"micro_batches": 5},
-            r"batch_size\(32\) \* pipeline_degree\(2\) / \(gpus\(8\) \* micro_batches\(5\)\) = 1\.6",
-        ),
-    ],
-)
-def test_a_point_that_does_not_exist_says_why(scenario, parameters, words):
-    with pytest.raises(InfeasibleError, match=words):
-        run_point(make_strategy("1f1b", parameters), scenario())
 
 
 def test_where_groups_draw_the_slowest_decides_the_time_but_each_sends_its_own_bytes(scenario, pipeline):

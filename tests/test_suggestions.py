@@ -24,12 +24,6 @@ def test_defaults_that_do_not_give_the_gpus_are_refused_with_some_that_do(strate
     assert sim.run("pixart", strategy, **PIXART, **named).num_gpus == 8
 
 
-def test_what_was_given_is_held_and_an_error_from_python_names_parameters():
-    with pytest.raises(InfeasibleError, match=r"; ulysses_degree 4 would do$") as refused:
-        sim.run("pixart", "usp", **PIXART, ring_degree=2)
-    assert in_flags(refused.value.message).endswith("; --ulysses-degree 4 would do")
-
-
 @pytest.mark.parametrize(
     ("given", "needs"),
     [
@@ -79,8 +73,8 @@ def test_a_question_and_a_result_are_read_from_standard_input(monkeypatch, capsy
     assert asked("launch", "--result", "-", given=result)[:2] == launched[:2]
     for wrong, words in (
         ("[1]", "-: is [1], must be flags"),
-        ("x =", "neither JSON nor TOML"),
-        ("{", "neither"),
+        ("x =", "is not text of TOML or JSON"),
+        ("{", "is not text"),
     ):
         code, _, said = asked("run", "--experiment", "-", given=wrong)
         assert code == 2

@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 from profiles.architectures.components import Anchor, Component, Exchange, Layer, MeasuredTime, Read, Skip
-from profiles.architectures.models import load_model, model_names
+from profiles.architectures.models import load_model
 from profiles.costs.layers import ComponentCosts
 from profiles.errors import InputError
 from profiles.machines.clusters import Link, load_cluster
@@ -47,55 +47,33 @@ def curves(**changed):
     ("name", "field", "value", "problem"),
     [
         ("link", "kind", "string", "link: kind is 'string', must be one of nvswitch, pcie, nic, ideal"),
-        ("link", "bandwidth_bytes_per_s", -1e9, "bandwidth_bytes_per_s is -1000000000.0, must be positive"),
-        ("link", "bandwidth_bytes_per_s", NAN, "bandwidth_bytes_per_s is nan, must be positive"),
         ("link", "bandwidth_bytes_per_s", "fast", "bandwidth_bytes_per_s is 'fast', must be a number"),
         ("link", "latency_s", -1.0, "latency_s is -1.0, must not be negative"),
-        ("link", "call_s", INF, "call_s is inf, must be finite"),
         ("pcie", "switch_size", 0, "pcie link: switch_size is 0, must be at least 1"),
-        ("pcie", "host_bandwidth_bytes_per_s", 0.0, "host_bandwidth_bytes_per_s is 0.0, must be positive"),
         ("rates", "matmul_flop_per_s", NAN, "rates: matmul_flop_per_s is nan, must be positive"),
-        ("rates", "conv_flop_per_s", 0.0, "rates: conv_flop_per_s is 0.0, must be positive"),
-        ("rates", "memory_bytes_per_s", INF, "rates: memory_bytes_per_s is inf, must be at most"),
-        ("rates", "kernel_s", -1.0, "rates: kernel_s is -1.0, must not be negative"),
         ("device", "memory_bytes", 0.0, "device d: memory_bytes is 0.0, must be positive"),
-        ("collectives", "call_s", NAN, "collectives: call_s is nan, must be finite"),
         ("collectives", "efficiency", EFFICIENCY[1:], "efficiency has no all_reduce, must have all operations"),
         ("collectives", "efficiency", (*EFFICIENCY, ("gossip", FLAT)), "efficiency is 'gossip', must be one of"),
-        ("collectives", "efficiency", (*EFFICIENCY, EFFICIENCY[0]), "efficiency names all_reduce twice"),
         ("collectives", "efficiency", curves(all_gather=((2.0, 1.5),)), "all_gather[2] is 1.5, must be at most 1"),
-        ("collectives", "efficiency", curves(all_gather=()), "all_gather is (), must have at least one point"),
         ("collectives", "nodes", ((2.0, 1.0), (1.0, 1.0)), "nodes has points at [2.0, 1.0], must ascend"),
-        ("collectives", "nodes", ((1.0, 0.0),), "collectives: nodes[1] is 0.0, must be positive"),
         ("cluster", "devices_per_node", 0, "cluster p4de: devices_per_node is 0, must be at least 1"),
-        ("cluster", "max_nodes", 1.5, "cluster p4de: max_nodes is 1.5, must be an integer"),
         ("cluster", "overlap_slowdown", 0.5, "overlap_slowdown is 0.5, must be at least 1"),
-        ("cluster", "overlap_slowdown", NAN, "overlap_slowdown is nan, must be finite"),
         ("cluster", "inter_node", None, "inter_node is missing, and max_nodes is 1024"),
         ("cluster", "intra_node", Link("nic", 1e9, 0.0, 0.0), "intra_node.kind is 'nic', must be one of nvs"),
         ("layer", "parameters", -1, "layer 'a': parameters is -1, must be at least 0"),
         ("layer", "backward", "half", "backward is 'half', must be one of full, input, none"),
-        ("layer", "output_bytes", NAN, "output_bytes is nan, must be finite"),
         ("skip", "target", 0, "skip: target is 0, must come after its source 0"),
-        ("skip", "source", -1, "skip: source is -1, must be at least 0"),
         ("read", "size_bytes", -1.0, "read of text: size_bytes is -1.0, must not be negative"),
         ("exchange", "kind", "gossip", "exchange: kind is 'gossip', must be one of key_value, halo"),
-        ("time", "batch_size", 0, "measured time: batch_size is 0, must be at least 1"),
-        ("time", "forward_s", NAN, "measured time: forward_s is nan, must be finite"),
         ("component", "layers", (), "component net: num_layers is 0, must be at least 1"),
         ("component", "layers", (replace(LAYER, block=1), LAYER), "block of layer 1 is 0, must not fall below 1"),
         ("component", "trainable", False, "trainable is False, but a layer's backward is full"),
         ("component", "skips", (Skip(0, 3),), "target of a skip is 3, must be below 3, the number of layers"),
         ("component", "skips", (Skip(0, 1), Skip(0, 1)), "skips names Skip(source=0, target=1) twice"),
         ("component", "reads", (Read("text", 3, 1.0),), "layer of a read is 3, must be below 3"),
-        ("component", "exchanges", (Exchange(3, "halo", 1, 0),), "layer of an exchange is 3, must be below 3"),
         ("component", "times", (("d", (MeasuredTime(0, 1, 1.0, 1.0),)),), "times of d must be of each of its 3"),
         ("component", "self_conditioning", 1.5, "self_conditioning is 1.5, must be at most 1"),
-        ("component", "tasks", ("dream",), "tasks is 'dream', must be one of train, sample"),
-        ("component", "frames", 0, "frames is 0, must be at least 1"),
         ("model", "dtype", "float8", "model sd21: dtype is 'float8', must be one of float16"),
-        ("model", "guidance", "some", "guidance is 'some', must be one of batch, none"),
-        ("model", "height", 0, "model sd21: height is 0, must be at least 1"),
         ("model", "components", (NET, NET), "model sd21: components names net twice"),
         (
             "model",
@@ -116,7 +94,6 @@ def curves(**changed):
             "model sd21: inputs of its components form the cycle ",
         ),
         ("anchor", "latency_s", 0.0, "anchor of d: latency_s is 0.0, must be positive"),
-        ("anchor", "steps", 0, "anchor of d: steps is 0, must be at least 1"),
     ],
 )  # fmt: skip
 def test_a_value_that_breaks_a_rule_cannot_be_made(name, field, value, problem):
@@ -152,12 +129,6 @@ def test_models_and_components_print_in_one_line(name):
         assert len(repr(value)) < 160
         assert "\n" not in repr(value)
     assert repr(NET) == "<Component net: trained, 3 layers, 3 parameters>"
-
-
-def test_shipped_models_keep_the_rules_of_values_for_both_tasks():
-    for name in model_names():
-        model = load_model(name)
-        assert [model.for_task(task).name for task in ("train", "sample")] == [name, name]
 
 
 def test_a_cluster_gives_itself_with_its_bandwidths_scaled():

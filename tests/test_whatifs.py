@@ -128,31 +128,16 @@ def test_gpus_spread_over_nodes_use_the_link_between_them(capsys):
 
 REFUSED = [
     ("link", "2x", "--link is '2x', must be NAME=CHANGE, such as inter=2x or intra=150GB/s"),
-    ("link", 2, "--link is 2, must be NAME=CHANGE"),
     ("link", "up=2x", "--link names 'up', must be one of intra, inter"),
-    ("link", "inter=", "--link is inter=, must be a factor such as 2x, or a bandwidth"),
     ("link", "inter=fast", "--link is inter=fast, must be a factor"),
-    ("link", "inter=-2x", "--link is inter=-2x, must be a factor"),
-    ("link", "inter=0x", "--link is inter=0x, must be a factor"),
-    ("link", "inter=infx", "--link is inter=infx, must be a factor"),
-    ("link", "inter=1e999x", "--link is inter=1e999x, must be a factor"),
-    ("link", "inter=100Gb/s", "--link is inter=100Gb/s, must be a factor"),
     ("link", "inter=1e9GB/s", "at most 1e+06 of either"),
     ("link", "inter=2x,inter=3x", "--link names inter twice"),
     ("nodes", 0, "--nodes is 0, must be nodes such as 2, or nodes x devices such as 2x4"),
-    ("nodes", True, "--nodes is True, must be nodes"),
     ("nodes", "2x16", "--nodes is 2x16, but a node of p4de has 8 devices"),
-    ("nodes", 2000000, "--nodes is 2000000, must be at most 1048576"),
     ("device", 8, "--device is 8, must be the name or the file of a device"),
-    ("device", "", "device is '', must be a name or a path"),
     ("device", "h201", "unknown device 'h201'; did you mean h20"),
-    ("device", "no.toml", "no.toml: no such file"),
-    ("memory", "40", "--memory is '40', must be a size such as 40GiB"),
     ("memory", "1KiB", "such as 40GiB, in MiB, GiB, TiB, MB, GB, TB, at most 1e+06 GiB"),
-    ("memory", "40GiBs", "--memory is '40GiBs', must be a size"),
-    ("memory", "0GiB", "--memory is '0GiB', must be a size"),
     ("memory", float("nan"), "--memory is nan, must be a size"),
-    ("memory", "1e999GiB", "at most 1e+06 GiB"),
 ]  # fmt: skip
 
 
@@ -205,9 +190,3 @@ def test_a_faster_link_is_faster_and_less_memory_does_not_fit():
     )
     assert fast.iteration_s < plain.iteration_s < slow.iteration_s
     assert sim.run("sd21", "ddp", gpus=8, memory="20GiB").missing_memory
-
-
-def test_the_default_is_all_gpus_of_the_nodes():
-    assert sim.run("sd21", "ddp", nodes=2).num_gpus == 16
-    assert sim.run("sd21", "ddp", nodes="2x2").num_gpus == 4
-    assert sim.run("pixart", "single", nodes=2).num_gpus == 1

@@ -24,10 +24,6 @@ def test_listing_the_strategies(benchmark, tmp_path):
     call(benchmark, tmp_path, "strategies", 5)
 
 
-def test_first_result_of_a_run(benchmark, tmp_path):
-    call(benchmark, tmp_path, "run --model sd21 --gpus 8 --strategy 1f1b --pipeline-degree 8", 5)
-
-
 def test_first_result_of_a_run_with_filled_bubbles(benchmark, tmp_path):
     point = "--strategy diffusionpipe --pipeline-degree 4 --micro-batches 8 --batch-size 256"
     call(benchmark, tmp_path, f"run --model sd21 --cluster p4de --gpus 8 {point}", 5)
@@ -49,16 +45,6 @@ def test_first_result_of_a_run_that_draws(benchmark, tmp_path):
 def test_sweep_over_samplers_on_eight_cards(benchmark, tmp_path):
     drawn = "--resolution 2048 --steps 20"
     call(benchmark, tmp_path, f"sweep --model pixart --cluster l20-pcie-8 --gpus 8 {drawn}", 3)
-
-
-def test_sweep_over_samplers_of_a_unet(benchmark, tmp_path):
-    drawn = "--resolution 1024 --steps 50"
-    call(benchmark, tmp_path, f"sweep --model sdxl --cluster a100-nvlink-8 --gpus 8 {drawn}", 3)
-
-
-def test_sweep_over_samplers_on_two_nodes(benchmark, tmp_path):
-    drawn = "--resolution 2048 --steps 20"
-    call(benchmark, tmp_path, f"sweep --model pixart --cluster l40-pcie-8 --gpus 16 {drawn}", 2)
 
 
 def test_sweep_over_samplers_on_two_nodes_of_the_largest_model(benchmark, tmp_path):
