@@ -66,10 +66,10 @@ def test_a_component_renamed_in_the_layers_is_an_error_of_theirs(tmp_path):
     assert refusal(folder) == "layers.csv:6: component is 'net', must be one of encoder, unet"
 
 
-def test_a_row_dropped_from_the_times_is_an_error_of_theirs(tmp_path):
+def test_a_row_dropped_from_the_times_is_an_error_of_the_model(tmp_path):
     folder = write(tmp_path / "m", times=1)
     edit(folder / "times" / "a100-80gb-sxm.csv", "unet,3,1,1,1\n", "")
-    assert refusal(folder) == "times/a100-80gb-sxm.csv: layer 3 (layer 3) of unet has no row"
+    assert refusal(folder).endswith("component unet: times of a100-80gb-sxm must be of each of its 4 layers")
 
 
 # What takes no time
