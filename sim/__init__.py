@@ -6,34 +6,42 @@
 >>> sim.sweep("sd21", gpus=64).frame()
 """
 
-from typing import TYPE_CHECKING, Any
+from profiles.architectures.models import load_model
+from profiles.architectures.synthetic import equal_layers_model
+from profiles.errors import DeadlockError, InfeasibleError, InputError
+from profiles.machines.clusters import load_cluster
+from profiles.software.stacks import load_stack
+from sim import plots
+from sim.api import calibrate, run, schedule, sweep
+from sim.inputs.experiments import load_experiment
+from sim.launching.launch import launch
+from sim.report.comparisons import compare
+from sim.report.listings import clusters, devices, models, stacks, strategies
+from sim.report.views import Result, Sweep
+from strategies.scenario import Scenario
 
-if TYPE_CHECKING:
-    from sim import plots as plots
-    from sim.face import *  # noqa: F403
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401
-    """Return a name of ``sim.face``, imported late: it takes 0.5 s, and ``sim --help`` 0.1 s."""
-    if name in ("__path__", "face"):  # asked by the import itself
-        raise AttributeError(name)
-    import sim.face
-
-    if name == "__all__":
-        return __dir__()
-    if name == "plots":  # brings matplotlib
-        import sim.plots
-    elif name not in sim.face.__all__:
-        from profiles.errors import near
-
-        there = f"{near(name, __dir__())}it has {', '.join(__dir__())}"
-        raise AttributeError(f"module 'sim' has no attribute {name!r}; {there}")
-    else:
-        globals()[name] = getattr(sim.face, name)
-    return globals()[name]
-
-
-def __dir__() -> list[str]:
-    from sim.face import __all__ as names
-
-    return sorted([*names, "plots"])
+__all__ = [
+    "DeadlockError",
+    "InfeasibleError",
+    "InputError",
+    "Result",
+    "Scenario",
+    "Sweep",
+    "calibrate",
+    "clusters",
+    "compare",
+    "devices",
+    "equal_layers_model",
+    "launch",
+    "load_cluster",
+    "load_experiment",
+    "load_model",
+    "load_stack",
+    "models",
+    "plots",
+    "run",
+    "schedule",
+    "stacks",
+    "strategies",
+    "sweep",
+]

@@ -4,7 +4,7 @@
 """
 
 from sim.interactive import Dials
-from sim.report.plots.charts import Chart, save_figure
+from sim.report.plots.charts import save_figure
 from sim.report.plots.space import (
     BubbleRatioInfo,
     ScalingInfo,
@@ -31,7 +31,6 @@ from sim.report.plots.timeline import (
 
 __all__ = [
     "BubbleRatioInfo",
-    "Chart",
     "Dials",
     "MemoryInfo",
     "ScalingInfo",

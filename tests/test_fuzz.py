@@ -399,7 +399,6 @@ def drawn(random):
         (lambda: sim.sweep("sd21", gpus=2, report=3), "report is 3, must be a function of a stage"),
         (lambda: sim.sweep("sd21", gpus=2, executor=""), "executor is '', must be a concurrent.futures.Executor"),
         (lambda: sim.sweep("sd21", gpus=2, store=3), "store is 3, must be a file"),
-        (lambda: sim.compare("\0", "rows.csv"), r"'\\x00' holds a NUL character, which no path does"),
     ],
 )  # fmt: skip
 def test_a_call_with_what_no_command_line_can_say_is_refused_by_name(right, folder, call, message):

@@ -4,22 +4,21 @@ Figures are made without ``pyplot``: no global state, no display needed, and not
 Colours are those of Okabe and Ito, which the colour-blind tell apart; those of strategies stand in ``looks``.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 from math import isfinite
 from os import PathLike
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, Final, Literal
-
-import matplotlib as mpl
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
-from matplotlib.transforms import ScaledTranslation
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from profiles.errors import InputError, shown
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 ENDINGS: Final = (".png", ".svg", ".pdf")
 IDLE_FACE: Final = "#F6F6F6"
@@ -43,26 +42,14 @@ ChartRow = Mapping[str, Any]
 """A result under its public keys."""
 
 
-class Chart(Figure):
-    """A figure that a notebook displays although ``pyplot`` never saw it."""
-
-    def savefig(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
-        """Save with TrueType fonts in PDF, which journals ask for, and with reproducible names in SVG."""
-        with mpl.rc_context({"svg.hashsalt": "diffusim", "pdf.fonttype": 42, "ps.fonttype": 42}):
-            super().savefig(*args, **kwargs)
-
-    def _repr_png_(self) -> bytes:
-        buffer = BytesIO()
-        self.savefig(buffer, format="png", dpi=DOTS_PER_INCH)
-        return buffer.getvalue()
-
-
 def save_figure(figure: Figure, path: str | PathLike[str]) -> None:
     """Write a figure in the format of the path's ending; the same figure gives the same bytes.
 
     Raises:
         InputError: the ending is unknown, or the file cannot be written.
     """
+    from matplotlib.figure import Figure
+
     if not isinstance(figure, Figure) or not isinstance(path, str | PathLike):
         raise InputError(f"figure is {shown(figure)} and path {shown(path)}, must be a picture and its file")
     path = Path(path)
@@ -78,6 +65,10 @@ def save_figure(figure: Figure, path: str | PathLike[str]) -> None:
 
 def chart(width: float, height: float, ax: Axes | None = None) -> tuple[Figure, Axes]:
     """An empty figure of so many inches and its axes; or axes of the caller's own, and their figure."""
+    from matplotlib.axes import Axes
+
+    from sim.report.plots.chart import Chart
+
     if ax is not None and not isinstance(ax, Axes):
         raise InputError(f"ax is a {type(ax).__name__}, must be one pair of matplotlib's Axes")
     axes = ax or Chart(figsize=(width, height), layout="constrained").add_subplot()
@@ -101,6 +92,10 @@ def add_legend(
     axes: Axes, beside: Literal["right", "below"], handles: Sequence[Artist] | None = None
 ) -> None:
     """Write a legend beside or below the axes: of a chart into its margin; by default of all that has a label."""
+    from matplotlib.transforms import ScaledTranslation
+
+    from sim.report.plots.chart import Chart
+
     figure, entries = _figure_of(axes), handles or axes.get_legend_handles_labels()[0]
     own, right, size = not isinstance(figure, Chart), beside == "right", 9
     where: dict[str, Any] = {"loc": "outside right upper" if right else "outside lower center"}
@@ -160,6 +155,8 @@ def is_finite(value: object) -> bool:
 
 def scale_logarithmically(axes: Axes, which: Literal["x", "y"]) -> None:
     """Make an axis logarithmic, with plain numbers at its ticks."""
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+
     axes.set(**{f"{which}scale": "log"})
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))

@@ -1,16 +1,13 @@
 """The design space: which strategy wins where, how throughput scales with one of its axes, and bubble ratios."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
 
 from profiles.errors import InputError, shown
 from sim.explore.sweep import samples_per_s
@@ -34,6 +31,10 @@ from sim.report.plots.charts import (
 from sim.report.plots.looks import strategy_look
 from sim.report.plots.plot_data import Drawable, plot_rows
 from strategies.registry import baselines, class_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 ASKED: Final[Mapping[str, tuple[str, ...]]] = {
     "train": ("model", "cluster", "stack", "num_gpus", "batch_size"),
@@ -168,6 +169,8 @@ def plot_winners(
     Raises:
         InputError: there are no rows, one lacks a key, both keys are one, or two scenarios share a cell.
     """
+    from matplotlib.patches import Patch
+
     info = plot_winners_info(rows, across, down, baseline)
     words = [[_words(winner, info) for winner in line] for line in info.winners]
     lines = [cell.splitlines() for cells in words for cell in cells]
@@ -189,6 +192,9 @@ def plot_winners(
 
 def _draw_cell(axes: Axes, x: int, y: int, winner: Winner | None, words: str) -> None:
     """Draw a cell: its face, the hatching of a tie, a white border, and the words on a ground that hatching spares."""
+    from matplotlib.colors import to_rgb
+    from matplotlib.patches import Rectangle
+
     face = IDLE_FACE if winner is None else strategy_look(winner.strategy)[0]
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor=face, edgecolor="none"))
     colour = INK if winner is None else contrast(to_rgb(face))
@@ -316,6 +322,8 @@ def plot_bubble_ratios(rows: Drawable, title: str = "", ax: Axes | None = None) 
 
     Source: DiffusionPipe, Figure 4.
     """
+    import matplotlib as mpl
+
     info = plot_bubble_ratios_info(rows)
     figure, axes = chart(2.4 + 0.85 * len(info.micro_batches), 1.6 + 0.6 * len(info.stages), ax)
     percent = np.ma.masked_invalid([[np.nan if r is None else 100 * r for r in row] for row in info.ratios])

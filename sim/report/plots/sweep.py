@@ -1,14 +1,12 @@
 """A sweep: throughput, or the latency of sampling, against peak memory, and the Pareto front of the two."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import log2
-from typing import Any, Final
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
+from typing import TYPE_CHECKING, Any, Final
 
 from profiles.errors import InputError, shown
 from profiles.units import GIB
@@ -28,6 +26,11 @@ from sim.report.plots.charts import (
 )
 from sim.report.plots.looks import BAND, FADED, GPUS, RECOMMENDED, label_of, strategy_look
 from sim.report.plots.plot_data import Drawable, plot_rows
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 NEAR: Final = 0.6
 """Share of a device's memory from which on points are near it."""
@@ -205,6 +208,8 @@ def _scatter(axes: Axes, info: SweepInfo, name: str) -> None:
 
 
 def _sweep_legend(info: SweepInfo, memory_bytes: float | None) -> Iterator[Line2D]:
+    from matplotlib.lines import Line2D
+
     for name in info.strategies:
         colour, marker = strategy_look(name)
         seams = any(point.strategy == name and not point.recommended for point in info.points)

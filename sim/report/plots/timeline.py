@@ -1,17 +1,13 @@
 """One trace over time: a Gantt chart with its idle spans and collectives, and the memory of its devices."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
-from matplotlib.colors import to_hex, to_rgb
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from profiles.errors import InputError, shown
 from profiles.units import GIB, MILLISECOND
@@ -35,7 +31,6 @@ from sim.report.plots.charts import (
     INK,
     LIMIT,
     PLAIN,
-    Chart,
     add_grid,
     add_legend,
     chart,
@@ -46,6 +41,11 @@ from sim.report.plots.charts import (
 from sim.report.plots.plot_data import plot_trace
 from strategies.plans.actions import PatchAction, StageAction
 from strategies.plans.traces import Span, Trace
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
 COLOURS: Final = {
     "forward": "#0072B2",
@@ -90,8 +90,11 @@ class PatchColours:
     named: list[str]
 
     @classmethod
-    def of(cls, bars: Iterable[Bar]) -> "PatchColours":
+    def of(cls, bars: Iterable[Bar]) -> PatchColours:
         """The colours of some bars; a step that has one patch alone is one of the whole image."""
+        import matplotlib as mpl
+        from matplotlib.colors import to_hex
+
         patches: dict[int, set[int]] = {}
         for bar in bars:
             if isinstance(bar.action, PatchAction):
@@ -189,6 +192,8 @@ def plot_timelines(traces: Mapping[str, Trace | Result], title: str = "", column
         title: of the figure.
         columns: charts that stand in a row.
     """
+    from sim.report.plots.chart import Chart
+
     infos = plot_timelines_info(traces)
     lines, devices = ceil(len(infos) / columns), max(len(info.idle) for info in infos.values())
     end_s, width = max(info.end_s for info in infos.values()), 14.0 / columns
@@ -248,6 +253,8 @@ def _draw_timeline(axes: Axes, info: TimelineInfo, inches_per_s: float, row_heig
 
 def _add_boxes(axes: Axes, boxes: Iterable[Box], **style: Any) -> None:  # noqa: ANN401
     """Draw rectangles; their times are given in seconds and drawn in milliseconds."""
+    from matplotlib.collections import PolyCollection
+
     corners = [
         [(left * 1e3, top), (right * 1e3, top), (right * 1e3, bottom), (left * 1e3, bottom)]
         for left, right, top, bottom in boxes
@@ -267,6 +274,8 @@ def _seen(boxes: Iterable[Box], end_s: float) -> list[Box]:
 
 
 def _face(bar: Bar, patches: PatchColours, *, shaded: bool) -> Colour:
+    from matplotlib.colors import to_rgb
+
     if isinstance(bar.action, PatchAction):
         return to_rgb(patches.colours[patches.name(bar.action)])
     return _shade(COLOURS[bar.category], bar.chunk if shaded else 0)
@@ -274,6 +283,8 @@ def _face(bar: Bar, patches: PatchColours, *, shaded: bool) -> Colour:
 
 def _shade(colour: str, chunk: int) -> Colour:
     """A colour, lighter for later stages of the same device, but never as light as idle time."""
+    from matplotlib.colors import to_rgb
+
     share = 0.65 * (1.0 - 0.55**chunk)
     red, green, blue = (value + (1.0 - value) * share for value in to_rgb(colour))
     return red, green, blue
@@ -306,6 +317,8 @@ def _number(bar: Bar, patches: PatchColours, room: float) -> str:
 
 
 def _timeline_legend(info: TimelineInfo) -> list[Patch]:
+    from matplotlib.patches import Patch
+
     present = {
         bar.category for bar in info.bars if bar.duration_s > 0 and not isinstance(bar.action, PatchAction)
     }
@@ -346,6 +359,8 @@ def plot_memory_info(trace: Trace | Result) -> MemoryInfo:
 
 def plot_memory(trace: Trace | Result, title: str = "", ax: Axes | None = None) -> Figure:
     """The memory of each device over one iteration, as steps."""
+    import matplotlib as mpl
+
     trace = plot_trace(trace)
     info = plot_memory_info(trace)
     figure, axes = chart(10.0, 4.6, ax)
