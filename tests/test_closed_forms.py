@@ -5,7 +5,6 @@ from collections import Counter
 import pytest
 
 from sim.replay import engine, memory
-from strategies.plans import network
 from validate.__main__ import main
 from validate.closed_forms import pipelines, report, samplers
 from validate.closed_forms.forms import Form
@@ -98,23 +97,6 @@ def test_an_engine_that_loses_a_message_is_caught_by_every_volume(again, monkeyp
     assert wrong["Bytes that a device sends in a step"] == sum(
         form.setting.startswith("pipefusion") for form in samplers.sent_bytes()
     )
-
-
-@pytest.mark.slow
-def test_collectives_that_send_a_tenth_less_are_caught_by_the_bytes_of_every_method_that_has_them(
-    again, monkeypatch
-):
-    sent = network.sent_bytes
-    monkeypatch.setattr(network, "sent_bytes", lambda *asked: 0.9 * sent(*asked))
-    wrong, _ = again()
-    assert wrong == {
-        "Bytes that a device sends in a step": sum(
-            not form.setting.startswith("pipefusion") for form in samplers.sent_bytes()
-        ),
-        "hybrid: bytes of collectives": sum(
-            form.family == "hybrid: bytes of collectives" for form in samplers.hybrid()
-        ),
-    }
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from statistics import median
 
 import pytest
 
-from profiles.architectures.models import load_model
 from validate.published import report
 from validate.published.clusters import read_runs
 from validate.published.diffusionpipe import (
@@ -23,8 +22,6 @@ from validate.published.pulse import (
     Task,
     degrees,
     largest,
-    reduced,
-    volume,
     volumes,
 )
 from validate.published.records import Record, Standing, all_published, published, the_published
@@ -147,22 +144,6 @@ def test_five_cells_of_table_3_are_on_the_wire_to_the_last_printed_digit():
         ("pulse", "hunyuan-3b", "ascend910a-8node"),
         ("1f1b", "uvit-2.7b", "v100-2node"),
     }
-
-
-def test_bytes_are_counted_as_the_paper_counts_them():
-    """Hidden states both ways, what is carried forwards only, and every gradient of ZeRO-2 once but a device's own."""
-    task, hidden = Task("uvit-2.7b", "v100-2node", 16), 258 * 2048 * 4 / 2**20
-    assert volume(task, "pulse", 4) == pytest.approx({"forwards": 6 * hidden, "both ways": 12 * hidden})
-    assert volume(task, "pulse", 8)["forwards"] == pytest.approx(14 * hidden)
-    assert volume(task, "1f1b", 4)["forwards"] == pytest.approx(51 * hidden)
-    assert volume(task, "wave", 4)["both ways"] == pytest.approx(156 * hidden)
-    ways = volume(Task("hunyuan-1.5b", "v100-2node", 8), "pulse", 2)
-    carried_bytes = load_model("hunyuan-1.5b").components[0].carried_bytes
-    assert 2 * ways["forwards"] - ways["both ways"] == pytest.approx(2 * carried_bytes / 2**20)
-    parameters = load_model("uvit-2.7b").components[0].parameters
-    for of in (task, Task("uvit-2.7b", "ascend910a-8node", 64)):
-        share = (of.num_gpus - 1) / of.num_gpus
-        assert reduced(of, 16) == pytest.approx(share * parameters * 2 / 16 / 2**20)
 
 
 def test_the_largest_micro_batches_are_the_printed_ones_and_no_smaller_in_half_precision():

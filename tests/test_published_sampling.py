@@ -23,7 +23,7 @@ from strategies.sampling_scenario import SamplingScenario
 from validate.published.ledger import Contest
 from validate.published.records import Standing
 from validate.published.report import contests, volumes
-from validate.published.rows import COLUMNS, SamplingRow, Uncovered, guidance, samplers, sampling_rows
+from validate.published.rows import SamplingRow, Uncovered, guidance, samplers, sampling_rows
 from validate.published.runs import fastest, outcome_of, predict, runs, scenario_of, sent_bytes
 
 pytestmark = pytest.mark.slow
@@ -65,7 +65,7 @@ def judged(found):
 
 def row(**cells):
     """A row of xDiT's on 8 L40s, with other cells where they are given."""
-    return SamplingRow.of({column: (USUAL | cells).get(column, "") for column in COLUMNS}, 2)
+    return SamplingRow(dict.fromkeys(sampling_rows()[0], "") | USUAL | cells)
 
 
 def asked(**cells):

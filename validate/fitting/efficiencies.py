@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, log
-from statistics import mean, median
+from statistics import median
 from typing import Final
 
 from profiles.machines.clusters import Cluster
@@ -50,29 +50,26 @@ build (aic:l40s/comm/nccl/2.27.3: rings reach 20.8 GB/s and all-to-all 23.9 of 2
 SLOWDOWN: Final = 1.6
 """Factor on compute beside collectives. Source: DistriFusion, Table 2, A100: 1.5 to 1.7 times slower; no other was
 measured, and independent rows of 4 A100 over PCIe come out too fast by 20 % with 1.1."""
-OTHER_SLOWDOWNS: Final = (1.0, 1.3)
 LEAST_EFFICIENCY: Final = 0.02
-"""The least efficiency."""
 HALVINGS: Final = 8
 COLUMNS: Final = ("figure", "pixels", "GPUs", "method", "published", "predicted", "error", "fitted")
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The slowdown of compute beside collectives, and the efficiencies of ring operations and of all-to-all by size."""
+    """The slowdown of compute beside collectives, and the efficiencies by kind and group size."""
 
     slowdown: float
-    ring: Curve = (PRIORS[RING],)
-    all_to_all: Curve = (PRIORS[ALL_TO_ALL],)
+    known: tuple[tuple[str, tuple[int, float]], ...] = tuple(PRIORS.items())
 
     def curve(self, operation: str) -> Curve:
         """Efficiency of an operation by group size."""
-        return self.all_to_all if operation == ALL_TO_ALL else self.ring
+        kind = ALL_TO_ALL if operation == ALL_TO_ALL else RING
+        return tuple(point for of, point in self.known if of == kind)
 
     def plus(self, kind: str, size: int, efficiency: float) -> "Links":
         """These links with one more efficiency."""
-        curve = (*self.curve(kind), (size, efficiency))
-        return replace(self, ring=curve) if kind == RING else replace(self, all_to_all=curve)
+        return replace(self, known=(*self.known, (kind, (size, efficiency))))
 
     def on(self, cluster: Cluster) -> Cluster:
         """A cluster with these links."""
@@ -130,11 +127,6 @@ def error_of(row: SamplingRow, links: Links) -> float:
     return log(1 + error)
 
 
-def loss(links: Links) -> float:
-    """Mean absolute error of the rows that are fitted to."""
-    return mean(abs(error_of(row, links)) for row in rows() if kind_of(row) != CHECK)
-
-
 def report_efficiencies(options: Namespace) -> None:
     """Fit the links, print what they predict, and write the lines of the cluster files if asked to."""
     links = links_at()
@@ -155,13 +147,11 @@ def residuals(links: Links) -> Iterator[list[str]]:
 
 
 def summary(links: Links) -> Iterator[str]:
-    """Lines of a cluster file, the errors of each kind of rows, and those of other slowdowns."""
+    """Lines of a cluster file, and the errors of each kind of rows."""
     yield from link_text(links).splitlines()
     for kind in (RING, ALL_TO_ALL, CHECK):
         errors = Errors.of((1.0, exp(error_of(row, links))) for row in rows() if kind_of(row) == kind)
         yield f"{kind}: {len(errors)} rows, {errors}"
-    for other in (links, *map(links_at, OTHER_SLOWDOWNS)):
-        yield f"slowdown {other.slowdown:g}: mean error {100 * loss(other):.1f} %"
 
 
 def link_text(links: Links) -> str:

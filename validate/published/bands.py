@@ -86,31 +86,21 @@ def _paper(anchor: Anchor) -> str:
     return anchor.source.partition(",")[0]
 
 
-def on_one(runs: Iterable[Run]) -> Iterator[Miss]:
-    """Independent published latencies of one GPU over predicted ones."""
-    for run in runs:
-        place, error = run.place, run.error
-        judged = run.record.standing is Standing.INDEPENDENT
-        if place is None or error is None or place.num_gpus != 1 or not judged:
-            continue
-        device, stack = place.cluster.device.name, place.stack.name.split()[0]
-        scaled = stack == DEFAULT_STACK and any(a.device == device for a in model_of(place.model).anchors)
-        kind = shipped.ANCHORED if scaled else shipped.ONE_GPU
-        yield Miss(device, stack, kind, 1 / (1 + error), run.row.published.paper)
-
-
-def together(runs: Iterable[Run]) -> Iterator[Miss]:
-    """Published latencies of several GPUs over those predicted with one GPU's as anchor."""
+def sampled(runs: Iterable[Run]) -> Iterator[Miss]:
+    """Independent published latencies over predicted ones; those of several GPUs where one GPU's is the anchor."""
     for run in runs:
         place, outcome, error = run.place, run.outcome, run.error
         judged = run.record.standing is Standing.INDEPENDENT
         if place is None or outcome is None or error is None or not judged:
             continue
-        device = place.cluster.device.name
-        if place.num_gpus > 1 and any(a.device == device for a in model_of(place.model).anchors):
-            exposed = outcome.expected.exposed_communication_s / outcome.latency_s
-            stack = place.stack.name.split()[0]
-            yield Miss(device, stack, shipped.PATCHES, 1 / (1 + error), run.row.published.paper, exposed)
+        device, stack, several = place.cluster.device.name, place.stack.name.split()[0], place.num_gpus > 1
+        anchored = any(anchor.device == device for anchor in model_of(place.model).anchors)
+        if several and not anchored:
+            continue
+        alone = shipped.ANCHORED if anchored and stack == DEFAULT_STACK else shipped.ONE_GPU
+        exposed = outcome.expected.exposed_communication_s / outcome.latency_s if several else 0.0
+        kind = shipped.PATCHES if several else alone
+        yield Miss(device, stack, kind, 1 / (1 + error), run.row.published.paper, exposed)
 
 
 def trainings(runs: Iterable[ClusterRun]) -> Iterator[Miss]:
@@ -190,8 +180,7 @@ def _evidence(key: tuple[str, str, str], misses: list[Miss]) -> Evidence:
 
 def write_bands(path: Path, ledger: Ledger, runs: Iterable[Run]) -> None:
     """Write the bands of the published numbers, with the priors, and the devices of the shipped bands."""
-    runs = list(runs)
-    misses = [*alone(), *elsewhere(), *trainings(read_runs()), *on_one(runs), *together(runs)]
+    misses = [*alone(), *elsewhere(), *trainings(read_runs()), *sampled(runs)]
     misses += speedups(ledger.records)
     write_file(path, text_of(bands_of(misses, waits(ledger.records), shipped.load_bands())), "--bands")
 

@@ -11,8 +11,8 @@ import csv
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
+from functools import cache, cached_property
 from io import StringIO
 from math import inf, prod
 from pathlib import Path
@@ -27,10 +27,6 @@ from validate.points import candidates, sampler
 from validate.published.clusters import NEWEST, changed_stack
 from validate.published.records import LATENCY, MEMORY, TASKS, Published
 
-COLUMNS: Final = (
-    "source", "table_or_figure", "model", "resolution_px", "steps", "sampler", "cfg", "batch", "hardware",
-    "interconnect", "num_gpus", "method", "method_config", "latency_s", "memory_GB", "comm_GB", "note",
-)  # fmt: skip
 OUT_OF_MEMORY: Final = "OOM"
 INFERENCE: Final = Path(__file__).with_name("inference.csv")
 DEV: Final = "FLUX.1-dev 12B"
@@ -52,38 +48,50 @@ class Uncovered(Exception):  # noqa: N818  no error: it says why a row is not pr
     """A row that no prediction covers, and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingRow:
-    """One published row: what ran where, and its results; properties that a row does not say raise ``Uncovered``.
+class SamplingRow(dict[str, str]):
+    """One published row by its cells: what ran where, and its results.
 
-    ``num_gpus`` is None where the source does not say; ``memory_gib`` is the printed "GB": what the allocator counts,
-    in units of 2**30 bytes; ``sent_gb`` are GB that one device sends in one step for one sample. The latter two and
-    ``latency_s`` are None where there is no number, or memory ran out.
+    Properties that a row does not say raise ``Uncovered``, or are None: the number of GPUs, and results where there is
+    no number, or memory ran out.
     """
 
-    line: int
-    cells: tuple[str, ...]
-    num_gpus: int | None
-    latency_s: float | None
-    memory_gib: float | None
-    sent_gb: float | None
-    out_of_memory: bool
-
-    @classmethod
-    def of(cls, cells: Mapping[str, str], line: int, path: Path = INFERENCE) -> "SamplingRow":
-        """The row of a file, from its cells and its line."""
-        texts, columns = tuple(cells[of] for of in COLUMNS), ("num_gpus", "latency_s", "memory_GB", "comm_GB")
-        gpus, latency_s, memory, sent = (_number(cells, f"{path}:{line}", of) for of in columns)
-        out_of_memory = OUT_OF_MEMORY in (cells["latency_s"], cells["memory_GB"])
-        return cls(line, texts, None if gpus is None else int(gpus), latency_s, memory, sent, out_of_memory)
-
-    def __getitem__(self, column: str) -> str:
-        return self.cells[COLUMNS.index(column)]
+    def _number(self, column: str) -> float | None:
+        if self[column] in ("", OUT_OF_MEMORY):
+            return None
+        return parse_number(
+            f"{self['source']}, {self.figure}", column, self[column], whole=column == "num_gpus"
+        )
 
     @property
     def figure(self) -> str:
         """Table or figure."""
         return self["table_or_figure"]
+
+    @cached_property
+    def num_gpus(self) -> int | None:
+        """Number of GPUs."""
+        gpus = self._number("num_gpus")
+        return None if gpus is None else int(gpus)
+
+    @cached_property
+    def latency_s(self) -> float | None:
+        """Seconds of a run."""
+        return self._number("latency_s")
+
+    @cached_property
+    def memory_gib(self) -> float | None:
+        """The printed "GB": what the allocator counts, in units of 2**30 bytes."""
+        return self._number("memory_GB")
+
+    @cached_property
+    def sent_gb(self) -> float | None:
+        """GB that one device sends in one step for one sample."""
+        return self._number("comm_GB")
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether memory ran out."""
+        return OUT_OF_MEMORY in (self["latency_s"], self["memory_GB"])
 
     @property
     def published(self) -> Published:
@@ -170,16 +178,9 @@ class SamplingRow:
         return int(cell)
 
 
-def _number(cells: Mapping[str, str], where: str, key: str) -> float | None:
-    if cells[key] in ("", OUT_OF_MEMORY):
-        return None
-    return parse_number(where, key, cells[key], whole=key == "num_gpus")
-
-
 def read_sampling(path: Path) -> list[SamplingRow]:
     """The published rows of one file."""
-    reader = csv.DictReader(StringIO(read_text(path)))
-    return [SamplingRow.of(cells, reader.line_num, path) for cells in reader]
+    return list(map(SamplingRow, csv.DictReader(StringIO(read_text(path)))))
 
 
 @cache

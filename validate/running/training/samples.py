@@ -26,8 +26,7 @@ class FrozenSamples(NamedTuple):
         """The same in samples of one replica of a position, which takes every ``replicas``-th of the group."""
 
         def own(span: Span) -> Span:
-            start, end = (-(-(edge - replica) // replicas) for edge in span)
-            return start, end
+            return -(-(span[0] - replica) // replicas), -(-(span[1] - replica) // replicas)
 
         ops = {key: tuple(map(own, spans)) for key, spans in self.ops.items()}
         return FrozenSamples(ops, {tensor: own(span) for tensor, span in self.tensors.items()})

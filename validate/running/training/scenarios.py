@@ -9,7 +9,6 @@ from profiles.costs.layers import ComponentCosts, ModelCosts
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from sim.outcomes.parts import jobs, replay
-from strategies.plans.plan import Plan
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario
@@ -42,21 +41,6 @@ class Question:
         return f"{self.strategy}({asked})" if asked else self.strategy
 
 
-def scenario_of(question: Question, model: Model) -> Scenario:
-    """The scenario of a question; the model has times on the ranks."""
-    extra, asked = question.extra_forward, (question.num_gpus, question.batch_size)
-    workload = TrainingWorkload(*asked, self_conditioning=float(extra), extra_forward=extra)
-    return Scenario(model, emulated_cluster(question.link_s), workload)
-
-
-def plan_of(question: Question, scenario: Scenario) -> Plan:
-    """The plan of a strategy in a scenario, the best of its refinements."""
-    strategy = make_strategy(question.strategy, question.parameters)
-    if len(jobs(strategy, scenario)) > 1:
-        raise InputError("backbones side by side have no plan in common: run each on ranks of its own")
-    return replay(strategy, scenario).plan
-
-
 def _timed_model(model: Model, batch: int, forward_s: float) -> Model:
     """A model with times on the ranks: the first backbone's forward of a batch takes ``forward_s``.
 
@@ -80,20 +64,20 @@ def prepare(
     question: Question, model: Model, iterations: int, warm_up: int = 2, *, sleeping: bool = False
 ) -> Job:
     """The job of a question: to train a small model of the model's structure, or to sleep as the plan says."""
-    model, batch = model.for_task("train"), _micro_batch_of(question)
-    degree = question.parameters.get("pipeline_degree", 1)
-    scenario = scenario_of(question, _timed_model(model, batch, SLEEP_S * degree))
-    plan = plan_of(question, scenario)
+    model, strategy = model.for_task("train"), make_strategy(question.strategy, question.parameters)
+    degree, count = getattr(strategy, "pipeline_degree", 1), getattr(strategy, "micro_batches", 1)
+    batch = max(
+        1, question.batch_size * degree // (question.num_gpus * count)
+    )  # the plan refuses what leaves a rest
+    extra, size = question.extra_forward, (question.num_gpus, question.batch_size)
+    workload = TrainingWorkload(*size, self_conditioning=float(extra), extra_forward=extra)
+    timed = _timed_model(model, batch, SLEEP_S * degree)
+    scenario = Scenario(timed, emulated_cluster(question.link_s), workload)
+    if len(jobs(strategy, scenario)) > 1:
+        raise InputError("backbones side by side have no plan in common: run each on ranks of its own")
+    plan = replay(strategy, scenario).plan
     job = Job(question.name, plan, question.link_s, iterations, warm_up)
     if sleeping:
         return job
     samples = frozen_samples(plan, scenario, batch * plan.placement.replicas)
-    training = Training(model, question.batch_size, batch, samples, question.extra_forward)
-    return replace(job, task=training)
-
-
-def _micro_batch_of(question: Question) -> int:
-    """The samples of a micro-batch on one rank; the plan refuses what does not divide."""
-    strategy = make_strategy(question.strategy, question.parameters)
-    degree, count = getattr(strategy, "pipeline_degree", 1), getattr(strategy, "micro_batches", 1)
-    return max(1, question.batch_size * degree // (question.num_gpus * count))
+    return replace(job, task=Training(model, question.batch_size, batch, samples, extra))
