@@ -5,10 +5,10 @@ are alike, since everything is summed before the next begins. Besides, compute a
 what they take in whatever order they run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from profiles.checks import sum_in_order
 from strategies.pipelining.data_parallel import before_s, beside_share
@@ -21,21 +21,17 @@ from strategies.plans.wiring import Slots
 from strategies.plans.worklist import Step, walk
 
 
-@dataclass(frozen=True, slots=True)
-class UnitTimes:
-    """Seconds of each unit: of its passes, of gathering, scattering and summing it once, and of copies around that.
+class _Unit(NamedTuple):
+    """Seconds of a unit: of its passes, of each exchange, and of copies; untrained ones are not scattered."""
 
-    Only what is ``trained`` is scattered and summed.
-    """
-
-    trained: Sequence[bool]
-    forward: Sequence[PassSpan]
-    backward: Sequence[PassSpan]
-    gather: Sequence[float]
-    scatter: Sequence[float]
-    reduce: Sequence[float]
-    unpack: Sequence[float]
-    pack: Sequence[float]
+    trained: bool
+    forward: PassSpan
+    backward: PassSpan
+    gather_s: float
+    scatter_s: float
+    reduce_s: float
+    unpack_s: float
+    pack_s: float
 
 
 COMPUTE: Final = 2
@@ -47,7 +43,7 @@ class _Sweeps:
     """The steps of one GPU that sweeps through the units of a backbone.
 
     Attributes:
-        times: of the units.
+        units: in order.
         reshard: whether units are freed after their forward.
         beside: share of an exchange's seconds by which it lengthens the run, where compute may run beside it.
         taken_s: seconds that all compute and exchanges take at least, in whatever order.
@@ -58,7 +54,7 @@ class _Sweeps:
         ready: the gather of each unit that lies there; ``packed`` are those still in their buffer.
     """
 
-    times: UnitTimes
+    units: Sequence[_Unit]
     reshard: bool
     beside: float
     taken_s: float = 0.0
@@ -90,43 +86,41 @@ class _Sweeps:
 
     def forward(self) -> None:
         """Sweep forwards; the first unit is waited for."""
-        ends, start, last = list[Slots](), self.last + self.summed, len(self.times.forward) - 1
-        self.taken_s += 0.0 if 0 in self.ready else (1 - self.beside) * self.times.gather[0]
-        for unit, span in enumerate(self.times.forward):
-            before = unit - AHEAD_FORWARD - 1
-            self._gather(unit, ends[before] if before >= 0 else start)
-            self.compute(span, self.ready[unit], copied_s=self._unpack_s(unit))
+        ends, start = list[Slots](), self.last + self.summed
+        self.taken_s += 0.0 if 0 in self.ready else (1 - self.beside) * self.units[0].gather_s
+        for number, unit in enumerate(self.units):
+            self._gather(number, ends[-AHEAD_FORWARD - 1] if len(ends) > AHEAD_FORWARD else start)
+            self.compute(unit.forward, self.ready[number], copied_s=self._unpack_s(number))
             ends.append(self.last)
-            if not keeps(last, unit, reshard=self.reshard):
-                del self.ready[unit]
+            if not keeps(len(self.units) - 1, number, reshard=self.reshard):
+                del self.ready[number]
 
     def backward(self) -> None:
         """Sweep backwards; whatever follows waits until all is summed."""
-        scattered, reduced, last = list[Slots](), Slots(), len(self.times.backward) - 1
-        self._gather(last - 1, self.last)
-        for unit in range(last, -1, -1):
-            waits = self.ready.pop(unit) + (scattered[-2] if len(scattered) > 1 else ())
-            copied_s = self._unpack_s(unit) + self.times.pack[unit]
-            self.compute(self.times.backward[unit], waits, copied_s=copied_s)
-            if self.times.trained[unit]:
-                scattered.append(self._step(SHARDS, self.last, self.times.scatter[unit]))
-                reduced = self._step(REPLICAS, scattered[-1], self.times.reduce[unit])
-                self.taken_s += (self.beside if unit else 1.0) * self.times.scatter[unit]
-            self._gather(unit - 2, self.last)
+        scattered, reduced = list[Slots](), Slots()
+        self._gather(len(self.units) - 2, self.last)
+        for number, unit in reversed([*enumerate(self.units)]):
+            waits = self.ready.pop(number) + (scattered[-2] if len(scattered) > 1 else ())
+            self.compute(unit.backward, waits, copied_s=self._unpack_s(number) + unit.pack_s)
+            if unit.trained:
+                scattered.append(self._step(SHARDS, self.last, unit.scatter_s))
+                reduced = self._step(REPLICAS, scattered[-1], unit.reduce_s)
+                self.taken_s += (self.beside if number else 1.0) * unit.scatter_s
+            self._gather(number - 2, self.last)
         self.summed = (scattered[-1] if scattered else ()) + reduced
 
-    def _gather(self, unit: int, room: Slots) -> None:
-        if unit >= 0 and unit not in self.ready:
-            self.ready[unit] = self._step(SHARDS, room, self.times.gather[unit])
-            self.taken_s += self.beside * self.times.gather[unit]
-            self.packed.add(unit)
+    def _gather(self, number: int, room: Slots) -> None:
+        if number >= 0 and number not in self.ready:
+            self.ready[number] = self._step(SHARDS, room, self.units[number].gather_s)
+            self.taken_s += self.beside * self.units[number].gather_s
+            self.packed.add(number)
 
-    def _unpack_s(self, unit: int) -> float:
+    def _unpack_s(self, number: int) -> float:
         """Seconds in which what was gathered is copied out of its buffer, once."""
-        if unit not in self.packed:
+        if number not in self.packed:
             return 0.0
-        self.packed.remove(unit)
-        return self.times.unpack[unit]
+        self.packed.remove(number)
+        return self.units[number].unpack_s
 
 
 def least_s(layout: Layout, *, reshard: bool) -> float:
@@ -136,10 +130,13 @@ def least_s(layout: Layout, *, reshard: bool) -> float:
 
 def _least_s(layout: Layout, cut: int, *, reshard: bool) -> float:
     """Seconds of one backbone, whose second micro-batch and all after it take as long as each other."""
-    units, count = layout.chain(cut), layout.shape.micro_batches
-    frozen_s = before_s(layout, [layout.stages[units[0]]])
-    extra = layout.scenario.workload.extra_forward
-    sweeps = _Sweeps(_times(layout, units), reshard, beside_share(layout.scenario))
+    chain, count, extra = (
+        layout.chain(cut),
+        layout.shape.micro_batches,
+        layout.scenario.workload.extra_forward,
+    )
+    frozen_s = before_s(layout, [layout.stages[chain[0]]])
+    sweeps = _Sweeps([*_units(layout, chain)], reshard, beside_share(layout.scenario))
     for _ in range(count if extra else 0):
         sweeps.begin(frozen_s)
         sweeps.forward()
@@ -157,34 +154,28 @@ def _least_s(layout: Layout, cut: int, *, reshard: bool) -> float:
         max(filled_s[last] + trail_s, *(filled_s[of] for of in summed)) for (last,), trail_s, summed in done
     ]
     alone = layout.team == 1  # else passes wait for exchanges inside them, which slow nothing down
-    least_s = max(_after_all(of, count) for of in ([ends, taken] if alone else [ends]))
-    return least_s + step_s(layout, units)
+    least_s = max(
+        of[-1] + max(0, count - 2) * (of[-1] - of[0]) for of in ([ends, taken] if alone else [ends])
+    )
+    return least_s + step_s(layout, chain)
 
 
-def _after_all(ends: Sequence[float], count: int) -> float:
-    """When all of some micro-batches end, by the ends of the first two."""
-    return ends[-1] + ((count - 2) * (ends[-1] - ends[-2]) if count > 2 else 0.0)
-
-
-def _times(layout: Layout, units: range) -> UnitTimes:
+def _units(layout: Layout, chain: range) -> Iterator[_Unit]:
     recipe, mesh = layout.scenario.workload.recipe, layout.mesh
     assert mesh
     gather, scatter = (Collected(of, SHARDS, mesh.sharding) for of in (GATHER, SCATTER))
     reduce = Collected(REDUCE, REPLICAS, mesh.replication)
-    sizes = [layout.parameters[unit] for unit in units]
-    gradients = [size * recipe.gradient_bytes for size in sizes]
     hidden = mesh.tensor * mesh.share.ring > 1  # copies may run beside exchanges that take longer
     unpacks, packs = (mesh.parts > 1 and not hidden), (mesh.parts * mesh.replicas > 1 and not hidden)
-    return UnitTimes(
-        [size > 0 for size in sizes],
-        [span_of(layout, unit, FORWARD) for unit in units],
-        [span_of(layout, unit, BACKWARD) for unit in units],
-        [layout.seconds(gather, layout.weights_bytes[unit]) for unit in units],
-        [layout.seconds(scatter, size) for size in gradients],
-        [layout.seconds(reduce, size / mesh.parts) for size in gradients],
-        [unpacked_s(layout, unit) if unpacks else 0.0 for unit in units],
-        [
-            packed_s(layout, unit, size) if packs and size else 0.0
-            for unit, size in zip(units, sizes, strict=True)
-        ],
-    )
+    for unit in chain:
+        size = layout.parameters[unit]
+        yield _Unit(
+            size > 0,
+            span_of(layout, unit, FORWARD),
+            span_of(layout, unit, BACKWARD),
+            layout.seconds(gather, layout.weights_bytes[unit]),
+            layout.seconds(scatter, size * recipe.gradient_bytes),
+            layout.seconds(reduce, size * recipe.gradient_bytes / mesh.parts),
+            unpacked_s(layout, unit) if unpacks else 0.0,
+            packed_s(layout, unit, size) if packs and size else 0.0,
+        )

@@ -60,18 +60,11 @@ def find_bubbles(busy: Sequence[Sequence[tuple[float, float]]], end_s: float) ->
         if time_s - start_s > least_s:
             if idle not in known:
                 known[idle] = tuple(p for p in range(len(busy)) if idle >> p & 1)
-            _append_piece(bubbles, start_s, time_s, known[idle])
+            last = bubbles[-1] if bubbles else None
+            if last is not None and last.end_s == start_s and last.positions == known[idle]:
+                bubbles[-1] = last._replace(end_s=time_s)  # nobody came or went between the two
+            elif known[idle]:
+                bubbles.append(Bubble(start_s, time_s, known[idle]))
             start_s = time_s
         idle ^= 1 << position
     return bubbles
-
-
-def _append_piece(bubbles: list[Bubble], start_s: float, end_s: float, positions: tuple[int, ...]) -> None:
-    """Append a piece of the timeline, or lengthen the last bubble if nobody came or went between the two."""
-    if not positions:
-        return
-    last = bubbles[-1] if bubbles else None
-    if last is not None and last.end_s == start_s and last.positions == positions:
-        bubbles[-1] = last._replace(end_s=end_s)
-    else:
-        bubbles.append(Bubble(start_s, end_s, positions))

@@ -223,23 +223,16 @@ class Plan:
         rows: list[list[Entry]] = [[] for _ in self.ops]
         numbered = [number_pieces([op.action for op in ops]) for ops in self.ops]
         done = [0] * len(self.ops)
-        writers = self._writers()
+        writers = {
+            (tensor, device): index + 1
+            for device, ops in enumerate(self.ops)
+            for index, op in enumerate(ops)
+            for tensor in (*op.writes, *(early for _, early in op.early))
+        }
         for number, collective in enumerate(self.collectives, first_collective):
             for device in collective.devices:
-                ready = [writers[device][t] + 1 for t in collective.reads if t in writers[device]]
-                reached = max([done[device], *ready])
+                reached = max([done[device], *(writers.get((t, device), 0) for t in collective.reads)])
                 rows[device] += numbered[device][done[device] : reached]
                 rows[device].append(CollectiveAction(collective.operation, number))
                 done[device] = reached
         return tuple(tuple(row + rest[end:]) for row, rest, end in zip(rows, numbered, done, strict=True))
-
-    def _writers(self) -> list[dict[int, int]]:
-        """For each device the op that writes each of its tensors."""
-        return [
-            {
-                t: index
-                for index, op in enumerate(ops)
-                for t in (*op.writes, *(early for _, early in op.early))
-            }
-            for ops in self.ops
-        ]
