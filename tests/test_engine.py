@@ -1,6 +1,5 @@
 """The engine against closed forms, the worklist evaluator and a plain SimPy model of shared ports."""
 
-import gc
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import DeadlockError
-from sim.replay.engine import no_collection, simulate
+from sim.replay.engine import simulate
 from sim.replay.memory import memory_events
 from sim.replay.ways import CHUNK_S, MAX_CHUNKS, ways_of
 from strategies.orders.named import gpipe_order, one_forward_one_backward_order
@@ -19,7 +18,6 @@ from strategies.plans.network import Network
 from strategies.plans.placement import Placement
 from strategies.plans.plan import Op, Plan, Tensor
 from strategies.plans.worklist import evaluate
-from strategies.registry import make_strategy
 
 ORDERS = {"gpipe": gpipe_order, "1f1b": one_forward_one_backward_order}
 SHAPES = [(1, 1), (1, 4), (2, 1), (2, 2), (2, 8), (4, 1), (4, 2), (4, 4), (4, 16), (8, 3)]
@@ -148,20 +146,6 @@ def test_a_blocking_device_waits_for_what_it_sends(make):
     assert blocking.starts == ((0.0, 6.0), (0.0, 6.0))
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize(("degree", "micro_batches"), SHAPES)
-def test_blocking_pipelines_come_to_an_end_and_are_never_faster(make, order, degree, micro_batches):
-    placement = line(make.cluster(make.link("nvswitch", bandwidth=10.0, latency_s=0.1)), degree)
-    stages = [1.0 + 0.3 * (position % 3) for position in range(degree)]
-    rows = ORDERS[order](degree, micro_batches)
-    overlapped, blocking = (
-        simulate(pipeline(rows, placement, stages, stages, hidden_bytes=4.0, blocking=blocking))
-        for blocking in (False, True)
-    )
-    assert blocking.end_s >= overlapped.end_s - 1e-9
-    assert blocking.p2p_bytes == overlapped.p2p_bytes
-
-
 # Against the worklist evaluator, wherever no port is shared.
 
 seconds = st.floats(0.01, 3.0)
@@ -197,29 +181,6 @@ def test_with_ports_held_no_longer_than_any_op_the_engine_equals_the_worklist(ma
     shortest_s = min(forward_s[:degree] + backward_s[:degree])
     plan = pipeline(rows, placement, forward_s, backward_s, hidden_bytes=share * shortest_s)
     assert_same_times(simulate(plan), evaluate(plan, Network(placement)))
-
-
-@repeatable
-@given(stages(), st.floats(0.0, 2.0), st.floats(0.0, 2.0))
-def test_with_collectives_on_links_of_their_own_the_engine_equals_the_worklist(make, times, bytes_, call_s):
-    # Two groups of a position each: every device reduces after its last backward.
-    forward_s, backward_s, micro_batches = times
-    degree = len(forward_s)
-    cluster = make.cluster(make.link("nvswitch", bandwidth=1.0), devices_per_node=2 * degree, call_s=call_s)
-    rows = [
-        [
-            make.op(f"{position}F0", forward_s[position]),
-            make.op(f"{position}B0", backward_s[position], writes=f"g{position}"),
-            make.op(f"{position}F1", micro_batches),
-            make.op(f"{position}O", 0.5, f"r{position}"),
-        ]
-        for position in range(degree)
-    ]
-    reductions = [((p,), bytes_, p, f"g{p}", f"r{p}") for p in range(degree)]
-    plan = make.plan(rows, placement=Placement(cluster, 2 * degree, degree, degree), collectives=reductions)
-    trace, expected = simulate(plan), evaluate(plan, Network(plan.placement))
-    assert_same_times(trace, expected)
-    assert trace.collective_bytes == expected.collective_bytes
 
 
 def times_of(trace):
@@ -369,14 +330,6 @@ def test_compute_beside_a_collective_takes_longer_by_the_overlap(make, bytes_, e
     assert trace.ends[0][1] == pytest.approx(min(end_s, 4.0), abs=1e-12)
 
 
-def test_two_collectives_beside_one_op_both_lengthen_it(make):
-    # Reductions of 1 s each start at 1 s and 2 s, back to back; 3 s of compute start at 1 s.
-    rows = [[make.op("0B0", 1.0, writes="g h"), make.op("0F1", 3.0)]]
-    trace = simulate(reducing(make, rows, [((0,), 1.0, 0, "g", "r"), ((0,), 1.0, 0, "h", "s")]))
-    assert trace.collectives == (pytest.approx((1.0, 2.0)), pytest.approx((2.0, 3.0)))
-    assert trace.ends[0][1] == pytest.approx(3.0 + (3.0 - 2.0 / 1.5))
-
-
 def test_a_collective_that_begins_within_an_op_slows_its_rest(make):
     # Half of 2 s is done when 1 s of all-reduce begins; it does 1 / 2 of a second of work meanwhile.
     rows = [[make.op("0B0", 2.0, early=[(1.0, "g")])]]
@@ -440,17 +393,6 @@ def test_a_collective_that_reads_the_result_of_another_starts_when_both_its_inpu
         (0, pytest.approx(2.0), 10.0), (0, pytest.approx(first_s[1] + 1.0), -10.0),  # until its own op has read it
         (1, pytest.approx(2.0), 10.0), (1, pytest.approx(second_s[1]), -10.0),  # until the second has
     ]  # fmt: skip
-
-
-def test_a_collective_waits_for_all_results_of_one_name_that_its_devices_hold(make):
-    # The pairs leave a result each, at 3 and at 6 s; what reads both runs on a stream of its own.
-    rows = [[make.op(f"{d}B0", after, writes=f"g{d}")] for d, after in enumerate((1.0, 2.0, 5.0, 4.0))]
-    reductions = [((0, 1), 1.0, None, "g0 g1", "q"), ((2, 3), 1.0, None, "g2 g3", "q")]
-    reductions.append(((0, 1, 2, 3), 1.0, None, "q", "r"))
-    plan = make.plan(rows, cluster=make.cluster(make.link("nvswitch", 1.0)), collectives=reductions)
-    *pairs, last = plan.collectives
-    trace = simulate(replace(plan, collectives=(*pairs, replace(last, stream=1))))
-    assert [start for start, _ in trace.collectives] == pytest.approx([2.0, 5.0, 6.0])
 
 
 @st.composite
@@ -537,16 +479,6 @@ def test_a_collective_moves_in_chunks_only_where_others_may_hold_its_port_meanwh
     assert simulate(plan).end_s == pytest.approx(20 * CHUNK_S)
 
 
-def test_collectives_of_one_node_share_its_port(make):
-    # Two positions in each of two nodes: their reductions cross the same two ports and take turns, chunk by chunk.
-    cluster = make.cluster(make.link("nvswitch"), make.link("nic", bandwidth=1.0), devices_per_node=2)
-    rows = [[make.op("0B0", 0.0, writes="g0")], [make.op("1B0", 0.0, writes="g1")]]
-    reductions = [((0,), 1.0, 0, "g0", "r0"), ((1,), 1.0, 1, "g1", "r1")]
-    trace = simulate(make.plan(rows, placement=Placement(cluster, 4, 2, 2), collectives=reductions))
-    (_, first_s), (_, second_s) = trace.collectives
-    assert (first_s, second_s) == (pytest.approx(2.0 - 1 / MAX_CHUNKS), pytest.approx(2.0))
-
-
 def test_a_message_that_comes_as_a_chunk_ends_goes_before_the_next(make):
     cluster = make.cluster(make.link("nvswitch"), make.link("nic", bandwidth=1.0), devices_per_node=2)
     rows = [
@@ -616,14 +548,3 @@ def test_receives_posted_too_late_are_a_deadlock(make):
     ]
     with pytest.raises(DeadlockError, match=r"device 0 waits in 0F1 for b 0\.0"):
         simulate(make.plan(rows, posted_after={("b", 0): 1}))
-
-
-def test_a_replay_leaves_nothing_to_the_garbage_collector(make):
-    cluster = make.cluster(make.link(bandwidth=1e3))
-    model = make.model(make.component("unet", [1.0] * 4, parameters=1000, output_bytes=1.0))
-    plan = make_strategy("1f1b", {"pipeline_degree": 2}).plan(make.scenario(model, cluster, 4, 8))
-    assert plan.collectives
-    gc.collect()
-    with no_collection():
-        simulate(plan)
-        assert gc.collect() < 20  # SimPy's environment holds itself

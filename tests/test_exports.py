@@ -124,13 +124,6 @@ def test_the_memory_counter_reaches_the_peak_of_each_device(trace, events):
     assert [peaks[device] for device in range(4)] == peak_memory_bytes(trace).tolist()
 
 
-def test_bubbles_add_up_to_the_bubble_ratio(trace, events):
-    found = [event for event in of_phase(events, "X") if event["cat"] == "bubble"]
-    idle_s = sum(event["dur"] / 1e6 * len(event["args"]["devices"]) for event in found)
-    ratio = chrome_trace(trace)["otherData"]["bubble_ratio"]
-    assert 0 < ratio == pytest.approx(idle_s / (4 * trace.end_s), rel=1e-5)
-
-
 def test_a_written_trace_is_the_same_object_in_json(tmp_path, trace):
     write_chrome_trace(trace, tmp_path / "trace.json")
     assert json.loads((tmp_path / "trace.json").read_text()) == chrome_trace(trace)

@@ -9,7 +9,7 @@ from making import make_cluster, make_link
 
 from profiles.errors import InputError
 from profiles.machines.clusters import cluster_names, load_cluster, read_cluster
-from profiles.machines.collectives import CollectiveLaw, Group, collective_law, collective_time
+from profiles.machines.collectives import CollectiveLaw, Group, collective_law
 from profiles.machines.fabrics import OPERATIONS, Between, Collectives
 
 FLAT = ((1.0, 1.0),)
@@ -195,10 +195,3 @@ def test_a_broken_rule_is_refused_by_file_key_and_value(read, old, new, problem)
     with pytest.raises(InputError) as error:
         read(old, new)
     assert problem in str(error.value) and "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(("own_part", "seconds"), [(0, (0.5, 0.75, 0.875)), (1, (1, 1, 1))])
-def test_an_all_to_all_takes_as_long_over_any_group_where_the_part_that_is_kept_counts(own_part, seconds):
-    kept = machine(own_part=own_part)
-    found = [collective_time(kept, "all_to_all", INSIDE, Group(size, 1)).device_port_s for size in (2, 4, 8)]
-    assert found == pytest.approx(seconds)

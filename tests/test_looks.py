@@ -8,8 +8,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from sim.report.plots.charts import scale_logarithmically
-from sim.report.plots.looks import LOOKS, MARKERS, OTHERS, strategy_look
-from strategies.registry import all_samplers, all_strategies, strategies_of
+from sim.report.plots.looks import strategy_look
+from strategies.registry import strategies_of
 
 SIGHTS = {
     "all": np.eye(3),
@@ -60,11 +60,6 @@ def test_the_colours_of_a_task_are_told_apart_by_everyone_and_from_paper(task, s
         for one, other in combinations(colours, 2)
     }
     assert {pair: far for pair, far in near.items() if far < APART} == {}
-
-
-def test_every_strategy_has_a_look_of_its_own_and_no_look_is_left_over():
-    assert sorted(LOOKS) == sorted([*all_strategies(), *all_samplers()])
-    assert strategy_look("brought by a package") == (OTHERS, MARKERS[0])
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.8, 120.0), (1.7, 12.0), (20.0, 60.0), (24.0, 29.0)])

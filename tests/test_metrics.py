@@ -51,18 +51,6 @@ def test_waiting_for_a_collective_is_waiting_for_all_of_the_queue_before_it(make
     assert exposed_communication_s(trace) == idle_s(trace) == pytest.approx(6.0)
 
 
-def test_of_two_queues_before_a_collective_the_one_that_began_first_is_waited_for(make):
-    # The queues of both devices end at 4 s; that of device 0, which is the second by number, began at 1 s.
-    rows = [
-        [make.op("0B0", 1.0, writes="g i"), make.op("0O", 1.0, "r")],
-        [make.op("1B0", 3.0, writes="h"), make.op("1O", 1.0, "r")],
-    ]
-    reductions = [((1,), 1.0, 0, "h", "p"), ((0,), 3.0, 0, "g", "q"), ((0, 1), 2.0, 0, "i", "r")]
-    trace = replicated(make, rows, reductions)
-    assert [span[0] for span in trace.collectives] == pytest.approx([3.0, 1.0, 4.0])
-    assert exposed_communication_s(trace) == idle_s(trace)
-
-
 def test_waiting_for_a_collective_is_waiting_for_the_one_whose_result_it_reads(make):
     # The first runs from 1 to 4 s, and what reads its result, on another stream, from 4 to 5 s.
     rows = [[make.op("0B0", 1.0, writes="g"), make.op("0O", 1.0, "r")]]
@@ -91,18 +79,6 @@ def test_only_the_time_on_the_wire_is_exposed_communication(make, slow):
     trace = simulate(make.plan(rows, cluster=slow, sizes={"a": 1.0}))
     assert trace.starts[1] == (5.0,)
     assert exposed_communication_s(trace) == 0.5
-
-
-def test_messages_on_the_wire_at_once_are_exposed_once(make):
-    cluster = make.cluster(make.link("nvswitch", latency_s=2.0))
-    rows = [
-        [make.op("0F0", 1.0, writes="a")],
-        [make.op("1F0", 2.0, writes="b")],
-        [make.op("2F0", 1.0, "a b")],
-    ]
-    trace = simulate(make.plan(rows, cluster=cluster))
-    assert trace.starts[2] == (4.0,)
-    assert exposed_communication_s(trace) == 3.0 / 3
 
 
 def test_of_messages_awaited_together_what_is_on_the_wire_during_compute_is_not_exposed(make, slow):

@@ -216,21 +216,6 @@ def test_whiskers_span_the_band_of_what_is_drawn():
     assert whisker.tolist() == [[1.0, 50.0], [1.0, 200.0]]
 
 
-def test_a_sweep_has_a_marker_per_strategy_and_names_the_best():
-    rows = [
-        result("ddp", 2, 5.0),
-        result("spp", 1, 2.0),
-        result("ddp", 3, 6.0),
-        result("gpipe", 4, 9.0, fits=False),
-    ]
-    figure = plot_sweep(rows, "Toy")
-    assert legend(figure) == ["ddp", "spp", "gpipe", "recommended", "Pareto front", "does not fit"]
-    assert texts(figure) == ["ddp, 6/s"]
-    assert title(figure) == "Toy"
-    looks = {(line.get_color(), line.get_marker()) for line in figure.legends[0].get_lines()[:3]}
-    assert len(looks) == 3
-
-
 def best(strategy, num_gpus, samples_per_s, batch_size=64, model="made", status="simulated"):
     row = {
         "status": status, "model": model, "cluster": "made", "num_gpus": num_gpus, "batch_size": batch_size,

@@ -117,16 +117,6 @@ def test_a_verdict_on_fewer_gpus_says_what_all_of_them_would_take():
     assert sweep.verdict.to_json()["reasons"] == list(sweep.verdict.account.reasons)
 
 
-def test_where_no_runtime_runs_the_best_a_tie_that_runs_is_named():
-    sweep = sim.sweep("sd21", gpus=16, batch_size=512, strategy="bidirectional,ddp", workers=1)
-    verdict = sweep.verdict
-    assert (verdict.best.strategy, verdict.runs_in) == ("bidirectional", ())
-    assert verdict.runnable.result.strategy == "ddp"
-    assert f"{verdict.runnable.result.strategy}, " in str(verdict)
-    assert ", a tie, runs in " in " ".join(str(verdict).split())
-    assert verdict.to_json()["runnable"]["again"] == verdict.runnable.again
-
-
 FLUX = {
     "model": "flux-dev",
     "cluster": "l40-pcie-8",

@@ -7,24 +7,12 @@ import pytest
 from profiles.architectures.models import load_model
 from profiles.machines.clusters import load_cluster
 from sim.api import run
-from sim.outcomes.runs import run_point
 from sim.report.blocks import print_blocks
 from sim.report.listings import print_listing
 from sim.report.results import result_blocks
-from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
-from strategies.registry import make_sampler, make_strategy
+from strategies.plans.workloads import SamplingWorkload
+from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
-from strategies.scenario import Scenario
-
-
-@pytest.fixture(scope="module")
-def scenario():
-    return Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64))
-
-
-@pytest.fixture(scope="module")
-def result(scenario):
-    return run_point(make_strategy("spp", {"pipeline_degree": 4}), scenario)
 
 
 def test_models_are_shown_with_their_components(capsys):
@@ -34,15 +22,6 @@ def test_models_are_shown_with_their_components(capsys):
     assert list(rows) == ["text_encoder", "vae_encoder", "unet", "vae_decoder"]
     assert rows["unet"] == ["yes", "46", "865.9", "M", "12", "several", "GPUs"]
     assert rows["vae_decoder"] == ["no", "21", "49.5", "M", "0", "several", "GPUs"]
-
-
-def test_a_result_is_shown_with_its_stages(capsys, result):
-    print_blocks(result_blocks(result))
-    text = capsys.readouterr().out
-    assert "pipeline_degree 4, micro_batches 4, group_size 4" in text
-    assert f"{result.iteration_s * 1e3:,.1f} ms" in text
-    assert f"compute {1 - result.bubble_ratio:.1%}" in text
-    assert re.findall(r"^ +(\d) ", text, re.MULTILINE) == ["0", "1", "2", "3"]
 
 
 @pytest.fixture(scope="module")

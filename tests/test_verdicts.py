@@ -12,7 +12,7 @@ from profiles.architectures.models import load_model
 from profiles.machines.whatifs import changed
 from sim.outcomes.runs import run_point
 from sim.report import blocks
-from sim.report.changes import CONTENDERS, Change, Variation, _change, contenders, variations
+from sim.report.changes import CONTENDERS, Variation, _change, contenders, variations
 from sim.report.rankings import print_rows_json, print_sweep
 from sim.report.results import time_words
 
@@ -85,19 +85,6 @@ def test_the_least_memory_is_told_with_what_it_costs_in_speed():
     assert " x the memory, 1." in checkpointing
 
 
-def test_a_change_says_what_becomes_of_the_answer():
-    change = Change("c", "--c", "ddp", 1.5, stays=True, tie=False)
-    assert change.words("ddp") == "1.50 x the speed, ddp stays"
-    assert replace(change, stays=False).words("spp") == "1.50 x the speed, ddp instead of spp"
-    assert replace(change, stays=False, tie=True).words("spp") == "1.50 x the speed, ddp first, spp a tie"
-    assert replace(change, exact=False).words("ddp") == "at least 1.50 x the speed, ddp stays"
-    assert replace(change, exact=False).words("ddp", "memory").startswith("at most 1.00 x the memory, 1.50 x")
-    assert change.words("ddp", "cost") == "1.50 x the throughput, ddp stays"
-    assert replace(change, strategy=None).words("spp") == "none fits"
-    short = "none of the nearest points fits; --c looks at all"
-    assert replace(change, strategy=None, exact=False).words("spp") == short
-
-
 def test_the_link_that_is_doubled_is_the_one_that_is_used(trained, drawn):
     def names(sweep, gpus):
         return [one.name for one in variations(sweep.scenario, gpus)]
@@ -164,12 +151,3 @@ def test_a_sweep_in_which_nothing_fits_has_no_verdict(monkeypatch):
         none.sweep = None
     monkeypatch.setattr(type(sweep), "none_fits", lambda _: "<b>no point")
     assert "&lt;b&gt;no point" in none._repr_html_()
-
-
-def test_by_cost_the_runner_up_costs_more_by_what_is_said():
-    asked = {"objective": "cost", "strategy": ["single", "ulysses"], "workers": 1}
-    sweep = sim.sweep("pixart", "a100-nvlink-8", 4, steps=4, **asked)
-    verdict = sweep.verdict
-    best, other = verdict.best.gpu_s_per_sample, verdict.runner_up.gpu_s_per_sample
-    assert other > best and not verdict.runner_up_ties
-    assert dict(verdict.lines)["runner-up"].endswith(f", {other / best:.2f} x the cost")

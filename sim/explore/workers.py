@@ -187,19 +187,17 @@ def _call_at(number: int, calls: tuple[Call, ...]) -> tuple[int, Any]:
     return number, call(*arguments)
 
 
-def parallel_calls(workers: int, *calls: Call, meanwhile: Callable[[], object] = lambda: None) -> list[Any]:
+def parallel_calls(workers: int, *calls: Call) -> list[Any]:
     """Return the values of calls, the longest of which come first, from forked processes where there are several.
 
     Args:
         workers: processes at most; 1, or where processes are not forked, this one makes all calls.
         calls: functions with their arguments; forked processes have them, so only the values travel.
-        meanwhile: what this process does before it waits.
     """
     values: dict[int, Any] = {}
     with Workers[tuple[int, Any]](calls, max(1, min(workers, len(calls)))) as workforce:
         for number in range(len(calls)):
             workforce.submit(partial(_call_at, number))
-        meanwhile()
         while workforce.open_tasks:
             values |= dict(workforce.finished())
     return [values[number] for number in range(len(calls))]

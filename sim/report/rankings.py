@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from profiles.units import GIB
 from sim.explore.legality import starters
@@ -30,38 +30,25 @@ BEST: Final = 10
 """Rows of the table of the best."""
 HOW: Final = 18
 """Characters for what was varied in a narrow table."""
-JSON: Final = json.JSONEncoder(allow_nan=False)
 NO_BEST: Final = "best: none; every point that fits leaves seams, which is not recommended"
 MORE: Final = "More: .frame(), .plot(), .best.plot_timeline(), .write_report('report.html')"
 
 
 def print_rows_json(answer: Sweep | Scaling) -> None:
     """Print all rows as one JSON list; that of each sweep's recommended point also holds its verdict."""
-    sweeps = answer if isinstance(answer, Scaling) else (answer,)
-    print(f"[{', '.join(text for sweep in sweeps for text in _row_texts(sweep))}]")
-
-
-def _row_texts(sweep: Sweep) -> list[str]:
-    """The rows of a sweep as JSON, written while others work on its verdict."""
-    own: list[dict[str, Any]] = []
-    texts: list[str] = []
-
-    def encode() -> None:
-        own.extend(rows(sweep))
-        texts.extend(map(JSON.encode, own))
-
-    if verdict := verdict_of(sweep, meanwhile=encode):
-        best = (
-            n for n, one in enumerate(own) if one["status"] == "simulated" and one.get("recommended", True)
-        )
-        at = next(best)
-        texts[at] = JSON.encode({**own[at], "verdict": verdict.to_json()})
-    return texts
+    every: list[dict[str, Any]] = []
+    for sweep in answer if isinstance(answer, Scaling) else (answer,):
+        own, verdict = rows(sweep), verdict_of(sweep)
+        good = (row for row in own if row["status"] == "simulated" and row.get("recommended", True))
+        if verdict:
+            next(good)["verdict"] = verdict.to_json()
+        every += own
+    print(json.dumps(every, allow_nan=False))
 
 
 def print_sweep(sweep: Sweep, note: str = "", *, as_markdown: bool = False) -> None:
     """Print the verdict and a note, the best points and the best of each strategy, and what is infeasible and why."""
-    verdict, table = _answer(sweep, note)
+    verdict, table = verdict_of(sweep, note), table_blocks(sweep)
     head: list[Block] = [verdict.panel] if verdict else []
     again: list[Block] = []
     if verdict:
@@ -80,44 +67,32 @@ def sweep_html(sweep: Sweep, verdict: Verdict | NoVerdict) -> str:
     return html(verdict.panel, *table, *([MORE] if table else []))
 
 
-def _answer(sweep: Sweep, note: str) -> tuple[Verdict | NoVerdict, list[Block]]:
-    """The verdict with a note, and the table, made while others work on the verdict."""
-    table: list[Block] = []
-    return verdict_of(sweep, note, lambda: table.extend(table_blocks(sweep))), table
+def table_blocks(sweep: Sweep, most: int = BEST) -> list[Block]:
+    """So many of the best points, or the Pareto front, and the best of each strategy; those not recommended below.
 
-
-class Shown(NamedTuple):
-    """The points of a table with their ranks; ``above`` are recommended, where there are others too."""
-
-    rows: list[tuple[int, Point]]
-    above: int | None
-    title: str
-
-
-def table_blocks(sweep: Sweep, best: int = BEST) -> list[Block]:
-    """The best points, what marks and letters stand for, and what no runtime runs; nothing where nothing fits."""
-    shown = shown_points(sweep, best)
-    if not shown.rows:
-        return []
-    table = Table(shown.title, columns(sweep, shown), shown.above)
-    ranks = [str(rank) for rank, point in shown.rows if not starters(point, sweep.scenario)]
-    which = "any of these" if len(ranks) == len(shown.rows) else f"numbers {', '.join(ranks)}"
-    return [table, *legend(table), *([f"no runtime is known that starts {which}"] if ranks else [])]
-
-
-def shown_points(sweep: Sweep, most: int) -> Shown:
-    """So many of the best points, or the Pareto front, and the best of each strategy; those not recommended below."""
+    With what marks and letters stand for, and what no runtime runs; nothing where nothing fits.
+    """
     simulated = [point for point in sweep.ranked() if point.status == "simulated"]
+    if not simulated:
+        return []
     best = front(simulated) if sweep.objective == "pareto" else simulated[:most]
     chosen = list(_chosen(simulated, best, sweep.twins()))
-    good = sum(point.recommended for _, point in chosen)
-    words = [f"{len(best)} best by {sweep.objective}, and the best of each strategy"]
+    points = [point for _, point in chosen]
+    good = sum(point.recommended for point in points)
+    title = f"{len(best)} best by {sweep.objective}, and the best of each strategy"
     if sweep.objective == "pareto":
-        words = ["* no point beats it in both speed and memory; and the best of each strategy"]
+        title = "* no point beats it in both speed and memory; and the best of each strategy"
     if good < len(chosen):
-        names = dict.fromkeys(point.name for _, point in chosen[good:])
-        words.append(f"below the line not recommended: seams show ({', '.join(names)})")
-    return Shown(chosen, good if 0 < good < len(chosen) else None, "; ".join(words))
+        names = ", ".join(dict.fromkeys(point.name for point in points[good:]))
+        title += f"; below the line not recommended: seams show ({names})"
+    numbers = Column(
+        "#", [f"{rank}{mark}" for (rank, _), mark in zip(chosen, _marks(sweep, points), strict=True)]
+    )
+    above = good if 0 < good < len(chosen) else None
+    table = Table(title, [numbers, *_columns(sweep, points)], above)
+    ranks = [str(rank) for rank, point in chosen if not starters(point, sweep.scenario)]
+    which = "any of these" if len(ranks) == len(chosen) else f"numbers {', '.join(ranks)}"
+    return [table, *legend(table), *([f"no runtime is known that starts {which}"] if ranks else [])]
 
 
 def _chosen(
@@ -155,9 +130,8 @@ def front(simulated: Sequence[Point]) -> list[Point]:
     ]
 
 
-def columns(sweep: Sweep, shown: Shown) -> list[Column]:
-    """The columns of a table of points; where the terminal is narrow, the first and the last are kept longest."""
-    points = [point for _, point in shown.rows]
+def _columns(sweep: Sweep, points: Sequence[Point]) -> list[Column]:
+    """The columns of points; where the terminal is narrow, the first and the last are kept longest."""
     results = [point.result for point in points if point.result is not None]
     values, sampled, over = tried(sweep.points), sweep.scenario.task == "sample", _baseline(sweep)
     alike = (
@@ -173,9 +147,6 @@ def columns(sweep: Sweep, shown: Shown) -> list[Column]:
     else:
         last = Column("samples\nper s", [throughput(result.samples_per_s) for result in results], 8)
     return [
-        Column(
-            "#", [f"{rank}{mark}" for (rank, _), mark in zip(shown.rows, _marks(sweep, points), strict=True)]
-        ),
         Column("strategy", _named(sweep, points), words=True),
         *_counts(results),
         *(
@@ -266,7 +237,7 @@ def _remarks(sweep: Sweep, verdict: Verdict | NoVerdict) -> Iterator[str]:
 def print_choices(choices: Sequence[Choice], *, as_json: bool) -> None:
     """Print what tuning found, the best first."""
     if as_json:
-        print(JSON.encode([choice.to_json() for choice in choices]))
+        print(json.dumps([choice.to_json() for choice in choices], allow_nan=False))
         return
     cells = {
         "P": [str(choice.degree) for choice in choices],

@@ -1,7 +1,7 @@
 """Verdicts: what a sweep recommends, how sure that is, and what would change it."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
@@ -276,17 +276,13 @@ def _short(result: Result) -> dict[str, Any]:
     return {key: row[key] for key in keys}
 
 
-def verdict_of(
-    sweep: Sweep, note: str = "", meanwhile: Callable[[], object] = lambda: None
-) -> Verdict | NoVerdict:
+def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
     """The verdict of a sweep, which also says something else; false where no point that is recommended fits.
 
     For each of up to three changes the nearest points are looked at again; for more images at once, all points are.
-    While other processes do that, this one does ``meanwhile``.
     """
     ranked = [point for point in sweep.ranked() if point.status == "simulated" and point.recommended]
     if not ranked:
-        meanwhile()
         return NoVerdict(sweep)
     best, values, twins, ties = ranked[0], tried(sweep.points), sweep.twins(), sweep.ties()
     assert best.result is not None
@@ -301,7 +297,6 @@ def verdict_of(
             *([] if runs_in else [(best_runnable, (sweep, best))]),
             *([(fastest_of, (sweep,))] if by_memory else []),
             *changes_asked(sweep, best),
-            meanwhile=meanwhile,
         )
     )
     account, runnable = next(answers), None if runs_in else next(answers)
