@@ -1,21 +1,18 @@
 """Compute scaled to a measured run: the factor, what it changes, and what is refused."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
 import sim
 from profiles.architectures.models import load_model
-from profiles.costs.calibration import Calibration, MeasuredRun
+from profiles.costs.calibration import Calibration
 from profiles.costs.layers import ModelCosts
 from profiles.errors import DiffusimWarning, InputError
 from profiles.machines.clusters import load_cluster
 from profiles.software.recipes import RECIPES
 from sim.cli.main import main
 from sim.inputs.calibrating import Number, _factor
-from strategies.plans.workloads import TrainingWorkload
-from strategies.scenario import Scenario
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* was measured, but:profiles.errors.DiffusimWarning")
 
@@ -92,29 +89,10 @@ def test_a_factor_scales_every_second_of_compute_measured_layers_and_the_optimiz
     assert twice.optimizer_s(1e9, recipe) == 2 * plain.optimizer_s(1e9, recipe) > 0
 
 
-def test_a_run_on_more_gpus_is_predicted_with_the_factor_of_the_measured_one(trained):
-    run = sim.calibrate("sd21", "ddp", **DDP, measured={"step_s": 1.5 * trained.iteration_s})
-    assert isinstance(run, MeasuredRun) and run.factor == pytest.approx(1.5, rel=0.01)
-    more = sim.run("sd21", "zero2", cluster="p4de", gpus=16, batch_size=256, measured_run=run)
-    plain = sim.run("sd21", "zero2", cluster="p4de", gpus=16, batch_size=256)
-    assert more.compute_factor == run.factor
-    assert plain.iteration_s < more.iteration_s < 1.6 * plain.iteration_s
-    assert more.high_s / more.low_s < plain.high_s / plain.low_s
-
-
 def test_the_band_of_a_calibrated_run_is_what_its_comparison_with_the_measured_one_can_tell(trained):
     own = sim.run("sd21", "ddp", **DDP, measured={"step_s": 2 * trained.iteration_s})
     assert own.low_s < own.iteration_s < own.high_s
     assert own.high_s / own.low_s < 1.05 < trained.high_s / trained.low_s
-
-
-def test_the_options_of_a_calibrated_result_ask_for_it_again(trained):
-    own = sim.run("sd21", "ddp", **DDP, measured={"step_s": 1.5})
-    assert own.options["measured"] == "step_s=1.5"
-    run = sim.calibrate("sd21", "ddp", **DDP, measured={"step_s": 1.5})
-    result = sim.run("sd21", "zero2", **DDP, measured_run=run)
-    again = sim.run("sd21", "zero2", **DDP, measured_run=result.options["measured_run"])
-    assert again.to_json() == result.to_json()
 
 
 def test_a_sweep_names_its_measured_run_and_ranks_with_its_factor(trained, tmp_path):
@@ -152,19 +130,13 @@ RUN = {"model": "sd21", "strategy": "ddp", "gpus": 8, "batch_size": 128, "step_s
     ("run", "words"),
     [
         (RUN | {"model": "pixart", "strategy": "single", "gpus": 1, "batch_size": 1}, "is of pixart on a100"),
-        (RUN | {"cluster": "h100-nvlink-8"}, "is of sd21 on h100-80gb-sxm by stack eager, but sd21 on a100"),
-        (RUN | {"stack": "compiled"}, "by stack compiled, but sd21 on a100-80gb-sxm by stack eager"),
         (RUN | {"step_s": 1000.0}, "compute times 0.1 to 10 does not give it"),
-        (RUN | {"step_s": 1e-4}, "compute times 0.1 to 10 does not give it"),
-        (RUN | {"step_s": -1}, "must be a positive number"),
         (RUN | {"step_s": "fast"}, "must be a positive number"),
         (RUN | {"latency_s": 1.0}, "the measured numbers are step_s=1.5 and latency_s=1.0, must be one"),
         ({key: RUN[key] for key in RUN if key != "step_s"}, "the measured numbers are none, must be one"),
         ({key: RUN[key] for key in RUN if key != "model"}, "model is missing"),
-        ({key: RUN[key] for key in RUN if key != "strategy"}, "strategy is missing"),
         (RUN | {"strategy": "tardis"}, "unknown strategy 'tardis'"),
         (RUN | {"colour": 3}, "unknown parameter 'colour'"),
-        (RUN | {"gpus": 10**6}, "but cluster p4de has at most"),
         (RUN | {"strategy": "gpipe", "pipeline_degree": 7}, "--gpus 8 is no multiple of --pipeline-degree 7"),
     ],
 )
@@ -182,12 +154,9 @@ def test_a_measured_run_that_breaks_a_rule_is_refused_in_one_line(capsys, tmp_pa
     ("flags", "words"),
     [
         (["--measured", "foo"], "--measured is 'foo', must be NAME=NUMBER"),
-        (["--measured", "step_s=much"], "must be NAME=NUMBER"),
         (["--measured", "bubbles=3"], "must be one of step_s, iteration_s, samples_per_s, latency_s"),
         (["--measured", "step_s=nan"], "must be a positive number"),
-        (["--measured", "step_s=0"], "must be a positive number"),
         (["--measured", "latency_s=3"], "but ddp is measured by step_s, iteration_s, samples_per_s"),
-        (["--measured-run", "nowhere.toml"], "nowhere.toml: no such file"),
         (["--measured-run", "{"], "is not valid JSON"),
     ],
 )
@@ -196,15 +165,6 @@ def test_a_measured_number_that_breaks_a_rule_is_refused_in_one_line(capsys, fla
     assert main([*asked, *flags]) == 2
     error = capsys.readouterr().err
     assert words in error and error.count("\n") == 1
-
-
-def test_a_scenario_of_ones_own_refuses_a_run_of_another_model(trained):
-    run = sim.calibrate("sd21", "ddp", **DDP, measured={"step_s": 1.5})
-    scenario = Scenario(load_model("controlnet"), load_cluster("p4de"), TrainingWorkload(8, 64))
-    with pytest.raises(InputError, match="is of sd21 on a100-80gb-sxm by stack eager, but controlnet"):
-        replace(scenario, measured=run)
-    with pytest.raises(InputError, match="must be a MeasuredRun"):
-        replace(scenario, measured=1.3)
 
 
 def test_a_result_that_was_measured_is_a_measured_run():

@@ -228,17 +228,6 @@ def test_a_question_that_names_no_task_is_told_to_be_of_training(sim):
     assert error.endswith("GiB too much); no change of one flag or of two was found with which anything fits")
 
 
-def test_a_question_that_a_resolution_alone_makes_one_of_sampling_is_told_so(sim):
-    note = "this is about drawing images; --task train asks about training"
-    plain = ("sweep", "--model", "sd21", "--gpus", 1, "--resolution", 768)
-    assert note in _flat(sim(*plain)[1])
-    for said in (("--task", "sample"), ("--steps", 20), ("--strategy", "single")):
-        assert note not in _flat(sim(*plain, *said)[1])
-    trained = _flat(sim(*plain, "--task", "train")[1])
-    assert "training on 1 GPU" in trained
-    assert "this is about" not in trained
-
-
 def _flat(text):
     """A panel as one line."""
     return " ".join(text.replace("│", " ").split())
@@ -248,14 +237,6 @@ def test_a_complete_sweep_takes_away_what_an_interrupted_one_left(sim, elsewhere
     (elsewhere / "rows-incomplete.csv").write_text("status\n")
     assert sim(*SWEEP, "--strategy", "ddp", "--out", "rows.csv")[0] == 0
     assert [path.name for path in elsewhere.iterdir()] == ["rows.csv"]
-
-
-def test_fixed_parameters_are_taken_from_any_strategy(ask):
-    rows = ask(*SWEEP, "--fill", "partial", "--pipeline-degree", 4)
-    assert {row["strategy"] for row in rows} == set(TRAINING)
-    for row in rows:
-        assert row["parameters"].get("fill", "partial") == "partial"
-        assert row["parameters"].get("pipeline_degree", 4) == 4
 
 
 def test_a_sweep_marks_and_draws_its_pareto_front(sim, elsewhere):
@@ -380,17 +361,6 @@ def test_what_the_user_can_mend_is_one_line(sim, elsewhere, arguments, problem):
 # Training as it is run
 
 
-def test_titles_say_what_departs_from_plain_training(sim):
-    asked = ("--resolution", 256, "--frozen", "cached", "--ema", "--self-conditioning", 0.5)
-    said = "256 pixels, self-conditioning 0.5, frozen outputs cached, EMA in fp32"
-    _, out, _ = sim(*RUN, "--strategy", "ddp", *asked)
-    assert f", {said}, batch 64" in " ".join(out.replace("│", "").split())
-    _, out, _ = sim(*SWEEP, "--strategy", "ddp", *asked)
-    assert said in " ".join(out.replace("│", "").split())
-    _, out, _ = sim(*RUN, "--strategy", "ddp")
-    assert "stack eager, batch 64" in out
-
-
 def test_a_resolution_alone_asks_about_sampling_and_beside_training_about_training(ask):
     tasks = {
         asked: {
@@ -469,11 +439,3 @@ def test_an_interrupted_sweep_leaves_its_finished_rows(elsewhere):
         result = run_point(make_strategy(line["strategy"], parameters), scenario)
         assert float(line["iteration_s"]) == result.iteration_s
         assert float(line["peak_memory_bytes"]) == result.expected.peak_memory_bytes
-
-
-def test_a_schedule_for_torch_says_what_it_leaves_out(sim):
-    scenario = ("--model", "sd21", "--gpus", 2, "--strategy", "diffusionpipe", "--self-conditioning", 0)
-    code, out, err = sim("schedule", *scenario, "--format", "torch")
-    assert (code, len(out.splitlines())) == (0, 2)
-    assert "X" not in out
-    assert err == "sim: torch has no word for optimizer steps and frozen layers: they are left out\n"

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 import shlex
 from dataclasses import asdict
 
@@ -111,38 +110,6 @@ def test_one_number_is_both_sides_and_the_first_of_two_is_the_width(ask):
     assert size("1280x1920") == ("1280x1920", simulated(1280, 1920))
 
 
-def test_the_defaults_are_a_node_of_p4de_and_what_the_model_says(ask):
-    result = ask("run", "--model", "pixart", "--strategy", "ring")
-    shown = [result[key] for key in ("cluster", "num_gpus", "batch_size", "resolution", "steps", "guidance")]
-    assert shown == ["p4de", 8, 1, "1024", 20, "batch"]
-    assert result["options"] == {"include": "", "decode_chunks": 1, "text": "divided"}
-    assert ask("run", "--model", "flux-dev", "--strategy", "ring")["guidance"] == "embedded"
-    assert ask("run", "--model", "sd21", "--strategy", "sync-patch")["resolution"] == "512"
-
-
-def test_a_person_reads_where_the_time_goes(sim, ask):
-    result = ask(*RUN, "--strategy", "pipefusion", "--patches", 8)
-    code, out, err = sim(*RUN, "--strategy", "pipefusion", "--patches", 8)
-    assert (code, err) == (0, "")
-    words = " ".join(out.replace("│", "").split())
-    assert (
-        "pixart by pipefusion, denoising only on 4 GPUs of a100-nvlink-8, stack eager, 1 image of 1024 pixels,"
-        " 4 steps, guidance batch" in words
-    )
-    assert "with patches 8, warmup_steps 2, receive before" in words
-    assert f"{result['latency_s']:,.3f} s an image" in words
-    assert f"{result['gpu_s_per_sample']:,.2f} GPU-seconds each" in words
-    wire = result["exposed_communication_s"] / result["latency_s"]
-    idle = result["bubble_ratio"] - wire
-    bubble = f"bubble: wire {wire:.1%}, idle {idle:.1%}"
-    shares = re.search(rf"compute ([\d.]+)%(?:, host ([\d.]+)%)?, {re.escape(bubble)}", words)
-    busy = sum(float(share or 0) for share in shares.groups()) / 100
-    assert busy == pytest.approx(1 - result["bubble_ratio"], abs=2e-3)
-    assert f"{result['p2p_bytes'] / 1e9:,.2f} GB point to point" in words
-    assert "estimated" in words
-    assert re.findall(r"^ +(\d) ", out, re.MULTILINE) == list("0123")
-
-
 # Files and schedules
 
 
@@ -197,17 +164,6 @@ def test_a_sampling_option_makes_it_a_sweep_over_samplers(sim, ask, elsewhere):
 def test_the_task_of_a_sweep_is_that_of_its_flags(ask, arguments, tasks):
     rows = ask("sweep", "--model", "pixart", "--gpus", 2, *arguments)
     assert {row["task"] for row in rows} == tasks
-
-
-@pytest.mark.parametrize(
-    ("objective", "key"),
-    [("latency", "latency_s"), ("memory", "peak_memory_bytes"), ("cost", "gpu_s_per_sample")],
-)
-def test_a_sweep_ranks_by_its_objective(ask, objective, key):
-    rows = ask(*SWEEP, "--strategy", "ring,single,pipefusion", "--objective", objective)
-    values = [row[key] for row in rows if row["status"] == "simulated"]
-    assert values == sorted(values)
-    assert len(values) > 2
 
 
 def test_the_winner_says_how_to_have_it_again_and_leaves_its_trace(sim, ask, elsewhere):

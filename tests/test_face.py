@@ -1,7 +1,6 @@
 """The face of ``sim``: what a notebook or a script calls."""
 
 import ast
-import html
 import pickle
 import re
 import subprocess
@@ -111,19 +110,6 @@ def test_a_sweep_in_a_notebook_is_its_verdict_then_its_best_points_then_how_to_s
     assert verdict < table < more
     for call in re.findall(r"<code>\.([\w.]+)\(", shown[more:]):
         assert callable(attrgetter(call)(sweep)), call
-
-
-def test_a_result_says_where_its_time_goes_and_why(result):
-    account = result.account
-    assert account.compute + account.host + account.wire + account.idle == pytest.approx(1)
-    assert any("stages of the pipeline wait" in reason for reason in account.reasons)
-    assert all(html.escape(reason) in result._repr_html_() for reason in account.reasons)
-
-
-def test_the_best_of_a_sweep_is_replayed_when_its_trace_is_asked_for(swept):
-    assert swept.best.trace.end_s == swept.best.iteration_s
-    assert swept.best_of("gpipe").strategy == "gpipe"
-    assert all(point.result is None or point.result.source is None for point in swept)
 
 
 def test_a_point_that_is_missing_says_why(swept):

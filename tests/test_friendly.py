@@ -76,13 +76,6 @@ def test_the_help_of_a_strategy_shows_examples_that_it_takes(tell):
     assert "--patches" not in out
 
 
-@pytest.mark.parametrize("command", ["run", "sweep", "schedule"])
-def test_the_help_of_a_strategy_that_does_not_exist_is_refused(tell, command):
-    code, out, err = tell(command, "--strategy", "foo", "--help")
-    assert (code, out) == (2, "")
-    assert err.startswith("sim: error: unknown strategy 'foo'; choose from ")
-
-
 def test_flags_and_choices_that_were_almost_right_are_told(tell):
     for arguments, words in (
         (

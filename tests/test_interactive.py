@@ -4,7 +4,6 @@ import pytest
 
 import sim
 from profiles.errors import InputError
-from sim import interactive as module
 from sim.report.plots.interactive import trace_figure
 
 HELD = {"gpus": 8, "batch_size": 64}
@@ -68,14 +67,6 @@ def test_what_cannot_be_run_leaves_the_reason_and_no_picture():
     assert dials.result is not None and drawn(dials)
 
 
-def test_collectives_run_in_a_lane_below_what_a_device_computes(dials):
-    dials.turn(strategy="ddp")
-    *compute, collectives = (one for one in dials.figure.data if one.type == "bar")
-    assert collectives.name == "collective" and len(collectives.x)
-    assert all(bar.offset + bar.width <= collectives.offset for bar in compute)
-    assert collectives.offset + collectives.width < 1 + compute[0].offset
-
-
 def test_what_cannot_be_a_dial_is_refused(dials):
     with pytest.raises(InputError, match="nothing to turn"):
         sim.plots.Dials("sd21", "ddp")
@@ -85,9 +76,3 @@ def test_what_cannot_be_a_dial_is_refused(dials):
         dials.turn(gpus=16)
     with pytest.raises(InputError, match=r"^micro_batches is 5, must be one of 4, 8$"):
         dials.turn(micro_batches=5)
-
-
-def test_without_their_packages_dials_say_what_to_install(monkeypatch):
-    monkeypatch.setattr(module, "find_spec", lambda name: None if name == "anywidget" else name)
-    with pytest.raises(InputError, match=r"^Dials need anywidget: pip install 'diffusim\[notebooks\]'$"):
-        sim.plots.Dials("sd21", ["ddp"])

@@ -7,10 +7,10 @@ import pytest
 
 from profiles.architectures.models import load_model, model_names
 from profiles.errors import DiffusimNote, InputError, near_or_all
-from profiles.machines.clusters import cluster_names, load_cluster
+from profiles.machines.clusters import cluster_names
 from profiles.machines.devices import device_names
 from profiles.names import ALIASES, aliases, known_name, unknown_name
-from profiles.software.stacks import load_stack, stack_names
+from profiles.software.stacks import stack_names
 from strategies.registry import all_samplers, all_strategies, strategy_named
 
 NAMES = {
@@ -46,11 +46,6 @@ def test_another_name_is_told_when_it_is_used(kind, other, name):
         assert known_name(kind, other, NAMES[kind]) == name
 
 
-def test_a_name_goes_before_another_name_of_something_else():
-    assert known_name("strategy", "fsdp", ["fsdp", "zero3"]) == "fsdp"
-    assert known_name("cluster", "gb200", ["h100-ib"]) is None
-
-
 def test_a_file_or_a_folder_goes_before_another_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "flux").mkdir()
@@ -74,13 +69,6 @@ def test_a_name_that_nothing_has_is_refused_with_what_was_meant(kind, name, mean
     error = unknown_name(kind, name, NAMES[kind])
     assert str(error).startswith(f"unknown {kind} '{name}'; did you mean {meant}")
     assert str(error).endswith(", ".join(NAMES[kind]))
-
-
-@pytest.mark.parametrize("load", [load_model, load_cluster, load_stack])
-def test_loaders_take_other_names_too(load):
-    name = {load_model: "flux", load_cluster: "h100", load_stack: "torch"}[load]
-    with pytest.warns(DiffusimNote):
-        assert load(name).name in {"flux-dev", "h100-ib", "eager"}
 
 
 @pytest.mark.parametrize("slip", ["--gpu", "--glpus", "--modle"])

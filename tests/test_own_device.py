@@ -91,9 +91,3 @@ def test_times_measured_on_other_devices_alone_are_warned_of(folder, run):
             "sim: warning: mine has times measured on my-gpu, older-gpu, but cluster p4de is of device"
             " a100-80gb-sxm: layers without times on it are estimated by its rates\n"
         )
-
-
-def test_a_device_without_rates_says_on_which_others_there_are_times(folder, capsys):
-    (folder / "mine" / "times" / "my-gpu.csv").write_text(TIMES)
-    assert main(["run", "--model", "mine", "--cluster", "ideal", "--gpus", "1", "--strategy", "ddp"]) == 2
-    assert "no times measured on it (times/ideal.csv), only on my-gpu; " in capsys.readouterr().err

@@ -4,7 +4,6 @@ import csv
 
 import pytest
 
-import sim
 from profiles.architectures.component_files import LAYER_COLUMNS, TIME_COLUMNS
 from profiles.architectures.models import read_model
 from profiles.errors import InputError
@@ -91,15 +90,6 @@ def test_a_model_that_takes_no_time_is_refused(tmp_path, monkeypatch, capsys, co
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith(f"sim: error: model idle: {files[times]}")
     assert err.endswith("0 in all layers of unet, must be above 0 in one of a trainable component\n")
-
-
-def test_a_frozen_component_may_take_no_time(tmp_path):
-    folder = write(tmp_path / "m", parts=(("unet", True),))
-    edit(folder / "model.toml", "[[components]]", COMPONENT.format("encoder", "false") + "[[components]]")
-    rows = "".join(f"encoder,{i},{i},layer {i},0,none,0,0,0,0,0,0,0\n" for i in range(2))
-    with (folder / "layers.csv").open("a", encoding="utf-8") as file:
-        file.write(rows)
-    assert sim.run(str(folder), "ddp", gpus=2).iteration_s > 0
 
 
 # What a terminal prints

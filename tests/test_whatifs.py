@@ -103,29 +103,6 @@ def test_what_can_change_nothing_is_said(given, gpus, told):
         sim.run("sd21", "ddp", gpus=gpus, batch_size=32, **given)
 
 
-def test_gpus_spread_over_nodes_use_the_link_between_them(capsys):
-    asked = [
-        "run",
-        "--model",
-        "sd21",
-        "--strategy",
-        "ddp",
-        "--gpus",
-        "8",
-        "--batch-size",
-        "64",
-        "--json",
-        "--nodes",
-    ]
-    times = []
-    for nodes in ("2", "2x4"):
-        assert main([*asked, nodes]) == 0
-        said = capsys.readouterr()
-        assert ("sim: warning: what if nodes 2 leaves 1 of 2 empty" in said.err) == (nodes == "2")
-        times.append(json.loads(said.out)["iteration_s"])
-    assert times[1] > times[0] == sim.run("sd21", "ddp", gpus=8, batch_size=64).iteration_s
-
-
 REFUSED = [
     ("link", "2x", "--link is '2x', must be NAME=CHANGE, such as inter=2x or intra=150GB/s"),
     ("link", "up=2x", "--link names 'up', must be one of intra, inter"),
@@ -181,12 +158,3 @@ def test_a_result_names_its_what_ifs_and_given_back_they_give_it_again(capsys, t
     assert found.title.endswith(
         ", what if nodes 2x4, device h200-141gb-sxm, memory 40GiB, link inter=2x,intra=150GB/s"
     )
-
-
-def test_a_faster_link_is_faster_and_less_memory_does_not_fit():
-    plain, fast, slow = (
-        sim.run("sd21", "ddp", gpus=64, overlap="none", **given)
-        for given in ({}, {"link": {"inter": 2}}, {"link": {"inter": 0.5}})
-    )
-    assert fast.iteration_s < plain.iteration_s < slow.iteration_s
-    assert sim.run("sd21", "ddp", gpus=8, memory="20GiB").missing_memory
