@@ -3,24 +3,21 @@
 Their effect on image quality is not modelled. ``levers.toml`` holds factors and sources.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from profiles.architectures.shares import HALF_BYTES
 from profiles.errors import InputError, shown, wrong
-from profiles.files import Table, naming_file
 from profiles.machines.devices import Device
 from profiles.machines.laws import Smaller
+from profiles.parsing import parse_toml
 
 LEVERS: Final = Path(__file__).parents[1] / "levers.toml"
 HALF: Final = "half"
 FP8: Final = "fp8"
 PRECISIONS: Final = (HALF, FP8)
-MOST_CACHED: Final = 0.99
-"""Largest share of the steps that a cache may skip."""
 
 
 class Factor(NamedTuple):
@@ -66,66 +63,23 @@ class Levers(NamedTuple):
 
 @cache
 def load_levers() -> Levers:
-    """The levers in ``levers.toml``.
-
-    Raises:
-        InputError: the file breaks a rule.
-    """
-    return _read_levers(LEVERS)
-
-
-@naming_file
-def _read_levers(path: Path) -> Levers:
-    table = Table.read(path)
-    (fp8,) = _tables(table, "precision", FP8)
-    (exchange,) = _tables(table, "all_to_all", FP8)
-    products, cached = _products(fp8), _caches(table.table("cache"))
-    levers = Levers(
-        fp8.positive("weight_bytes", maximum=HALF_BYTES),
-        fp8.positive("least_rows"),
-        (fp8.positive("least_side"), fp8.positive("most_side")),
-        fp8.positive("cast_bytes"),
+    """Return the levers in ``levers.toml``."""
+    rows = parse_toml(LEVERS.read_text(encoding="utf-8"))
+    fp8 = rows["precision"][FP8]
+    products = {
+        device: Factor(row["factor"], row["low"], row["high"])
+        for row in fp8["products"]
+        for device in row["devices"]
+    }
+    return Levers(
+        fp8["weight_bytes"],
+        fp8["least_rows"],
+        (fp8["least_side"], fp8["most_side"]),
+        fp8["cast_bytes"],
         products,
-        exchange.positive("bytes", maximum=1.0),
-        cached,
+        rows["all_to_all"][FP8]["bytes"],
+        {name: Cached(row["steps"], tuple(row["models"])) for name, row in rows["cache"].items()},
     )
-    for sourced in (fp8, exchange):
-        sourced.text("source")
-        sourced.finish()
-    table.finish()
-    for factor in products.values():
-        levers.smaller(factor.factor)  # which refuses what cannot be
-    return levers
-
-
-def _tables(table: Table, key: str, *names: str) -> Iterator[Table]:
-    """The tables of these names under a key, which holds no others."""
-    outer = table.table(key)
-    yield from map(outer.table, names)
-    outer.finish()
-
-
-def _products(fp8: Table) -> dict[str, Factor]:
-    products: dict[str, Factor] = {}
-    for row in fp8.tables("products"):
-        high = row.positive("high")
-        factor = row.positive("factor", maximum=high)
-        found = Factor(factor, row.positive("low", maximum=factor), high)
-        if "note" in row:
-            row.text("note")
-        products |= dict.fromkeys(row.texts("devices"), found)
-        row.finish()
-    return products
-
-
-def _caches(table: Table) -> dict[str, Cached]:
-    shares: dict[str, Cached] = {}
-    for name in table.values():
-        row = table.table(name)
-        row.text("source")
-        shares[name] = Cached(row.positive("steps", maximum=MOST_CACHED), row.texts("models"))
-        row.finish()
-    return shares
 
 
 def products_in_fp8(device: Device) -> Factor:
@@ -162,8 +116,6 @@ def cached_share(name: str, model: str) -> float:
         raise wrong("cache_steps", f"is {shown(name)}, {rule}")
     if model not in cached[name].models:
         known = ", ".join(cached[name].models)
-        raise wrong(
-            "cache_steps",
-            f"is {name}, whose share was published of {known}, not of {model}: give a share of the steps, such as 0.2",
-        )
+        rule = f"whose share was published of {known}, not of {model}: give a share of the steps, such as 0.2"
+        raise wrong("cache_steps", f"is {name}, {rule}")
     return cached[name].share

@@ -29,7 +29,6 @@ class MemoryRecipe:
     gradient_bytes: int
     master_bytes: int
     moment_bytes: float
-    source: str
     ema_bytes: int = 0
     moved_bytes: float = 0
 
@@ -60,38 +59,17 @@ class MemoryRecipe:
 RECIPES: Final = {
     recipe.name: recipe
     for recipe in (
-        MemoryRecipe("mixed", 2, 4, 4, 8, "mixed precision with fp32 gradients; Adam"),
-        MemoryRecipe(
-            "mixed-fp16-gradient", 2, 2, 4, 8, "mixed precision with half-precision gradients; Adam"
-        ),
-        MemoryRecipe("pulse", 2, 4, 0, 8, "PULSE, Eq. 14: 7 x the fp16 weights; how the 14 B divide is ours"),
-        MemoryRecipe(
-            "fp32", 4, 4, 0, 8, "fp32 weights and gradients; Adam; activations keep the model's type"
-        ),
-        MemoryRecipe(
-            "adam8bit",
-            2,
-            4,
-            4,
-            QUANTIZED,
-            "mixed precision with fp32 gradients; moments of a byte and a float32 scale for each 256 of them"
-            " (bitsandbytes, optim/optimizer.py, Optimizer2State); one kernel",
-            moved_bytes=4 + 2 * 4 + 2 * QUANTIZED,
-        ),
-        MemoryRecipe(
-            "adafactor",
-            2,
-            4,
-            4,
-            FACTORED,
-            "mixed precision with fp32 gradients; the second moment of a matrix by rows and columns, no first one"
-            " (Shazeer and Stern, 2018; torch/optim/_adafactor.py, whose operations move so much: norm of the weight 4,"
-            " both means of squares 8, their product 4, its division 8, clamp and root 16, gradient 12, norm 4, update"
-            " 12)",
-            moved_bytes=68,
-        ),
+        MemoryRecipe("mixed", 2, 4, 4, 8),
+        MemoryRecipe("mixed-fp16-gradient", 2, 2, 4, 8),
+        MemoryRecipe("pulse", 2, 4, 0, 8),  # PULSE, Eq. 14: 7 x the fp16 weights; how the 14 B divide is ours
+        MemoryRecipe("fp32", 4, 4, 0, 8),  # activations keep the model's type
+        MemoryRecipe("adam8bit", 2, 4, 4, QUANTIZED, moved_bytes=4 + 2 * 4 + 2 * QUANTIZED),
+        MemoryRecipe("adafactor", 2, 4, 4, FACTORED, moved_bytes=68),
     )
 }
+"""Source of 8-bit Adam: bitsandbytes, optim/optimizer.py, Optimizer2State; one kernel. Of Adafactor: Shazeer and Stern,
+2018; torch/optim/_adafactor.py, whose operations move so much: norm of the weight 4, both means of squares 8, their
+product 4, its division 8, clamp and root 16, gradient 12, norm 4, update 12."""
 
 EMA_BYTES: Final = {"none": 0, "fp32": 4}
 """Bytes per trained parameter of an exponential moving average of the weights (diffusers ``EMAModel``: float32)."""

@@ -7,14 +7,9 @@ kernels that a layer is made of; how long these take on a device is said by its 
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from profiles.checks import (
-    check_choice,
-    check_distinct,
-    check_numbers,
-    check_positive,
-)
+from profiles.checks import check_numbers, check_positive
 from profiles.errors import InputError
 from profiles.files import Table, naming_file
 from profiles.names import file_of
@@ -23,19 +18,19 @@ from profiles.units import MICROSECOND
 STACKS: Final = Path(__file__).parents[1] / "stacks"
 DEFAULT_STACK: Final = "eager"
 """The stack where none is named."""
-ATTENTIONS: Final = ("flash", "packed", "math")
-NORMS: Final = ("half", "float32")
-ENCODERS: Final = (*NORMS, "autocast")
-OPTIMIZERS: Final = ("loop", "foreach", "fused")
 FLAGS: Final = ("channels_last", "cast_weights")
 OPERATORS: Final = ("forward_operator_s", "backward_operator_s")
-MAX_OPERATOR_S: Final = 1.0
+MAX_OPERATOR_US: Final = 1e6
 """Longest time that a host may take over an operator."""
-CHOICES: Final = {
-    "attention": ATTENTIONS,
-    "norms": NORMS,
-    "encoders": ENCODERS,
-    "optimizer": OPTIMIZERS,
+FUSED: Final = ("pointwise", "group_norm", "layer_norm", "softmax", "copy")
+"""Kinds of memory-bound kernels, each with a share in ``Fusion``."""
+RATES: Final = ("matmul", "conv", "attention", "memory")
+"""Classes of kernels, each with a share in ``Shares``."""
+CHOICES: Final[dict[str, tuple[str, ...]]] = {
+    "attention": ("flash", "packed", "math"),
+    "norms": ("half", "float32"),
+    "encoders": ("half", "float32", "autocast"),
+    "optimizer": ("loop", "foreach", "fused"),
 }
 
 
@@ -75,12 +70,6 @@ class Fusion:
             check_numbers("fusion", **{kind: share})
             if share > 1:
                 raise InputError(f"fusion: {kind} is {share}, must be at most 1")
-
-
-FUSED: Final = ("pointwise", "group_norm", "layer_norm", "softmax", "copy")
-"""Kinds of memory-bound kernels, each with a share in ``Fusion``."""
-RATES: Final = ("matmul", "conv", "attention", "memory")
-"""Classes of kernels, each with a share in ``Shares``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,22 +115,7 @@ class Stack:
     device_rates: tuple[tuple[str, Shares], ...] = ()
 
     def __post_init__(self) -> None:
-        owner = f"stack {self.name}"
-        seconds = {key: getattr(self, key) for key in OPERATORS}
-        check_numbers(owner, **seconds)
-        for key, value in seconds.items():
-            if value > MAX_OPERATOR_S:
-                raise InputError(f"{owner}: {key} is {value}, must be at most {MAX_OPERATOR_S:g}")
-        for key, choices in CHOICES.items():
-            check_choice(owner, key, getattr(self, key), choices)
-        for key in FLAGS:
-            if not isinstance(getattr(self, key), bool):
-                raise InputError(f"{owner}: {key} is {getattr(self, key)!r}, must be true or false")
-        for key, kind in (("traffic", Fusion), ("launches", Fusion), ("rates", Shares)):
-            if not isinstance(getattr(self, key), kind):
-                raise InputError(f"{owner}: {key} is {getattr(self, key)!r}, must be {kind.__name__}")
-
-        check_distinct(owner, "device_rates", [name for name, _ in self.device_rates])
+        check_numbers(f"stack {self.name}", **{key: getattr(self, key) for key in OPERATORS})
 
     def on(self, device: str) -> "Stack":
         """The stack with the rates that it reaches on a device."""
@@ -150,7 +124,7 @@ class Stack:
     def slowed(self, slowness: float) -> "Stack":
         """The stack on a host that takes ``slowness`` times as long over an operator."""
         seconds = {key: slowness * getattr(self, key) for key in OPERATORS}
-        return replace(self, **{key: min(value, MAX_OPERATOR_S) for key, value in seconds.items()})
+        return replace(self, **seconds)
 
     def __repr__(self) -> str:
         return f"<Stack {self.name}: {self.summary}>"
@@ -186,49 +160,39 @@ def read_stack(path: Path) -> Stack:
     table = Table.read(path)
     operators, on = table.table("operator_us"), table.table("rates_on", {})
     rates = _rates(table.table("rates", {}), Shares())
+    choices: dict[str, Any] = {key: table.choice(key, of) for key, of in CHOICES.items()}
+    flags: dict[str, Any] = {key: table.flag(key) for key in FLAGS}
     stack = Stack(
         name=table.line("name"),
         summary=table.text("summary"),
         source=table.text("source"),
-        forward_operator_s=operators.number("forward") * MICROSECOND,
-        backward_operator_s=operators.number("backward") * MICROSECOND,
-        attention=table.choice("attention", ATTENTIONS),
-        channels_last=table.flag("channels_last"),
-        norms=table.choice("norms", NORMS),
-        encoders=table.choice("encoders", ENCODERS),
-        cast_weights=table.flag("cast_weights"),
-        optimizer=table.choice("optimizer", OPTIMIZERS),
-        traffic=Fusion(**_shares(table.table("traffic", {}), FUSED)),
-        launches=Fusion(**_shares(table.table("launches", {}), FUSED)),
+        forward_operator_s=operators.number("forward", maximum=MAX_OPERATOR_US) * MICROSECOND,
+        backward_operator_s=operators.number("backward", maximum=MAX_OPERATOR_US) * MICROSECOND,
+        **choices,
+        **flags,
+        traffic=_fusion(table.table("traffic", {})),
+        launches=_fusion(table.table("launches", {})),
         rates=rates,
         device_rates=tuple((name, _rates(on.table(name), rates)) for name in sorted(on.values())),
     )
     on.finish()
     operators.finish()
-    _check_sources(table.table("sources"), devices=bool(stack.device_rates))
+    sources = table.table("sources")
+    claims = (*CHOICES, *FLAGS, "operator_us", "traffic", "launches", "rates")
+    for key in (*claims, *(("rates_on",) if stack.device_rates else ())):
+        sources.text(key)
+    sources.finish()
     table.finish()
     return stack
 
 
-def _shares(table: Table, keys: tuple[str, ...]) -> dict[str, float]:
-    shares = {key: table.number(key, 1.0, maximum=1.0) for key in keys}
+def _fusion(table: Table) -> Fusion:
+    shares = {key: table.number(key, 1.0, maximum=1.0) for key in FUSED}
     table.finish()
-    return shares
+    return Fusion(**shares)
 
 
 def _rates(table: Table, otherwise: Shares) -> Shares:
-    """Shares of the device's laws; one above 1 would exceed the device's best."""
-    shares = {key: table.positive(key, getattr(otherwise, key)) for key in RATES}
-    for key, share in shares.items():
-        if share > 1:
-            raise table.fail(key, share, "must be at most 1, the peak: what the device's law reaches")
+    shares = {key: table.positive(key, getattr(otherwise, key), maximum=1.0) for key in RATES}
     table.finish()
     return Shares(**shares)
-
-
-def _check_sources(sources: Table, *, devices: bool) -> None:
-    """Refuse a stack that lacks the source of a claim."""
-    keys = (*CHOICES, *FLAGS, "operator_us", "traffic", "launches", "rates")
-    for key in (*keys, "rates_on") if devices else keys:
-        sources.text(key)
-    sources.finish()
