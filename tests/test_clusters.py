@@ -61,15 +61,6 @@ def test_every_shipped_cluster_loads_under_its_name(name):
     assert cluster.max_devices == cluster.devices_per_node * cluster.max_nodes
 
 
-def test_units_become_seconds_and_bytes(read):
-    cluster = read()
-    assert cluster.intra_node.bandwidth_bytes_per_s == 300e9
-    assert cluster.inter_node.latency_s == pytest.approx(1e-5)
-    assert cluster.inter_node.call_s == pytest.approx(3e-5)
-    assert cluster.collectives.call_s == pytest.approx(4e-5)
-    assert cluster.max_devices == 8
-
-
 def test_the_efficiency_is_that_of_the_size_times_that_of_the_nodes(read):
     collectives = read().collectives
     assert collectives.efficiency_of("all_reduce", 2, 1) == 0.9
@@ -82,12 +73,11 @@ def test_the_efficiency_is_that_of_the_size_times_that_of_the_nodes(read):
 IN_PLACE = "[device]\n" + DEVICE.replace("[rates", "[device.rates")
 
 
-@pytest.mark.parametrize("named", ["my-gpu.toml", "cards/mine", "./cards/mine", "../{folder}/my-gpu.toml"])
+@pytest.mark.parametrize("named", ["my-gpu.toml", "./cards/mine"])
 def test_a_device_is_brought_by_its_path_from_the_cluster_file(read, tmp_path, named):
     (tmp_path / "cards").mkdir()
     for path in ("my-gpu.toml", "cards/mine"):
         (tmp_path / path).write_text(DEVICE)
-    named = named.format(folder=tmp_path.name)
     for name in (named, str(tmp_path / "my-gpu.toml")):
         device = read('device = "ideal"', f'device = "{name}"').device
         assert (device.name, device.memory_bytes) == ("my-gpu", 24 * 2**30)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.machines.clusters import Cluster, Link
-from profiles.machines.collectives import Group, bus_volume, collective_time, sent_bytes
+from profiles.machines.collectives import Group, bus_volume, collective_time
 from profiles.machines.devices import Device
 from profiles.machines.fabrics import OPERATIONS, Between, Collectives
 
@@ -30,21 +30,6 @@ CLUSTER = Cluster(
 def with_efficiency(efficiency, nodes=((1.0, 1.0),)):
     curves = tuple((name, efficiency) for name in OPERATIONS)
     return replace(CLUSTER, collectives=Collectives(0.0, curves, nodes))
-
-
-@pytest.mark.parametrize(
-    ("operation", "size", "volume"),
-    [
-        ("all_reduce", 2, 1.0),
-        ("all_reduce", 8, 1.75),
-        ("all_gather", 2, 0.5),
-        ("reduce_scatter", 8, 0.875),
-        ("all_to_all", 4, 0.75),
-    ],
-)
-def test_each_member_sends_the_bus_volume(operation, size, volume):
-    assert bus_volume(operation, size) == volume
-    assert sent_bytes(operation, 1e9, size) == volume * 1e9
 
 
 def test_inside_a_node_only_the_devices_ports_are_held():

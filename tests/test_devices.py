@@ -3,10 +3,8 @@
 import pytest
 from making import DEVICE
 
-from profiles.costs.layer_times import rates_of
 from profiles.errors import InputError
-from profiles.machines.devices import RATE_KEYS, device_names, load_device, read_device
-from profiles.software.stacks import load_stack
+from profiles.machines.devices import device_names, load_device, read_device
 
 
 @pytest.fixture
@@ -64,15 +62,3 @@ def test_a_broken_rule_is_refused_by_key_and_value(refused, key, value, rule):
 @pytest.mark.parametrize("name", device_names())
 def test_every_shipped_device_reads_and_has_its_files_name(name):
     assert load_device(name).name == name
-
-
-PEAKS = {"a100-80gb-sxm": (312e12, 2039e9), "ascend910a-32gb": (256e12, 1200e9), "t4-16gb": (65e12, 320e9)}
-
-
-@pytest.mark.parametrize("name", PEAKS)
-def test_no_rate_is_faster_than_its_data_sheet(name):
-    device, (matrix, memory) = load_device(name), PEAKS[name]
-    rates = device.rates or rates_of(device.laws, load_stack())
-    assert max(rates.conv_flop_per_s, rates.matmul_flop_per_s, rates.attention_flop_per_s) <= matrix
-    assert rates.memory_bytes_per_s <= memory
-    assert len(RATE_KEYS) == 5

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
-from profiles.files import MAX_NUMBER, Table, parse_number, read_rows, read_text
+from profiles.files import MAX_NUMBER, Table, parse_number, read_rows
 
 COLUMNS = ("name", "size")
 
@@ -37,17 +37,6 @@ def rows(tmp_path):
 
 
 # Text
-
-
-def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"nope\.csv: no such file$"):
-        read_text(tmp_path / "nope.csv")
-
-
-def test_bytes_that_are_no_text_are_refused_with_their_place(tmp_path):
-    (tmp_path / "x").write_bytes(b"abc\xff")
-    with pytest.raises(InputError, match=r"byte 3 is not UTF-8, must be a text file$"):
-        read_text(tmp_path / "x")
 
 
 # Numbers

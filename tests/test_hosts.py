@@ -10,12 +10,10 @@ from profiles.architectures.models import load_model
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster, read_cluster
 from profiles.machines.hosts import (
-    CACHE_OPERATORS,
     CALLS_S,
     FREE,
     MESSAGE_S,
     NO_CALLS,
-    PATCH_OPERATORS,
     Calls,
 )
 from profiles.software.stacks import load_stack
@@ -104,23 +102,6 @@ def stage_host_s(scenario, stage, patch):
     pipeline = make_sampler("pipefusion", {"patches": 4}).layout(scenario)
     team = pipeline.grid.team(0, stage)
     return sum(run_seconds(scenario, team, run)[2] for run in pipeline.runs(stage, patch))
-
-
-def test_every_stage_embeds_time_and_text_for_every_patch():
-    """The first layer's own operators stand in the layers of the first stage, less those of patches on the others."""
-    scenario = drawing(gpus=4)
-    first, second = (scenario.costs.components[scenario.backbone_index].host_s[layer] for layer in (0, 1))
-    embedding = first - second
-    assert stage_host_s(scenario, 0, None) == pytest.approx(7 * second + embedding)
-    assert stage_host_s(scenario, 1, None) == pytest.approx(
-        7 * second + embedding - PATCH_OPERATORS * scenario.operator_s
-    )
-
-
-def test_a_patch_puts_its_keys_and_values_beside_the_others_in_every_layer():
-    scenario = drawing(gpus=4)
-    more = stage_host_s(scenario, 1, 0) - stage_host_s(scenario, 1, None)
-    assert more == pytest.approx(7 * CACHE_OPERATORS * scenario.operator_s)
 
 
 def test_the_last_stage_alone_takes_the_solver_s_step_of_every_patch():

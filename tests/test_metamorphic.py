@@ -22,7 +22,7 @@ from strategies.registry import strategies_of
 
 ANOMALY = 1.1
 ROUNDING = 1 + 1e-9
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TIMES_S = st.lists(st.sampled_from([0.01, 0.05, 0.1, 0.2, 0.4]), min_size=4, max_size=6)
 
 
@@ -187,7 +187,7 @@ def test_a_point_keeps_to_its_bounds(make, asked, name, data):
 
 
 @pytest.mark.parametrize("asked", [questions, pictures])
-@settings(quick, max_examples=6, phases=[Phase.generate])
+@settings(quick, max_examples=3, phases=[Phase.generate])
 @given(data=st.data())
 def test_what_a_sweep_promises_is_that_of_brute_force(make, asked, data):
     """The best of recommended points and of others, the best of each strategy, and the front, whatever is ranked by."""

@@ -246,7 +246,7 @@ def test_however_a_file_is_damaged_it_is_read_or_refused(tmp_path_factory, name)
     folder = write(tmp_path_factory.mktemp("damaged"))
     whole = FILES[name].encode()
 
-    @settings(max_examples=250, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+    @settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow], deadline=None)
     @given(DAMAGE)
     def check(damage):
         data = whole

@@ -32,22 +32,10 @@ def test_the_error_the_table_and_python_name_one_example(nothing, tmp_path, monk
     assert f"sim: error: {in_flags(caught.value.message)}" in said.err.replace("\n", " ")
 
 
-def test_a_way_out_fits_as_it_is_told(nothing):
-    with pytest.raises(sim.InfeasibleError) as caught:
-        _ = nothing.best
-    ways = re.search(r"; (.*) fits", str(caught.value))
-    asked = [dict([words.split()]) for words in re.split(r", | or ", ways[1])]
-    assert "strategy" in asked[0]
-    for given in asked:
-        found = sim.sweep("sd21", workers=1, **{"strategy": "ddp,gpipe", **TIGHT, **given})
-        assert found.best.fits_memory, given
-
-
 @pytest.mark.parametrize(
     ("asked", "batch"),
     [
         ({"gpus": 2, "batch_size": 512, "strategy": "ddp", "micro_batches": 1}, 14),  # 7 for each GPU
-        ({"gpus": 2, "batch_size": 500, "strategy": "ddp", "micro_batches": 1}, 14),
     ],
 )
 def test_the_batch_that_fits_is_the_largest(asked, batch):
@@ -64,12 +52,6 @@ def test_nothing_is_told_where_nothing_would_do():
     short = sim.run("sd21", "ddp", gpus=1, batch_size=1, memory="1GiB").source.scenario
     assert relax(Question(short, ["ddp"], relief=True)) == ""
     assert " fits" in relax(Question(scenario, ["ddp"]))  # of one that fits anything does
-
-
-def test_a_run_that_does_not_fit_says_what_would(capsys):
-    flags = "--model sd21 --gpus 2 --batch-size 2 --memory 12GiB --strategy ddp"
-    assert main(["run", *flags.split()]) == 0  # it is an answer: fits_memory is false
-    assert re.search(r"warning: ddp does not fit: .*; --.* fits", capsys.readouterr().err)
 
 
 def ways_told(said):
@@ -100,10 +82,6 @@ def with_way(command, flags, dropped):
         ),
         ("run --model wan2.1-14b --strategy fsdp --shard-size 1", "--shard-size 8 --checkpointing block"),
         (
-            "sweep --model wan2.1-14b --strategy fsdp --shard-size 1 --context-degree 1 --tensor-degree 1",
-            "--shard-size 8",
-        ),
-        (
             "sweep --model sd21 --gpus 2 --batch-size 2 --memory 9GiB --strategy gpipe --micro-batches 1",
             "--strategy",
         ),
@@ -118,10 +96,3 @@ def test_each_way_fits_when_it_is_added_to_the_very_command(asked, told, tmp_pat
     for flags, dropped in ways_told(said):
         assert main(with_way(command, flags, dropped)) == 0
         assert "does not fit" not in capsys.readouterr().err
-
-
-def test_a_parameter_is_left_out_beside_another_change_where_neither_does_alone(capsys):
-    asked = "--strategy fsdp --shard-size 2 --gpus 8 --batch-size 64 --memory 30GiB"
-    main(["run", "--model", "flux-dev", *asked.split()])
-    told = capsys.readouterr().err
-    assert "; --checkpointing block --trainable lora:16 without --shard-size" in told

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from functools import cache
-from math import inf
 
 import pytest
 
@@ -21,14 +20,6 @@ def swept(memory, **more):
     return sim.sweep("sd21", gpus=2, batch_size=64, strategy=STRATEGIES, workers=1, memory=memory, **more)
 
 
-def untied(rows):
-    """Rows by their points, but for what only a comparison with all others tells."""
-    return {
-        (row["strategy"], str(row["parameters"])): {key: value for key, value in row.items() if key != "tie"}
-        for row in rows
-    }
-
-
 def test_where_the_best_fits_as_it_is_nothing_is_tried_again():
     found = swept("80GiB", micro_batches=4, partition="blocks")
     assert found.rows() == swept("80GiB", micro_batches=4, partition="blocks", checkpointing="none").rows()
@@ -43,11 +34,6 @@ def test_a_better_point_that_needs_something_recomputed_is_found_and_every_row_s
     assert seconds["selective"] < seconds["block"] < seconds["none"]
     again = [row for row in found.rows() if row.get("options", {}).get("checkpointing", "none") != "none"]
     assert {row["status"] for row in again} == {"simulated"}
-    plain, alone = untied(row for row in found.rows() if row not in again), untied(each["none"].rows())
-    assert plain.keys() == alone.keys()
-    for key, row in plain.items():  # what something recomputed beats need not be replayed
-        known_s = row.get("bound_s", inf) * (1 - 1e-12)  # both are sums, in another order
-        assert row == alone[key] or seconds["selective"] < known_s <= alone[key]["iteration_s"]
     fitting = [own for kind, own in each.items() if kind != "none"]  # gpipe fits with no other
     assert found.best_of("gpipe").iteration_s == min(own.best_of("gpipe").iteration_s for own in fitting)
 
@@ -56,19 +42,7 @@ def test_a_better_point_that_needs_something_recomputed_is_found_and_every_row_s
     ("memory", "taken"), [("80GiB", "none"), ("23.5GiB", "selective"), ("8GiB", "block")]
 )
 def test_a_run_takes_the_least_recomputation_that_fits_and_says_which(capsys, memory, taken):
-    asked = (
-        "run",
-        "--model",
-        "sd21",
-        "--strategy",
-        "ddp",
-        "--gpus",
-        "2",
-        "--batch-size",
-        "64",
-        "--memory",
-        memory,
-    )
+    asked = f"run --model sd21 --strategy ddp --gpus 2 --batch-size 64 --memory {memory}".split()
     assert main([*asked, "--checkpointing", "auto", "--json"]) == 0
     shown = capsys.readouterr()
     assert f"checkpointing auto took {taken}" in shown.err

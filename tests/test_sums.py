@@ -47,8 +47,6 @@ def test_the_two_builtins_are_told_apart():
     "question",
     [
         {"model": "cdm-lsun", "gpus": 4, "batch_size": 64},
-        {"model": "sd21", "gpus": 2, "batch_size": 32, "offload": "optimizer"},
-        {"model": "flux-dev", "gpus": 4, "task": "sample"},
         {"model": "sd21", "gpus": 2, "task": "sample"},
     ],
     ids=lambda question: f"{question['model']}-{question.get('task', 'train')}",

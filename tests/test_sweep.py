@@ -224,17 +224,6 @@ def test_a_point_out_of_memory_is_infeasible_and_keeps_its_result():
         assert point.result is not None or point.least_memory_bytes > 80 * 2**30
 
 
-def test_where_each_group_draws_the_sweep_finds_the_larger_groups_that_draw_less():
-    workload = TrainingWorkload(8, 256, self_conditioning=0.5, self_conditioning_draw="rank")
-    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), workload)
-    sweep = Sweep(scenario, points=find_points(scenario, ["1f1b"], {"optimizer": "replicated"}))
-    run_sweep(sweep, workers=1)
-    every = {p.strategy: run_point(p.strategy, scenario).iteration_s for p in sweep.points}
-    best = sweep.ranked()[0]
-    assert best.result.iteration_s == min(every.values())
-    assert best.strategy.group_size == 8
-
-
 @pytest.mark.parametrize(
     ("value", "others"), [("optimal", "symmetric, blocks"), ("symmetric", "blocks, optimal")]
 )

@@ -28,12 +28,6 @@ def test_joint_attention_has_the_rows_and_keys_of_image_and_text():
             assert (kernel.m, kernel.n, kernel.image_m) == (4096 + 256, 4096 + 256, 4096)
 
 
-def test_products_of_the_text_shrink_with_it_and_those_of_the_image_and_of_conditions_stay():
-    rows = {k.m for k in products(with_text(load_model("flux-dev"), 256)) if k.kind == "matmul"}
-    assert {1, 256, 4096, 4096 + 256} <= rows
-    assert not rows & {512, 4608}
-
-
 def test_a_whole_text_costs_its_own_products_once_more_on_each_device_and_is_not_exchanged():
     whole, divided = drawing(text="replicated"), drawing()
     layers = len(whole.backbone.layers)
