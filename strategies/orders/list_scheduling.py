@@ -13,26 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from strategies.orders.capacity import Room, check_room, fits, peak_held_bytes, room_bound_s
-from strategies.orders.problem import (
-    Chain,
-    Lane,
-    Ordering,
-    Problem,
-    heads,
-    lanes_of,
-    limits_of,
-    tails,
-    wave_positions,
-    wave_problem,
-)
+from strategies.orders.capacity import Room, check_room, fits, room_bound_s
+from strategies.orders.problem import Lane, Ordering, Problem, heads, lanes_of, limits_of, tails
 from strategies.plans.actions import StageAction
-
-__all__ = [
-    "BEST", "PRIORITIES", "Chain", "Ordering", "Problem", "dispatch",
-    "list_schedule", "lower_bound_s", "peak_held_bytes", "wave_positions", "wave_problem",
-]  # fmt: skip
-
 
 PRIORITIES: Final[Mapping[str, Callable[[float, Any], Any]]] = {
     "most-advanced": lambda own_s, rest_s: own_s,
@@ -46,8 +29,6 @@ same lanes need. With as many micro-batches as devices the most advanced pass do
 more the longest tail; three parts of the one and one of the other lie between, and help where stages are many or
 backbones unlike.
 """
-
-
 BEST: Final = "best"
 """The priority with the shortest order; the first where several are as short."""
 

@@ -11,8 +11,8 @@ import numpy as np
 from profiles.checks import sum_in_order
 from profiles.costs.layers import FloatArray
 from strategies.orders.capacity import check_room, fits
-from strategies.orders.list_scheduling import Ordering, dispatch
-from strategies.orders.problem import Chain, Lane, Problem, evaluate, lanes_of
+from strategies.orders.list_scheduling import dispatch
+from strategies.orders.problem import Chain, Lane, Ordering, Problem, evaluate, lanes_of
 from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
 
 

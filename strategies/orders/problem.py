@@ -250,7 +250,7 @@ class Pass(NamedTuple):
 
 
 def follow(
-    chains: Iterable[tuple[Sequence[Pass], Sequence[int]]],
+    chains: Iterable[tuple[Sequence[Pass | Lane], Sequence[int]]],
     rows: Sequence[Sequence[StageAction]],
     begins_s: Sequence[float],
 ) -> list[list[tuple[StageAction, float, float]]]:
@@ -261,24 +261,20 @@ def follow(
         rows: what each device runs, in order.
         begins_s: when each device may begin.
     """
-    known: dict[tuple[int, str], tuple[int, int, Pass]] = {}
+    known: dict[tuple[int, str], tuple[int, int, Pass | Lane]] = {}
     filled_s: list[float] = []
     for passes, numbers in chains:
         for place, one in enumerate(passes):
-            known[one.stage, one.kind] = (
-                len(filled_s) - numbers[0],
-                len(numbers) * (place < len(passes) - 1),
-                one,
-            )
+            ahead = len(numbers) * (place < len(passes) - 1)
+            known[one.stage, one.kind] = len(filled_s) - numbers[0], ahead, one
             filled_s += [inf if place else 0.0] * len(numbers)
     steps: list[list[Step]] = []
     for row in rows:
         steps.append([])
         for stage, kind, number in row:
-            first, ahead, (_, _, duration_s, lag_s) = known[stage, kind]
-            slot = first + number
-            outputs = ((slot + ahead, lag_s),) if ahead else ()
-            steps[-1].append(((slot,), duration_s, outputs, ()))
+            first, ahead, one = known[stage, kind]
+            outputs = ((first + number + ahead, one.lag_s),) if ahead else ()
+            steps[-1].append(((first + number,), one.duration_s, outputs, ()))
     starts = walk(steps, filled_s, begins_s)
     return [
         [(action, at, at + step[1]) for action, at, step in zip(row, own, of, strict=False)]
@@ -297,15 +293,8 @@ def evaluate(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> Orderin
     lanes = lanes_of(problem)
     _check_rows(problem, rows)
     chains = [
-        (
-            [
-                Pass(lane.stage, lane.kind, lane.duration_s, lane.lag_s)
-                for lane in lanes
-                if lane.chain == number
-            ],
-            own,
-        )
-        for number, own in enumerate(chain.micro_batches for chain in problem.chains)
+        ([lane for lane in lanes if lane.chain == number], chain.micro_batches)
+        for number, chain in enumerate(problem.chains)
     ]
     spans = follow(chains, rows, [0.0] * len(rows))
     stuck = [

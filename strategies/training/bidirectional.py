@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
-from strategies.bounds.two_way import two_way_bound, two_way_least_memory
+from strategies.bounds.critical_path import two_way_bound, two_way_least_memory
 from strategies.orders.chimera import chimera_order
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import shapes

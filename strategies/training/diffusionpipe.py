@@ -10,8 +10,8 @@ from typing import ClassVar, Self
 
 from profiles.checks import sum_in_order
 from strategies import parameters as fields
+from strategies.bounds.critical_path import two_way_bound, two_way_least_memory
 from strategies.bounds.pipelines import pipeline_bound
-from strategies.bounds.two_way import two_way_bound, two_way_least_memory
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.parameters import parameter
 from strategies.pipelining.builder import PipelineBuilder, Recipe

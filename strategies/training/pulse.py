@@ -11,8 +11,8 @@ from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.bounds.pipelines import staged_bound
 from strategies.orders.capacity import least_in_flight, most_in_flight
-from strategies.orders.list_scheduling import Ordering, list_schedule
-from strategies.orders.problem import Problem, evaluate, wave_positions
+from strategies.orders.list_scheduling import list_schedule
+from strategies.orders.problem import Ordering, Problem, evaluate, wave_positions
 from strategies.orders.wave import wave_order
 from strategies.parameters import parameter
 from strategies.partitions.chain import block_partition
