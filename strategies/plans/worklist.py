@@ -71,57 +71,42 @@ def evaluate(plan: Plan, network: Network, routes: Sequence[CollectiveRoute] | N
     """
     if routes is None:
         routes = [network.collective(collective) for collective in plan.collectives]
-    wiring = wire(plan)
-    num_slots, seconds = len(wiring.sources), [route.wire_s + route.fixed_s for route in routes]
+    wiring, num_devices = wire(plan), plan.num_devices
+    seconds, num_slots = [route.wire_s + route.fixed_s for route in routes], len(wiring.sources)
     # arrivals, writes and postings of all slots, then ends of collectives
-    filled_s = [inf] * (3 * num_slots + len(routes))
-    for slot, by_op in enumerate(wiring.posted):
-        filled_s[2 * num_slots + slot] = inf if by_op else 0.0
-    messages = [*_messages(wiring, network)]
-    rows = [_row(wiring, device) for device in range(plan.num_devices)]
-    collectives = [*_collectives(wiring, seconds)]
-    starts = walk([*rows, *messages, *collectives], filled_s, [0.0] * len(rows + messages + collectives))
-    ops, sent = starts[: plan.num_devices], starts[plan.num_devices : -len(routes) or None]
-    arrived = filled_s[:num_slots]
-    if (
-        any(len(own) < len(row) for own, row in zip(starts, rows, strict=False))
-        or inf in filled_s[3 * num_slots :]
-    ):
+    postings = [inf if by_op else 0.0 for by_op in wiring.posted]
+    filled_s = [inf] * (2 * num_slots) + postings + [inf] * len(routes)
+    rows = [_row(wiring, device) for device in range(num_devices)]
+    rows += [*_messages(wiring, network), *_collectives(wiring, seconds)]
+    starts = walk(rows, filled_s, [0.0] * len(rows))
+    ops, arrived, done = starts[:num_devices], filled_s[:num_slots], filled_s[3 * num_slots :]
+    if any(len(of) < len(row) for of, row in zip(ops, rows, strict=False)) or inf in done:
         raise DeadlockError(describe_deadlock(wiring, [*map(len, ops)], arrived))
-    ends = [
-        [at + op.duration_s for at, op in zip(*of, strict=True)] for of in zip(ops, plan.ops, strict=True)
-    ]
-    early = [
-        [at + offset for at, op in zip(*of, strict=True) for offset, _ in op.early]
-        for of in zip(ops, plan.ops, strict=True)
-    ]
-    p2p_bytes = sum_in_order(t.size_bytes * plan.placement.copies for t in wiring.transfers if t is not None)
+    paired = [[*zip(*of, strict=True)] for of in zip(ops, plan.ops, strict=True)]
+    ends = [[at + op.duration_s for at, op in of] for of in paired]
+    early = [[at + offset for at, op in of for offset, _ in op.early] for of in paired]
+    sent, collectives = starts[num_devices : num_devices + num_slots], starts[num_devices + num_slots :]
     return Trace.of(
         wiring,
         (ops, ends, early),
         ([at[0] if at else inf for at in sent], arrived),
-        [*zip([at[0] for at in starts[len(starts) - len(routes) :]], filled_s[3 * num_slots :], strict=True)],
-        p2p_bytes=p2p_bytes,
+        [*zip([at[0] for at in collectives], done, strict=True)],
+        p2p_bytes=sum_in_order(of.size_bytes * plan.placement.copies for of in wiring.transfers if of),
         collective_bytes=sum_in_order(route.sent_bytes for route in routes),
     )
 
 
 def _row(wiring: Wiring, device: int) -> list[Step]:
     """The ops of a device; the wiring's slots follow when they are written, or their receive is posted."""
-    num_slots, early = len(wiring.sources), wiring.early[device]
-    receives = wiring.receives[device]
-    return [
-        (
-            wiring.waits[device][index],
-            op.duration_s,
-            tuple(
-                [(num_slots + slot, 0.0) for slot in wiring.sends[device][index]]
-                + [(2 * num_slots + slot, 0.0) for slot in receives.get(index, ())]
-            ),
-            tuple((num_slots + slot, offset) for offset, slots in early.get(index, ()) for slot in slots),
-        )
-        for index, op in enumerate(wiring.plan.ops[device])
-    ]
+    num_slots, sends = len(wiring.sources), wiring.sends[device]
+    early, receives = wiring.early[device], wiring.receives[device]
+    steps: list[Step] = []
+    for index, (op, waits) in enumerate(zip(wiring.plan.ops[device], wiring.waits[device], strict=True)):
+        outputs = [num_slots + slot for slot in sends[index]]
+        outputs += [2 * num_slots + slot for slot in receives.get(index, ())]
+        before = [(num_slots + slot, offset) for offset, slots in early.get(index, ()) for slot in slots]
+        steps.append((waits, op.duration_s, tuple([(slot, 0.0) for slot in outputs]), tuple(before)))
+    return steps
 
 
 def _messages(wiring: Wiring, network: Network) -> Iterator[list[Step]]:
