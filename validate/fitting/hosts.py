@@ -8,14 +8,12 @@ box has the median of such rows. One without such rows has the least ratio if th
 
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 from profiles.checks import sum_in_order
-from profiles.machines.clusters import Cluster
-from profiles.machines.hosts import BOX, FREE, Host
+from profiles.machines.hosts import BOX, FREE
 from profiles.measuring.tables import show, table
 from validate.points import cluster_of
 from validate.published.rows import SamplingRow, samplers, sampling_rows
@@ -29,53 +27,42 @@ EXPLAINED: Final = 2 / 3
 COLUMNS: Final = ("box", "GPUs", "method", "published", "GPUs alone", "host of pace 1", "pace")
 
 
-@dataclass(frozen=True)
-class HostRow:
-    """A published row beside the seconds of the GPUs alone, and of a host of slowness 1 alone."""
+class HostRow(NamedTuple):
+    """A published row with its seconds, those of the GPUs alone, and those of a host of slowness 1 alone."""
 
     row: SamplingRow
-
-    @cached_property
-    def gpu_s(self) -> float:
-        """Seconds of the GPUs, beside a host that takes no time."""
-        return predict(self.row, self._beside(FREE)).outcome.latency_s  # type: ignore[union-attr]  # rows are covered
-
-    @cached_property
-    def host_s(self) -> float:
-        """Seconds of the busiest host, of slowness 1."""
-        scenario = scenario_of(place_of(self.row, self._beside(BOX)))
-        phases = samplers(self.row, scenario)[0].phases(scenario)
-        busiest = [max(sum_in_order(op.host_s for op in ops) for ops in phase.plan.ops) for phase in phases]
-        return sum_in_order(phase.times * seconds for phase, seconds in zip(phases, busiest, strict=True))
+    published_s: float
+    gpu_s: float
+    host_s: float
 
     @property
     def slowness(self) -> float:
         """The most that the box's slowness can be."""
-        assert self.row.latency_s is not None
-        return self.row.latency_s / self.host_s
+        return self.published_s / self.host_s
 
     @property
     def waits(self) -> bool:
         """Whether the run waits for the host."""
-        assert self.row.latency_s is not None
-        return self.gpu_s < EXPLAINED * self.row.latency_s
-
-    def _beside(self, host: Host) -> dict[str, Cluster]:
-        """The row's cluster with another host."""
-        return {self.row.cluster: replace(cluster_of(self.row.cluster), host=host)}
+        return self.gpu_s < EXPLAINED * self.published_s
 
 
 def host_rows(box: str) -> list[HostRow]:
     """The rows of a box on as many GPUs as one node has, where the host counts most."""
-    size = cluster_of(box).devices_per_node
-    found = [row for row in sampling_rows() if _of_box(row, box) and row.num_gpus == size]
-    return [HostRow(row) for row in {(row["method"], row.latency_s): row for row in found}.values()]
-
-
-def _of_box(row: SamplingRow, box: str) -> bool:
-    small = row["resolution_px"] == HOST_PIXELS and row["method"] in HOST_METHODS
-    timed = row["source"].startswith(SOURCES) and row.latency_s is not None
-    return small and timed and row.cluster == box
+    cluster, found = cluster_of(box), dict[tuple[str, float], HostRow]()
+    for row in sampling_rows():
+        small = row["resolution_px"] == HOST_PIXELS and row["method"] in HOST_METHODS
+        if not (small and row["source"].startswith(SOURCES) and row.latency_s and row.cluster == box):
+            continue
+        if row.num_gpus == cluster.devices_per_node:
+            alone = predict(row, {box: replace(cluster, host=FREE)}).outcome
+            assert alone is not None
+            scenario = scenario_of(place_of(row, {box: replace(cluster, host=BOX)}))
+            host_s = sum_in_order(
+                phase.times * max(sum_in_order(op.host_s for op in ops) for ops in phase.plan.ops)
+                for phase in samplers(row, scenario)[0].phases(scenario)
+            )
+            found[row["method"], row.latency_s] = HostRow(row, row.latency_s, alone.latency_s, host_s)
+    return list(found.values())
 
 
 def slowness_of(rows: list[HostRow]) -> float:
@@ -94,6 +81,6 @@ def run_hosts(options: Namespace) -> None:
 
 def _lines(box: str, rows: list[HostRow]) -> Iterator[list[str]]:
     for row in rows:
-        seconds = (row.row.latency_s or 0.0, row.gpu_s, row.host_s)
+        seconds = (row.published_s, row.gpu_s, row.host_s)
         slowness = f"{row.slowness:.2f}" if row.waits else f"at most {row.slowness:.2f}"
         yield [box, f"{row.row.num_gpus}", row.row["method"], *(f"{s:.3g} s" for s in seconds), slowness]

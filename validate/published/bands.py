@@ -52,30 +52,22 @@ class Miss:
     exposed: float = 0.0
 
 
-def alone() -> Iterator[Miss]:
-    """Published latencies of one GPU over estimates without anchors."""
-    for name in model_names():
-        for anchor in model_of(name).anchors:
-            if attention_share(name, anchor) is not None:  # set what attention reaches
-                continue
-            yield Miss(anchor.device, DEFAULT_STACK, shipped.ONE_GPU, factor(name, anchor), "anchors.csv")
-
-
-def elsewhere() -> Iterator[Miss]:
-    """Published latencies of one GPU over those that other sources publish of the same run."""
-    for name in model_names():
-        anchors = model_of(name).anchors
-        for one in anchors:
-            others = [
-                other.latency_s / other.steps
-                for other in anchors
-                if _place(other) == _place(one)
-                and _paper(other) != _paper(one)
-                and not same_number(other.latency_s / other.steps, one.latency_s / one.steps)
-            ]
-            if others:
-                ratio = one.latency_s / one.steps / geometric_mean(others)
-                yield Miss(one.device, DEFAULT_STACK, shipped.ANCHORED, ratio, "anchors.csv")
+def anchored() -> Iterator[Miss]:
+    """Published latencies of one GPU over estimates without them, and over what others publish of the same run."""
+    for name, one in ((model, anchor) for model in model_names() for anchor in model_of(model).anchors):
+        if attention_share(name, one) is None:  # else it set what attention reaches
+            yield Miss(one.device, DEFAULT_STACK, shipped.ONE_GPU, factor(name, one), "anchors.csv")
+        step_s = one.latency_s / one.steps
+        others = [
+            other.latency_s / other.steps
+            for other in model_of(name).anchors
+            if _place(other) == _place(one)
+            and _paper(other) != _paper(one)
+            and not same_number(other.latency_s / other.steps, step_s)
+        ]
+        if others:
+            ratio = step_s / geometric_mean(others)
+            yield Miss(one.device, DEFAULT_STACK, shipped.ANCHORED, ratio, "anchors.csv")
 
 
 def _place(anchor: Anchor) -> tuple[str, int, int, int]:
@@ -94,10 +86,10 @@ def sampled(runs: Iterable[Run]) -> Iterator[Miss]:
         if place is None or outcome is None or error is None or not judged:
             continue
         device, stack, several = place.cluster.device.name, place.stack.name.split()[0], place.num_gpus > 1
-        anchored = any(anchor.device == device for anchor in model_of(place.model).anchors)
-        if several and not anchored:
+        known = any(anchor.device == device for anchor in model_of(place.model).anchors)
+        if several and not known:
             continue
-        alone = shipped.ANCHORED if anchored and stack == DEFAULT_STACK else shipped.ONE_GPU
+        alone = shipped.ANCHORED if known and stack == DEFAULT_STACK else shipped.ONE_GPU
         exposed = outcome.expected.exposed_communication_s / outcome.latency_s if several else 0.0
         kind = shipped.PATCHES if several else alone
         yield Miss(device, stack, kind, 1 / (1 + error), run.row.published.paper, exposed)
@@ -180,7 +172,7 @@ def _evidence(key: tuple[str, str, str], misses: list[Miss]) -> Evidence:
 
 def write_bands(path: Path, ledger: Ledger, runs: Iterable[Run]) -> None:
     """Write the bands of the published numbers, with the priors, and the devices of the shipped bands."""
-    misses = [*alone(), *elsewhere(), *trainings(read_runs()), *sampled(runs)]
+    misses = [*anchored(), *trainings(read_runs()), *sampled(runs)]
     misses += speedups(ledger.records)
     write_file(path, text_of(bands_of(misses, waits(ledger.records), shipped.load_bands())), "--bands")
 

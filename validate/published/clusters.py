@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Self
 
+from scipy.optimize import brentq
+
 from profiles.architectures.models import Model, load_model
 from profiles.checks import sum_in_order
 from profiles.costs.resolutions import with_frames
@@ -53,8 +55,6 @@ ROLES: Final = (SETS, "in view", "independent")
 BUT: Final = " but "
 """Stands between ``cached`` and the component that is not."""
 NEWEST: Final = "newest-attention"
-HALVINGS: Final = 20
-"""Steps of the search for a share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +154,9 @@ def shared_rate(run: ClusterRun) -> float:
     def at(share: float) -> Stack:
         return _rated(run.stack, lambda of: replace(of, matmul=share, conv=share, memory=share))
 
-    low, high = 0.1, 1.0
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        predicted = run.predicted(at(middle))
-        low, high = (middle, high) if (predicted or 0.0) < run.samples_per_s else (low, middle)
-    return (low + high) / 2
+    return float(
+        brentq(lambda share: (run.predicted(at(share)) or 0.0) - run.samples_per_s, 0.1, 1.0, xtol=1e-5)
+    )
 
 
 REASONS: Final[dict[str, Reason]] = {

@@ -15,7 +15,7 @@ from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.measuring.tables import grouped
-from profiles.software.stacks import FUSED, Fusion, Shares, Stack
+from profiles.software.stacks import Shares, Stack
 from profiles.units import GB, GIB
 from sim.report.plots.charts import ENDINGS, save_figure
 from strategies.plans.workloads import SamplingWorkload
@@ -38,6 +38,7 @@ from validate.published.ledger import (
     side_by_side,
     winners,
 )
+from validate.published.pulse import NOTHING
 from validate.published.records import LATENCY, MEMORY, SAMPLES_PER_S, TASKS, UNSAID, Record, Standing
 from validate.published.runs import NO_COMMUNICATION, Run, all_runs, sent_bytes
 from validate.tables import Section, parts_around, percent, print_sections, signed, write_tables
@@ -348,7 +349,6 @@ SEPARATE_PASSES: Final = {
 }
 """Times that a block reads or writes all of the hidden state beside products and attention, where each is one kernel
 and none is fused with another. Source: diffusers, WanTransformerBlock and WanAttnProcessor."""
-NOTHING: Final = Fusion(**dict.fromkeys(FUSED, 0.0))
 
 
 def kernels_alone(ledger: Ledger) -> list[Section]:
@@ -373,18 +373,17 @@ def kernels_alone(ledger: Ledger) -> list[Section]:
 
 def _parts_s(stack: Stack) -> list[float]:
     """Seconds of a step's products, of its self-attention, and of all memory-bound kernels."""
-    none = replace(stack, traffic=NOTHING, launches=NOTHING)
-    whole_s, bare_s = (_step_s(of) for of in (stack, none))
-    attention_s = _step_s(stack, attention=True)
+    (whole_s, attention_s), (bare_s, _) = map(
+        _step_s, (stack, replace(stack, traffic=NOTHING, launches=NOTHING))
+    )
     return [bare_s - attention_s, attention_s, whole_s - bare_s]
 
 
-def _step_s(stack: Stack, *, attention: bool = False) -> float:
-    """Seconds of the GPU in a step, or of its self-attention."""
+def _step_s(stack: Stack) -> tuple[float, float]:
+    """Seconds of the GPU in a step, and in its self-attention."""
     scenario = _scenario(stack)
-    costs = scenario.costs.components[scenario.backbone_index]
-    seconds = costs.attention_s if attention else costs.gpu_s
-    return float(seconds(scenario.workload.predictions, WHOLE).sum())
+    costs, samples = scenario.costs.components[scenario.backbone_index], scenario.workload.predictions
+    return float(costs.gpu_s(samples, WHOLE).sum()), float(costs.attention_s(samples, WHOLE).sum())
 
 
 def _scenario(stack: Stack) -> SamplingScenario:
