@@ -29,7 +29,8 @@ from profiles.machines.devices import DEVICES
 from profiles.software.stacks import STACKS
 from sim.cli.console import guarded
 from sim.cli.main import _main
-from sim.inputs.scenarios import OPTION_NAMES, OPTIONS
+from sim.inputs.scenarios import OPTION_NAMES
+from sim.outcomes.tasks import TASKS
 from strategies.registry import strategies_of
 from validate.__main__ import _main as _validate
 
@@ -432,7 +433,7 @@ class Contrary:
 @pytest.mark.parametrize("task", ["train", "sample"])
 def test_what_compares_with_no_word_is_refused_by_the_argument(task, value):
     asked = {"model": "sd21", "gpus": 2} if task == "train" else {"model": "pixart", "gpus": 2, "steps": 2}
-    words = {"run": ("stack", "runtime", *OPTIONS[task]), "schedule": ("format",)}
+    words = {"run": ("stack", "runtime", *TASKS[task].options), "schedule": ("format",)}
     words["sweep"] = ("strategy", "task", "objective", "runtime", "top", "exhaustive", "workers", "executor")
     for verb, name in [(verb, name) for verb, names in words.items() for name in names]:
         given = asked | (

@@ -13,8 +13,9 @@ from profiles.machines.clusters import load_cluster
 from profiles.software.stacks import load_stack
 from sim.explore.points import Point, find_points
 from sim.explore.search import run_sweep
-from sim.explore.sweep import OBJECTIVES, TOP, Sweep, pareto_front
+from sim.explore.sweep import TOP, Sweep, pareto_front
 from sim.outcomes.runs import run_point
+from sim.outcomes.tasks import SAMPLING
 from sim.report.frames import rows
 from sim.report.rankings import front, print_sweep
 from strategies.plans.workloads import SamplingWorkload
@@ -86,7 +87,7 @@ def sweep():
 # The same as simulating everything
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES["sample"])
+@pytest.mark.parametrize("objective", SAMPLING.objectives)
 def test_the_best_twenty_and_the_best_of_each_are_those_of_a_simulation_of_every_point(
     scenario, everything, objective
 ):
@@ -229,7 +230,7 @@ def test_a_point_out_of_memory_is_infeasible_whether_replayed_or_not():
 # What a person and a file get
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES["sample"])
+@pytest.mark.parametrize("objective", SAMPLING.objectives)
 def test_what_leaves_seams_ranks_below_all_that_does_not_and_is_never_the_best(objective):
     sweep = swept(replace(pixart(8), stack=load_stack("compiled")), objective)  # no host to wait for
     ranked = simulated(sweep)

@@ -10,7 +10,8 @@ from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import load_cluster
 from sim.explore.points import MAX_MICRO_BATCHES, Point, find_points
 from sim.explore.search import run_sweep
-from sim.explore.sweep import OBJECTIVES, TOP, Sweep
+from sim.explore.sweep import TOP, Sweep
+from sim.outcomes import tasks
 from sim.outcomes.runs import run_point
 from sim.report.rankings import print_sweep
 from strategies.plans.workloads import TrainingWorkload
@@ -81,7 +82,7 @@ def test_the_best_twenty_are_those_of_a_simulation_of_every_point(sweep, everyth
 
 
 @pytest.mark.parametrize(
-    "objective", [objective for objective in OBJECTIVES["train"] if objective != "pareto"]
+    "objective", [objective for objective in tasks.TRAINING.objectives if objective != "pareto"]
 )
 def test_the_best_are_exact_for_every_objective(scenario, everything, objective):
     found = simulated(swept(scenario, objective))

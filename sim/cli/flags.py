@@ -12,25 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from profiles.architectures.components import TASKS
 from profiles.errors import InputError, flag_of, shown
-from profiles.machines.whatifs import WHAT_IFS
 from profiles.software.levers import load_levers
 from profiles.software.runtimes import runtime_names
 from profiles.software.stacks import DEFAULT_STACK
 from sim.cli.console import Parser
 from sim.explore.counts import counts_in
-from sim.inputs.scenarios import DEFAULT_CLUSTER, OPTIONS
+from sim.inputs.scenarios import DEFAULT_CLUSTER, OPTION_NAMES
+from sim.outcomes.tasks import TASKS
 from strategies.parameters import MAX_INTEGER, MAX_PARAMETER, options_of
-from strategies.plans.workloads import AUTO, CHECKPOINTINGS, RELIEF, SamplingWorkload, TrainingWorkload
+from strategies.plans.workloads import AUTO, CHECKPOINTINGS, RELIEF
 from strategies.registry import class_of, strategies_of, strategy_named, task_of
 
-BATCH: Final = {
-    "train": "samples of all GPUs together (default: 32 per GPU; of videos 1)",
-    "sample": "images, or videos, drawn together (default: 1)",
-}
-"""What the batch size is of, by task."""
-WORKLOADS: Final[dict[str, type[Any]]] = {"train": TrainingWorkload, "sample": SamplingWorkload}
 WHAT_IF_HELP: Final = {
     "link": "bandwidth inside a node, or between nodes: intra=150GB/s, inter=2x; may be given twice",
     "nodes": "the most there may be, such as 2; or 2x4: two of 4 devices each",
@@ -66,9 +59,8 @@ def named(options: argparse.Namespace) -> list[str] | None:
 
 def given(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options of the scenario and the parameters that were given."""
-    names = [name for own in (WHAT_IFS, *OPTIONS.values()) for name in own if hasattr(options, name)]
-    batch = {} if options.batch_size is None else {"batch_size": options.batch_size}
-    return batch | {name: getattr(options, name) for name in names} | given_parameters(options)
+    values = {name: getattr(options, name, None) for name in OPTION_NAMES}
+    return {name: value for name, value in values.items() if value is not None} | given_parameters(options)
 
 
 def arguments(options: argparse.Namespace) -> dict[str, Any]:
@@ -149,11 +141,11 @@ def add_scenario(
     default = "one node; of single: 1" if "sample" in tasks else "one node"
     several: Any = {"type": gpus_flag, "metavar": "GPUS"} if sweeps else {"type": integer}
     add("--gpus", help=f"{words if sweeps else 'GPUs in all'} (default: {default})", **several)
-    add("--batch-size", type=integer, help="; or ".join(BATCH[task] for task in tasks))
+    add("--batch-size", type=integer, help="; or ".join(TASKS[task].batch for task in tasks))
     absent: Any = {"default": argparse.SUPPRESS}
     words = "1024, or 1280x1920: width x height (default: the model's reference)"
     add("--resolution", type=resolution, metavar="PIXELS", help=words, **absent)
-    for item in options_of(WORKLOADS[tasks[0]]):
+    for item in options_of(TASKS[tasks[0]].workload):
         if item.name in SHARED:
             add(flag_of(item.name), **absent, **_settings(item))
     if measured:
@@ -174,11 +166,11 @@ def add_scenario(
     for name, words in WHAT_IF_HELP.items():
         how: Any = {"action": "append", "metavar": "NAME=CHANGE"} if name == "link" else {}
         add(f"--{name}", help=words, **how, **absent)
-    for task, title in (("train", "training"), ("sample", "sampling")):
-        add = parser.add_argument_group(title).add_argument
-        for item in options_of(WORKLOADS[task]):
+    for task in TASKS.values():
+        add = parser.add_argument_group(task.noun).add_argument
+        for item in options_of(task.workload):
             if item.name not in SHARED:
-                hidden = {} if task in tasks else {"help": argparse.SUPPRESS}
+                hidden = {} if task.name in tasks else {"help": argparse.SUPPRESS}
                 add(flag_of(item.name), **absent, **_settings(item, sweeps, runtime) | hidden)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from profiles.architectures.components import TASKS
 from profiles.errors import InfeasibleError, InputError, counted
 from sim import api
 from sim.cli.commands import add_pictures, check_files, print_experiment, write_files
@@ -19,11 +18,11 @@ from sim.cli.console import note
 from sim.cli.flags import add_question, arguments, file_flag, given_parameters, named
 from sim.explore.scaling import each_count
 from sim.explore.search import run_sweep
-from sim.explore.sweep import OBJECTIVES, Report, why_none
+from sim.explore.sweep import Report, why_none
 from sim.explore.workers import on_cluster
-from sim.inputs.scenarios import OPTIONS
 from sim.interrupts import postponed
 from sim.outcomes.contents import content_of
+from sim.outcomes.tasks import TASKS
 from sim.report.frames import check_out, write_rows
 from sim.report.listings import sampled_on
 from sim.report.numbers import image_words, milliseconds
@@ -54,7 +53,11 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
         " where GPUs that a point leaves work on copies of it; pareto finds all that nothing beats in both speed and"
         " memory"
     )
-    add("--objective", choices=dict.fromkeys(name for task in TASKS for name in OBJECTIVES[task]), help=words)
+    add(
+        "--objective",
+        choices=dict.fromkeys(name for task in TASKS.values() for name in task.objectives),
+        help=words,
+    )
     add("--out", type=file_flag, metavar="FILE", help="write all rows, .csv or .parquet")
     words = "keep what is done in an SQLite file: a sweep that was stopped goes on from there"
     add("--store", type=file_flag, metavar="FILE", help=words)
@@ -207,8 +210,8 @@ def _print(options: argparse.Namespace, sweeps: Sequence[Sweep], remark: str) ->
 def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
     """Return a remark on which task the question is of, where no flag of that task alone says so; else empty."""
     scenario = sweep.scenario
-    shared = {name for task in OPTIONS if task != scenario.task for name in OPTIONS[task]}
-    telling = [name for name in OPTIONS[scenario.task] if name not in shared and hasattr(options, name)]
+    shared = {name for task in TASKS.values() if task.name != scenario.task for name in task.options}
+    telling = {name for name in TASKS[scenario.task].options if hasattr(options, name)} - shared
     if options.task or options.strategy or given_parameters(options) or telling:
         return ""
     several = image_words(scenario.options)[1]

@@ -8,9 +8,9 @@ from typing import Any, Final
 from profiles.errors import InfeasibleError, InputError
 from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
 from sim.explore.points import Asked, Point
-from sim.inputs.scenarios import KIND
 from sim.outcomes.results import Result, unused_options
 from sim.outcomes.runs import parameters_of, run_point
+from sim.outcomes.tasks import TASKS
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
 
@@ -144,7 +144,7 @@ def runtime_for(name: str, scenario: AnyScenario) -> Runtime:
     runtime = find_runtime(name)
     if runtime.task != scenario.task:
         raise InputError(
-            f"`runtime` is {name}, which is of {KIND[runtime.task]}, but this is of {KIND[scenario.task]}"
+            f"`runtime` is {name}, which is of {TASKS[runtime.task].noun}, but this is of {TASKS[scenario.task].noun}"
         )
     if unknown := runtime.unknown(scenario.model.name):
         raise InputError(f"`runtime` is {name}, but {unknown}")

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from profiles.architectures.components import TASKS
 from profiles.errors import InfeasibleError, InputError, counted, shown
 from profiles.files import Row, read_json, read_text
 from profiles.machines.whatifs import WHAT_IFS
 from sim.explore.answers import Bounds
 from sim.explore.store import StoreFile
-from sim.inputs.scenarios import OPTIONS, fields_of
+from sim.inputs.scenarios import fields_of
 from sim.outcomes.contents import content_of
 from sim.outcomes.measures import Measures
+from sim.outcomes.tasks import TASKS
 from strategies.registry import strategies_of
 from strategies.strategy import is_seamless
 
@@ -220,9 +220,9 @@ def _of_rows(rows: Iterable[_Line]) -> list[Recorded]:
     """The questions that rows are of; a point that several sweeps look at has what the one knows that knows most."""
     groups: list[_Group] = []
     for row in rows:
-        task = row.choice("task", TASKS)
+        task = row.choice("task", tuple(TASKS))
         shared = {key: row.text(key) for key in (*SHARED, *ASKED[task])}
-        names = {*OPTIONS[task], *WHAT_IFS, "measured", "measured_run"} - shared.keys() - {DIVIDED}
+        names = {*TASKS[task].options, *WHAT_IFS, "measured", "measured_run"} - shared.keys() - {DIVIDED}
         options = {key: value for key, value in row.values().items() if key in names}
         if options and RELIEF in row:  # what is recomputed is of the point, not asked
             options["checkpointing"] = "none"

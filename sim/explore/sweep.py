@@ -10,11 +10,11 @@ from profiles.checks import is_one_of
 from profiles.errors import InfeasibleError, InputError, counted, shown
 from sim.explore.points import Asked, Point
 from sim.explore.relax import NOTHING_FITS, TOLD, Question, relax
-from sim.inputs.scenarios import KIND
 from sim.outcomes.contents import content_of, inputs_of
 from sim.outcomes.parts import named_traces, replay_parts
 from sim.outcomes.results import OUT_OF_MEMORY, Result, activity
 from sim.outcomes.runs import source_of
+from sim.outcomes.tasks import TASKS
 from strategies.parameters import check_integer
 from strategies.registry import class_of
 from strategies.strategy import AnyScenario, AnyStrategy
@@ -22,18 +22,13 @@ from strategies.strategy import AnyScenario, AnyStrategy
 R = TypeVar("R", bound=Mapping[str, Any])
 Report = Callable[[str, int, int], None]
 """Told the stage of a sweep, how many points are done and how many there are."""
-OBJECTIVES: Final[Mapping[str, tuple[str, ...]]] = {
-    "train": ("throughput", "latency", "memory", "pareto"),
-    "sample": ("latency", "throughput", "memory", "cost", "pareto"),
-}
-"""Objectives of each task, the default first; cost is in GPU-seconds per image."""
 TOP: Final = 20
 """Number of best points that are exact."""
 
 
 def objectives(scenario: AnyScenario) -> tuple[str, ...]:
     """Objectives of a sweep over a scenario; the first is the default."""
-    return OBJECTIVES[scenario.task]
+    return TASKS[scenario.task].objectives
 
 
 @dataclass(slots=True, repr=False)
@@ -66,7 +61,7 @@ class Sweep:
 
     def __post_init__(self) -> None:
         if not is_one_of(self.objective, *(offered := objectives(self.scenario))):
-            rule = f"must be one of {', '.join(offered)} in a sweep of {KIND[self.scenario.task]}"
+            rule = f"must be one of {', '.join(offered)} in a sweep of {TASKS[self.scenario.task].noun}"
             hint = "; cost is of sampling: `steps` or `task` sample" * is_one_of(self.objective, "cost")
             raise InputError(f"`objective` is {shown(self.objective)}, {rule}{hint}")
         check_integer("top", self.top)

@@ -16,17 +16,14 @@ from sim.inputs.experiments import flags_in, read_flags
 from sim.inputs.scenarios import DEFAULT_CLUSTER, Request, check_known, scenario_of
 from sim.outcomes.results import Result
 from sim.outcomes.runs import parameters_of, run_point
+from sim.outcomes.tasks import TASKS
 from strategies.registry import make, strategy_named
 from strategies.strategy import AnyScenario, AnyStrategy
 
 S = TypeVar("S", bound=AnyScenario)
 
-QUANTITIES: Final[Mapping[str, Mapping[str, str]]] = {
-    "train": {"step_s": "iteration_s", "iteration_s": "iteration_s", "samples_per_s": "samples_per_s"},
-    "sample": {"latency_s": "latency_s", "step_s": "step_s", "samples_per_s": "samples_per_s"},
-}
-"""Numbers that can be measured, by task, and the quantity of a result that each is."""
-NAMES: Final = tuple(dict.fromkeys(name for own in QUANTITIES.values() for name in own))
+NAMES: Final = tuple(dict.fromkeys(name for task in TASKS.values() for name in task.measured))
+"""Numbers that can be measured."""
 MOST: Final = 10.0
 """Compute that takes so many times as long as estimated, or as short, is another model or machine."""
 LARGEST: Final = 1e9
@@ -89,7 +86,7 @@ class Number:
         Raises:
             InputError: the result has no such quantity.
         """
-        quantities = QUANTITIES[result.task]
+        quantities = TASKS[result.task].measured
         if self.name not in quantities:
             raise InputError(
                 f"`measured` is {self}, but {result.strategy} is measured by {', '.join(quantities)}"
@@ -139,7 +136,7 @@ def _warn_where_far(number: Number, result: Result) -> None:
     """Warn of a measured number that is far from the predicted one."""
     times = max(ratio := number.of_result(result), 1 / ratio)
     if times > FAR:
-        predicted = getattr(result, QUANTITIES[result.task][number.name])
+        predicted = getattr(result, TASKS[result.task].measured[number.name])
         words = f"{number} was measured, but {predicted:.4g} is predicted: a factor of {times:.2g} apart"
         warn_caller(f"{words}; are the flags those of the run that was measured?", DiffusimWarning)
 

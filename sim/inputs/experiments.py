@@ -11,11 +11,11 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final
 
-from profiles.architectures.components import TASKS
 from profiles.errors import InputError, flag_of, in_flags, shown
 from profiles.files import read_text
 from profiles.parsing import parse_json, parse_toml
 from sim.inputs.scenarios import OPTION_NAMES, truths
+from sim.outcomes.tasks import TASKS
 from strategies.registry import strategies_of
 
 STDIN: Final = "-"

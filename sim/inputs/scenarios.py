@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from profiles.architectures.components import TASKS
 from profiles.architectures.models import Model, load_model, model_names
 from profiles.checks import is_one_of
 from profiles.costs.resolutions import check_whole_tokens, in_words
@@ -16,6 +15,7 @@ from profiles.names import known_name
 from profiles.software.levers import cached_share
 from profiles.software.stacks import DEFAULT_STACK, Stack, load_stack, stack_names
 from sim.inputs.limits import check_pixels
+from sim.outcomes.tasks import SAMPLING, TASKS
 from strategies.parameters import MAX_INTEGER, check_integer, options_of
 from strategies.plans.workloads import (
     DEFAULT_BATCH_PER_GPU,
@@ -28,20 +28,15 @@ from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy, gpu_counts
 
-OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "train": ("resolution", *(item.name for item in options_of(TrainingWorkload))),
-    "sample": ("resolution", *(item.name for item in options_of(SamplingWorkload))),
-}
-"""Options of the workloads of a task, beside the GPUs and the batch size."""
-OPTION_NAMES: Final = tuple(dict.fromkeys(("batch_size", *WHAT_IFS, *OPTIONS["train"], *OPTIONS["sample"])))
+OPTION_NAMES: Final = tuple(
+    dict.fromkeys(("batch_size", *WHAT_IFS, *(name for task in TASKS.values() for name in task.options)))
+)
 UNTELLING: Final = ("offload",)
 """Options of both tasks that say neither."""
 DECODING: Final = ("vae_parallel", "vae_tile", "decode_chunks")
 """Options of the way in which an included VAE decodes."""
 DEFAULT_CLUSTER: Final = "p4de"
 """The cluster where none is named."""
-DOES: Final = {"train": "trains", "sample": "draws images"}
-KIND: Final = {"train": "training", "sample": "sampling"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +131,21 @@ def _task_of_strategies(strategies: Sequence[str | AnyStrategy], asked: str | No
     for name, other in found.items():
         if other != found[first]:
             raise InputError(
-                f"`strategy` names {first}, which {DOES[found[first]]}, and {name}, which {DOES[other]}"
+                f"`strategy` names {first}, which {TASKS[found[first]].does}, and {name}, which {TASKS[other].does}"
             )
     if asked not in (None, found[first]):
-        raise InputError(f"`task` is {asked}, but {first} {DOES[found[first]]}")
-    return found[first], f"{first} {DOES[found[first]]}"
+        raise InputError(f"`task` is {asked}, but {first} {TASKS[found[first]].does}")
+    return found[first], f"{first} {TASKS[found[first]].does}"
 
 
 def _sampling_flag(request: Request) -> str | None:
     """The first option or parameter given that says sampling: a resolution alone does, beside training it does not."""
-    training, sampling = ({*OPTIONS[task], *fields_of(strategies_of(task).values())} for task in TASKS)
+    training, sampling = (
+        {*task.options, *fields_of(strategies_of(task.name).values())} for task in TASKS.values()
+    )
     if any(name in training - sampling for name in request.given):
         sampling -= training
-    says = sampling - training | sampling.intersection(OPTIONS["sample"]).difference(UNTELLING)
+    says = sampling - training | sampling.intersection(SAMPLING.options).difference(UNTELLING)
     return next((f"`{name}`" for name in request.given if name in says), None)
 
 
@@ -165,10 +162,10 @@ def truths(classes: Iterable[type[AnyStrategy]]) -> set[str]:
 
 def _check_options(given: Mapping[str, Any], found: str, owner: str) -> None:
     """Refuse options of the other task."""
-    for other in TASKS:
-        for name in OPTIONS[other]:
-            if name in given and name not in OPTIONS[found]:
-                raise InputError(f"`{name}` is of {KIND[other]}, {owner}")
+    for other in TASKS.values():
+        for name in other.options:
+            if name in given and name not in TASKS[found].options:
+                raise InputError(f"`{name}` is of {other.noun}, {owner}")
 
 
 def check_known(request: Request, arguments: Sequence[str] = ()) -> None:
@@ -186,7 +183,7 @@ def check_known(request: Request, arguments: Sequence[str] = ()) -> None:
     own = [item.name for cls in request.classes for item in fields(cls)]  # type: ignore[arg-type]
     for name in request.parameters:
         if name not in every and name not in own:
-            known = list(dict.fromkeys([*own, *arguments, "batch_size", *OPTIONS[task], *WHAT_IFS]))
+            known = list(dict.fromkeys([*own, *arguments, "batch_size", *TASKS[task].options, *WHAT_IFS]))
             raise InputError(f"unknown parameter '{name}'; {near_or_all(name, known)}")
 
 
@@ -206,7 +203,7 @@ def scenario_of(request: Request) -> AnyScenario:
         item if isinstance(item, str) else "" for item in (request.model, request.cluster, request.stack)
     )
     rest = (model_name, cluster_name, stack, stack_name)
-    given = {name: plain_value(request.given[name]) for name in OPTIONS[task] if name in request.given}
+    given = {name: plain_value(request.given[name]) for name in TASKS[task].options if name in request.given}
     given = {name: value for name, value in given.items() if value is not None}
     if "frames" in given:
         given["frames"] = _integer("frames", given["frames"], 1)

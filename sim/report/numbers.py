@@ -6,6 +6,7 @@ from math import floor, log10
 from typing import Any, Final
 
 from sim.outcomes.results import Result
+from sim.outcomes.tasks import TASKS
 
 WIDE: Final = 1.2
 """Bands whose end is more than so many times their start are told to two figures."""
@@ -21,12 +22,12 @@ def milliseconds(seconds: float) -> str:
 def duration(result: Result) -> str:
     """The duration of a result: of training in milliseconds, of sampling in seconds."""
     seconds = result.expected.duration_s
-    return f"{seconds:,.3f} s" if result.task == "sample" else milliseconds(seconds)
+    return f"{seconds:,.3f} s" if unit_of(result) == "s" else milliseconds(seconds)
 
 
 def unit_of(result: Result) -> str:
     """The unit in which the duration of a result is told."""
-    return "s" if result.task == "sample" else "ms"
+    return TASKS[result.task].unit
 
 
 def banded(result: Result) -> str:

@@ -10,6 +10,7 @@ from profiles.errors import counted, flag_of
 from profiles.units import GB, GIB
 from sim.explore.legality import runtimes_of
 from sim.outcomes.results import Result
+from sim.outcomes.tasks import TASKS
 from sim.report.blocks import Block, Column, Line, Panel, Table
 from sim.report.numbers import band, duration, image_words, milliseconds, throughput
 from sim.report.reasons import Account, account_of, shares
@@ -190,15 +191,15 @@ def _stage_table(result: Result) -> Table:
     alike = [list(group) for _, group in groupby(enumerate(result.stages), _stage_look)]
     looks = [_stage_look(group[0]) for group in alike]
     ends = [(group[0], group[-1]) for group in alike]
-    passes = ("forward", "backward") if result.task == "train" else ("forward",)
+    task = TASKS[result.task]
     columns = [
         Column("stage", [f"{a} to {b}" if a != b else str(a) for (a, _), (b, _) in ends]),
         Column("devices", [look[0] for look in looks], 1, widest=30),
         Column("layers", [_layers(first, last) for (_, first), (_, last) in ends]),
-        *(Column(name, [look[number] for look in looks]) for number, name in enumerate(passes, 1)),
+        *(Column(name, [look[number] for look in looks]) for number, name in enumerate(task.passes, 1)),
         Column("parameters", [look[3] for look in looks], 2),
     ]
-    return Table(f"stages, per {'micro-batch' if result.task == 'train' else 'step'}", columns)
+    return Table(f"stages, per {task.passed}", columns)
 
 
 def _stage_look(item: tuple[int, Mapping[str, Any]]) -> tuple[str, ...]:

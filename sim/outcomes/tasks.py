@@ -1,0 +1,69 @@
+"""Training and sampling, each as one value: its words, its options, and what is measured and ranked by."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from strategies.parameters import options_of
+from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task.
+
+    Attributes:
+        name: as files and results name it.
+        noun: what it is.
+        does: what its strategies do.
+        workload: the class of its workloads.
+        batch: what a batch size is of, for help.
+        objectives: what its sweeps can rank by, the default first; cost is in GPU-seconds per image.
+        measured: numbers that can be measured of a run, and the quantity of a result that each is.
+        unit: in which durations are told.
+        passes: of a stage that are timed, and what they are of.
+    """
+
+    name: str
+    noun: str
+    does: str
+    workload: type[Any]
+    batch: str
+    objectives: tuple[str, ...]
+    measured: Mapping[str, str]
+    unit: str
+    passes: tuple[str, ...]
+    passed: str
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Names of the options of its workloads, beside the GPUs and the batch size."""
+        return ("resolution", *(item.name for item in options_of(self.workload)))
+
+
+TRAINING: Final = Task(
+    "train",
+    "training",
+    "trains",
+    TrainingWorkload,
+    "samples of all GPUs together (default: 32 per GPU; of videos 1)",
+    ("throughput", "latency", "memory", "pareto"),
+    {"step_s": "iteration_s", "iteration_s": "iteration_s", "samples_per_s": "samples_per_s"},
+    "ms",
+    ("forward", "backward"),
+    "micro-batch",
+)
+SAMPLING: Final = Task(
+    "sample",
+    "sampling",
+    "draws images",
+    SamplingWorkload,
+    "images, or videos, drawn together (default: 1)",
+    ("latency", "throughput", "memory", "cost", "pareto"),
+    {"latency_s": "latency_s", "step_s": "step_s", "samples_per_s": "samples_per_s"},
+    "s",
+    ("forward",),
+    "step",
+)
+TASKS: Final[Mapping[str, Task]] = {task.name: task for task in (TRAINING, SAMPLING)}
+"""Tasks by name."""
