@@ -23,7 +23,7 @@ from sim.outcomes.measures import Measures, expectation, in_turn, side_by_side, 
 from sim.outcomes.parts import Part, jobs, main_part, measured_parts, parts_by, variants
 from sim.outcomes.results import OUT_OF_MEMORY, NamedTrace, Result, Source, missing_memory
 from strategies.plans.actions import PatchAction
-from strategies.plans.plan import Op, Plan
+from strategies.plans.plan import Plan
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import AnyScenario, AnyStrategy, is_seamless
 
@@ -214,21 +214,11 @@ def steady_step_s(parts: Sequence[Part]) -> float:
         return main.duration_s
     ends: dict[int, float] = {}
     for ops, times in zip(trace.plan.ops, trace.ends, strict=True):
-        for step, end in _last_two(ops, times):
-            ends[step] = max(ends.get(step, 0.0), end)
-    last, before = (ends[step] for step in sorted(ends)[-1:-3:-1])
+        for op, end in zip(ops, times, strict=True):
+            if isinstance(op.action, PatchAction):
+                ends[op.action.step] = max(ends.get(op.action.step, 0.0), end)
+    *_, before, last = (ends[step] for step in sorted(ends))
     return last - before
-
-
-def _last_two(ops: Sequence[Op], times: Sequence[float]) -> Iterator[tuple[int, float]]:
-    """The last two steps of a device, each with the ends of its ops from the last on."""
-    steps: set[int] = set()
-    for op, end in zip(reversed(ops), reversed(times), strict=True):
-        if isinstance(op.action, PatchAction):
-            steps.add(op.action.step)
-            if len(steps) > 2:
-                return
-            yield op.action.step, end
 
 
 def _stages(parts: Sequence[Part]) -> Iterator[dict[str, Any]]:

@@ -206,7 +206,12 @@ def _change(variation: Variation, sweep: Sweep, points: Sequence[Point]) -> Chan
 
 def _regrouped(variation: Variation, sweep: Sweep, names: Sequence[str], first: Point) -> Change:
     """What becomes of an answer where the best of all points of the strategies is looked for again."""
-    found = _swept(sweep, names, variation.scenario)
+    scenario = variation.scenario
+    points = find_points(scenario, names, sweep.held)
+    if sweep.runtime is not None:
+        points = within(sweep.runtime, points, scenario)
+    objective = objectives(scenario)[0] if sweep.objective == "pareto" else sweep.objective
+    found = _swept(sweep, points, scenario, objective)
     ranked = [point for point in found.ranked() if point.status == "simulated"]
     own = next((point for point in ranked if point.name == first.name), None)
     return _told(variation, sweep, first, (own, next(iter(ranked), None)), found.points)
@@ -252,27 +257,15 @@ def _lacks_memory(point: Point, answer: Point) -> bool:
 
 def fastest_of(sweep: Sweep) -> Result | None:
     """The fastest recommended point of a sweep that ranks by something else; what that knows of points holds."""
-    points = [replace(point) for point in sweep.points if point.recommended and point.checkpointing is None]
-    objective = objectives(sweep.scenario)[0]
-    again = replace(sweep, objective=objective, points=points, top=1, exhaustive=False)
-    run_sweep(again, workers=1)
-    best = again.best_point()
+    points = [replace(point) for point in sweep.points if point.checkpointing is None]
+    best = _swept(sweep, points, sweep.scenario, objectives(sweep.scenario)[0]).best_point()
     return None if best is None else best.result
 
 
-def _swept(sweep: Sweep, names: Sequence[str], scenario: AnyScenario) -> Sweep:
-    """A sweep of strategies over another scenario, whose best recommended point, and that of each, is exact."""
-    points = find_points(scenario, names, sweep.held)
-    if sweep.runtime is not None:
-        points = within(sweep.runtime, points, scenario)
-    again = replace(
-        sweep,
-        scenario=scenario,
-        objective=objectives(scenario)[0] if sweep.objective == "pareto" else sweep.objective,
-        points=[point for point in points if point.recommended],
-        top=1,
-        exhaustive=False,
-    )
+def _swept(sweep: Sweep, points: Iterable[Point], scenario: AnyScenario, objective: str) -> Sweep:
+    """A sweep of the recommended points over a scenario, whose best, and that of each strategy, is exact."""
+    good = [point for point in points if point.recommended]
+    again = replace(sweep, scenario=scenario, objective=objective, points=good, top=1, exhaustive=False)
     run_sweep(again, workers=1)
     return again
 

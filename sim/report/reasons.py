@@ -178,9 +178,7 @@ def _slowed_reason(main: Replayed, slowed: float, result: Result) -> Iterator[st
     if slowed < LEAST_SLOWED:
         return
     trace = main().trace
-    awaited, numbers = awaited_s(trace), dict[Way, list[int]]()
-    for number, one in enumerate(trace.plan.collectives):
-        numbers.setdefault(Way(one.operation, between_nodes(trace, one)), []).append(number)
+    awaited, numbers = awaited_s(trace), _numbers(trace)
     beside_s = {way: collective_s(trace, own) - awaited.get(way, 0.0) for way, own in numbers.items()}
     most = max(beside_s, key=lambda way: beside_s[way])
     lost = _time_words(slowed * result.expected.duration_s, unit_of(result))
@@ -195,13 +193,17 @@ def _link_of(trace: Trace, way: Way) -> Link:
     return cluster.inter_node if way.between_nodes and cluster.inter_node else cluster.intra_node
 
 
+def _numbers(trace: Trace) -> dict[Way, list[int]]:
+    """The numbers of the collectives that go each way."""
+    numbers: dict[Way, list[int]] = {}
+    for number, one in enumerate(trace.plan.collectives):
+        numbers.setdefault(Way(one.operation, between_nodes(trace, one)), []).append(number)
+    return numbers
+
+
 def _largest(trace: Trace, way: Way) -> Collective:
     """The largest of the collectives that go a way."""
-    own = (
-        one
-        for one in trace.plan.collectives
-        if one.operation == way.operation and between_nodes(trace, one) == way.between_nodes
-    )
+    own = (trace.plan.collectives[number] for number in _numbers(trace)[way])
     return max(own, key=lambda one: one.size_bytes)
 
 
