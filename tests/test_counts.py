@@ -26,14 +26,6 @@ def test_each_number_has_the_sweep_that_it_would_have_alone(scaling):
     assert len(scaling.frame()) == sum(map(len, scaling))
 
 
-def test_efficiency_is_speed_per_gpu_over_that_on_the_fewest(scaling):
-    first, *_, last = scaling.steps
-    assert (first.efficiency, first.gain) == (1.0, 1.0)
-    assert last.efficiency == pytest.approx(last.result.samples_per_s / first.result.samples_per_s / 4)
-    before = scaling.steps[1].result.samples_per_s
-    assert last.gain == pytest.approx(last.result.samples_per_s / before - 1)
-
-
 def test_the_knee_is_the_last_number_before_one_that_does_not_pay():
     def steps(*gains):
         return [Step(2**n, None, 1.0, gain) for n, gain in enumerate(gains)]

@@ -57,17 +57,6 @@ def test_rings_carry_their_bus_volume_over_the_port_of_each_node(operation, node
     assert law.latency_s == pytest.approx(steps[0] * STEP + steps[1] * HOP)
 
 
-def test_a_tree_is_taken_only_where_it_is_faster_than_a_ring():
-    group = Group(16, 2)
-    ring_s = collective_law(machine(Between(ALL)), "all_reduce", group).node_port_s_per_byte
-    slow, fast = (
-        collective_law(machine(Between(ALL, tree=((2.0, share),))), "all_reduce", group).node_port_s_per_byte
-        for share in (0.5, 0.9)
-    )
-    assert slow == ring_s
-    assert fast == pytest.approx(1 / 0.9 / PORT)
-
-
 @pytest.mark.parametrize("nodes", [2, 4, 8])
 def test_all_to_all_sends_over_the_port_of_a_node_what_its_members_have_for_others(nodes):
     law = collective_law(machine(Between(ALL)), "all_to_all", Group(8 * nodes, nodes))

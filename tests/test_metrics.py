@@ -81,18 +81,6 @@ def test_only_the_time_on_the_wire_is_exposed_communication(make, slow):
     assert exposed_communication_s(trace) == 0.5
 
 
-def test_of_messages_awaited_together_what_is_on_the_wire_during_compute_is_not_exposed(make, slow):
-    # Both are sent at 1 s, through ports that device 2 has for both: a arrives at 3 s and b, from 3 s on, at 5 s.
-    rows = [
-        [make.op("0F0", 1.0, writes="a")],
-        [make.op("1F0", 1.0, writes="b")],
-        [make.op("2F5", 2.0), make.op("2F0", 1.0, "a b")],
-    ]
-    trace = simulate(make.plan(rows, cluster=slow, sizes={"a": 2.0, "b": 2.0}))
-    assert trace.starts[2] == (0.0, 5.0)
-    assert exposed_communication_s(trace) == pytest.approx(3.0 / 3)
-
-
 def test_time_behind_other_messages_at_a_port_is_not_on_the_wire(make, slow):
     # Device 2 waits for b, which leaves the port of device 0 only after a, from 4 to 5 s.
     rows = [
@@ -110,11 +98,3 @@ def test_a_blocking_sender_is_exposed_too(make, slow):
     trace = simulate(make.plan(rows, cluster=slow, sizes={"a": 2.0}, blocking=True))
     assert trace.starts == ((0.0, 3.0), (3.0,))
     assert exposed_communication_s(trace) == 2.0
-
-
-def test_waiting_for_what_must_lie_there_at_the_end_is_exposed_too(make, slow):
-    rows = [[make.op("0F0", 1.0, writes="a")], [make.op("1F0", 2.0)]]
-    trace = simulate(make.plan(rows, cluster=slow, sizes={"a": 5.0}, kept=[("a", 1)]))
-    assert trace.end_s == 6.0
-    # Device 1 is idle from 2 to 6 s, all of it while a is on the wire.
-    assert exposed_communication_s(trace) == 4.0 / 2

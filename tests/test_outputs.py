@@ -1,13 +1,11 @@
 """Outputs: what cannot be written is refused before the work, and what is written is never half there."""
 
-import errno
 import os
 import sys
 from io import BytesIO, TextIOWrapper
 
 import pytest
 
-from profiles.errors import InputError
 from profiles.outputs import whole_file
 from sim.cli.main import main
 
@@ -76,13 +74,3 @@ def test_a_stream_that_lacks_characters_is_written_without_them(monkeypatch, com
     monkeypatch.setattr(sys, "stdout", stream)
     assert main(command) == 0
     assert "?????" in stream.buffer.getvalue().decode(encoding)
-
-
-def test_a_full_disk_is_an_error_that_names_the_file(tmp_path):
-    path = tmp_path / "rows.csv"
-    with (
-        pytest.raises(InputError, match=f"^{path}: cannot be written: no space left on device$"),
-        whole_file(path),
-    ):
-        raise OSError(errno.ENOSPC, "No space left on device")
-    assert list(tmp_path.iterdir()) == []

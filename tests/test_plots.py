@@ -348,13 +348,7 @@ def test_bars_of_a_sampler_say_patch_and_step_and_are_coloured_by_patch(patched)
     ("draw", "problem"),
     [
         (partial(plot_memory, None), "trace is None, must be a result or one of its traces"),
-        (
-            partial(plot_timelines, [3]),
-            "traces is [3], must be a dictionary of results, or of traces, by name",
-        ),
         (partial(plot_timelines, {}), "there is no trace: nothing to plot"),
-        (partial(save_figure, None, 5), "figure is None and path 5, must be a picture and its file"),
-        (partial(plot_sweep, [], memory_bytes="80GB"), "memory_bytes is '80GB', must be a number"),
         (
             partial(plot_winners, [{"strategy": "ddp", "num_gpus": 2}], "num_gpu", "num_gpus"),
             "across is 'num_gpu', which a row lacks; did you mean num_gpus?",

@@ -35,22 +35,9 @@ def test_every_hop_carries_all_micro_batches_there_and_their_gradients_back(scen
     assert traffic == [(0, 1, there), (1, 0, back), (1, 2, there), (2, 1, back), (2, 3, there), (3, 2, back)]
 
 
-def test_relayed_skips_travel_with_the_hidden_state(scenario):
-    _, traffic = four_stages(scenario, "relay")
-    assert traffic[0] == (0, 1, 8 * 2 * (8e6 + 1e6))
-    assert traffic[1] == (1, 0, 8 * 2 * 8e6)
-
-
 def test_the_busiest_port_is_the_one_between_the_nodes(scenario):
     layout, traffic = four_stages(scenario, "local")
     assert busiest_port_s(layout, traffic) == pytest.approx(8 * 2 * 5e6 / (0.1 * GBS))
-
-
-def test_hops_that_share_a_port_add_up(scenario):
-    layout, _ = four_stages(scenario, "relay")
-    assert busiest_port_s(layout, [(0, 2, 1e8), (1, 3, 2e8), (2, 1, 9e7)]) == pytest.approx(3.0)
-    assert busiest_port_s(layout, [(0, 0, 1e8)]) == 0.0
-    assert busiest_port_s(layout, []) == 0.0
 
 
 def test_a_port_is_held_between_the_first_forward_and_the_last_backward_of_the_first_stage(make):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiles.costs.trust import ALONE, COLUMNS, TRUST, Trust, read_trust, trust_of
+from profiles.costs.trust import COLUMNS, TRUST, Trust, read_trust, trust_of
 from profiles.errors import InputError
 from strategies.registry import all_samplers, all_strategies
 
@@ -22,16 +22,6 @@ def test_the_shipped_file_names_strategies_that_exist_each_kind_once():
         assert set(one.strategies) <= {*all_strategies(), *all_samplers()}
         assert one.numbers > 0
         assert 0 < one.median_error <= one.worst_error
-
-
-def test_a_strategy_has_the_trust_of_its_kind_and_one_gpu_its_own():
-    several = trust_of("sample", "a100-80gb-sxm", "distrifusion", 8)
-    assert (several.family, several.task) == ("measured", "sample")
-    assert "distrifusion" in several.strategies
-    alone = trust_of("sample", "a100-80gb-sxm", "distrifusion", 1)
-    assert alone.kind == ALONE
-    assert alone.numbers > 0
-    assert trust_of("sample", "a100-80gb-sxm", "single", 1) == alone
 
 
 def test_what_no_published_number_is_of_says_so():

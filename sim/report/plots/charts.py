@@ -13,7 +13,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from profiles.errors import InputError, shown
+from profiles.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -48,10 +48,6 @@ def save_figure(figure: Figure, path: str | PathLike[str]) -> None:
     Raises:
         InputError: the ending is unknown, or the file cannot be written.
     """
-    from matplotlib.figure import Figure
-
-    if not isinstance(figure, Figure) or not isinstance(path, str | PathLike):
-        raise InputError(f"figure is {shown(figure)} and path {shown(path)}, must be a picture and its file")
     path = Path(path)
     ending = path.suffix.lower()
     if ending not in ENDINGS:

@@ -8,7 +8,7 @@ from itertools import product
 from math import log2
 from typing import TYPE_CHECKING, Any, Final
 
-from profiles.errors import InputError, shown
+from profiles.errors import InputError
 from profiles.units import GIB
 from sim.explore.sweep import pareto_front, samples_per_s
 from sim.report.plots.charts import (
@@ -154,8 +154,6 @@ def plot_sweep(
         memory_bytes: what a device has, drawn as a line where points come near it.
         ax: axes to draw on; by default those of a new figure.
     """
-    if memory_bytes is not None and not is_finite(memory_bytes):
-        raise InputError(f"memory_bytes is {shown(memory_bytes)}, must be a number")
     info = plot_sweep_info(results)
     figure, axes = chart(9.0, 5.4, ax)
     front = [(point.peak_memory_bytes / GIB, info.height(point)) for point in info.front]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from profiles.errors import InputError, shown
+from profiles.errors import InputError
 from profiles.units import GIB, MILLISECOND
 from sim.outcomes.results import Result
 from sim.replay.metrics import idle_s
@@ -179,8 +179,6 @@ def plot_timelines_info(traces: Mapping[str, Trace | Result]) -> dict[str, Timel
     """
     if not traces:
         raise InputError("there is no trace: nothing to plot")
-    if not isinstance(traces, Mapping):
-        raise InputError(f"traces is {shown(traces)}, must be a dictionary of results, or of traces, by name")
     return {name: plot_timeline_info(trace) for name, trace in traces.items()}
 
 
