@@ -170,11 +170,11 @@ def compare(
         counts = f"{before} holds {_listed(one)} and {after} {_listed(other)}"
         raise InputError(f"{counts}, but none of them is asked in both: {CHOOSE}")
     found = [Comparison(record.words, record, other[asked.index(record.asked)]) for record in both]
-    mine = [record.asked for record in one]
+    before_alone = [record.words for record in one if record not in both]
     return (
         found,
-        [record.words for record in one if record.asked not in asked],
-        [record.words for record in other if record.asked not in mine],
+        before_alone,
+        [record.words for record in other if record.asked not in [of.asked for of in both]],
     )
 
 
@@ -197,15 +197,12 @@ def _chosen(source: Path | NamedRows, keys: Sequence[str]) -> list[Recorded]:
 
 def _listed(records: Sequence[Recorded]) -> str:
     """Questions by their keys, each with what tells it from the others."""
-    if len(records) == 1:
-        return f"{counted(1, 'question')}: {records[0].key} ({records[0].words})"
-    merged = [
-        record.asked | {f"content of {key}": value for key, value in record.inputs.items()}
-        for record in records
+    merged = {of.key: of.asked | {f"content of {key}": of.inputs[key] for key in of.inputs} for of in records}
+    first = next(iter(merged.values()))
+    differing = [key for key in first if len({one.get(key) for one in merged.values()}) > 1]
+    said = [
+        f"{key} ({', '.join(f'{name} {one.get(name)}' for name in differing)})" for key, one in merged.items()
     ]
-    differing = [key for key in merged[0] if len({one.get(key) for one in merged}) > 1]
-    said = (
-        f"{record.key} ({', '.join(f'{key} {one.get(key)}' for key in differing)})"
-        for record, one in zip(records, merged, strict=True)
-    )
+    if len(records) == 1:
+        said = [f"{records[0].key} ({records[0].words})"]
     return f"{counted(len(records), 'question')}: {', '.join(said)}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from math import inf, prod
 from typing import Any, Final, NamedTuple
 
@@ -107,36 +108,26 @@ class Point:
 
     def tied(self, other: "Point", objective: str) -> bool:
         """Whether both have results that their comparison cannot tell apart; by memory never, which is counted."""
-        one, two = self.result, other.result
-        if (
-            one is None
-            or two is None
-            or {self.status, other.status} != {"simulated"}
-            or objective == "memory"
-        ):
+        scores = self.score(objective), other.score(objective)
+        if self.result is None or other.result is None or objective == "memory" or inf in scores:
             return False
-        return tied(one.uncertainty, self.score(objective), two.uncertainty, other.score(objective))
+        return tied(self.result.uncertainty, scores[0], other.result.uncertainty, scores[1])
 
     def least_score(self, objective: str) -> float:
         """Lower bound of the score of a point."""
-        if objective == "memory":
-            return self.least_memory_bytes
-        return self.bound_s * self.price(objective)
+        return self.least_memory_bytes if objective == "memory" else self.bound_s * self.price(objective)
 
     @property
     def costs(self) -> tuple[float, float]:
         """Seconds and peak bytes of a point that was simulated; else zeros."""
-        if self.result is None:
-            return 0.0, 0.0
-        return self.result.expected.duration_s, self.result.expected.peak_memory_bytes
+        expected = None if self.result is None else self.result.expected
+        return (0.0, 0.0) if expected is None else (expected.duration_s, expected.peak_memory_bytes)
 
     def score(self, objective: str) -> float:
         """Score that the ranking minimises: seconds, GPU-seconds or bytes; infinite where it is not known."""
-        if self.status != "simulated" or self.result is None:
-            return inf
-        if objective == "memory":
-            return self.result.expected.peak_memory_bytes
-        return self.result.expected.duration_s * self.price(objective)
+        seconds, size = self.costs
+        score = size if objective == "memory" else seconds * self.price(objective)
+        return score if self.status == "simulated" else inf
 
 
 def find_points(
@@ -150,7 +141,8 @@ def find_points(
     Raises:
         InputError: a strategy is unknown, no strategy has a fixed parameter, or none takes its value.
     """
-    classes = _classes(scenario, names)
+    chosen = strategies_of(scenario.task) if names is None else names
+    classes = [class_of(name, scenario.task) for name in dict.fromkeys(chosen)]
     fixed = fixed or {}
     for key in fixed:
         if not any(key in {f.name for f in fields(cls)} for cls in classes):  # type: ignore[arg-type]
@@ -158,28 +150,20 @@ def find_points(
     points: list[Point] = []
     refused: list[InputError] = []
     for cls in classes:
-        seamless = is_seamless(cls)
+        make = partial(Point, name=cls.name, seamless=is_seamless(cls))
         try:
             found = _keep(_candidates(cls, scenario), fixed)
             found = [asked._replace(strategy=completed(asked.strategy)) for asked in found]
-            points += [
-                Point(asked.strategy, cls.name, num_gpus=asked.num_gpus, seamless=seamless)
-                for asked in dict.fromkeys(found)
-            ]
+            points += [make(asked.strategy, num_gpus=asked.num_gpus) for asked in dict.fromkeys(found)]
         except InfeasibleError as error:
-            points.append(Point(None, cls.name, reason=str(error), kind=error.kind, seamless=seamless))
+            points.append(make(None, reason=str(error), kind=error.kind))
         except InputError as error:
             refused.append(error)
-            points.append(Point(None, cls.name, reason=str(error), kind=REFUSED, seamless=seamless))
-    if refused and not any(point.strategy is not None and _has(point.strategy, fixed) for point in points):
+            points.append(make(None, reason=str(error), kind=REFUSED))
+    having = any(hasattr(point.strategy, key) for point in points for key in fixed)
+    if refused and not having:
         raise refused[0]
     return points
-
-
-def _classes(scenario: AnyScenario, names: Sequence[str] | None) -> list[type[AnyStrategy]]:
-    """The strategies of a scenario's task, or those of them that are named."""
-    chosen = strategies_of(scenario.task) if names is None else names
-    return [class_of(name, scenario.task) for name in dict.fromkeys(chosen)]
 
 
 def _candidates(cls: Any, scenario: AnyScenario) -> list[Asked]:  # noqa: ANN401
@@ -213,11 +197,6 @@ def _cuts(strategy: Any) -> Iterator[AnyStrategy]:  # noqa: ANN401
         own = next(item for item in fields(strategy) if item.name == "partition")
         if OPTIMAL in own.metadata["choices"]:
             yield replace(strategy, partition=OPTIMAL)
-
-
-def _has(strategy: AnyStrategy, fixed: Mapping[str, Any]) -> bool:
-    """Whether a strategy has one of the fixed parameters."""
-    return any(hasattr(strategy, key) for key in fixed)
 
 
 def _keep(candidates: list[Asked], fixed: Mapping[str, Any]) -> list[Asked]:

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final, NamedTuple, TypeVar
 
 from profiles.errors import DiffusimWarning, InputError, counted, shown
@@ -12,8 +13,6 @@ from sim.outcomes.results import Result
 S = TypeVar("S", bound=Sweep)
 PAYS: Final = 0.5
 """Share of the speed that GPUs added would bring if all scaled, from which on they pay."""
-NAMED: Final = 16
-"""Numbers of GPUs that an error names at most."""
 
 
 class Step(NamedTuple):
@@ -59,12 +58,7 @@ def steps_of(sweeps: Sequence[Sweep]) -> list[Step]:
 
 def knee_of(steps: Sequence[Step]) -> Step | None:
     """The last step before the first that does not pay; None where there is no step."""
-    last = None
-    for step in steps:
-        if step.gain < PAYS:
-            break
-        last = step
-    return last
+    return next(reversed(list(takewhile(lambda step: step.gain >= PAYS, steps))), None)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -192,11 +186,6 @@ def each_count(
 
 def _name_all(error: InputError, count: int, gpus: Sequence[int]) -> None:
     """Let an error about a number of GPUs name those that it is one of."""
-    named = [*map(shown, gpus)]
-    if len(gpus) > NAMED:
-        named[NAMED - 2 : -1] = ["..."]
-    one, all_of_them = (
-        f"`gpus` is {shown(count)}, ",
-        f"`gpus` is {', '.join(named)}, of which {shown(count)} ",
-    )
-    error.args = (error.message.replace(one, all_of_them), *error.args[1:])
+    one, named = f"`gpus` is {shown(count)}, ", ", ".join(map(shown, gpus))
+    every = f"`gpus` is {named}, of which {shown(count)} "
+    error.args = (error.message.replace(one, every), *error.args[1:])
