@@ -44,46 +44,29 @@ def pipeline_bound(
 
 
 def _pipeline_bound(layout: Layout, *, depth_first: bool, frozen_after: bool) -> float:
-    stages, count, degree = layout.stages, layout.shape.micro_batches, layout.shape.degree
-    forward_s, backward_s, there_s, back_s = _passes_s(layout)
-    wire_s = np.array([there.wire_s for there, _ in layout.hops[:-1]])
+    stages, count, hops = layout.stages, layout.shape.micro_batches, layout.hops
     passes = 2 if layout.scenario.workload.extra_forward else 1
-    head_s = _before(forward_s + there_s)
-    tail_s = _before(backward_s + back_s)
-    ends_s = passed_s(layout, depth_first=depth_first)
-    link_s = (head_s + forward_s)[:-1] + passes * count * wire_s + (tail_s + backward_s)[1:]
-    after_s = [frozen_s(layout, p) if frozen_after else 0.0 for p in range(degree)]
-    each_s = np.array([_step_s(layout, p, beside_s=after_s[p]) for p in range(degree)])
+    forward_s = np.array([stage.forward_s for stage in stages])
+    backward_s = np.array([stage.backward_s for stage in stages])
+    there_s, back_s, wire_s = (
+        np.array(of)
+        for of in zip(
+            *((there.duration_s, back.duration_s, there.wire_s) for there, back in hops), strict=True
+        )
+    )
+    head_s, tail_s = _before(forward_s + there_s), _before(backward_s + back_s)
+    own_s = head_s + count * (passes * forward_s + backward_s)
+    if depth_first:
+        extra_s = (passes - 1) * count * float(forward_s.max())
+        own_s = np.maximum(own_s, extra_s + _paced_s(forward_s, backward_s, there_s, back_s, count))
+    ends_s = np.maximum.accumulate((own_s + tail_s)[::-1])[::-1] - tail_s  # of each position's last backward
+    link_s = (head_s + forward_s + passes * count * wire_s)[:-1] + (tail_s + backward_s)[1:]
+    after_s = [frozen_s(layout, p) if frozen_after else 0.0 for p in range(len(stages))]
+    each_s = np.array([_step_s(layout, p, beside_s=of) for p, of in enumerate(after_s)])
     port_s = stages[0].forward_s + busiest_port_s(layout, chain_traffic(layout, 0)) + stages[0].backward_s
     last_s = max(float(link_s.max(initial=0.0)), port_s) + float(each_s[0])
     summed_s = sums_end_s(layout, ends_s.tolist(), ends_s.tolist())
     return max(float((ends_s + each_s).max()), last_s, summed_s)
-
-
-def passed_s(layout: Layout, *, depth_first: bool = True) -> FloatArray:
-    """For each position of a linear pipeline the seconds before which it cannot have done its last backward.
-
-    Args: as of ``pipeline_bound``.
-    """
-    forward_s, backward_s, there_s, back_s = _passes_s(layout)
-    count, passes = layout.shape.micro_batches, 2 if layout.scenario.workload.extra_forward else 1
-    tail_s = _before(backward_s + back_s)
-    work_s = count * (forward_s + backward_s)
-    own_s = _before(forward_s + there_s) + (passes - 1) * count * forward_s + work_s
-    if depth_first:
-        extra_s = (passes - 1) * count * float(forward_s.max())
-        own_s = np.maximum(own_s, extra_s + _paced_s(forward_s, backward_s, there_s, back_s, count))
-    ends_s: FloatArray = np.maximum.accumulate((own_s + tail_s)[::-1])[::-1] - tail_s
-    return ends_s
-
-
-def _passes_s(layout: Layout) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """For each position the seconds of a forward, of a backward, and of the hops to the next position and back."""
-    forward_s = np.array([stage.forward_s for stage in layout.stages])
-    backward_s = np.array([stage.backward_s for stage in layout.stages])
-    there_s = np.array([there.duration_s for there, _ in layout.hops])
-    back_s = np.array([back.duration_s for _, back in layout.hops])
-    return forward_s, backward_s, there_s, back_s
 
 
 def _paced_s(
@@ -207,10 +190,6 @@ def port_bound(layout: Layout, *, frozen_first: bool = True) -> float:
 
 def steps_s(layout: Layout) -> list[float]:
     """For each stage the seconds from its last backward to the end of its optimizer step, on free ports."""
-    return layout.remember("steps", lambda: _steps_s(layout))
-
-
-def _steps_s(layout: Layout) -> list[float]:
     holders: dict[tuple[int, int], list[int]] = {}
     for stage in layout.stages:
         holders.setdefault((stage.component, stage.first_layer), []).append(stage.position)
