@@ -4,8 +4,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from html import escape
-from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any
 
 from profiles.errors import DiffusimError, DiffusimWarning, InputError, shown
 from profiles.units import GIB
@@ -15,20 +14,6 @@ from sim.report.numbers import counted_words, milliseconds
 from sim.report.plots.charts import speed
 from sim.report.plots.interactive import trace_figure
 from strategies.registry import class_of, strategy_named
-
-NEEDED: Final = ("ipywidgets", "plotly", "anywidget")
-"""Packages that a dial and a picture that follows it are made of."""
-
-
-def _check_needed() -> None:
-    """Refuse to make dials without the packages that they are made of.
-
-    Raises:
-        InputError: one is not installed.
-    """
-    for name in NEEDED:
-        if find_spec(name) is None:
-            raise InputError(f"Dials need {name}: pip install 'diffusim[notebooks]'")
 
 
 class Dials:
@@ -58,10 +43,12 @@ class Dials:
         Raises:
             InputError: nothing is a list, a list is empty, a strategy is unknown, or a package is missing.
         """
-        _check_needed()
-        from ipywidgets import HTML, HBox, Layout, VBox
-        from plotly.graph_objects import FigureWidget
-
+        try:
+            import anywidget  # noqa: F401  which FigureWidget is made of
+            from ipywidgets import HTML, HBox, Layout, VBox
+            from plotly.graph_objects import FigureWidget
+        except ImportError as error:
+            raise InputError(f"Dials need {error.name}: pip install 'diffusim[notebooks]'") from error
         asked = {"model": model, "strategy": strategy, "cluster": cluster, "gpus": gpus, **given}
         self.held = {name: value for name, value in asked.items() if not isinstance(value, list)}
         self.dials = {name: _dial(name, of) for name, of in asked.items() if isinstance(of, list)}
