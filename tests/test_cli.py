@@ -105,11 +105,6 @@ def test_models_clusters_and_strategies_are_listed(sim, ask):
         assert [entry["name"] for entry in ask(command)] == names
 
 
-def test_the_version_is_printed(capsys):
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("diffusim ")
-
-
 @pytest.mark.parametrize("name", TRAINING)
 def test_the_help_of_a_strategy_shows_its_parameters(capsys, name):
     assert main(["run", "--strategy", name, "--help"]) == 0
@@ -174,20 +169,6 @@ def test_a_trace_and_a_picture_are_written_beside_the_result(sim, elsewhere):
     assert json.loads(out)["strategy"] == "spp"
     assert err == "sim: wrote t.json\nsim: wrote g.svg\n"
     assert json.loads((elsewhere / "t.json").read_text())["traceEvents"]
-
-
-SIDE_BY_SIDE = (
-    "--model", "cdm-lsun", "--gpus", 2, "--batch-size", 2, "--strategy", "ddp", "--backbones", "parallel",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(("probability", "suffixes"), [(0, ("",)), (0.5, ("", "-extra-forward")), (1, ("",))])
-def test_of_backbones_side_by_side_each_has_its_own_traces(sim, elsewhere, probability, suffixes):
-    conditioned = ("--self-conditioning", probability)
-    code, _, err = sim("run", *SIDE_BY_SIDE, *conditioned, "--trace", "t.json", "--json")
-    names = [f"t-{backbone}{suffix}.json" for backbone in ("unet_64", "unet_128") for suffix in suffixes]
-    assert (code, err) == (0, "".join(f"sim: wrote {name}\n" for name in names))
-    assert sorted(path.name for path in elsewhere.glob("t*.json")) == sorted(names)
 
 
 # Sweeps

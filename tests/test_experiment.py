@@ -104,14 +104,6 @@ def test_the_bound_is_an_expectation_too(scenario, pipeline):
     assert bound(pipeline, whole) <= run_point(pipeline, whole).iteration_s
 
 
-def test_only_work_across_iterations_makes_the_first_one_longer(scenario, pipeline):
-    result = run_point(pipeline, scenario())
-    assert result.first_iteration_s == result.iteration_s
-    filled = run_point(make_strategy("diffusionpipe", {"pipeline_degree": 2, "micro_batches": 4}), scenario())
-    # 0.5 s per sample, 4 samples on each of 8 GPUs.
-    assert filled.first_iteration_s == pytest.approx(filled.iteration_s + 4 * 0.5)
-
-
 def test_bytes_are_what_all_gpus_send(scenario):
     ddp = run_point(make_strategy("ddp", {}), scenario())
     # Eight ranks, each 2 * 7/8 of 4 layers * 10 M parameters * 4 B.

@@ -70,12 +70,6 @@ def test_examples_do_what_they_say(tell, elsewhere):
             (elsewhere / file).write_text(out, encoding="utf-8")
 
 
-def test_the_help_of_a_strategy_shows_examples_that_it_takes(tell):
-    _, out, _ = tell("run", "--strategy", "ddp", "--help")
-    assert "  sim run --model sd21 --gpus 16 --strategy ddp --link" in out
-    assert "--patches" not in out
-
-
 def test_flags_and_choices_that_were_almost_right_are_told(tell):
     for arguments, words in (
         (

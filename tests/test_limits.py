@@ -25,7 +25,6 @@ from strategies.registry import make
         ("ddp", {}, 2),
         ("ddp", {"micro_batches": 8}, 16),
         ("1f1b", {"pipeline_degree": 4, "micro_batches": 8}, 2 * 4 * 8),
-        ("interleaved", {"pipeline_degree": 4, "micro_batches": 8, "chunks": 3}, 2 * 12 * 8),
         ("wave", {"pipeline_degree": 4, "micro_batches": 8, "waves": 2}, 2 * 16 * 8),
     ],
 )
@@ -92,7 +91,6 @@ def write_model(folder, backbones=1, layers=2, skips=0):
             "sweep --task sample",
             f"b0 has 1000 layers, must have at most {MAX_SWEPT_LAYERS}",
         ),
-        ({"layers": 1000}, "tune", f"b0 has 1000 layers, must have at most {MAX_SWEPT_LAYERS} where"),
         (
             {"layers": 256, "skips": 4000},
             "sweep",
