@@ -79,15 +79,6 @@ def test_a_synchronous_step_pays_every_gather(make, slowdown):
         assert ran(make, sampler, cluster).latency_s == pytest.approx(4 * step_s)
 
 
-@pytest.mark.parametrize("warmup", [0, 1, 3, 4])
-def test_as_many_steps_are_synchronous_as_asked_for(make, warmup):
-    cluster = linked(make, FAST)
-    synchronous, displaced = (ran(make, DistriFusion(w, 1), cluster).latency_s / 4 for w in (4, 0))
-    assert displaced < 0.95 * synchronous
-    expected_s = warmup * synchronous + (4 - warmup) * displaced
-    assert ran(make, DistriFusion(warmup, 1), cluster).latency_s == pytest.approx(expected_s)
-
-
 def test_each_bundle_of_layers_reads_what_it_gathered_in_the_step_before(make):
     scenario = make.sampling(blocks(), linked(make, SLOW), GPUS, steps=4)
     plan = DistriFusion(1, 2).plan(scenario)

@@ -58,12 +58,12 @@ REFUSED = [
         {"batch_size": 3},
         r"batch_size\(3\) is no multiple of the data-parallel degree gpus\(8\) / 4 = 2",
     ),
-    ({"guidance": 2, "pipeline": 4}, {}, r"guidance_degree\(2\) is not 1, and --guidance is none"),
+    ({"guidance": 2, "pipeline": 4}, {}, r"guidance_degree\(2\) is not 1, and guidance is none"),
     ({"guidance": 4, "pipeline": 2}, {"guidance": "batch"}, r"guidance_degree\(4\) is not 1 or 2"),
     (
         {"guidance": 1, "pipeline": 8},
         {"guidance": "parallel"},
-        r"guidance_degree\(1\) is not 2, and --guidance is parallel",
+        r"guidance_degree\(1\) is not 2, and guidance is parallel",
     ),
 ]
 

@@ -19,7 +19,6 @@ from profiles.machines.hosts import (
 from profiles.software.stacks import load_stack
 from sim.replay.engine import simulate
 from strategies.patching.builder import SamplingBuilder
-from strategies.patching.layer_runs import run_seconds
 from strategies.plans.actions import PatchAction
 from strategies.plans.placement import Placement
 from strategies.plans.workloads import SamplingWorkload
@@ -100,8 +99,7 @@ def test_small_images_on_many_gpus_wait_for_the_host_and_graphs_for_nobody(name)
 def stage_host_s(scenario, stage, patch):
     """Seconds of the host for a stage of four, as its runs have them."""
     pipeline = make_sampler("pipefusion", {"patches": 4}).layout(scenario)
-    team = pipeline.grid.team(0, stage)
-    return sum(run_seconds(scenario, team, run)[2] for run in pipeline.runs(stage, patch))
+    return sum(work.host_s for work in pipeline.works(stage, patch))
 
 
 def test_the_last_stage_alone_takes_the_solver_s_step_of_every_patch():

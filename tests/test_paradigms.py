@@ -73,7 +73,7 @@ def test_each_iteration_gathers_the_predictions_of_the_window_before_the_next(ma
         ({"window": 51}, {}, r"window\(51\) exceeds steps\(50\)"),
         ({}, {"steps": 7}, r"gpus\(8\) exceed steps\(7\)"),
         ({"tolerance": 0.5}, {}, r"tolerance\(0.5\) is not 0.1, the only one with published iterations"),
-        ({}, {"guidance": "parallel"}, "--guidance parallel divides each step's predictions"),
+        ({}, {"guidance": "parallel"}, "guidance parallel divides each step's predictions"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_numbers(make, parameters, workload, message):
@@ -82,13 +82,3 @@ def test_what_cannot_be_is_refused_with_its_numbers(make, parameters, workload, 
     for ask in (sampler.plan, sampler.phases, sampler.bound):
         with pytest.raises(InfeasibleError, match=message):
             ask(scenario)
-
-
-@pytest.mark.parametrize("window", [4, 7, 16])
-def test_no_run_takes_less_memory_than_it_says_it_cannot_do_without(make, window):
-    model = equal_blocks_transformer(LAYERS, LAYER_S, parameters=10**6, saved_bytes=1e9)
-    scenario = make.sampling(model, make.cluster(), 4, steps=50, guidance="batch")
-    sampler = ParaDiGMS(window)
-    peak = run_point(sampler, scenario).expected.peak_memory_bytes
-    gathered = ceil(window / 4) * 4 * 2 * scenario.output_bytes
-    assert peak == pytest.approx(sampler.least_memory_bytes(scenario) + gathered)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 import strategies.patching.layer_runs
 import strategies.patching.patch_pipeline
@@ -19,11 +18,6 @@ from validate.__main__ import main
 from validate.running.rank import compare, fitting, run_jobs, worst
 from validate.running.sampling.comparison import ImageComparison, job_of
 from validate.running.sampling.settings import Settings
-from validate.running.sampling.transformer import (
-    attend,
-    attend_part,
-    merged,
-)
 
 pytestmark = pytest.mark.slow
 
@@ -170,15 +164,6 @@ def test_stale_patches_and_wrong_bytes_show(ran):
     assert [sent for sent, _ in compared["distrifusion"].step_bytes] == [4 * 3 * to_one] * 5
 
 
-def test_the_command_prints_image_bytes_and_ages(capsys):
-    arguments = "sample --strategy pipefusion --ranks 2 --patches 4 --warmup-steps 1 --steps 3"
-    assert main(arguments.split()) == 0
-    text = capsys.readouterr().out
-    assert "bytes sent, " in text
-    assert "the same patches in one process" in text
-    assert text.strip().endswith("all checks hold")
-
-
 def test_torchrun_starts_the_ranks_as_well():
     command = "-m torch.distributed.run --standalone --nproc-per-node 2 -m validate sample --steps 2"
     result = subprocess.run(
@@ -208,10 +193,3 @@ def test_what_cannot_run_is_refused_in_one_line(capsys):
         assert main(["sample", *arguments.split()]) == 2
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1
-
-
-def test_attention_in_parts_is_attention():
-    generator = torch.Generator().manual_seed(3)
-    queries, keys, values = torch.randn(3, 2, 48, 64, generator=generator)
-    parts = [attend_part(queries, keys[:, at : at + 12], values[:, at : at + 12]) for at in range(0, 48, 12)]
-    torch.testing.assert_close(merged(*zip(*parts, strict=True)), attend(queries, keys, values))

@@ -1,6 +1,5 @@
 """The sweep over samplers against a simulation of every point: what it finds, on how many GPUs, and what it says."""
 
-import re
 from dataclasses import replace
 from math import inf
 
@@ -134,34 +133,6 @@ def test_no_bound_of_a_hybrid_exceeds_its_simulation_where_switches_are_shared(
 
 
 @pytest.mark.parametrize(
-    ("per_node", "gpus", "degrees", "wire", "switch"),
-    [
-        (
-            9,
-            36,
-            (6, 6, 1, 2),
-            (1e4, 1.0, 1e4),
-            (3, 1e6, 1e5),
-        ),  # some of a stage send to their own node, some do not
-        (3, 12, (2, 3, 2, 1), (1e6, 0.1, 1e6), (1, 1e4, 1e5)),  # of a stage's groups one lies in two nodes
-    ],
-)
-def test_no_bound_of_a_hybrid_exceeds_its_simulation_where_nodes_end_within_teams(
-    make, per_node, gpus, degrees, wire, switch
-):
-    (bandwidth, latency_s, between), (size, switch_bandwidth, host_bandwidth) = wire, switch
-    rates = {"switch_bandwidth_bytes_per_s": switch_bandwidth, "host_bandwidth_bytes_per_s": host_bandwidth}
-    inside = make.link("pcie", bandwidth, latency_s, switch_size=size, **rates)
-    cluster = make.cluster(inside, make.link("nic", between, 0.001, 0.01), devices_per_node=per_node)
-    pipeline, ulysses, tensor, steps = degrees
-    model = equal_blocks_transformer(pipeline, 0.2, text_tokens=32, heads=24)
-    scenario = make.sampling(model, cluster, num_gpus=gpus, steps=steps)
-    asked = {"pipeline_degree": pipeline, "ulysses_degree": ulysses, "tensor_degree": tensor}
-    sampler = make_sampler("hybrid", {**asked, "patches": 2 if steps == 1 else 1, "warmup_steps": 2 - steps})
-    assert sampler.bound(scenario) <= run_point(sampler, scenario).latency_s
-
-
-@pytest.mark.parametrize(
     "cluster", ["a100-nvlink-8", "p4de"]
 )  # the other slows compute beside collectives down
 def test_the_bound_of_a_sampler_is_its_time_where_no_port_is_shared_and_no_host_pays(cluster):
@@ -203,9 +174,6 @@ def test_fewer_gpus_can_win_by_cost():
     best = simulated(swept(scenario, "cost"))[0]
     assert best.num_gpus < 8
     assert best.name != simulated(swept(scenario))[0].name
-
-
-# Fixed parameters
 
 
 # What does not exist, or does not fit
@@ -279,27 +247,3 @@ def test_every_status_has_its_keys(sweep):
     infeasible = rows(Sweep(pixart(), points=[Point(None, "usp", reason="it does not")]))[0]
     assert set(infeasible) == asked | {"reason"}
     assert infeasible["num_gpus"] == 4
-
-
-def table_rows(text):
-    """The cells of the lines below the head of the only table, by two spaces or more between them."""
-    below = text[text.index("─\n", text.index("within")) :].split("\n\n")[0]
-    return [re.split(r" {2,}", line.strip()) for line in below.splitlines()[1:] if re.match(r" *\d", line)]
-
-
-def test_a_sweep_prints_the_verdict_then_the_best_and_the_best_of_each_strategy(sweep, capsys):
-    print_sweep(sweep)
-    text = capsys.readouterr().out
-    cells = table_rows(text)
-    assert {row[1] for row in cells} == {point.name for point in simulated(sweep)}
-    ties = set(map(id, sweep.ties()))
-    for row in cells:
-        rank = int(row[0].split()[0])
-        point = simulated(sweep)[rank - 1]
-        assert row[:3] == [f"{rank} tie" if id(point) in ties else str(rank), point.name, str(point.num_gpus)]
-    (single,) = (row for row in cells if row[1] == "single")
-    assert "1.00" in single
-    assert f"best       {sweep.best_point().name}" in text
-    again = next(line for line in text.splitlines() if line.startswith("again: "))
-    assert f"--strategy {sweep.best_point().name}" in again
-    assert f"--gpus {sweep.best_point().num_gpus} " in again

@@ -82,22 +82,16 @@ def test_tensor_parallelism_sends_two_all_reduces_a_layer(make, gpus, guidance):
     assert trace.p2p_bytes == 0.0
 
 
-@pytest.mark.parametrize("guidance", ["none", "batch"])
+@pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("gpus", [2, 4, 8])
-def test_ulysses_sends_four_all_to_alls_a_layer(make, gpus, guidance):
-    batch = 2 if guidance == "batch" else 1
-    trace = replayed(make, "ulysses", gpus, guidance=guidance)
+@pytest.mark.parametrize("name", ["ulysses", "ring"])
+def test_ulysses_sends_four_all_to_alls_a_layer_and_a_ring_keys_and_values_to_all_others(
+    make, name, gpus, batch
+):
+    trace = replayed(make, name, gpus, guidance=("none", "batch")[batch - 1])
     each = (trace.collective_bytes - output_gather_bytes(gpus, batch)) / gpus
-    assert each == pytest.approx(4 * (gpus - 1) / gpus**2 * batch * HIDDEN_BYTES * LAYERS, rel=1e-12)
-
-
-@pytest.mark.parametrize("guidance", ["none", "batch"])
-@pytest.mark.parametrize("gpus", [2, 4, 8])
-def test_a_ring_passes_keys_and_values_to_all_others(make, gpus, guidance):
-    batch = 2 if guidance == "batch" else 1
-    trace = replayed(make, "ring", gpus, guidance=guidance)
-    each = (trace.collective_bytes - output_gather_bytes(gpus, batch)) / gpus
-    assert each == pytest.approx(2 * (gpus - 1) / gpus * batch * HIDDEN_BYTES * LAYERS, rel=1e-12)
+    share = 4 / gpus if name == "ulysses" else 2
+    assert each == pytest.approx(share * (gpus - 1) / gpus * batch * HIDDEN_BYTES * LAYERS, rel=1e-12)
 
 
 @pytest.mark.parametrize(("ulysses", "ring"), [(2, 2), (2, 4), (4, 2)])

@@ -5,6 +5,7 @@ after the ops that feed it. Bytes of a collective's result count in memory until
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from profiles.machines.hosts import NO_CALLS, Calls
@@ -14,17 +15,15 @@ from strategies.plans.placement import Placement
 from strategies.plans.plan import Buffer, Collective, Op, Plan, Stage, Tensor
 
 
+@dataclass(slots=True)
 class _Draft:
     """An op that may still get more to write."""
 
-    __slots__ = ("action", "duration_s", "host_s", "reads", "writes")
-
-    def __init__(self, action: Action, duration_s: float, host_s: float, reads: tuple[int, ...]) -> None:
-        self.action, self.duration_s, self.host_s, self.reads = action, duration_s, host_s, reads
-        self.writes: list[int] = []
-
-    def op(self) -> Op:
-        return Op(self.action, self.duration_s, self.reads, tuple(self.writes), (), self.host_s)
+    action: Action
+    duration_s: float
+    host_s: float
+    reads: tuple[int, ...]
+    writes: list[int] = field(default_factory=list)
 
 
 class GroupCollectives(NamedTuple):
@@ -211,7 +210,10 @@ class SamplingBuilder:
         """The plan; what is still announced to a device must lie there at the end."""
         kept = self._kept + [(t, device) for device, awaited in enumerate(self._awaited) for t in awaited]
         return Plan(
-            ops=tuple(tuple(draft.op() for draft in row) for row in self._ops),
+            ops=tuple(
+                tuple(Op(of.action, of.duration_s, of.reads, tuple(of.writes), (), of.host_s) for of in row)
+                for row in self._ops
+            ),
             tensors=tuple(self._tensors),
             placement=self.placement,
             stages=tuple(stages),

@@ -70,23 +70,20 @@ def working(scenario: SamplingScenario, first: int, end: int, batch: float, tens
 
 
 def keys_and_values(scenario: SamplingScenario, first: int, end: int, samples: float) -> Buffer:
-    """The keys and values of all image tokens in the layers from ``first`` up to, without, ``end``."""
-    return Buffer("keys and values", samples * _keys_and_values_bytes(scenario, first, end))
+    """Return the keys and values of all image tokens in the layers from ``first`` up to, without, ``end``."""
+    rows = [e for e in scenario.backbone.exchanges if first <= e.layer < end and e.kind == "key_value"]
+    size = HALF_BYTES * sum(row.elements for row in rows) * scenario.extent.pixels
+    return Buffer("keys and values", samples * size)
 
 
 def joined_keys_and_values(scenario: SamplingScenario, samples: float) -> Buffer:
-    """The keys and values of all image tokens of one layer, the largest.
+    """Return the keys and values of all image tokens of one layer, the largest.
 
     Where they lie in pieces, one per device, attention needs a copy in one piece.
     """
     layers = range(len(scenario.backbone.layers))
-    largest = max(_keys_and_values_bytes(scenario, layer, layer + 1) for layer in layers)
-    return Buffer("joined keys and values", samples * largest)
-
-
-def _keys_and_values_bytes(scenario: SamplingScenario, first: int, end: int) -> float:
-    of = [e for e in scenario.backbone.exchanges if first <= e.layer < end and e.kind == "key_value"]
-    return HALF_BYTES * sum(exchange.elements for exchange in of) * scenario.extent.pixels
+    sizes = (keys_and_values(scenario, layer, layer + 1, samples).size_bytes for layer in layers)
+    return Buffer("joined keys and values", max(sizes))
 
 
 def decoding_bytes(component: Component, extent: Extent, share: float, whole: int = 0) -> float:

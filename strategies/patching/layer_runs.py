@@ -96,10 +96,8 @@ def exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
         keys = [e.elements for e in of if e.kind == "key_value"]
         heads = [e.heads * scenario.backbone.image_tokens for e in of if e.kind == "key_value"]
         sums = [e.elements for e in of if e.kind == "reduce"]
-        hidden, log_sums = (
-            sum_in_order(keys) / 2 * passed,
-            sum_in_order(heads) * passed * LOG_SUM_BYTES / HALF_BYTES,
-        )
+        hidden = sum_in_order(keys) / 2 * passed
+        log_sums = sum_in_order(heads) * passed * LOG_SUM_BYTES / HALF_BYTES
         return Exchanged(len(keys), hidden, log_sums, len(sums), sum_in_order(sums) * scale)
 
     return scenario.remember(("exchanged", first, end), make)
@@ -302,9 +300,7 @@ def merged_s(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[flo
 def _stored_s(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[float, float]:
     """Seconds in which a GPU puts a patch's keys and values beside those of the others, and those of its host."""
     what = exchanged(scenario, run.first, run.end)
-    moved = (
-        2 * 2 * team.head_bytes(what.hidden_bytes, run.batch, run.tokens)
-    )  # keys and values, read and written
+    moved = 4 * team.head_bytes(what.hidden_bytes, run.batch, run.tokens)  # keys and values, read and written
     gpu_s = scenario.backbone_costs.copied_s(moved, what.attentions)
     return gpu_s, CACHE_OPERATORS * what.attentions * scenario.operator_s
 

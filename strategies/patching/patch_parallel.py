@@ -184,9 +184,7 @@ class Patches(GridLayout):
                 for patch, device in enumerate(devices):
                     builder.compute(device, PatchAction(0, patch, step), seconds, seconds * dispatching)
                 if kind is Kind.DISPLACED and sent:
-                    results.append(
-                        builder.collective("all_gather", devices, sent, held_bytes=sent, wait=False)
-                    )
+                    results += [builder.collective("all_gather", devices, sent, held_bytes=sent, wait=False)]
             fresh.append(results)
         for device in range(self.grid.positions):
             builder.call(device, self.scenario.solver_s)
@@ -236,11 +234,7 @@ class Patches(GridLayout):
     def gathered_bytes(self, exchange: Exchange) -> float:
         """The bytes that all devices of a guidance group gather at one exchange."""
         extent = self.scenario.extent
-        growth = {
-            "key_value": extent.pixels,
-            "halo": extent.width * self.count,
-            "statistics": float(self.count),
-        }
+        growth = {"key_value": extent.pixels, "halo": extent.width * self.count, "statistics": self.count}
         return HALF_BYTES * self.batch * exchange.elements * growth[exchange.kind]
 
 

@@ -10,8 +10,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, combinations, pairwise
-from math import ceil, inf
+from itertools import accumulate, combinations
+from math import ceil
 
 from profiles.architectures.shares import Share
 from profiles.checks import sum_in_order
@@ -101,23 +101,20 @@ class PatchPipeline(GridLayout):
         tokens = self.scenario.extent.tokens_share(rows)
         return LayerRun(first, end, self.batch, Share(rows), tokens, cached=True, conditioned=conditioned)
 
-    def runs(self, stage: int, patch: int | None) -> list[LayerRun]:
-        """The work of a stage as it is written: layer by layer, or, in a pipeline, all layers together."""
-        run = self.run(stage, patch)
-        if self._is_written_whole(stage):
-            return [run]
-        return [replace(run, first=layer, end=layer + 1) for layer in range(run.first, run.end)]
-
-    def _is_written_whole(self, stage: int) -> bool:
-        """Whether the layers of a stage are one run."""
-        return self.grid.pipeline > 1 or self.grid.team(0, stage).size == 1
-
     def works(self, stage: int, patch: int | None) -> list[RunWork]:
-        """What each device of a stage does for a patch, or for the whole image."""
+        """Return what each device of a stage does for a patch, or for the whole image.
+
+        It is written layer by layer, or, in a pipeline, all layers together.
+        """
         scenario, team, run = self.scenario, self.grid.team(0, stage), self.run(stage, patch)
+        whole = self.grid.pipeline > 1 or team.size == 1
+        layers = range(run.first, run.end)
         return scenario.remember(
-            ("works", team.degrees, self._is_written_whole(stage), run),
-            lambda: [run_work(scenario, team, each) for each in self.runs(stage, patch)],
+            ("works", team.degrees, whole, run),
+            lambda: [
+                run_work(scenario, team, each)
+                for each in ([run] if whole else [replace(run, first=i, end=i + 1) for i in layers])
+            ],
         )
 
     def stage_s(self, stage: int) -> float:
@@ -321,7 +318,7 @@ def paced_stages(scenario: SamplingScenario, degree: int, patches: int) -> tuple
 
 
 def paced_layers(seconds: Sequence[float], degree: int) -> tuple[int, ...]:
-    """The layers of each stage such that the longest stage is as short as can be, and no stage is empty.
+    """Return the layers of each stage such that the longest stage is as short as can be, and no stage is empty.
 
     Args:
         seconds: of each layer; at least as many as stages.
@@ -329,24 +326,17 @@ def paced_layers(seconds: Sequence[float], degree: int) -> tuple[int, ...]:
     """
     assert degree <= len(seconds), f"{degree} stages of {len(seconds)} layers"
     sums = [0.0, *accumulate(seconds)]
+
+    def stages(longest: float) -> tuple[int, ...]:
+        """Return stages no longer than that, where they hold all layers; else none."""
+        layers, start = [], 0
+        for later in range(degree - 1, -1, -1):
+            end = start
+            while end < len(seconds) - later and sums[end + 1] - sums[start] <= longest:
+                end += 1
+            layers.append(end - start)
+            start = end
+        return tuple(layers) if start == len(seconds) and all(layers) else ()
+
     lengths = sorted({end - start for start, end in combinations(sums, 2)})
-    fitting = bisect_left(lengths, True, key=lambda longest: _stages_within(seconds, longest) <= degree)
-    longest, layers, taken = lengths[fitting], [], 0
-    for left in range(degree - 1, -1, -1):
-        count = 1
-        while taken + count < len(seconds) - left and sums[taken + count + 1] - sums[taken] <= longest:
-            count += 1
-        layers.append(count)
-        taken += count
-    return tuple(layers)
-
-
-def _stages_within(seconds: Sequence[float], longest: float) -> float:
-    """The fewest stages no longer than that which hold all layers; infinite where one layer is longer."""
-    stages, start = 1, 0.0
-    for before, after in pairwise([0.0, *accumulate(seconds)]):
-        if after - before > longest:  # rounded as the lengths are that it is compared with
-            return inf
-        if after - start > longest:
-            stages, start = stages + 1, before
-    return stages
+    return stages(lengths[bisect_left(lengths, True, key=lambda longest: bool(stages(longest)))])
