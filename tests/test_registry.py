@@ -103,11 +103,3 @@ def test_a_broken_entry_point_is_named_in_one_line(installed, value, text, said)
     listed = installed("strategies")
     assert listed.returncode == 2
     assert listed.stderr == f"sim: error: entry point toy = {value} of toys {said}\n"
-
-
-def test_a_strategy_that_does_not_say_what_it_is_is_refused(installed):
-    text = TOY.replace("NAME", "odd").replace("    summary", "    motto")
-    installed.install("toys", ["toy = odd"], {"odd.py": text})
-    listed = installed("strategies")
-    assert listed.returncode == 2
-    assert listed.stderr == "sim: error: strategy odd.Toy must say its summary\n"

@@ -164,15 +164,6 @@ def test_what_no_time_is_given_for_is_not_called_proven():
     assert (synthesis.proven, synthesis.method) == (False, LIST)
 
 
-@pytest.mark.slow
-def test_a_solver_that_ran_out_of_time_has_refuted_nothing():
-    """HiGHS takes seconds for this, and PuLP calls what it has at the limit optimal."""
-    synthesis = synthesize(wave_problem(8, 8, 2), 0.3)
-    assert (synthesis.bound_s, synthesis.ordering.makespan_s) == (124, 126)
-    assert (synthesis.proven, synthesis.method) == (False, LIST)
-    assert synthesize(wave_problem(8, 8), 0.3, certificate=False).method == CERTIFICATE
-
-
 def test_a_programme_too_large_to_write_is_left_alone():
     problem = capped_wave(8, 64, 20)
     synthesis = synthesize(problem)
@@ -245,12 +236,6 @@ def test_the_command_prints_bound_proof_and_rows(sim):
     assert said["method"] == "list scheduling, which meets the lower bound"
     assert float(said["seconds"]) < 10
     assert evaluate(wave_problem(4, 4), parse_order(rows)).makespan_s == 36
-
-
-def test_what_is_not_proven_is_said_to_be_so(sim):
-    _, out, _ = sim("--pipeline-degree 8 --micro-batches 64 --activation-cap 20")
-    assert "% over bound" in out
-    assert "no shorter order" not in out
 
 
 def test_json_holds_both_answers(sim):

@@ -96,16 +96,13 @@ class Room:
     def _begun(self, stage: int, starting: int = -1) -> int:
         return self.done[self.forward[stage]] + (stage == starting)
 
-    def _ended(self, stage: int) -> int:
-        return self.done[self.backward[stage]]
-
     def _held(self, device: int, starting: int, chain: int = 0, after: int = -1) -> float:
         """Bytes held, once a forward has started, by what ends after a micro-batch of a chain."""
         held = 0.0
         for number, stages, _ in self.claims[device]:
             first = after + (number <= chain)
             for stage in stages:
-                count = self._begun(stage, starting) - max(self._ended(stage), first)
+                count = self._begun(stage, starting) - max(self.done[self.backward[stage]], first)
                 held += self.held_bytes[stage] * max(0, count)
         return held
 
