@@ -44,19 +44,13 @@ def verdict_at_knee(scaling: Scaling, note: str = "") -> Verdict | NoVerdict:
 
 def _beyond_lines(scaling: Scaling, knee: Step, account: Account) -> Iterator[Line]:
     """How much more of the GPUs' time a sample takes on the first number of GPUs beyond the knee, and where it goes."""
-    beyond = (
-        (sweep, sweep.best_point())
-        for sweep in scaling.sweeps
-        if sweep.scenario.workload.num_gpus > knee.gpus
-    )
-    sweep, best = next(((sweep, best) for sweep, best in beyond if best is not None), (None, None))
-    if sweep is None or best is None:
+    for sweep in scaling.sweeps:
+        gpus, best = sweep.scenario.workload.num_gpus, sweep.best_point()
+        if gpus > knee.gpus and best is not None:
+            break
+    else:
         return
-    gpus, result, before_s = (
-        sweep.scenario.workload.num_gpus,
-        sweep.sourced(best),
-        knee.result.gpu_s_per_sample,
-    )
+    result, before_s = sweep.sourced(best), knee.result.gpu_s_per_sample
     here, there = account.seconds(before_s), account_in(result).seconds(result.gpu_s_per_sample)
     more = {name: (there[name] - here[name]) / before_s for name in here}
     parts = (name for name in sorted(more, key=lambda one: -more[one]) if abs(more[name]) >= LEAST_MORE)
