@@ -90,12 +90,11 @@ def test_a_point_is_in_the_store_before_anybody_is_told_that_it_is_done(tmp_path
     sim.sweep("sd21", store=tmp_path / "store", report=report, **SMALL)
 
 
-@pytest.mark.parametrize("objective", ["pareto", "throughput"])
-def test_what_other_questions_left_in_a_store_changes_no_byte(tmp_path, objective):
+def test_what_other_questions_left_in_a_store_changes_no_byte(tmp_path):
     path = tmp_path / "store"
     for first, top in (("throughput", 1), ("memory", 3)):
         sim.sweep("sd21", store=path, objective=first, top=top, **SMALL)
-    asked = {**SMALL, "objective": objective, "top": 2}
+    asked = {**SMALL, "objective": "pareto", "top": 2}
     assert document(sim.sweep("sd21", store=path, **asked)) == document(sim.sweep("sd21", **asked))
 
 

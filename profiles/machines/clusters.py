@@ -152,25 +152,22 @@ class Cluster:
             most = f"max_nodes({self.max_nodes}) * devices_per_node({self.devices_per_node}) = {self.max_devices}"
             raise wrong("gpus", f"is {num_gpus}, but cluster {self.name} has at most {most}")
 
-    def scaled(self, *, intra_node: float = 1.0, inter_node: float = 1.0, **other: float) -> "Cluster":
+    def scaled(self, *, intra_node: float = 1.0, inter_node: float = 1.0) -> "Cluster":
         """Cluster with the bandwidth of its links multiplied; latencies, call times and efficiencies stay.
 
         Args:
             intra_node: factor of the bandwidth inside a node.
             inter_node: factor of the bandwidth between nodes.
-            other: any other name, which is refused.
 
         Raises:
-            InputError: a factor is not positive and finite, there is no link between nodes, or no link of a name.
+            InputError: a factor is not positive and finite, or there is no link between nodes.
         """
-        for name in other:
-            raise InputError(f"{name} is no link of a cluster, must be intra_node or inter_node")
         changes: list[str] = []
         for word, link, factor in (
             ("intra-node", self.intra_node, intra_node),
             ("inter-node", self.inter_node, inter_node),
         ):
-            if not isinstance(factor, Real) or not 0 < factor < float("inf"):
+            if not isinstance(factor, Real) or not 0 < factor < inf:
                 raise InputError(
                     f"the factor of the {word} bandwidth is {shown(factor)}, must be positive and finite"
                 )

@@ -64,13 +64,6 @@ def over_micro_batches(micro_batches):
     return micro_batches
 
 
-def over_positions(positions):
-    strategy = make_strategy("1f1b", {"pipeline_degree": positions, "micro_batches": 64})
-    workload = TrainingWorkload(positions, 64)
-    run_point(strategy, Scenario(layers_model(positions), load_cluster("p4de"), workload))
-    return positions
-
-
 @pytest.mark.parametrize(
     ("work", "asked"),
     [
@@ -78,7 +71,6 @@ def over_positions(positions):
         (over_points, (12, 60, 840)),
         (over_layers, (24, 48, 96, 192)),
         (over_micro_batches, (32, 128, 512, 1024)),
-        (over_positions, (4, 16, 64)),
     ],
 )
 def test_growth(benchmark, work, asked):
