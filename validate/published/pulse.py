@@ -27,7 +27,7 @@ from profiles.architectures.models import Model
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from profiles.measuring.tables import grouped
-from profiles.software.stacks import FUSED, Fusion, Stack, load_stack
+from profiles.software.stacks import Stack, load_stack
 from profiles.units import MIB
 from sim.explore.tuning import schedule_s
 from sim.outcomes.results import Result
@@ -48,30 +48,18 @@ PIPELINE_DEGREES: Final = {
 DEGREES: Final = (2, 4, 8)
 MICRO_BATCHES: Final = (64, 32, 16, 8, 4, 2, 1)
 """The powers of two of the paper's tuner (section VI), from twice the largest it names."""
-SLOWER: Final = 4.0
-"""Divisor of the memory bandwidth: the extreme of the assumptions, measured nowhere."""
 HALF: Final = "activations in half precision"
-COSTS: Final = (
-    "activations in single precision",
-    HALF,
-    "FLOP alone",
-    "attention unfused",
-    f"attention unfused, memory {SLOWER:g} times slower",
-)
+COSTS: Final = ("activations in single precision", HALF, "attention unfused")
 """Assumptions about the costs of layers. The first is the base; the others change it."""
-NOTHING: Final = Fusion(**dict.fromkeys(FUSED, 0.0))
 
 
 @cache
 def costs_of(name: str) -> dict[str, tuple[Model, Stack]]:
     """A model and its stack under each assumption about the costs of its layers."""
     single, eager = model_of(name), load_stack()
-    free = replace(eager, name="eager, FLOP alone", traffic=NOTHING, launches=NOTHING, cast_weights=False)
     unfused = replace(eager, name="eager, attention unfused", attention="math")
-    rates = replace(eager.rates, memory=eager.rates.memory / SLOWER)
-    slow = replace(unfused, name=f"{unfused.name}, slow memory", rates=rates)
-    others = ((single, stack) for stack in (free, unfused, slow))
-    return dict(zip(COSTS, ((single, eager), (in_half_precision(name), eager), *others), strict=True))
+    others = ((in_half_precision(name), eager), (single, unfused))
+    return dict(zip(COSTS, ((single, eager), *others), strict=True))
 
 
 def in_half_precision(name: str) -> Model:

@@ -15,7 +15,7 @@ from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.measuring.tables import grouped
-from profiles.software.stacks import Shares, Stack
+from profiles.software.stacks import FUSED, Fusion, Shares, Stack
 from profiles.units import GB, GIB
 from sim.report.plots.charts import ENDINGS, save_figure
 from strategies.plans.workloads import SamplingWorkload
@@ -38,7 +38,6 @@ from validate.published.ledger import (
     side_by_side,
     winners,
 )
-from validate.published.pulse import NOTHING
 from validate.published.records import LATENCY, MEMORY, SAMPLES_PER_S, TASKS, UNSAID, Record, Standing
 from validate.published.runs import NO_COMMUNICATION, Run, all_runs, sent_bytes
 from validate.tables import Section, parts_around, percent, print_sections, signed, write_tables
@@ -349,6 +348,9 @@ SEPARATE_PASSES: Final = {
 }
 """Times that a block reads or writes all of the hidden state beside products and attention, where each is one kernel
 and none is fused with another. Source: diffusers, WanTransformerBlock and WanAttnProcessor."""
+
+
+NOTHING: Final = Fusion(**dict.fromkeys(FUSED, 0.0))
 
 
 def kernels_alone(ledger: Ledger) -> list[Section]:
