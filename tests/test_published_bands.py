@@ -6,7 +6,6 @@ from math import log
 import pytest
 
 from profiles.costs.bands import BANDS, Band, load_bands, read_bands
-from validate.__main__ import main
 from validate.published.bands import Miss, bands_of, errors, text_of, trusts, waits
 from validate.published.records import Conditions, Record, Standing, all_published, the_published
 
@@ -49,11 +48,6 @@ def test_the_error_of_what_is_awaited_is_that_of_exposed_seconds_beside_the_same
     assert found == pytest.approx((row.value / (1 - row.value)) / (share / (1 - share)))
     assert waits([replace(Record.of(row, 0.3), standing=Standing.FITTED, reason="it set the links")]) == []
     assert bands_of([], [0.5, 2.0, 2.0, 2.0], load_bands()).exposed.spread == pytest.approx(log(4) / 2)
-
-
-def test_bands_need_the_numbers_of_both_tasks(capsys, tmp_path):
-    assert main(["published", "--task", "train", "--bands", str(tmp_path / "bands.toml")]) == 2
-    assert "--task is 'train', but --bands is of both tasks: leave it out" in capsys.readouterr().err
 
 
 # Trust.

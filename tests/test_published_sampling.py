@@ -240,10 +240,3 @@ def test_a_method_that_runs_out_of_memory_never_wins():
     assert contest.favourite == "c"
     assert contest.loss == pytest.approx(0.1)
     assert replace(contest, predicted={"a": 1.0, "b": inf, "c": 2.0}).loss == 0
-
-
-def test_the_correlation_of_orders_is_one_where_they_are_alike_and_minus_one_where_they_are_reversed():
-    contest = Contest("x", {"a": 1.0, "b": 2.0, "c": inf}, {"a": 3.0, "b": 4.0, "c": 5.0})
-    assert contest.correlation == pytest.approx(1)
-    assert replace(contest, predicted={"a": 5.0, "b": 4.0, "c": 3.0}).correlation == pytest.approx(-1)
-    assert replace(contest, predicted={"a": 5.0, "b": 5.0, "c": 5.0}).correlation == 0

@@ -36,12 +36,6 @@ class Sent:
     planned_bytes: float
     size_bytes: int = 0
 
-    @classmethod
-    def of(cls, collective: Collective, step: int) -> "Sent":
-        """The part of a collective that a member is to send, of which nothing is sent yet."""
-        operation, size = collective.operation, len(collective.devices)
-        return cls(operation, step, WIDENING * sent_bytes(operation, collective.size_bytes, size))
-
 
 Pending = Callable[[], list[Tensor]]  # an exchange under way; when called, it waits for what it brings
 
@@ -88,10 +82,6 @@ def _start_exchange(
     return finish
 
 
-class PlanMismatchError(DiffusimError):
-    """The plan lets a rank do something else than its pass does next, or does not bring what the pass needs."""
-
-
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """The end of one rank: the image as far as it has it, and what it sent."""
@@ -134,7 +124,7 @@ class SamplerKernels(Kernels):
         assert self._action is not None
         offer = self._hand_over(self._action, f"send {planned.role}")
         if offer.kind != planned.role:
-            raise self._mismatch(offer, f"send {planned.role}")
+            raise self._stuck(f"send {planned.role}", offer)
         message = offer.parts[0].contiguous()
         self._sent.append(Sent(offer.kind, offer.step, WIDENING * planned.size_bytes, message.nbytes))
         return message.numpy()
@@ -162,7 +152,8 @@ class SamplerKernels(Kernels):
         collective = self._plan.collectives[number]
         offer = self._hand_over(action, f"start {collective.operation}")
         if sent is None:
-            sent = Sent.of(collective, offer.step)
+            planned = sent_bytes(collective.operation, collective.size_bytes, len(collective.devices))
+            sent = Sent(collective.operation, offer.step, WIDENING * planned)
             self._sent.append(sent)
         return offer.kind, _start_exchange(collective, self._rank, offer.parts, sent, self._groups[number])
 
@@ -176,7 +167,7 @@ class SamplerKernels(Kernels):
         assert self._action is not None
         self._go_on(self._action, "end")
         if self._step is not None:
-            raise self._stuck("end")
+            raise self._stuck("end", self._step)
 
     def found(self) -> Drawn:
         return Drawn(self._member.latents, self._sent)
@@ -186,7 +177,7 @@ class SamplerKernels(Kernels):
         self._feed()
         if action != self._action:
             if self._step is not None:
-                raise self._stuck(asked)
+                raise self._stuck(asked, self._step)
             self._action, self._pass = action, self._member.begin(action)
             self._step = next(self._pass, None)
             self._feed()
@@ -208,21 +199,16 @@ class SamplerKernels(Kernels):
         if self._step is None:
             self._go_on(action, asked)
         if not isinstance(self._step, Offer):
-            raise self._stuck(asked)
+            raise self._stuck(asked, self._step)
         offer = self._step
         self._resume([])
         return offer
 
-    def _stuck(self, asked: str) -> DiffusimError:
-        if isinstance(self._step, Need):
-            needs = f"rank {self._rank} needs {self._step.kind} in {self._action}"
-            return PlanMismatchError(f"{needs}, and the plan brings none")
-        return self._mismatch(self._step, asked)
-
-    def _mismatch(self, offer: Offer | None, asked: str) -> DiffusimError:
-        does = "ends" if offer is None else f"sends {offer.kind}"
+    def _stuck(self, asked: str, step: Offer | Need | None) -> DiffusimError:
+        """The plan lets the rank do something else than its pass does next, or does not bring what the pass needs."""
+        does = "ends" if step is None else f"{'needs' if isinstance(step, Need) else 'sends'} {step.kind}"
         plan = f"the plan lets rank {self._rank} {asked}"
-        return PlanMismatchError(f"{plan}, but its pass {self._action} {does} here")
+        return DiffusimError(f"{plan}, but its pass {self._action} {does} here")
 
 
 def _bundles(wiring: Wiring, rank: int) -> dict[int, tuple[int, tuple[int, ...]]]:
