@@ -1,7 +1,7 @@
 """Bands of errors: quantiles, what two errors make together, and what a comparison of two estimates can tell."""
 
 from dataclasses import replace
-from math import exp, hypot, log, nextafter
+from math import hypot, log, nextafter
 
 import pytest
 from hypothesis import given
@@ -49,17 +49,6 @@ def test_runs_of_one_strategy_over_the_same_links_differ_by_awaited_data_alone()
     assert spread_between(one, other) == pytest.approx(0.05)
     across = replace(other, alike=("ddp", "p4de", "nodes"))
     assert spread_between(one, across) == pytest.approx(hypot(0.03, 0.5, 0.5, 0.04 * 0.5))
-
-
-def test_the_error_of_compute_cancels_between_strategies_that_await_nothing():
-    one, other = (Uncertainty(shared=0.7, own=0.1, repeat=0.0, alike=(name,)) for name in ("ddp", "gpipe"))
-    assert spread_between(one, other) == pytest.approx(hypot(0.1, 0.1))
-
-
-@given(uncertainties, uncertainties)
-def test_a_measured_run_leaves_what_the_two_do_not_share(measured, asked):
-    spread = spread_between(measured, asked)
-    assert asked.after(measured).band == Band(exp(-spread), exp(spread))
 
 
 PRIORS = tuple(

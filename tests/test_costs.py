@@ -98,18 +98,6 @@ def test_measured_times_are_finite_at_every_batch(points, batch):
     assert costs.forward_s(batch)[0] == pytest.approx(inside[0]) if inside else True
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(1, 40), st.floats(0.01, 10)), min_size=1, max_size=4, unique_by=lambda p: p[0]
-    ),
-    st.integers(1, 40),
-)
-def test_the_least_time_per_sample_is_that_of_the_best_batch(points, largest):
-    costs = measured(*sorted((batch, seconds, 0.0) for batch, seconds in points))
-    best = min(costs.forward_s(batch)[0] / batch for batch in range(1, largest + 1))
-    assert costs.least_forward_s_per_sample(largest)[0] == pytest.approx(best)
-
-
 # Provenance
 
 

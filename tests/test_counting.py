@@ -153,13 +153,6 @@ def test_what_needs_no_gradient_saves_nothing():
     assert count(module.requires_grad_(True), **sample).total.saved_bytes > 0
 
 
-def test_weights_that_are_shared_count_once():
-    module = Transformer()
-    module.head.weight = module.embedding.weight
-    counted = count(module, **SAMPLES[Transformer]())
-    assert counted.total.parameters == sum(parameter.numel() for parameter in module.parameters())
-
-
 def test_a_block_that_runs_twice_is_one_layer_with_what_runs_it():
     class Twice(nn.Module):
         def __init__(self):

@@ -24,7 +24,7 @@ from profiles.costs.kernel_times import (
 from profiles.costs.layers import ComponentCosts
 from profiles.costs.sampling import SamplingCosts
 from profiles.machines.devices import Device, load_device
-from profiles.machines.laws import AttentionLaw, Laws, MemoryLaw, ProductLaw, Rates, Traffic
+from profiles.machines.laws import AttentionLaw, Laws, MemoryLaw, ProductLaw, Traffic
 from profiles.software.stacks import Fusion, Shares, load_stack, stack_names
 
 FREE = Traffic(1e30)
@@ -217,12 +217,6 @@ def test_a_stack_may_reach_a_share_of_what_the_laws_say():
             assert found == pytest.approx(fast / share)
 
 
-def test_laws_made_of_rates_already_say_what_a_stack_reaches():
-    rated = Device("rated", "made by a test", None, Rates(1e12, 1e12, 1e12, 1e9, 0.0))
-    slow = replace(PLAIN, rates=Shares(memory=0.5))
-    assert costs(SUM, stack=slow, device=rated).forward_s(1) == pytest.approx([SUM_S])
-
-
 # Resolutions and shares
 
 
@@ -288,13 +282,6 @@ def every(stack, device=MADE, **rest):
 
 def seconds_of(found, batch):
     return np.concatenate([found.forward_s(batch), found.backward_s(batch)])
-
-
-@given(st.integers(1, 512), st.sampled_from(["compiled", "eager", "eager-2023"]))
-def test_more_samples_never_take_less_in_all(batch, name):
-    found = every(load_stack(name), replace(MADE, own_laws=REAL))
-    assert found.forward_s(batch + 1).sum() >= found.forward_s(batch).sum()
-    assert found.backward_s(batch + 1).sum() >= found.backward_s(batch).sum()
 
 
 @given(st.integers(1, 512), st.floats(1.0, 10.0), st.sampled_from(["compiled", "eager", "eager-2023"]))

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiles.architectures.component_files import KERNEL_COLUMNS
 from profiles.architectures.kernels import Kernel
@@ -82,11 +81,6 @@ def test_kernels_are_read_into_bytes_by_layer(tmp_path):
         ("float16", "", "kernels_half.csv: must be left out: of float16, kernels.csv says the same"),
         (
             "float32",
-            "kernels.csv",
-            "kernels.csv: no such file, must stand beside kernels_half.csv as dtype is",
-        ),
-        (
-            "float32",
             "kernels_half.csv",
             "kernels_half.csv: no such file, must stand beside kernels.csv as dty",
         ),
@@ -106,16 +100,10 @@ def test_kernels_in_half_precision_stand_beside_those_of_a_model_in_single(tmp_p
         (",weight_MB", "", "kernels.csv:1: column weight_MB is missing"),
         ("text,0", "vae,0", "kernels.csv:2: component is 'vae', must be one of text, unet"),
         ("unet,1", "unet,2", "kernels.csv:8: index is '2', must be below 2, the layers of unet"),
-        ("unet,1", "unet,1-0", "kernels.csv:8: index is '1-0', must be an integer"),
         ("group_norm", "batch_norm", "kernels.csv:6: kernel is 'batch_norm', must be one of matmul, conv, att"),
-        ("matmul,2", "matmul,0", "kernels.csv:2: count is 0, must be at least 1"),
-        ("2,1,3,4", "2,0,3,4", "kernels.csv:2: heads is 0, must be at least 1"),
         ("0,6,6", "0,6,9", "kernels.csv:4: image_n is 9, must be at most n, 8"),
-        ("0,6,6", "6,6,6", "kernels.csv:4: image_heads is 6, must be at most heads, 5"),
-        ("0.5,0.25", "0.5,-1", "kernels.csv:6: written_MB is -1, must not be negative"),
         ("1,64,0,0", "1,64,2,0", "kernels.csv:6: n is 2, must be 0 of group_norm"),
         ("dispatch,7,0", "dispatch,7,1", "kernels.csv:7: heads is 1, must be 0 of dispatch"),
-        ("7,0,0,0,0,0,0,0,0", "7,0,0,0,0,0,0,0,1", "kernels.csv:7: moved_bytes is 1e+06, must be 0 of dispat"),
         ("8,4,2250", "8,4,225", "kernels.csv: conv_gflop of layer 0 of unet is 2.88e-05, must be the 0.000288 of"),
         ("5,8,3", "5,8,8", "kernels.csv: matmul_gflop of layer 0 of unet is 0, must be the 0.00048 of layers.csv"),
         (f"{KERNELS.splitlines()[1]}\n", "", "kernels.csv: matmul_gflop of layer 0 of text is 0, must be the"),
@@ -195,16 +183,6 @@ def test_kernels_are_those_worked_out_by_hand(other):
     assert product[-1] == Kernel("matmul", 1, 2, 99, 99, 4, 0, 96, 96, 2 * all_tokens, squared * HALF, 0)
     assert (activation.kind, activation.m, activation.read_bytes) == ("pointwise", squared, squared * HALF)
     assert dispatch.kind == "dispatch"
-
-
-class Counting(TorchDispatchMode):
-    """How many operators the dispatcher sees."""
-
-    operators = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.operators += 1
-        return func(*args, **(kwargs or {}))
 
 
 def test_passes_of_a_component_add_up():

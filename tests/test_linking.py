@@ -145,17 +145,6 @@ def test_noise_and_outliers_hardly_matter():
     assert_like(found.cluster, KNOWN, 0.05)
 
 
-def test_an_operation_measured_between_nodes_alone_is_freed_of_their_factor():
-    samples = tuple(
-        sample
-        for sample in measured().samples
-        if sample.operation != "reduce_scatter" or sample.group == Group(16, 2)
-    )
-    found = fit_links(replace(measured(), samples=samples), "partly", DEVICE)
-    ((at, value),) = dict(found.cluster.collectives.efficiency)["reduce_scatter"]
-    assert (at, value) == pytest.approx((16, 0.7), rel=1e-3)
-
-
 def test_what_was_not_measured_is_said_and_taken_from_its_nearest():
     found = fit_links(measured(operations=(PING_PONG, "all_reduce", "all_gather")), "few", DEVICE)
     curves = dict(found.cluster.collectives.efficiency)

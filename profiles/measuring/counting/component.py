@@ -119,12 +119,10 @@ def build(spec: ComponentSpec, dtype: torch.dtype, device: str | torch.device = 
     return module
 
 
-def trace_of(
-    spec: ComponentSpec, module: nn.Module, sample: Mapping[str, Any], *, flop: bool = True
-) -> Trace:
+def trace_of(spec: ComponentSpec, module: nn.Module, sample: Mapping[str, Any]) -> Trace:
     """Run one pass of a component, its activations as precise as its weights."""
     dtype = next(parameter.dtype for parameter in module.parameters())
-    return record(module, cast(sample, dtype), grad=spec.trainable, flop=flop)
+    return record(module, cast(sample, dtype), grad=spec.trainable)
 
 
 def counted_by(spec: ComponentSpec, trace: Trace, height: int, width: int) -> ComponentCount:

@@ -1,8 +1,7 @@
 """Configured architectures: known classes of diffusers or transformers, from their ``config.json`` into a model folder.
 
 Layers are the blocks that the structure of the module shows, in the order in which one pass runs them; what travels
-with the hidden state is what later blocks read. They are counted as every shipped model is, and the FLOP must add up
-to torch's own count.
+with the hidden state is what later blocks read. They are counted as every shipped model is.
 """
 
 import re

@@ -88,11 +88,11 @@ def component_kernels(
     samples = (spec.sample, *spec.again)
     times = Counter(samples)
     for sample, known in dict(zip(samples, count.traces, strict=True)).items():
-        trace = known if counted else trace_of(spec, module, sample(*size), flop=False)
+        trace = known if counted else trace_of(spec, module, sample(*size))
         layers, operators = _launches_of(trace, count.ends), dispatched(trace, count.ends)
         others = layers
         if spec.token_pixels:
-            others = _launches_of(trace_of(spec, module, sample(*other_size), flop=False), count.ends)
+            others = _launches_of(trace_of(spec, module, sample(*other_size)), count.ends)
         for kernels, launches, other, number in zip(found, layers, others, operators, strict=True):
             for kernel in grown(launches, other, growth):
                 kernels[kernel] += times[sample]

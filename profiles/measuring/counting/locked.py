@@ -32,7 +32,7 @@ def adapted_bytes(count: ComponentCount) -> tuple[int, ...]:
     for known in count.traces:
         module = deepcopy(known.module)
         _adapt(module)
-        trace = record(module, known.sample, grad=True, flop=False)
+        trace = record(module, known.sample, grad=True)
         for layer, size in enumerate(_saved_by_layer(trace, count.ends)):
             saved[layer] = max(saved[layer], size)
     return tuple(saved)

@@ -11,7 +11,7 @@ contents.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -26,7 +26,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.flop_counter import FlopCounterMode, register_flop_formula, sdpa_flop_count
+from torch.utils.flop_counter import register_flop_formula, sdpa_flop_count
 
 
 @torch.library.custom_op("diffusim::attention", mutates_args=())
@@ -190,13 +190,12 @@ class EndedTwiceError(Exception):
 class Trace:
     """One pass of a module on the meta device, called with ``sample``.
 
-    It keeps the tensors of its events, so that storages stay distinct; ``flop`` is torch's own count of the whole pass.
+    It keeps the tensors of its events, so that storages stay distinct.
     """
 
     module: nn.Module
     sample: Mapping[str, Any]
     events: tuple[Event, ...]
-    flop: int
 
     def positions(self, ends: Iterable[str]) -> list[int]:
         """Number of modules of ``ends`` that had returned before each event; none may return twice."""
@@ -260,34 +259,27 @@ def _no_autocast() -> Iterator[None]:
     """Let autocast on the meta device do nothing rather than fail."""
     original = torch.autocast
 
-    class Autocast(original):  # type: ignore[misc,valid-type]
-        def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  torch's own
-            if device_type == META:
-                super().__init__("cpu", enabled=False)
-            else:
-                super().__init__(device_type, *args, **kwargs)
+    def autocast(device_type: str, *args: Any, **kwargs: Any) -> torch.autocast:  # noqa: ANN401  torch's own
+        if device_type == META:
+            return original("cpu", enabled=False)
+        return original(device_type, *args, **kwargs)
 
-    torch.autocast = Autocast  # type: ignore[misc]
+    torch.autocast = autocast  # type: ignore[misc,assignment]
     try:
         yield
     finally:
         torch.autocast = original  # type: ignore[misc]
 
 
-def record(module: nn.Module, sample: Mapping[str, Any], *, grad: bool, flop: bool = True) -> Trace:
-    """Run one forward pass of a module on the meta device; with ``grad`` tensors are kept for a backward pass.
-
-    Without ``flop`` torch does not count FLOP, which takes a third of the time.
-    """
-    recorder, counter = Recorder(), FlopCounterMode(display=False)
-    parts = module.named_modules()
+def record(module: nn.Module, sample: Mapping[str, Any], *, grad: bool) -> Trace:
+    """Run one forward pass of a module on the meta device; with ``grad`` tensors are kept for a backward pass."""
+    recorder, parts = Recorder(), module.named_modules()
     hooks = [part.register_forward_hook(partial(recorder.leave, path)) for path, part in parts]
     try:
         with (
             torch.set_grad_enabled(grad),
             saved_tensors_hooks(recorder.keep, lambda tensor: tensor),
             OpaqueAttention(),
-            counter if flop else nullcontext(),
             _no_autocast(),
             Instead(torch.tensor, _numbers),
             recorder,
@@ -296,8 +288,7 @@ def record(module: nn.Module, sample: Mapping[str, Any], *, grad: bool, flop: bo
     finally:
         for hook in hooks:
             hook.remove()
-    total = int(counter.get_total_flops() if flop else 0)
-    return Trace(module, sample, tuple(recorder.events), total)
+    return Trace(module, sample, tuple(recorder.events))
 
 
 def tensors(tree: object) -> tuple[Tensor, ...]:
