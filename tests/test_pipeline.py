@@ -5,7 +5,7 @@ import pytest
 from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
 from strategies.orders.named import gpipe_order, one_forward_one_backward_order
-from strategies.pipelining.builder import PipelineBuilder, Recipe
+from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.reduction import reduce_and_step
 from strategies.pipelining.stages import Cut, Shape
@@ -18,7 +18,9 @@ from strategies.registry import make_strategy
 def build(make):
     """Return a function from a model to the plan of its last component, cut into equal stages."""
 
-    def plan(model, degree, micro_batches=1, batch_size=None, num_gpus=None, recipe=None, **workload):
+    def plan(
+        model, degree, micro_batches=1, batch_size=None, num_gpus=None, cross_iteration=False, **workload
+    ):
         scenario = make.scenario(
             model, make.cluster(), num_gpus or degree, batch_size or micro_batches, **workload
         )
@@ -27,9 +29,8 @@ def build(make):
         cut = Cut(component, tuple(range(0, layers + 1, layers // degree)))
         rows = one_forward_one_backward_order(degree, micro_batches)
         shape = Shape(degree, micro_batches, degree)
-        return PipelineBuilder(Layout(scenario, shape, (cut,)), rows, recipe or Recipe()).build(
-            reduce_and_step
-        )
+        builder = PipelineBuilder(Layout(scenario, shape, (cut,)), rows, cross_iteration=cross_iteration)
+        return builder.build(reduce_and_step)
 
     return plan
 
@@ -109,7 +110,7 @@ def test_frozen_work_of_the_iteration_itself_runs_first(build, conditioned):
 
 
 def test_frozen_work_of_the_next_iteration_runs_last_and_its_output_is_kept(build, conditioned):
-    plan = build(conditioned, 2, micro_batches=2, recipe=Recipe(cross_iteration=True))
+    plan = build(conditioned, 2, micro_batches=2, cross_iteration=True)
     assert format_order(plan.order) == "0F0 0F1 0B0 0B1 X0.0:1 X0.1:1 0O\n1F0 1B0 1F1 1B1 X0.0:1 X0.1:1 1O\n"
     assert {plan.tensors[tensor].size_bytes for tensor, device in plan.given if device == 0} == {3.0}
     assert [(plan.tensors[tensor].size_bytes, device) for tensor, device in plan.kept] == [(3.0, 0), (3.0, 0)]

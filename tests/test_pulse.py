@@ -82,6 +82,6 @@ def test_a_skip_that_no_symmetric_cut_keeps_is_sent_and_named(make):
 def test_more_waves_than_layers_are_refused_with_the_sum(make):
     scenario = make.scenario(make.model(dense(make, 8)), make.cluster(), 4, 4)
     with pytest.raises(
-        InfeasibleError, match=r"2 \* waves\(2\) \* pipeline_degree\(4\) = 16 stages exceed the 8"
+        InfeasibleError, match=r"4 stages per position \* pipeline_degree\(4\) = 16 exceeds the 8"
     ):
         Pulse(4, 4, waves=2).plan(scenario)

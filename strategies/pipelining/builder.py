@@ -6,14 +6,16 @@ the last backward of a stage.
 """
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import itemgetter
 
 from profiles.checks import sum_in_order
 from profiles.mappings import FrozenMapping
+from strategies.pipelining.filling import fill_bubbles
 from strategies.pipelining.footprint import recomputed_bytes, resident_buffers, saved_bytes
-from strategies.pipelining.frozen import Draft, FrozenWork, PlacedOp, unfilled
+from strategies.pipelining.frozen import FrozenWork, PlacedOp, Row, frozen_chains
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Seat
 from strategies.plans.actions import (
@@ -27,22 +29,8 @@ from strategies.plans.actions import (
     StageAction,
 )
 from strategies.plans.network import Network
-from strategies.plans.plan import Collective, Filling, Plan, Tensors
+from strategies.plans.plan import Collective, FilledLayer, Filling, Op, Plan, Tensors
 from strategies.plans.worklist import evaluate
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """The execution of a pipeline, beyond its order.
-
-    Attributes:
-        blocking: devices wait for their messages between ops.
-        cross_iteration: the frozen work of the next iteration is done, instead of the iteration's own before it.
-    """
-
-    blocking: bool = False
-    cross_iteration: bool = False
-
 
 _Column = tuple[list[int], bool]
 """The tensors of one role and stage, one of each micro-batch, and whether a pass writes them, or reads them."""
@@ -77,23 +65,26 @@ class PipelineBuilder:
     or another, takes it. What micro-batches that are left out would read lies there to the end.
     """
 
-    def __init__(self, layout: Layout, rows: Rows, recipe: Recipe) -> None:
-        self.layout, self.recipe = layout, recipe
+    def __init__(
+        self, layout: Layout, rows: Rows, *, blocking: bool = False, cross_iteration: bool = False
+    ) -> None:
+        """Begin a plan.
+
+        Args:
+            layout: the stages.
+            rows: the passes of each position.
+            blocking: devices wait for their messages between ops.
+            cross_iteration: the frozen work of the next iteration is done, instead of the iteration's own before it.
+        """
+        self.layout, self.blocking, self.cross_iteration = layout, blocking, cross_iteration
         self.scenario, self.shape, self.cuts = layout.scenario, layout.shape, layout.cuts
-        self.placement, self.group_batch, self.batch = (
-            layout.placement,
-            layout.group_batch,
-            layout.local_batch,
-        )
+        self.placement, self.group_batch = layout.placement, layout.group_batch
         self.stages, self.seats = layout.stages, layout.seats
-        numbers = map(layout.micro_batches, range(len(self.cuts)))
-        self._numbers = [*numbers]
-        """Of each chain the micro-batches that rows have."""
         self.tensors = Tensors()
         self.collectives: list[Collective] = []
         self.given: list[tuple[int, int]] = []
         self.kept: list[tuple[int, int]] = []
-        self.rows: list[list[Draft]] = [[] for _ in range(self.shape.degree)]
+        self.rows = [Row() for _ in range(self.shape.degree)]
         self.stepping: set[int] = set()
         """Stages whose optimizer step is in its row."""
         self._known: dict[tuple[str, int], dict[int, int]] = {}
@@ -103,11 +94,9 @@ class PipelineBuilder:
         self._saved = [saved_bytes(layout, stage) for stage in self.stages]
         self._recomputed = [recomputed_bytes(layout, stage) for stage in self.stages]
         self._skips = self._skips_between_stages() if layout.skip_route == "local" else {}
-        self._order = rows
-        if self.scenario.workload.extra_forward and not any(
-            a.kind == EXTRA_FORWARD for row in rows for a in row
-        ):
-            self._order = with_extra_forwards(layout, rows)
+        extra = any(action.kind == EXTRA_FORWARD for row in rows for action in row)
+        lacks_extra = self.scenario.workload.extra_forward and not extra
+        self._order = with_extra_forwards(layout, rows) if lacks_extra else rows
 
     def build(self, synchronize: "Callable[[PipelineBuilder], None]", filling: Filling | None = None) -> Plan:
         """Return the plan.
@@ -117,24 +106,26 @@ class PipelineBuilder:
             filling: frozen work and where it goes; None: all of it, before the pipeline, before the pass that needs
                 it or, cross-iteration, after the pipeline.
         """
-        shape = self.shape
         if filling is None:
-            pieces = shape.micro_batches if self.layout.mesh else 1
-            filling = Filling(
-                unfilled(self.scenario, self.group_batch, shape.degree, self.layout.replicas, pieces)
-            )
+            filling = Filling(self._unfilled(self.shape.micro_batches if self.layout.mesh else 1))
         frozen = FrozenWork(self.scenario, self.group_batch, self.layout.replicas, self.tensors)
         for layer in filling.layers:
             frozen.place(layer)
         inputs = self._inputs(frozen)
         for position, row in enumerate(self._order):
             self.rows[position] = self._row(row, inputs)
-        if not self.recipe.cross_iteration:
+        if not self.cross_iteration:
             self._put_first(frozen)
         synchronize(self)
-        if self.recipe.cross_iteration:
+        if self.cross_iteration:
             self._insert(frozen, filling)
         return self._finish(filling)
+
+    def _unfilled(self, pieces: int = 1) -> list[FilledLayer]:
+        """All frozen work, data-parallel over all positions, one of equal pieces of the batch after the other."""
+        chains, samples = frozen_chains(self.scenario), self.group_batch // pieces
+        degree, replicas = self.shape.degree, self.layout.replicas
+        return fill_bubbles((), chains, samples, degree, replicas, partial=False) * pieces
 
     def tensor(self, role: str, stage: int, number: int, size_bytes: float) -> int:
         """The number of the tensor of this name; the first to ask says its bytes."""
@@ -145,46 +136,38 @@ class PipelineBuilder:
         return known[number]
 
     def _inputs(self, frozen: FrozenWork) -> dict[tuple[int, int], list[int]]:
-        """For each (stage, micro-batch) the tensors of frozen outputs that its forward reads."""
-        inputs: dict[tuple[int, int], list[int]] = {}
+        """For each (stage, micro-batch) the tensors of frozen outputs that its forward reads.
+
+        Across iterations, or where they come from the data loader, they lie where the stage reads them.
+        """
+        inputs: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        samples = self.group_batch // self.shape.micro_batches
         for stage, seat in enumerate(self.seats):
             numbers, position = self.layout.micro_batches(seat.cut), self.stages[stage].position
             for source, size in self.layout.frozen_reads(self.stages[stage]):
-                kept: list[int] = []
-                if self.recipe.cross_iteration or source not in self.scenario.frozen:
-                    for number in numbers:
-                        inputs.setdefault((stage, number), []).append(
-                            self._given(source, stage, number, size)
-                        )
-                else:
-                    for number in numbers:
-                        read = inputs.setdefault((stage, number), [])
-                        read += self._frozen_output(frozen, source, (number, number + 1), size)
-                if self.recipe.cross_iteration and source in self.scenario.frozen:
-                    kept += self._frozen_output(frozen, source, (numbers.start, numbers.stop), size)
-                self.kept += [(tensor, position) for tensor in kept]
+                runs = source in self.scenario.frozen
+                for number in numbers:
+                    if runs and not self.cross_iteration:
+                        first = number * samples
+                        inputs[stage, number] += frozen.output(source, first, first + samples, size)
+                        continue
+                    tensor = self.tensor(f"input {source}", stage, number, size * self.layout.local_batch)
+                    inputs[stage, number].append(tensor)
+                    self.given.append((tensor, position))
+                if runs and self.cross_iteration:
+                    span = numbers.start * samples, numbers.stop * samples
+                    self.kept += [(tensor, position) for tensor in frozen.output(source, *span, size)]
         return inputs
 
-    def _frozen_output(
-        self, frozen: FrozenWork, source: int, numbers: tuple[int, int], bytes_per_sample: float
-    ) -> list[int]:
-        samples = self.group_batch // self.shape.micro_batches
-        return frozen.output(source, numbers[0] * samples, numbers[1] * samples, bytes_per_sample)
-
-    def _given(self, source: int, stage: int, number: int, bytes_per_sample: float) -> int:
-        """The frozen output that the iteration before, or the data loader, left where a stage reads it."""
-        tensor = self.tensor(f"input {source}", stage, number, bytes_per_sample * self.batch)
-        self.given.append((tensor, self.stages[stage].position))
-        return tensor
-
-    def _row(self, actions: Sequence[StageAction], inputs: dict[tuple[int, int], list[int]]) -> list[Draft]:
+    def _row(self, actions: Sequence[StageAction], inputs: dict[tuple[int, int], list[int]]) -> Row:
         alike = dict.fromkeys(map(itemgetter(0, 1), actions))
         passes = {(stage, kind): self._passes(stage, kind, inputs) for stage, kind in alike}
-        row = []
+        row = Row()
         for action in actions:
             first, duration_s, reads, writes = passes[action[0], action[1]]
             at = action[2] - first
-            row.append(Draft(action, duration_s, [*reads[at]], [*writes[at]], []))
+            # as _make, without a Python call for each of the many that a plan has
+            row.append(tuple.__new__(Op, (action, duration_s, reads[at], writes[at], (), 0.0)))
         return row
 
     def _passes(self, stage: int, kind: str, inputs: dict[tuple[int, int], list[int]]) -> _Passes:
@@ -192,7 +175,7 @@ class PipelineBuilder:
         if kind == OPTIMIZER:
             self.stepping.add(stage)
             return -1, 0.0, [()], [()]
-        numbers = self._numbers[self.seats[stage].cut]
+        numbers = self.layout.micro_batches(self.seats[stage].cut)
         if kind in (FORWARD, EXTRA_FORWARD):
             duration_s, columns = self.stages[stage].forward_s, [*self._of_forward(stage, kind)]
         else:
@@ -248,12 +231,12 @@ class PipelineBuilder:
     def _column(self, role: str, stage: int, size_bytes: float, *, written: bool) -> _Column:
         tensors = self._columns.get((role, stage))
         if tensors is None:
-            numbers = self._numbers[self.seats[stage].cut]
+            numbers = self.layout.micro_batches(self.seats[stage].cut)
             tensors = self._columns[role, stage] = self.tensors.add(role, stage, numbers, size_bytes)
         return tensors, written
 
     def _hidden(self, prefix: str, stage: int, *, written: bool) -> _Column:
-        carried = self.layout.component(self.stages[stage]).carried_bytes * self.batch
+        carried = self.layout.component(self.stages[stage]).carried_bytes * self.layout.local_batch
         size = 0.0 if self.layout.mesh else self._handovers[stage] + carried
         return self._column(prefix + "hidden", stage, size, written=written)
 
@@ -263,7 +246,7 @@ class PipelineBuilder:
     def _feedback(self, seat: Seat, *, written: bool) -> _Column:
         last = self.stages[seat.last]
         output_bytes = self.layout.component(last).layers[last.last_layer].output_bytes
-        return self._column("feedback", seat.last, output_bytes * self.batch, written=written)
+        return self._column("feedback", seat.last, output_bytes * self.layout.local_batch, written=written)
 
     def _skips_between_stages(self) -> dict[tuple[int, int], float]:
         """The bytes of the skips between each two stages of a chain."""
@@ -277,30 +260,24 @@ class PipelineBuilder:
                     stages[bisect_right(starts, layer) - 1] for layer in (skip.source, skip.target)
                 )
                 if source != target:
-                    size = component.layers[skip.source].output_bytes * self.batch
+                    size = component.layers[skip.source].output_bytes * self.layout.local_batch
                     between[source, target] = between.get((source, target), 0.0) + size
         return between
 
     def _put_first(self, frozen: FrozenWork) -> None:
-        """Put frozen ops before the pipeline."""
-        if self.layout.mesh:  # of a micro-batch right before its first pass
-            self._put_in_turn([placed.draft for placed in frozen.placed])
+        """Put frozen ops before the pipeline; on a mesh those of a micro-batch right before its first pass."""
+        if not self.layout.mesh:
+            for position, row in enumerate(self.rows):
+                row[:0] = [placed.draft for placed in frozen.placed if placed.position == position]
             return
-        for position, row in enumerate(self.rows):
-            row[:0] = [placed.draft for placed in frozen.placed if placed.position == position]
-
-    def _put_in_turn(self, drafts: Sequence[Draft]) -> None:
-        """Put the frozen ops of each micro-batch before its first pass."""
-        (row,) = self.rows
-        each = len(drafts) // self.shape.micro_batches
-        first = EXTRA_FORWARD if self.scenario.workload.extra_forward else FORWARD
-        found: list[Draft] = []
-        for draft in row:
-            if draft.action[:2] == (0, first):
-                number = draft.action[2]
-                found += drafts[number * each : (number + 1) * each]
-            found.append(draft)
-        self.rows[0] = found
+        row, first = Row(), EXTRA_FORWARD if self.scenario.workload.extra_forward else FORWARD
+        each = len(frozen.placed) // self.shape.micro_batches
+        for op in self.rows[0]:
+            if op.action[:2] == (0, first):
+                number = op.action[2]
+                row += [of.draft for of in frozen.placed[number * each : (number + 1) * each]]
+            row.append(op)
+        self.rows[0] = row
 
     def _insert(self, frozen: FrozenWork, filling: Filling) -> None:
         """Put frozen ops into bubbles, or after the last backward of the pipeline."""
@@ -317,7 +294,7 @@ class PipelineBuilder:
         wait for the rest. Where there is no trace to go by, all of it runs before the step.
         """
         row = self.rows[position]
-        step = next((i for i, draft in enumerate(row) if draft.action[1] == OPTIMIZER), len(row))
+        step = next((i for i, op in enumerate(row) if op.action[1] == OPTIMIZER), len(row))
         starts = filling.starts[position] if filling.starts else ()
         free_s = starts[step - 1] + row[step - 1].duration_s if starts else 0.0
         indices: list[int] = []
@@ -335,12 +312,9 @@ class PipelineBuilder:
         return indices
 
     def _finish(self, filling: Filling) -> Plan:
-        prologue_s = 0.0
-        if self.recipe.cross_iteration:
-            work = unfilled(self.scenario, self.group_batch, self.shape.degree, self.layout.replicas)
-            prologue_s = sum_in_order(layer.duration_s for layer in work)
+        prologue = self._unfilled() if self.cross_iteration else []
         plan = Plan(
-            ops=tuple(tuple([draft.finish() for draft in row]) for row in self.rows),
+            ops=tuple(row.finish() for row in self.rows),
             tensors=self.tensors,
             placement=self.placement,
             stages=self.stages,
@@ -348,11 +322,11 @@ class PipelineBuilder:
             resident=tuple(resident_buffers(self.layout, p) for p in range(self.shape.degree)),
             given=tuple(self.given),
             kept=tuple(self.kept),
-            cross_iteration=self.recipe.cross_iteration,
-            prologue_s=prologue_s,
+            cross_iteration=self.cross_iteration,
+            prologue_s=sum_in_order(layer.duration_s for layer in prologue),
             filling=filling,
         )
-        if not self.recipe.blocking:
+        if not self.blocking:
             return plan
         posted = posted_in_time(plan) if any(len(stages) > 1 for stages in self.layout.hosted) else {}
         return replace(plan, blocking=True, posted_after=FrozenMapping(posted | posted_at_once(plan)))

@@ -98,28 +98,17 @@ def cut_chain(
         InfeasibleError: there are fewer blocks or layers than stages, or legal cuts than it takes.
     """
     check_option("partition", partition, PARTITIONS)
+    blocks = [layer.block for layer in layout.scenario.model.components[component].layers]
     if partition == "optimal":
+        refuse_too_many(layout, len(positions), len(blocks), "layers")
         boundaries = _optimal_boundaries(layout, component, len(positions), local_skips=local_skips)
     else:
-        boundaries = layout.scenario.remember(
-            ("blocks", component, len(positions)),
-            lambda: _block_boundaries(layout, component, len(positions)),
-        )
+        refuse_too_many(layout, len(positions), len(set(blocks)), "blocks")
+        boundaries = block_partition(blocks, len(positions))
     return Cut(component, boundaries, tuple(positions))
 
 
-def _block_boundaries(layout: Layout, component: int, num_stages: int) -> tuple[int, ...]:
-    """The boundaries of stages of equally many blocks.
-
-    Raises:
-        InfeasibleError: there are fewer blocks.
-    """
-    blocks = [layer.block for layer in layout.scenario.model.components[component].layers]
-    _refuse_too_many(layout, num_stages, len(set(blocks)), "blocks")
-    return block_partition(blocks, num_stages)
-
-
-def _refuse_too_many(layout: Layout, num_stages: int, there: int, pieces: str) -> None:
+def refuse_too_many(layout: Layout, num_stages: int, there: int, pieces: str) -> None:
     """Refuse more stages than a backbone has layers, or blocks.
 
     Raises:
@@ -127,25 +116,23 @@ def _refuse_too_many(layout: Layout, num_stages: int, there: int, pieces: str) -
     """
     if num_stages <= there:
         return
-    degree = layout.shape.degree
-    asked = f"`pipeline_degree({degree})`"
+    stages, degree = f"`pipeline_degree({layout.shape.degree})`", layout.shape.degree
     if num_stages != degree:
-        asked = f"{num_stages // degree} stages per position * {asked} = {num_stages}"
+        stages = f"{num_stages // degree} stages per position * {stages} = {num_stages}"
     raise InfeasibleError(
-        f"{asked} exceeds the {there} {pieces} of the backbone", f"more stages than {pieces}"
+        f"{stages} exceeds the {there} {pieces} of the backbone", f"more stages than {pieces}"
     )
 
 
 def _optimal_boundaries(
     layout: Layout, component: int, num_stages: int, *, local_skips: bool = False
 ) -> tuple[int, ...]:
-    """The boundaries of the optimal partition of a backbone.
+    """Return the boundaries of the optimal partition of a backbone.
 
     Raises:
-        InfeasibleError: there are fewer layers, or legal cuts, than it takes.
+        InfeasibleError: there are fewer legal cuts than it takes.
     """
     scenario, shape = layout.scenario, layout.shape
-    _refuse_too_many(layout, num_stages, len(scenario.model.components[component].layers), "layers")
     probability = layout.extra_forward_probability
     fed_back_s = layout.feedback_s(component, shape.degree - 1, 0)
 

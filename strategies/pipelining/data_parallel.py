@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
-from strategies.pipelining.builder import PipelineBuilder, Recipe
+from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.cutting import cut_units
 from strategies.pipelining.layout import Layout, sharded
 from strategies.pipelining.mesh import GATHER, REDUCE, SCATTER, Mesh
@@ -111,7 +111,7 @@ class DataParallel(Strategy):
         layout, extra = self.layout(scenario), scenario.workload.extra_forward
         chains = map(layout.chain, range(len(layout.cuts)))
         row = tuple(action for chain in chains for action in _row(chain, self.micro_batches, extra=extra))
-        return PipelineBuilder(layout, (row,), Recipe()).build(partial(exchange, way=self.way(layout)))
+        return PipelineBuilder(layout, (row,)).build(partial(exchange, way=self.way(layout)))
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that each device cannot do without."""

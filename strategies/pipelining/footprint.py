@@ -183,27 +183,9 @@ def _input_bytes(scenario: Scenario, component: int) -> float:
     return sum_in_order(components[i].layers[-1].output_bytes for i in scenario.model.inputs_of(component))
 
 
-def _recomputed_sample_bytes(layout: Layout, stages: Sequence[Stage]) -> float:
-    """Bytes per sample of ``held_batch`` of the largest piece of stages that is recomputed at once."""
-    checkpointing = layout.scenario.workload.checkpointing
-    if checkpointing == "none":
-        return 0.0
-    if checkpointing == "full":
-        return max(float(_activations(layout, stage).max()) for stage in stages)
-    return max(max(_recomputed(layout, stage), default=0.0) for stage in stages)
-
-
 def resident_bytes(layout: Layout, position: int = 0) -> float:
     """All bytes that stay on a position."""
-    stages = [layout.stages[number] for number in layout.hosted[position]]
-
-    def make() -> tuple[float, float]:
-        state = sum_in_order(buffer.size_bytes for buffer in _state_buffers(layout, position))
-        return state, _recomputed_sample_bytes(layout, stages)
-
-    key = ("resident", layout.mesh, layout.divided, *map(_layers_of, stages), layout.parts)
-    state, recomputed = layout.scenario.remember(key, make)
-    return float(state + recomputed * layout.held_batch)
+    return sum_in_order(buffer.size_bytes for buffer in resident_buffers(layout, position))
 
 
 def resident_buffers(layout: Layout, position: int = 0) -> tuple[Buffer, ...]:
@@ -212,8 +194,11 @@ def resident_buffers(layout: Layout, position: int = 0) -> tuple[Buffer, ...]:
     if checkpointing == "none":
         return state
     stages = [layout.stages[number] for number in layout.hosted[position]]
-    size = _recomputed_sample_bytes(layout, stages) * layout.held_batch
-    return *state, Buffer(f"recomputed {'layer' if checkpointing == 'full' else 'block'}", size)
+    if checkpointing == "full":
+        size = max(float(_activations(layout, stage).max()) for stage in stages)
+        return *state, Buffer("recomputed layer", size * layout.held_batch)
+    size = max(max(_recomputed(layout, stage), default=0.0) for stage in stages)
+    return *state, Buffer("recomputed block", size * layout.held_batch)
 
 
 def _state_buffers(layout: Layout, position: int) -> tuple[Buffer, ...]:

@@ -13,7 +13,7 @@ from math import ceil
 from typing import Final, NamedTuple
 
 from profiles.costs.layers import ComponentCosts
-from strategies.pipelining.filling import FrozenChain, fill_bubbles
+from strategies.pipelining.filling import FrozenChain
 from strategies.plans.actions import Action, FrozenAction
 from strategies.plans.plan import FilledLayer, Op, Tensors
 from strategies.scenario import Scenario
@@ -35,6 +35,21 @@ class Draft:
     def finish(self) -> Op:
         """Return the op."""
         return Op(self.action, self.duration_s, tuple(self.reads), tuple(self.writes), tuple(self.early))
+
+
+class Row(list[Op | Draft]):
+    """The ops of one position while they are written: most of the many that a plan has are never changed."""
+
+    def draft(self, index: int) -> Draft:
+        """Return an op to change it."""
+        item = self[index]
+        if isinstance(item, Op):
+            item = self[index] = Draft(item.action, item.duration_s, list(item.reads), list(item.writes))
+        return item
+
+    def finish(self) -> tuple[Op, ...]:
+        """Return the ops."""
+        return tuple([item if isinstance(item, Op) else item.finish() for item in self])
 
 
 class _Segment(NamedTuple):
@@ -119,14 +134,6 @@ def frozen_chains(scenario: Scenario, wire_s_per_byte: float = 0.0) -> list[Froz
         )
         for index in frozen
     ]
-
-
-def unfilled(
-    scenario: Scenario, batch_size: int, num_positions: int, replicas: int, pieces: int = 1
-) -> list[FilledLayer]:
-    """Return all frozen work, data-parallel over all positions, one of equal pieces of the batch after the other."""
-    chains, samples = frozen_chains(scenario), batch_size // pieces
-    return fill_bubbles((), chains, samples, num_positions, replicas, partial=False) * pieces
 
 
 class FrozenWork:

@@ -15,7 +15,7 @@ frees all but three, schedules.py, ``_add_unshard_reshard``).
 from collections.abc import Sequence
 
 from strategies.orders.whole import whole
-from strategies.pipelining.builder import PipelineBuilder, Recipe
+from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.frozen import Draft
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.mesh import GATHER, REDUCE, SCATTER
@@ -36,7 +36,7 @@ def plan_of(layout: Layout, rows: Rows, *, blocking: bool = False) -> Plan:
     """
     numbers = [layout.micro_batches(seat.cut) for seat in layout.seats]
     rows = whole("the order", rows, layout.hosted, numbers)
-    return PipelineBuilder(layout, rows, Recipe(blocking=blocking)).build(reduce_and_step)
+    return PipelineBuilder(layout, rows, blocking=blocking).build(reduce_and_step)
 
 
 def reduce_and_step(builder: PipelineBuilder) -> None:
@@ -70,7 +70,9 @@ def placed_step(builder: PipelineBuilder, stage: int) -> Draft:
     """Return the optimizer step of a stage: where its row places it, else a new one at the end."""
     row, action = builder.rows[builder.stages[stage].position], StageAction(stage, OPTIMIZER)
     if stage in builder.stepping:
-        draft = next(draft for draft in reversed(row) if draft.action == action)  # most come last
+        draft = row.draft(
+            next(i for i in reversed(range(len(row))) if row[i].action == action)
+        )  # most come last
     else:
         builder.stepping.add(stage)
         row.append(draft := Draft(action, 0.0))
@@ -95,7 +97,7 @@ def _sum(builder: PipelineBuilder, stages: Sequence[int], lasts: dict[int, int])
     positions = tuple(sorted(builder.stages[stage].position for stage in stages))
     ready = [builder.tensor("gradients", stage, 0, 0.0) for stage in stages]
     for stage, tensor in zip(stages, ready, strict=True):
-        builder.rows[builder.stages[stage].position][lasts[stage]].writes.append(tensor)
+        builder.rows[builder.stages[stage].position].draft(lasts[stage]).writes.append(tensor)
     size = builder.layout.trained_parameters[stages[0]] * builder.scenario.workload.recipe.gradient_bytes
     done, operation = (
         builder.tensor("reduced", stages[0], 0, 0.0),

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from profiles.architectures.shares import ELEMENT_BYTES
 from strategies.pipelining.builder import PipelineBuilder
-from strategies.pipelining.frozen import Draft
+from strategies.pipelining.frozen import Draft, Row
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.mesh import CONTEXT, GATHER, REDUCE, SCATTER, TENSOR, Collected
 from strategies.plans.actions import BACKWARD, OPTIMIZER, StageAction
@@ -204,14 +204,15 @@ class TeamWriter:
 
     def __init__(self, builder: PipelineBuilder) -> None:
         self._builder = builder
-        self._row: list[Draft] = []
+        self._row = Row()
         self._awaited: list[int] = []
         self._later: list[int] = []
         self._due: list[tuple[int, Collective]] = []
 
     def write(self) -> list[tuple[int, Collective]]:
         """Cut all passes; the exchanges, each with the op of the row that it follows."""
-        for draft in self._builder.rows[0]:
+        row = self._builder.rows[0]
+        for draft in map(row.draft, range(len(row))):
             if isinstance(draft.action, StageAction) and draft.action.kind != OPTIMIZER:
                 self._cut(draft, draft.action)
             else:
@@ -226,12 +227,12 @@ class TeamWriter:
                 self._add(Draft(action, item))
             else:
                 self._exchange(item, action)
-        pieces = self._row[first:]
-        pieces[0].reads += draft.reads
-        pieces[-1].writes += draft.writes
-        if len(pieces) > 1:  # what was saved stays until all of it has been used
-            saved = [t for t in draft.reads if self._builder.tensors[t].role in ("saved", "recomputed")]
-            pieces[-1].reads += saved
+        start, end = self._row.draft(first), self._row.draft(-1)
+        start.reads += draft.reads
+        end.writes += draft.writes
+        if start is not end:  # what was saved stays until all of it has been used
+            tensors = self._builder.tensors
+            end.reads += [t for t in draft.reads if tensors[t].role in ("saved", "recomputed")]
 
     def _add(self, draft: Draft) -> None:
         draft.reads += self._awaited
@@ -243,7 +244,7 @@ class TeamWriter:
         reads = list(self._awaited)
         if self._row:
             reads.append(builder.tensor("ready", action.stage, number, 0.0))
-            self._row[-1].writes.append(reads[-1])
+            self._row.draft(-1).writes.append(reads[-1])
         result = builder.tensor(what.operation, action.stage, number, 0.0)
         (self._awaited if item.wait else self._later).append(result)
         collective = what.collective(item.size_bytes, reads, result, item.calls)

@@ -113,7 +113,7 @@ def _backbone_passes(builder: PipelineBuilder) -> list[list[UnitPass]]:
     """The passes of each backbone, in order."""
     (row,) = builder.rows
     passes: list[list[UnitPass]] = [[] for _ in builder.cuts]
-    numbered = enumerate(draft.action for draft in row)
+    numbered = enumerate(op.action for op in row)
     for action, ops in groupby(numbered, key=lambda pair: pair[1]):
         indices = [index for index, _ in ops]
         if isinstance(action, StageAction) and action.kind != OPTIMIZER:
@@ -158,16 +158,16 @@ class UnitWriter:
             if own.action.kind != BACKWARD:
                 continue
             if way.sweeps or not way.gathers:
-                row[own.first].reads += scattered[-2:-1]
+                row.draft(own.first).reads += scattered[-2:-1]
             if sums := self._sum(own):
                 scattered += [done[0] for done in sums] if self.mesh.parts > 1 else []
                 # of the last unit that has any: of one stream they end in order
                 summed = [each for done in sums for each in done]
                 if not way.overlap:
-                    row[own.last + 1].reads += summed
+                    row.draft(own.last + 1).reads += summed
             if own.action.stage == self.builder.seats[own.action.stage].first:
                 if way.sweeps or own is self.passes[-1]:
-                    row[own.last + 1].reads += summed
+                    row.draft(own.last + 1).reads += summed
                 if way.sweeps:
                     self.swept, scattered, summed = (own.last, summed), [], []
         return self.due
@@ -180,10 +180,10 @@ class UnitWriter:
             if self.mesh.parts == 1:
                 return
             self.gathered[unit] = self._gather(number)
-            self.builder.rows[0][own.first].duration_s += unpacked_s(self.builder.layout, unit)
+            self.builder.rows[0].draft(own.first).duration_s += unpacked_s(self.builder.layout, unit)
         (row,) = self.builder.rows
         for index in sorted({own.first, own.last}):
-            row[index].reads.append(self.gathered[unit])
+            row.draft(index).reads.append(self.gathered[unit])
         kept = self.way.sweeps and keeps(self.builder.seats[unit].last, unit, reshard=self.way.reshard)
         if kind == BACKWARD or not kept:
             del self.gathered[unit]
@@ -196,7 +196,7 @@ class UnitWriter:
         room: list[int] = []
         if after >= 0:
             room.append(self.builder.tensor("room", unit, own.first, 0.0))
-            row[after].writes += room
+            row.draft(after).writes += room
         room += self.swept[1] if self.way.sweeps and after == self.swept[0] else []
         size = self.builder.layout.weights_bytes[unit]
         gathered = self.builder.tensor("gathered", unit, own.first, size)
@@ -227,7 +227,7 @@ class UnitWriter:
         builder, layout, mesh, (unit, _, number) = self.builder, self.builder.layout, self.mesh, own.action
         if (number + 1) % self.way.every and number + 1 < layout.shape.micro_batches:
             return []
-        draft, all_done, packed = builder.rows[0][own.last], list[list[int]](), 0.0
+        draft, all_done, packed = builder.rows[0].draft(own.last), list[list[int]](), 0.0
         for offset_s, parameters in self.way.pieces(layout, unit):
             index = self.summed[unit]
             self.summed[unit] += 1
@@ -275,7 +275,7 @@ def exchange(builder: PipelineBuilder, way: Exchange) -> None:
         if any(layout.trained_parameters[of.action.stage] for of in own):
             due += UnitWriter(builder, way, own).write()
     (row,) = builder.rows
-    steps = {draft.action[0]: index for index, draft in enumerate(row) if draft.action[1] == OPTIMIZER}
+    steps = {op.action[0]: index for index, op in enumerate(row) if op.action[1] == OPTIMIZER}
     for unit, trained in enumerate(layout.trained_parameters):
         if trained:
             step = placed_step(builder, unit)
@@ -283,7 +283,7 @@ def exchange(builder: PipelineBuilder, way: Exchange) -> None:
                 collective = gathered_weights(builder, unit, step)
                 due.append((steps[unit], collective))
                 if steps[unit] + 1 < len(row):
-                    row[steps[unit] + 1].reads += collective.writes
+                    row.draft(steps[unit] + 1).reads += collective.writes
     due.sort(
         key=lambda pair: (pair[0], (pair[1].operation == GATHER and pair[1].stream == SHARDS) == way.sweeps)
     )

@@ -14,7 +14,7 @@ from strategies.bounds.critical_path import two_way_bound, two_way_least_memory
 from strategies.bounds.pipelines import pipeline_bound
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.parameters import parameter
-from strategies.pipelining.builder import PipelineBuilder, Recipe
+from strategies.pipelining.builder import PipelineBuilder
 from strategies.pipelining.filling import LOCAL_BATCHES, fill_bubbles
 from strategies.pipelining.footprint import (
     frozen_sample_bytes,
@@ -74,8 +74,8 @@ class DiffusionPipe(LinearPipeline):
 
     def _builder(self, scenario: Scenario) -> PipelineBuilder:
         layout = self.layout(scenario)
-        recipe = Recipe(blocking=self.p2p == "blocking", cross_iteration=True)
-        return PipelineBuilder(layout, self._rows(layout), recipe)
+        blocking = self.p2p == "blocking"
+        return PipelineBuilder(layout, self._rows(layout), blocking=blocking, cross_iteration=True)
 
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration; where bubbles are to be filled, without the frozen work."""

@@ -15,9 +15,8 @@ from strategies.orders.list_scheduling import list_schedule
 from strategies.orders.problem import Ordering, Problem, evaluate, wave_positions
 from strategies.orders.wave import wave_order
 from strategies.parameters import parameter
-from strategies.partitions.chain import block_partition
 from strategies.partitions.symmetric import SymmetricPartition, symmetric_partition
-from strategies.pipelining.cutting import lay_out
+from strategies.pipelining.cutting import cut_chain, lay_out, refuse_too_many
 from strategies.pipelining.footprint import least_memory_bytes
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.reduction import plan_of
@@ -98,26 +97,14 @@ class Pulse(Strategy):
         positions = wave_positions(self.pipeline_degree, self.waves)
 
         def cut(layout: Layout) -> tuple[Cut, ...]:
-            return (Cut(scenario.backbone_index, self._boundaries(layout), positions),)
+            backbone = scenario.backbone_index
+            if self.partition == "blocks":
+                return (cut_chain(layout, backbone, positions, "blocks"),)
+            refuse_too_many(layout, len(positions), len(scenario.model.components[backbone].layers), "layers")
+            return (Cut(backbone, self._skip_aware(layout).boundaries, positions),)
 
         key = (type(self), self.partition, self.waves, self.p2p)
         return lay_out(scenario, self._shape, key, self.skip_route, cut, distant_skips=True)
-
-    def _boundaries(self, layout: Layout) -> tuple[int, ...]:
-        scenario, num_stages = layout.scenario, 2 * self.waves * self.pipeline_degree
-        blocks = [layer.block for layer in scenario.model.components[scenario.backbone_index].layers]
-        pieces, there = (
-            ("layers", len(blocks)) if self.partition == "symmetric" else ("blocks", len(set(blocks)))
-        )
-        if num_stages > there:
-            raise InfeasibleError(
-                f"2 * `waves({self.waves})` * `pipeline_degree({self.pipeline_degree})` = {num_stages} stages exceed"
-                f" the {there} {pieces} of the backbone",
-                f"more stages than {pieces}",
-            )
-        if self.partition == "blocks":
-            return block_partition(blocks, num_stages)
-        return self._skip_aware(layout).boundaries
 
     def skip_aware(self, scenario: Scenario) -> SymmetricPartition:
         """The skip-aware partition: where it cuts, which skips it keeps local and which it sends."""
