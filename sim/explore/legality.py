@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any, Final
 
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InfeasibleError, InputError, unmarked
 from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
 from sim.explore.points import Asked, Point
 from sim.outcomes.results import Result, unused_options
@@ -189,7 +189,9 @@ def within(name: str, points: Sequence[Point], scenario: AnyScenario) -> list[Po
     for point in points:
         own = kept_to(runtime, point, scenario)
         if reason := refusal(runtime, own, scenario):
-            none = Point(None, point.name, reason=reason, kind=f"not in {name}", seamless=point.seamless)
+            none = Point(
+                None, point.name, reason=unmarked(reason), kind=f"not in {name}", seamless=point.seamless
+            )
             refused.setdefault(point.name, none)
         else:
             kept.setdefault((own.name, own.num_gpus, own.strategy), own)
