@@ -91,7 +91,7 @@ def test_a_command_that_no_test_runs_is_seen(block):
 
 
 def first_seen():
-    """The commands of each page that no page before it has; one that is shown with its output is run by its own test."""
+    """The commands of each page that no page before it has; the test of outputs runs those that are shown."""
     seen = set(re.findall(r"<!-- output[^:]*: ([^>]+?) -->", "".join(map(text_of, PAGES))))
     pages = {}
     for page in PAGES:
