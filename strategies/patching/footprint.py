@@ -115,9 +115,9 @@ def waits_s(scenario: SamplingScenario, layers_s: FloatArray, tensor: int = 1) -
         return waits
     sizes, numbers = _away_bytes(scenario, tensor), _blocks(scenario)
     for number, after in enumerate(np.roll(sizes, -1)):
-        own = np.flatnonzero(numbers == number)
+        layers = np.flatnonzero(numbers == number)
         copied_s = scenario.host_side.copied_s(float(after))
-        waits[own[-1]] = max(0.0, copied_s - float(layers_s[own].sum()))
+        waits[layers[-1]] = max(0.0, copied_s - float(layers_s[layers].sum()))
     return waits
 
 
@@ -142,8 +142,8 @@ def _away_bytes(scenario: SamplingScenario, tensor: int) -> FloatArray:
         InfeasibleError: the backbone has fewer blocks.
     """
     count = scenario.workload.swapped
-    own = np.bincount(_blocks(scenario), weights=held_parameters(scenario, tensor))
-    sizes = np.asarray(own * scenario.weight_bytes, dtype=np.float64)
+    held = np.bincount(_blocks(scenario), weights=held_parameters(scenario, tensor))
+    sizes = np.asarray(held * scenario.weight_bytes, dtype=np.float64)
     if count > len(sizes):
         raise InfeasibleError(
             f"`offload` is layers:{count}, but {scenario.backbone.name} has {len(sizes)} blocks",

@@ -10,7 +10,7 @@ sums the statistics of every group norm with the others. The images are gathered
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import ceil
@@ -35,10 +35,7 @@ def with_frozen(
 ) -> tuple[Phase, ...]:
     """The phases of a run with those of the frozen components that the workload includes.
 
-    Args:
-        scenario: model and workload.
-        phases: of the denoising steps.
-        guidance_groups: groups of devices that each do one of an image's predictions; 1 where none is divided.
+    ``guidance_groups`` of devices each do one of an image's predictions; 1 where none is divided.
     """
     plan = phases[0].plan
     encoders, decoders = scenario.included(scenario.encoders), scenario.included(scenario.decoders)
@@ -53,9 +50,9 @@ def least_frozen_s(scenario: SamplingScenario, grid: Grid) -> float:
     def make() -> float:
         images, prompts = grid.images(scenario), grid.batch(scenario)
         encoders, decoders = scenario.included(scenario.encoders), scenario.included(scenario.decoders)
-        layers_s = (_layers_s(scenario, component, prompts) for component in encoders)
-        encoding_s = sum_in_order(chain.from_iterable(layers_s))
-        return encoding_s + least_decoding_s(scenario, decoders, grid.positions, images)
+        encoding = (_layers_s(scenario, component, prompts) for component in encoders)
+        decoding = (_Decoding(scenario, component, images).layers_s(grid.positions) for component in decoders)
+        return sum_in_order(chain.from_iterable(encoding)) + sum_in_order(chain.from_iterable(decoding))
 
     return scenario.remember(("frozen", grid.data, grid.guidance, grid.positions), make)
 
@@ -77,20 +74,14 @@ def _encode(scenario: SamplingScenario, plan: Plan, components: list[int], guida
 
 
 def _layers_s(scenario: SamplingScenario, component: int, prompts: int) -> list[float]:
-    """Seconds of the layers of an encoder on some prompts; its weights come with the first and go with the last."""
+    """Seconds of an encoder's layers on some prompts; offloaded weights come with the first and go with the last."""
     layers_s = [float(seconds) for seconds in scenario.costs.forward_s(component, prompts)]
-    moved_s = _moved_s(scenario, component)
-    layers_s[0] += moved_s
-    layers_s[-1] += moved_s
+    if scenario.workload.encoders == "offloaded":
+        size = scenario.model.components[component].parameters * FROZEN_WEIGHT_BYTES
+        moved_s = scenario.host_side.copied_s(size, pageable=True)
+        layers_s[0] += moved_s
+        layers_s[-1] += moved_s
     return layers_s
-
-
-def _moved_s(scenario: SamplingScenario, component: int) -> float:
-    """Seconds of an offloaded encoder's weights between the host's memory and the card's, one way."""
-    if scenario.workload.encoders == "resident":
-        return 0.0
-    size = scenario.model.components[component].parameters * FROZEN_WEIGHT_BYTES
-    return scenario.host_side.copied_s(size, pageable=True)
 
 
 def _resident(scenario: SamplingScenario, plan: Plan, components: list[int]) -> list[tuple[Buffer, ...]]:
@@ -118,7 +109,7 @@ SUM_BYTES: Final = 4.0
 
 
 class Seam(NamedTuple):
-    """What the devices that divide a layer's rows exchange for it, per image.
+    """The exchanges of devices that divide a layer's rows, per image.
 
     Attributes:
         halos: convolutions that need neighbouring rows.
@@ -132,13 +123,13 @@ class Seam(NamedTuple):
 
 
 def decode(scenario: SamplingScenario, plan: Plan, components: Sequence[int]) -> Plan:
-    """The plan of decoding what a plan of denoising steps leaves behind."""
+    """The plan of decoding the results of a plan of denoising steps."""
     builder, resident = SamplingBuilder(plan.placement, scenario.calls), between_phases(plan)
     images = scenario.workload.batch_size // plan.placement.num_groups
-    first, there, held = plan.stages[-1].position, plan.num_devices, dict[int, float]()
+    first, gpus, held = plan.stages[-1].position, plan.num_devices, dict[int, float]()
     for component in components:
         decoding = _Decoding(scenario, component, images)
-        devices = sorted((first + number) % there for number in range(decoding.divided(there)))
+        devices = sorted((first + number) % gpus for number in range(decoding.divided(gpus)))
         size = decoding.together(builder, devices) if len(devices) > 1 else decoding.alone(builder, first)
         held |= {device: max(held.get(device, 0.0), size) for device in devices}
     for device, size in held.items():
@@ -146,24 +137,8 @@ def decode(scenario: SamplingScenario, plan: Plan, components: Sequence[int]) ->
     return builder.build((), resident)
 
 
-def least_decoding_s(scenario: SamplingScenario, components: Sequence[int], there: int, images: int) -> float:
-    """Seconds that decoding takes at least on some devices: what one of them computes."""
-    layers_s: list[float] = []
-    for component in components:
-        decoding = _Decoding(scenario, component, images)
-        count = decoding.divided(there)
-        layers_s += decoding.together_s(count) if count > 1 else chain.from_iterable(decoding.alone_s())
-    return sum_in_order(layers_s)
-
-
-def latent_rows(scenario: SamplingScenario, component: int) -> int:
-    """Rows of the latents that a decoder begins with."""
-    grown = scenario.workload.height / scenario.model.height
-    return max(1, round(_reference_rows(scenario, component) * grown))
-
-
 def _reference_rows(scenario: SamplingScenario, component: int) -> float:
-    """The same at the reference."""
+    """Rows of a decoder's latents at the reference."""
     of, model = scenario.model.components[component], scenario.model
     return float((of.image_tokens / of.frames * model.height / model.width) ** 0.5)
 
@@ -181,9 +156,21 @@ class _Decoding:
         """The component."""
         return self.scenario.model.components[self.component]
 
-    def divided(self, there: int) -> int:
-        """Devices that divide the rows: as many as were asked for, but no more than there are, or rows."""
-        return min(self.scenario.workload.vae_parallel, there, latent_rows(self.scenario, self.component))
+    @property
+    def rows(self) -> int:
+        """Rows of the latents that it begins with."""
+        scenario = self.scenario
+        growth = scenario.workload.height / scenario.model.height
+        return max(1, round(_reference_rows(scenario, self.component) * growth))
+
+    def divided(self, gpus: int) -> int:
+        """Devices that divide the rows: by the workload, but no more than GPUs or rows."""
+        return min(self.scenario.workload.vae_parallel, gpus, self.rows)
+
+    def layers_s(self, gpus: int) -> Iterable[float]:
+        """The seconds of each layer on one of the devices that decode."""
+        count = self.divided(gpus)
+        return self.together_s(count) if count > 1 else chain.from_iterable(self.alone_s())
 
     def alone_s(self) -> Iterator[list[float]]:
         """The seconds of each layer where one device decodes, piece by piece."""
@@ -202,13 +189,12 @@ class _Decoding:
         """The seconds of each layer on each of several devices that divide the rows."""
         whole, most = whole_layers(self.of), self._most(count)
         costs = self.scenario.costs.components[self.component]
-        all_s, own_s = (costs.gpu_s(self.images, share) for share in (WHOLE, Share(most, most)))
-        return [*map(float, all_s[:whole]), *map(float, own_s[whole:])]
+        all_s, rows_s = (costs.gpu_s(self.images, share) for share in (WHOLE, Share(most, most)))
+        return [*map(float, all_s[:whole]), *map(float, rows_s[whole:])]
 
     def _most(self, count: int) -> float:
         """Share of the rows on the device that has most of them."""
-        rows = latent_rows(self.scenario, self.component)
-        return ceil(rows / count) / rows
+        return ceil(self.rows / count) / self.rows
 
     def alone(self, builder: SamplingBuilder, device: int) -> float:
         """Let one device decode; the bytes that it holds meanwhile."""
@@ -240,7 +226,7 @@ class _Decoding:
         return self.images * decoding_bytes(self.of, extent, self._most(len(devices)), whole)
 
     def _exchange(self, builder: SamplingBuilder, devices: Sequence[int], seam: Seam) -> None:
-        """Append what a layer needs of the others' rows; a device between two others sends a row to each."""
+        """Append the exchanges of a layer; a device between two others sends a row to each."""
         if seam.halos:
             size = min(2, len(devices) - 1) * self.images * seam.row_bytes
             builder.collective("send_recv", devices, size, calls=seam.halos)
@@ -274,13 +260,13 @@ def whole_layers(component: Component) -> int:
 
 
 def seams(scenario: SamplingScenario, component: int) -> list[Seam]:
-    """What the rows of each layer of a decoder exchange, from its kernels at this resolution.
+    """Return the exchanges of each layer of a decoder, from its kernels at this resolution.
 
     A convolution with a window of 3 x 3 needs one row of its input above and one below. Where convolutions have twice
     as many positions as before, or more, a level has begun: it has twice the rows, and of a video perhaps more frames.
     """
     of, extent = scenario.model.components[component], scenario.costs.extents[component]
-    found, rows, before = [], _reference_rows(scenario, component), 0
+    layers, rows, before = [], _reference_rows(scenario, component), 0
     for kernels in of.half_kernels:
         spatial = [k for k in kernels if k.kind == "conv" and HALF_BYTES * k.m * k.k > SPATIAL * k.read_bytes]
         positions = max((kernel.m for kernel in spatial), default=0)
@@ -288,5 +274,5 @@ def seams(scenario: SamplingScenario, component: int) -> list[Seam]:
         before = max(before, positions)
         row_bytes = sum_in_order(kernel.count * kernel.read_bytes for kernel in spatial) / rows * extent.width
         norms = sum(kernel.count for kernel in kernels if kernel.kind == "group_norm")
-        found.append(Seam(sum(kernel.count for kernel in spatial), row_bytes, norms))
-    return found
+        layers.append(Seam(sum(kernel.count for kernel in spatial), row_bytes, norms))
+    return layers

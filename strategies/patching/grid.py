@@ -231,10 +231,10 @@ def make_grid(
     gpus, product = scenario.workload.num_gpus, prod(inner.values())
     if not product or gpus % product or (data is not None and product * data != gpus):
         factors = [f"`{name}({value})`" for name, value in inner.items() if value != 1]
-        said = f"{' * '.join(factors)} = {product}" if len(factors) > 1 else "".join(factors)
+        degrees = f"{' * '.join(factors)} = {product}" if len(factors) > 1 else "".join(factors)
         rule = "does not divide" if data is None else "is not"
         raise InfeasibleError(
-            f"{said} {rule} `gpus({gpus})`"
+            f"{degrees} {rule} `gpus({gpus})`"
             if factors
             else f"runs on one GPU, not on `gpus({gpus})`: leave `gpus` out",
             "the degrees do not give the number of GPUs",
@@ -320,9 +320,9 @@ def _heads_problem(scenario: SamplingScenario, heads: int, ulysses: int, tensor:
     if not heads % product:
         return ""
     if scenario.workload.heads == PADDED and not heads % tensor:
-        own = heads // tensor
-        each = ceil(own / ulysses)
-        if (more := each * ulysses - own) < each:
+        divided = heads // tensor
+        each = ceil(divided / ulysses)
+        if (more := each * ulysses - divided) < each:
             return ""
         return f"{heads} heads, {total}: {more} heads of padding, must be fewer than the {each} of a GPU"
     return f"{heads} heads, {total}: {heads} % {product} = {heads % product}; {would_divide(heads)}"

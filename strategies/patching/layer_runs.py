@@ -104,7 +104,7 @@ def exchanged(scenario: SamplingScenario, first: int, end: int) -> Exchanged:
 
 
 class RunWork(NamedTuple):
-    """What each device of a team does in a run of layers.
+    """The work of each device of a team in a run of layers.
 
     Attributes:
         run: the layers.
@@ -135,7 +135,7 @@ def run_work(scenario: SamplingScenario, team: Team, run: LayerRun) -> RunWork:
 
 
 class LayerRunner(NamedTuple):
-    """Writes what each device of a team does in a run of layers."""
+    """Writes the ops and exchanges of a team in a run of layers."""
 
     builder: SamplingBuilder
     team: Team
@@ -204,15 +204,15 @@ class LayerRunner(NamedTuple):
         self._compute(self.work.attention_s / rounds)
 
     def _attend_in_rows(self) -> None:
-        """Append attention of a row's queries to a column's keys and values, and the merging of its partial outputs."""
+        """Append attention of a row's queries to a column's keys and values, and the merging of partial outputs."""
         team, what = self.team, self.work.exchanged
-        own, log_sums = self._head_bytes(what.hidden_bytes), self._head_bytes(what.log_sum_bytes)
+        hidden, log_sums = self._head_bytes(what.hidden_bytes), self._head_bytes(what.log_sum_bytes)
         if team.ulysses > 1:
             self._compute(0.0)  # gathers what it has exchanged
-        self._gather("column", "all_gather", 2 * team.rows * own, tensors=2)
-        self._gather("row", "all_gather", team.columns * own)
+        self._gather("column", "all_gather", 2 * team.rows * hidden, tensors=2)
+        self._gather("row", "all_gather", team.columns * hidden)
         self._compute(self.work.attention_s)
-        self._gather("row", "all_to_all", team.columns * own, team.columns * log_sums)
+        self._gather("row", "all_to_all", team.columns * hidden, team.columns * log_sums)
         if team.columns > 1:
             self._compute(*self.work.merging)
 

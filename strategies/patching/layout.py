@@ -1,6 +1,6 @@
 """The layout of a sampler: which layers and which rows each device of a grid computes, and what it holds for them.
 
-It is made once for each point on a scenario; plans, phases, memory and bounds are then asked of it.
+It is made once for each point on a scenario; plans, phases, memory and bounds follow from it.
 """
 
 from abc import ABC, abstractmethod
@@ -147,7 +147,7 @@ class GridLayout(ABC):
         """Bytes that lie on each device throughout some steps."""
         scenario, grid, samples = self.scenario, self.grid, self.pass_samples(steps)
         together = grid.positions * grid.stands_for
-        found: list[tuple[Buffer, ...]] = []
+        resident: list[tuple[Buffer, ...]] = []
         for _, stage, team in grid.teams():
             first, end = self.boundaries[stage], self.boundaries[stage + 1]
             buffers = (
@@ -155,8 +155,8 @@ class GridLayout(ABC):
                 working(scenario, first, end, samples, grid.tensor),
                 *self.passing_on(stage, steps),
             )
-            found += [buffers] * len(team.devices)
-        return found
+            resident += [buffers] * len(team.devices)
+        return resident
 
     def least_memory_bytes(self) -> float:
         """Bytes that lie on the fullest device throughout a run."""

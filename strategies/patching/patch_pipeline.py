@@ -102,10 +102,7 @@ class PatchPipeline(GridLayout):
         return LayerRun(first, end, self.batch, Share(rows), tokens, cached=True, conditioned=conditioned)
 
     def works(self, stage: int, patch: int | None) -> list[RunWork]:
-        """Return what each device of a stage does for a patch, or for the whole image.
-
-        It is written layer by layer, or, in a pipeline, all layers together.
-        """
+        """Return the work of a stage on a patch, or on the whole image: of each layer, or in a pipeline of all."""
         scenario, team, run = self.scenario, self.grid.team(0, stage), self.run(stage, patch)
         whole = self.grid.pipeline > 1 or team.size == 1
         layers = range(run.first, run.end)
@@ -120,8 +117,8 @@ class PatchPipeline(GridLayout):
     def stage_s(self, stage: int) -> float:
         """Seconds that each device of a stage computes in a step of patches, or its host dispatches."""
         team, patches = self.grid.team(0, stage), range(len(self.patches))
-        found = [run_seconds(self.scenario, team, self.run(stage, patch)) for patch in patches]
-        return sum_in_order(max(total_s, host_s) for total_s, _, host_s in found)
+        seconds = [run_seconds(self.scenario, team, self.run(stage, patch)) for patch in patches]
+        return sum_in_order(max(gpu_s, host_s) for gpu_s, _, host_s in seconds)
 
     def pass_samples(self, steps: Sequence[int]) -> float:
         """Samples of the largest pass of some steps, times the share of the tokens that one device holds."""
@@ -173,15 +170,15 @@ class PatchPipeline(GridLayout):
     @cached_property
     def _skips(self) -> dict[int, dict[int, float]]:
         """For each stage the bytes of the skips that each later stage reads, of one sample's whole image."""
-        found: dict[int, dict[int, float]] = {}
+        sizes: dict[int, dict[int, float]] = {}
         for skip in self.scenario.backbone.skips:
             source, target = (
                 bisect_right(self.boundaries, layer) - 1 for layer in (skip.source, skip.target)
             )
             if source != target:
-                to = found.setdefault(source, {})
+                to = sizes.setdefault(source, {})
                 to[target] = to.get(target, 0.0) + self.scenario.hidden_bytes(skip.source)
-        return found
+        return sizes
 
 
 Gathers = list[tuple[tuple[int, ...], float, bool]]
@@ -192,7 +189,7 @@ class _Writer:
     """Writes the steps of a pipeline.
 
     Attributes:
-        mail: what was sent to a device for its pass of a patch; None: for the whole image, or whichever comes first.
+        mail: tensors sent to a device for its pass of a patch; None: for the whole image, or whichever comes first.
         ends: for each device the last op of each pass so far.
     """
 
@@ -201,10 +198,9 @@ class _Writer:
         self.builder = SamplingBuilder(pipeline.placement, pipeline.scenario.calls)
         self.mail: dict[tuple[int, int | None], list[int]] = {}
         self.ends: list[list[int]] = [[] for _ in range(self.grid.positions)]
-        self.gathers: dict[int | None, Gathers] = {}
 
     def write_pass(self, step: int, patch: int | None, *, sends_back: bool) -> None:
-        """Append the way of one patch through all stages of all guidance groups, and what becomes of it."""
+        """Append the passes of one patch through all stages of all guidance groups, and the sending of its result."""
         for guided, stage, team in self.grid.teams():
             self._receive(team, patch)
             action = PatchAction(stage, patch or 0, step)
@@ -247,9 +243,7 @@ class _Writer:
         for guided in range(self.grid.groups):
             for device in self.grid.team(guided, last).devices:
                 self.builder.call(device, self.pipeline.scenario.solver_s)
-        if patch not in self.gathers:
-            self.gathers[patch] = self.pipeline.gathers(patch)
-        for group, size, replicas in self.gathers[patch]:
+        for group, size, replicas in self.pipeline.gathers(patch):
             self.builder.collective(
                 "all_gather", group, size, stage=last, number=patch or 0, replicas=replicas
             )
@@ -262,23 +256,20 @@ def _boundaries(scenario: SamplingScenario, grid: Grid, layers: Sequence[int] | 
     """The first layers of all stages, and the number of layers.
 
     Raises:
-        InfeasibleError: the layers given are not those of the model, or the first stage gets none.
+        InfeasibleError: the layers are not those of the model, or the first stage gets none.
     """
     total = len(scenario.backbone.layers)
-    given = stage_layers(total, grid.pipeline) if layers is None else tuple(layers)
-    listed = f"`layers({','.join(map(str, given))})`"
-    if len(given) != grid.pipeline or sum(given) != total:
-        raise InfeasibleError(
-            f"{listed} are {len(given)} stages of {sum(given)} layers, not"
-            f" `pipeline_degree({grid.pipeline})` of {total}",
-            "the layers do not fit the stages",
-        )
-    if not given[0]:
-        raise InfeasibleError(
-            f"{listed} begin with a stage of none, so nothing makes its output",
-            "the layers do not fit the stages",
-        )
-    return tuple(accumulate(given, initial=0))
+    counts = stage_layers(total, grid.pipeline) if layers is None else tuple(layers)
+    problem = ""
+    if len(counts) != grid.pipeline or sum(counts) != total:
+        stages = f"are {len(counts)} stages of {sum(counts)} layers"
+        problem = f"{stages}, not `pipeline_degree({grid.pipeline})` of {total}"
+    elif not counts[0]:
+        problem = "begin with a stage of none, so nothing makes its output"
+    if problem:
+        listed = f"`layers({','.join(map(str, counts))})`"
+        raise InfeasibleError(f"{listed} {problem}", "the layers do not fit the stages")
+    return tuple(accumulate(counts, initial=0))
 
 
 def patch_rows(scenario: SamplingScenario, grid: Grid, patches: int) -> tuple[float, ...]:
