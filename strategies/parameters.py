@@ -283,15 +283,15 @@ def check_option(name: str, value: object, choices: Sequence[str]) -> None:
 
 def _check_when_made(owner: type[Any]) -> None:
     """Let a class check its parameters before whatever else it does when one is made."""
-    own = getattr(owner, "__post_init__", None)
-    if hasattr(own, "checks"):
+    follow_up = getattr(owner, "__post_init__", None)
+    if hasattr(follow_up, "checks"):
         return
 
     def check_first(self: Any) -> None:
         for item in _parameters_of(type(self)):  # type: ignore[arg-type]  # classes have hashes
             _check(item.name, getattr(self, item.name), item)
-        if own is not None:
-            own(self)
+        if follow_up is not None:
+            follow_up(self)
 
     check_first.checks = True  # type: ignore[attr-defined]
     owner.__post_init__ = check_first

@@ -29,26 +29,26 @@ OTHERWISE: Final = {
     "sample": "trains, it does not draw images",
 }
 """The reason why a strategy is none of a task."""
-_given: Final[dict[str, type[Any]]] = {}
+_added: Final[dict[str, type[Any]]] = {}
 """Strategies that a script or a notebook gave as classes, by name: asked about only where they are named."""
 
 
 @cache
-def _found() -> Mapping[str, type[Any]]:
+def _installed() -> Mapping[str, type[Any]]:
     """Every strategy class by its name, sorted.
 
     Raises:
         InputError: two have one name, one does not say what it is, or an entry point is broken.
     """
-    found: dict[str, type[Any]] = {}
+    classes: dict[str, type[Any]] = {}
     for room in (strategies.training, strategies.sampling):
         for info in iter_modules(room.__path__, f"{room.__name__}."):
             for cls in _classes(import_module(info.name)):
-                _add(found, cls)
+                _add(classes, cls)
     for entry in entry_points(group=GROUP):
         for cls in _brought(entry):
-            _add(found, cls)
-    return dict(sorted(found.items()))
+            _add(classes, cls)
+    return dict(sorted(classes.items()))
 
 
 def _classes(module: ModuleType) -> list[type[Any]]:
@@ -73,15 +73,15 @@ def _brought(entry: EntryPoint) -> list[type[Any]]:
         item = entry.load()
     except Exception as error:  # whatever a stranger's module does when it is imported
         raise InputError(f"{where} does not load: {type(error).__name__}: {error}") from error
-    found = _classes(item) if inspect.ismodule(item) else [item] if _is_strategy(item) else []
-    if not found:
+    classes = _classes(item) if inspect.ismodule(item) else [item] if _is_strategy(item) else []
+    if not classes:
         raise InputError(
             f"{where} must be a strategy or a module with one: a dataclass, and a Strategy or Sampler"
         )
-    return found
+    return classes
 
 
-def _add(found: dict[str, type[Any]], cls: type[Any]) -> None:
+def _add(classes: dict[str, type[Any]], cls: type[Any]) -> None:
     """Take note of a strategy.
 
     Raises:
@@ -91,7 +91,7 @@ def _add(found: dict[str, type[Any]], cls: type[Any]) -> None:
     for fact in ("name", "summary"):
         if not isinstance(getattr(cls, fact, None), str):
             raise InputError(f"strategy {where} must say its {fact}")
-    other = found.setdefault(cls.name, cls)
+    other = classes.setdefault(cls.name, cls)
     if other is not cls:
         raise InputError(
             f"two strategies are named {cls.name}: {other.__module__}.{other.__qualname__} and {where}"
@@ -107,19 +107,19 @@ def take(cls: type[Any]) -> str:
     where = f"{cls.__module__}.{cls.__qualname__}"
     if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
         raise InputError(f"strategy {where} does not define {', '.join(lacking)}")
-    before = _given.pop(getattr(cls, "name", ""), None)
+    before = _added.pop(getattr(cls, "name", ""), None)
     if before is not None and f"{before.__module__}.{before.__qualname__}" != where:
-        _given[before.name] = before  # else it is the same, written again, as a notebook's cell is
-    known = {**_found(), **_given}
+        _added[before.name] = before  # else it is the same, written again, as a notebook's cell is
+    known = {**_installed(), **_added}
     _add(known, cls)
-    _given[cls.name] = cls
+    _added[cls.name] = cls
     return str(cls.name)
 
 
 @cache
 def _of_task(task: str) -> Mapping[str, type[Any]]:
     check_option("task", task, TASKS)
-    return {name: cls for name, cls in _found().items() if cls.task == task}
+    return {name: cls for name, cls in _installed().items() if cls.task == task}
 
 
 def all_strategies() -> Mapping[str, type[Strategy]]:
@@ -149,12 +149,12 @@ def class_of(name: str, task: str | None = None) -> type[AnyStrategy]:
 def _class(name: str, task: str | None) -> type[Any]:
     if task not in (None, task_of(name)):
         raise InputError(f"{name} {OTHERWISE[str(task)]}; choose from {', '.join(_of_task(str(task)))}")
-    return _given.get(name) or _found()[name]
+    return _added.get(name) or _installed()[name]
 
 
 def strategy_named(name: str, *, silent: bool = False) -> str:
     """The strategy that a name, or another name of it, means; the name itself where it means none."""
-    return known_name("strategy", name, {**_found(), **_given}, silent=silent) or name
+    return known_name("strategy", name, {**_installed(), **_added}, silent=silent) or name
 
 
 def task_of(name: str) -> str:
@@ -163,7 +163,7 @@ def task_of(name: str) -> str:
     Raises:
         InputError: there is none of this name.
     """
-    known = {**_found(), **_given}
+    known = {**_installed(), **_added}
     if name not in known:
         raise unknown_name("strategy", name, known)
     task: str = known[name].task
@@ -172,7 +172,7 @@ def task_of(name: str) -> str:
 
 def baselines(task: str) -> tuple[str, ...]:
     """The strategies of a task that others are compared with: those that say ``baseline``."""
-    return tuple(name for name, cls in _found().items() if cls.task == task and cls.baseline)
+    return tuple(name for name, cls in _installed().items() if cls.task == task and cls.baseline)
 
 
 def make(name: str, parameters: Mapping[str, Any]) -> AnyStrategy:

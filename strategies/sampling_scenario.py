@@ -108,11 +108,11 @@ class SamplingScenario(Scene[SamplingWorkload]):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that, given back, ask for this again."""
+        """The options that reproduce this scenario."""
         workload = self.workload
         tokens = max((self.model.components[i].text_tokens for i in self.model.backbones), default=0)
-        own = {"include": ",".join(workload.include)} | named_options(workload) | self.frames
-        return own | ({"text_tokens": tokens} if tokens else {}) | self.shared_options
+        values = {"include": ",".join(workload.include)} | named_options(workload) | self.frames
+        return values | ({"text_tokens": tokens} if tokens else {}) | self.shared_options
 
     @cached_property
     def decoders(self) -> tuple[int, ...]:
@@ -155,9 +155,9 @@ class SamplingScenario(Scene[SamplingWorkload]):
         if self.workload.precision == HALF:
             return Band()
         products = products_in_fp8(self.cluster.device)
-        own = [self.costs, self._costs(products.high), self._costs(products.low)]
-        own_s, low_s, high_s = (float(costs.components[self.backbone_index].gpu_s(1).sum()) for costs in own)
-        return Band(min(1.0, low_s / own_s), max(1.0, high_s / own_s))
+        variants = self.costs, self._costs(products.high), self._costs(products.low)
+        usual_s, low_s, high_s = (float(of.components[self.backbone_index].gpu_s(1).sum()) for of in variants)
+        return Band(min(1.0, low_s / usual_s), max(1.0, high_s / usual_s))
 
     def variants(self, num_groups: int) -> list[tuple["SamplingScenario", float, float]]:
         """The only run, whatever the number of groups: certain, and the work of all."""

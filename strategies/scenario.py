@@ -74,9 +74,11 @@ class Scene(Generic[W]):
 
     def __repr__(self) -> str:
         where = f"{self.cluster_name} by stack {self.stack_name}"
-        given = ((item, getattr(self.workload, item.name)) for item in fields(self.workload))
-        own = ", ".join(f"{item.name}={value!r}" for item, value in given if value != item.default)
-        return f"<{type(self).__name__} {self.model_name} on {where}: {type(self.workload).__name__}({own})>"
+        values = ((item, getattr(self.workload, item.name)) for item in fields(self.workload))
+        changed = ", ".join(f"{item.name}={value!r}" for item, value in values if value != item.default)
+        return (
+            f"<{type(self).__name__} {self.model_name} on {where}: {type(self.workload).__name__}({changed})>"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), tuple(getattr(self, item.name) for item in fields(self))
@@ -283,9 +285,9 @@ class Scenario(Scene[TrainingWorkload]):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that, given back, ask for this again."""
-        own = named_options(self.workload) | self.frames
-        return {"self_conditioning": self.self_conditioning, **own, **self.asked, **self.shared_options}
+        """The options that reproduce this scenario."""
+        options = named_options(self.workload) | self.frames | self.asked | self.shared_options
+        return {"self_conditioning": self.self_conditioning, **options}
 
     @property
     def departures(self) -> tuple[str, ...]:
@@ -326,8 +328,8 @@ class Scenario(Scene[TrainingWorkload]):
         """The scenario that trains one backbone alone on some of the GPUs, with the same batch."""
 
         def make() -> Scenario:
-            own = replace(self.workload, self_conditioning=self.self_conditioning, extra_forward=False)
-            workload = replace(own, num_gpus=num_gpus)
+            share = self.self_conditioning
+            workload = replace(self.workload, self_conditioning=share, extra_forward=False, num_gpus=num_gpus)
             return replace(self, model=self.model.only(backbone), workload=workload)
 
         return self.remember(("only", backbone, num_gpus), make)

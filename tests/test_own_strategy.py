@@ -36,7 +36,7 @@ SMALL = {"gpus": 4, "batch_size": 16, "self_conditioning": 0.0}
 def given(monkeypatch):
     """Let each test begin with no strategy given."""
     kept = {}
-    monkeypatch.setattr(registry, "_given", kept)
+    monkeypatch.setattr(registry, "_added", kept)
     return kept
 
 

@@ -1,4 +1,4 @@
-"""Critical path: least seconds that the stages of a layout take in a given order.
+"""Critical path: least seconds that the stages of a layout take in an order.
 
 Every pass starts as soon as its device is free and its input is there, on links that nobody shares. Then gradients
 are summed.

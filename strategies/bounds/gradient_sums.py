@@ -61,26 +61,25 @@ def _reductions(layout: Layout, complete_s: Sequence[float]) -> Iterator[_Reduct
             yield _Reduction(release_s, positions, update)
 
 
-def _device_s(free_s: float, own: Sequence[_Reduction]) -> float:
+def _device_s(free_s: float, reductions: Sequence[_Reduction]) -> float:
     """Earliest seconds at which a device has taken all its optimizer steps, in whatever order it sums.
 
     What is released first at the earliest need not come first: the rows decide, and they may not be known.
     """
-    updates = [of.update for of in own]
     jobs = [
-        (of.release_s - update.fixed_s, update.fixed_s + update.wire_s, update.step_s + update.gathered_s)
-        for of, update in zip(own, updates, strict=True)
+        (release_s - update.fixed_s, update.fixed_s + update.wire_s, update.step_s + update.gathered_s)
+        for release_s, _, update in reductions
     ]
-    return max(free_s + sum_in_order(update.step_s for update in updates), one_machine_s(jobs))
+    return max(free_s + sum_in_order(of.update.step_s for of in reductions), one_machine_s(jobs))
 
 
-def _node_s(own: Sequence[_Reduction]) -> float:
+def _node_s(reductions: Sequence[_Reduction]) -> float:
     """Earliest seconds at which a node's port has carried all sums and an optimizer step has followed.
 
     What is released last goes last: whatever comes from some moment on has the port for itself at best.
     """
     carried_s, step_s, end_s = 0.0, inf, 0.0
-    for release_s, _, update in reversed(own):
+    for release_s, _, update in reversed(reductions):
         carried_s += update.node_port_s
         step_s = min(step_s, update.step_s + update.gathered_s)
         end_s = max(end_s, release_s + carried_s + step_s)

@@ -150,9 +150,9 @@ def staged_bound(layout: Layout, *, frozen_first: bool = True, split: bool = Fal
     complete_s: list[float] = []
     for cut in range(len(layout.cuts)):
         visits = _visits(layout, cut, split=split)
-        own = list(_limits(visits, len(layout.micro_batches(cut))))
-        complete_s += _complete_s(visits[-len(layout.chain(cut)) :], _Table.of(own, degree))
-        limits += own
+        of_chain = list(_limits(visits, len(layout.micro_batches(cut))))
+        complete_s += _complete_s(visits[-len(layout.chain(cut)) :], _Table.of(of_chain, degree))
+        limits += of_chain
     steps = steps_s(layout)
     last_s = min(steps[seat.first] for seat in layout.seats)
     each_s = np.array([min((steps[s] for s in hosted), default=0.0) for hosted in layout.hosted])
@@ -247,8 +247,8 @@ class _Table(NamedTuple):
         later = self.head_s[:, None] >= self.head_s
         works_s = np.where(early[:, :, None] & later[:, None], self.work_s[:, None, None], 0.0)
         done_s = self.head_s + works_s.cumsum(axis=0)[-1]  # in the order of the limits
-        found: FloatArray = np.where(early.swapaxes(0, 1), done_s, 0.0).max(axis=1)
-        return found
+        latest_s: FloatArray = np.where(early.swapaxes(0, 1), done_s, 0.0).max(axis=1)
+        return latest_s
 
 
 def _forwards(layout: Layout, cut: int) -> list[_Visit]:

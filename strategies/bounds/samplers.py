@@ -158,7 +158,7 @@ class _FirstDevice(SamplingBuilder):
         """For each exchange that shared ports delay its number, and the seconds of all with that delay."""
         count = len(seconds)
         rounds = groupby(range(count), lambda at: at if self.exchanges[at].wait else -1)  # of a ring
-        for first, *others in [[*own] for _, own in rounds]:
+        for first, *others in [[*numbers] for _, numbers in rounds]:
             shared_s, end = _busiest_port_s(self.exchanges[first].every), first + len(others) + 1
             following = [*range(end, count), *range(first)]
             if shared_s > seconds[first] and self._all_wait(self.exchanges[first].groups, following):

@@ -150,7 +150,7 @@ def fits(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> bool:
 
 
 def peak_held_bytes(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> tuple[float, ...]:
-    """The most that each device holds at once in a given order.
+    """Return the most that each device holds at once in an order.
 
     Without ``held_bytes`` it counts the activations of stages.
     """
@@ -184,15 +184,15 @@ def least_in_flight(problem: Problem) -> list[int]:
 
 
 def most_in_flight(rows: Rows) -> list[int]:
-    """For each stage the micro-batches that it holds when its position is fullest."""
-    found: Counter[int] = Counter()
+    """Return for each stage the micro-batches that it holds when its position is fullest."""
+    counts: Counter[int] = Counter()
     for row in rows:
         changes = [_ACTIVATIONS.get(action.kind, 0) for action in row]
         held = list(accumulate(changes))
         full = held.index(max(held))
         for action, change in zip(row[: full + 1], changes, strict=False):
-            found[action.stage] += change
-    return [found[stage] for stage in range(max(found) + 1)]
+            counts[action.stage] += change
+    return [counts[stage] for stage in range(max(counts) + 1)]
 
 
 _ACTIVATIONS: Final = {FORWARD: 1, BACKWARD: -1, BACKWARD_WEIGHT: -1}

@@ -18,13 +18,13 @@ from strategies.orders.problem import Lane, Ordering, Problem, heads, lanes_of, 
 from strategies.plans.actions import StageAction
 
 PRIORITIES: Final[Mapping[str, Callable[[float, Any], Any]]] = {
-    "most-advanced": lambda own_s, rest_s: own_s,
-    "longest-tail": lambda own_s, rest_s: -rest_s,
-    "balanced": lambda own_s, rest_s: own_s / 4 - 3 * rest_s / 4,
+    "most-advanced": lambda tail_s, rest_s: tail_s,
+    "longest-tail": lambda tail_s, rest_s: -rest_s,
+    "balanced": lambda tail_s, rest_s: tail_s / 4 - 3 * rest_s / 4,
 }
 """The key of each priority: of the passes that are ready, a device runs the one with the least first.
 
-``own_s`` is what the micro-batch itself still needs after the pass, ``rest_s`` what it and those behind it in the
+``tail_s`` is what the micro-batch itself still needs after the pass, ``rest_s`` what it and those behind it in the
 same lanes need. With as many micro-batches as devices the most advanced pass does best, with twice as many or
 more the longest tail; three parts of the one and one of the other lie between, and help where stages are many or
 backbones unlike.
@@ -73,7 +73,7 @@ def _best(problem: Problem, priority: str) -> Ordering:
 def _keys(
     key: Callable[[float, Any], Any], lanes: Sequence[Lane], rests_s: Sequence[Any]
 ) -> list[list[float]]:
-    """What each micro-batch of each lane is ranked by."""
+    """The ranking criterion of each micro-batch of each lane."""
     pairs = zip(lanes, rests_s, strict=True)
     return [np.broadcast_to(key(lane.tail_s, rest_s), rest_s.shape).tolist() for lane, rest_s in pairs]
 
@@ -130,10 +130,10 @@ class _ListScheduler:
     def _start_all(self) -> None:
         """Start one pass after another."""
         first = 0
-        for own in self.problem.chains:
+        for chain in self.problem.chains:
             self.due_s[first] = 0.0
-            self.waiting_s[first] = deque([0.0] * (len(own.micro_batches) - 1))
-            first += 2 * len(own.stages)
+            self.waiting_s[first] = deque([0.0] * (len(chain.micro_batches) - 1))
+            first += 2 * len(chain.stages)
         wakes, free_s, due_s, allows = self.wakes, self.free_s, self.due_s, self.room.allows
         lanes_on, keys, done, start = self.lanes_on, self.keys, self.done, self._start
         while wakes:
@@ -194,7 +194,7 @@ def lower_bound_s(problem: Problem) -> float:
 
 
 def one_machine_s(passes: list[tuple[float, float, float]]) -> float:
-    """The largest head + work + tail of a device, given head, duration and tail of its passes.
+    """Return the largest head + work + tail of a device from the heads, durations and tails of its passes.
 
     It is the time that the passes take if each may be interrupted and the longest tail always goes first. Source:
     J. Carlier, "The one-machine sequencing problem", European Journal of Operational Research 11, 1982.

@@ -3,14 +3,7 @@
 from itertools import chain
 
 from profiles.errors import InfeasibleError
-from strategies.plans.actions import (
-    BACKWARD,
-    BACKWARD_INPUT,
-    BACKWARD_WEIGHT,
-    FORWARD,
-    Rows,
-    passes_of,
-)
+from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Rows, passes_of
 
 
 def gpipe_order(degree: int, micro_batches: int) -> Rows:
@@ -48,10 +41,10 @@ def interleaved_order(degree: int, micro_batches: int, chunks: int) -> Rows:
     rows = []
     for position in range(degree):
         stages = range(position, chunks * degree, degree)
-        forwards = [one for own in rounds for stage in stages for one in passes_of(stage, FORWARD, own)]
-        backwards = [
-            one for own in rounds for stage in reversed(stages) for one in passes_of(stage, BACKWARD, own)
-        ]
+        forwards, backwards = (
+            [one for numbers in rounds for stage in visited for one in passes_of(stage, kind, numbers)]
+            for kind, visited in ((FORWARD, stages), (BACKWARD, stages[::-1]))
+        )
         ahead = forwards_ahead(degree, micro_batches, chunks, position)
         row = forwards[:ahead]
         for pair in zip(forwards[ahead:], backwards, strict=False):

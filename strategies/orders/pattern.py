@@ -17,9 +17,9 @@ from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
 
 
 def extend(problem: Problem, ordering: Ordering, larger: Problem) -> Ordering:
-    """The order of another problem that follows the pattern of a given one.
+    """Return the order of a larger problem that follows the pattern of a small one.
 
-    The starts of the given order are a picture: pass by pass, device by device, micro-batch by micro-batch. It is
+    The starts of the small order are a picture: pass by pass, device by device, micro-batch by micro-batch. It is
     stretched to the other number of devices, and the micro-batches with it. If there are to be more of them, the
     first half of the picture is the warm-up, the second the cool-down, and between the two the micro-batch in the
     middle is repeated at the pace of the busiest device. What starts first in that picture goes first: strictly,
@@ -31,7 +31,7 @@ def extend(problem: Problem, ordering: Ordering, larger: Problem) -> Ordering:
         larger: The other problem; its chains pass as often over all devices as those of the small one.
 
     Raises:
-        InfeasibleError: a device of the other problem cannot even hold one micro-batch.
+        InfeasibleError: a device cannot hold one micro-batch.
     """
     check_room(larger)
     lanes = lanes_of(larger)
@@ -58,13 +58,11 @@ def _rows(problem: Problem, lanes: list[Lane], keys: list[list[float]]) -> Rows:
     rows: list[list[tuple[float, int, int]]] = [[] for _ in range(problem.num_devices)]
     for number, (lane, of_lane) in enumerate(zip(lanes, keys, strict=True)):
         rows[lane.device] += [(key, number, index) for index, key in enumerate(of_lane)]
+    numbers = [problem.chains[lane.chain].micro_batches for lane in lanes]
     return tuple(
-        tuple(_action(problem, lanes[number], index) for _, number, index in sorted(row)) for row in rows
+        tuple(StageAction(lanes[n].stage, lanes[n].kind, numbers[n][index]) for _, n, index in sorted(row))
+        for row in rows
     )
-
-
-def _action(problem: Problem, lane: Lane, index: int) -> StageAction:
-    return StageAction(lane.stage, lane.kind, problem.chains[lane.chain].micro_batches[index])
 
 
 def _rounds(problem: Problem, ordering: Ordering, chain: Chain) -> FloatArray:
@@ -93,6 +91,6 @@ def _stretch(rounds: FloatArray, num_devices: int, micro_batches: int, pace_s: f
 
 def _resample(values: FloatArray, axis: int, count: int) -> FloatArray:
     """Values at so many places spread evenly over an axis, interpolated between neighbours."""
-    given = np.arange(values.shape[axis])
-    wanted = np.linspace(0, given[-1], count)
-    return np.apply_along_axis(lambda line: np.interp(wanted, given, line), axis, values)
+    places = np.arange(values.shape[axis])
+    targets = np.linspace(0, places[-1], count)
+    return np.apply_along_axis(lambda line: np.interp(targets, places, line), axis, values)

@@ -1,7 +1,7 @@
 """The problem: passes to be ordered on the devices of a pipeline, the least seconds around each, and an order's times.
 
 Every micro-batch walks the *lanes* of its chain: the forward of each stage, then the backward of each stage in
-reverse. A lane serves its micro-batches in order. Source: PULSE, section V, Eq. 6-13, on a given device map.
+reverse. A lane serves its micro-batches in order. Source: PULSE, section V, Eq. 6-13, on a fixed device map.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -129,15 +129,15 @@ def lanes_of(problem: Problem) -> list[Lane]:
     _check(problem)
     lanes: list[Lane] = []
     for number, chain in enumerate(problem.chains):
-        own: list[Lane] = []
+        of_chain: list[Lane] = []
         tail_s, following = 0.0, None
         for index, (stage, kind, duration_s, lag_s) in enumerate(_backwards(problem, chain)):
             tail_s += lag_s
             device = problem.positions[stage]
-            own.append(Lane(stage, kind, device, number, duration_s, lag_s, tail_s, following))
+            of_chain.append(Lane(stage, kind, device, number, duration_s, lag_s, tail_s, following))
             tail_s += duration_s
             following = len(lanes) + 2 * len(chain.stages) - 1 - index
-        lanes += reversed(own)
+        lanes += reversed(of_chain)
     return lanes
 
 
@@ -182,14 +182,14 @@ def heads(problem: Problem, lanes: Sequence[Lane]) -> list[list[float]]:
         for index in range(len(chain.micro_batches)):
             reach = 0.0
             for offset, lane in enumerate(lanes[first : first + 2 * size]):
-                own = result[first + offset]
+                starts = result[first + offset]
                 if index:
-                    reach = max(reach, own[-1] + lane.duration_s)
+                    reach = max(reach, starts[-1] + lane.duration_s)
                 if offset < size and index >= limits[lane.stage]:
                     backward = first + 2 * size - 1 - offset
                     freed = result[backward][index - limits[lane.stage]] + lanes[backward].duration_s
                     reach = max(reach, freed)
-                own.append(reach)
+                starts.append(reach)
                 reach += lane.duration_s + lane.lag_s
     return result
 
@@ -200,11 +200,11 @@ def tails(problem: Problem, lanes: Sequence[Lane]) -> list[list[float]]:
     result: list[list[float]] = [[0.0] * len(problem.chains[lane.chain].micro_batches) for lane in lanes]
     for first, chain in _chains(problem):
         count, there = len(chain.micro_batches), slice(first, first + 2 * len(chain.stages))
-        own, rests = lanes[there], result[there]
+        of_chain, rests = lanes[there], result[there]
         # micro-batches by which a stage's forwards may lead its backwards: the next forward waits for this backward
-        leads = [limits[of.stage] if of.kind == BACKWARD else count for of in own]
-        forwards = zip(rests[::-1], [of.duration_s for of in own[::-1]], strict=True)
-        seconds = [(of.lag_s, of.duration_s) for of in own]
+        leads = [limits[of.stage] if of.kind == BACKWARD else count for of in of_chain]
+        forwards = zip(rests[::-1], [of.duration_s for of in of_chain[::-1]], strict=True)
+        seconds = [(of.lag_s, of.duration_s) for of in of_chain]
         ways = [*zip(rests, seconds, leads, forwards, strict=True)][::-1]
         for index in reversed(range(count)):
             rest_s, queues = 0.0, index + 1 < count
@@ -277,13 +277,13 @@ def follow(
             steps[-1].append(((first + number,), one.duration_s, outputs, ()))
     starts = walk(steps, filled_s, begins_s)
     return [
-        [(action, at, at + step[1]) for action, at, step in zip(row, own, of, strict=False)]
-        for row, own, of in zip(rows, starts, steps, strict=True)
+        [(action, at, at + step[1]) for action, at, step in zip(row, of_row, of, strict=False)]
+        for row, of_row, of in zip(rows, starts, steps, strict=True)
     ]
 
 
 def evaluate(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> Ordering:
-    """The times of a given order: each pass starts as soon as its device and its input are there.
+    """Return the times of an order: each pass starts as soon as its device and its input are there.
 
     Whether it stays within the caps is not asked; see ``peak_held_bytes``.
 
@@ -298,14 +298,14 @@ def evaluate(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> Orderin
     ]
     spans = follow(chains, rows, [0.0] * len(rows))
     stuck = [
-        f"device {device} waits in {row[len(own)]}"
-        for device, (row, own) in enumerate(zip(rows, spans, strict=True))
-        if len(own) < len(row)
+        f"device {device} waits in {row[len(done)]}"
+        for device, (row, done) in enumerate(zip(rows, spans, strict=True))
+        if len(done) < len(row)
     ]
     if stuck:
         raise DeadlockError("deadlock: " + "; ".join(stuck))
-    starts_s = tuple(tuple(start for _, start, _ in own) for own in spans)
-    return Ordering(tuple(map(tuple, rows)), starts_s, max(own[-1][-1] for own in spans if own))
+    starts_s = tuple(tuple(start for _, start, _ in done) for done in spans)
+    return Ordering(tuple(map(tuple, rows)), starts_s, max(done[-1][-1] for done in spans if done))
 
 
 def _check_rows(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> None:

@@ -2,7 +2,7 @@
 
 Where list scheduling meets the lower bound, that is the proof. Else an integer programme answers, for one horizon
 after another from the bound up, whether any order ends in time. Source: PULSE, section V, Eq. 6-13; the
-stage-to-device map (Eq. 8 and 9) is given.
+stage-to-device map (Eq. 8 and 9) is fixed.
 
 PuLP and HiGHS are imported when the first programme is written; without them list scheduling still works.
 """
@@ -70,7 +70,7 @@ class Synthesis:
 def synthesize(
     problem: Problem, time_limit_s: float = TIME_LIMIT_S, *, certificate: bool = True
 ) -> Synthesis:
-    """The shortest order that can be found in a given time.
+    """Return the shortest order that can be found in some seconds.
 
     Args:
         problem: What is to be ordered.
@@ -88,12 +88,12 @@ def synthesize(
         return certified
     search = _Search(problem, bound_s, listed if certificate else None, monotonic() + time_limit_s)
     search.run()
-    if certified and search.found is None:
+    if certified and search.best is None:
         return certified
-    found = search.found or listed
-    proven = agree(search.bound_s, found.makespan_s)
-    method = PROGRAMME if proven or found is not listed else LIST
-    return Synthesis(min(search.bound_s, found.makespan_s), found, proven, method)
+    best = search.best or listed
+    proven = agree(search.bound_s, best.makespan_s)
+    method = PROGRAMME if proven or best is not listed else LIST
+    return Synthesis(min(search.bound_s, best.makespan_s), best, proven, method)
 
 
 def agree(bound_s: float, makespan_s: float) -> bool:
@@ -108,10 +108,10 @@ class _Search:
     what is refuted there is refuted, but an order found there may in truth be longer; then a finer grid is next.
     """
 
-    def __init__(self, problem: Problem, bound_s: float, found: Ordering | None, deadline: float) -> None:
+    def __init__(self, problem: Problem, bound_s: float, best: Ordering | None, deadline: float) -> None:
         self.problem = problem
         self.bound_s = bound_s
-        self.found = found
+        self.best = best
         self.deadline = deadline
 
     def run(self) -> None:
@@ -122,14 +122,14 @@ class _Search:
                 pass
 
     def _ended(self) -> bool:
-        proven = self.found is not None and agree(self.bound_s, self.found.makespan_s)
+        proven = self.best is not None and agree(self.bound_s, self.best.makespan_s)
         return proven or monotonic() >= self.deadline
 
     def _step(self, unit_s: float, exact: bool) -> bool:
         """Ask about the next horizon; return whether this grid may tell more."""
         horizon_s = self.bound_s if exact else self.bound_s + unit_s
-        if self.found is not None:
-            horizon_s = min(horizon_s, self.found.makespan_s * (1 - EQUAL / 2))
+        if self.best is not None:
+            horizon_s = min(horizon_s, self.best.makespan_s * (1 - EQUAL / 2))
         programme = _Programme(self.problem, unit_s, horizon_s)
         if programme.num_binaries > MAX_BINARIES:
             return False
@@ -142,9 +142,9 @@ class _Search:
         ordering = evaluate(self.problem, rows)
         if not fits(self.problem, rows):  # by less than what the solver calls nothing
             return False
-        if self.found is not None and ordering.makespan_s >= self.found.makespan_s * (1 - EQUAL / 2):
+        if self.best is not None and ordering.makespan_s >= self.best.makespan_s * (1 - EQUAL / 2):
             return False
-        self.found = ordering
+        self.best = ordering
         return True
 
 

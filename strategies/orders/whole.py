@@ -59,17 +59,17 @@ def placed(whose: str, positions: Any, degree: int) -> tuple[int, ...]:  # noqa:
         InputError: an entry is no position of the pipeline, or a position has no stage.
     """
     _check_listed(whose, positions, "positions")
-    known, found = {at: at for at in range(degree)}, list[int]()
+    known, placed_at = {at: at for at in range(degree)}, list[int]()
     for stage, entry in enumerate(positions):
         try:
-            found.append(known[entry])
+            placed_at.append(known[entry])
         except (KeyError, TypeError, ValueError):  # what cannot be looked up is no position either
             rule = f"must be from 0 to {degree - 1}: there are `pipeline_degree({degree})` positions"
             raise InputError(f"{whose}, entry {stage} is {shown(entry)}, {rule}") from None
-    if lacking := known.keys() - set(found):
+    if lacking := known.keys() - set(placed_at):
         rule = f"each of `pipeline_degree({degree})` positions must have a stage"
         raise InputError(f"{whose} has no entry {min(lacking)}, {rule}")
-    return tuple(found)
+    return tuple(placed_at)
 
 
 def order_of(strategy: Any) -> Rows:  # noqa: ANN401  whatever has an order
@@ -118,8 +118,8 @@ def whole(
 
 def _check_listed(where: str, rows: Any, what: str) -> None:  # noqa: ANN401
     if not isinstance(rows, list | tuple | range):
-        found = "a generator" if isinstance(rows, Generator) else shown(rows)
-        raise InputError(f"{where} is {found}, must be a tuple of {what}")
+        kind = "a generator" if isinstance(rows, Generator) else shown(rows)
+        raise InputError(f"{where} is {kind}, must be a tuple of {what}")
 
 
 @lru_cache(maxsize=256)
@@ -128,7 +128,7 @@ def _passes(
 ) -> dict[Any, StageAction]:
     """The passes that a position may have, under themselves and whatever equals them."""
     of_stages = zip(stages, numbers, strict=True)
-    return {one: one for stage, own in of_stages for kind in kinds for one in passes_of(stage, kind, own)}
+    return {one: one for stage, its in of_stages for kind in kinds for one in passes_of(stage, kind, its)}
 
 
 def _row(where: str, row: Sequence[Any], passes: dict[Any, StageAction]) -> tuple[StageAction, ...]:
@@ -159,8 +159,8 @@ def _broken(entry: object, passes: dict[Any, StageAction]) -> str:
     if entry.kind not in kinds:
         parts = "; a strategy whose backwards come in two parts, I and W, says split = True"
         return f"{name}, must be of kind {' or '.join(kinds)}{parts * (tuple(kinds) == WHOLE)}"
-    own = [one.micro_batch for one in passes if one.stage == entry.stage]
-    return f"{name}, must be of a micro-batch from {min(own)} to {max(own)}"
+    numbers = [one.micro_batch for one in passes if one.stage == entry.stage]
+    return f"{name}, must be of a micro-batch from {min(numbers)} to {max(numbers)}"
 
 
 def _check_once(where: str, row: Sequence[StageAction], passes: dict[Any, StageAction]) -> None:

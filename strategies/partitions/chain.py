@@ -234,13 +234,13 @@ class StageSearch:
             raise ValueError(f"self_conditioning({self_conditioning}) must be between 0 and 1")
         edges = _legal_edges(costs, num_stages)
         both_s, cut_s = costs.forward_s + costs.backward_s, costs.cut_forward_s + costs.cut_backward_s
-        own = (both_s, cut_s), (both_s + costs.forward_s, cut_s + costs.cut_forward_s)
+        seconds = (both_s, cut_s), (both_s + costs.forward_s, cut_s + costs.cut_forward_s)
         stage, conditioned = (
             np.maximum(stages_between(edges, layer_s), cut_column(message_s, edges))
-            for layer_s, message_s in own
+            for layer_s, message_s in seconds
         )
         gap = stages_between(edges, costs.sync_s - costs.backward_s) + costs.sync_latency_s
-        shares = (1 - self_conditioning, stage, own[0]), (self_conditioning, conditioned, own[1])
+        shares = (1 - self_conditioning, stage, seconds[0]), (self_conditioning, conditioned, seconds[1])
         counted = [of for of in shares if of[0] > 0]
         weights, tables = tuple(of[0] for of in counted), [of[1] for of in counted]
         longest_s = known_longest(*counted[0][2], edges, num_stages) if len(counted) == 1 else None

@@ -105,9 +105,9 @@ class PairSearch:
             levels = [chain.level(depth) for chain, depth in zip(self._chains, depths, strict=True)]
             if any(level is None for level in levels):
                 return
-            found = tuple(level for level in levels if level is not None)
-            yield found
-            gaps = [max(point[-1] for point in level) for level in found]
+            reached = tuple(level for level in levels if level is not None)
+            yield reached
+            gaps = [max(point[-1] for point in level) for level in reached]
             depths = [depth + (gap == max(gaps)) for depth, gap in zip(depths, gaps, strict=True)]
 
 
@@ -117,17 +117,17 @@ class _Chain:
     def __init__(self, search: StageSearch) -> None:
         self.search = search
         self.least_gap = search.least_maximum(search.criteria[-1])
-        self._found: list[list[CostVector]] = []
+        self._reached: list[list[CostVector]] = []
         self._levels = search.levels(search.criteria)
 
     def level(self, depth: int) -> list[CostVector] | None:
         """The points of a level, None after the last."""
-        if depth == len(self._found):
+        if depth == len(self._reached):
             level = next(self._levels, None)
             if level is None:
                 return None
-            self._found.append(level)
-        return self._found[depth]
+            self._reached.append(level)
+        return self._reached[depth]
 
     def best_within(self, joint: CostVector, rounds: int) -> Partition:
         """The partition that is best for the chain itself and exceeds the pair's maxima in none."""

@@ -57,7 +57,7 @@ def collocated_skips(
     num_stages: int,
     skip_bytes: Sequence[float] | None = None,
 ) -> tuple[SkipEnds, ...]:
-    """The heaviest skips that can all be local at once, in the order given.
+    """The heaviest skips that can all be local at once, in their order.
 
     That is all of them, if any symmetric partition into so many stages keeps all local, and otherwise those of a
     partition that loses the fewest bytes; exact, in O(D n^4 / 24).
@@ -180,7 +180,7 @@ class SymmetricPartition:
         boundaries: 2D + 1 layer indices from 0 to L; stage s holds the layers from boundaries[s] up to, but
             without, boundaries[s + 1].
         longest_stage_s: The longest stage, its message included (Eq. 2 and 3).
-        local_skips: Skips whose ends share a device, in the order given.
+        local_skips: Skips whose ends share a device, in their order.
         sent_skips: The others.
     """
 

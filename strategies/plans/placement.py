@@ -49,9 +49,9 @@ class Placement:
         gpus, group, positions = self.num_gpus, self.group_size, self.num_positions
         if gpus % group:
             # by default a group is one pipeline
-            asked = "pipeline_degree" if group == positions else "group_size"
+            name = "pipeline_degree" if group == positions else "group_size"
             raise InfeasibleError(
-                f"`gpus({gpus})` is no multiple of `{asked}({group})`", "groups do not divide the GPUs"
+                f"`gpus({gpus})` is no multiple of `{name}({group})`", "groups do not divide the GPUs"
             )
         if group % positions:
             raise InfeasibleError(
@@ -66,18 +66,9 @@ class Placement:
         """Refuse groups that lie unlike one another over nodes or switches."""
         if self.num_gpus <= devices:
             return
-        if self.data_inner:
-            sizes = {
-                "`gpus({})`": self.num_gpus,
-                "groups({})": self.num_groups,
-                "copies of a position({})": self.copies,
-            }
-        else:
-            sizes = {
-                "`gpus({})`": self.num_gpus,
-                "`group_size({})`": self.group_size,
-                "replicas({})": self.replicas,
-            }
+        outer = {"groups({})": self.num_groups, "copies of a position({})": self.copies}
+        inner = {"`group_size({})`": self.group_size, "replicas({})": self.replicas}
+        sizes = {"`gpus({})`": self.num_gpus} | (outer if self.data_inner else inner)
         for name, size in sizes.items():
             if _divide(size, devices):
                 continue

@@ -81,11 +81,11 @@ def wire(plan: Plan) -> Wiring:
     wiring = Wiring(plan, before=_previous(plan.collectives))
     _find_writers(wiring)
     _wire_collectives(wiring)
-    given = set(plan.given)
+    initial = set(plan.given)
     for device, ops in enumerate(plan.ops):
-        wiring.waits.append(_waits(wiring, given, device, ops))
+        wiring.waits.append(_waits(wiring, initial, device, ops))
     for tensor, device in plan.kept:
-        _deliver(wiring, given, device, len(plan.ops[device]), tensor)
+        _deliver(wiring, initial, device, len(plan.ops[device]), tensor)
     if plan.blocking:
         _block(wiring)
     _wire_receives(wiring)
@@ -97,21 +97,17 @@ def _find_writers(wiring: Wiring) -> None:
     """Note the device and the op that write each tensor."""
     for device, ops in enumerate(wiring.plan.ops):
         for index, op in enumerate(ops):
-            at = device, index
-            for tensor in op.writes:
-                wiring.writers[tensor] = at
-            for _, tensor in op.early:
-                wiring.writers[tensor] = at
+            wiring.writers.update(dict.fromkeys((*op.writes, *(of for _, of in op.early)), (device, index)))
 
 
 def _wire_collectives(wiring: Wiring) -> None:
     collectives = wiring.plan.collectives
     there: set[tuple[int, int]] = set()
     for collective in collectives:
-        found: list[int] = []
+        waits: list[int] = []
         for tensor in collective.reads:
             if tensor in wiring.writers:
-                found.append(_slot(wiring, tensor, _TO_COLLECTIVES))
+                waits.append(_slot(wiring, tensor, _TO_COLLECTIVES))
                 continue
             holders = [device for device in collective.devices if (tensor, device) in there]
             if not holders:
@@ -119,8 +115,8 @@ def _wire_collectives(wiring: Wiring) -> None:
                 raise DeadlockError(
                     f"deadlock: {waiting}, which no collective before it leaves on its devices"
                 )
-            found += [_slot(wiring, tensor, device) for device in holders]
-        wiring.collective_waits.append(tuple(found))
+            waits += [_slot(wiring, tensor, device) for device in holders]
+        wiring.collective_waits.append(tuple(waits))
         there.update((tensor, device) for tensor in collective.writes for device in collective.devices)
     for collective in collectives:
         wiring.collective_sends.append(
@@ -130,38 +126,38 @@ def _wire_collectives(wiring: Wiring) -> None:
 
 def _slot(wiring: Wiring, tensor: int, device: int) -> int:
     """The slot of a signal, or of a collective's result."""
-    key = tensor, device
-    slot = wiring.slots.get(key)
-    if slot is None:
-        slot = wiring.slots[key] = len(wiring.sources)
+    if (key := (tensor, device)) not in wiring.slots:
+        wiring.slots[key] = len(wiring.sources)
         wiring.sources.append(None)
-    return slot
+    return wiring.slots[key]
 
 
-def _waits(wiring: Wiring, given: set[tuple[int, int]], device: int, ops: tuple[Op, ...]) -> list[Slots]:
+def _waits(wiring: Wiring, initial: set[tuple[int, int]], device: int, ops: tuple[Op, ...]) -> list[Slots]:
     """For each op of a device the slots that must have arrived before it starts."""
     writers, slots, sources = wiring.writers, wiring.slots, wiring.sources
     rows, nobody = [], (device, len(ops))
     for index, op in enumerate(ops):
-        found = NONE
+        needed = NONE
         for tensor in op.reads:
             source, at = writers.get(tensor, nobody)
             if source == device:
                 if at >= index:
-                    slot = _deliver(wiring, given, device, index, tensor)
-                    found += () if slot is None else (slot,)
+                    slot = _deliver(wiring, initial, device, index, tensor)
+                    needed += () if slot is None else (slot,)
                 continue
             key = tensor, device
             slot = slots.get(key)
             if slot is None:
                 slot = slots[key] = len(sources)
                 sources.append(source)
-            found += (slot,)
-        rows.append(found)
+            needed += (slot,)
+        rows.append(needed)
     return rows
 
 
-def _deliver(wiring: Wiring, given: set[tuple[int, int]], device: int, index: int, tensor: int) -> int | None:
+def _deliver(
+    wiring: Wiring, initial: set[tuple[int, int]], device: int, index: int, tensor: int
+) -> int | None:
     """The slot that brings a tensor to a device, or None where it lies there already."""
     key = tensor, device
     slot = wiring.slots.get(key)
@@ -169,7 +165,7 @@ def _deliver(wiring: Wiring, given: set[tuple[int, int]], device: int, index: in
         return slot
     writer = wiring.writers.get(tensor)
     if writer is None:
-        if key in given:
+        if key in initial:
             return None
         raise DeadlockError(
             f"deadlock: device {device} waits for {wiring.plan.tensors[tensor]}, which nobody writes"

@@ -36,8 +36,8 @@ def walk(
     free_s, waiting, open_rows = [*begins_s], dict[int, list[int]](), [*range(len(rows))][::-1]
     while open_rows:
         row = open_rows.pop()
-        own, now = starts[row], free_s[row]
-        for waits, duration_s, outputs, early in rows[row][len(own) :] if own else rows[row]:
+        done, now = starts[row], free_s[row]
+        for waits, duration_s, outputs, early in rows[row][len(done) :] if done else rows[row]:
             start = now
             for slot in waits:
                 if (at := filled_s[slot]) > start:
@@ -47,7 +47,7 @@ def walk(
             if start == inf:
                 waiting.setdefault(slot, []).append(row)
                 break
-            own.append(start)
+            done.append(start)
             now = start + duration_s
             for base_s, slots in ((start, early), (now, outputs)) if early else ((now, outputs),):
                 for slot, lag_s in slots:
@@ -59,7 +59,7 @@ def walk(
 
 
 def evaluate(plan: Plan, network: Network, routes: Sequence[CollectiveRoute] | None = None) -> Trace:
-    """The trace of a plan on ports that nobody shares.
+    """Return the trace of a plan on ports that nobody shares.
 
     Args:
         plan: what every device does.
@@ -110,7 +110,7 @@ def _row(wiring: Wiring, device: int) -> list[Step]:
 
 
 def _messages(wiring: Wiring, network: Network) -> Iterator[list[Step]]:
-    """For each slot what brings it: it starts when it is written and its receive is posted."""
+    """The message of each slot: it starts when it is written and its receive is posted."""
     num_slots = len(wiring.sources)
     for slot, transfer in enumerate(wiring.transfers):
         seconds = 0.0

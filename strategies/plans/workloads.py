@@ -56,10 +56,10 @@ def _swapped(offload: str, task: str, others: str) -> int:
     """
     if is_one_of(offload, "none"):
         return 0
-    found = LAYERS.fullmatch(offload) if isinstance(offload, str) else None
-    if found is None or not int(found[1]):
+    match = LAYERS.fullmatch(offload) if isinstance(offload, str) else None
+    if match is None or not int(match[1]):
         raise wrong("offload", f"is {shown(offload)}, must be {others} or layers:N in {task}, N from 1")
-    return int(found[1])
+    return int(match[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,8 @@ class TrainingWorkload:
         """
         if is_one_of(self.trainable, ALL_WEIGHTS):
             return 0
-        found = LORA.fullmatch(self.trainable) if isinstance(self.trainable, str) else None
-        rank = int(found[1]) if found else 0
+        match = LORA.fullmatch(self.trainable) if isinstance(self.trainable, str) else None
+        rank = int(match[1]) if match else 0
         if not 1 <= rank <= MAX_RANK:
             rule = f"must be {ALL_WEIGHTS} or lora:RANK, RANK from 1 to {MAX_RANK}"
             raise wrong("trainable", f"is {shown(self.trainable)}, {rule}")
@@ -303,10 +303,12 @@ class SamplingWorkload:
             "vae_tile": self.vae_tile is not None,
             "vae_parallel": self.vae_parallel > 1,
         }
-        given = [name for name, is_given in ways.items() if is_given]
-        if len(given) > 1:
-            names = " and ".join(f"`{name}`" for name in given)
-            raise wrong(given[0], f"is {getattr(self, given[0])}, but {names} are ways to divide one image")
+        divided = [name for name, divides in ways.items() if divides]
+        if len(divided) > 1:
+            names = " and ".join(f"`{name}`" for name in divided)
+            raise wrong(
+                divided[0], f"is {getattr(self, divided[0])}, but {names} are ways to divide one image"
+            )
 
     @property
     def swapped(self) -> int:
