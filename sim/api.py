@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from profiles.architectures.models import Model
 from profiles.checks import is_one_of
@@ -31,12 +31,12 @@ from sim.explore.sweep import TOP, Report, objectives
 from sim.inputs.arguments import (
     ARGUMENTS,
     SHARED,
-    asked_parameters,
+    given_parameters,
     request_of,
-    scenario_asked,
-    strategy_asked,
+    resolve_scenario,
+    resolve_strategy,
 )
-from sim.inputs.calibrating import Given, Number, RunSource, calibrated, measure, question
+from sim.inputs.calibrating import Number, NumberSource, RunSource, calibrated, measure, question
 from sim.inputs.limits import check_passes, check_swept
 from sim.inputs.scenarios import find_task, plain_value
 from sim.inputs.suggestions import check_exists
@@ -46,7 +46,7 @@ from sim.outcomes.schedules import Schedule, format_patches, written
 from sim.report.views import Result, Scaling, Sweep, with_views
 from strategies.orders.whole import order_of
 from strategies.plans.workloads import AUTO, RELIEF
-from strategies.scenario import Scene
+from strategies.scenario import Scenario, Scene
 from strategies.strategy import (
     AnyScenario,
     AnyStrategy,
@@ -57,7 +57,6 @@ from strategies.strategy import (
 if TYPE_CHECKING:
     from sim.explore.store import Store
 
-S = TypeVar("S", bound=AnyScenario)
 Contenders = str | type[AnyStrategy] | Sequence[str | type[AnyStrategy]]
 """Strategies that a sweep looks at: names, with commas or as a list, or classes."""
 
@@ -72,10 +71,10 @@ def run(
     gpus: int | None = None,
     *,
     stack: str | Stack | None = None,
-    measured: Given | None = None,
+    measured: NumberSource | None = None,
     measured_run: RunSource | None = None,
     runtime: str | None = None,
-    **given: Any,  # noqa: ANN401
+    **options: Any,  # noqa: ANN401
 ) -> Result:
     """Simulate one strategy on one scenario; the result keeps its traces.
 
@@ -90,22 +89,24 @@ def run(
         measured_run: a measured run that compute is scaled to: its flags and number as a file or a mapping, or
             what ``calibrate`` gives, or a result of a run that was given ``measured``.
         runtime: the name of a runtime that must run it.
-        given: options of the scenario and parameters of the strategy: the flags of ``sim run`` with underscores.
+        options: of the scenario and parameters of the strategy, by the flags of ``sim run`` with underscores.
 
     Raises:
         InputError: a name is unknown, a value breaks its rule, or the runtime does not run it.
         InfeasibleError: the strategy, a degree or the batch does not apply here.
         DeadlockError: the strategy's order can never be carried out.
     """
-    auto = is_one_of(given.get("checkpointing"), AUTO) and _chosen_here(given, runtime)
-    request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack)
-    scenario, point = scenario_asked(model, request), strategy_asked(request)
+    auto = is_one_of(options.get("checkpointing"), AUTO) and _leaves_open(options, runtime)
+    request = request_of(model, cluster, gpus, options, strategies=(strategy,), stack=stack)
+    scenario, point = resolve_scenario(model, request), resolve_strategy(request)
     scenario, *remarks = least_recomputed(point, scenario) if auto else (scenario,)
     if measured is not None and measured_run is None:
-        scenario = _scaled(point, scenario, Number.of(measured))
+        number = Number.of(measured)
+        run_itself = measure(point, scenario, number, {"measured": str(number)})
+        scenario = replace(scenario, measured=run_itself)
     else:
         scenario = calibrated(scenario, measured, measured_run)
-    check_exists(point, scenario, asked_parameters(request, point))  # before its order is written out
+    check_exists(point, scenario, given_parameters(request, point))  # before its order is written out
     check_heeded(point, scenario)
     if runtime is not None:
         check_runs(runtime, point, scenario)
@@ -116,18 +117,12 @@ def run(
     return Result.of(weigh(point, scenario, parts, replace(source, remarks=(*remarks, *source.remarks))))
 
 
-def _chosen_here(given: dict[str, Any], runtime: str | None) -> bool:
-    """Whether what is recomputed is still to be chosen, not what a runtime always recomputes, which is noted."""
+def _leaves_open(options: dict[str, Any], runtime: str | None) -> bool:
+    """Return whether a runtime leaves recomputation to be chosen; set the option to what it always recomputes."""
     always = "" if runtime is None else always_recomputed(runtime)
-    if always or "checkpointing" in given:
-        given["checkpointing"] = always or None
+    if always or "checkpointing" in options:
+        options["checkpointing"] = always or None
     return not always
-
-
-def _scaled(point: AnyStrategy, scenario: S, number: Number) -> S:
-    """The scenario of a run that was measured itself."""
-    own = measure(point, scenario, number, {"measured": str(number)})
-    return replace(scenario, measured=own)
 
 
 def calibrate(
@@ -136,9 +131,9 @@ def calibrate(
     cluster: str | Cluster | None = None,
     gpus: int | None = None,
     *,
-    measured: Given,
+    measured: NumberSource,
     stack: str | Stack | None = None,
-    **given: Any,  # noqa: ANN401
+    **options: Any,  # noqa: ANN401
 ) -> MeasuredRun:
     """Find the factor by which compute must be scaled for a run to take as long as it was measured to take.
 
@@ -149,32 +144,42 @@ def calibrate(
         gpus: GPUs in all; by default one node, or as many as the strategy can use.
         measured: one number, such as ``{"step_s": 0.87}``, ``samples_per_s`` or, of sampling, ``latency_s``.
         stack: a stack's name, a stack file, or a stack; by default ``eager``.
-        given: options of the scenario and parameters of the strategy: the flags of ``sim run`` with underscores.
+        options: of the scenario and parameters of the strategy, by the flags of ``sim run`` with underscores.
 
     Returns:
-        What ``run`` and ``sweep`` take as ``measured_run``.
+        The ``measured_run`` of ``run`` and ``sweep``.
 
     Raises:
         InputError: as of ``run``, or no factor between 0.1 and 10 does.
         InfeasibleError: the strategy, a degree or the batch does not apply here.
     """
     every = (*SHARED, "measured")
-    request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack, arguments=every)
-    scenario, point, number = scenario_asked(model, request), strategy_asked(request), Number.of(measured)
+    request = request_of(model, cluster, gpus, options, strategies=(strategy,), stack=stack, arguments=every)
+    scenario, point, number = resolve_scenario(model, request), resolve_strategy(request), Number.of(measured)
     text = json.dumps({**question(point, scenario), number.name: number.value})
     return measure(point, scenario, number, {"measured_run": text})
 
 
 @overload
-def sweep(model: Any, cluster: Any = None, gpus: int | None = None, **given: Any) -> Sweep: ...  # noqa: ANN401
+def sweep(
+    model: str | Model | AnyScenario, cluster: str | Cluster | None = None, gpus: int | None = None, *,
+    strategy: Contenders | None = None, task: str | None = None, objective: str | None = None,
+    stack: str | Stack | None = None, measured: NumberSource | None = None, measured_run: RunSource | None = None,
+    runtime: str | None = None, top: int = TOP, exhaustive: bool = False, **options: Any,  # noqa: ANN401
+) -> Sweep: ...  # fmt: skip
 
 
 @overload
-def sweep(model: Any, cluster: Any = None, *, gpus: Iterable[int], **given: Any) -> Scaling: ...  # noqa: ANN401
+def sweep(
+    model: str | Model | AnyScenario, cluster: str | Cluster | None = None, *, gpus: Iterable[int],
+    strategy: Contenders | None = None, task: str | None = None, objective: str | None = None,
+    stack: str | Stack | None = None, measured: NumberSource | None = None, measured_run: RunSource | None = None,
+    runtime: str | None = None, top: int = TOP, exhaustive: bool = False, **options: Any,  # noqa: ANN401
+) -> Scaling: ...  # fmt: skip
 
 
 @overload
-def sweep(model: Any, cluster: Any, gpus: Iterable[int], **given: Any) -> Scaling: ...  # noqa: ANN401
+def sweep(model: Any, cluster: Any, gpus: Iterable[int], **options: Any) -> Scaling: ...  # noqa: ANN401
 
 
 def sweep(
@@ -182,44 +187,64 @@ def sweep(
     cluster: str | Cluster | None = None,
     gpus: Any = None,
     *,
+    strategy: Contenders | None = None,
+    task: str | None = None,
+    objective: str | None = None,
+    stack: str | Stack | None = None,
+    measured: NumberSource | None = None,
+    measured_run: RunSource | None = None,
+    runtime: str | None = None,
+    top: int = TOP,
+    exhaustive: bool = False,
     workers: int | None = None,
     executor: Executor | None = None,
     store: str | PathLike[str] | None = None,
     report: Report = lambda stage, done, total: None,
-    **given: Any,
+    **options: Any,
 ) -> Sweep | Scaling:
     """Find the best strategies for a scenario: the best of each, and the best of all, are exact.
 
     Args:
         model: a model's name, a model folder, a model, or a whole scenario.
         cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
-        gpus: GPUs in all; by default one node. Of several numbers, such as ``[8, 16, 32]``, the sweeps come as a
-            ``Scaling``, which knows the knee.
+        gpus: GPUs in all; by default one node. Of several, such as ``[8, 16, 32]``, a ``Scaling`` knows the knee.
+        strategy: names or classes of strategies to look at; by default all of the task.
+        task: ``train`` or ``sample``; by default what ``strategy`` or the options say, else ``train``.
+        objective: ``throughput``, ``latency``, ``memory``, ``pareto`` or, of sampling, ``cost``; by default
+            throughput, of sampling latency.
+        stack: a stack's name, a stack file, or a stack; by default ``eager``.
+        measured: the number of ``measured_run``, where that holds none.
+        measured_run: as of ``run``.
+        runtime: the name of a runtime that must run all points.
+        top: the number of best points that are exact.
+        exhaustive: simulate every point that may fit, even those that can no longer be the best.
         workers: processes, by default one per core; of an executor the tasks at once, by default 16.
         executor: any ``concurrent.futures.Executor``, which does the work in place of own processes.
         store: a file that keeps what is done, so that no sweep does it again; made where there is none.
         report: called with the stage, the points that are done and the points in all.
-        given: what ``start_sweep`` takes: ``strategy``, ``task``, ``objective``, ``stack``, ``measured``,
-            ``measured_run``, ``runtime``, ``top``, ``exhaustive``, options of the scenario, and parameters to hold
-            fixed.
+        options: of the scenario, and parameters to hold fixed.
 
     Raises:
         InputError: a name is unknown, a value breaks its rule, or no strategy takes what is held fixed.
     """
+    start = partial(
+        start_sweep, model, cluster, strategy=strategy, task=task, objective=objective, stack=stack,
+        measured=measured, measured_run=measured_run, runtime=runtime, top=top, exhaustive=exhaustive, **options,
+    )  # fmt: skip
     if isinstance(gpus, str):
         numbers = counts_in(gpus)
         gpus = numbers if len(numbers) > 1 else numbers[0]
-    if isinstance(gpus, list | tuple | range):
-        given |= {"workers": workers, "executor": executor, "store": store, "report": report}
-        return Scaling(tuple(each_count(sweep, counts(gpus), model=model, cluster=cluster, **given)))
-    started = start_sweep(model, cluster, gpus, **given)
-    with open_store(store, started) as kept:
-        run_sweep(started, report, workers, executor, kept)
-    return with_views(started)
+    several = isinstance(gpus, list | tuple | range)
+    sweeps = each_count(start, counts(gpus)) if several else [start(gpus=gpus)]
+    for started in sweeps:
+        with open_store(store, started) as answers:
+            run_sweep(started, report, workers, executor, answers)
+    views = tuple(map(with_views, sweeps))
+    return Scaling(views) if several else views[0]
 
 
 def open_store(path: str | PathLike[str] | None, sweep: Sweep) -> AbstractContextManager["Store | None"]:
-    """The store of a sweep, to be used in a ``with`` statement; None where nothing is to be kept.
+    """Return the store of a sweep, to be used in a ``with`` statement; None where nothing is to be kept.
 
     Raises:
         InputError: it cannot be written, or is no store, or a strategy stands in no file.
@@ -244,60 +269,45 @@ def start_sweep(
     task: str | None = None,
     objective: str | None = None,
     stack: str | Stack | None = None,
-    measured: Given | None = None,
+    measured: NumberSource | None = None,
     measured_run: RunSource | None = None,
     runtime: str | None = None,
     top: int = TOP,
     exhaustive: bool = False,
-    **given: Any,  # noqa: ANN401
+    **options: Any,  # noqa: ANN401
 ) -> Sweep:
-    """Return a sweep with its points, of which nothing is known yet.
-
-    Args:
-        model: as of ``sweep``, like ``cluster`` and ``gpus``.
-        cluster: where it runs.
-        gpus: GPUs in all.
-        strategy: names or classes of strategies to look at; by default all of the task.
-        task: ``train`` or ``sample``; by default what ``strategy`` or the options say, else ``train``.
-        objective: what is ranked by: ``throughput``, ``latency``, ``memory``, ``pareto`` or, of sampling, ``cost``; by
-            default throughput, of sampling latency.
-        stack: a stack's name, a stack file, or a stack; by default ``eager``.
-        measured: the number of ``measured_run``, where that holds none.
-        measured_run: as of ``run``.
-        runtime: the name of a runtime that must run all points.
-        top: the number of best points that are exact.
-        exhaustive: simulate every point that may fit, even those that can no longer be the best.
-        given: options of the scenario, and parameters to hold fixed.
+    """Return a sweep with its points, none of them bounded or simulated yet; its arguments are those of ``sweep``.
 
     Raises:
         InputError: as of ``sweep``.
     """
-    names = _swept(strategy)
-    asked = given.get("checkpointing")
-    auto = not isinstance(model, Scene) and (asked is None or is_one_of(asked, AUTO))
-    auto = auto and _chosen_here(given, runtime)
+    names = _contenders(strategy)
+    checkpointing = options.get("checkpointing")
+    auto = not isinstance(model, Scene) and (checkpointing is None or is_one_of(checkpointing, AUTO))
+    auto = auto and _leaves_open(options, runtime)
     every = (*ARGUMENTS, *SWEEPING)
     request = request_of(
-        model, cluster, gpus, given, strategies=names, task=task, stack=stack, arguments=every
+        model, cluster, gpus, options, strategies=names, task=task, stack=stack, arguments=every
     )
-    scenario = calibrated(scenario_asked(model, request), measured, measured_run)
+    scenario = calibrated(resolve_scenario(model, request), measured, measured_run)
     check_swept(scenario)
-    chosen = objectives(scenario)[0] if objective is None else objective
-    relief = RELIEF if auto and scenario.task == "train" else ()
-    wanted: dict[str, Any] = {
-        "top": plain_value(top),
-        "exhaustive": plain_value(exhaustive),
-        "relief": relief,
-    }
-    started = Sweep(scenario, chosen, held=request.parameters, runtime=runtime, **wanted)
+    started = Sweep(
+        scenario,
+        objectives(scenario)[0] if objective is None else objective,
+        top=plain_value(top),
+        exhaustive=plain_value(exhaustive),
+        relief=RELIEF if auto and isinstance(scenario, Scenario) else (),
+        held=request.parameters,
+        runtime=runtime,
+    )
     started.points = find_points(scenario, request.names, request.parameters)
     if runtime is not None:
         started.points = within(runtime, started.points, scenario)
     return started
 
 
-def _swept(strategy: Contenders | None) -> Sequence[str | type[AnyStrategy]] | None:
-    """The strategies that a sweep is to look at; None where none is named.
+def _contenders(strategy: Contenders | None) -> Sequence[str | type[AnyStrategy]] | None:
+    """Return the strategies that a sweep is to look at; None where none is named.
 
     Raises:
         InputError: one has its parameters already, which a sweep is to find.
@@ -308,8 +318,8 @@ def _swept(strategy: Contenders | None) -> Sequence[str | type[AnyStrategy]] | N
     several = tuple(strategy) if isinstance(strategy, Iterable) else None if strategy is None else (strategy,)
     for one in several or ():
         if not isinstance(one, type) and hasattr(one, "candidates"):
-            given = f"{shown(one)} is given, but a sweep finds the parameters itself"
-            raise InputError(f"{given}: give the class, strategy={type(one).__name__}, or ask sim.run")
+            rule = "but a sweep finds the parameters itself: give the class"
+            raise InputError(f"{shown(one)} is given, {rule}, strategy={type(one).__name__}, or ask sim.run")
     return several
 
 
@@ -321,9 +331,9 @@ def schedule(
     *,
     format: str = "text",  # the flag's name
     stack: str | Stack | None = None,
-    **given: Any,  # noqa: ANN401
+    **options: Any,  # noqa: ANN401
 ) -> Schedule:
-    """The order of a strategy; of a sampler, all steps of a run with their exchanges.
+    """Return the order of a strategy; of a sampler, all steps of a run with their exchanges.
 
     Args:
         strategy: a strategy's name, its class, or one with its parameters.
@@ -332,7 +342,7 @@ def schedule(
         gpus: GPUs in all; by default one node, or as many as the strategy can use.
         format: ``text``, or ``torch`` as torch.distributed.pipelining reads it.
         stack: a stack's name, a stack file, or a stack; by default ``eager``.
-        given: options of the scenario and parameters of the strategy: the flags of ``sim run`` with underscores.
+        options: of the scenario and parameters of the strategy, by the flags of ``sim run`` with underscores.
 
     Raises:
         InputError: as of ``run``, or the order depends on the model and none is given.
@@ -341,22 +351,22 @@ def schedule(
     if not is_one_of(format, "text", "torch"):
         raise InputError(f"`format` is {shown(format)}, must be one of text, torch")
     every = (*SHARED, "format")
-    request = request_of(model, cluster, gpus, given, strategies=(strategy,), stack=stack, arguments=every)
-    sampled, point = find_task(request) == "sample", strategy_asked(request)
+    request = request_of(model, cluster, gpus, options, strategies=(strategy,), stack=stack, arguments=every)
+    sampled, point = find_task(request) == "sample", resolve_strategy(request)
     if sampled and format == "torch":
         raise InputError(f"`format` is 'torch', which has no word for patches, and {point.name} draws images")
     if model is None and (isinstance(point, Sampler) or type(point).order is Strategy.order):
         raise InputError(f"the order of {point.name} depends on the model: give `model`")
     if sampled:
-        return Schedule(point.name, format_patches(point, scenario_asked(model, request)))
+        return Schedule(point.name, format_patches(point, resolve_scenario(model, request)))
     if model is None:
         check_passes(point)
         return written(point, order_of(point), format)
-    scenario = scenario_asked(model, request)
-    check_exists(point, scenario, asked_parameters(request, point))
+    scenario = resolve_scenario(model, request)
+    check_exists(point, scenario, given_parameters(request, point))
     check_passes(point, scenario)
     parts = replay_parts(point, scenario)
     first = {part.variant.job: part.trace for part in reversed(parts)}
     order = tuple(row for _, trace in sorted(first.items()) for row in trace.plan.order)
-    without = "this is the iteration without the extra forward pass; see --self-conditioning"
-    return written(point, order, format, (without,) if len(first) < len(parts) else ())
+    note = "this is the iteration without the extra forward pass; see --self-conditioning"
+    return written(point, order, format, (note,) if len(first) < len(parts) else ())

@@ -36,7 +36,7 @@ class Dials:
         strategy: str | Sequence[str],
         cluster: str | Sequence[str] | None = None,
         gpus: int | Sequence[int] | None = None,
-        **given: Any,  # noqa: ANN401
+        **options: Any,  # noqa: ANN401
     ) -> None:
         """Make the dials, each at its first value, and draw what they say.
 
@@ -49,9 +49,9 @@ class Dials:
             from plotly.graph_objects import FigureWidget
         except ImportError as error:
             raise InputError(f"Dials need {error.name}: pip install 'diffusim[notebooks]'") from error
-        asked = {"model": model, "strategy": strategy, "cluster": cluster, "gpus": gpus, **given}
-        self.held = {name: value for name, value in asked.items() if not isinstance(value, list)}
-        self.dials = {name: _dial(name, of) for name, of in asked.items() if isinstance(of, list)}
+        values = {"model": model, "strategy": strategy, "cluster": cluster, "gpus": gpus, **options}
+        self.held = {name: value for name, value in values.items() if not isinstance(value, list)}
+        self.dials = {name: _dial(name, of) for name, of in values.items() if isinstance(of, list)}
         if not self.dials:
             raise InputError("no value is a list: there is nothing to turn")
         self.result: Result | None = None
@@ -65,11 +65,11 @@ class Dials:
         self.update()
 
     @property
-    def asked(self) -> dict[str, Any]:
-        """What ``sim.run`` is asked: what is held, and what the dials say as far as the strategy knows it."""
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of ``sim.run``: the values held and those of the dials, as far as the strategy has them."""
         chosen = self.held | {name: dial.value for name, dial in self.dials.items()}
-        own = _parameters(str(chosen["strategy"]))
-        return {name: of for name, of in chosen.items() if name in own or name not in self._parameters}
+        known = _parameters(str(chosen["strategy"]))
+        return {name: of for name, of in chosen.items() if name in known or name not in self._parameters}
 
     def turn(self, **values: Any) -> None:  # noqa: ANN401
         """Turn dials to values of theirs and draw once.
@@ -91,17 +91,17 @@ class Dials:
 
     def update(self, _change: object = None) -> None:
         """Run what the dials say, and draw it."""
-        asked, before = self.asked, self.result
+        arguments, before = self.arguments, self.result
         for name, dial in self.dials.items():
-            dial.disabled = name not in asked
-        with warnings.catch_warnings(record=True) as told:
+            dial.disabled = name not in arguments
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", DiffusimWarning)
             try:
-                self.result = run(**asked)
+                self.result = run(**arguments)
                 self.words.value = _table(_lines(self.result, before))
             except DiffusimError as error:
                 self.result, self.words.value = None, f"<b>{escape(str(error))}</b>"
-        self.words.value += "".join(f"<i>{escape(str(warning.message))}</i>" for warning in told)
+        self.words.value += "".join(f"<i>{escape(str(warning.message))}</i>" for warning in caught)
         self._plot()
 
     def _plot(self) -> None:

@@ -49,7 +49,7 @@ def test_a_turn_draws_another_run_and_says_what_it_changed(dials):
 
 def test_dials_of_parameters_that_a_strategy_lacks_rest(dials):
     dials.turn(strategy="ddp")
-    assert "pipeline_degree" not in dials.asked
+    assert "pipeline_degree" not in dials.arguments
     assert dials.dials["pipeline_degree"].disabled
     assert dials.result.strategy == "ddp"
     dials.turn(strategy="1f1b")

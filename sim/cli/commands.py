@@ -20,9 +20,9 @@ from sim.cli.flags import (
     add_scenario,
     arguments,
     file_flag,
-    given,
     given_parameters,
     named,
+    option_values,
 )
 from sim.explore.relax import NOTHING_FITS, Question, relax
 from sim.inputs.calibrating import calibrated, setting
@@ -101,7 +101,7 @@ def print_experiment(options: argparse.Namespace) -> int:
     if isinstance(options.gpus, tuple):
         raise InputError("--print-experiment prints one question: give one number of --gpus")
     strategies = None if (names := named(options)) is None else tuple(names)
-    values, checkpointing = given(options), getattr(options, "checkpointing", None)
+    values, checkpointing = option_values(options), getattr(options, "checkpointing", None)
     if auto := checkpointing in (None, AUTO):
         values.pop("checkpointing", None)
     where = options.model, options.cluster, options.gpus, strategies, values
@@ -209,7 +209,7 @@ def tune_command(options: argparse.Namespace) -> int:
     if options.batch_size is not None:
         raise InputError("--batch-size is what tune looks for: b * P * G; leave it out")
     where = options.model, options.cluster, options.gpus
-    request = Request(*where, (TUNED,), given(options), stack=options.stack)
+    request = Request(*where, (TUNED,), option_values(options), stack=options.stack)
     scenario = calibrated(scenario_of(request), options.measured, options.measured_run)
     assert isinstance(scenario, Scenario)
     check_swept(scenario)

@@ -57,7 +57,7 @@ def named(options: argparse.Namespace) -> list[str] | None:
     return None if options.strategy is None else options.strategy.split(",")
 
 
-def given(options: argparse.Namespace) -> dict[str, Any]:
+def option_values(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options of the scenario and the parameters that were given."""
     values = {name: getattr(options, name, None) for name in OPTION_NAMES}
     return {name: value for name, value in values.items() if value is not None} | given_parameters(options)
@@ -66,7 +66,7 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
 def arguments(options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments that say what is asked of which model on which cluster."""
     names = ("model", "cluster", "gpus", "stack", *(name for name in ASIDE if hasattr(options, name)))
-    return {name: getattr(options, name) for name in names} | given(options)
+    return {name: getattr(options, name) for name in names} | option_values(options)
 
 
 def strategies_in(words: Sequence[str]) -> tuple[list[str], list[str]]:

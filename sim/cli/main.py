@@ -127,9 +127,9 @@ def _describe_unknown(flag: str, command: argparse.ArgumentParser) -> str:
     if names := command.get_default("named"):
         from sim.cli.flags import strategy_flags, strategy_names
 
-        own = list(dict.fromkeys(item for name in names for item in strategy_flags(name)))
+        flags = list(dict.fromkeys(item for name in names for item in strategy_flags(name)))
         if any(flag in strategy_flags(name) for name in strategy_names()):
-            rule = f"{near(flag, own)}it has {', '.join(own) or 'none'}"
+            rule = f"{near(flag, flags)}it has {', '.join(flags) or 'none'}"
             return f"{', '.join(names)} has no parameter {flag}; {rule}"
     return f"unknown flag {one_line(flag, 80)}; {near_or_all(flag, flags_of(command))}"
 

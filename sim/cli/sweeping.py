@@ -99,14 +99,12 @@ def sweep_command(options: argparse.Namespace) -> int:
 
 def _start(options: argparse.Namespace) -> list[Sweep]:
     """Return a sweep for each number of GPUs."""
-    given = arguments(options)
-    counts = given.pop("gpus")
-    for name in ("task", "objective", "exhaustive"):
-        given[name] = getattr(options, name)
-    given["strategy"] = named(options)
-    if isinstance(counts, tuple):
-        return each_count(api.start_sweep, counts, **given)
-    return [api.start_sweep(gpus=counts, **given)]
+    names = ("task", "objective", "exhaustive")
+    question = arguments(options) | {name: getattr(options, name) for name in names}
+    question["strategy"] = named(options)
+    if isinstance(counts := question.pop("gpus"), tuple):
+        return each_count(api.start_sweep, counts, **question)
+    return [api.start_sweep(gpus=counts, **question)]
 
 
 @contextmanager

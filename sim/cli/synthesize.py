@@ -127,21 +127,21 @@ def synthesize_command(options: argparse.Namespace) -> int:
     problem, start = _problem(options), perf_counter()
     larger = None if options.extend_to is None else _larger(options, problem)
     synthesis = synthesize(problem, options.time_limit)
-    answers, start, found = [Solved(problem, synthesis, perf_counter() - start)], perf_counter(), {}
+    answers, start, baseline = [Solved(problem, synthesis, perf_counter() - start)], perf_counter(), {}
     if larger is not None:
         ordering, bound_s = extend(problem, synthesis.ordering, larger), lower_bound_s(larger)
         extension = Synthesis(bound_s, ordering, agree(bound_s, ordering.makespan_s), PATTERN)
         answers.append(Solved(larger, extension, perf_counter() - start))
-        found = {"list_makespan": list_schedule(larger).makespan_s}
+        baseline = {"list_makespan": list_schedule(larger).makespan_s}
     if options.json:
-        extended = answers[1].to_json() | found if found else None
+        extended = answers[1].to_json() | baseline if baseline else None
         print(json.dumps(answers[0].to_json() | {"extension": extended}, allow_nan=False))
         return 0
     torch = options.format == "torch"
     words = sys.stderr if torch else sys.stdout
     for answer in answers:
         if answer is not answers[0]:
-            print(f"\n{answer}\nlist scheduling   {found['list_makespan']:.6g}, from scratch", file=words)
+            print(f"\n{answer}\nlist scheduling   {baseline['list_makespan']:.6g}, from scratch", file=words)
         else:
             print(answer, file=words)
         if not torch:

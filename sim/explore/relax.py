@@ -359,8 +359,8 @@ def least_recomputed(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[AnyS
         if there is None or held <= there:
             held = run_point(strategy, tried).peak_memory_bytes
         if there is None or held <= there:
-            return tried, f"--checkpointing {AUTO} took {checkpointing}{before}"
+            return tried, f"`checkpointing` {AUTO} took {checkpointing}{before}"
         before = f": with {checkpointing} it {missing_memory(held, there, at_least=True)}"
     least = min(lacking, key=lambda name: lacking[name])
-    words = f"--checkpointing {AUTO} took {least}, with which it lacks least: no recomputation makes it fit"
+    words = f"`checkpointing` {AUTO} took {least}, with which it lacks least: no recomputation makes it fit"
     return scenario.with_checkpointing(least), words

@@ -88,12 +88,12 @@ def _check_asked(model: object, cluster: object, strategies: Sequence[object] | 
             raise InputError(f"strategy is {shown(strategy)}, must be a dataclass")
 
 
-def scenario_asked(model: str | Model | AnyScenario | None, request: Request) -> AnyScenario:
+def resolve_scenario(model: str | Model | AnyScenario | None, request: Request) -> AnyScenario:
     """The scenario of a request; one that was given whole is it."""
     return model if isinstance(model, Scenario | SamplingScenario) else scenario_of(request)
 
 
-def strategy_asked(request: Request) -> AnyStrategy:
+def resolve_strategy(request: Request) -> AnyStrategy:
     """The only strategy asked about, with its parameters.
 
     Raises:
@@ -108,6 +108,6 @@ def strategy_asked(request: Request) -> AnyStrategy:
     return check_parameters(strategy)
 
 
-def asked_parameters(request: Request, strategy: AnyStrategy) -> Mapping[str, Any]:
+def given_parameters(request: Request, strategy: AnyStrategy) -> Mapping[str, Any]:
     """The parameters that were given of a strategy."""
     return request.parameters or (parameters_of(strategy) if strategy in (request.strategies or ()) else {})

@@ -36,7 +36,7 @@ JUMP: Final = 0.01
 """Relative error left where a strategy changes its plan at some factor, so that the time jumps."""
 
 FLAG: Final = "`measured_run`"
-Given = str | Mapping[str, float]
+NumberSource = str | Mapping[str, float]
 RunSource = str | PathLike[str] | Mapping[str, Any] | MeasuredRun | Result
 
 
@@ -60,7 +60,7 @@ class Number:
         return f"{self.name}={shown(self.value)}"
 
     @classmethod
-    def of(cls, given: Given) -> "Number":
+    def of(cls, given: NumberSource) -> "Number":
         """The number that words such as ``step_s=0.87``, or a mapping of one key, give.
 
         Raises:
@@ -204,7 +204,7 @@ def _root(function: Callable[[float], float], start: float, end: float) -> float
     return end
 
 
-def calibrated(scenario: S, measured: Given | None, run: RunSource | None) -> S:
+def calibrated(scenario: S, measured: NumberSource | None, run: RunSource | None) -> S:
     """Return the scenario with compute scaled to a measured run.
 
     Args:
@@ -255,7 +255,7 @@ def _flags_of_run(run: str | PathLike[str] | Mapping[str, Any]) -> tuple[str, st
 
 
 def _measured(
-    flags: dict[str, Any], again: str, measured: Given | None, scenario: AnyScenario
+    flags: dict[str, Any], again: str, measured: NumberSource | None, scenario: AnyScenario
 ) -> MeasuredRun:
     """Return the calibration by a run for a scenario, which is of the same model, device and stack.
 

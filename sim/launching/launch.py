@@ -58,7 +58,7 @@ def launch(
     gpus: int | None = None,
     *,
     runtime: str | None = None,
-    **given: Any,  # noqa: ANN401
+    **options: Any,  # noqa: ANN401
 ) -> Launch:
     """The flags, configuration or code that starts a point in a runtime.
 
@@ -68,7 +68,7 @@ def launch(
         cluster: as of ``run``.
         gpus: as of ``run``.
         runtime: its name; by default the first that runs the point.
-        given: all else that ``run`` takes.
+        options: all else that ``run`` takes.
 
     Raises:
         InputError: as of ``run``, or no runtime is known to run the point.
@@ -80,7 +80,7 @@ def launch(
         raise InputError(f"model is {shown(model)}, {rule}")
     if isinstance(model, Result | Sweep | Scaling):
         result = model if isinstance(model, Result) else model.best
-        arguments = {"strategy": strategy, "cluster": cluster, "gpus": gpus, **given}
+        arguments = {"strategy": strategy, "cluster": cluster, "gpus": gpus, **options}
         if extra := [name for name, value in arguments.items() if value is not None]:
             raise InputError(f"{extra[0]} is given, but the result says it already")
         if result.source is None:
@@ -90,7 +90,7 @@ def launch(
     elif strategy is None:
         raise InputError("`strategy` must be given, or a result in place of all, such as sweep.best")
     else:
-        result = run(model, strategy, cluster, gpus, runtime=runtime, **given)
+        result = run(model, strategy, cluster, gpus, runtime=runtime, **options)
     return launch_of(result, _first_runtime(model, result) if runtime is None else find_runtime(runtime))
 
 
