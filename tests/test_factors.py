@@ -17,14 +17,14 @@ from validate.fitting.anchors import (
 from validate.published.ledger import NEAR
 from validate.published.rows import INFERENCE
 
-FOUND, LEFT = published_anchors()
-SAID = list(csv.DictReader(INFERENCE.read_text(encoding="utf-8").splitlines()))
+ANCHORS, LEFT = published_anchors()
+ROWS = list(csv.DictReader(INFERENCE.read_text(encoding="utf-8").splitlines()))
 
 
 @pytest.mark.parametrize("name", model_names())
 def test_the_committed_anchors_are_those_of_the_published_table(name):
     path = MODELS / name / "anchors.csv"
-    anchors = [anchor for model, anchor in FOUND if model == name]
+    anchors = [anchor for model, anchor in ANCHORS if model == name]
     assert (path.read_text(encoding="utf-8") if path.exists() else "") == (
         anchor_text(anchors) if anchors else ""
     )
@@ -32,12 +32,12 @@ def test_the_committed_anchors_are_those_of_the_published_table(name):
 
 
 def test_every_row_of_one_gpu_is_an_anchor_or_has_a_reason():
-    assert len(FOUND) + len(LEFT) == sum(said["num_gpus"] == "1" for said in SAID)
+    assert len(ANCHORS) + len(LEFT) == sum(row["num_gpus"] == "1" for row in ROWS)
 
 
 def test_most_factors_are_within_their_goal():
     """Half of all one-GPU latencies within 12 % without anchors, and two in three within the goal."""
-    factors = [factor(name, anchor) for name, anchor in FOUND if name in model_names()]
+    factors = [factor(name, anchor) for name, anchor in ANCHORS if name in model_names()]
     assert median(abs(1 / value - 1) for value in factors) <= 0.12
     assert sum(abs(value - 1) <= NEAR for value in factors) > 0.65 * len(factors)
 
@@ -51,12 +51,12 @@ def test_a_predicted_one_gpu_latency_is_the_published_one():
 
 
 def test_the_command_prints_factors_and_writes_the_committed_files(tmp_path, capsys):
-    names = sorted({name for name, _ in FOUND})
+    names = sorted({name for name, _ in ANCHORS})
     for name in names:
         (tmp_path / name).mkdir()
     assert main(["anchors", "--output", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "factors within 0.15 of 1" in said
-    assert "[digitised]" in said  # and not taken for a style
+    printed = capsys.readouterr().out
+    assert "factors within 0.15 of 1" in printed
+    assert "[digitised]" in printed  # and not taken for a style
     for name in names:
         assert (tmp_path / name / "anchors.csv").read_bytes() == (MODELS / name / "anchors.csv").read_bytes()

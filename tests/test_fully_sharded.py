@@ -5,7 +5,7 @@ import pytest
 from profiles.errors import InputError
 from strategies.pipelining import mesh, teams, units
 from strategies.registry import make_strategy
-from validate.running.fully_sharded import Found, ShardedTraining, check, hold, plan_of, planned_calls
+from validate.running.fully_sharded import RankResult, ShardedTraining, check, compare, plan_of, planned_calls
 
 pytestmark = pytest.mark.slow
 
@@ -62,11 +62,11 @@ def test_a_plan_that_exchanges_otherwise_shows(held, monkeypatch, name, room, ke
 def test_another_exchange_another_share_and_another_gradient_are_named(held):
     of = held["sharded"]
     calls = {stream: list(own) for stream, own in of.calls.items()}
-    good = Found(calls, of.owned[0], 0.0)
+    good = RankResult(calls, of.owned[0], 0.0)
     lost = {stream: own[:-1] for stream, own in calls.items()}
     ranks = [good, good._replace(calls=lost), good._replace(owned=1), good._replace(gradient_error=1e-3)]
-    assert hold(asked("sharded"), [good] * 4).wrong == []
-    words = " ".join(hold(asked("sharded"), ranks).wrong)
+    assert compare(asked("sharded"), [good] * 4).wrong == []
+    words = " ".join(compare(asked("sharded"), ranks).wrong)
     assert "ranks (1,) exchange something else" in words
     assert "parameters" in words and "off by 1.0e-03" in words
 

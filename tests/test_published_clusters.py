@@ -10,7 +10,8 @@ from validate.published.clusters import SETS, read_runs, shared_rate
 
 SHIPPED = [run for run in read_runs() if run.cluster in cluster_names()]
 IDS = [
-    f"{run.name} {run.asked['gpus']} {run.asked['batch_size']} {run.asked['resolution']}" for run in SHIPPED
+    f"{run.name} {run.options['gpus']} {run.options['batch_size']} {run.options['resolution']}"
+    for run in SHIPPED
 ]
 
 

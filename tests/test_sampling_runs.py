@@ -91,7 +91,7 @@ def carried_out(settings):
     jobs = {name: replace(job_of(own), name=name) for name, own in settings.items()}
     outcomes = run_jobs(list(jobs.values()))
     return {
-        name: (job, outcome, ImageComparison(job.task, outcome.found))
+        name: (job, outcome, ImageComparison(job.task, outcome.results))
         for (name, job), outcome in zip(jobs.items(), outcomes, strict=True)
     }
 
@@ -129,7 +129,7 @@ def test_a_byte_product_that_is_wrong_turns_a_run_red(ran):
         right = getattr(where, product)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(where, product, lambda *of, right=right: doubled(right(*of)))
-            failures = ImageComparison(HYBRIDS[name](), ran[name][1].found).failures()
+            failures = ImageComparison(HYBRIDS[name](), ran[name][1].results).failures()
         assert failures, product
         assert any("the simulator says" in line for line in failures)
 
@@ -152,10 +152,10 @@ def test_stale_patches_and_wrong_bytes_show(ran):
         more = ("", ", two warm-up steps", ", four warm-up steps")
         one, two, four = (compared[name + words].error for words in more)
         assert four < two < one < compared[name].allowed
-        stale = ImageComparison(compared[name].settings, compared[name + more[1]].drawn).failures()
+        stale = ImageComparison(compared[name].settings, compared[name + more[1]].parts).failures()
         assert "the image differs from that of the same patches in one process" in stale[0]
     right = compared["ulysses"]
-    first, *others = right.drawn
+    first, *others = right.parts
     sent = [replace(first.sent[0], size_bytes=2 * first.sent[0].size_bytes), *first.sent[1:]]
     failures = ImageComparison(right.settings, [replace(first, sent=sent), *others]).failures()
     assert failures[0].startswith("the ranks sent")

@@ -41,7 +41,7 @@ def scenario(
     )
 
 
-def drawing(
+def sampling(
     model: str | Model,
     cluster: str | Cluster,
     num_gpus: int,
@@ -65,23 +65,23 @@ def _loaded(stack: str | Stack) -> Stack:
     return load_stack(stack) if isinstance(stack, str) else stack
 
 
-def trained(name: str, point: Scenario, **asked: Any) -> Result:  # noqa: ANN401  as of make_strategy
+def train(name: str, point: Scenario, **parameters: Any) -> Result:  # noqa: ANN401  as of make_strategy
     """One iteration of a strategy.
 
     Raises:
         InfeasibleError: the strategy cannot do this.
     """
-    return run_point(make_strategy(name, asked), point)
+    return run_point(make_strategy(name, parameters), point)
 
 
-def replayed(name: str, point: Scenario, **asked: Any) -> Trace:  # noqa: ANN401  as above
+def replayed(name: str, point: Scenario, **parameters: Any) -> Trace:  # noqa: ANN401  as above
     """The trace of one iteration of a strategy, likewise."""
-    return replay(make_strategy(name, asked), point)
+    return replay(make_strategy(name, parameters), point)
 
 
-def sampler(name: str, **asked: Any) -> Sampler:  # noqa: ANN401  as above
+def sampler(name: str, **parameters: Any) -> Sampler:  # noqa: ANN401  as above
     """A sampler with these parameters; those not given take their defaults."""
-    return make_sampler(name, asked)
+    return make_sampler(name, parameters)
 
 
 def best(point: Scenario, name: str, **fixed: Any) -> Result | None:  # noqa: ANN401  as of find_points
@@ -94,14 +94,14 @@ def best(point: Scenario, name: str, **fixed: Any) -> Result | None:  # noqa: AN
 
 def fastest(point: Scenario, name: str, **fixed: Any) -> Result:  # noqa: ANN401  as above
     """The fastest point of a strategy, where some point is known to fit."""
-    found = best(point, name, **fixed)
-    assert found is not None
-    return found
+    result = best(point, name, **fixed)
+    assert result is not None
+    return result
 
 
-def drawn_at_once(name: str, point: SamplingScenario, **asked: Any) -> Trace:  # noqa: ANN401  as above
+def sampled(name: str, point: SamplingScenario, **parameters: Any) -> Trace:  # noqa: ANN401  as above
     """The trace of all denoising steps of a sampler, one after the other."""
-    return simulate(sampler(name, **asked).plan(point))
+    return simulate(sampler(name, **parameters).plan(point))
 
 
 def candidates(name: str, point: SamplingScenario) -> Sequence[Sampler]:

@@ -67,5 +67,5 @@ def parts_around(path: Path, start: str, end: str) -> tuple[str, str]:
 def write_tables(path: Path, markers: tuple[str, str], tables: Iterable[Section]) -> None:
     """Write tables, without their titles and remarks, between two lines of a file."""
     before, after = parts_around(path, *markers)
-    found = ("\n".join(replace(table, remark="").markdown().splitlines()[2:]) for table in tables)
-    write_file(path, before + "\n\n".join([markers[0], *found, markers[1]]) + after)
+    texts = ("\n".join(replace(table, remark="").markdown().splitlines()[2:]) for table in tables)
+    write_file(path, before + "\n\n".join([markers[0], *texts, markers[1]]) + after)

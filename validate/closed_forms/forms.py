@@ -62,9 +62,9 @@ def form(family: str, of: str, simulated: float, letters: Mapping[str, float], s
     """
     formula, source = _formulas()[family, of]
     expected = value_of(formula, letters)
-    return Form(family, setting or f"{of}, {said(letters)}", formula, expected, simulated, source)
+    return Form(family, setting or f"{of}, {letter_text(letters)}", formula, expected, simulated, source)
 
 
-def said(letters: Mapping[str, float]) -> str:
+def letter_text(letters: Mapping[str, float]) -> str:
     """The letters that are whole numbers, in words."""
     return ", ".join(f"{letter} = {value}" for letter, value in letters.items() if isinstance(value, int))

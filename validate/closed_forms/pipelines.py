@@ -17,7 +17,7 @@ from profiles.units import MIB
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from sim.replay.metrics import idle_s
 from strategies.plans.traces import Trace
-from validate.closed_forms.forms import Form, form, said
+from validate.closed_forms.forms import Form, form, letter_text
 from validate.points import forward_bytes, replayed, scenario
 from validate.published.diffusionpipe import frozen_share, unfilled_bubbles_of
 from validate.published.pulse import Task, volume
@@ -55,9 +55,9 @@ ROUNDING: Final = 0.005
 def _replayed(strategy: str, degree: int, count: int, chunks: int) -> Trace:
     """The replay of a pipeline whose stages are one layer each, on free links."""
     model = equal_layers_model(degree * chunks, SECONDS["f"], saved_bytes=1.0)
-    asked = {"chunks": chunks} if strategy == "interleaved" else {}
+    parameters = {"chunks": chunks} if strategy == "interleaved" else {}
     point = scenario(model, "ideal", degree, count, self_conditioning=0.0)
-    return replayed(strategy, point, pipeline_degree=degree, micro_batches=count, **asked)
+    return replayed(strategy, point, pipeline_degree=degree, micro_batches=count, **parameters)
 
 
 def pipelines() -> Iterator[Form]:
@@ -71,7 +71,7 @@ def pipeline(strategy: str, letters: dict[str, int]) -> Iterator[Form]:
     """Seconds, bubble ratio and activations of one pipeline; for PULSE no activations, as its order is a wave's."""
     trace = _replayed(strategy, *letters.values())
     values = {**letters, **SECONDS}
-    setting = said({key: letters[key] for key in letters if key != "v" or strategy == "interleaved"})
+    setting = letter_text({key: letters[key] for key in letters if key != "v" or strategy == "interleaved"})
     seconds = form(f"{strategy}: seconds", strategy, trace.end_s, values, setting)
     yield seconds
     idle = 1 - letters["M"] * letters["v"] * (SECONDS["f"] + SECONDS["b"]) / seconds.expected
@@ -87,10 +87,10 @@ def figure_4() -> Iterator[Form]:
     for model, stages, count in product(("sd21", "controlnet"), (2, 3, 4), (1, 2, 3, 4)):
         share = frozen_share(model)
         letters = {"F": share, "S": stages, "M": count}
-        setting = f"{model}, F = {share:.4f}, {said(letters)}"
-        for quantity, found in unfilled_bubbles_of(share, stages, count).items():
+        setting = f"{model}, F = {share:.4f}, {letter_text(letters)}"
+        for quantity, simulated in unfilled_bubbles_of(share, stages, count).items():
             family = f"DiffusionPipe, Fig. 4: {quantity.replace('_', ' ')}"
-            yield form(family, quantity, found, letters, setting)
+            yield form(family, quantity, simulated, letters, setting)
 
 
 def skips() -> Iterator[Form]:
@@ -101,17 +101,17 @@ def skips() -> Iterator[Form]:
         model = equal_blocks_transformer(blocks, rows=ROWS, hidden_size=HIDDEN, skips=True)
         point = scenario(model, "ideal", degree, degree, self_conditioning=0.0)
         letters = {"D": degree, "K": blocks, "a": HIDDEN_BYTES}
-        for name, asked in (("1f1b, relayed", relayed), ("pulse", {})):
+        for name, parameters in (("1f1b, relayed", relayed), ("pulse", {})):
             strategy = name.partition(",")[0]
-            trace = replayed(strategy, point, pipeline_degree=degree, micro_batches=degree, **asked)
+            trace = replayed(strategy, point, pipeline_degree=degree, micro_batches=degree, **parameters)
             yield form("PULSE: bytes of one sample forwards", name, forward_bytes(trace) / degree, letters)
 
 
 def uvit() -> Iterator[Form]:
     """MiB that U-ViT 2.7 B sends, beside the formula for hidden states of its size, and beside the printed number."""
     for strategy, degree, way, machine in PRINTED:
-        found = volume(Task("uvit-2.7b", "p4de", degree), strategy, degree)[way]
-        one = form("PULSE: MiB of U-ViT 2.7 B per sample", f"{strategy}, {way}", found, {"D": degree, **UVIT})
+        sent = volume(Task("uvit-2.7b", "p4de", degree), strategy, degree)[way]
+        one = form("PULSE: MiB of U-ViT 2.7 B per sample", f"{strategy}, {way}", sent, {"D": degree, **UVIT})
         yield one
         value = the_published("Table III", model="uvit-2.7b", machine=machine, method=strategy).value
-        yield Form(one.family, one.setting, "as printed", value, found, one.source, ROUNDING / value)
+        yield Form(one.family, one.setting, "as printed", value, sent, one.source, ROUNDING / value)

@@ -21,8 +21,8 @@ from strategies.plans.traces import Trace
 from strategies.plans.workloads import SamplingWorkload
 from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
-from validate.closed_forms.forms import Form, form, said
-from validate.points import cluster_of, drawing, drawn_at_once, sampler
+from validate.closed_forms.forms import Form, form, letter_text
+from validate.points import cluster_of, sampled, sampler, sampling
 
 DEGREES: Final = (2, 4, 8)
 LAYERS: Final = 24
@@ -40,7 +40,7 @@ WARMUP: Final = 1
 
 def _scenario(num_gpus: int, steps: int, guidance: str = "none") -> SamplingScenario:
     model = equal_blocks_transformer(LAYERS, LAYER_S, rows=ROWS, hidden_size=HIDDEN)
-    return drawing(model, "ideal", num_gpus, (model.height, model.width), steps, guidance=guidance)
+    return sampling(model, "ideal", num_gpus, (model.height, model.width), steps, guidance=guidance)
 
 
 def pipefusion() -> Iterator[Form]:
@@ -48,15 +48,15 @@ def pipefusion() -> Iterator[Form]:
     for stages in DEGREES:
         for patches, steps in product((stages, 2 * stages, 4 * stages), (1, 5, 50)):
             point = _scenario(stages, steps)
-            trace = drawn_at_once("pipefusion", point, patches=patches, warmup_steps=0)
+            trace = sampled("pipefusion", point, patches=patches, warmup_steps=0)
             letters = {"N": stages, "M": patches, "S": steps}
             useful = busy_s(trace) / trace.end_s
-            yield form("PipeFusion: useful share", "pipefusion", useful, letters, said(letters))
+            yield form("PipeFusion: useful share", "pipefusion", useful, letters, letter_text(letters))
         for patches in (stages // 2, stages, 2 * stages):
-            found = run_point(sampler("pipefusion", patches=patches, warmup_steps=0), _scenario(stages, 8))
+            result = run_point(sampler("pipefusion", patches=patches, warmup_steps=0), _scenario(stages, 8))
             period = {"N": stages, "M": patches, "t": LAYERS * LAYER_S / stages / patches}
             family = "PipeFusion: seconds of a step in the long run"
-            yield form(family, "pipefusion", found.step_s, period, said(period))
+            yield form(family, "pipefusion", result.step_s, period, letter_text(period))
 
 
 def sent_bytes() -> Iterator[Form]:
@@ -64,8 +64,8 @@ def sent_bytes() -> Iterator[Form]:
     for (guidance, batch), gpus, name in product((("none", 1), ("batch", 2)), DEGREES, SENDING):
         letters = {"N": gpus, "A": batch * HIDDEN_BYTES, "L": LAYERS}
         setting = f"{name}, N = {gpus}, guidance {guidance}"
-        found = _sent(name, gpus, guidance, batch)
-        yield form("Bytes that a device sends in a step", name, found, letters, setting)
+        sent = _sent(name, gpus, guidance, batch)
+        yield form("Bytes that a device sends in a step", name, sent, letters, setting)
 
 
 def _sent(name: str, gpus: int, guidance: str, batch: int) -> float:
@@ -73,8 +73,8 @@ def _sent(name: str, gpus: int, guidance: str, batch: int) -> float:
 
     Under tensor parallelism every device has the whole prediction.
     """
-    asked = {"distrifusion": {"warmup_steps": 0}, "pipefusion": {"warmup_steps": 0, "patches": 2 * gpus}}
-    trace = drawn_at_once(name, _scenario(gpus, 1, guidance), **asked.get(name, {}))
+    parameters = {"distrifusion": {"warmup_steps": 0}, "pipefusion": {"warmup_steps": 0, "patches": 2 * gpus}}
+    trace = sampled(name, _scenario(gpus, 1, guidance), **parameters.get(name, {}))
     if name == "pipefusion":
         return trace.p2p_bytes / (gpus - 1)
     gathered = 0.0 if name == "tensor" else (gpus - 1) * LATENT_BYTES * batch
@@ -126,8 +126,8 @@ def hybrid() -> Iterator[Form]:
     """Bytes that all GPUs send in collectives and in messages, for products of degrees."""
     for degrees in PRODUCTS:
         trace, letters = _hybrid(degrees), degrees.letters
-        said = ", ".join(f"{letter} = {letters[letter]}" for letter in "GURPT")
-        setting = f"{said}, D = {degrees.data}, {degrees.images} images each, K = {letters['K']}"
+        degree_text = ", ".join(f"{letter} = {letters[letter]}" for letter in "GURPT")
+        setting = f"{degree_text}, D = {degrees.data}, {degrees.images} images each, K = {letters['K']}"
         for of, sent in (("collectives", trace.collective_bytes), ("messages", trace.p2p_bytes)):
             yield form(f"hybrid: bytes of {of}", of, sent, letters, setting)
 
@@ -137,7 +137,7 @@ def _hybrid(degrees: Degrees) -> Trace:
     images, size = degrees.data * degrees.images, (model.height, model.width)
     workload = SamplingWorkload(prod(degrees[:6]), *size, STEPS, "batch", batch_size=images)
     axes = ("guidance", "ulysses", "ring", "pipeline", "tensor")
-    asked = {f"{axis}_degree": getattr(degrees, axis) for axis in axes}
-    asked |= {"patches": degrees.letters["M"], "warmup_steps": WARMUP}
+    parameters = {f"{axis}_degree": getattr(degrees, axis) for axis in axes}
+    parameters |= {"patches": degrees.letters["M"], "warmup_steps": WARMUP}
     scenario = SamplingScenario(model, cluster_of("ideal"), workload)
-    return simulate(make_sampler("hybrid", asked).plan(scenario))
+    return simulate(make_sampler("hybrid", parameters).plan(scenario))

@@ -41,22 +41,22 @@ COLUMNS: Final = (
     *("published", "laws alone", "factor", "source"),
 )
 
-Found = tuple[str, Anchor]
+ModelAnchor = tuple[str, Anchor]
 """Model and anchor."""
 
 
-def published_anchors(path: Path = rows.INFERENCE) -> tuple[list[Found], list[tuple[SamplingRow, str]]]:
+def published_anchors(path: Path = rows.INFERENCE) -> tuple[list[ModelAnchor], list[tuple[SamplingRow, str]]]:
     """Anchors in the order of the file, and the other one-GPU rows with a reason."""
-    found: list[tuple[SamplingRow, Found]] = []
-    kept: list[Found] = []
+    one_gpu: list[tuple[SamplingRow, ModelAnchor]] = []
+    kept: list[ModelAnchor] = []
     left: list[tuple[SamplingRow, str]] = []
     for row in rows.read_sampling(path):
         try:
-            found += [(row, _anchor(row))] if row.num_gpus == 1 else []
+            one_gpu += [(row, _anchor(row))] if row.num_gpus == 1 else []
         except Uncovered as reason:
             left.append((row, str(reason)))
-    dev = {_place(anchor) for row, (_, anchor) in found if row["model"] == rows.DEV}
-    for row, (model, anchor) in found:
+    dev = {_place(anchor) for row, (_, anchor) in one_gpu if row["model"] == rows.DEV}
+    for row, (model, anchor) in one_gpu:
         if row["model"] == rows.DISTILLED and _place(anchor) in dev:
             why = "28 steps of the same transformer are published; 4 carry more of what is beside it"
             left.append((row, why))
@@ -74,14 +74,14 @@ def anchor_text(anchors: Iterable[Anchor]) -> str:
     return csv_text(ANCHOR_COLUMNS, rows)
 
 
-def write_anchors(anchors: Sequence[Found], folder: Path) -> None:
+def write_anchors(anchors: Sequence[ModelAnchor], folder: Path) -> None:
     """Write the anchor file of every model into its folder."""
     for name in sorted({model for model, _ in anchors}):
         text = anchor_text(anchor for model, anchor in anchors if model == name)
         write_file(folder / name / "anchors.csv", text)
 
 
-def _anchor(row: SamplingRow) -> Found:
+def _anchor(row: SamplingRow) -> ModelAnchor:
     if row.model not in model_names():
         raise Uncovered(f"no model folder of {row.model}")
     if row.model in JUDGED:
@@ -144,29 +144,29 @@ def attention_share(name: str, anchor: Anchor) -> float | None:
     return own_s / (anchor.latency_s - beside_s)
 
 
-def shared_attention(anchors: Iterable[Found]) -> float:
+def shared_attention(anchors: Iterable[ModelAnchor]) -> float:
     """Median share over models and sizes; several latencies of one size count by their geometric mean."""
-    found: dict[tuple[str, int, int], list[float]] = {}
+    shares_by_size: dict[tuple[str, int, int], list[float]] = {}
     for name, anchor in anchors:
         share = attention_share(name, anchor)
         if share is not None:
-            found.setdefault((name, anchor.height, anchor.width), []).append(share)
-    return median(geometric_mean(shares) for shares in found.values())
+            shares_by_size.setdefault((name, anchor.height, anchor.width), []).append(share)
+    return median(geometric_mean(shares) for shares in shares_by_size.values())
 
 
 def report_anchors(options: Namespace) -> None:
     """Print every anchor with its factor, and why other rows are no anchors; write the anchor files if asked to."""
-    found, left = published_anchors()
-    found.sort(key=lambda one: (one[1].device, one[0], one[1].height * one[1].width))
-    factors = [(name, anchor, factor(name, anchor)) for name, anchor in found]
+    anchors, left = published_anchors()
+    anchors.sort(key=lambda one: (one[1].device, one[0], one[1].height * one[1].width))
+    factors = [(name, anchor, factor(name, anchor)) for name, anchor in anchors]
     reasons = Counter(reason for _, reason in left).most_common()
     others = [f"{number} more rows of one GPU are none: {reason}" for reason, number in reasons]
     words = (
-        f"attention reaches {shared_attention(found):.3f} of its law, others {load_stack().rates.matmul:g}"
+        f"attention reaches {shared_attention(anchors):.3f} of its law, others {load_stack().rates.matmul:g}"
     )
     show(170, _factor_table(factors), *_summary(factors), words, *others)
     if options.output:
-        write_anchors(found, options.output)
+        write_anchors(anchors, options.output)
 
 
 def _factor_table(factors: Sequence[tuple[str, Anchor, float]]) -> Table:

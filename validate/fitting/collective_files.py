@@ -185,8 +185,8 @@ def _number(value: float) -> str:
 def file_text(name: str, fitted: Fitted) -> str:
     """The text of a cluster file, its collectives written anew."""
     path = CLUSTERS / f"{name}.toml"
-    head, found, _ = path.read_text(encoding="utf-8").partition(f"\n{HEAD}\n")
-    if not found:
+    head, separator, _ = path.read_text(encoding="utf-8").partition(f"\n{HEAD}\n")
+    if not separator:
         raise InputError(f"{path}: has no table {HEAD}")
     return f"{head}\n{_block_text(fitted)}"
 
@@ -198,7 +198,7 @@ class Judged(NamedTuple):
     """Errors of rows that were left out, of one machine or network."""
 
     name: str
-    found: HeldOut
+    errors: HeldOut
 
 
 def report_collectives(options: Namespace) -> None:
@@ -222,9 +222,9 @@ def judged(folder: Path) -> Iterator[Judged]:
     for box, of in BOXES.items():
         chosen = of_sources(rows, [of.source], inside=True)
         cluster = _bare_cluster(next(name for name, (inside, _) in FILES.items() if inside == box))
-        yield from (Judged(box, found) for found in held_out(fit_inside, cluster, chosen))
+        yield from (Judged(box, errors) for errors in held_out(fit_inside, cluster, chosen))
     for wires, network in WIRES.items():
         chosen = of_sources(rows, network.sources, inside=False)
         fit = partial(fit_between, known=_known_of(folder, wires))
         cluster = _inside_cluster(folder, network.cluster)
-        yield from (Judged(wires, found) for found in held_out(fit, cluster, chosen))
+        yield from (Judged(wires, errors) for errors in held_out(fit, cluster, chosen))

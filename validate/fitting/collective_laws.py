@@ -69,10 +69,10 @@ def read_measured(folder: Path) -> pd.DataFrame:
 def of_sources(rows: pd.DataFrame, sources: Iterable[str], *, inside: bool) -> pd.DataFrame:
     """NCCL's rows of some sources, within one node or over several."""
     chosen = rows["source_id"].isin(list(sources)) & rows["implementation"].str.contains("NCCL")
-    found = rows[chosen & ((rows["nodes"] == 1) == inside)]
-    if found.empty:
+    selected = rows[chosen & ((rows["nodes"] == 1) == inside)]
+    if selected.empty:
         raise InputError(f"{FILE} has no rows of {', '.join(sources)}")
-    return found.reset_index(drop=True)
+    return selected.reset_index(drop=True)
 
 
 def curves_of(rows: pd.DataFrame) -> list[MeasuredCurve]:
@@ -287,12 +287,12 @@ def _judged(
     scheme: str, fit: Fitter, cluster: Cluster, folds: Sequence[tuple[pd.DataFrame, pd.DataFrame]]
 ) -> Iterator[HeldOut]:
     """Errors by operation over all folds, each a pair of rows to fit to and rows to be judged by."""
-    found: dict[str, list[Errors]] = {}
+    by_operation: dict[str, list[Errors]] = {}
     for seen, unseen in folds:
         fitted = fit(cluster, seen)
         for operation, of in unseen.groupby("operation", sort=False):
-            found.setdefault(str(operation), []).append(errors_of(fitted, curves_of(of)))
-    for operation, parts in found.items():
+            by_operation.setdefault(str(operation), []).append(errors_of(fitted, curves_of(of)))
+    for operation, parts in by_operation.items():
         measured, predicted = zip(*[(of.measured, of.predicted) for of in parts], strict=True)
         yield HeldOut(scheme, operation, Errors(np.concatenate(measured), np.concatenate(predicted)))
 

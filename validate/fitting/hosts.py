@@ -48,7 +48,7 @@ class HostRow(NamedTuple):
 
 def host_rows(box: str) -> list[HostRow]:
     """The rows of a box on as many GPUs as one node has, where the host counts most."""
-    cluster, found = cluster_of(box), dict[tuple[str, float], HostRow]()
+    cluster, distinct = cluster_of(box), dict[tuple[str, float], HostRow]()
     for row in sampling_rows():
         small = row["resolution_px"] == HOST_PIXELS and row["method"] in HOST_METHODS
         if not (small and row["source"].startswith(SOURCES) and row.latency_s and row.cluster == box):
@@ -61,8 +61,8 @@ def host_rows(box: str) -> list[HostRow]:
                 phase.times * max(sum_in_order(op.host_s for op in ops) for ops in phase.plan.ops)
                 for phase in samplers(row, scenario)[0].phases(scenario)
             )
-            found[row["method"], row.latency_s] = HostRow(row, row.latency_s, alone.latency_s, host_s)
-    return list(found.values())
+            distinct[row["method"], row.latency_s] = HostRow(row, row.latency_s, alone.latency_s, host_s)
+    return list(distinct.values())
 
 
 def slowness_of(rows: list[HostRow]) -> float:
@@ -73,10 +73,10 @@ def slowness_of(rows: list[HostRow]) -> float:
 
 def run_hosts(options: Namespace) -> None:
     """Print each box's rows, and its slowness."""
-    found = {box: host_rows(box) for box in BOXES}
-    lines = [line for box, rows in found.items() for line in _lines(box, rows)]
+    by_box = {box: host_rows(box) for box in BOXES}
+    lines = [line for box, rows in by_box.items() for line in _lines(box, rows)]
     show(100, table("Hosts", COLUMNS, lines, left=("box", "method")))
-    show(100, *(f"{box}: pace = {slowness_of(rows):.3g}" for box, rows in found.items()))
+    show(100, *(f"{box}: pace = {slowness_of(rows):.3g}" for box, rows in by_box.items()))
 
 
 def _lines(box: str, rows: list[HostRow]) -> Iterator[list[str]]:

@@ -98,14 +98,14 @@ def sampled(runs: Iterable[Run]) -> Iterator[Miss]:
 def trainings(runs: Iterable[ClusterRun]) -> Iterator[Miss]:
     """Predicted over published throughput within one node; that ratio on several nodes over that on one."""
     within: dict[tuple[str, object, str], float] = {}
-    for run in sorted(runs, key=lambda run: int(run.asked["gpus"])):
+    for run in sorted(runs, key=lambda run: int(run.options["gpus"])):
         predicted = run.predicted()
         if predicted is None:
             continue
         cluster, ratio = cluster_of(run.cluster), predicted / run.samples_per_s
         device, stack = run.device or cluster.device.name, run.stack.name.split()[0]
-        key = run.name, run.asked["resolution"], run.stack.name
-        if int(run.asked["gpus"]) <= cluster.devices_per_node:
+        key = run.name, run.options["resolution"], run.stack.name
+        if int(run.options["gpus"]) <= cluster.devices_per_node:
             within[key] = ratio
             if run.role != SETS:
                 yield Miss(device, stack, shipped.ONE_GPU, ratio, run.name)
@@ -125,13 +125,13 @@ def speedups(records: Iterable[Record]) -> Iterator[Miss]:
 
 def waits(records: Iterable[Record]) -> list[float]:
     """Published over predicted seconds of exposed synchronisation, each relative to the compute of its run."""
-    found = []
+    ratios = []
     for record in records:
         published, share = record.row.value, record.predicted
         wanted = record.row.quantity == "synchronisation_ratio" and record.standing is Standing.INDEPENDENT
         if wanted and share:
-            found.append(published / (1 - published) / (share / (1 - share)))
-    return found
+            ratios.append(published / (1 - published) / (share / (1 - share)))
+    return ratios
 
 
 def bands_of(misses: Iterable[Miss], waits: list[float], known: Bands) -> Bands:
@@ -141,7 +141,7 @@ def bands_of(misses: Iterable[Miss], waits: list[float], known: Bands) -> Bands:
         words = f"{COMMAND}: exposed synchronisation, DiffusionPipe, Table 2"
         exposed = Spread(Band.of_ratios(waits).spread, len(waits), words)
     groups = grouped(misses, lambda miss: (known.family(miss.device), miss.stack, miss.method))
-    made = [_evidence(key, own) for key, own in groups.items() if len(own) >= shipped.FEWEST]
+    made = [_evidence(key, group) for key, group in groups.items() if len(group) >= shipped.FEWEST]
     anything = [_of_any(family, method, made) for family in shipped.FAMILIES for method in shipped.METHODS]
     ordered = sorted(
         (*anything, *made),
@@ -153,13 +153,13 @@ def bands_of(misses: Iterable[Miss], waits: list[float], known: Bands) -> Bands:
 def _of_any(family: str, method: str, made: list[Evidence]) -> Evidence:
     """The band under an unknown stack: what the family's bands span, else those of all families; else the prior."""
     there = [one for one in made if one.method == method]
-    own = [one for one in there if one.family == family] or there
-    if not own:
+    known = [one for one in there if one.family == family] or there
+    if not known:
         low, high, words = PRIORS["methods"][method].values()
         return Evidence(family, shipped.ANY, method, Band(low, high), 0, f"prior: {words}")
-    band = Band(min(one.band.low for one in own), max(one.band.high for one in own))
+    band = Band(min(one.band.low for one in known), max(one.band.high for one in known))
     words = f"{COMMAND}: what the bands of other stacks span"
-    return Evidence(family, shipped.ANY, method, band, sum(one.rows for one in own), words)
+    return Evidence(family, shipped.ANY, method, band, sum(one.rows for one in known), words)
 
 
 def _evidence(key: tuple[str, str, str], misses: list[Miss]) -> Evidence:
@@ -216,13 +216,13 @@ def errors(records: Iterable[Record]) -> Iterator[Error]:
 def trusts(records: Iterable[Record]) -> list[Trust]:
     """Trust by task, family and kind, in that order; strategies that do not ship have none."""
     groups = grouped((one for one in errors(records) if one.kind != OTHER), lambda one: one[:3])
-    found = []
-    for (task, family, kind), own in sorted(groups.items()):
-        each = [one.error for one in own]
-        found.append(
+    by_kind = []
+    for (task, family, kind), group in sorted(groups.items()):
+        each = [one.error for one in group]
+        by_kind.append(
             Trust(task, family, kind, tuple(METHODS_OF_KIND[kind]), len(each), median(each), max(each))
         )
-    return found
+    return by_kind
 
 
 def write_trust(path: Path, ledger: Ledger) -> None:

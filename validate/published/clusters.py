@@ -75,7 +75,7 @@ class ClusterRun:
 
     name: str
     source: str
-    asked: dict[str, str | int]
+    options: dict[str, str | int]
     cluster: str
     device: str
     stack: Stack
@@ -88,13 +88,13 @@ class ClusterRun:
         """The run of a row."""
         numbers = {"gpus": "gpus", "micro_batches": "micro_batches", "batch_size": "batch"}
         texts = ("model", "strategy", "frozen", "ema")
-        asked: dict[str, str | int] = {key: row.integer(column, 1) for key, column in numbers.items()}
-        asked |= {key: row.text(key) for key in texts} | {"resolution": row.integer("resolution", 1)}
-        asked["frozen"], _, online = row.text("frozen").partition(BUT)
+        options: dict[str, str | int] = {key: row.integer(column, 1) for key, column in numbers.items()}
+        options |= {key: row.text(key) for key in texts} | {"resolution": row.integer("resolution", 1)}
+        options["frozen"], _, online = row.text("frozen").partition(BUT)
         device, changes = row.cells(("device", "changes"))
         where = row.text("cluster"), device, changed_stack(row.text("stack"), changes)
-        found = row.choice("role", ROLES), row.number("samples_per_s"), online
-        return cls(row.text("name"), row.text("source"), asked, *where, *found)
+        result = row.choice("role", ROLES), row.number("samples_per_s"), online
+        return cls(row.text("name"), row.text("source"), options, *where, *result)
 
     @property
     def device_name(self) -> str:
@@ -110,12 +110,12 @@ class ClusterRun:
         if self.device:
             name = f"{self.cluster} of {self.device}"
             cluster = replace(cluster, name=name, device=load_device(self.device))
-        asked = self.asked | other | {"model": self._model()}
-        result = api.run(cluster=cluster, stack=stack or self.stack, **asked)  # type: ignore[arg-type]
+        options = self.options | other | {"model": self._model()}
+        result = api.run(cluster=cluster, stack=stack or self.stack, **options)  # type: ignore[arg-type]
         return result.samples_per_s
 
     def _model(self) -> Model:
-        model = load_model(str(self.asked["model"]))
+        model = load_model(str(self.options["model"]))
         runs = [replace(one, cacheable=one.cacheable and one.name != self.online) for one in model.components]
         return replace(model, components=tuple(runs))
 
@@ -208,9 +208,18 @@ def tables() -> Iterator[Section]:
 
 def _line(run: ClusterRun, record: Record) -> list[str]:
     predicted = "-" if record.predicted is None else f"{record.predicted:,.1f}"
-    gpus = f"{run.asked['gpus']} of {run.device or run.cluster}"
-    words = [run.name, gpus, f"{run.asked['batch_size']}", f"{run.asked['resolution']}", run.stack.name]
-    return [*words, f"{run.samples_per_s:,.1f}", predicted, error_words(record), f"{record.standing}"]
+    gpus = f"{run.options['gpus']} of {run.device or run.cluster}"
+    sizes = (f"{run.options[key]}" for key in ("batch_size", "resolution"))
+    return [
+        run.name,
+        gpus,
+        *sizes,
+        run.stack.name,
+        f"{run.samples_per_s:,.1f}",
+        predicted,
+        error_words(record),
+        f"{record.standing}",
+    ]
 
 
 def run_clusters(options: argparse.Namespace) -> None:
@@ -232,26 +241,26 @@ def _record(run: ClusterRun) -> Record:
         return Record(row, None, Standing.UNCOVERED, str(reason))
     if predicted is None:
         return Record(row, None, Standing.UNCOVERED, f"no cluster of {run.cluster}")
-    kind = kind_of(str(run.asked["strategy"]), int(run.asked["gpus"]))
+    kind = kind_of(str(run.options["strategy"]), int(run.options["gpus"]))
     conditions = Conditions(run.device_name, run.stack.name.split()[0], kind)
-    setting = f"{run.cluster}, stack {run.stack.name}, {run.asked['micro_batches']} micro-batches"
+    setting = f"{run.cluster}, stack {run.stack.name}, {run.options['micro_batches']} micro-batches"
     return Record(row, predicted, *REASONS[run.role], setting, ESTIMATED, conditions=conditions)
 
 
 def _published(run: ClusterRun) -> Published:
-    asked = run.asked
+    options = run.options
     return Published(
         TASKS[0],
         source=run.source,
         item=run.name,
-        model=str(asked["model"]),
+        model=str(options["model"]),
         machine=run.device_name,
-        num_gpus=int(asked["gpus"]),
-        method=f"{asked['strategy']}, {asked['frozen']}",
-        batch_size=int(asked["batch_size"]),
+        num_gpus=int(options["gpus"]),
+        method=f"{options['strategy']}, {options['frozen']}",
+        batch_size=int(options["batch_size"]),
         quantity=SAMPLES_PER_S,
         value=run.samples_per_s,
-        resolution_px=f"{asked['resolution']}",
+        resolution_px=f"{options['resolution']}",
     )
 
 
@@ -269,31 +278,32 @@ def model_flops() -> Iterator[Record]:
 
 def _scaling() -> Iterator[list[str]]:
     """Throughput over that of the same run on the fewest GPUs."""
-    task = lambda run: (run.name, run.asked["resolution"], run.stack.name, run.device_name)  # noqa: E731
+    task = lambda run: (run.name, run.options["resolution"], run.stack.name, run.device_name)  # noqa: E731
     for runs in grouped(read_runs(), task).values():
-        base, *more = sorted(runs, key=lambda run: int(run.asked["gpus"]))
+        base, *more = sorted(runs, key=lambda run: int(run.options["gpus"]))
         for run in more:
-            if run.asked["gpus"] == base.asked["gpus"]:
+            if run.options["gpus"] == base.options["gpus"]:
                 continue
             published = run.samples_per_s / base.samples_per_s
             predicted, over = run.predicted(), base.predicted()
             simulated = None if predicted is None or over is None else predicted / over
             error = "-" if simulated is None else signed(simulated / published - 1)
-            words = [run.name, f"{run.asked['gpus']} over {base.asked['gpus']}", f"{run.asked['resolution']}"]
+            gpus = f"{run.options['gpus']} over {base.options['gpus']}"
+            words = [run.name, gpus, f"{run.options['resolution']}"]
             yield [*words, f"{published:.2f}", "-" if simulated is None else f"{simulated:.2f}", error]
 
 
 def encoders() -> Iterator[Record]:
     """Time of MosaicML's training, at 256 and then at 512 pixels on 8 GPUs, with the encoders online over cached."""
     row = the_published("README", quantity="time_ratio")
-    runs = [run for run in read_runs() if run.name.startswith(CACHED) and run.asked["gpus"] == row.num_gpus]
+    runs = [run for run in read_runs() if run.name.startswith(CACHED) and run.options["gpus"] == row.num_gpus]
     online, cached = (sum_in_order(_hours(runs, frozen)) for frozen in ("online", "cached"))
     yield Record.of(row, online / cached, f"stack {runs[0].stack.name}, 8 GPUs, 39 % of the images at 256 px")
 
 
 def _hours(runs: list[ClusterRun], frozen: str) -> Iterator[float]:
     for run in runs:
-        yield IMAGES[int(run.asked["resolution"])] / (run.predicted(frozen=frozen) or 1.0) / 3600
+        yield IMAGES[int(run.options["resolution"])] / (run.predicted(frozen=frozen) or 1.0) / 3600
 
 
 EXPERIMENTS: Final = (throughputs, encoders, model_flops)

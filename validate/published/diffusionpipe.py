@@ -32,7 +32,7 @@ from strategies.plans.network import network_of
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario
 from strategies.strategy import Strategy
-from validate.points import best, cluster_of, drawing, fastest, model_of, replayed, sampler, scenario, trained
+from validate.points import best, cluster_of, fastest, model_of, replayed, sampler, sampling, scenario, train
 from validate.published.records import Record, published, the_published
 
 CONTROLNETS: Final = ("controlnet-hint-vae", "controlnet")
@@ -111,8 +111,8 @@ def synchronisation_share(model: str | Model, num_gpus: int, recipe: str) -> flo
     than one call for all gradients, whose pieces fill the network better.
     """
     point = on_p4de(model, num_gpus, LOCAL_BATCH * num_gpus, self_conditioning=0.0, memory_recipe=recipe)
-    once = trained("ddp", point, overlap="none").expected
-    reduced_s = trained("ddp", point, overlap="buckets").expected.collective_s
+    once = train("ddp", point, overlap="none").expected
+    reduced_s = train("ddp", point, overlap="buckets").expected.collective_s
     return reduced_s / (once.duration_s - once.collective_s + reduced_s)
 
 
@@ -169,7 +169,7 @@ def useful_share() -> Iterator[Record]:
     """Section 3.3 of PipeFusion: the share of its devices' time that is compute."""
     row = the_published("3.3")
     stages, model = row.num_gpus or 1, equal_blocks_transformer(LAYERS)
-    point = drawing(model, "ideal", stages, (model.height, model.width), STEPS, guidance="none")
+    point = sampling(model, "ideal", stages, (model.height, model.width), STEPS, guidance="none")
     share = 1 - run_point(sampler("pipefusion", patches=stages, warmup_steps=0), point).bubble_ratio
     yield Record.of(row, share, "equal layers, no synchronous step", provenance=EQUAL)
 

@@ -78,8 +78,8 @@ def _scatter(axes: Any, records: Sequence[Record], group: str, number: int) -> N
         True: {"facecolor": colour, "edgecolor": "white", "linewidth": 0.5, "zorder": 3},
     }
     for independent, look in looks.items():
-        own = [one for one in records if (one.standing is Standing.INDEPENDENT) is independent]
-        values = [one.row.value for one in own], [one.predicted for one in own]
+        points = [one for one in records if (one.standing is Standing.INDEPENDENT) is independent]
+        values = [one.row.value for one in points], [one.predicted for one in points]
         axes.scatter(*values, s=34, marker=marker, **look)
     axes.scatter([], [], s=34, marker=marker, color=colour, label=f"{group} ({len(records)})")
 

@@ -55,8 +55,8 @@ class Contest:
     def correlation(self) -> float:
         """Kendall's tau-b between the published and the predicted order, from -1 to 1; 0 where one has no order."""
         seconds = ([of[method] for method in self.published] for of in (self.published, self.predicted))
-        found = float(kendalltau(*seconds).statistic)
-        return 0.0 if isnan(found) else found
+        tau = float(kendalltau(*seconds).statistic)
+        return 0.0 if isnan(tau) else tau
 
     @property
     def verdict(self) -> str:
@@ -195,10 +195,10 @@ def training_ledger(records: Iterable[Record]) -> Ledger:
 
 def all_training(records: Iterable[Record]) -> list[list[Record]]:
     """The records of each number of training, those of the file first; if there are none, one with the reason."""
-    found = grouped(records, lambda one: one.row)
+    by_number = grouped(records, lambda one: one.row)
     return [
-        found.get(row) or [Record(row, None, Standing.UNCOVERED, standing_of(row)[1] or "not predicted")]
-        for row in dict.fromkeys([*all_published(), *found])
+        by_number.get(row) or [Record(row, None, Standing.UNCOVERED, standing_of(row)[1] or "not predicted")]
+        for row in dict.fromkeys([*all_published(), *by_number])
     ]
 
 
@@ -226,9 +226,9 @@ def line(base: Record, *others: Record) -> list[str]:
     head = [f"{row}", row.quantity.replace("_", " "), f"{row.value:g}".replace("inf", "out of memory")]
     if base.predicted is None:
         return [*head, "-", "-", base.reason, "-"]
-    said = f"{min(values):.4g} to {max(values):.4g}" if others else "-"
+    span = f"{min(values):.4g} to {max(values):.4g}" if others else "-"
     predicted = f"{base.predicted:.4g}".replace("inf", "out of memory")
-    return [*head, predicted, error_words(base), base.words, said]
+    return [*head, predicted, error_words(base), base.words, span]
 
 
 def error_words(record: Record) -> str:
@@ -241,12 +241,12 @@ def error_words(record: Record) -> str:
 def _counts(records: Sequence[Record]) -> list[str]:
     numbers = Counter(one.standing for one in records)
     errors = independent_errors(records)
-    said = ["-", "-", "-"]
+    summary = ["-", "-", "-"]
     if errors:
-        said = [percent(median(map(abs, errors))), signed(max(errors, key=abs)), f"{near(errors)}"]
+        summary = [percent(median(map(abs, errors))), signed(max(errors, key=abs)), f"{near(errors)}"]
     covered = len(records) - numbers[Standing.UNCOVERED]
     left = (f"{numbers[one]}" for one in list(Standing)[1:])
-    return [f"{len(records)}", f"{covered}", f"{numbers[Standing.INDEPENDENT]}", *said, *left]
+    return [f"{len(records)}", f"{covered}", f"{numbers[Standing.INDEPENDENT]}", *summary, *left]
 
 
 def independent_errors(records: Iterable[Record]) -> list[float]:

@@ -33,7 +33,7 @@ from sim.explore.tuning import schedule_s
 from sim.outcomes.results import Result
 from strategies.scenario import Scenario
 from strategies.training.pulse import Pulse
-from validate.points import cluster_of, forward_bytes, model_of, replayed, scenario, trained
+from validate.points import cluster_of, forward_bytes, model_of, replayed, scenario, train
 from validate.published.records import Published, Record, published, the_published
 
 GRADIENT_BYTES: Final = 2
@@ -132,7 +132,7 @@ def run(task: Task, setting: Setting, strategy: str, partition: str | None = Non
     if partition is not None:
         options["partition"] = partition
     try:
-        return trained(strategy, setting.scenario(task), **options)
+        return train(strategy, setting.scenario(task), **options)
     except InfeasibleError:
         return None
 

@@ -261,8 +261,8 @@ def standing_of(row: Published, model: str = "", machine: str = "") -> Reason:
 
 def columns_of(row: Published, model: str = "", machine: str = "") -> dict[str, str]:
     """The columns of a number as texts, with ``model`` and ``machine`` in place of its own if given."""
-    own = {"model": model, "machine": machine}
-    values = {key: own.get(key) or getattr(row, key) for key in KEYS}
+    replaced = {"model": model, "machine": machine}
+    values = {key: replaced.get(key) or getattr(row, key) for key in KEYS}
     return {key: "" if value is None else str(value) for key, value in values.items()}
 
 

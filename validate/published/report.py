@@ -73,8 +73,8 @@ def run_published(options: argparse.Namespace) -> None:
     ledger = report(options.task, lambda _, section: print_sections([section]))
     print_sections(ledger.sections())
     ledger.write(options.output)
-    for path, own in regions.items():
-        write_between(path, ledger, own)
+    for path, held in regions.items():
+        write_between(path, ledger, held)
     if options.bands is not None:
         write_bands(options.bands, ledger, all_runs())
     if options.trust is not None:
@@ -132,10 +132,10 @@ def regions_of(path: Path) -> list[Region]:
         InputError: it holds none.
     """
     lines = read_text(path).splitlines()
-    found = [region for region in TABLES if region[0] in lines]
-    for region in found or [MARKERS]:
+    regions = [region for region in TABLES if region[0] in lines]
+    for region in regions or [MARKERS]:
         parts_around(path, *region)
-    return found
+    return regions
 
 
 def write_between(path: Path, ledger: Ledger, regions: Iterable[Region] = (MARKERS,)) -> None:
@@ -186,12 +186,12 @@ def _range(records: Sequence[Record]) -> str:
 
 def in_detail(ledger: Ledger) -> list[Section]:
     """The numbers of papers on training, one line for each table, model, method and quantity."""
-    told = [
+    shown = [
         one
         for one in ledger.records
         if one.row.task == TASKS[0] and one.row.paper.startswith(PAPERS) and one.row.item not in UNTOLD
     ]
-    alike = grouped(told, lambda one: ALIKE(one.row))
+    alike = grouped(shown, lambda one: ALIKE(one.row))
     rows = [[_what(key), *_values(records)] for key, records in alike.items()]
     return [Section("Training in detail", ("what", "published", "simulated", "standing"), rows)]
 
@@ -214,21 +214,21 @@ JUDGED: Final = (Standing.INDEPENDENT, Standing.IN_VIEW)
 
 def todays_models(ledger: Ledger) -> list[Section]:
     """The numbers of models that were added after laws and stacks were fitted, each with its stack."""
-    told = [
+    shown = [
         one for one in ledger.records if one.row.model.lower().startswith(ADDED) and one.error is not None
     ]
     header = ("model", "run", "GPUs", "published", "simulated", "error", "stack", "standing")
-    return [Section("Today's models", header, sorted(map(_line, told), key=lambda cells: tuple(cells[:3])))]
+    return [Section("Today's models", header, sorted(map(_line, shown), key=lambda cells: tuple(cells[:3])))]
 
 
 def _line(one: Record) -> list[str]:
     row = one.row
     steps = "a step" if "per step" in row.steps else f"{row.steps} steps" if row.steps else ""
-    told = [row.method_config.removeprefix("u1"), row.resolution_px or one.setting, steps]
+    setting = [row.method_config.removeprefix("u1"), row.resolution_px or one.setting, steps]
     where = f"{row.num_gpus or UNSAID} {row.machine.partition(',')[0].partition(' (')[0]}"
     stack = "eager" if one.conditions is None else one.conditions.stack
     numbers = (f"{value:,.4g} {row.unit}" for value in (row.value, one.predicted or 0.0))
-    run = ", ".join(filter(None, told))
+    run = ", ".join(filter(None, setting))
     return [row.model, run, where, *numbers, signed(one.error or 0.0), stack, str(one.standing)]
 
 
@@ -298,8 +298,8 @@ def contests(runs: Iterable[Run]) -> list[Contest]:
         key = (f"{row.published.paper}: {what}, {where}", one.for_links)
         both = groups.setdefault(key, ({}, {}))
         standings.setdefault(key, set()).add(one.record.standing)
-        for seconds, found in zip(both, (row.latency_s, one.latency_s), strict=True):
-            seconds[method] = min(seconds.get(method, inf), found or inf)
+        for seconds, latency_s in zip(both, (row.latency_s, one.latency_s), strict=True):
+            seconds[method] = min(seconds.get(method, inf), latency_s or inf)
     return [
         Contest(key[0], published, predicted, least(standings[key]))
         for key, (published, predicted) in groups.items()
@@ -328,8 +328,8 @@ def volumes(runs: Sequence[Run]) -> Section:
     rows = []
     for one in runs:
         if one.outcome and (gb := one.row.sent_gb):
-            found = sent_bytes(one) / GB
-            rows.append([f"{one.row.published}", f"{gb:g}", f"{found:.3f}", signed(found / gb - 1)])
+            sent = sent_bytes(one) / GB
+            rows.append([f"{one.row.published}", f"{gb:g}", f"{sent:.3f}", signed(sent / gb - 1)])
     remark = "DistriFusion, Table 2, counts one sample without guidance; 1.48 there is a misprint of 1.58."
     header = ("row", "published", "predicted", "error")
     return Section("GB that one device sends in one step", header, rows, remark)

@@ -222,9 +222,9 @@ def samplers(row: SamplingRow, scenario: SamplingScenario) -> list[Sampler]:
         if method in READERS:
             return list(READERS[method](row, scenario))
         if method in READINGS["methods"]:
-            name, asked = READINGS["methods"][method]
+            name, parameters = READINGS["methods"][method]
             kept = method in SEQUENCE and row["source"].startswith(FIRST_RELEASE)
-            return [sampler(name, **asked, **({"keys_values": "kept"} if kept else {}))]
+            return [sampler(name, **parameters, **({"keys_values": "kept"} if kept else {}))]
     return [_of_degrees(row)]
 
 
@@ -238,23 +238,23 @@ def stack_of(row: SamplingRow) -> Stack:
 
 def guidance(row: SamplingRow, model_guidance: str) -> str:
     """How the predictions with and without the prompt are made, before any guidance degree divides them."""
-    said = row["cfg"]
+    cell = row["cfg"]
     if row["method"].endswith("cfg split"):
         return "parallel"
-    if said.startswith("yes"):
+    if cell.startswith("yes"):
         return "batch"
-    if said.startswith(("no", "embedded")) or (not said and model_guidance in ONE_PREDICTION):
+    if cell.startswith(("no", "embedded")) or (not cell and model_guidance in ONE_PREDICTION):
         return "none"
-    if not said:
+    if not cell:
         return model_guidance
     raise Uncovered("whether guidance is on is not said")
 
 
 def _warmup(row: SamplingRow) -> int:
-    said = row["method_config"]
-    if run := re.search(r"(\d+) sync", said):
+    config = row["method_config"]
+    if run := re.search(r"(\d+) sync", config):
         return int(run[1])
-    if more := re.search(r"warmup\s*=?\s*(\d+)\(\+1\)", said):
+    if more := re.search(r"warmup\s*=?\s*(\d+)\(\+1\)", config):
         return int(more[1]) + 1
     warmups: Mapping[str, int] = READINGS["warmups"]
     return next(steps for source, steps in warmups.items() if row["source"].startswith(source))
@@ -327,13 +327,13 @@ def _clause(row: SamplingRow) -> str:
 
 def _degrees(row: SamplingRow) -> dict[str, int]:
     """The degrees that a row gives: in its method, or for its number of GPUs in its note."""
-    found = _read(row.method) or _read(_clause(row))
-    if not found:
+    degrees = _read(row.method) or _read(_clause(row))
+    if not degrees:
         raise Uncovered(f"method '{row.method}' is no strategy here, or its degrees are not said")
-    if prod(found.values()) != row.num_gpus:
-        words = " * ".join(f"{name}({degree})" for name, degree in found.items())
-        raise Uncovered(f"{words} = {prod(found.values())} are not {row.num_gpus} GPUs")
-    return found
+    if prod(degrees.values()) != row.num_gpus:
+        words = " * ".join(f"{name}({degree})" for name, degree in degrees.items())
+        raise Uncovered(f"{words} = {prod(degrees.values())} are not {row.num_gpus} GPUs")
+    return degrees
 
 
 def _of_degrees(row: SamplingRow) -> Sampler:

@@ -19,7 +19,7 @@ from sim.outcomes.runs import run_point
 from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
-from validate.points import cluster_of, drawing, model_of
+from validate.points import cluster_of, model_of, sampling
 from validate.published.records import MEMORY, Conditions, Reason, Record, Standing, kind_of, standing_of
 from validate.published.rows import (
     IN_GRAPHS,
@@ -153,10 +153,10 @@ class Run:
             return Standing.FITTED, f"sets the pace of the host of {self.cluster}"
         if self.anchored:
             return Standing.FITTED, "a one-GPU latency that predictions start from"
-        found = standing_of(self.row.published, self.model, self.cluster)
-        if self.again and found[0] is not Standing.FITTED:
+        standing = standing_of(self.row.published, self.model, self.cluster)
+        if self.again and standing[0] is not Standing.FITTED:
             return Standing.APART, "printed a second time"
-        return found
+        return standing
 
     def _conditions(self, outcome: Result) -> Conditions:
         assert self.place is not None
@@ -187,13 +187,13 @@ def runs(
     ``clusters``, by name, stand in for the shipped ones.
     """
     kept: list[Run] = []
-    found = []
+    judged = []
     for one in (predict(row, clusters or {}) for row in sampling_rows() if wanted(row)):
         alike = (other for other in kept if (one.place, one.outcome) == (other.place, other.outcome))
         again = any(same_number(one.row.latency_s, other.row.latency_s) for other in alike)
         kept += [one] if one.error is not None and not again else []
-        found.append(replace(one, again=again))
-    return found
+        judged.append(replace(one, again=again))
+    return judged
 
 
 def all_runs() -> list[Run]:
@@ -210,12 +210,12 @@ def predict(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Run:
     """The run of one row."""
     try:
         place = place_of(row, clusters)
-        asked = samplers(row, scenario_of(place))
-        outcome = fastest(place, asked)
+        tried = samplers(row, scenario_of(place))
+        outcome = fastest(place, tried)
     except (Uncovered, InfeasibleError) as reason:
         return Run(row, None, None, str(reason))
     remark = describe(outcome, place)
-    return Run(row, place, outcome, f"best of {len(asked)}: {remark}" if len(asked) > 1 else remark)
+    return Run(row, place, outcome, f"best of {len(tried)}: {remark}" if len(tried) > 1 else remark)
 
 
 def place_of(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
@@ -245,7 +245,7 @@ def place_of(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
     return Place(model, cluster, row.num_gpus, *row.size, row.steps, divided, stack_of(row))
 
 
-def fastest(place: Place, asked: Iterable[Sampler]) -> Result:
+def fastest(place: Place, tried: Iterable[Sampler]) -> Result:
     """The result of the fastest sampler that fits, or of the fastest if none fits.
 
     Raises:
@@ -253,7 +253,7 @@ def fastest(place: Place, asked: Iterable[Sampler]) -> Result:
     """
     best: Result | None = None
     reason: Exception = InfeasibleError("nothing applies", "nothing applies")
-    for bound_s, sampler in sorted(_bounds(place, asked), key=lambda pair: pair[0]):
+    for bound_s, sampler in sorted(_bounds(place, tried), key=lambda pair: pair[0]):
         if best is not None and best.fits_memory and bound_s >= best.latency_s:
             break
         try:
@@ -272,9 +272,9 @@ def _rank(outcome: Result) -> tuple[bool, float]:
     return not outcome.fits_memory, outcome.latency_s
 
 
-def _bounds(place: Place, asked: Iterable[Sampler]) -> Iterator[tuple[float, Sampler]]:
+def _bounds(place: Place, tried: Iterable[Sampler]) -> Iterator[tuple[float, Sampler]]:
     """Each sampler with seconds that its run cannot undercut, 0 where it does not apply."""
-    for sampler in asked:
+    for sampler in tried:
         try:
             yield sampler.bound(scenario_of(place)), sampler
         except InfeasibleError:
@@ -301,7 +301,7 @@ def scenario_of(place: Place) -> SamplingScenario:
     """The scenario of a place."""
     size = (place.height, place.width)
     of = place.model, place.cluster, place.num_gpus, size, place.steps
-    return drawing(*of, guidance=place.guidance, stack=place.stack)
+    return sampling(*of, guidance=place.guidance, stack=place.stack)
 
 
 def describe(outcome: Result, place: Place) -> str:

@@ -47,8 +47,8 @@ def run_schedule(options: argparse.Namespace) -> None:
     done = run_job(lambda: _job(options))
     if done is None:
         return  # another rank speaks for all
-    found = _result(options, *done)
-    print(json.dumps(found) if options.json else _describe(found))
+    summary = _result(options, *done)
+    print(json.dumps(summary) if options.json else _describe(summary))
 
 
 def _run_sharded(options: argparse.Namespace) -> None:
@@ -59,14 +59,14 @@ def _run_sharded(options: argparse.Namespace) -> None:
     assert isinstance(strategy, FSDP)
     ranks = options.gpus or 2 * strategy.group_size * (strategy.shard_size or 1)
     batch_size = options.batch_size or ranks // strategy.group_size * strategy.micro_batches
-    found = result(ShardedTraining(strategy, ranks, batch_size))
-    print(json.dumps(found) if options.json else describe(found))
+    summary = result(ShardedTraining(strategy, ranks, batch_size))
+    print(json.dumps(summary) if options.json else describe(summary))
 
 
 def _parameters(options: argparse.Namespace) -> dict[str, Any]:
     """What was given for the strategy's own fields."""
-    given = {key: value for key, value in vars(options).items() if value is not MISSING}
-    return {key.removeprefix(PARAMETER): given[key] for key in given if key.startswith(PARAMETER)}
+    chosen = {key: value for key, value in vars(options).items() if value is not MISSING}
+    return {key.removeprefix(PARAMETER): chosen[key] for key in chosen if key.startswith(PARAMETER)}
 
 
 def _job(options: argparse.Namespace) -> "Job":
@@ -131,6 +131,5 @@ def run_sampler(options: argparse.Namespace) -> None:
     """Sample as a sampler plans; under ``torchrun`` each of its processes is a rank, else ranks are started here."""
     from validate.running.sampling.comparison import report_sample  # noqa: PLC0415  as above
 
-    given = tuple(_parameters(options).items())
-    asked = options.strategy, options.ranks, options.steps, given, options.guidance
-    report_sample(Settings(*asked))
+    parameters = tuple(_parameters(options).items())
+    report_sample(Settings(options.strategy, options.ranks, options.steps, parameters, options.guidance))

@@ -63,7 +63,7 @@ class Kernels:
     def end(self) -> None:
         """Finish an iteration."""
 
-    def found(self) -> Any:  # noqa: ANN401  as above
+    def result(self) -> Any:  # noqa: ANN401  as above
         """The results of the iterations so far, to be judged; all ranks ask at once."""
 
 
@@ -123,22 +123,22 @@ class CollectiveStream:
     ) -> None:
         self._collectives, self._kernels, self._groups = wiring.plan.collectives, kernels, groups
         self._costs_s = [_rounds(seat, collective) * link_s for collective in self._collectives]
-        self._own = {
+        self._reads = {
             number: [t for t in collective.reads if wiring.writers.get(t, (None,))[0] == seat.device]
             for number, collective in enumerate(self._collectives)
             if seat.device in collective.devices
         }
-        results = {tensor: n for n in self._own for tensor in self._collectives[n].writes}
-        reads = {n: self._collectives[n].reads for n in self._own}
+        results = {tensor: n for n in self._reads for tensor in self._collectives[n].writes}
+        reads = {n: self._collectives[n].reads for n in self._reads}
         self._follows = {n: [results[t] for t in of if t in results] for n, of in reads.items()}
 
     def open(self, start: float) -> None:
         """Begin an iteration."""
         self._start = start
-        self._written = {tensor: Future[float]() for reads in self._own.values() for tensor in reads}
-        self._done = {number: Future[float]() for number in self._own}
-        for stream in sorted({self._collectives[number].stream for number in self._own}):
-            numbers = [number for number in self._own if self._collectives[number].stream == stream]
+        self._written = {tensor: Future[float]() for reads in self._reads.values() for tensor in reads}
+        self._done = {number: Future[float]() for number in self._reads}
+        for stream in sorted({self._collectives[number].stream for number in self._reads}):
+            numbers = [number for number in self._reads if self._collectives[number].stream == stream]
             threading.Thread(target=self._run, args=(numbers,), daemon=True).start()
 
     def write(self, tensors: Iterable[int], at: float) -> None:
@@ -168,7 +168,7 @@ class CollectiveStream:
             self._done[number].set_result(last)
 
     def _carry_out(self, number: int, last: float) -> float:
-        written = (self._written[tensor].result() for tensor in self._own[number])
+        written = (self._written[tensor].result() for tensor in self._reads[number])
         ready = max([last, *written, *(self._done[other].result() for other in self._follows[number])])
         group = self._groups[number]
         latest = torch.tensor(ready, dtype=torch.float64)
@@ -306,14 +306,14 @@ class Executor:
 
 def starts(wiring: Wiring, device: int) -> dict[int, list[int]]:
     """Collectives of a device by the first op before which all that they, and those before them, read is written."""
-    found: dict[int, list[int]] = {}
+    due: dict[int, list[int]] = {}
     index = 0
     for number, collective in enumerate(wiring.plan.collectives):
         if device in collective.devices:
             writers = [wiring.writers[tensor] for tensor in collective.reads if tensor in wiring.writers]
             index = max([index, *(op + 1 for writer, op in writers if writer == device)])
-            found.setdefault(index, []).append(number)
-    return found
+            due.setdefault(index, []).append(number)
+    return due
 
 
 def _rounds(seat: RankSeat, collective: Collective) -> int:

@@ -88,7 +88,7 @@ class ShardedTraining:
     precision: str = "float64"
 
 
-class Found(NamedTuple):
+class RankResult(NamedTuple):
     """The records of one rank: its exchanges by stream, the parameters it owns, and the error of its gradients."""
 
     calls: Mapping[int, Calls]
@@ -119,11 +119,11 @@ class _Ring(torch.autograd.Function):
     """Attention of a rank's queries to the keys and values of one rank after another (Liu et al., 2023)."""
 
     @staticmethod
-    def forward(ctx: Any, group: dist.ProcessGroup, *own: Tensor) -> Tensor:  # noqa: ANN401
-        with _passing(own[0].dtype) as of:
-            seen, weight = of._templated_ring_attention(group, AXIS, KERNEL, *own)
+    def forward(ctx: Any, group: dist.ProcessGroup, *parts: Tensor) -> Tensor:  # noqa: ANN401
+        with _passing(parts[0].dtype) as of:
+            seen, weight = of._templated_ring_attention(group, AXIS, KERNEL, *parts)
         ctx.group = group
-        ctx.save_for_backward(*own, seen, weight)
+        ctx.save_for_backward(*parts, seen, weight)
         result: Tensor = seen
         return result
 
@@ -147,8 +147,8 @@ def _passing(dtype: torch.dtype) -> Iterator[Any]:
 
 def ring(queries: Tensor, keys: Tensor, values: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Attention of a rank's tokens to all tokens, which pass by."""
-    own = [part.transpose(1, 2) for part in (queries, keys, values)]
-    seen: Tensor = _Ring.apply(group, *own)  # type: ignore[no-untyped-call]
+    parts = [part.transpose(1, 2) for part in (queries, keys, values)]
+    seen: Tensor = _Ring.apply(group, *parts)  # type: ignore[no-untyped-call]
     return seen.transpose(1, 2)
 
 
@@ -189,40 +189,43 @@ def profile(dtype: str) -> Model:
     return replace(model, dtype=dtype, components=(replace(component, layers=layers, kernels=kernels),))
 
 
-def plan_of(asked: ShardedTraining) -> Plan:
+def plan_of(training: ShardedTraining) -> Plan:
     """The plan of what is asked.
 
     Raises:
         InfeasibleError: it does not exist.
         InputError: torch does not shard so.
     """
-    precision = PRECISIONS[asked.precision]
+    precision = PRECISIONS[training.precision]
     workload = TrainingWorkload(
-        asked.num_ranks, asked.batch_size, memory_recipe=precision.recipe, checkpointing=asked.checkpointing
+        training.num_ranks,
+        training.batch_size,
+        memory_recipe=precision.recipe,
+        checkpointing=training.checkpointing,
     )
-    plan = asked.strategy.plan(Scenario(profile(precision.dtype), emulated_cluster(0.0), workload))
+    plan = training.strategy.plan(Scenario(profile(precision.dtype), emulated_cluster(0.0), workload))
     if not any((of.operation, of.stream) == ("all_gather", SHARDS) for of in plan.collectives):
         raise InputError("nothing is sharded: that is ddp, which --schedule ddp carries out")
     return plan
 
 
-def planned_calls(asked: ShardedTraining) -> dict[int, Calls]:
+def planned_calls(training: ShardedTraining) -> dict[int, Calls]:
     """The exchanges that a plan has ranks make, by stream, each call on its own."""
-    found: dict[int, Calls] = {stream: [] for stream in (SHARDS, REPLICAS, CONTEXT, TENSOR)}
-    for of in plan_of(asked).collectives:
-        size = round(of.size_bytes * PRECISIONS[asked.precision].bytes / of.calls)
-        found[of.stream] += [(of.operation, size)] * of.calls
-    return found
+    calls: dict[int, Calls] = {stream: [] for stream in (SHARDS, REPLICAS, CONTEXT, TENSOR)}
+    for of in plan_of(training).collectives:
+        size = round(of.size_bytes * PRECISIONS[training.precision].bytes / of.calls)
+        calls[of.stream] += [(of.operation, size)] * of.calls
+    return calls
 
 
-def carry_out(asked: Sequence[ShardedTraining]) -> list[Found]:
+def carry_out(trainings: Sequence[ShardedTraining]) -> list[RankResult]:
     """Train for an iteration of each as one of the ranks, under ``fully_shard``."""
     with joined():
-        return [_carry_out(own) for own in asked]
+        return [_carry_out(training) for training in trainings]
 
 
-def _carry_out(asked: ShardedTraining) -> Found:
-    strategy, ranks = asked.strategy, asked.num_ranks
+def _carry_out(training: ShardedTraining) -> RankResult:
+    strategy, ranks = training.strategy, training.num_ranks
     context, tensor = strategy.context_degree, strategy.tensor_degree
     parts = (strategy.shard_size or ranks // (context * tensor)) * context
     mesh = _mesh(ranks // (parts * tensor), parts, tensor)
@@ -233,13 +236,13 @@ def _carry_out(asked: ShardedTraining) -> Found:
         way = ring if strategy.context == "ring" else ulysses
         attention = lambda queries, keys, values: way(queries, keys, values, of)  # noqa: E731
     model = transformer(attention)
-    _shard(model, mesh, asked)
+    _shard(model, mesh, training)
     with Noting(groups) as noting:
-        _train(model, asked)
+        _train(model, training)
     parameters = list(model.parameters())
     owned = sum(cast(Any, parameter).to_local().numel() for parameter in parameters)
     whole = [cast(Any, parameter.grad).full_tensor() for parameter in parameters]
-    return Found(noting.calls, owned, _error(whole, asked))
+    return RankResult(noting.calls, owned, _error(whole, training))
 
 
 @cache
@@ -254,26 +257,26 @@ def _contexts(ranks: int, degree: int, tensor: int) -> dist.ProcessGroup:
     """This rank's group of those that hold different tokens of the same samples."""
     firsts = (one + of for one in range(0, ranks, degree * tensor) for of in range(tensor))
     members = [list(range(first, first + degree * tensor, tensor)) for first in firsts]
-    own: dist.ProcessGroup = dist.new_subgroups_by_enumeration(members)[0]  # type: ignore[no-untyped-call]
-    return own
+    subgroup: dist.ProcessGroup = dist.new_subgroups_by_enumeration(members)[0]  # type: ignore[no-untyped-call]
+    return subgroup
 
 
-def _shard(model: nn.Sequential, mesh: "DeviceMesh", asked: ShardedTraining) -> None:
+def _shard(model: nn.Sequential, mesh: "DeviceMesh", training: ShardedTraining) -> None:
     """Shard block by block; the last one is not freed after its forward (torchtitan, ``apply_fsdp``)."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper  # noqa: PLC0415
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # noqa: PLC0415
 
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     options: dict[str, Any] = {"mesh": mesh["replicas", "shards"] if mesh.size(0) > 1 else mesh["shards"]}
-    if asked.precision == "bfloat16":
+    if training.precision == "bfloat16":
         model.float()
         options["mp_policy"] = half
     for number in range(BLOCKS):
         if mesh.size(2) > 1:
             _divide(model[number], mesh["tensors"])
-        if asked.checkpointing == "block":
+        if training.checkpointing == "block":
             model[number] = checkpoint_wrapper(model[number])
-        reshard = asked.strategy.reshard == "true" and number < BLOCKS - 1
+        reshard = training.strategy.reshard == "true" and number < BLOCKS - 1
         fully_shard(model[number], reshard_after_forward=reshard, **options)
     fully_shard(model, **options)
 
@@ -294,25 +297,25 @@ def _divide(block: nn.Module, mesh: "DeviceMesh") -> None:
     of.parallelize_module(block, mesh, {**columns, **rows, **norms, **last, **pairs})
 
 
-def _train(model: nn.Module, asked: ShardedTraining) -> None:
+def _train(model: nn.Module, training: ShardedTraining) -> None:
     """Forwards and backwards of this rank's samples and tokens; torch averages gradients over ranks."""
-    degree, pieces = asked.strategy.group_size, asked.strategy.micro_batches
+    degree, pieces = training.strategy.group_size, training.strategy.micro_batches
     team, place = divmod(dist.get_rank(), degree)
-    teams, numbers = asked.num_ranks // degree, asked.batch_size * TOKENS * HIDDEN
-    values = (of.chunk(teams)[team].chunk(degree, 1)[place] for of in batch_of(asked.batch_size))
-    averaged = asked.num_ranks // asked.strategy.tensor_degree
+    teams, numbers = training.num_ranks // degree, training.batch_size * TOKENS * HIDDEN
+    values = (of.chunk(teams)[team].chunk(degree, 1)[place] for of in batch_of(training.batch_size))
+    averaged = training.num_ranks // training.strategy.tensor_degree
     for inputs, targets in zip(*(of.chunk(pieces) for of in values), strict=True):
         error = (model(inputs) - targets).square().sum()
         (error * averaged / numbers).backward()
 
 
-def _error(found: Sequence[Tensor], asked: ShardedTraining) -> float:
+def _error(gradients: Sequence[Tensor], training: ShardedTraining) -> float:
     """Largest difference of a gradient from that of one process, over the largest of its tensor."""
     alone = transformer(attend)
-    inputs, targets = batch_of(asked.batch_size)
+    inputs, targets = batch_of(training.batch_size)
     (alone(inputs) - targets).square().mean().backward()
     wanted = [cast(Tensor, parameter.grad) for parameter in alone.parameters()]
-    errors = [float((a - b).abs().max() / b.abs().max()) for a, b in zip(found, wanted, strict=True)]
+    errors = [float((a - b).abs().max() / b.abs().max()) for a, b in zip(gradients, wanted, strict=True)]
     return max(math.inf if math.isnan(error) else error for error in errors)
 
 
@@ -344,13 +347,13 @@ class Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-def _name_of(given: object) -> str:
+def _name_of(argument: object) -> str:
     """The name of a process group among the arguments of an operator."""
-    boxed = isinstance(given, torch.ScriptObject) and "ProcessGroup" in str(given._type())
-    return str(dist.ProcessGroup.unbox(cast(Any, given)).group_name) if boxed else ""
+    boxed = isinstance(argument, torch.ScriptObject) and "ProcessGroup" in str(argument._type())
+    return str(dist.ProcessGroup.unbox(cast(Any, argument)).group_name) if boxed else ""
 
 
-class Held(NamedTuple):
+class Comparison(NamedTuple):
     """Exchanges of the plan by stream, parameters of each rank, the worst gradient's error, and what differs."""
 
     calls: Mapping[int, Calls]
@@ -359,63 +362,66 @@ class Held(NamedTuple):
     wrong: list[str]
 
 
-def hold(asked: ShardedTraining, found: Sequence[Found]) -> Held:
+def compare(training: ShardedTraining, ranks: Sequence[RankResult]) -> Comparison:
     """What ranks did, compared with the plan of what was asked."""
-    planned = planned_calls(asked)
-    different = tuple(rank for rank, own in enumerate(found) if own.calls != planned)
+    planned = planned_calls(training)
+    different = tuple(number for number, rank in enumerate(ranks) if rank.calls != planned)
     wrong = [f"ranks {different} exchange something else"] if different else []
-    summed = next(of.size_bytes for of in plan_of(asked).resident[0] if of.name == "gradients")
-    owned = tuple(own.owned for own in found)
+    summed = next(of.size_bytes for of in plan_of(training).resident[0] if of.name == "gradients")
+    owned = tuple(rank.owned for rank in ranks)
     if set(owned) != {summed / GRADIENT_BYTES}:
         wrong.append(f"ranks own {owned} parameters, the plan says {summed / GRADIENT_BYTES:g}")
-    error = max(own.gradient_error for own in found)
-    if error > PRECISIONS[asked.precision].rounding:
+    error = max(rank.gradient_error for rank in ranks)
+    if error > PRECISIONS[training.precision].rounding:
         wrong.append(f"gradients are off by {error:.1e}")
-    return Held(planned, owned, error, wrong)
+    return Comparison(planned, owned, error, wrong)
 
 
-def check(asked: Sequence[ShardedTraining]) -> list[Held]:
+def check(trainings: Sequence[ShardedTraining]) -> list[Comparison]:
     """Runs of what is asked, on ranks started for it, compared with their plans; all need equally many ranks."""
-    for own in asked:
-        plan_of(own)
-    (ranks,) = {own.num_ranks for own in asked}
-    by_rank = launch(ranks, carry_out, asked)
-    return [hold(own, found) for own, found in zip(asked, zip(*by_rank, strict=True), strict=True)]
+    for training in trainings:
+        plan_of(training)
+    (ranks,) = {training.num_ranks for training in trainings}
+    by_rank = launch(ranks, carry_out, trainings)
+    return [
+        compare(training, ranks)
+        for training, ranks in zip(trainings, zip(*by_rank, strict=True), strict=True)
+    ]
 
 
-def result(asked: ShardedTraining) -> dict[str, Any]:
+def result(training: ShardedTraining) -> dict[str, Any]:
     """The comparison under public keys: in every precision, with exchanges and bytes as in the plan of half precision.
 
     Raises:
         DiffusimError: something differs.
     """
-    every = dict(zip(PRECISIONS, check([replace(asked, precision=of) for of in PRECISIONS]), strict=True))
-    wrong = [f"{name}: {words}" for name, held in every.items() for words in held.wrong]
+    every = dict(zip(PRECISIONS, check([replace(training, precision=of) for of in PRECISIONS]), strict=True))
+    wrong = [f"{name}: {words}" for name, comparison in every.items() for words in comparison.wrong]
     if wrong:
         raise DiffusimError(f"fsdp, {'; '.join(wrong)}")
-    held = every["bfloat16"]
-    operations = [operation for calls in held.calls.values() for operation, _ in calls]
+    comparison = every["bfloat16"]
+    operations = [operation for calls in comparison.calls.values() for operation, _ in calls]
     return {
-        "schedule": asked.strategy.name,
+        "schedule": training.strategy.name,
         "mode": "torch",
         "torch": torch.__version__,
-        "ranks": asked.num_ranks,
-        "parameters": asdict(asked.strategy),
+        "ranks": training.num_ranks,
+        "parameters": asdict(training.strategy),
         "exchanges": {name: operations.count(name) for name in dict.fromkeys(operations)},
-        "bytes": sum(size for calls in held.calls.values() for _, size in calls),
-        "owned": held.owned[0],
-        "gradient_error": {name: own.gradient_error for name, own in every.items()},
+        "bytes": sum(size for calls in comparison.calls.values() for _, size in calls),
+        "owned": comparison.owned[0],
+        "gradient_error": {name: comparison.gradient_error for name, comparison in every.items()},
     }
 
 
-def describe(found: Mapping[str, Any]) -> str:
+def describe(run: Mapping[str, Any]) -> str:
     """The same as lines of text."""
-    given = ", ".join(f"{key} {value}" for key, value in found["parameters"].items() if value is not None)
-    exchanges = ", ".join(f"{number} {name}" for name, number in found["exchanges"].items())
-    errors = ", ".join(f"{error:.1e} in {name}" for name, error in found["gradient_error"].items())
+    parameters = ", ".join(f"{key} {value}" for key, value in run["parameters"].items() if value is not None)
+    exchanges = ", ".join(f"{number} {name}" for name, number in run["exchanges"].items())
+    errors = ", ".join(f"{error:.1e} in {name}" for name, error in run["gradient_error"].items())
     return (
-        f"fsdp, torch {found['torch']}, {found['ranks']} ranks: {given}\n"
-        f"  exchanges   {exchanges}: {found['bytes']:,} bytes in bfloat16, as planned and in that order on every rank\n"
-        f"  parameters  {found['owned']:,} on every rank, as planned\n"
+        f"fsdp, torch {run['torch']}, {run['ranks']} ranks: {parameters}\n"
+        f"  exchanges   {exchanges}: {run['bytes']:,} bytes in bfloat16, as planned and in that order on every rank\n"
+        f"  parameters  {run['owned']:,} on every rank, as planned\n"
         f"  gradients   of a single process within {errors}"
     )

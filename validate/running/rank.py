@@ -62,7 +62,7 @@ class Outcome:
     """
 
     iterations: tuple[Iteration, ...] = ()
-    found: tuple[Any, ...] = ()
+    results: tuple[Any, ...] = ()
     gradient_error: float | None = None
 
 
@@ -233,7 +233,7 @@ def _judged(job: Job, outcome: Outcome, expected: dict[Hashable, Gradients]) -> 
     if key not in expected:
         extra = task.extra_forward
         expected[key] = single_process_gradients(task.model, CHECKED, task.batch_size, extra_forward=extra)
-    return replace(outcome, found=(), gradient_error=gradient_error(outcome.found, expected[key]))
+    return replace(outcome, results=(), gradient_error=gradient_error(outcome.results, expected[key]))
 
 
 def _carry_out(job: Job, store: Store) -> Outcome:
@@ -243,13 +243,13 @@ def _carry_out(job: Job, store: Store) -> Outcome:
     mailbox = Mailbox(wiring, everyone[rank], store, job.link_s)
     executor = Executor(wiring, everyone[rank], kernels, groups, mailbox)
     checked = CHECKED if isinstance(job.task, Training) else 1
-    records, found = [], None
+    records, result = [], None
     for number in range(max(checked, job.warm_up + job.iterations)):
         records.append(executor.run(number, _synchronize))
         if number == checked - 1:
-            found = kernels.found()
+            result = kernels.result()
     gathered: list[Any] = [None] * job.num_ranks
-    dist.all_gather_object(gathered, (records[job.warm_up :], found))
+    dist.all_gather_object(gathered, (records[job.warm_up :], result))
     iterations = tuple(zip(*(rank for rank, _ in gathered), strict=True))
     return Outcome(iterations, tuple(result for _, result in gathered))
 
@@ -272,12 +272,12 @@ def _kernels(job: Job, wiring: Wiring, seat: RankSeat) -> Kernels:
 def _groups(wiring: Wiring, everyone: Sequence[RankSeat], rank: int) -> dict[int, dist.ProcessGroup]:
     """Make the process groups of all collectives, the same at every rank; return those of one rank."""
     made: dict[tuple[int, ...], Any] = {}
-    own = {}
+    joined_groups = {}
     for number, collective in enumerate(wiring.plan.collectives):
         members = {seat.members(collective) for seat in everyone if seat.device in collective.devices}
         for ranks in sorted(members):
             if ranks not in made:
                 made[ranks] = dist.new_group(list(ranks), timeout=TIMEOUT)
             if rank in ranks:
-                own[number] = made[ranks]
-    return own
+                joined_groups[number] = made[ranks]
+    return joined_groups

@@ -77,8 +77,8 @@ class TrainingStep:
     @property
     def passes(self) -> tuple[int, int, int]:
         """Height, width and batch of each pass of the backbone."""
-        own = architecture(self.model, tiny=True)
-        return own.height, own.width, self.batch // self.micro_batches
+        counted = architecture(self.model, tiny=True)
+        return counted.height, counted.width, self.batch // self.micro_batches
 
     def predict_s(
         self, model: Model, device: Device, dtype: str, first: FirstBackwards | None = None
@@ -108,8 +108,8 @@ class TrainingStep:
         """Forwards and backwards, frozen forwards, and the update."""
         inputs = [(each, each.inputs(self.batch // self.micro_batches)) for each in subjects]
         frozen = [pair for pair in inputs if not pair[0].spec.trainable]
-        given = [pair for pair in inputs if pair[0].spec.trainable]
-        update = update_of([weight for subject, _ in given for weight in subject.trained])
+        trained = [pair for pair in inputs if pair[0].spec.trainable]
+        update = update_of([weight for subject, _ in trained for weight in subject.trained])
 
         def encode() -> None:
             for _ in range(self.micro_batches):
@@ -117,7 +117,7 @@ class TrainingStep:
                     _forward(subject, sample)
 
         def train() -> None:
-            for subject, sample in given:
+            for subject, sample in trained:
                 subject.module.zero_grad(set_to_none=True)
                 for _ in range(self.micro_batches):
                     output = subject.forward(sample[0])
@@ -158,8 +158,8 @@ class SamplingStep:
         check_memory(frozen, batch, settings.dtype, clock)
         with out_of_memory(f"{self.model} at {self.height}x{self.width}"):
             subject = Subject(frozen, (counted.height, counted.width), settings.dtype, clock, settings.seed)
-            given = subject.inputs(batch)
-            (seconds,) = timed(clock, settings, [lambda: _forward(subject, given)])
+            inputs = subject.inputs(batch)
+            (seconds,) = timed(clock, settings, [lambda: _forward(subject, inputs)])
         return MeasuredStep(seconds, 0.0, 0.0)
 
 
@@ -208,8 +208,8 @@ def by_rates(model: Model) -> Model:
     return replace(model, components=tuple(bare))
 
 
-def _forward(subject: Subject, given: Given) -> None:
-    for sample in given:
+def _forward(subject: Subject, inputs: Given) -> None:
+    for sample in inputs:
         subject.forward(sample)
 
 
@@ -255,9 +255,9 @@ class Programme:
 
     def group(self, step: Step) -> str:
         """Name of the group in which a step is summarised: its task, and whether layers were timed at its size."""
-        own = architecture(step.model, tiny=True)
+        counted = architecture(step.model, tiny=True)
         height, width, batch = step.passes
-        at_its_size = (height, width) == (own.height, own.width)
+        at_its_size = (height, width) == (counted.height, counted.width)
         timed = at_its_size and batch in dict(self.profiles).get(step.model, ())
         return f"{step.task}, {'at timed sizes' if timed else 'held back'}"
 

@@ -74,13 +74,13 @@ def shares(folder: Path) -> dict[str, float]:
     laws = load_device(LIKE).laws
     assert laws is not None, LIKE
     pace = laws.memory.copy_bytes_per_s * PEAK / target(LIKE).bytes_peak
-    found = {}
+    medians = {}
     for mode in SOURCES:
         ratios = []
         for network in NETWORKS:
             sources = (f"{SOURCES[mode]}{layout}" for layout in ("nchw", "nhwc"))
             first, last = (1 / rows.throughput(folder, source, DEVICE, network, mode) for source in sources)
             ratios.append((first - last) * pace / (2 * ELEMENT_BYTES * moved_elements(network)))
-        found[mode] = median(ratios)
-    forward = found["inference"]
-    return {"forward": forward, "gradient": (found["training"] - forward) / GRADIENTS}
+        medians[mode] = median(ratios)
+    forward = medians["inference"]
+    return {"forward": forward, "gradient": (medians["training"] - forward) / GRADIENTS}

@@ -58,13 +58,13 @@ class Unknown:
 class Fit:
     """Coefficients fitted to all samples, and errors of each sample predicted by a fit that leaves it out.
 
-    ``given`` are coefficients that were not fitted, ``ranges`` the least and the largest of the others in these fits,
+    ``fixed`` are coefficients that were not fitted, ``ranges`` the least and the largest of the others in these fits,
     ``bound`` those at their bounds, each with the value of a fit without bounds; ``fitted`` are errors of the fit to
     all samples, ``shapes`` and ``groups`` of the left-out ones.
     """
 
     values: Mapping[str, float]
-    given: Coefficients
+    fixed: Coefficients
     ranges: Mapping[str, tuple[float, float]]
     bound: Mapping[str, float]
     fitted: Errors
@@ -73,62 +73,62 @@ class Fit:
 
     def __str__(self) -> str:
         number = f"{len(self.shapes)} shapes"
-        words = f"{number}; left out, every fifth shape is predicted within {said(self.shapes)}"
-        return words + (f", every fifth group of shapes within {said(self.groups)}" if self.groups else "")
+        words = f"{number}; left out, every fifth shape is predicted within {shown(self.shapes)}"
+        return words + (f", every fifth group of shapes within {shown(self.groups)}" if self.groups else "")
 
 
-def said(errors: Errors) -> str:
+def shown(errors: Errors) -> str:
     """Median and 90th percentile of errors."""
     return f"{100 * errors.median:.1f} % (median) and {100 * errors.tail:.1f} % (90th percentile)"
 
 
-def fit(predict: Predict, samples: Samples, unknowns: Mapping[str, Unknown], given: Coefficients) -> Fit:
+def fit(predict: Predict, samples: Samples, unknowns: Mapping[str, Unknown], fixed: Coefficients) -> Fit:
     """Fit unknown coefficients beside given ones."""
-    values = _solve(predict, samples, unknowns, given)
-    by_shape, found = _left_out(predict, samples, unknowns, given, np.arange(len(samples), dtype=float))
-    by_group, more = _left_out(predict, samples, unknowns, given, samples.groups)
-    fits = {key: [of[key] for of in (*found, *more)] for key in unknowns}
+    values = _solve(predict, samples, unknowns, fixed)
+    by_shape, shape_fits = _left_out(predict, samples, unknowns, fixed, np.arange(len(samples), dtype=float))
+    by_group, group_fits = _left_out(predict, samples, unknowns, fixed, samples.groups)
+    fits = {key: [of[key] for of in (*shape_fits, *group_fits)] for key in unknowns}
     ranges = {key: (min(of), max(of)) for key, of in fits.items()}
     rests = [key for key, unknown in unknowns.items() if values[key] > AT_BOUND * unknown.most]
     unbound = {key: Unknown(unknown.start) for key, unknown in unknowns.items()}
-    free = _solve(predict, samples, unbound, given) if rests else {}
+    free = _solve(predict, samples, unbound, fixed) if rests else {}
     bound = {key: free[key] for key in rests}
-    fitted = Errors(samples.seconds, predict({**given, **values}, samples))
-    return Fit(values, given, ranges, bound, fitted, by_shape, by_group)
+    fitted = Errors(samples.seconds, predict({**fixed, **values}, samples))
+    return Fit(values, fixed, ranges, bound, fitted, by_shape, by_group)
 
 
 def _left_out(
     predict: Predict,
     samples: Samples,
     unknowns: Mapping[str, Unknown],
-    given: Coefficients,
+    fixed: Coefficients,
     order: FloatArray,
 ) -> tuple[Errors, list[dict[str, float]]]:
     """Errors of each sample by a fit without its fold, and the coefficients of these fits; none with only one fold."""
-    predicted, found = np.full(len(samples), np.nan), list[dict[str, float]]()
+    predicted, fits = np.full(len(samples), np.nan), list[dict[str, float]]()
     for fold in range(FOLDS):
         out = order % FOLDS == fold
         if out.any() and not out.all():
-            found.append(_solve(predict, samples.at(~out), unknowns, given))
-            predicted[out] = predict({**given, **found[-1]}, samples.at(out))
+            fits.append(_solve(predict, samples.at(~out), unknowns, fixed))
+            predicted[out] = predict({**fixed, **fits[-1]}, samples.at(out))
     seen = ~np.isnan(predicted)
-    return Errors(samples.seconds[seen], predicted[seen]), found
+    return Errors(samples.seconds[seen], predicted[seen]), fits
 
 
 def _solve(
-    predict: Predict, samples: Samples, unknowns: Mapping[str, Unknown], given: Coefficients
+    predict: Predict, samples: Samples, unknowns: Mapping[str, Unknown], fixed: Coefficients
 ) -> dict[str, float]:
     def values(logarithms: FloatArray) -> dict[str, float]:
         return dict(zip(unknowns, np.exp(logarithms).tolist(), strict=True))
 
     def residuals(logarithms: FloatArray) -> FloatArray:
-        return np.log(predict({**given, **values(logarithms)}, samples) / samples.seconds)
+        return np.log(predict({**fixed, **values(logarithms)}, samples) / samples.seconds)
 
     start = np.log([unknown.start for unknown in unknowns.values()])
     most = np.log([unknown.most for unknown in unknowns.values()])
     first, bounds = np.minimum(start, most - 1e-6), (np.full(len(start), np.log(LEAST_COEFFICIENT)), most)
-    found = least_squares(residuals, first, bounds=bounds, loss="soft_l1", f_scale=ALIKE)
-    return {key: value if value > NOTHING else 0.0 for key, value in values(found.x).items()}
+    solution = least_squares(residuals, first, bounds=bounds, loss="soft_l1", f_scale=ALIKE)
+    return {key: value if value > NOTHING else 0.0 for key, value in values(solution.x).items()}
 
 
 CLASSES: Final = ("matmul", "conv", "attention", "memory")
@@ -224,21 +224,21 @@ def fit_products(samples: Samples, target: Target, priors: Coefficients, *, cach
     }
     if cached:
         unknowns |= {"cache_MB": Unknown(12.0), "cache_GB_per_s": Unknown(2 * target.bytes_peak)}
-    given = {**PLAIN, **priors}
-    return fit(product_seconds, samples, {k: v for k, v in unknowns.items() if k not in given}, given)
+    fixed = {**PLAIN, **priors}
+    return fit(product_seconds, samples, {k: v for k, v in unknowns.items() if k not in fixed}, fixed)
 
 
 def fit_pace(predict: Predict, samples: Samples, values: Coefficients, target: Target) -> Fit:
     """The law of ``values`` with only the rate of products, ``TFLOP_per_s``, fitted anew."""
-    given = {key: value for key, value in values.items() if key != "TFLOP_per_s"}
+    fixed = {key: value for key, value in values.items() if key != "TFLOP_per_s"}
     start = min(values["TFLOP_per_s"], target.flop_peak)
-    return fit(predict, samples, {"TFLOP_per_s": Unknown(start, target.flop_peak)}, given)
+    return fit(predict, samples, {"TFLOP_per_s": Unknown(start, target.flop_peak)}, fixed)
 
 
 def gradient_factors(folder: Path, prefix: str, values: Coefficients) -> dict[str, float]:
     """Seconds of data and weight products over those of forward ones, each relative to a law, in the median."""
-    found = {part: rows.products(folder, prefix, part) for part in PARTS}
-    medians = {part: _median_ratio(product_seconds(values, of), of) for part, of in found.items()}
+    samples = {part: rows.products(folder, prefix, part) for part in PARTS}
+    medians = {part: _median_ratio(product_seconds(values, of), of) for part, of in samples.items()}
     return {part: medians[part] / medians["forward"] for part in ("data", "weight")}
 
 
@@ -283,8 +283,10 @@ def forward_seconds(values: Coefficients, samples: Samples) -> FloatArray:
     """Seconds of forward kernels by a law's coefficients, ``tile`` and ``causal_us``."""
     law = attention_law(FORWARD | dict(values))
     *_, head_dim, causal = samples.shapes
-    found = law.of_scores(scores(samples, law.rows, law.keys, values["tile"]), head_dim, moved_bytes(samples))
-    return found + np.where(causal > 0, values["causal_us"] - values["fixed_us"], 0.0) * 1e-6
+    seconds = law.of_scores(
+        scores(samples, law.rows, law.keys, values["tile"]), head_dim, moved_bytes(samples)
+    )
+    return seconds + np.where(causal > 0, values["causal_us"] - values["fixed_us"], 0.0) * 1e-6
 
 
 def fit_forward(
@@ -307,16 +309,16 @@ def fit_forward(
         "tile": Unknown(64.0),
         "causal_us": Unknown(5.0),
     }
-    given: dict[str, float] = {} if overlap == 1 else {OVERLAP: overlap}
+    fixed: dict[str, float] = {} if overlap == 1 else {OVERLAP: overlap}
     if (causal > 0).all():
-        given |= {"keys": priors["keys"], "fixed_us": 0.0}
+        fixed |= {"keys": priors["keys"], "fixed_us": 0.0}
     if not (causal > 0).any():
-        given |= {"tile": 0.0, "causal_us": 0.0}
+        fixed |= {"tile": 0.0, "causal_us": 0.0}
     if len(set(head_dim.tolist())) == 1:
-        given["channels"] = priors["channels"]
+        fixed["channels"] = priors["channels"]
     if cache:
-        given |= {key: cache[key] for key in ("GB_per_s", *CACHE_KEYS)}
-    return fit(forward_seconds, samples, {k: v for k, v in unknowns.items() if k not in given}, given)
+        fixed |= {key: cache[key] for key in ("GB_per_s", *CACHE_KEYS)}
+    return fit(forward_seconds, samples, {k: v for k, v in unknowns.items() if k not in fixed}, fixed)
 
 
 def pace_of(seen: float, values: Coefficients) -> float:
@@ -359,19 +361,19 @@ STREAMS: Final = {"pointwise": "stream_add", "copy": "stream_copy"}
 def paces(folder: Path, origin: Origin, target: Target) -> dict[str, float]:
     """GB/s of each kind by the operation that stands for it, scaled by data sheets if another card was measured."""
     ratio = target.bytes_peak / origin.device_peak if origin.device_peak else 1.0
-    found = {kind: _median(folder, origin.rows[0], of, origin.device) for kind, of in OPERATIONS.items()}
-    return {f"{kind}_GB_per_s": ratio * pace for kind, pace in found.items()}
+    rates = {kind: _median(folder, origin.rows[0], of, origin.device) for kind, of in OPERATIONS.items()}
+    return {f"{kind}_GB_per_s": ratio * pace for kind, pace in rates.items()}
 
 
 def streams(folder: Path, origin: Origin) -> dict[str, float]:
     """GB/s of pointwise kernels and copies by a stream benchmark."""
-    found = {kind: _median(folder, origin.stream, of, origin.device) for kind, of in STREAMS.items()}
-    return {f"{kind}_GB_per_s": pace for kind, pace in found.items()}
+    rates = {kind: _median(folder, origin.stream, of, origin.device) for kind, of in STREAMS.items()}
+    return {f"{kind}_GB_per_s": pace for kind, pace in rates.items()}
 
 
-def group_norm(found: Coefficients) -> float:
+def group_norm(rates: Coefficients) -> float:
     """GB/s of a group norm, counting all that its two kernels read and write."""
-    seconds = sum_in_order(passes / found[f"{kind}_GB_per_s"] for kind, passes in GROUP_NORM.items())
+    seconds = sum_in_order(passes / rates[f"{kind}_GB_per_s"] for kind, passes in GROUP_NORM.items())
     return sum(GROUP_NORM.values()) / seconds
 
 

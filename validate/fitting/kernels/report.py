@@ -47,7 +47,7 @@ class Builder:
     """Builds laws from a folder of measured kernels."""
 
     folder: Path
-    _found: dict[tuple[str, str], Coefficients] = field(default_factory=dict)
+    _built: dict[tuple[str, str], Coefficients] = field(default_factory=dict)
 
     def classes(self, name: str) -> dict[str, Coefficients]:
         """Coefficients of each class of a device's kernels."""
@@ -55,21 +55,21 @@ class Builder:
 
     def of(self, kind: str, name: str) -> Coefficients:
         """Coefficients of one class; ``forward`` is that of attention's forward pass alone."""
-        if (kind, name) not in self._found:
+        if (kind, name) not in self._built:
             build: Callable[[Target, Origin], Coefficients] = getattr(self, f"_{kind}")
-            found = target(name)
-            self._found[kind, name] = build(found, found.origins["attention" if kind == "forward" else kind])
-        return self._found[kind, name]
+            to = target(name)
+            self._built[kind, name] = build(to, to.origins["attention" if kind == "forward" else kind])
+        return self._built[kind, name]
 
-    def _said(self, *prefixes: str) -> str:
+    def _source(self, *prefixes: str) -> str:
         return rows.provenance(self.folder, *prefixes)
 
     def _like(self, kind: str, to: Target, origin: Origin) -> dict[str, float]:
         return to.scaled(self.of(kind, origin.like).values, target(origin.like))
 
-    def _paced(self, origin: Origin, values: dict[str, float], found: Fit) -> Coefficients:
-        words = f"as {origin.like}, but for the pace, fitted to {self._said(*origin.rows)}: {found}"
-        return Coefficients(values | dict(found.values), words + _bounds(found), found)
+    def _paced(self, origin: Origin, values: dict[str, float], fit: Fit) -> Coefficients:
+        words = f"as {origin.like}, but for the pace, fitted to {self._source(*origin.rows)}: {fit}"
+        return Coefficients(values | dict(fit.values), words + _bounds(fit), fit)
 
     def _matmul(self, to: Target, origin: Origin) -> Coefficients:
         if origin.like:
@@ -80,21 +80,21 @@ class Builder:
             return self._paced(origin, values, laws.fit_pace(laws.product_seconds, samples, values, to))
         samples = rows.products(self.folder, origin.rows[0])
         priors = {"fixed_us": self.of("matmul", origin.priors).values["fixed_us"]} if origin.priors else {}
-        found = laws.fit_products(samples, to, priors, cached=origin.cached)
-        values = {**found.given, **found.values}
+        fit = laws.fit_products(samples, to, priors, cached=origin.cached)
+        values = {**fit.fixed, **fit.values}
         factors = laws.gradient_factors(self.folder, origin.gradients, values)
-        words = f"{self._said(*origin.rows)}: {found}{_bounds(found)}"
-        words += f"; data and weight: ratios of medians in {self._said(origin.gradients)}"
+        words = f"{self._source(*origin.rows)}: {fit}{_bounds(fit)}"
+        words += f"; data and weight: ratios of medians in {self._source(origin.gradients)}"
         words += f"; fixed_us as {origin.priors}, here not determined" if priors else ""
-        return Coefficients(values | factors, words, found)
+        return Coefficients(values | factors, words, fit)
 
     def _conv(self, to: Target, origin: Origin) -> Coefficients:
         if origin.like:
-            found = self.of("conv", origin.like)
-            return Coefficients(found.values, f"as {origin.like}: {found.source}")
+            other = self.of("conv", origin.like)
+            return Coefficients(other.values, f"as {origin.like}: {other.source}")
         against = self.of("matmul", origin.device).values
         factors, count = laws.convolution_factors(self.folder, origin.rows[0], against)
-        words = f"{self._said(*origin.rows)}, {count} convolutions of stride 1 and 64 channels or more: medians of"
+        words = f"{self._source(*origin.rows)}, {count} convolutions of stride 1 and 64 channels or more: medians of"
         words += f" measured seconds over those of the matmul law of {origin.device} for the product that each implies"
         return Coefficients(dict(factors), words)
 
@@ -113,25 +113,25 @@ class Builder:
         causal = bool((samples.shapes[-1] > 0).all())
         priors = self.of("forward", origin.priors).values if causal else NO_PRIORS
         cache = self.of("matmul", to.name).values if origin.cached else {}
-        found = laws.fit_forward(samples, to, priors, cache, origin.overlap)
-        words = f"{self._said(*origin.rows)}: {found}{_bounds(found)}"
+        fit = laws.fit_forward(samples, to, priors, cache, origin.overlap)
+        words = f"{self._source(*origin.rows)}: {fit}{_bounds(fit)}"
         if causal:
             words += f"; all causal: keys and channels as {origin.priors}"
-        values = {"causal_us": 0.0, "tile": 0.0, **found.given, **found.values}
+        values = {"causal_us": 0.0, "tile": 0.0, **fit.fixed, **fit.values}
         if origin.wide:
             values[WIDE_KEY] = laws.wide_factor(origin.wide, values)
             words += f"; wide: {origin.note}"
-        return Coefficients(values | ({"fixed_us": values["causal_us"]} if causal else {}), words, found)
+        return Coefficients(values | ({"fixed_us": values["causal_us"]} if causal else {}), words, fit)
 
     def _attention(self, to: Target, origin: Origin) -> Coefficients:
         forward = self.of("forward", to.name)
         if origin.backward:
             values = forward.values | {"backward_TFLOP_per_s": 1.0, "backward_rows": 0.0}
             tile = {} if origin.backward_tile is None else {"tile": origin.backward_tile}
-            found = laws.fit_backward(self.folder, origin.backward, values | tile, to)
-            fitted = f"backward fitted to {self._said(origin.backward)}: {found}{_bounds(found)}"
+            fit = laws.fit_backward(self.folder, origin.backward, values | tile, to)
+            fitted = f"backward fitted to {self._source(origin.backward)}: {fit}{_bounds(fit)}"
             words = f"{forward.source}; {fitted}"
-            return Coefficients(values | dict(found.values), words, forward.fit)
+            return Coefficients(values | dict(fit.values), words, forward.fit)
         other = self.of("attention", origin.priors or origin.like).values
         values = forward.values | {
             f"backward_{key}": forward.values[key] * other[f"backward_{key}"] / other[key]
@@ -147,32 +147,32 @@ class Builder:
             words.append(SCALED.format(like=origin.like))
         if origin.stream:
             values |= laws.streams(self.folder, origin)
-            where = f"{self._said(origin.stream)}, {origin.device}"
+            where = f"{self._source(origin.stream)}, {origin.device}"
             words.append(f"pointwise and copy: {where}, arrays beyond any cache")
         if origin.rows:
             values |= laws.paces(self.folder, origin, to)
-            where = f"{self._said(*origin.rows)}, {origin.device}"
+            where = f"{self._source(*origin.rows)}, {origin.device}"
             words.append(f"medians over 50 MB of {where}, float32 in PyTorch")
         if origin.launch:
             values["fixed_us"] = laws.launch_us(self.folder, origin)
-            words.append(f"fixed_us: add in {self._said(origin.launch)}")
+            words.append(f"fixed_us: add in {self._source(origin.launch)}")
         values["group_norm_GB_per_s"] = laws.group_norm(values)
         words.append("group_norm: one pass as softmax and two as pointwise; not measured")
         return Coefficients(values, "; ".join(words))
 
 
-def _bounds(found: Fit) -> str:
+def _bounds(fit: Fit) -> str:
     """Words for coefficients that rest on a bound."""
-    words = "".join(f"; {key} is 0: no such cost shows" for key, value in found.values.items() if value == 0)
+    words = "".join(f"; {key} is 0: no such cost shows" for key, value in fit.values.items() if value == 0)
     return words + "".join(
         f"; {key} rests on its bound, the peak (without it: {value:.{DIGITS}g})"
-        for key, value in found.bound.items()
+        for key, value in fit.bound.items()
     )
 
 
 def law_text(name: str, builder: Builder) -> str:
     """Tables ``[laws]`` of a device file."""
-    found, to = builder.classes(name), target(name)
+    by_kind, to = builder.classes(name), target(name)
     keys = {
         "matmul": (*MATMUL_KEYS, *CACHE_KEYS),
         "conv": ("forward", "data", "weight"),
@@ -181,7 +181,8 @@ def law_text(name: str, builder: Builder) -> str:
     }
     peaks = {"peaks": to.peaks, "peak_TFLOP_per_s": to.flop_peak, "peak_GB_per_s": to.bytes_peak}
     classes = {
-        kind: {"source": f"{COMMAND}: {each.source}", **each.only(keys[kind])} for kind, each in found.items()
+        kind: {"source": f"{COMMAND}: {each.source}", **each.only(keys[kind])}
+        for kind, each in by_kind.items()
     }
     return toml_text({"laws": peaks | classes}, "g").lstrip()
 
@@ -195,8 +196,8 @@ def report_kernels(options: Namespace) -> None:
     builder = Builder(options.data)
     chosen = options.device or list(targets())
     texts = {name: law_text(name, builder) for name in chosen}
-    found = convnets.shares(options.data)
-    words = f"a forward pass {found['forward']:.2f}, each gradient {found['gradient']:.2f} times their copy"
+    costs = convnets.shares(options.data)
+    words = f"a forward pass {costs['forward']:.2f}, each gradient {costs['gradient']:.2f} times their copy"
     title = "Laws of kernels: errors, median / 90th percentile, of seconds"
     errors = table(title, COLUMNS, _rows(builder, chosen), left=("device", "class", "coefficients"))
     show(200, errors, f"new layouts of convolutions: {words}")

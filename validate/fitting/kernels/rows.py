@@ -69,10 +69,10 @@ def _samples(frame: pd.DataFrame, shape: Sequence[str], group: Sequence[str]) ->
 def provenance(folder: Path, *prefixes: str) -> str:
     """Prefixes of source ids, each with the repository and the commit that ``sources.csv`` gives."""
     frame = _read(folder, "sources.csv")
-    found = [frame[frame.source_id.str.startswith(prefix)].iloc[0] for prefix in prefixes]
+    sources = [frame[frame.source_id.str.startswith(prefix)].iloc[0] for prefix in prefixes]
     return " and ".join(
         f"{prefix} ({each.repository} {str(each.commit)[:8]})"
-        for prefix, each in zip(prefixes, found, strict=True)
+        for prefix, each in zip(prefixes, sources, strict=True)
     )
 
 

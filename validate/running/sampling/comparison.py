@@ -11,7 +11,7 @@ from torch import Tensor
 from profiles.errors import DiffusimError
 from sim.replay.engine import simulate
 from validate.running.rank import Job, compare, run_job, worst
-from validate.running.sampling.kernels import Drawn
+from validate.running.sampling.kernels import SampledPart
 from validate.running.sampling.settings import (
     HIDDEN,
     LAYERS,
@@ -34,12 +34,12 @@ class ImageComparison:
     """A run: what each rank ended with, and what it should have ended with."""
 
     settings: Settings
-    drawn: Sequence[Drawn]
+    parts: Sequence[SampledPart]
 
     @property
     def image(self) -> Tensor:
         """The sampled image: the last stage has it, or every rank where there are no stages."""
-        return self.drawn[-1].latents
+        return self.parts[-1].latents
 
     @cached_property
     def error(self) -> float:
@@ -62,7 +62,7 @@ class ImageComparison:
     def step_bytes(self) -> list[tuple[int, float]]:
         """Bytes that all ranks sent, and those of the plan, by step; latents count with the step that they begin."""
         total = [(0, 0.0)] * self.settings.steps
-        for sent in (sent for own in self.drawn for sent in own.sent):
+        for sent in (sent for part in self.parts for sent in part.sent):
             size, planned = total[sent.step]
             total[sent.step] = size + sent.size_bytes, planned + sent.planned_bytes
         return total
@@ -79,18 +79,18 @@ class ImageComparison:
             ("one device's", self.error, self.allowed),
             ("that of the same patches in one process", self.displaced_error, SAME),
         )
-        found = [
+        failures = [
             f"the image differs from {what} by {error:.2g}, at most {most:.2g} allowed"
             for what, error, most in cases
             if not error <= most
         ]
-        whole = [own.latents for rank, own in enumerate(self.drawn) if self._has_image(rank)]
+        whole = [part.latents for rank, part in enumerate(self.parts) if self._has_image(rank)]
         if any(relative(latents, whole[0]) > SAME for latents in whole):
-            found.append("the ranks end with different images")
+            failures.append("the ranks end with different images")
         sent = sum(size for size, _ in self.step_bytes)
         if abs(sent - self.simulated_bytes) > ROUNDING * sent:
-            found.append(f"the ranks sent {sent} bytes, the simulator says {self.simulated_bytes:.0f}")
-        return found + self._message_failures()
+            failures.append(f"the ranks sent {sent} bytes, the simulator says {self.simulated_bytes:.0f}")
+        return failures + self._message_failures()
 
     def _has_image(self, rank: int) -> bool:
         """Whether a rank is of a last stage, which alone has all of the image."""
@@ -101,7 +101,7 @@ class ImageComparison:
     def _message_failures(self) -> list[str]:
         """The messages whose size is not that of the plan, even if the step's bytes agree."""
         wrong = Counter[str]()
-        for rank, one in ((rank, sent) for rank, own in enumerate(self.drawn) for sent in own.sent):
+        for rank, one in ((rank, sent) for rank, part in enumerate(self.parts) for sent in part.sent):
             if abs(one.size_bytes - one.planned_bytes) > ROUNDING * one.size_bytes:
                 words = f"{one.size_bytes} bytes of {one.kind} in step {one.step}"
                 wrong[f"rank {rank} sent {words}, the plan says {one.planned_bytes:.0f}"] += 1
@@ -123,7 +123,7 @@ def report_sample(settings: Settings) -> None:
     done = run_job(lambda: job_of(settings))
     if done is None:
         return  # another rank speaks for all
-    comparison = ImageComparison(settings, done[1].found)
+    comparison = ImageComparison(settings, done[1].results)
     parameters = "".join(f", {name} {value}" for name, value in settings.parameters)
     model = f"a transformer of {LAYERS} blocks, hidden size {HIDDEN}, {ROWS} x {ROWS} tokens, float32"
     print(f"{settings.strategy} on {settings.ranks} ranks, {settings.steps} steps{parameters}; {model}")

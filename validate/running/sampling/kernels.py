@@ -83,7 +83,7 @@ def _start_exchange(
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class SampledPart:
     """The end of one rank: the image as far as it has it, and what it sent."""
 
     latents: Tensor
@@ -169,15 +169,15 @@ class SamplerKernels(Kernels):
         if self._step is not None:
             raise self._stuck("end", self._step)
 
-    def found(self) -> Drawn:
-        return Drawn(self._member.latents, self._sent)
+    def result(self) -> SampledPart:
+        return SampledPart(self._member.latents, self._sent)
 
-    def _go_on(self, action: PatchAction, asked: str) -> None:
+    def _go_on(self, action: PatchAction, order: str) -> None:
         """Advance a pass, begun if the last one has ended, until it offers something or needs what has not arrived."""
         self._feed()
         if action != self._action:
             if self._step is not None:
-                raise self._stuck(asked, self._step)
+                raise self._stuck(order, self._step)
             self._action, self._pass = action, self._member.begin(action)
             self._step = next(self._pass, None)
             self._feed()
@@ -193,21 +193,21 @@ class SamplerKernels(Kernels):
         except StopIteration:
             self._step = None
 
-    def _hand_over(self, action: PatchAction, asked: str) -> Offer:
+    def _hand_over(self, action: PatchAction, order: str) -> Offer:
         """What the pass offers, or the one after it that an action names; it goes on at once to what comes next."""
         self._feed()
         if self._step is None:
-            self._go_on(action, asked)
+            self._go_on(action, order)
         if not isinstance(self._step, Offer):
-            raise self._stuck(asked, self._step)
+            raise self._stuck(order, self._step)
         offer = self._step
         self._resume([])
         return offer
 
-    def _stuck(self, asked: str, step: Offer | Need | None) -> DiffusimError:
+    def _stuck(self, order: str, step: Offer | Need | None) -> DiffusimError:
         """The plan lets the rank do something else than its pass does next, or does not bring what the pass needs."""
         does = "ends" if step is None else f"{'needs' if isinstance(step, Need) else 'sends'} {step.kind}"
-        plan = f"the plan lets rank {self._rank} {asked}"
+        plan = f"the plan lets rank {self._rank} {order}"
         return DiffusimError(f"{plan}, but its pass {self._action} {does} here")
 
 
@@ -216,13 +216,13 @@ def _bundles(wiring: Wiring, rank: int) -> dict[int, tuple[int, tuple[int, ...]]
     plan, passes = wiring.plan, defaultdict(list)
     for number, collective in enumerate(plan.collectives):
         writers = [wiring.writers[tensor] for tensor in collective.reads]
-        own = [plan.ops[device][index].action for device, index in writers if device == rank]
-        if collective.operation != "all_gather" and own:
-            passes[own[0]].append(number)
-    found = {}
+        actions = [plan.ops[device][index].action for device, index in writers if device == rank]
+        if collective.operation != "all_gather" and actions:
+            passes[actions[0]].append(number)
+    bundles = {}
     for action, numbers in passes.items():
         assert isinstance(action, PatchAction)
         stage = plan.stages[action.stage]
         layers = stage.last_layer - stage.first_layer + 1
-        found.update({number: (layers, tuple(numbers)) for number in numbers if layers > 1})
-    return found
+        bundles.update({number: (layers, tuple(numbers)) for number in numbers if layers > 1})
+    return bundles

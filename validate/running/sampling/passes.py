@@ -125,8 +125,8 @@ class GridMember(Member):
         if action.step and self.grid.pipeline > 1 and (not first or action.patch == 0):
             arrived = (yield Need("latents"))[0]
             self.latents[:, self._tokens([self.part], None if first else patch)] = arrived
-        own = self._tokens([self.part], patch)
-        return self.model.embed(self.latents[:, own], own, self.batch)
+        tokens = self._tokens([self.part], patch)
+        return self.model.embed(self.latents[:, tokens], tokens, self.batch)
 
     def _block(self, action: PatchAction, layer: int, hidden: Tensor) -> Computed:
         block, by = self.block(layer, action.step)
@@ -144,8 +144,8 @@ class GridMember(Member):
         if ulysses > 1:
             yield Offer("heads", action.step, projected.chunk(ulysses, dim=3))
             projected = torch.cat((yield Need("heads")), dim=2)
-        own = self._tokens(self.circle, patch)
-        self.kept[layer][:, :, own] = projected[1:]
+        tokens = self._tokens(self.circle, patch)
+        self.kept[layer][:, :, tokens] = projected[1:]
         both = self.kept[layer][:, :, self._tokens(self.circle, None)]
         attend = self._attend_around if self.grid.rows * self.grid.columns == 1 else self._attend_in_rows
         attended = yield from attend(action, projected[0], both)
@@ -197,12 +197,12 @@ class PatchMember(Member):
 
     def __init__(self, settings: Settings, rank: int) -> None:
         super().__init__(settings, rank, batch=settings.batch, width=HIDDEN)
-        self.own, self.all = transformer.tokens_of(settings.patch_rows(rank)), torch.arange(ROWS**2)
+        self.tokens, self.all = transformer.tokens_of(settings.patch_rows(rank)), torch.arange(ROWS**2)
 
     def begin(self, action: PatchAction) -> Pass:
         """The pass of the own patch, in a synchronous or a displaced step."""
         synchronous = action.step < self.settings.warmup_steps
-        hidden = self.model.embed(self.latents[:, self.own], self.own, self.batch)
+        hidden = self.model.embed(self.latents[:, self.tokens], self.tokens, self.batch)
         hidden = yield from (self._synchronous if synchronous else self._displaced)(action, hidden)
         yield Offer("prediction", action.step, [self.model.predict(hidden)])
         self.move(self.all, torch.cat((yield Need("prediction")), dim=1), action.step)
@@ -228,7 +228,7 @@ class PatchMember(Member):
                 block, by = self.block(layer, action.step)
                 projected = block.project(hidden, by)
                 both = self.kept[layer]
-                both[:, :, self.own] = projected[1:]
+                both[:, :, self.tokens] = projected[1:]
                 hidden = block.finish(hidden, attend(projected[0], both[0], both[1]), by)
                 queued.append(projected[1:])
             yield Offer("keys and values", action.step, [torch.stack(queued)])

@@ -121,16 +121,16 @@ class Passes:
         outputs, gradients = _given(saved, read)
         self._saved[action[::2]].append(saved._replace(gradients=(outputs, gradients)))
         leaves = _all(saved.leaves)
-        found: Sequence[Tensor | None] = ()
+        results: Sequence[Tensor | None] = ()
         if leaves:
-            found = torch.autograd.grad(outputs, leaves, gradients, retain_graph=True, allow_unused=True)
-        return _written(saved, action.stage, found)
+            results = torch.autograd.grad(outputs, leaves, gradients, retain_graph=True, allow_unused=True)
+        return _written(saved, action.stage, results)
 
     def backward_weight(self, action: StageAction, parameters: Sequence[Tensor]) -> None:
         """Add the gradients of a stage's weights; what lies between is computed once more."""
         outputs, gradients = self._saved[action[::2]].pop().gradients
-        found = torch.autograd.grad(outputs, parameters, gradients, allow_unused=True) if parameters else ()
-        for parameter, gradient in zip(parameters, found, strict=True):
+        added = torch.autograd.grad(outputs, parameters, gradients, allow_unused=True) if parameters else ()
+        for parameter, gradient in zip(parameters, added, strict=True):
             if gradient is not None and parameter.grad is not None:
                 parameter.grad += gradient
 
@@ -152,9 +152,9 @@ def _given(saved: Saved, read: Values) -> tuple[list[Tensor], list[Tensor]]:
     return list(of.values()), [gradients[key] for key in of]
 
 
-def _written(saved: Saved, stage: int, found: Sequence[Tensor | None]) -> Values:
+def _written(saved: Saved, stage: int, results: Sequence[Tensor | None]) -> Values:
     """The gradients of what a stage took, under the names by which they are sent."""
-    gradients, written = iter(found), dict[Name, State]()
+    gradients, written = iter(results), dict[Name, State]()
     for (role, source), leaves in saved.leaves.items():
         if role != "feedback":
             pairs = [(key, leaf, next(gradients)) for key, leaf in leaves.items()]
@@ -169,7 +169,7 @@ class Weights:
     def __init__(self, parameters: Sequence[nn.Parameter], rank: int, num_ranks: int) -> None:
         self.parameters, self.sharded = parameters, num_ranks > 1
         share = -(-sum(parameter.numel() for parameter in parameters) // num_ranks)
-        self.own = slice(rank * share, (rank + 1) * share)
+        self.owned = slice(rank * share, (rank + 1) * share)
         self.weights, self.gradients = torch.zeros(2, share * num_ranks, dtype=torch.float64)
         both = self._views(self.weights), self._views(self.gradients)
         for parameter, weight, gradient in zip(parameters, *both, strict=True):
@@ -187,17 +187,17 @@ class Weights:
         """Forget all gradients."""
         self.gradients.zero_()
         self._aside: dict[int, Tensor] = {}
-        self._sums = torch.zeros_like(self.weights[self.own]) if self.sharded else self.gradients
+        self._sums = torch.zeros_like(self.weights[self.owned]) if self.sharded else self.gradients
 
     def free(self) -> None:
         """Lose all weights but those that the rank owns."""
-        kept = self.weights[self.own].clone()
+        kept = self.weights[self.owned].clone()
         self.weights.fill_(torch.nan)
-        self.weights[self.own] = kept
+        self.weights[self.owned] = kept
 
     def gather(self, group: dist.ProcessGroup) -> None:
         """Gather the weights that other ranks own."""
-        dist.all_gather_single(self.weights, self.weights[self.own].clone(), group=group)
+        dist.all_gather_single(self.weights, self.weights[self.owned].clone(), group=group)
 
     def set_aside(self, op: int) -> None:
         """Keep the gradients of one backward apart: the next one may begin while they are still being scattered."""
@@ -215,7 +215,7 @@ class Weights:
 
     def step(self) -> None:
         """Step the optimizer on the weights that the rank owns; all others are then out of date."""
-        self.weights[self.own].sub_(self._sums, alpha=LEARNING_RATE)
+        self.weights[self.owned].sub_(self._sums, alpha=LEARNING_RATE)
         if self.sharded:
             self.free()
 
@@ -238,7 +238,7 @@ class ModuleKernels(Kernels):
         self._training, self._wiring, self._plan, self._number = training, wiring, wiring.plan, seat.device
         replicas, group_batch = seat.placement.replicas, training.batch_size // seat.placement.num_groups
         first, end = seat.group * group_batch, (seat.group + 1) * group_batch
-        self._own = slice(first + seat.replica, end, replicas)
+        self._samples_here = slice(first + seat.replica, end, replicas)
         self._samples = training.samples.of_replica(seat.replica, replicas)
         self._layers, plan = Layers(training.model, {}), self._plan
         self._passes = Passes(training.model, self._layers, plan)
@@ -284,13 +284,13 @@ class ModuleKernels(Kernels):
         self._context = {c: self._frozen[c, last] for c, last in self._last.items()}
         if ahead and not prepared:  # no earlier iteration computed them
             everyone = frozen_outputs(Layers(self._training.model, {}), iteration, self._training.batch_size)
-            prepared = {component: values[self._own] for component, values in everyone.items()}
+            prepared = {component: values[self._samples_here] for component, values in everyone.items()}
         if ahead:
             self._context = prepared
 
     def _draw(self, iteration: int, component: int) -> tuple[Tensor, Tensor]:
         inputs, targets = batch_of(iteration, component, self._training.batch_size)
-        return inputs[self._own], targets[self._own]
+        return inputs[self._samples_here], targets[self._samples_here]
 
     def run(self, index: int, op: Op, mark: Mark) -> None:
         """Carry out an op; gradient buckets are all ready at its end."""
@@ -372,7 +372,7 @@ class ModuleKernels(Kernels):
             if stage in self._ranges and writer not in following:  # no later collective takes a bucket of it
                 self._weights[stage].reduce(writer[1], group)
 
-    def found(self) -> Gradients:
+    def result(self) -> Gradients:
         for weights in self._weights.values():
             weights.unite()
         return gradients_of(self._layers, self._ranges.values())

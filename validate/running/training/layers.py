@@ -164,17 +164,19 @@ def single_process_gradients(
     return gradients_of(layers, ranges)
 
 
-def gradient_error(found: Sequence[Gradients], expected: Gradients) -> float:
+def gradient_error(ranks: Sequence[Gradients], expected: Gradients) -> float:
     """Largest difference of any rank's gradient over the largest of its layer; infinite if one is missing."""
-    if set().union(*found) != set(expected):
+    if set().union(*ranks) != set(expected):
         return inf
-    return max(_layer_error(values, expected[key]) for own in found for key, values in own.items())
+    return max(_layer_error(values, expected[key]) for rank in ranks for key, values in rank.items())
 
 
-def _layer_error(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    if len(found) != len(expected):
+def _layer_error(gradients: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    if len(gradients) != len(expected):
         return inf
-    scale = max((float(wanted.abs().max()) for wanted in expected), default=0.0)
-    errors = [float((own - wanted).abs().max()) for own, wanted in zip(found, expected, strict=True)]
+    scale = max((float(right.abs().max()) for right in expected), default=0.0)
+    errors = [
+        float((gradient - right).abs().max()) for gradient, right in zip(gradients, expected, strict=True)
+    ]
     worst = max((inf if isnan(error) else error for error in errors), default=0.0)
     return worst / scale if scale else worst

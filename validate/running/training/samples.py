@@ -25,11 +25,11 @@ class FrozenSamples(NamedTuple):
     def of_replica(self, replica: int, replicas: int) -> "FrozenSamples":
         """The same in samples of one replica of a position, which takes every ``replicas``-th of the group."""
 
-        def own(span: Span) -> Span:
+        def of_span(span: Span) -> Span:
             return -(-(span[0] - replica) // replicas), -(-(span[1] - replica) // replicas)
 
-        ops = {key: tuple(map(own, spans)) for key, spans in self.ops.items()}
-        return FrozenSamples(ops, {tensor: own(span) for tensor, span in self.tensors.items()})
+        ops = {key: tuple(map(of_span, spans)) for key, spans in self.ops.items()}
+        return FrozenSamples(ops, {tensor: of_span(span) for tensor, span in self.tensors.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ def frozen_samples(plan: Plan, scenario: Scenario, micro_batch: int) -> FrozenSa
         work.place(layer)
     ops = {}
     for device, row in enumerate(plan.ops):
-        own = [index for index, op in enumerate(row) if isinstance(op.action, FrozenAction)]
+        indices = [index for index, op in enumerate(row) if isinstance(op.action, FrozenAction)]
         taken = [tuple(map(_span, of.samples)) for of in work.placed if of.position == device]
-        assert len(own) == len(taken), (device, len(own), len(taken))
-        ops.update({(device, index): spans for index, spans in zip(own, taken, strict=True)})
+        assert len(indices) == len(taken), (device, len(indices), len(taken))
+        ops.update({(device, index): spans for index, spans in zip(indices, taken, strict=True)})
     _hand_out(plan, scenario, micro_batch, work)
     frozen = [index for index, tensor in enumerate(plan.tensors) if tensor.role == "frozen"]
     return FrozenSamples(ops, dict(zip(frozen, map(_span, work.spans), strict=True)))

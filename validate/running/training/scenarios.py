@@ -37,8 +37,8 @@ class Question:
     @property
     def name(self) -> str:
         """The strategy and what was asked of it."""
-        asked = ", ".join(f"{key}={value}" for key, value in self.parameters.items())
-        return f"{self.strategy}({asked})" if asked else self.strategy
+        parameters = ", ".join(f"{key}={value}" for key, value in self.parameters.items())
+        return f"{self.strategy}({parameters})" if parameters else self.strategy
 
 
 def _timed_model(model: Model, batch: int, forward_s: float) -> Model:
