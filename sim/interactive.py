@@ -10,7 +10,7 @@ from profiles.errors import DiffusimError, DiffusimWarning, InputError, shown
 from profiles.units import GIB
 from sim.api import run
 from sim.outcomes.results import Result
-from sim.report.numbers import counted_words, milliseconds
+from sim.report.numbers import milliseconds, sample_words
 from sim.report.plots.charts import speed
 from sim.report.plots.interactive import trace_figure
 from strategies.registry import class_of, strategy_named
@@ -146,7 +146,7 @@ def _lines(result: Result, before: Result | None) -> dict[str, str]:
         "": result.title,
         "time": band + change,
         "bubble ratio": f"{100 * result.bubble_ratio:.1f} %",
-        "speed": speed(result.samples_per_s, counted_words(result.task, result.options)),
+        "speed": speed(result.samples_per_s, sample_words(result)[1]),
         "memory": held if result.fits_memory else f"{held}: does not fit",
     }
 

@@ -25,7 +25,7 @@ from sim.outcomes.contents import content_of
 from sim.outcomes.tasks import TASKS
 from sim.report.frames import check_out, write_rows
 from sim.report.listings import sampled_on
-from sim.report.numbers import image_words, milliseconds
+from sim.report.numbers import milliseconds
 from sim.report.views import Scaling, Sweep
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
     telling = {name for name in TASKS[scenario.task].options if hasattr(options, name)} - shared
     if options.task or options.strategy or given_parameters(options) or telling:
         return ""
-    several = image_words(scenario.options)[1]
+    several = TASKS["sample"].sample_words(scenario.options)[1]
     if scenario.task == "sample":
         return f"this is about drawing {several}; --task train asks about training"
     if sampled_on(scenario.model) is None:

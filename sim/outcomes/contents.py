@@ -1,7 +1,4 @@
-"""Contents: a short hash of what a value holds, so that results tell which inputs they are of.
-
-It is of what was read, not of the files, which may have changed since.
-"""
+"""Contents: short hashes of the values that were read, so that results name their inputs."""
 
 import pickle
 from collections.abc import Mapping
@@ -28,15 +25,15 @@ class _Writer(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:  # noqa: ANN401
         if is_dataclass(value) and not isinstance(value, type):
-            own = tuple(_ordered(getattr(value, item.name)) for item in fields(value))
-            return tuple, ((type(value).__qualname__, *own),)
+            values = tuple(_ordered(getattr(value, item.name)) for item in fields(value))
+            return tuple, ((type(value).__qualname__, *values),)
         if isinstance(value, Mapping):
             return tuple, (_items(value),)
         return NotImplemented
 
 
 def _ordered(value: Any) -> Any:  # noqa: ANN401
-    """A value whose plain dicts are sorted: pickle asks no pickler about them, nor about lists and tuples."""
+    """Return a value whose plain dicts are sorted: pickle asks no pickler about them, nor about lists and tuples."""
     if type(value) is dict:
         return _items(value)
     return type(value)(map(_ordered, value)) if type(value) in (list, tuple) else value
@@ -47,7 +44,7 @@ def _items(mapping: Mapping[Any, Any]) -> tuple[Any, ...]:
 
 
 def content_of(value: object) -> str:
-    """Hash of what a value of dataclasses, tuples, mappings, texts and numbers holds."""
+    """Return the hash of a value of dataclasses, tuples, mappings, texts and numbers."""
     written = BytesIO()
     writer = _Writer(written, protocol=4)
     writer.fast = True  # equal parts are written out each time: whether they are one object is no content
@@ -65,7 +62,7 @@ def _content_once(same: Same) -> str:
 
 
 def inputs_of(scenario: AnyScenario) -> dict[str, str]:
-    """Hashes of the model, cluster, device and stack of a scenario, and of the run measured of them, if any."""
+    """Return hashes of the model, cluster, device and stack of a scenario, and of the run measured of them, if any."""
     known: dict[str, str] = scenario.remember("inputs", lambda: _inputs_of(scenario))
     return dict(known)
 
@@ -81,13 +78,13 @@ def _inputs_of(scenario: AnyScenario) -> dict[str, str]:
 
 @lru_cache(maxsize=64)
 def _around_device(cluster: Same) -> str:
-    """Hash of a cluster but for its device."""
-    own = (item.name for item in fields(cluster.value) if item.name != "device")
-    return content_of(tuple(getattr(cluster.value, name) for name in own))
+    """Return the hash of a cluster but for its device."""
+    names = (item.name for item in fields(cluster.value) if item.name != "device")
+    return content_of(tuple(getattr(cluster.value, name) for name in names))
 
 
 @cache
 def engine() -> str:
-    """Hash of the code that gives results and of the tables beside it; stored results of other code are not used."""
-    found = {path for pattern in ENGINE for path in ROOT.glob(pattern) if "measuring" not in path.parts}
-    return content_of(tuple((path.relative_to(ROOT).as_posix(), path.read_bytes()) for path in sorted(found)))
+    """Return the hash of the code that gives results and of its tables; stored results of other code are not used."""
+    paths = {path for pattern in ENGINE for path in ROOT.glob(pattern) if "measuring" not in path.parts}
+    return content_of(tuple((path.relative_to(ROOT).as_posix(), path.read_bytes()) for path in sorted(paths)))

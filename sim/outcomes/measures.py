@@ -43,7 +43,7 @@ class Measures:
 
     @classmethod
     def of(cls, trace: Trace, step: Repeated | None = None, times: int = 0) -> Self:
-        """The measures of a trace.
+        """Return the measures of a trace.
 
         Args:
             trace: of the iteration, or of the run.
@@ -69,23 +69,23 @@ SUMMED: Final = tuple(item.name for item in fields(Measures) if item.name != "pe
 
 
 def _weighted(measured: Sequence[Measures], weights: Mapping[str, Sequence[float]]) -> Measures:
-    """The weighted sum of each quantity over parts, with the largest peak."""
+    """Return the weighted sum of each quantity over parts, with the largest peak."""
     sums = {
-        name: float(sum_in_order(x * getattr(one, name) for x, one in zip(own, measured, strict=True)))
-        for name, own in weights.items()
+        name: float(sum_in_order(x * getattr(one, name) for x, one in zip(factors, measured, strict=True)))
+        for name, factors in weights.items()
     }
     return Measures(**sums, peak_memory_bytes=max(measures.peak_memory_bytes for measures in measured))
 
 
 def in_turn(measured: Sequence[Measures], times: Sequence[int]) -> Measures:
-    """Measures of parts that follow one another, each so many times."""
+    """Return the measures of parts that follow one another, each so many times."""
     return _weighted(measured, dict.fromkeys(SUMMED, times))
 
 
 def expectation(
     measured: Sequence[Measures], probabilities: Sequence[float], shares: Sequence[float]
 ) -> Measures:
-    """Expected measures: times weighted by how often they occur, the work of groups by the share that does it.
+    """Return expected measures: times weighted by probability, the work of groups by the share that does it.
 
     Args:
         measured: of each kind of iteration.
@@ -101,7 +101,7 @@ def expectation(
 
 
 def together_s(jobs_s: Sequence[float]) -> float:
-    """The seconds in which jobs side by side train as many samples as each does in one iteration.
+    """Return the seconds in which jobs side by side train as many samples as each does in one iteration.
 
     Their throughputs add up, so it is the harmonic mean. Source: DiffusionPipe, section 6, DeepSpeed-P.
     """
@@ -113,7 +113,7 @@ def together_s(jobs_s: Sequence[float]) -> float:
 
 
 def side_by_side(jobs: Sequence[Measures]) -> Measures:
-    """Measures of jobs on equally many GPUs together, while they train each backbone on one batch.
+    """Return the measures of jobs on equally many GPUs while they train each backbone on one batch.
 
     Each runs as many of its iterations, or such a part of one, as fit; times are means over all devices.
     """

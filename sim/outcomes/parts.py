@@ -18,7 +18,7 @@ from strategies.strategy import AnyScenario, AnyStrategy, Job, Phase, Sampler, S
 
 
 def replay(strategy: Strategy, scenario: Scenario) -> Trace:
-    """The trace of one iteration, the fastest of a strategy's refinements if it refines.
+    """Return the trace of one iteration, the fastest of a strategy's refinements if it refines.
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.
@@ -96,15 +96,15 @@ def _variants(strategy: AnyStrategy, scenario: AnyScenario, job: int) -> list[Va
     degree: int = getattr(strategy, "pipeline_degree", None) or 1
     groups = scenario.workload.num_gpus // (getattr(strategy, "group_size", None) or degree)
     return [
-        Variant(strategy, own, probability, share, job)
-        for own, probability, share in scenario.variants(groups)
+        Variant(strategy, of_variant, probability, share, job)
+        for of_variant, probability, share in scenario.variants(groups)
     ]
 
 
 def _replay(
     variant: Variant, phases: Callable[[Sampler, SamplingScenario], tuple[Phase, ...]]
 ) -> Iterator[Part]:
-    """The parts of a variant, of a sampler those of the given phases."""
+    """Yield the parts of a variant; of a sampler those of some phases."""
     strategy, scenario = variant.strategy, variant.scenario
     if isinstance(strategy, Sampler) and isinstance(scenario, SamplingScenario):
         yield from _replay_phases(variant, strategy, scenario, phases(strategy, scenario))
@@ -116,7 +116,7 @@ def _replay(
 def _replay_phases(
     variant: Variant, strategy: Sampler, scenario: SamplingScenario, phases: tuple[Phase, ...]
 ) -> Iterator[Part]:
-    """The parts of some phases of denoising steps, and of the frozen components around them.
+    """Yield the parts of some phases of denoising steps, and of the frozen components around them.
 
     Where one guidance group stands for all in a plan, the phase's own plan is of all, its measures are of one.
     """
@@ -139,7 +139,7 @@ def _replay_phases(
 
 @no_collection()
 def replay_parts(strategy: AnyStrategy, scenario: AnyScenario) -> list[Part]:
-    """All parts of a point, replayed.
+    """Return all parts of a point, replayed.
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.
@@ -150,12 +150,12 @@ def replay_parts(strategy: AnyStrategy, scenario: AnyScenario) -> list[Part]:
 
 @no_collection()
 def measured_parts(strategy: AnyStrategy, scenario: AnyScenario, *, excerpts: bool = True) -> list[Part]:
-    """All parts of a point with their measures, replayed no further than needed: of alike guidance groups one.
+    """Return all parts of a point with their measures, replayed no further than needed.
 
     Args:
         strategy: the strategy with its parameters.
-        scenario: what it is asked about.
-        excerpts: of a long run whose steps repeat one another only the first are replayed.
+        scenario: the model, cluster, stack and workload.
+        excerpts: whether of a long run whose steps repeat one another only the first are replayed.
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.
@@ -168,13 +168,13 @@ def measured_parts(strategy: AnyStrategy, scenario: AnyScenario, *, excerpts: bo
 
 
 def traces_of(strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part]) -> list[NamedTrace]:
-    """The traces of a point whose parts were measured; where one group stood for all, all are replayed."""
+    """Return the traces of a point whose parts were measured; where one group stood for all, all are replayed."""
     whole = all(part.folded is None for part in parts)
     return named_traces(parts if whole else replay_parts(strategy, scenario))
 
 
 def parts_by(parts: Iterable[Part], key: Callable[[Variant], Any]) -> list[list[Part]]:
-    """The parts grouped by a key of their variants, in the order in which these come."""
+    """Return the parts grouped by a key of their variants, in order."""
     groups: dict[Any, list[Part]] = {}
     for part in parts:
         groups.setdefault(key(part.variant), []).append(part)
@@ -182,26 +182,23 @@ def parts_by(parts: Iterable[Part], key: Callable[[Variant], Any]) -> list[list[
 
 
 def main_part(parts: Sequence[Part]) -> Part:
-    """The part that speaks for its variant: the iteration, or the last phase with denoising steps."""
+    """Return the part that speaks for its variant: the iteration, or the last phase with denoising steps."""
     return next(part for part in reversed(parts) if part.phase.steps)
 
 
 def named_traces(parts: Sequence[Part]) -> list[NamedTrace]:
-    """The traces of a point by names that tell them apart: a job's backbone, the extra forward, the phase."""
+    """Return the traces of a point, named by a job's backbone, the extra forward, and the phase."""
     groups = parts_by(parts, id)
-    several_jobs = len({own[0].variant.job for own in groups}) > 1
+    several_jobs = len({group[0].variant.job for group in groups}) > 1
     jobs_seen: set[int] = set()
-    found = []
-    for own in groups:
-        variant, main = own[0].variant, main_part(own)
-        words = [_backbone(variant)] if several_jobs else []
+    traces = []
+    for group in groups:
+        variant, main = group[0].variant, main_part(group)
+        backbone = variant.scenario.model.components[variant.scenario.backbone_index].name
+        words = [backbone] if several_jobs else []
         words += ["extra-forward"] if variant.job in jobs_seen else []
         jobs_seen.add(variant.job)
-        for part in own:
+        for part in group:
             name = "-".join(words if part is main else [*words, part.phase.name])
-            found.append(NamedTrace(name, part.trace, part is main and own is groups[0]))
-    return found
-
-
-def _backbone(variant: Variant) -> str:
-    return variant.scenario.model.components[variant.scenario.backbone_index].name
+            traces.append(NamedTrace(name, part.trace, part is main and group is groups[0]))
+    return traces

@@ -11,6 +11,7 @@ from profiles.mappings import FrozenMapping
 from profiles.software.levers import HALF
 from profiles.units import GIB
 from sim.outcomes.measures import Measures
+from sim.outcomes.tasks import TASKS
 from sim.replay.chrome_trace import write_chrome_trace
 from strategies.plans.traces import Trace
 from strategies.plans.workloads import ALL
@@ -39,9 +40,9 @@ class Source:
 
     Attributes:
         strategy: with its parameters.
-        scenario: what was asked.
+        scenario: the model, cluster, stack and workload.
         replay: gives the traces.
-        remarks: what the strategy has to say about the point.
+        remarks: remarks of the strategy about the point.
     """
 
     strategy: AnyStrategy
@@ -68,11 +69,11 @@ class Result:
         times: the durations under their public keys: ``iteration_s`` and ``first_iteration_s`` of training,
             ``latency_s`` and ``step_s``, which is a steady denoising step, of sampling.
         expected: seconds and bytes, as expectations.
-        memory_bytes: what a GPU holds; None where that is unlimited.
+        memory_bytes: memory of a GPU; None where that is unlimited.
         stages: layers, GPUs, seconds and parameters of each stage.
         phases: of sampling with frozen components the seconds and the peak memory of each phase, under public keys.
-        departures: what departs from plain training, in words for its title.
-        uncertainty: what the error of its duration is made of.
+        departures: departures from plain training, in words for its title.
+        uncertainty: components of the error of its duration.
         compute_factor: factor on compute that a measured run gave; 1 where there is none.
         inputs: hashes of the model, cluster, device and stack that were read; empty where another process ran it.
         source: origin of its traces; None where it came from another process.
@@ -108,7 +109,7 @@ class Result:
         object.__setattr__(self, "stages", tuple(map(FrozenMapping, self.stages)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel without the traces: what a worker process hands back stays small."""
+        """Travel without the traces, so that results of worker processes stay small."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return _made, (type(self), values | {"source": None})
 
@@ -118,7 +119,7 @@ class Result:
 
     @property
     def title(self) -> str:
-        """Model, strategy, GPUs, stack and what departs from plain training in words."""
+        """Model, strategy, GPUs, stack and departures from plain training in words."""
         gpus = counted(self.num_gpus, "GPU")
         doing = activity(self.task, self.options)
         where = f"{self.model} by {self.strategy}, {doing} on {gpus} of {self.cluster}, stack {self.stack}"
@@ -126,26 +127,26 @@ class Result:
 
     @property
     def resolution(self) -> str:
-        """Pixels of what is trained on or drawn: 1024, or width x height."""
+        """Pixels of an image: 1024, or width x height."""
         return str(self.asked["resolution"])
 
     @property
     def frozen(self) -> str:
-        """Of training, whether frozen components run in the iteration: ``online`` or ``cached``."""
-        return str(self._own("frozen"))
+        """Whether frozen components run in a training iteration: ``online`` or ``cached``."""
+        return str(self._of_task("frozen"))
 
     @property
     def steps(self) -> int:
         """Denoising steps of a run of the sampler."""
-        return int(self._own("steps"))
+        return int(self._of_task("steps"))
 
     @property
     def guidance(self) -> str:
         """Kind of guidance of a run of the sampler, ``none`` where it has none."""
-        return str(self._own("guidance"))
+        return str(self._of_task("guidance"))
 
-    def _own(self, key: str) -> Any:  # noqa: ANN401
-        """A time, or something asked, that results of one task alone have."""
+    def _of_task(self, key: str) -> Any:  # noqa: ANN401
+        """Return a duration or a setting that results of one task alone have."""
         if key in self.times:
             return self.times[key]
         if key in self.asked:
@@ -180,22 +181,22 @@ class Result:
     @property
     def iteration_s(self) -> float:
         """Seconds of one training iteration."""
-        return float(self._own("iteration_s"))
+        return float(self._of_task("iteration_s"))
 
     @property
     def first_iteration_s(self) -> float:
         """Seconds of the first training iteration, which also runs its own frozen work."""
-        return float(self._own("first_iteration_s"))
+        return float(self._of_task("first_iteration_s"))
 
     @property
     def latency_s(self) -> float:
         """Seconds of one run of the sampler."""
-        return float(self._own("latency_s"))
+        return float(self._of_task("latency_s"))
 
     @property
     def step_s(self) -> float:
         """Seconds of one steady denoising step."""
-        return float(self._own("step_s"))
+        return float(self._of_task("step_s"))
 
     @property
     def low_s(self) -> float:
@@ -273,9 +274,9 @@ class Result:
         """The flags of ``sim run`` that give the result again, by name."""
         where = {"model": self.model, "cluster": self.cluster, "stack": self.stack, "gpus": self.num_gpus}
         point = {"batch_size": self.batch_size, "strategy": self.strategy, **self.parameters}
-        given = {**where, **point, **self.asked, **self.options}
+        flags = {**where, **point, **self.asked, **self.options}
         left = () if self.source is None else unused_options(self.source.strategy, self.source.scenario)
-        return {key: value for key, value in given.items() if key not in left}
+        return {key: value for key, value in flags.items() if key not in left}
 
     def write_trace(self, path: str | Path) -> None:
         """Write the trace for Perfetto, https://ui.perfetto.dev.
@@ -287,8 +288,7 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """The result under its public keys; bytes and seconds, floats as they are; of sampling bytes per image."""
-        sampled = self.task == "sample"
-        return {
+        row = {
             "task": self.task,
             "model": self.model,
             "cluster": self.cluster,
@@ -303,7 +303,7 @@ class Result:
             **self.bands,
             **self.phases,
             "samples_per_s": self.samples_per_s,
-            **({"gpu_s_per_sample": self.gpu_s_per_sample} if sampled else {}),
+            "gpu_s_per_sample": self.gpu_s_per_sample,
             "bubble_ratio": self.bubble_ratio,
             "exposed_communication_s": self.exposed_communication_s,
             "collective_s": self.collective_s,
@@ -314,9 +314,10 @@ class Result:
             "provenance": self.provenance,
             "compute_factor": self.compute_factor,
             "stages": [{**stage, "devices": list(stage["devices"])} for stage in self.stages],
-            **({"seamless": self.seamless} if sampled else {}),
+            "seamless": self.seamless,
             **({"inputs": dict(self.inputs)} if self.inputs else {}),
         }
+        return {key: value for key, value in row.items() if key not in TASKS[self.task].absent}
 
 
 def _made(cls: type[Result], values: dict[str, Any]) -> Result:
@@ -339,15 +340,16 @@ def unused_options(strategy: AnyStrategy, scenario: AnyScenario) -> dict[str, st
     if workload.heads == "padded" and grid.ulysses * grid.tensor == 1:
         unused["heads"] = f"`heads` is padded, but {strategy.name} does not divide attention heads on {gpus}"
     if workload.all_to_all != HALF and grid.ulysses == 1:
-        given = f"`all_to_all` is {workload.all_to_all}"
-        unused["all_to_all"] = f"{given}, but {strategy.name} has no all-to-all on {gpus}"
+        unused["all_to_all"] = (
+            f"`all_to_all` is {workload.all_to_all}, but {strategy.name} has no all-to-all on {gpus}"
+        )
     return unused
 
 
 def activity(task: str, options: Mapping[str, Any]) -> str:
-    """What is simulated, in words for titles: sampling is of the denoising steps, and what is included beside them."""
-    if task == "train":
-        return "training"
+    """Return the work that is simulated in words: training, or denoising and what is included beside it."""
+    if "include" not in options:
+        return TASKS[task].noun
     if options["include"] == ALL:
         return "end to end"
     return (
@@ -356,7 +358,7 @@ def activity(task: str, options: Mapping[str, Any]) -> str:
 
 
 def missing_memory(needed_bytes: float, there_bytes: float, *, at_least: bool = False) -> str:
-    """Memory needed, memory there and the difference, in words."""
+    """Return memory needed, memory there and the difference, in words."""
     needed, there = needed_bytes / GIB, there_bytes / GIB
     words, digits = "needs at least" if at_least else "needs", 1 if needed - there >= 0.05 else 3
     return (

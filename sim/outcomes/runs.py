@@ -29,7 +29,7 @@ from strategies.strategy import AnyScenario, AnyStrategy, is_seamless
 
 
 def run_point(strategy: AnyStrategy, scenario: AnyScenario) -> Result:
-    """The result of one strategy on one scenario.
+    """Return the result of one strategy on one scenario.
 
     Raises:
         InfeasibleError: the point does not exist for the scenario.
@@ -38,7 +38,7 @@ def run_point(strategy: AnyStrategy, scenario: AnyScenario) -> Result:
 
 
 def bound(strategy: AnyStrategy, scenario: AnyScenario) -> float:
-    """Seconds that the expected iteration, or run, of a point cannot undercut."""
+    """Return seconds that the expected iteration, or run, of a point cannot undercut."""
     by_job: dict[int, float] = {}
     for variant in variants(strategy, scenario):
         expected_s = variant.probability * variant.strategy.bound(variant.scenario)
@@ -47,7 +47,7 @@ def bound(strategy: AnyStrategy, scenario: AnyScenario) -> float:
 
 
 def least_memory_bytes(strategy: AnyStrategy, scenario: AnyScenario) -> float:
-    """Bytes that the fullest device of a point cannot do without; 0 where its strategy does not know."""
+    """Return bytes that the fullest device of a point cannot do without; 0 where its strategy does not know."""
     return max(job.strategy.least_memory_bytes(job.scenario) for job in jobs(strategy, scenario))
 
 
@@ -68,7 +68,7 @@ def check_held_memory(strategy: AnyStrategy, scenario: AnyScenario) -> None:
 def weigh(
     strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part], source: Source | None = None
 ) -> Result:
-    """The result of a point from its replayed parts."""
+    """Return the result of a point from its replayed parts."""
     expected = _expected(parts)
     times, stages = _times(parts, expected), _stages(parts)
     return result_of(
@@ -92,7 +92,7 @@ def result_of(
     phases: Mapping[str, float],
     source: Source | None = None,
 ) -> Result:
-    """The result of a point, from what its replay gave; all else follows from what was asked."""
+    """Return the result of a point from the quantities of its replay; all else follows from the scenario."""
     workload, parameters = scenario.workload, parameters_of(strategy)
     return Result(
         task=scenario.task,
@@ -124,7 +124,7 @@ def result_of(
 def uncertainty_of(
     scenario: AnyScenario, strategy: str, parameters: Mapping[str, Any], expected: Measures
 ) -> Uncertainty:
-    """The uncertainty of a result; smaller where a run of the same task was measured, as compute is then known."""
+    """Return the uncertainty of a result; smaller where a run of the same task was measured."""
     cluster, gpus, sampled = scenario.cluster, scenario.workload.num_gpus, scenario.task == "sample"
     run = Circumstances(
         cluster.device.name,
@@ -146,7 +146,7 @@ def uncertainty_of(
 
 
 def method_of(task: str, num_gpus: int, parameters: Mapping[str, Any]) -> str:
-    """The kind of method, of ``profiles.costs.bands.METHODS``, by which GPUs work together."""
+    """Return the kind of method, of ``profiles.costs.bands.METHODS``, by which GPUs work together."""
     if num_gpus == 1:
         return ONE_GPU
     if task == "sample":
@@ -157,12 +157,12 @@ def method_of(task: str, num_gpus: int, parameters: Mapping[str, Any]) -> str:
 def source_of(
     strategy: AnyStrategy, scenario: AnyScenario, replay: Callable[[], Sequence[NamedTrace]]
 ) -> Source:
-    """The source of a result, with the strategy's remarks about the point."""
+    """Return the source of a result, with the strategy's remarks about the point."""
     return Source(strategy, scenario, replay, tuple(strategy.remarks(scenario)))
 
 
 def parameters_of(strategy: AnyStrategy) -> dict[str, Any]:
-    """The parameters of a strategy by name."""
+    """Return the parameters of a strategy by name."""
     return {name: getattr(strategy, name) for name in _parameter_names(type(strategy))}
 
 
@@ -172,42 +172,43 @@ def _parameter_names(cls: type[AnyStrategy]) -> tuple[str, ...]:
 
 
 def _expected(parts: Sequence[Part]) -> Measures:
-    """Expectations: phases in turn, iterations as often as they occur, jobs side by side."""
-    return side_by_side([_of_job(own) for own in parts_by(parts, lambda variant: variant.job)])
+    """Return expectations: phases in turn, iterations as often as they occur, jobs side by side."""
+    return side_by_side([_of_job(of_job) for of_job in parts_by(parts, lambda variant: variant.job)])
 
 
 def _of_job(parts: Sequence[Part]) -> Measures:
     by_variant = parts_by(parts, id)
     measured = [
-        in_turn([part.measures for part in own], [part.phase.times for part in own]) for own in by_variant
+        in_turn([part.measures for part in phases], [part.phase.times for part in phases])
+        for phases in by_variant
     ]
-    occurring = [own[0].variant for own in by_variant]
+    occurring = [phases[0].variant for phases in by_variant]
     return expectation(measured, [v.probability for v in occurring], [v.share for v in occurring])
 
 
 def _times(parts: Sequence[Part], expected: Measures) -> dict[str, float]:
-    """The durations of a result under their public keys."""
+    """Return the durations of a result under their public keys."""
     if parts[0].variant.scenario.task == "sample":
         return {"latency_s": expected.duration_s, "step_s": steady_step_s(parts)}
     return {"iteration_s": expected.duration_s, "first_iteration_s": expected.first_s}
 
 
 def _phases_of(parts: Sequence[Part]) -> dict[str, float]:
-    """Seconds and peak memory of a run's phases under their public keys; none where only denoising steps run."""
+    """Return seconds and peak memory of the phases of a run; none where only denoising steps run."""
     by_name: dict[str, list[Part]] = {}
     for part in parts:
         by_name.setdefault("denoise" if part.phase.steps else part.phase.name, []).append(part)
     if len(by_name) == 1:
         return {}
-    found: dict[str, float] = {}
-    for name, own in by_name.items():
-        found[f"{name}_s"] = sum_in_order(part.phase.times * part.duration_s for part in own)
-        found[f"{name}_peak_memory_bytes"] = max(part.measures.peak_memory_bytes for part in own)
-    return found
+    values: dict[str, float] = {}
+    for name, phases in by_name.items():
+        values[f"{name}_s"] = sum_in_order(part.phase.times * part.duration_s for part in phases)
+        values[f"{name}_peak_memory_bytes"] = max(part.measures.peak_memory_bytes for part in phases)
+    return values
 
 
 def steady_step_s(parts: Sequence[Part]) -> float:
-    """Seconds of a steady step: the last phase if it is one step, else from the end of its last step but one."""
+    """Return the seconds of a steady step: the last phase, or the last step of that phase."""
     main = main_part(parts)
     phase, trace = main.phase, main.trace
     if phase.steps == 1:
@@ -222,9 +223,9 @@ def steady_step_s(parts: Sequence[Part]) -> float:
 
 
 def _stages(parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
-    """The stages of each job with their devices; its GPUs come after those of the jobs before it."""
-    for own in parts_by(parts, lambda variant: variant.job):
-        variant, phase, *_ = next(part for part in own if part.phase.steps)
+    """Yield the stages of each job with their devices; its GPUs come after those of the jobs before it."""
+    for of_job in parts_by(parts, lambda variant: variant.job):
+        variant, phase, *_ = next(part for part in of_job if part.phase.steps)
         first_gpu = variant.job * variant.scenario.workload.num_gpus
         for stage, devices in zip(phase.plan.stages, _devices(phase.plan), strict=True):
             yield {
@@ -238,7 +239,7 @@ def _stages(parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
 
 
 def _devices(plan: Plan) -> list[list[int]]:
-    """For each stage the GPUs that hold it; in sampling those whose ops are of it."""
+    """Return for each stage the GPUs that hold it; in sampling those whose ops are of it."""
     if not (plan.ops[0] and isinstance(plan.ops[0][0].action, PatchAction)):
         return [plan.placement.devices(stage.position) for stage in plan.stages]
     actions = [ops[0].action if ops else None for ops in plan.ops]

@@ -32,7 +32,7 @@ class Schedule:
 
 
 def written(point: AnyStrategy, order: Order, format: str, notes: tuple[str, ...] = ()) -> Schedule:
-    """An order in one of two formats: ``text``, or ``torch``."""
+    """Return an order in one of two formats: ``text``, or ``torch``."""
     if format == "text":
         return Schedule(point.name, format_order(order), notes)
     if any(not isinstance(action, StageAction) or action.kind == "O" for row in order for action in row):
@@ -41,7 +41,7 @@ def written(point: AnyStrategy, order: Order, format: str, notes: tuple[str, ...
 
 
 def format_patches(sampler: AnyStrategy, scenario: AnyScenario) -> str:
-    """All steps of a run with their exchanges, and the frozen components it includes."""
+    """Return all steps of a run with their exchanges, and the frozen components it includes."""
     assert isinstance(sampler, Sampler) and isinstance(scenario, SamplingScenario)
     sampler.bound(scenario)  # refuses what cannot exist before its order is written out
     run = Phase("run", sampler.plan(scenario), 1, scenario.workload.computed_steps)

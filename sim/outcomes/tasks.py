@@ -20,8 +20,12 @@ class Task:
         batch: what a batch size is of, for help.
         objectives: what its sweeps can rank by, the default first; cost is in GPU-seconds per image.
         measured: numbers that can be measured of a run, and the quantity of a result that each is.
-        unit: in which durations are told.
-        passes: of a stage that are timed, and what they are of.
+        timed: name of the duration.
+        unit: unit of durations in words.
+        passes: of a stage that are timed.
+        passed: what the passes are of.
+        samples: one of what is counted: an image, or of several frames a video.
+        absent: keys of results and rows that this task lacks.
     """
 
     name: str
@@ -31,14 +35,23 @@ class Task:
     batch: str
     objectives: tuple[str, ...]
     measured: Mapping[str, str]
+    timed: str
     unit: str
     passes: tuple[str, ...]
     passed: str
+    samples: tuple[str, str]
+    absent: tuple[str, ...] = ()
 
     @property
     def options(self) -> tuple[str, ...]:
         """Names of the options of its workloads, beside the GPUs and the batch size."""
         return ("resolution", *(item.name for item in options_of(self.workload)))
+
+    def sample_words(self, options: Mapping[str, Any]) -> tuple[str, str]:
+        """Return the names of one and of several samples of a run with these options."""
+        image, video = self.samples
+        one = video if (options.get("frames") or 1) > 1 else image
+        return one, f"{one}s"
 
 
 TRAINING: Final = Task(
@@ -49,9 +62,12 @@ TRAINING: Final = Task(
     "samples of all GPUs together (default: 32 per GPU; of videos 1)",
     ("throughput", "latency", "memory", "pareto"),
     {"step_s": "iteration_s", "iteration_s": "iteration_s", "samples_per_s": "samples_per_s"},
+    "iteration",
     "ms",
     ("forward", "backward"),
     "micro-batch",
+    ("sample", "sample"),
+    ("gpu_s_per_sample", "seamless", "recommended"),
 )
 SAMPLING: Final = Task(
     "sample",
@@ -61,9 +77,11 @@ SAMPLING: Final = Task(
     "images, or videos, drawn together (default: 1)",
     ("latency", "throughput", "memory", "cost", "pareto"),
     {"latency_s": "latency_s", "step_s": "step_s", "samples_per_s": "samples_per_s"},
+    "latency",
     "s",
     ("forward",),
     "step",
+    ("image", "video"),
 )
 TASKS: Final[Mapping[str, Task]] = {task.name: task for task in (TRAINING, SAMPLING)}
 """Tasks by name."""

@@ -53,7 +53,7 @@ def _events(trace: Trace) -> Iterator[Event]:
 
 
 def _rest(trace: Trace) -> dict[str, Any]:
-    """What stands beside the events of a trace."""
+    """Return the keys beside the events of a trace."""
     ratio = max(0.0, idle_s(trace) / trace.end_s) if trace.end_s else 0.0
     return {"displayTimeUnit": "ms", "otherData": {"iteration_s": trace.end_s, "bubble_ratio": ratio}}
 
@@ -63,7 +63,7 @@ def _json(value: Mapping[str, Any]) -> str:
 
 
 def _process(device: int) -> int:
-    """A device's process; it is not 0, which some viewers take for the idle process of the operating system."""
+    """Return a device's process; it is not 0, which some viewers take for the idle process of the operating system."""
     return device + 1
 
 
@@ -88,7 +88,7 @@ def _spans(trace: Trace) -> Iterator[Event]:
 def _span(
     device: int, thread: int, names: tuple[str, str], span: Span, arguments: Mapping[str, Any]
 ) -> Event:
-    """An event with a name, a category and a duration; both ends are rounded, so that neighbours never overlap."""
+    """Return an event with a duration; both ends are rounded, so that neighbours never overlap."""
     start, end = map(_nanoseconds, span)
     return {
         "ph": "X", "pid": _process(device), "tid": thread, "name": names[0], "cat": names[1],
@@ -131,7 +131,7 @@ def _message_events(trace: Trace) -> Iterator[Event]:
 
 
 def _first_readers(trace: Trace) -> dict[int, int]:
-    """For each message the index of the first op on its target that reads it."""
+    """Return for each message the index of the first op on its target that reads it."""
     readers: dict[int, int] = {}
     for device, ops in enumerate(trace.plan.ops):
         for index, op in enumerate(ops):

@@ -31,7 +31,7 @@ SIGNAL: Final[Leg] = ((), 0.0)
 
 
 def simulate(plan: Plan, network: Network | None = None, wiring: Wiring | None = None) -> Trace:
-    """The trace of one replayed iteration.
+    """Return the trace of one replayed iteration.
 
     Args:
         plan: what every device does.
@@ -307,13 +307,13 @@ class _Move:
 
 
 def _legs(wiring: Wiring, sizes_bytes: Sequence[float], network: Network) -> list[Leg]:
-    """For each delivery its (port, seconds held) pairs and the seconds for which it travels; a signal has none."""
-    asked = [*zip(wiring.sources, (target for _, target in wiring.slots), sizes_bytes, strict=True)]
+    """Return for each delivery its (port, seconds held) pairs and its travel time; a signal has none."""
+    deliveries = [*zip(wiring.sources, (target for _, target in wiring.slots), sizes_bytes, strict=True)]
     legs = {
         (source, target, size_bytes): SIGNAL if source is None else _leg(source, target, size_bytes, network)
-        for source, target, size_bytes in dict.fromkeys(asked)
+        for source, target, size_bytes in dict.fromkeys(deliveries)
     }
-    return [legs[each] for each in asked]
+    return [legs[delivery] for delivery in deliveries]
 
 
 def _leg(source: int, target: int, size_bytes: float, network: Network) -> Leg:

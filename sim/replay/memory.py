@@ -22,7 +22,7 @@ Key = tuple[int, int]
 
 
 def _births(trace: Trace) -> tuple[dict[Key, float], set[Key]]:
-    """When each tensor comes to lie on each device, in seconds, and which of them collectives write."""
+    """Return the birth of each tensor on each device, in seconds, and the keys that collectives write."""
     plan, wiring, ends = trace.plan, trace.wiring, trace.ends
     born = {(tensor, device): ends[device][op] for tensor, (device, op) in wiring.writers.items()}
     for device, (ops, early) in enumerate(zip(plan.ops, wiring.early, strict=True)):
@@ -41,7 +41,7 @@ def _births(trace: Trace) -> tuple[dict[Key, float], set[Key]]:
 
 
 def _deaths(trace: Trace, born: dict[Key, float]) -> dict[Key, float]:
-    """When each tensor is last needed where it lies, in seconds."""
+    """Return the last use of each tensor on each device, in seconds."""
     plan, wiring, dead = (
         trace.plan,
         trace.wiring,
@@ -67,7 +67,7 @@ def _deaths(trace: Trace, born: dict[Key, float]) -> dict[Key, float]:
 
 
 def memory_events(trace: Trace) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Device, time in seconds and change in bytes of every birth and death, three arrays.
+    """Return device, time in seconds and change in bytes of every birth and death, three arrays.
 
     At equal times births come first; those at the start of a collective come after the deaths.
     """
@@ -75,13 +75,13 @@ def memory_events(trace: Trace) -> tuple[IntArray, FloatArray, FloatArray]:
 
 
 def memory_events_by_role(trace: Trace) -> tuple[IntArray, FloatArray, FloatArray, list[str]]:
-    """The events of ``memory_events``, and of each the role of its tensor."""
+    """Return the events of ``memory_events``, and of each the role of its tensor."""
     devices, moments, changes, tensors = _events(trace)
     return devices, moments, changes, [trace.plan.roles[tensor] for tensor in tensors.tolist()]
 
 
 def _events(trace: Trace) -> tuple[IntArray, FloatArray, FloatArray, IntArray]:
-    """The events, and of each its tensor; tensors without bytes have none."""
+    """Return the events, and of each its tensor; tensors without bytes have none."""
     births, collected = _births(trace)
     deaths, sizes_bytes = _deaths(trace, births), trace.plan.sizes_bytes
     keys = [key for key in births if sizes_bytes[key[0]] > 0]
@@ -101,12 +101,12 @@ def _events(trace: Trace) -> tuple[IntArray, FloatArray, FloatArray, IntArray]:
 
 
 def resident_bytes(trace: Trace) -> FloatArray:
-    """The bytes that stay on each device, shape (devices,)."""
+    """Return the bytes that stay on each device, shape (devices,)."""
     return np.array([sum_in_order(b.size_bytes for b in buffers) for buffers in trace.plan.resident])
 
 
 def peak_memory_bytes(trace: Trace) -> FloatArray:
-    """The largest memory of each device in bytes, shape (devices,)."""
+    """Return the largest memory of each device in bytes, shape (devices,)."""
     devices, _, changes = memory_events(trace)
     peaks = np.zeros(trace.plan.num_devices)
     if len(changes):

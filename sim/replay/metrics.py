@@ -10,23 +10,23 @@ from strategies.plans.traces import Span, Trace
 
 
 def bubbles(trace: Trace) -> list[Bubble]:
-    """The spans in which the same set of devices is idle, in order of time."""
+    """Return the spans in which the same set of devices is idle, in order of time."""
     return find_bubbles([trace.busy(device) for device in range(trace.plan.num_devices)], trace.end_s)
 
 
 def busy_s(trace: Trace) -> float:
-    """The mean over devices of the seconds in which compute runs."""
+    """Return the mean over devices of the seconds in which compute runs."""
     ends, starts = chain.from_iterable(trace.ends), chain.from_iterable(trace.starts)
     return float(sum_in_order(map(sub, ends, starts))) / trace.plan.num_devices
 
 
 def idle_s(trace: Trace) -> float:
-    """The mean over devices of the seconds in which no compute runs."""
+    """Return the mean over devices of the seconds in which no compute runs."""
     return max(0.0, trace.end_s - busy_s(trace))  # a sum of spans may round up
 
 
 def collective_s(trace: Trace, numbers: Iterable[int] | None = None) -> float:
-    """The mean over devices of the seconds in which a collective, or one of some of them, runs, exposed or not."""
+    """Return the mean over devices of the seconds in which one of some, or all, collectives runs, exposed or not."""
     spans: list[list[Span]] = [[] for _ in trace.plan.ops]
     for number in range(len(trace.collectives)) if numbers is None else numbers:
         for device in trace.plan.collectives[number].devices:
@@ -35,7 +35,7 @@ def collective_s(trace: Trace, numbers: Iterable[int] | None = None) -> float:
 
 
 def exposed_communication_s(trace: Trace) -> float:
-    """The mean over devices of idle seconds while something awaited, or a collective it queues behind, is on the wire.
+    """Return the mean over devices of idle seconds while something awaited, or ahead of it, is on the wire.
 
     Waiting for a port that others hold is idle time, but not this.
     """
@@ -52,24 +52,24 @@ def exposed_communication_s(trace: Trace) -> float:
 
 
 def waited_s(trace: Trace, wire: Sequence[Span], device: int, ops: range) -> Iterator[float]:
-    """Seconds before each of some ops of a device that waits, in which what it reads then is on the wire."""
+    """Yield for each op of a device that waits the seconds in which its inputs are on the wire."""
     before = trace.ends[device][ops.start - 1] if ops.start else 0.0
     part = slice(ops.start, ops.stop)
     times = trace.wiring.waits[device][part], trace.starts[device][part], trace.ends[device][part]
-    for own, start, end in zip(*times, strict=True):
-        if start > before and own:
-            if len(own) == 1:  # most often
-                sent, arrived = wire[own[0]]
+    for slots, start, end in zip(*times, strict=True):
+        if start > before and slots:
+            if len(slots) == 1:  # most often
+                sent, arrived = wire[slots[0]]
                 awaited_s = arrived - (sent if sent > before else before)
                 if awaited_s > 0:
                     yield awaited_s
             else:
-                yield _union_s((max(wire[s][0], before), wire[s][1]) for s in own)
+                yield _union_s((max(wire[s][0], before), wire[s][1]) for s in slots)
         before = end
 
 
 def wire_spans(trace: Trace) -> list[Span]:
-    """For each slot when it was on the wire; a collective's result since those began that it queued behind."""
+    """Return the span of each slot on the wire; of a collective's result from the start of those ahead of it."""
     spans = list(zip(trace.sent, trace.arrived, strict=True))
     if not trace.collectives:
         return spans
@@ -81,7 +81,7 @@ def wire_spans(trace: Trace) -> list[Span]:
 
 
 def _queued_since(trace: Trace) -> list[float]:
-    """For each collective when the unbroken run of collectives began that it waited for; its own start if for none.
+    """Return for each collective when the unbroken run of collectives that it waited for began, or its start.
 
     It waits for those before it on its stream, and for those whose results it reads.
     """
@@ -96,7 +96,7 @@ def _queued_since(trace: Trace) -> list[float]:
 
 
 def _union_s(spans: Iterable[Span]) -> float:
-    """The seconds that spans cover together; empty and inverted ones cover none."""
+    """Return the seconds that spans cover together; empty and inverted ones cover none."""
     total, reach = 0.0, float("-inf")
     for start, end in sorted(spans):
         if end > max(start, reach):

@@ -1,4 +1,4 @@
-"""Repeats: what each further step adds to a run whose last steps are alike, from a replay of the first ones.
+"""Repeats: the addition of each further step to a run whose steps are alike, from a replay of the first ones.
 
 If everything in a step happens one period after the same in the step before, so it does in the next: a replay is
 deterministic, and no port or host falls further behind.
@@ -23,7 +23,7 @@ ROUNDING: Final = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """What one more step adds to a run: means over devices of seconds, and the bytes of all GPUs."""
+    """Addition of one more step to a run: means over devices of seconds, and the bytes of all GPUs."""
 
     period_s: float
     busy_s: float
@@ -42,11 +42,11 @@ class _Step:
     collectives: range
 
     def times(self, trace: Trace) -> list[float]:
-        """When all of it began and ended."""
+        """Return when each op, message and collective began and ended."""
         spans = [
             (starts[op], ends[op])
-            for own, starts, ends in zip(self.ops, trace.starts, trace.ends, strict=True)
-            for op in own
+            for ops, starts, ends in zip(self.ops, trace.starts, trace.ends, strict=True)
+            for op in ops
         ]
         spans += [(trace.sent[slot], trace.arrived[slot]) for slot in self.slots]
         spans += [trace.collectives[number] for number in self.collectives]
@@ -54,12 +54,12 @@ class _Step:
 
 
 def repeated_step(trace: Trace, network: Network) -> Repeated | None:
-    """Return what the last step but one added, or None where it does not repeat the step before it."""
+    """Return the addition of the last step but one, or None where it does not repeat the step before it."""
     before, step = _steps(trace)
     shifts = [b - a for a, b in zip(before.times(trace), step.times(trace), strict=False)]
     period_s = sum_in_order(shifts) / len(shifts)
     plan, most_s = trace.plan, ROUNDING * trace.end_s
-    rows = [ops[own.start : own.stop] for ops, own in zip(plan.ops, step.ops, strict=True)]
+    rows = [ops[part.start : part.stop] for ops, part in zip(plan.ops, step.ops, strict=True)]
     if (
         [*map(len, before.ops)] != [*map(len, step.ops)]
         or (len(before.slots), len(before.collectives)) != (len(step.slots), len(step.collectives))
@@ -68,8 +68,8 @@ def repeated_step(trace: Trace, network: Network) -> Repeated | None:
     ):
         return None
     wire, count, messages = wire_spans(trace), plan.num_devices, trace.wiring.transfers
-    pairs = [(trace.starts[at][op], trace.ends[at][op]) for at, own in enumerate(step.ops) for op in own]
-    waited = [s for device, own in enumerate(step.ops) for s in waited_s(trace, wire, device, own)]
+    pairs = [(trace.starts[at][op], trace.ends[at][op]) for at, ops in enumerate(step.ops) for op in ops]
+    waited = [s for device, ops in enumerate(step.ops) for s in waited_s(trace, wire, device, ops)]
     together_s = [collective_s(trace, range(last.collectives.stop)) for last in (before, step)]
     sent = [message.size_bytes for slot in step.slots if (message := messages[slot])]
     routes = [network.collective(plan.collectives[number]) for number in step.collectives]
@@ -84,7 +84,7 @@ def repeated_step(trace: Trace, network: Network) -> Repeated | None:
 
 
 def _steps(trace: Trace) -> Sequence[_Step]:
-    """The last two steps of a run but the very last."""
+    """Return the last two steps of a run but the very last."""
     plan, wiring = trace.plan, trace.wiring
     steps = [[op.action.step for op in row if isinstance(op.action, PatchAction)] for row in plan.ops]
     of_tensor = {tensor: steps[device][op] for tensor, (device, op) in wiring.writers.items()}

@@ -36,7 +36,7 @@ class Stream:
             self._spans[-1][1] = self.last_s = now
 
     def done_s(self, start: float, now: float) -> float:
-        """Seconds of work that compute has done from ``start`` to ``now``."""
+        """Return the seconds of work that compute has done from ``start`` to ``now``."""
         overlap = 0.0
         for begun, ended in reversed(self._spans):
             if ended <= start:
@@ -45,7 +45,7 @@ class Stream:
         return now - start - overlap * (1 - 1 / self.slowdown)
 
     def estimate_s(self, work_s: float, now: float) -> float:
-        """The seconds until work is done if no other collective begins; never too long."""
+        """Return the seconds until work is done if no other collective begins; never too long."""
         if not self.until:
             return work_s
         until = next(iter(self.until.values())) if len(self.until) == 1 else max(self.until.values())
@@ -56,7 +56,7 @@ class Stream:
 
 
 def streams_of(plan: Plan) -> list[Stream | None]:
-    """For each device its communication streams; None where it has none, or they do not slow down compute."""
+    """Return the communication streams of each device; None where it has none, or they do not slow down compute."""
     streams: list[Stream | None] = [None] * len(plan.ops)
     slowdown = plan.placement.cluster.overlap_slowdown
     if slowdown > 1:

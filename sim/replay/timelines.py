@@ -1,4 +1,4 @@
-"""Timelines: what every device does over time, as plain values that plots and exports draw."""
+"""Timelines: the work of every device over time, as plain values for plots and exports."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -82,14 +82,14 @@ class MemoryCurve:
 
 
 def category(action: Action) -> str:
-    """The kind of work an action is, in words; a patch is a forward."""
+    """Return the kind of work of an action in words; a patch is a forward."""
     if isinstance(action, FrozenAction):
         return FROZEN
     return CATEGORIES[action.kind] if isinstance(action, StageAction) else CATEGORIES[FORWARD]
 
 
 def compute_bars(trace: Trace) -> list[Bar]:
-    """All ops, device by device, in order of time."""
+    """Return all ops, device by device, in order of time."""
     bars = []
     for device, row in enumerate(trace.plan.order):
         stages = sorted({action.stage for action in row if not isinstance(action, FrozenAction)})
@@ -100,7 +100,7 @@ def compute_bars(trace: Trace) -> list[Bar]:
 
 
 def collective_bars(trace: Trace) -> list[CollectiveBar]:
-    """All collectives, once for each of their devices, in the order of the plan."""
+    """Return all collectives, once for each of their devices, in the order of the plan."""
     return [
         CollectiveBar(device, start, end, collective.operation, collective.size_bytes)
         for collective, (start, end) in zip(trace.plan.collectives, trace.collectives, strict=True)
@@ -109,45 +109,45 @@ def collective_bars(trace: Trace) -> list[CollectiveBar]:
 
 
 def idle_spans(trace: Trace) -> list[list[Span]]:
-    """For each device when it is idle: its bubbles, those that touch joined."""
+    """Return the idle spans of each device: its bubbles, those that touch joined."""
     spans: list[list[Span]] = [[] for _ in trace.plan.ops]
     for bubble in bubbles(trace):
         for device in bubble.positions:
-            own = spans[device]
-            if own and own[-1][1] == bubble.start_s:
-                own[-1] = (own[-1][0], bubble.end_s)
+            idle = spans[device]
+            if idle and idle[-1][1] == bubble.start_s:
+                idle[-1] = (idle[-1][0], bubble.end_s)
             else:
-                own.append((bubble.start_s, bubble.end_s))
+                idle.append((bubble.start_s, bubble.end_s))
     return spans
 
 
 def memory_curves(trace: Trace) -> list[MemoryCurve]:
-    """The bytes on each device, from its resident buffers at 0 to the end of the iteration."""
+    """Return the bytes on each device, from its resident buffers at 0 to the end of the iteration."""
     devices, times, changes = memory_events(trace)
     curves = []
     for device, resident in enumerate(resident_bytes(trace)):
-        own = devices == device
-        held = float(resident) + np.cumsum(changes[own])
-        moments = (0.0, *times[own].tolist(), trace.end_s)
+        here = devices == device
+        held = float(resident) + np.cumsum(changes[here])
+        moments = (0.0, *times[here].tolist(), trace.end_s)
         sizes = (float(resident), *held.tolist())
         curves.append(MemoryCurve(device, moments, (*sizes, sizes[-1])))
     return curves
 
 
 def memory_kinds(trace: Trace, device: int) -> tuple[FloatArray, dict[str, FloatArray]]:
-    """The bytes on one device over time, by what they are: names of resident buffers, roles of tensors.
+    """Return the bytes on one device over time, by names of resident buffers and roles of tensors.
 
     Returns:
         Times in seconds, as of ``memory_curves``, and for each kind the bytes from each time on.
     """
     devices, moments, changes, roles = memory_events_by_role(trace)
-    own = np.flatnonzero(devices == device)
-    times = np.concatenate([[0.0], moments[own], [trace.end_s]])
+    here = np.flatnonzero(devices == device)
+    times = np.concatenate([[0.0], moments[here], [trace.end_s]])
     kinds: dict[str, FloatArray] = {}
     for buffer in trace.plan.resident[device]:
         kinds[buffer.name] = kinds.get(buffer.name, np.zeros(len(times))) + buffer.size_bytes
-    named = np.array([roles[index] for index in own.tolist()])
+    named = np.array([roles[index] for index in here.tolist()])
     for role in dict.fromkeys(named.tolist()):
-        held = np.cumsum(np.where(named == role, changes[own], 0.0))
+        held = np.cumsum(np.where(named == role, changes[here], 0.0))
         kinds[role] = kinds.get(role, np.zeros(len(times))) + np.concatenate([[0.0], held, held[-1:]])
     return times, kinds

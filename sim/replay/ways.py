@@ -1,4 +1,4 @@
-"""Ways: which ports the collectives and messages of a replay hold, and for how long."""
+"""Ways: the ports that collectives and messages of a replay hold, and the seconds."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -28,7 +28,7 @@ class InChunks(NamedTuple):
 def ways_of(
     collectives: Sequence[Collective], routes: Sequence[CollectiveRoute], legs: Sequence[Leg]
 ) -> dict[int, InChunks]:
-    """The way of each route, by its id, over only those ports whose clocks are needed.
+    """Return the way of each route, by its id, over only those ports whose clocks are needed.
 
     Ports that no message holds, and only collectives that follow one another on a stream, delay nobody and need no
     clock. Of ports that the same collectives hold for equally long, and no message, one stands for all.
@@ -46,25 +46,25 @@ def ways_of(
     first: dict[tuple[tuple[int, bool, float], ...], int] = {}
     kept = {
         port
-        for port, own in uses.items()
-        if port in alone or (port in needed and first.setdefault(tuple(own), port) == port)
+        for port, of_port in uses.items()
+        if port in alone or (port in needed and first.setdefault(tuple(of_port), port) == port)
     }
     return {key: _way(route, kept) for key, route in distinct.items()}
 
 
 def _in_turn(collectives: Sequence[Collective], routes: Sequence[CollectiveRoute]) -> set[int]:
-    """The ports whose collectives all run on one and the same stream, one after the other."""
+    """Return the ports whose collectives all run on one and the same stream, one after the other."""
     streams: dict[int, set[tuple[int, int]]] = {}
     pairs = zip(collectives, routes, strict=True)
     for collective, route in {(id(route), of.stream): (of, route) for of, route in pairs}.values():
-        own = {(device, collective.stream) for device in collective.devices}
+        its_streams = {(device, collective.stream) for device in collective.devices}
         for port, _ in (*route.ports, *route.shared):
-            streams[port] = streams.get(port, own) & own
+            streams[port] = streams.get(port, its_streams) & its_streams
     return {port for port, common in streams.items() if common}
 
 
 def _way(route: CollectiveRoute, kept: set[int]) -> InChunks:
-    """The way of a route in chunks over the ports in ``kept``; in no chunks, all at once, where it has none of them."""
+    """Return the way of a route in chunks over the ports in ``kept``; all at once where it has none of them."""
     ports, shared = (tuple([pair for pair in of if pair[0] in kept]) for of in (route.ports, route.shared))
     chunks = min(MAX_CHUNKS, ceil(route.wire_s / CHUNK_S)) if ports or shared else 0
     each = max(chunks, 1)

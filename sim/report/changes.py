@@ -1,6 +1,6 @@
-"""Changes: what would change the answer of a sweep, by looking again at its points that come nearest.
+"""Changes: the answer of a sweep when one thing of the question changes.
 
-Where other degrees are best of what is changed, as of more images at once, its strategies are swept over again.
+The nearest points are simulated again; where other degrees may be best, all points are.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ from sim.explore.search import run_sweep
 from sim.explore.sweep import Sweep, objectives
 from sim.outcomes.results import OUT_OF_MEMORY, Result
 from sim.report.descriptions import differing
-from sim.report.numbers import image_words
+from sim.report.numbers import sample_words
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario
 
@@ -35,7 +35,7 @@ COMPILED: Final = "compiled"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What becomes of the answer if one thing is changed.
+    """The answer when one thing of the question is changed.
 
     Attributes:
         name: the change in words.
@@ -64,10 +64,10 @@ class Change:
     fits: bool = True
 
     def words(self, answer: str, objective: str = "throughput") -> str:
-        """What becomes of an answer, in words."""
+        """Return the new answer in words."""
         if self.strategy is None:
-            asked = f"; {self.flags} looks at all" if self.flags else ""
-            return "none fits" if self.exact else f"none of the nearest points fits{asked}"
+            hint = f"; {self.flags} looks at all" if self.flags else ""
+            return "none fits" if self.exact else f"none of the nearest points fits{hint}"
         most, least = ("", "") if self.exact else ("at most ", "at least ")
         speed = f"{self.speed:.2f} x the {'throughput' if objective == 'cost' else 'speed'}"
         speed = f"{most}{self.memory:.2f} x the memory, {speed}" if objective == "memory" else least + speed
@@ -84,10 +84,10 @@ class Change:
 
 
 class Variation(NamedTuple):
-    """A scenario with one thing changed, and what that is.
+    """A scenario with one thing changed.
 
     Attributes:
-        recomputes: whether that is what is recomputed.
+        recomputes: whether checkpointing is changed.
         frees: whether points may fit then that did not.
         regrouped: whether other degrees are best then than before.
     """
@@ -101,11 +101,11 @@ class Variation(NamedTuple):
 
 
 def variations(scenario: AnyScenario, num_gpus: int) -> Iterator[Variation]:
-    """The scenario with one thing changed, of those that most often decide.
+    """Yield the scenario with one thing changed, of those that most often decide.
 
     Args:
-        scenario: what was asked.
-        num_gpus: GPUs of the answer: they say which link it uses.
+        scenario: the scenario of the sweep.
+        num_gpus: GPUs of the answer, which decide on the link.
     """
     workload: Any = scenario.workload
     cluster = scenario.cluster
@@ -129,7 +129,7 @@ def variations(scenario: AnyScenario, num_gpus: int) -> Iterator[Variation]:
             other = replace(scenario, stack=load_stack(stack), asked_stack="")
             yield Variation(f"stack {stack}", f"--stack {stack}", other)
         batch = workload.batch_size * IMAGES
-        name = f"{batch} {image_words(scenario.options)[1]} at once"
+        name = f"{batch} {sample_words(scenario)[1]} at once"
         yield changed(name, f"--batch-size {batch}", batch_size=batch)._replace(regrouped=True)
         if num_gpus > 1 and workload.vae_parallel <= 1 and scenario.included(scenario.decoders):
             name, divided = f"VAE on {num_gpus} GPUs", {"vae_parallel": num_gpus, "vae_tile": None}
@@ -144,26 +144,28 @@ def variations(scenario: AnyScenario, num_gpus: int) -> Iterator[Variation]:
 
 
 def changes_asked(sweep: Sweep, answer: Point) -> list[tuple[Callable[..., Change], tuple[Any, ...]]]:
-    """The calls that give what would change an answer: what becomes of it and of what comes next."""
+    """Return the calls that give the changes of an answer."""
     assert answer.result is not None
-    near, short, asked = *nearest(sweep, answer), sweep.scenario
-    if isinstance(asked, Scenario):
-        own = asked.workload.checkpointing
-        near, short = ([replace(p, checkpointing=p.checkpointing or own) for p in of] for of in (near, short))
-        asked = asked.with_checkpointing(answer.checkpointing or own)
+    near, short, scenario = *nearest(sweep, answer), sweep.scenario
+    if isinstance(scenario, Scenario):
+        kind = scenario.workload.checkpointing
+        near, short = (
+            [replace(p, checkpointing=p.checkpointing or kind) for p in of] for of in (near, short)
+        )
+        scenario = scenario.with_checkpointing(answer.checkpointing or kind)
     bare, names = replace(sweep, points=[]), tuple(dict.fromkeys(point.name for point in sweep.points))
     few = sum(point.reason is None for point in sweep.points) <= SWEPT
     return [
         (_regrouped, (one, bare, names, answer))
         if one.regrouped
         else (_change, (one, bare, near + short * one.frees))
-        for one in variations(asked, answer.result.num_gpus)
+        for one in variations(scenario, answer.result.num_gpus)
         if few or not one.regrouped
     ]
 
 
 def nearest(sweep: Sweep, answer: Point) -> tuple[list[Point], list[Point]]:
-    """The answer and what comes next to it, and points of its strategy that lack least memory."""
+    """Return the answer and the points next to it, and points of its strategy that lack least memory."""
     first = contenders(sweep, answer)
     names, taken = {point.name for point in first}, {*map(id, first)}
     there = [point for point in sweep.points if point.recommended and point.name in names]
@@ -175,7 +177,7 @@ def nearest(sweep: Sweep, answer: Point) -> tuple[list[Point], list[Point]]:
 
 
 def contenders(sweep: Sweep, answer: Point) -> list[Point]:
-    """The answer, and the best points of the strategies that come next; by cost those on every number of GPUs."""
+    """Return the answer and the best points of the next strategies; by cost those on every number of GPUs."""
     best = {answer.name: answer}
     ranked = [point for point in sweep.ranked() if not point.reason and point.recommended]
     for point in ranked:
@@ -192,54 +194,54 @@ def contenders(sweep: Sweep, answer: Point) -> list[Point]:
 
 
 def _change(variation: Variation, sweep: Sweep, points: Sequence[Point]) -> Change:
-    """What becomes of an answer, the first of some points, where the best of them is looked for again.
+    """Return the change of an answer, the first of some points, by looking for the best of them again.
 
     A whole sweep of each changed question would take up to 2 s; these few points need no workers, store or reliefs.
     """
     scenario, first, objective = variation.scenario, points[0], sweep.objective
     again = (asked_of(point, scenario, recomputes=variation.recomputes) for point in points)
-    fresh = [bounded(asked, scenario) for asked in dict.fromkeys(again)]
-    own = best_of([point for point in fresh if point.name == first.name], scenario, objective)
-    best = best_of([point for point in fresh if point.name != first.name], scenario, objective, own)
-    return replace(_told(variation, sweep, first, (own, best), fresh), exact=False)
+    fresh = [bounded(question, scenario) for question in dict.fromkeys(again)]
+    same = best_of([point for point in fresh if point.name == first.name], scenario, objective)
+    best = best_of([point for point in fresh if point.name != first.name], scenario, objective, same)
+    return replace(_change_to(variation, sweep, first, (same, best), fresh), exact=False)
 
 
 def _regrouped(variation: Variation, sweep: Sweep, names: Sequence[str], first: Point) -> Change:
-    """What becomes of an answer where the best of all points of the strategies is looked for again."""
+    """Return the change of an answer by looking for the best of all points of the strategies again."""
     scenario = variation.scenario
     points = find_points(scenario, names, sweep.held)
     if sweep.runtime is not None:
         points = within(sweep.runtime, points, scenario)
     objective = objectives(scenario)[0] if sweep.objective == "pareto" else sweep.objective
-    found = _swept(sweep, points, scenario, objective)
-    ranked = [point for point in found.ranked() if point.status == "simulated"]
-    own = next((point for point in ranked if point.name == first.name), None)
-    return _told(variation, sweep, first, (own, next(iter(ranked), None)), found.points)
+    again = _swept(sweep, points, scenario, objective)
+    ranked = [point for point in again.ranked() if point.status == "simulated"]
+    same = next((point for point in ranked if point.name == first.name), None)
+    return _change_to(variation, sweep, first, (same, next(iter(ranked), None)), again.points)
 
 
-def _told(
+def _change_to(
     variation: Variation,
     sweep: Sweep,
     first: Point,
     after: tuple[Point | None, Point | None],
     among: Sequence[Point],
 ) -> Change:
-    """A change, by the answer before it, and the best of its strategy and of all after it."""
-    own, best = after
+    """Return a change from the answer before it, and the best of its strategy and of all after it."""
+    same, best = after
     if best is None or best.result is None:
         return Change(variation.name, variation.flags, None, 0.0, stays=False, tie=False)
     assert first.result is not None
-    if own is not None and own.costs == best.costs:
-        best = own  # of two names of one result the answer's
+    if same is not None and same.costs == best.costs:
+        best = same  # of two names of one result the answer's
     assert best.result is not None
-    stays = best is own
+    stays = best is same
     return Change(
         variation.name,
         variation.flags,
         best.name,
         sweep.samples_per_s(best) / sweep.samples_per_s(first),
         stays=stays,
-        tie=own is not None and not stays and own.tied(best, sweep.objective),
+        tie=same is not None and not stays and same.tied(best, sweep.objective),
         memory=best.result.peak_memory_bytes / held if (held := first.result.peak_memory_bytes) else 1.0,
         num_gpus=None if best.num_gpus == first.num_gpus else best.num_gpus,
         how=differing(first.result, best.result) if stays else "",
@@ -248,7 +250,7 @@ def _told(
 
 
 def _lacks_memory(point: Point, answer: Point) -> bool:
-    """Whether a point is an answer under a changed question, where it lacks memory."""
+    """Return whether a point is an answer under a changed question, where it lacks memory."""
     assert answer.result is not None
     gpus = answer.result.num_gpus
     there = point.strategy, point.num_gpus or gpus, point.checkpointing
@@ -256,14 +258,14 @@ def _lacks_memory(point: Point, answer: Point) -> bool:
 
 
 def fastest_of(sweep: Sweep) -> Result | None:
-    """The fastest recommended point of a sweep that ranks by something else; what that knows of points holds."""
+    """Return the fastest recommended point of a sweep that ranks by something else."""
     points = [replace(point) for point in sweep.points if point.checkpointing is None]
     best = _swept(sweep, points, sweep.scenario, objectives(sweep.scenario)[0]).best_point()
     return None if best is None else best.result
 
 
 def _swept(sweep: Sweep, points: Iterable[Point], scenario: AnyScenario, objective: str) -> Sweep:
-    """A sweep of the recommended points over a scenario, whose best, and that of each strategy, is exact."""
+    """Return a sweep of the recommended points over a scenario, with the exact best of each strategy."""
     good = [point for point in points if point.recommended]
     again = replace(sweep, scenario=scenario, objective=objective, points=good, top=1, exhaustive=False)
     run_sweep(again, workers=1)
@@ -271,22 +273,22 @@ def _swept(sweep: Sweep, points: Iterable[Point], scenario: AnyScenario, objecti
 
 
 def asked_of(point: Point, scenario: AnyScenario, *, recomputes: bool = False) -> Asked:
-    """What a point asks in a scenario; without its checkpointing where the scenario says it."""
+    """Return the question of a point in a scenario; without checkpointing where the scenario sets it."""
     assert point.strategy is not None
     gpus = point.num_gpus or scenario.workload.num_gpus
     return Asked(point.strategy, gpus, None if recomputes else point.checkpointing)
 
 
-def bounded(asked: Asked, scenario: AnyScenario) -> Point:
-    """A point with its bounds."""
-    strategy, gpus, checkpointing = asked
+def bounded(question: Asked, scenario: AnyScenario) -> Point:
+    """Return a point with its bounds."""
+    strategy, gpus, checkpointing = question
     point = Point(strategy, strategy.name, num_gpus=gpus, checkpointing=checkpointing)
-    take_bounds(point, bounds_of(asked, scenario), scenario.cluster.device.memory_bytes)
+    take_bounds(point, bounds_of(question, scenario), scenario.cluster.device.memory_bytes)
     return point
 
 
 def simulated_again(point: Point, scenario: AnyScenario) -> Point:
-    """A point in another scenario; without a result where it does not exist."""
+    """Return a point in another scenario; without a result where it does not exist."""
     again = replace(point, result=None)
     take_outcome(again, outcome_of(asked_of(point, scenario), scenario))
     return again
@@ -295,7 +297,7 @@ def simulated_again(point: Point, scenario: AnyScenario) -> Point:
 def best_of(
     points: Iterable[Point], scenario: AnyScenario, objective: str, best: Point | None = None
 ) -> Point | None:
-    """Return the best of points that were bounded, or what is as good already."""
+    """Return the best of points that were bounded, or the best so far."""
     for point in sorted(points, key=lambda point: point.least_score(objective)):
         known = inf if best is None else best.score(objective)
         if point.reason is not None or point.least_score(objective) >= known:

@@ -13,6 +13,7 @@ from sim.explore.points import Point
 from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep
 from sim.outcomes.contents import inputs_of
+from sim.outcomes.tasks import TASKS
 from sim.replay.metrics import bubbles
 from sim.replay.timelines import compute_bars
 from strategies.plans.traces import Trace
@@ -25,7 +26,7 @@ FORMULAS: Final = ("=", "+", "-", "@")
 
 
 def rows(answer: Sweep | Scaling, *, best_of_each: bool = False) -> list[dict[str, Any]]:
-    """All points of sweeps, or the best of each strategy, under their public keys, best first."""
+    """Return all points of sweeps, or the best of each strategy, under their public keys, best first."""
     sweeps = answer.sweeps if isinstance(answer, Scaling) else (answer,)
     return [row for sweep in sweeps for row in _rows_of(sweep, best_of_each=best_of_each)]
 
@@ -45,33 +46,34 @@ def _rows_of(sweep: Sweep, *, best_of_each: bool) -> Iterator[dict[str, Any]]:
 def row(
     sweep: Sweep, point: Point, inputs: Mapping[str, str], *, tie: bool = False, same_as: str | None = None
 ) -> dict[str, Any]:
-    """A point under the public keys; a key without a value is left out.
+    """Return a point under the public keys; a key without a value is left out.
 
     Args:
         sweep: the sweep.
         point: one of its points.
-        inputs: the hashes of what the sweep read.
+        inputs: the hashes of the inputs of the sweep.
         tie: whether it is the best, or ties with it.
         same_as: a strategy with a better point of the same result.
     """
-    sampled, simulated = sweep.scenario.task == "sample", point.status == "simulated"
-    body = _asked(sweep, point) if point.result is None else point.result.to_json()
+    simulated = point.status == "simulated"
+    body = _unsimulated(sweep, point) if point.result is None else point.result.to_json()
     more = {
         "bound_s": point.bound_s if point.status == "bounded" else None,
         "reason": point.reason,
         "tie": tie if simulated else None,
         "same_as": same_as,
         "relief": point.checkpointing,
-        "seamless": point.seamless if sampled else None,
-        "recommended": point.recommended if sampled else None,
+        "seamless": point.seamless,
+        "recommended": point.recommended,
         "runs_in": list(starters(point, sweep.scenario)),
     }
-    known = {key: value for key, value in more.items() if value is not None}
+    absent = TASKS[sweep.scenario.task].absent
+    known = {key: value for key, value in more.items() if value is not None and key not in absent}
     return {"status": point.status} | body | {"inputs": dict(inputs)} | known
 
 
-def _asked(sweep: Sweep, point: Point) -> dict[str, Any]:
-    """The keys of a point without a result: what it is, and what it is asked."""
+def _unsimulated(sweep: Sweep, point: Point) -> dict[str, Any]:
+    """Return the row of a point without a result: its parameters and its scenario."""
     scenario, workload = sweep.scenario, sweep.scenario.workload
     return {
         "task": scenario.task,
@@ -100,7 +102,7 @@ def check_out(path: Path) -> None:
 
 
 def frame_of(items: Iterable[dict[str, Any]]) -> "DataFrame":
-    """Rows under public keys as a frame; each parameter and option has its own column."""
+    """Return rows under public keys as a frame; each parameter and option has its own column."""
     import pandas as pd
 
     flat = [_flat(item) for item in items]
@@ -125,12 +127,12 @@ def write_rows(sweep: Sweep | Scaling, path: Path) -> None:
 
 
 def _no_formula(cell: Any) -> Any:  # noqa: ANN401
-    """A cell that no spreadsheet takes for a formula: words that begin like one get a quote in front."""
+    """Return a cell that no spreadsheet takes for a formula: words that begin like one get a quote in front."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULAS) else cell
 
 
 def ops_frame(trace: Trace) -> "DataFrame":
-    """The ops of a trace, device by device, in order of time."""
+    """Return the ops of a trace, device by device, in order of time."""
     import pandas as pd
 
     return pd.DataFrame(
@@ -143,7 +145,7 @@ def ops_frame(trace: Trace) -> "DataFrame":
 
 
 def bubbles_frame(trace: Trace) -> "DataFrame":
-    """The bubbles of a trace in order of time; ``device_s`` adds up the idle time of its devices."""
+    """Return the bubbles of a trace in order of time; ``device_s`` adds up the idle time of its devices."""
     import pandas as pd
 
     return pd.DataFrame(
@@ -167,5 +169,5 @@ def _flat(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cell(value: Any) -> Any:  # noqa: ANN401
-    """A value as its flag would take it."""
+    """Return a value as its flag would take it."""
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else value

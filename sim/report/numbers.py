@@ -1,12 +1,12 @@
 """Numbers in words: times with their bands."""
 
-from collections.abc import Mapping
 from decimal import Decimal
 from math import floor, log10
-from typing import Any, Final
+from typing import Final
 
 from sim.outcomes.results import Result
 from sim.outcomes.tasks import TASKS
+from strategies.strategy import AnyScenario
 
 WIDE: Final = 1.2
 """Bands whose end is more than so many times their start are told to two figures."""
@@ -14,29 +14,29 @@ PER_SECOND: Final = {"ms": 1e3, "s": 1.0}
 
 
 def milliseconds(seconds: float) -> str:
-    """A time in words; short ones to three figures."""
+    """Return a time in words; short ones to three figures."""
     value = seconds * 1e3
     return f"{value:.3g} ms" if 0 < value < 10 else f"{value:,.1f} ms"
 
 
 def duration(result: Result) -> str:
-    """The duration of a result: of training in milliseconds, of sampling in seconds."""
+    """Return the duration of a result in the unit of its task."""
     seconds = result.expected.duration_s
     return f"{seconds:,.3f} s" if unit_of(result) == "s" else milliseconds(seconds)
 
 
 def unit_of(result: Result) -> str:
-    """The unit in which the duration of a result is told."""
+    """Return the unit of the duration of a result."""
     return TASKS[result.task].unit
 
 
 def banded(result: Result) -> str:
-    """The duration of a result and its band in words."""
+    """Return the duration of a result and its band in words."""
     return ", ".join(filter(None, (duration(result), band(result))))
 
 
 def band(result: Result) -> str:
-    """The band of a duration in words, the wider the fewer its figures; empty where there is none."""
+    """Return the band of a duration in words, the wider the fewer its figures; empty where there is none."""
     if result.low_s == result.high_s:
         return ""
     figures = 2 if result.high_s > WIDE * result.low_s else 3
@@ -45,27 +45,22 @@ def band(result: Result) -> str:
 
 
 def rounded(value: float, figures: int) -> str:
-    """A positive number to so many significant figures, without an exponent; a leading 1 counts as none."""
+    """Return a positive number to so many significant figures, without an exponent; a leading 1 counts as none."""
     figures += f"{value:e}"[0] == "1" and figures < 3
     return f"{float(f'{value:.{figures}g}'):,.{max(0, figures - 1 - floor(log10(value)))}f}"
 
 
 def plain(value: float, figures: int) -> str:
-    """A number to so many significant figures at most, without an exponent."""
+    """Return a number to so many significant figures at most, without an exponent."""
     return f"{Decimal(f'{value:.{figures}g}'):,f}"
 
 
 def throughput(samples_per_s: float) -> str:
-    """Samples per second; what is less than one to three figures."""
+    """Return samples per second in words; less than one to three figures."""
     below = plain(samples_per_s, 3)
     return f"{samples_per_s:,.1f}" if samples_per_s >= 1 or below == "1" else below
 
 
-def image_words(options: Mapping[str, Any]) -> tuple[str, str]:
-    """What a run of the sampler draws, by its options: one of them, and several."""
-    return ("video", "videos") if options.get("frames", 1) > 1 else ("image", "images")
-
-
-def counted_words(task: str, options: Mapping[str, Any]) -> str:
-    """What speeds count: samples, images or videos."""
-    return "samples" if task == "train" else image_words(options)[1]
+def sample_words(of: Result | AnyScenario) -> tuple[str, str]:
+    """Return the names of one and of several of the samples that a result or a scenario counts."""
+    return TASKS[of.task].sample_words(of.options)

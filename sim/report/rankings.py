@@ -12,10 +12,11 @@ from sim.explore.scaling import Scaling
 from sim.explore.sweep import Sweep, example_words, pareto_front
 from sim.explore.tuning import Choice
 from sim.outcomes.results import Result
+from sim.outcomes.tasks import TASKS
 from sim.report.blocks import Block, Column, Command, Table, html, print_blocks
 from sim.report.descriptions import LETTERS, MEANINGS, held_fixed, how, tried
 from sim.report.frames import rows
-from sim.report.numbers import band, banded, duration, image_words, milliseconds, throughput
+from sim.report.numbers import band, banded, duration, milliseconds, sample_words, throughput
 from sim.report.results import command_of
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of
 from strategies.registry import baselines
@@ -23,7 +24,7 @@ from strategies.registry import baselines
 TIE: Final = " tie"
 """Mark of points that tie with the best."""
 TIED: Final = "tie: may be as fast as 1, within the errors of both strategies, which differ"
-"""What the mark means, and why points between others may lack it."""
+"""Meaning of the mark, and why points between others may lack it."""
 FRONT: Final = " *"
 """Mark of points of the Pareto front."""
 BEST: Final = 10
@@ -38,11 +39,11 @@ def print_rows_json(answer: Sweep | Scaling) -> None:
     """Print all rows as one JSON list; that of each sweep's recommended point also holds its verdict."""
     every: list[dict[str, Any]] = []
     for sweep in answer if isinstance(answer, Scaling) else (answer,):
-        own, verdict = rows(sweep), verdict_of(sweep)
-        good = (row for row in own if row["status"] == "simulated" and row.get("recommended", True))
+        points, verdict = rows(sweep), verdict_of(sweep)
+        good = (row for row in points if row["status"] == "simulated" and row.get("recommended", True))
         if verdict:
             next(good)["verdict"] = verdict.to_json()
-        every += own
+        every += points
     print(json.dumps(every, allow_nan=False))
 
 
@@ -68,10 +69,7 @@ def sweep_html(sweep: Sweep, verdict: Verdict | NoVerdict) -> str:
 
 
 def table_blocks(sweep: Sweep, most: int = BEST) -> list[Block]:
-    """So many of the best points, or the Pareto front, and the best of each strategy; those not recommended below.
-
-    With what marks and letters stand for, and what no runtime runs; nothing where nothing fits.
-    """
+    """Return a table of the best points, or the Pareto front, and of the best of each strategy, with its legend."""
     simulated = [point for point in sweep.ranked() if point.status == "simulated"]
     if not simulated:
         return []
@@ -98,7 +96,7 @@ def table_blocks(sweep: Sweep, most: int = BEST) -> list[Block]:
 def _chosen(
     simulated: Sequence[Point], best: Sequence[Point], twins: Mapping[int, Point]
 ) -> Iterator[tuple[int, Point]]:
-    """The best points with their ranks, and the best of each strategy that is not among them.
+    """Yield the best points with their ranks, and the best of each strategy that is not among them.
 
     A point with the result of another that is shown is left out: the other's row names its strategy, too.
     """
@@ -113,9 +111,9 @@ def _chosen(
 
 
 def _named(sweep: Sweep, points: Sequence[Point]) -> list[str]:
-    """The strategies of points, with those of the same result."""
+    """Return the strategies of points, with those of the same result."""
     names = {point.identity: [point.name] for point in points}
-    alike = {identity and identity[1:]: own for identity, own in names.items()}
+    alike = {identity and identity[1:]: its_names for identity, its_names in names.items()}
     for point in sweep.points:
         if (identity := point.identity) is not None and identity not in names:
             alike.get(identity[1:], []).append(point.name)
@@ -123,7 +121,7 @@ def _named(sweep: Sweep, points: Sequence[Point]) -> list[str]:
 
 
 def front(simulated: Sequence[Point]) -> list[Point]:
-    """The recommended points that no other of them beats in both throughput and memory."""
+    """Return the recommended points that no other of them beats in both throughput and memory."""
     good = [point for point in simulated if point.result is not None and point.recommended]
     return [
         row["point"] for row in pareto_front([{**p.result.to_json(), "point": p} for p in good if p.result])
@@ -131,19 +129,18 @@ def front(simulated: Sequence[Point]) -> list[Point]:
 
 
 def _columns(sweep: Sweep, points: Sequence[Point]) -> list[Column]:
-    """The columns of points; where the terminal is narrow, the first and the last are kept longest."""
+    """Return the columns of points; where the terminal is narrow, the first and the last are kept longest."""
     results = [point.result for point in points if point.result is not None]
     values, sampled, over = tried(sweep.points), sweep.scenario.task == "sample", _baseline(sweep)
-    alike = (
-        len({result.options.get("checkpointing") for result in results}) == 1
-    )  # said once, above the table
     letters = {} if sampled else LETTERS
-    leave = [*letters, "checkpointing"] if alike else list(letters)
+    leave = list(letters)
+    if len({result.options.get("checkpointing") for result in results}) == 1:  # it stands above the table
+        leave.append("checkpointing")
     baseline = "one GPU" if sampled else " or ".join(baselines("train"))
     speeds = ["-" if over is None else f"{r.samples_per_s / over.samples_per_s:.2f}" for r in results]
     if sampled:
         costs = [f"{result.gpu_s_per_sample:,.2f}" for result in results]
-        last = Column(f"GPU-s per\n{image_words(sweep.scenario.options)[0]}", costs, 6)
+        last = Column(f"GPU-s per\n{sample_words(sweep.scenario)[0]}", costs, 6)
     else:
         last = Column("samples\nper s", [throughput(result.samples_per_s) for result in results], 8)
     return [
@@ -156,7 +153,7 @@ def _columns(sweep: Sweep, points: Sequence[Point]) -> list[Column]:
         Column(
             "how" if sampled else "more", [how(r, values, leave) for r in results], 2, words=True, widest=HOW
         ),
-        *time_columns(results, sampled=sampled),
+        *time_columns(results),
         Column(f"speed over\n{baseline}", speeds, 5),
         last,
         Column("bubble", [f"{result.bubble_ratio:.1%}" for result in results], 7),
@@ -164,28 +161,29 @@ def _columns(sweep: Sweep, points: Sequence[Point]) -> list[Column]:
     ]
 
 
-def time_columns(results: Sequence[Result], *, sampled: bool) -> list[Column]:
-    """The durations of results, with their bands."""
-    times = [duration(result).removesuffix(" s" if sampled else " ms") for result in results]
+def time_columns(results: Sequence[Result]) -> list[Column]:
+    """Return the durations of results, with their bands."""
+    task = TASKS[results[0].task]
+    times = [duration(result).removesuffix(f" {task.unit}") for result in results]
     return [
-        Column("latency\ns" if sampled else "iteration\nms", times),
+        Column(f"{task.timed}\n{task.unit}", times),
         Column("8 of 10\nwithin", [band(result) or "-" for result in results], 3),
     ]
 
 
 def memory_column(results: Sequence[Result]) -> Column:
-    """The memory that results need."""
+    """Return the memory that results need."""
     return Column("memory\nGiB", [f"{result.expected.peak_memory_bytes / GIB:.1f}" for result in results])
 
 
 def _counts(results: Sequence[Result]) -> list[Column]:
-    """The column of GPUs, where results differ in them."""
+    """Return the column of GPUs, where results differ in them."""
     counts = [str(result.num_gpus) for result in results]
     return [Column("GPUs", counts, 1)] if len(set(counts)) > 1 else []
 
 
 def _marks(sweep: Sweep, points: Sequence[Point]) -> Iterator[str]:
-    """The marks of the rows of a table."""
+    """Yield the marks of the rows of a table."""
     on_front = set(map(id, front(points))) if sweep.objective == "pareto" else set()
     ties = set(map(id, sweep.ties()))
     for point in points:
@@ -193,7 +191,7 @@ def _marks(sweep: Sweep, points: Sequence[Point]) -> Iterator[str]:
 
 
 def legend(table: Table) -> Iterator[str]:
-    """What the marks and letters of a table stand for: a line each."""
+    """Yield the meanings of the marks and letters of a table: a line each."""
     if any(cell.endswith(TIE) for cell in table.columns[0].cells):
         yield TIED
     cells = (cell for column in table.filled if column.words for cell in column.cells)
@@ -205,7 +203,7 @@ def legend(table: Table) -> Iterator[str]:
 
 
 def _baseline(sweep: Sweep) -> Result | None:
-    """Of training the fastest of the baselines, None where memory is ranked by; of sampling the best on one GPU."""
+    """Return of training the fastest of the baselines, None by memory; of sampling the best on one GPU."""
     if sweep.scenario.task == "sample":
         return next((p.result for p in sweep.ranked() if p.result is not None and p.num_gpus == 1), None)
     if sweep.objective == "memory":  # the fastest is not among them for sure
@@ -215,7 +213,7 @@ def _baseline(sweep: Sweep) -> Result | None:
 
 
 def _remarks(sweep: Sweep, verdict: Verdict | NoVerdict) -> Iterator[str]:
-    """What was held fixed, and what is infeasible and why."""
+    """Yield the options held fixed, and counts of infeasible points by reason."""
     if verdict:
         yield f"held fixed: {held_fixed(sweep.points, verdict.best)}"
     for kind, count in sweep.infeasible_by_reason().items():
@@ -235,7 +233,7 @@ def _remarks(sweep: Sweep, verdict: Verdict | NoVerdict) -> Iterator[str]:
 
 
 def print_choices(choices: Sequence[Choice], *, as_json: bool) -> None:
-    """Print what tuning found, the best first."""
+    """Print the choices of tuning, the best first."""
     if as_json:
         print(json.dumps([choice.to_json() for choice in choices], allow_nan=False))
         return

@@ -12,29 +12,29 @@ from sim.explore.legality import runtimes_of
 from sim.outcomes.results import Result
 from sim.outcomes.tasks import TASKS
 from sim.report.blocks import Block, Column, Line, Panel, Table
-from sim.report.numbers import band, duration, image_words, milliseconds, throughput
+from sim.report.numbers import band, duration, milliseconds, sample_words, throughput
 from sim.report.reasons import Account, account_of, shares
 from strategies.strategy import AnyScenario, Sampler
 
 CELLS: Final = 20
 """Characters of a bar."""
 FULL, HOST, PART, NONE = "█", "▓", "▒", "░"
-"""What bars are made of: compute or memory taken, the host awaited, data awaited, and nothing."""
+"""Letters of bars: compute or memory in use, waiting for the host, waiting for data, and nothing."""
 LEAST_SHARE: Final = 0.005
 """Shares of the time that the host takes and that are below this count as compute."""
 NEARLY: Final = 0.97
 """Share of a device's memory beyond which a point may not fit after all: estimates are within 3 % of torch's bytes."""
 PACED: Final = "; beside these, a measured run of yours sets the pace of compute"
-"""What trust rests on where compute is scaled to a measured run of the same task."""
+"""Addition to trust where compute is scaled to a measured run of the same task."""
 
 
 def result_blocks(result: Result) -> list[Block]:
-    """A result as ``sim run`` says it; means over its GPUs where each has its own."""
+    """Return a result as ``sim run`` prints it; means over GPUs that differ."""
     return [panel_of(result), _stage_table(result)]
 
 
 def panel_of(result: Result) -> Panel:
-    """A result with what is trained or drawn."""
+    """Return the panel of a result."""
     lines = [("strategy", result.strategy)]
     if words := ", ".join(f"{key} {_joined(x)}" for key, x in result.parameters.items() if x is not None):
         lines.append(("with", words))
@@ -43,7 +43,7 @@ def panel_of(result: Result) -> Panel:
 
 
 def account_in(result: Result) -> Account:
-    """Where its time goes; without the host where it is not known what was asked."""
+    """Return the account of a result; without the host where its source is not known."""
     if result.source is None:
         compute, wire, idle = shares(result)
         return Account(compute, 0.0, wire, idle)
@@ -51,18 +51,18 @@ def account_in(result: Result) -> Account:
 
 
 def result_lines(result: Result, account: Account) -> Iterator[Line]:
-    """Speed, how GPUs draw, memory, where the time goes and why, and what each phase of a run takes."""
+    """Yield speed, groups of GPUs, memory, the account of the time, and phases."""
     yield "speed", _speed_words(result)
     groups, approximation = image_groups(result)
     if groups > 1:
         together = counted(result.num_gpus // groups, "GPU")
-        each = counted(result.batch_size // groups, *image_words(result.options))
+        each = counted(result.batch_size // groups, *sample_words(result))
         yield "", f"{groups} groups of {together} draw {each} each"
     yield "memory", _memory_words(result)
     yield "time", time_words(account)
     yield from (("" if number else "why", words) for number, words in enumerate(account.reasons))
     if approximation:
-        yield image_words(result.options)[0], f"approximate: {approximation}"
+        yield sample_words(result)[0], f"approximate: {approximation}"
     if names := [key.removesuffix("_s") for key in result.phases if key.endswith("_s")]:
         phases = (
             f"{name} {result.phases[f'{name}_s']:,.3f} s,"
@@ -73,7 +73,7 @@ def result_lines(result: Result, account: Account) -> Iterator[Line]:
 
 
 def image_groups(result: Result) -> tuple[int, str]:
-    """Groups of GPUs that each draw images of their own; why an image is not the one that a single GPU draws."""
+    """Return groups of GPUs that each draw their images; why an image differs from that of a single GPU."""
     source = result.source
     if source is None or not isinstance(source.strategy, Sampler):
         return 1, ""
@@ -81,7 +81,7 @@ def image_groups(result: Result) -> tuple[int, str]:
 
 
 def origin_lines(result: Result) -> Iterator[Line]:
-    """What runs a result, where its layer times are from, and what published numbers say of such estimates."""
+    """Yield the runtimes of a result, the origin of its layer times, and the trust in such estimates."""
     if result.source is None:
         yield "times", result.provenance
         return
@@ -99,19 +99,19 @@ def origin_lines(result: Result) -> Iterator[Line]:
 
 
 def trust_in(result: Result) -> Trust | None:
-    """What published numbers say of estimates like a result; None where there is nothing to estimate."""
+    """Return the trust of published numbers in such estimates; None where nothing is estimated."""
     assert result.source is not None
     device, timed = result.source.scenario.cluster.device.name, result.provenance == "measured"
     return trust_of(result.task, device, result.strategy, result.num_gpus, timed=timed)
 
 
 def measured_words(scenario: AnyScenario) -> str:
-    """The factor of a measured run on compute; empty without one."""
+    """Return the factor of a measured run on compute; empty without one."""
     return "" if scenario.measured is None else scenario.measured.words(scenario.task)
 
 
 def bar(*parts: float, marks: str = FULL + PART) -> str:
-    """A bar of shares of a whole, each in its own shade; the rest is empty."""
+    """Return a bar of shares of a whole, a shade for each; the rest is empty."""
     text, filled = "", 0.0
     for share, mark in zip(parts, marks, strict=False):
         filled += max(0.0, share)
@@ -120,10 +120,10 @@ def bar(*parts: float, marks: str = FULL + PART) -> str:
 
 
 def _speed_words(result: Result) -> str:
-    """The duration with its band, and what is done in a second."""
+    """Return the duration with its band, and the throughput."""
     between = f" ({words})" if (words := band(result)) else ""
     if result.task == "sample":
-        one, more = image_words(result.options)
+        one, more = sample_words(result)
         article = "an" if one == "image" else "a"
         images = f"{article} {one}" if result.batch_size == 1 else f"for {result.batch_size} {more}"
         return f"{duration(result)} {images}{between}, {result.gpu_s_per_sample:,.2f} GPU-seconds each"
@@ -133,7 +133,7 @@ def _speed_words(result: Result) -> str:
 
 
 def _memory_words(result: Result) -> str:
-    """Peak memory of the fullest device, as a bar of what it has."""
+    """Return the peak memory of the fullest device, as a bar of its capacity."""
     peak, there = result.expected.peak_memory_bytes, result.memory_bytes
     if there is None:
         return f"{peak / GIB:.1f} GiB"
@@ -143,7 +143,7 @@ def _memory_words(result: Result) -> str:
 
 
 def time_words(account: Account) -> str:
-    """Where the devices' time goes."""
+    """Return the shares of the devices' time, with a bar."""
     host, wire, idle = account.host, account.wire, account.idle
     behind = f", host {host:.1%}" if host >= LEAST_SHARE else ""
     compute = account.compute if behind else account.compute + host
@@ -152,22 +152,21 @@ def time_words(account: Account) -> str:
 
 
 def _question(result: Result) -> str:
-    """What is trained or drawn."""
+    """Return the question of a result in words."""
     if result.task == "train":
         return f"batch {result.batch_size}"
-    asked = result.asked
-    guidance = "no guidance" if asked["guidance"] == "none" else f"guidance {asked['guidance']}"
-    images = counted(result.batch_size, *image_words(result.options))
-    return f"{images} of {asked['resolution']} pixels, {counted(asked['steps'], 'step')}, {guidance}"
+    guidance = "no guidance" if result.guidance == "none" else f"guidance {result.guidance}"
+    images = counted(result.batch_size, *sample_words(result))
+    return f"{images} of {result.resolution} pixels, {counted(result.steps, 'step')}, {guidance}"
 
 
 def _quantities(result: Result) -> Iterator[Line]:
-    """What came out beside speed and memory."""
+    """Yield quantities beside speed and memory."""
     expected, whose = result.expected, "by all GPUs together"
     if result.task == "train":
         yield "first", f"{milliseconds(expected.first_s)} the first iteration alone"
     else:
-        whose = f"per {image_words(result.options)[0]} {whose}"
+        whose = f"per {sample_words(result)[0]} {whose}"
         yield "step", f"{milliseconds(result.step_s)}, once steady"
     waiting = f"waiting for data on the wire {milliseconds(expected.exposed_communication_s)}"
     yield "collectives", f"{milliseconds(expected.collective_s)}; {waiting}"
@@ -176,18 +175,18 @@ def _quantities(result: Result) -> Iterator[Line]:
 
 
 def _joined(value: Any) -> str:  # noqa: ANN401
-    """A value as a flag takes it: lists with commas."""
+    """Return a value as a flag takes it: lists with commas."""
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 def command_of(result: Result) -> str:
-    """The command line that gives a result again."""
+    """Return the command line that gives a result again."""
     flags = {flag_of(key): _joined(value) for key, value in result.flags.items() if value not in (None, "")}
     return shlex.join(["sim", "run", *(word for pair in flags.items() for word in pair)])
 
 
 def _stage_table(result: Result) -> Table:
-    """The stages; neighbours that differ in nothing but their layers share a row."""
+    """Return the stages as a table; neighbours that differ in nothing but their layers share a row."""
     alike = [list(group) for _, group in groupby(enumerate(result.stages), _stage_look)]
     looks = [_stage_look(group[0]) for group in alike]
     ends = [(group[0], group[-1]) for group in alike]
@@ -203,7 +202,7 @@ def _stage_table(result: Result) -> Table:
 
 
 def _stage_look(item: tuple[int, Mapping[str, Any]]) -> tuple[str, ...]:
-    """All that is shown of a numbered stage but its layers, and how many it has."""
+    """Return all columns of a numbered stage but its layers, and how many it has."""
     stage, devices = item[1], list(item[1]["devices"])
     words = ",".join(map(str, devices))
     if len(devices) > 2 and devices == list(range(devices[0], devices[-1] + 1)):
@@ -214,7 +213,7 @@ def _stage_look(item: tuple[int, Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def _layers(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
-    """The layers of a stage, or of neighbours that have equally many."""
+    """Return the layers of a stage, or of neighbours that have equally many."""
     start, end = first["first_layer"], last["last_layer"]
     if first is last:
         return f"{start}-{end}" if start <= end else "none"

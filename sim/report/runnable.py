@@ -22,12 +22,12 @@ class Runnable(NamedTuple):
     """The best point that runtimes run.
 
     Attributes:
-        result: its own.
+        result: the result of the point.
         how: its parameters in words.
         runs_in: the runtimes.
         again: the command line that gives its result again.
         tie: whether it ties with the best of all.
-        times: how many times as much it takes as the best, of what is ranked by.
+        times: its score over that of the best.
         others: other runtimes that run some point; a sweep with ``--runtime`` finds the best that each runs.
         unsure: runtimes that may run a better point, as not all that promise more were simulated.
     """
@@ -42,7 +42,7 @@ class Runnable(NamedTuple):
     unsure: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """What is known of it beside its result, under public keys."""
+        """Return its values beside the result, under public keys."""
         return {
             "tie": self.tie,
             "others": self.others,
@@ -53,11 +53,11 @@ class Runnable(NamedTuple):
 
 
 class BestOfEach(NamedTuple):
-    """What a search for the best point of each runtime found.
+    """The best points by runtime.
 
     Attributes:
         best: the best point by runtime.
-        left: what the points that were not simulated cannot undercut, at their best, by runtime.
+        left: the least score of points that were not simulated, by runtime.
     """
 
     best: dict[str, Point]
@@ -65,30 +65,34 @@ class BestOfEach(NamedTuple):
 
 
 def best_runnable(sweep: Sweep, best: Point) -> Runnable | None:
-    """The best point that runtimes run; None where there is none that fits."""
-    found, left = best_of_each(sweep)
-    if not found:
+    """Return the best point that runtimes run; None where there is none that fits."""
+    best_by_runtime, left = best_of_each(sweep)
+    if not best_by_runtime:
         return None
-    objective, first = sweep.objective, min(found.values(), key=lambda point: point.score(sweep.objective))
+    objective, first = (
+        sweep.objective,
+        min(best_by_runtime.values(), key=lambda point: point.score(sweep.objective)),
+    )
     names, result = starters(first, sweep.scenario), first.result
     assert result is not None
     tie = sweep.twins().get(id(first)) is best or first.tied(best, objective)
     score = first.score(objective)
-    others = tuple(sorted(found.keys() - set(names), key=lambda name: (found[name].score(objective), name)))
+    scores = {name: point.score(objective) for name, point in best_by_runtime.items()}
+    others = tuple(sorted(scores.keys() - set(names), key=lambda name: (scores[name], name)))
     unsure = tuple(name for name, least in sorted(left.items()) if least < score)
     words, again = how(result, tried([*sweep.points, first])), command_of(sweep.sourced(first))
     return Runnable(result, words, names, again, tie, score / best.score(objective), others, unsure)
 
 
 def best_of_each(sweep: Sweep) -> BestOfEach:
-    """The best point of each runtime that runs any, among them a few that were not simulated but may be better."""
+    """Return the best point of each runtime, among them a few points that were not simulated but may be better."""
     objective = sweep.objective
-    found: dict[str, Point] = {}
+    best: dict[str, Point] = {}
     left: dict[str, float] = {}
     count = 0
     for least, point in sorted(((_least(p, objective), p) for p in _promising(sweep)), key=itemgetter(0)):
         names = starters(point, sweep.scenario)
-        worst = max((found[name].score(objective) if name in found else inf for name in names), default=0.0)
+        worst = max((best[name].score(objective) if name in best else inf for name in names), default=0.0)
         if least >= worst:
             continue
         if point.result is None and count == TRIED:
@@ -97,41 +101,41 @@ def best_of_each(sweep: Sweep) -> BestOfEach:
         count += point.result is None
         known = point if point.result is not None else simulated_again(point, sweep.scenario)
         score = known.score(objective)
-        found |= {name: known for name in names if name not in found or score < found[name].score(objective)}
-    return BestOfEach({name: point for name, point in found.items() if point.status == "simulated"}, left)
+        best |= {name: known for name in names if name not in best or score < best[name].score(objective)}
+    return BestOfEach({name: point for name, point in best.items() if point.status == "simulated"}, left)
 
 
 def _promising(sweep: Sweep) -> Iterator[Point]:
-    """The points that may fit, then what runtimes run in place of those that they refuse, bounded; none twice."""
+    """Yield the points that may fit, then substitutes for those that runtimes refuse, bounded; none twice."""
     points, scenario = [*sweep.points, *sweep.left], sweep.scenario
     yield from (point for point in points if point.recommended and not point.reason)
     known = set(map(_key, points))
-    for runtime, own in _in_place(sweep, points):
-        if _key(own) in known or refusal(runtime, own, scenario) or not groups([own]):
+    for runtime, substitute in _in_place(sweep, points):
+        if _key(substitute) in known or refusal(runtime, substitute, scenario) or not groups([substitute]):
             continue
-        known.add(_key(own))
-        if not (fresh := bounded(asked_of(own, scenario), scenario)).reason:
+        known.add(_key(substitute))
+        if not (fresh := bounded(asked_of(substitute, scenario), scenario)).reason:
             yield fresh
 
 
 def _in_place(sweep: Sweep, points: Sequence[Point]) -> Iterator[tuple[Runtime, Point]]:
-    """What each runtime may run in place of points: those with the parameters that it refuses as it allows them.
+    """Yield substitutes for points that a runtime refuses: with the parameters that it allows.
 
-    What was asked for stays as it is.
+    Parameters that the user set stay as they are.
     """
     scenario, held = sweep.scenario, {*sweep.held, *(() if sweep.relief else (RECOMPUTED,))}
     for runtime in all_runtimes().values():
         if runtime.task == scenario.task and not runtime.unknown(scenario.model.name):
             having = (point for point in points if point.recommended and point.name in runtime.rules)
             there = ((point, kept_to(runtime, point, scenario, held)) for point in having)
-            yield from ((runtime, own) for point, own in there if own is not point)
+            yield from ((runtime, other) for point, other in there if other is not point)
 
 
 def _key(point: Point) -> tuple[object, ...]:
-    """What tells a point from others."""
+    """Return the identity of a point."""
     return point.strategy, point.num_gpus, point.checkpointing
 
 
 def _least(point: Point, objective: str) -> float:
-    """The score of a point, or what it cannot undercut."""
+    """Return the score of a point, or its bound."""
     return point.least_score(objective) if point.result is None else point.score(objective)

@@ -10,20 +10,20 @@ from sim.explore.scaling import PAYS, Scaling, Step
 from sim.explore.sweep import nearest_words
 from sim.report.blocks import Block, Column, Command, Line, Panel, Table, html, print_blocks
 from sim.report.descriptions import how, tried
-from sim.report.numbers import counted_words
+from sim.report.numbers import sample_words
 from sim.report.rankings import legend, memory_column, time_columns
 from sim.report.reasons import Account, fewer_reason
 from sim.report.results import account_in
 from sim.report.verdicts import NoVerdict, Verdict, verdict_of
 
 LEAST_MORE: Final = 0.01
-"""Parts of what GPU time grows by that are below this share of it are not told."""
+"""Share of the GPU time from which on a part of its growth is shown."""
 NONE: Final = "best: none; nothing that is recommended fits, on any of these numbers of GPUs"
 MORE: Final = "More: .frame(), .steps_frame(), .plot(), .write_report('report.html')"
 
 
 def verdict_at_knee(scaling: Scaling, note: str = "") -> Verdict | NoVerdict:
-    """The verdict at the knee, after the fastest and the knee; false where nothing recommended fits.
+    """Return the verdict at the knee, after the fastest and the knee; false where nothing recommended fits.
 
     Of one number of GPUs it is that of its sweep: one has no knee.
     """
@@ -43,7 +43,7 @@ def verdict_at_knee(scaling: Scaling, note: str = "") -> Verdict | NoVerdict:
 
 
 def _beyond_lines(scaling: Scaling, knee: Step, account: Account) -> Iterator[Line]:
-    """How much more of the GPUs' time a sample takes on the first number of GPUs beyond the knee, and where it goes."""
+    """Yield the additional GPU time of a sample beyond the knee, and where it goes."""
     for sweep in scaling.sweeps:
         gpus, best = sweep.scenario.workload.num_gpus, sweep.best_point()
         if gpus > knee.gpus and best is not None:
@@ -64,7 +64,7 @@ def _beyond_lines(scaling: Scaling, knee: Step, account: Account) -> Iterator[Li
 
 
 def _fastest_words(scaling: Scaling, fastest: Step) -> str:
-    """The most samples per second, and what they cost."""
+    """Return the most samples per second, and their efficiency, in words."""
     values = tried(point for sweep in scaling.sweeps for point in sweep.points)
     named = ", ".join(filter(None, (fastest.result.strategy, how(fastest.result, values))))
     speed = f"{fastest.samples_per_s:,.4g} {unit_of(scaling)}/s"
@@ -74,11 +74,11 @@ def _fastest_words(scaling: Scaling, fastest: Step) -> str:
 
 
 def _knee_words(scaling: Scaling, knee: Step) -> str:
-    """The knee and what lies beyond it."""
+    """Return the knee and the gain beyond it in words."""
     steps, share, first = scaling.steps, f"{knee.efficiency:.0%}", scaling.steps[0].gpus
     beyond = next((step for step in steps if step.gpus > knee.gpus), None)
     if len(steps) == 1:
-        return f"none: something fits on {counted(first, 'GPU')} alone, of the numbers that were asked"
+        return f"none: something fits on {counted(first, 'GPU')} alone, of these numbers"
     if beyond is None:
         pays = f"none: up to {counted(knee.gpus, 'GPU')} each added GPU pays"
         return f"{pays}; the speed per GPU there is {share} of that on {first}"
@@ -89,9 +89,8 @@ def _knee_words(scaling: Scaling, knee: Step) -> str:
 
 
 def unit_of(scaling: Scaling) -> str:
-    """What speeds count, in words."""
-    scenario = scaling.sweeps[0].scenario
-    return counted_words(scenario.task, scenario.options)
+    """Return the plural of the samples that speeds count."""
+    return sample_words(scaling.sweeps[0].scenario)[1]
 
 
 def print_scaling(scaling: Scaling, note: str = "", *, as_markdown: bool = False) -> None:
@@ -112,9 +111,9 @@ def scaling_html(scaling: Scaling, verdict: Verdict | NoVerdict) -> str:
 
 
 def table_of(scaling: Scaling) -> Table:
-    """The best on each number of GPUs, with the knee marked."""
-    steps, sampled = scaling.steps, scaling.sweeps[0].scenario.task == "sample"
-    results, knee = [step.result for step in steps], scaling.knee if scaling.bends else None
+    """Return the best on each number of GPUs as a table, with the knee marked."""
+    steps, results = scaling.steps, [step.result for step in scaling.steps]
+    knee = scaling.knee if scaling.bends else None
     values = tried(point for sweep in scaling.sweeps for point in sweep.points)
     copies = [str(step.copies) for step in steps]
     columns = [
@@ -122,7 +121,7 @@ def table_of(scaling: Scaling) -> Table:
         Column("strategy", [result.strategy for result in results], words=True),
         Column("how", [how(result, values) for result in results], 2, words=True, widest=18),
         *([Column("copies", copies, 1)] if set(copies) - {"1"} else []),
-        *time_columns(results, sampled=sampled),
+        *time_columns(results),
         Column(f"{unit_of(scaling)}\nper s", [f"{step.samples_per_s:,.4g}" for step in steps]),
         Column("efficiency", [f"{step.efficiency:.0%}" for step in steps]),
         Column("gain", [f"{step.gain:.0%}" if place else "-" for place, step in enumerate(steps)], 3),

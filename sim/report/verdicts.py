@@ -15,13 +15,13 @@ from sim.outcomes.results import Result
 from sim.report.blocks import Line, Panel, html, markdown, text
 from sim.report.changes import Change, changes_asked, fastest_of
 from sim.report.descriptions import fairness, how, tried
-from sim.report.numbers import duration, image_words
+from sim.report.numbers import duration, sample_words
 from sim.report.reasons import Account, account_of_best
 from sim.report.results import command_of, image_groups, origin_lines, result_lines, trust_in
 from sim.report.runnable import Runnable, best_runnable
 
 RANKED_BY: Final[Mapping[str, str]] = {"cost": "the cost", "memory": "the memory"}
-"""What is ranked by, where that is not the time."""
+"""Ranking criteria other than the time."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -29,16 +29,16 @@ class Verdict:
     """The answer of a sweep; it prints itself.
 
     Attributes:
-        title: what was asked, in words.
-        objective: what was ranked by.
+        title: the question in words.
+        objective: the ranking criterion.
         best: the recommended result.
         how: the parameters of the best in words, those that the sweep varied.
         account: where its time goes, and why.
         runner_up: the best of another strategy; None where there is none.
         runner_up_how: its parameters.
         ties: points of each strategy, of those simulated, that tie with the best.
-        relieved: of each of these strategies, what its best tie recomputes, where it lacks memory without.
-        changes: what would change the answer.
+        relieved: checkpointing of the best tie of each of these strategies, where it lacks memory without.
+        changes: single changes of the question, and the answers then.
         fair: a remark on how fairly points compare; empty where each strategy has its best partition.
         fastest: the fastest point, where memory is ranked by; else None.
         fastest_how: its parameters.
@@ -47,8 +47,8 @@ class Verdict:
         copies: of the best that work side by side where cost is ranked by, each on images of its own.
         same_as: points of other strategies with the result of the best, in words.
         lead: lines above all others, of a verdict on several numbers of GPUs.
-        best_word: what the best is called.
-        note: what else is to be said; empty where there is nothing.
+        best_word: the label of the best.
+        note: a further remark, or empty.
     """
 
     title: str
@@ -77,7 +77,7 @@ class Verdict:
 
     @property
     def trust(self) -> Trust | None:
-        """What published numbers say of estimates like this one; None where nothing is estimated."""
+        """The trust that published numbers give to such an estimate; None where nothing is estimated."""
         return trust_in(self.best)
 
     @property
@@ -96,17 +96,17 @@ class Verdict:
         return [*self.lead, *self._best_lines(), *self._other_lines()]
 
     def _best_lines(self) -> Iterator[Line]:
-        """The best, and what it takes."""
+        """Yield the best, with its time and memory."""
         yield self.best_word, self._named(self.best, self.how)
         yield from (("", f"the same: {words}") for words in self.same_as)
         yield from result_lines(self.best, self.account)
         if self.copies > 1:
-            more, speed = image_words(self.best.options)[1], self.copies * self.best.samples_per_s
+            more, speed = sample_words(self.best)[1], self.copies * self.best.samples_per_s
             words = f"each on {more} of its own, draw {speed:,.4g} {more}/s"
             yield "copies", f"{self.copies} side by side, {words}"
 
     def _other_lines(self) -> Iterator[Line]:
-        """What comes near the best, what would change it, what runs it, and how sure it is."""
+        """Yield the runner-up, ties, changes, runtimes and trust."""
         if self.fastest is not None:
             yield "fastest", self._fastest_words(self.fastest)
         yield "runner-up", self._runner_up_words()
@@ -130,10 +130,10 @@ class Verdict:
 
     def _ties_words(self) -> str:
         """The ties that are not named already, those together that recompute the same."""
-        said = {self.best.strategy, self.runner_up.strategy if self.runner_up else ""}
+        named = {self.best.strategy, self.runner_up.strategy if self.runner_up else ""}
         others: dict[str, list[str]] = {}
         for name in self.ties:
-            if name not in said:
+            if name not in named:
                 others.setdefault(self.relieved.get(name, ""), []).append(name)
         return "; ".join(
             f"{', '.join(names)}{f' ({what} checkpointing)' if what else ''}"
@@ -155,18 +155,18 @@ class Verdict:
         return f"{named}: {took}, {than}, runs in {', '.join(runnable.runs_in)}{others}"
 
     def _took_words(self, result: Result) -> str:
-        """What a result takes of what is ranked by."""
+        """Return the value of a result by the ranking criterion."""
         if self.objective == "memory":
             return f"{result.peak_memory_bytes / GIB:.1f} GiB"
         cost = f", {result.gpu_s_per_sample:,.2f} GPU-seconds each" if self.objective == "cost" else ""
         return f"{duration(result)}{cost}"
 
     def _worse_words(self, times: float) -> str:
-        """How many times as much of what is ranked by."""
+        """Return a ratio of values of the ranking criterion in words."""
         return f"{times:.2f} x {RANKED_BY.get(self.objective, 'the time')}"
 
     def _fastest_words(self, fastest: Result) -> str:
-        """How much faster a point is than the one that takes the least memory."""
+        """Return the speed-up of the fastest point over the one of least memory."""
         ratio = fastest.samples_per_s / self.best.samples_per_s
         if ratio <= 1:
             return "the same: no other point is faster"
@@ -176,7 +176,7 @@ class Verdict:
     def _runner_up_words(self) -> str:
         if self.runner_up is None:
             where = " on 1 GPU" if self.best.num_gpus == 1 else ""
-            return f"none: no other strategy that was asked has a point that fits{where}"
+            return f"none: no other strategy of this sweep has a point that fits{where}"
         took = f"{self._named(self.runner_up, self.runner_up_how)}: {self._took_words(self.runner_up)}"
         if self.objective == "memory":
             return took
@@ -207,7 +207,7 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """The verdict under public keys; seconds, bytes and shares."""
         account, trust, (groups, approximation) = self.account, self.trust, image_groups(self.best)
-        found = {
+        values = {
             "title": self.title,
             "objective": self.objective,
             "best": _short(self.best),
@@ -229,7 +229,7 @@ class Verdict:
             "runs_in": list(self.runs_in),
             "runnable": self.runnable and self.runnable.to_json() | _short(self.runnable.result),
         }
-        return {key: value for key, value in found.items() if value or key not in OPTIONAL}
+        return {key: value for key, value in values.items() if value or key not in OPTIONAL}
 
 
 OPTIONAL: Final = ("copies", "image_groups", "approximation", "same_as", "fastest", "runnable")
@@ -238,7 +238,7 @@ OPTIONAL: Final = ("copies", "image_groups", "approximation", "same_as", "fastes
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NoVerdict:
-    """In place of a verdict where nothing that is recommended fits: false, and prints what lacks and what would fit."""
+    """In place of a verdict where nothing recommended fits: false, and prints missing memory and fixes."""
 
     sweep: Sweep
 
@@ -262,7 +262,7 @@ class NoVerdict:
 
 
 def _short(result: Result) -> dict[str, Any]:
-    """What a result is and what came out, under its public keys."""
+    """Return the main values of a result under its public keys."""
     keys = (
         "strategy",
         "parameters",
@@ -277,7 +277,7 @@ def _short(result: Result) -> dict[str, Any]:
 
 
 def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
-    """The verdict of a sweep, which also says something else; false where no point that is recommended fits.
+    """Return the verdict of a sweep, with a note; false where no recommended point fits.
 
     For each of up to three changes the nearest points are looked at again; for more images at once, all points are.
     """
@@ -324,7 +324,7 @@ def verdict_of(sweep: Sweep, note: str = "") -> Verdict | NoVerdict:
 
 
 def _one_copy_words(sweep: Sweep) -> str:
-    """A note that the throughput is of one copy, where several might work side by side; else empty."""
+    """Return a note that the throughput is of one copy, where several might work side by side; else empty."""
     scenario = sweep.scenario
     if sweep.objective != "throughput" or scenario.task == "train" or scenario.workload.num_gpus == 1:
         return ""

@@ -21,7 +21,7 @@ from sim.replay.timelines import (
 )
 from sim.report.descriptions import Tried, how, tried
 from sim.report.frames import rows
-from sim.report.numbers import banded, counted_words
+from sim.report.numbers import banded, sample_words
 from sim.report.plots.charts import FRONT, INK, LIMIT
 from sim.report.plots.looks import BAND, FADED, GPUS, MARKERS, RECOMMENDED, label_of, strategy_look
 from sim.report.plots.space import plot_scaling_info
@@ -100,11 +100,11 @@ def _timeline_bars(trace: Trace) -> list[Any]:
     last = -1, ""
     for bar in bars:
         kind = patches.name(bar.action) if isinstance(bar.action, PatchAction) else bar.category
-        own = kinds.setdefault(kind, [])
-        if gap_s is not None and last == (bar.device, kind) and bar.start_s - own[-1][2] < gap_s:
-            own[-1] = (bar.device, own[-1][1], bar.end_s, "")
+        boxes = kinds.setdefault(kind, [])
+        if gap_s is not None and last == (bar.device, kind) and bar.start_s - boxes[-1][2] < gap_s:
+            boxes[-1] = (bar.device, boxes[-1][1], bar.end_s, "")
         else:
-            own.append((bar.device, bar.start_s, bar.end_s, "" if gap_s else _words(bar)))
+            boxes.append((bar.device, bar.start_s, bar.end_s, "" if gap_s else _words(bar)))
         last = bar.device, kind
     for one in collective_bars(trace):
         box = one.device, one.start_s, one.end_s, one.operation.replace("_", "-")
@@ -126,7 +126,7 @@ def _timeline_bars(trace: Trace) -> list[Any]:
 
 
 def _words(bar: Bar) -> str:
-    """What a bar is, in a few letters."""
+    """Return the name of a bar in a few letters."""
     action = bar.action
     if isinstance(action, PatchAction):
         return f"patch {action.patch}, step {action.step}"
@@ -136,7 +136,7 @@ def _words(bar: Bar) -> str:
 
 
 def _memory_areas(trace: Trace) -> list[Any]:
-    """What the fullest device holds over time, in GiB, one on another."""
+    """Return the memory of the fullest device over time, by kind, stacked."""
     from plotly.graph_objects import Scatter
 
     fullest = int(np.argmax([curve.peak_bytes for curve in memory_curves(trace)]))
@@ -245,8 +245,7 @@ def scaling_figure(scaling: Scaling) -> Figure:
         figure.add_scatter(name=name, x=info.across, y=speeds, mode="lines+markers", connectgaps=True, **look)
     if scaling.knee is not None:
         figure.add_vline(scaling.knee.gpus, line={"color": LIMIT, "dash": "dot"})
-    scenario = scaling.sweeps[0].scenario
     figure.update_xaxes(title="GPUs", type="log", tickvals=info.across)
-    title = f"{counted_words(scenario.task, scenario.options)} per second and GPU"
+    title = f"{sample_words(scaling.sweeps[0].scenario)[1]} per second and GPU"
     figure.update_yaxes(title=title, rangemode="tozero")
     return figure

@@ -1,4 +1,4 @@
-"""Plot data: rows of results, and traces, in whatever they are given."""
+"""Plot data: the rows and traces of results, sweeps and frames."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Union
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Drawable = Union[Sweep, Scaling, Result, "DataFrame", Iterable[Sweep | Scaling | Result | ChartRow]]
-"""What is drawn: sweeps, results, their rows, or a frame of these."""
+"""Sweeps, results, their rows, or a frame of these."""
 SUCH: Final = "sweeps, results, or what their rows() or frame() gives"
 
 
-def plot_rows(asked: Drawable, *needs: str, **axes: str) -> list[ChartRow]:
-    """The rows of what is to be drawn, all of which have some keys.
+def plot_rows(drawable: Drawable, *needs: str, **axes: str) -> list[ChartRow]:
+    """Return the rows of something to be drawn, all of which have some keys.
 
     Args:
-        asked: what is to be drawn.
+        drawable: sweeps, results, rows or a frame.
         needs: keys that every row has.
         axes: keys of the axes, by the argument that names them.
 
     Raises:
         InputError: something has no rows, or one lacks a key; of an axis it names the argument.
     """
-    if isinstance(asked, Sweep | Scaling | Result) or hasattr(asked, "to_dict"):
-        asked = (asked,)  # type: ignore[assignment]
-    if not isinstance(asked, Iterable) or isinstance(asked, str | Mapping):
-        raise InputError(f"rows is {shown(asked)}, must be {SUCH}")
-    found = [row for item in asked for row in _rows(item)]
-    for row in found:
+    if isinstance(drawable, Sweep | Scaling | Result) or hasattr(drawable, "to_dict"):
+        drawable = (drawable,)  # type: ignore[assignment]
+    if not isinstance(drawable, Iterable) or isinstance(drawable, str | Mapping):
+        raise InputError(f"rows is {shown(drawable)}, must be {SUCH}")
+    points = [row for item in drawable for row in _rows(item)]
+    for row in points:
         for key in needs:
             if row.get(key) is None:
                 raise InputError(f"a row lacks {key}: give results as they are")
@@ -44,11 +44,11 @@ def plot_rows(asked: Drawable, *needs: str, **axes: str) -> list[ChartRow]:
                 raise InputError(
                     f"{name} is {shown(key)}, which a row lacks; {near_or_all(str(key), list(row))}"
                 )
-    return found
+    return points
 
 
 def _rows(item: Any) -> list[ChartRow]:  # noqa: ANN401
-    """The rows of one thing; of a frame without what a row of it lacks."""
+    """Return the rows of one item; of a frame without empty cells."""
     if isinstance(item, Sweep | Scaling):
         return list(rows(item))
     if isinstance(item, Result):
@@ -61,13 +61,13 @@ def _rows(item: Any) -> list[ChartRow]:  # noqa: ANN401
     raise InputError(f"rows hold a {type(item).__name__}, must be {SUCH}")
 
 
-def plot_trace(asked: Trace | Result) -> Trace:
-    """The trace that is to be drawn; of a result its own.
+def plot_trace(source: Trace | Result) -> Trace:
+    """Return the trace of a result, or the trace itself.
 
     Raises:
         InputError: it is something else, or the result came without traces.
     """
-    trace = asked.trace if isinstance(asked, Result) else asked
+    trace = source.trace if isinstance(source, Result) else source
     if not isinstance(trace, Trace):
         raise InputError(f"trace is {shown(trace)}, must be a result or one of its traces")
     return trace

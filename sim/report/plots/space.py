@@ -11,7 +11,7 @@ import numpy as np
 
 from profiles.errors import InputError, shown
 from sim.explore.sweep import samples_per_s
-from sim.report.numbers import counted_words
+from sim.outcomes.tasks import TASKS
 from sim.report.plots.charts import (
     EDGE,
     IDLE_FACE,
@@ -90,7 +90,7 @@ def plot_winners_info(rows: Drawable, across: str, down: str, baseline: str | No
 
     Args:
         rows: a sweep, a scaling, several of them, their rows, or a frame of these. What was not simulated,
-            or is not recommended, leaves its cell empty; ``tie`` says which points of a sweep cannot be told from its
+            or is not recommended, leaves its cell empty; ``tie`` marks points of a sweep that tie with its
             best.
         across: the key along the horizontal axis.
         down: the key along the vertical axis.
@@ -105,19 +105,19 @@ def plot_winners_info(rows: Drawable, across: str, down: str, baseline: str | No
         class_of(str(baseline))  # refuses a name that no strategy has
     cells: dict[tuple[Any, Any], list[ChartRow]] = {}
     scenarios: dict[tuple[Any, Any], tuple[Any, ...]] = {}
-    found = plot_rows(rows, "strategy", across=across, down=down)
-    if not found:
+    points = plot_rows(rows, "strategy", across=across, down=down)
+    if not points:
         raise InputError("there is no row: nothing to plot")
-    for row in found:
+    for row in points:
         cell, scenario = (row[down], row[across]), tuple(row.get(key) for key in ASKED[_task(row)])
         if (other := scenarios.setdefault(cell, scenario)) != scenario:
             both = f"{down} {row[down]} and {across} {row[across]}"
             raise InputError(f"two scenarios have {both}: {other} and {scenario}")
-        own = cells.setdefault(cell, [])
+        simulated = cells.setdefault(cell, [])
         if row.get("status", "simulated") == "simulated" and row.get("recommended", True):
-            own.append(row)
-    units = {counted_words(_task(row), row.get("options") or row) for row in found}
-    tasks = dict.fromkeys(map(_task, found))
+            simulated.append(row)
+    units = {TASKS[_task(row)].sample_words(row.get("options") or row)[1] for row in points}
+    tasks = dict.fromkeys(map(_task, points))
     over = (baseline,) if baseline else tuple(name for task in tasks for name in baselines(task))
     vertical, horizontal = (_values(cell[i] for cell in cells) for i in (0, 1))
     winners = [[_winner(cells.get((y, x), ()), over) for x in horizontal] for y in vertical]
@@ -129,9 +129,9 @@ def _task(row: ChartRow) -> str:
 
 
 def _values(values: Iterable[Any]) -> list[Any]:
-    """Different values: numbers ascending, words in the order in which they come."""
-    found = list(dict.fromkeys(values))
-    return found if any(isinstance(value, str) for value in found) else sorted(found)
+    """Return the distinct values: numbers ascending, words in the order in which they come."""
+    distinct = list(dict.fromkeys(values))
+    return distinct if any(isinstance(value, str) for value in distinct) else sorted(distinct)
 
 
 def _winner(rows: Sequence[ChartRow], over: Sequence[str]) -> Winner | None:
@@ -156,15 +156,15 @@ def plot_winners(
 ) -> Figure:
     """The fastest strategy of each scenario as a map, with its throughput and its lead over a baseline.
 
-    Hatched cells are ties: beside the winner they name the fastest of the others that cannot be told from it.
+    Hatched cells are ties, which name the fastest of the other strategies too.
 
     Args:
-        rows: as of ``plot_winners_info``, with keys of one's own where these are drawn along.
+        rows: as of ``plot_winners_info``, with any further keys as axes.
         across: the key along the horizontal axis, such as ``num_gpus``.
         down: the key along the vertical axis, such as ``model``.
         title: of the picture.
         baseline: the strategy that the lead is over; by default the best of those that are known as baselines.
-        ax: axes of one's own.
+        ax: axes to draw on; by default those of a new figure.
 
     Raises:
         InputError: there are no rows, one lacks a key, both keys are one, or two scenarios share a cell.
@@ -256,12 +256,12 @@ def plot_scaling_info(rows: Drawable, across: str) -> ScalingInfo:
     best: dict[str, dict[Any, float]] = {}
     for row in rows:
         if row.get("status", "simulated") == "simulated":
-            own = best.setdefault(row["strategy"], {})
-            own[row[across]] = max(own.get(row[across], 0.0), samples_per_s(row) / row["num_gpus"])
+            speeds = best.setdefault(row["strategy"], {})
+            speeds[row[across]] = max(speeds.get(row[across], 0.0), samples_per_s(row) / row["num_gpus"])
     if not best:
         raise InputError("no row has been simulated: nothing to plot")
     values = _values(row[across] for row in rows)
-    last = {name: next(own[x] for x in reversed(values) if x in own) for name, own in best.items()}
+    last = {name: next(speeds[x] for x in reversed(values) if x in speeds) for name, speeds in best.items()}
     names = sorted(best, key=lambda name: (-last[name], name))
     return ScalingInfo(values, {name: [best[name].get(x) for x in values] for name in names})
 
