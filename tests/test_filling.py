@@ -1,6 +1,5 @@
 """Bubble filling against enumeration of the published candidates, and what must hold for every filling."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -161,13 +160,6 @@ def test_a_layer_is_spread_over_three_consecutive_bubbles():
     ]
 
 
-def test_components_given_in_any_order_run_after_their_inputs():
-    chains = [chain(5, [0.010], inputs=(2, 3)), chain(3, [0.010], inputs=(2,)), chain(2, [0.010])]
-    filled = fill_bubbles([], chains, 8, 4, 2, partial=True)
-    assert [placed.component for placed in filled] == [2, 3, 5]
-    assert filled[0] == FilledLayer(None, 2, 0, 8, (0, 1, 2, 3), 1, 0.010)
-
-
 def test_many_ready_components_are_filled_within_the_bounded_search():
     chains = [
         chain(component, [0.0001 + 0.00001 * ((7 * layer + 3 * component) % 11) for layer in range(25)])
@@ -178,9 +170,3 @@ def test_many_ready_components_are_filled_within_the_bounded_search():
     for index, bubble in enumerate(bubbles):
         filled_s = sum(placed.duration_s for placed in filled if placed.bubble == index)
         assert 0.99 * bubble.duration_s <= filled_s <= bubble.duration_s + 1e-12
-
-
-def test_components_that_wait_for_one_another_are_refused():
-    chains = [chain(0, [0.010], inputs=(1,)), chain(1, [0.010], inputs=(0,))]
-    with pytest.raises(ValueError, match=r"wait for one another, or for one not given: 0 \(inputs \[1\]\)"):
-        fill_bubbles([], chains, 4, 2, 1, partial=True)

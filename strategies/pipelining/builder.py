@@ -1,8 +1,7 @@
 """Pipelines: from stages and an order of forwards and backwards to a whole training plan.
 
-Every training strategy gives cuts of its backbones and an order; what crosses a cut, what is saved, and where
-frozen outputs go is the same for all and is written here once. ``strategies.pipelining.reduction`` adds what follows
-the last backward of a stage.
+Every training strategy gives cuts of its backbones and an order; the rest is the same for all.
+``strategies.pipelining.reduction`` adds the sums of gradients and the optimizer steps.
 """
 
 from bisect import bisect_left, bisect_right
@@ -74,7 +73,7 @@ class PipelineBuilder:
             layout: the stages.
             rows: the passes of each position.
             blocking: devices wait for their messages between ops.
-            cross_iteration: the frozen work of the next iteration is done, instead of the iteration's own before it.
+            cross_iteration: the frozen work of the next iteration is done, instead of that of this one before it.
         """
         self.layout, self.blocking, self.cross_iteration = layout, blocking, cross_iteration
         self.scenario, self.shape, self.cuts = layout.scenario, layout.shape, layout.cuts
@@ -102,7 +101,7 @@ class PipelineBuilder:
         """Return the plan.
 
         Args:
-            synchronize: adds what the replicas exchange, and the optimizer steps, to the rows.
+            synchronize: adds the exchanges of replicas and the optimizer steps to the rows.
             filling: frozen work and where it goes; None: all of it, before the pipeline, before the pass that needs
                 it or, cross-iteration, after the pipeline.
         """
@@ -183,7 +182,8 @@ class PipelineBuilder:
             duration_s = weight_s if kind == BACKWARD_WEIGHT else self.stages[stage].backward_s - weight_s
             columns = [*self._of_backward(stage, kind)]
         reads, writes = (
-            [*zip(*[own for own, written in columns if written == out], strict=True)] or [()] * len(numbers)
+            [*zip(*[tensors for tensors, written in columns if written == out], strict=True)]
+            or [()] * len(numbers)
             for out in (False, True)
         )
         if inputs and kind in (FORWARD, EXTRA_FORWARD):
@@ -282,13 +282,13 @@ class PipelineBuilder:
     def _insert(self, frozen: FrozenWork, filling: Filling) -> None:
         """Put frozen ops into bubbles, or after the last backward of the pipeline."""
         for position, row in enumerate(self.rows):
-            own = [placed for placed in frozen.placed if placed.position == position]
-            indices = self._indices(position, own, filling)
-            for inserted, (placed, index) in enumerate(zip(own, indices, strict=True)):
+            ops = [placed for placed in frozen.placed if placed.position == position]
+            indices = self._indices(position, ops, filling)
+            for inserted, (placed, index) in enumerate(zip(ops, indices, strict=True)):
                 row.insert(index + inserted, placed.draft)
 
-    def _indices(self, position: int, own: Sequence[PlacedOp], filling: Filling) -> list[int]:
-        """For each frozen op of a position the index in its own row before which it goes.
+    def _indices(self, position: int, ops: Sequence[PlacedOp], filling: Filling) -> list[int]:
+        """For each frozen op of a position the index in its row before which it goes.
 
         What no bubble took first uses the time in which the gradients are reduced; the optimizer step does not
         wait for the rest. Where there is no trace to go by, all of it runs before the step.
@@ -299,7 +299,7 @@ class PipelineBuilder:
         free_s = starts[step - 1] + row[step - 1].duration_s if starts else 0.0
         indices: list[int] = []
         reach = 0
-        for placed in own:
+        for placed in ops:
             if placed.bubble is not None:
                 at = bisect_left(starts, filling.bubbles[placed.bubble].start_s - 1e-12)
                 free_s = max(free_s, filling.bubbles[placed.bubble].start_s) if at == step else free_s

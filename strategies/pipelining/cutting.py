@@ -25,9 +25,9 @@ def lay_out(
     """Return the layout of the cuts that ``cut`` makes, laid out once for each key.
 
     Args:
-        scenario: what is asked about.
+        scenario: the model and its workload.
         shape: the integers of the pipeline.
-        key: what the cuts depend on besides.
+        key: whatever else the cuts depend on.
         skip_route: how skips travel.
         cut: makes the cuts of a layout without any.
         distant_skips: local skips may lead from one device to another.
@@ -71,8 +71,8 @@ def refuse_distant_skips(layout: Layout) -> None:
         InfeasibleError: there is one.
     """
     for number, cut in enumerate(layout.cuts):
-        own = [layout.stages[s] for s in layout.chain(number)]
-        at = {layer: s.position for s in own for layer in range(s.first_layer, s.last_layer + 1)}
+        stages = [layout.stages[s] for s in layout.chain(number)]
+        at = {layer: s.position for s in stages for layer in range(s.first_layer, s.last_layer + 1)}
         for skip in layout.scenario.model.components[cut.component].skips:
             if at[skip.source] != at[skip.target]:
                 raise InfeasibleError(
@@ -182,10 +182,7 @@ def chain_costs(layout: Layout, backbone: int, *, local_skips: bool = False) -> 
 def cut_units(scenario: Scenario, backbone: int, least: float) -> Cut:
     """A backbone cut into units of whole blocks, all on one position; a remainder goes with the last one.
 
-    Args:
-        scenario: what is asked about.
-        backbone: its index.
-        least: trained parameters of a unit, or of frozen ones beside adapters.
+    Each has at least so many trained parameters, or beside adapters so many of all.
     """
     layers, adapted = scenario.model.components[backbone].layers, scenario.workload.rank > 0
     boundaries, held = [0], 0

@@ -60,14 +60,13 @@ class DataParallel(Strategy):
         """Return the units of all backbones on a pipeline of one position, which every GPU is.
 
         Args:
-            scenario: what is asked about.
+            scenario: the model and its workload.
             mesh: the GPUs.
             divided: buffers of which each GPU keeps a part.
             least: parameters of a unit; by default each is a whole backbone.
 
         Raises:
-            InfeasibleError: there is no backbone.
-            ValueError: they are trained side by side.
+            ValueError: backbones are trained side by side.
         """
         if len(self.jobs(scenario)) > 1:
             raise ValueError("backbones side by side have no plan in common: ask each of the jobs")
@@ -75,8 +74,8 @@ class DataParallel(Strategy):
         cuts = scenario.remember(
             ("units", least), lambda: tuple(cut_units(scenario, i, least) for i in backbones)
         )
-        there = sharded(scenario) if divided else scenario
-        return Layout(there, Shape(1, self.micro_batches, mesh.team), cuts, mesh=mesh, divided=divided)
+        scenario = sharded(scenario) if divided else scenario
+        return Layout(scenario, Shape(1, self.micro_batches, mesh.team), cuts, mesh=mesh, divided=divided)
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
@@ -190,11 +189,8 @@ def _collectives_s(layout: Layout, operation: str, sizes: Sequence[float]) -> fl
 
 def _least_s(layout: Layout, units: range, way: Exchange) -> float:
     """Seconds that no iteration can undercut in which the units of a backbone exchange so, and then step."""
-    recipe, count, extra = (
-        layout.scenario.workload.recipe,
-        layout.shape.micro_batches,
-        layout.scenario.workload.extra_forward,
-    )
+    workload, count = layout.scenario.workload, layout.shape.micro_batches
+    recipe, extra = workload.recipe, workload.extra_forward
     stages = [layout.stages[unit] for unit in units]
     frozen_s, passes_s = before_s(layout, stages), sum_in_order(of.forward_s + of.backward_s for of in stages)
     passes = 3 if extra else 2
@@ -203,10 +199,8 @@ def _least_s(layout: Layout, units: range, way: Exchange) -> float:
     if not any(size for _, _, size in pieces):
         return work_s + step_s(layout, units)
     parts, sums = layout.parts, -(-count // way.every)
-    operation, sizes = (
-        SCATTER if parts > 1 else REDUCE,
-        [size * recipe.gradient_bytes for _, _, size in pieces],
-    )
+    operation = SCATTER if parts > 1 else REDUCE
+    sizes = [size * recipe.gradient_bytes for _, _, size in pieces]
     copies_s = [packed_s(layout, unit, size) if parts > 1 else 0.0 for unit, _, size in pieces]
     work_s, all_s = work_s + sums * sum_in_order(copies_s), sums * _collectives_s(layout, operation, sizes)
     # of the last piece, after which the backward goes on where the first layers are locked

@@ -37,10 +37,10 @@ class FrozenChain:
     """One frozen component as the filler sees it.
 
     Attributes:
-        component: Its index in the model.
-        num_layers: Its layers, which run in order.
-        inputs: Indices of the frozen components that must be complete before it starts.
-        forward_s: Seconds of (layer, local batch) on one device.
+        component: its index in the model.
+        num_layers: its layers, which run in order.
+        inputs: indices of the frozen components that must be complete before it starts.
+        forward_s: seconds of (layer, local batch) on one device.
     """
 
     component: int
@@ -57,32 +57,23 @@ def fill_bubbles(
     replicas: int,
     *,
     partial: bool,
-    min_bubble_s: float = MIN_BUBBLE_S,
 ) -> list[FilledLayer]:
-    """Place every layer of the frozen components for one batch, in bubbles as far as they go.
+    """Return the layers of the frozen components for one batch in execution order: bubble by bubble, then the rest.
 
     Greedy over the bubbles, as published; see ``_longest`` for how far the choice within one bubble is exact.
 
     Args:
-        bubbles: In chronological order.
-        chains: The frozen components; every input named must be among them.
-        batch_size: Samples of one pipeline group, at least 1.
-        num_positions: Positions of the pipeline.
-        replicas: Devices at each position.
-        partial: Whether a bubble may also take one layer on a part of the batch.
-        min_bubble_s: Shorter bubbles are left alone, in seconds.
-
-    Returns:
-        The layers in execution order: bubble by bubble, then what is left, over all positions and component
-        by component. Over the whole list the samples of each layer sum up to ``batch_size``.
-
-    Raises:
-        ValueError: If components wait for one another, or for one that is not given.
+        bubbles: in chronological order.
+        chains: the frozen components, inputs before the components that need them.
+        batch_size: samples of one pipeline group.
+        num_positions: positions of the pipeline.
+        replicas: devices at each position.
+        partial: whether a bubble may also take one layer on a part of the batch.
     """
-    work = [_Progress(chain, batch_size) for chain in _topological_order(chains)]
+    work = [_Progress(chain, batch_size) for chain in chains]
     filled: list[FilledLayer] = []
     for index, bubble in enumerate(bubbles):
-        if bubble.duration_s >= min_bubble_s:
+        if bubble.duration_s >= MIN_BUBBLE_S:
             if all(progress.complete for progress in work):
                 break
             place = _Place(index, bubble.positions, len(bubble.positions) * replicas)
@@ -91,21 +82,6 @@ def fill_bubbles(
     for progress in work:
         filled += progress.take_layers(progress.layers_left, everywhere)
     return filled
-
-
-def _topological_order(chains: Sequence[FrozenChain]) -> list[FrozenChain]:
-    """Components after their inputs; among those that could be next, the first given."""
-    ordered: list[FrozenChain] = []
-    waiting = list(chains)
-    while waiting:
-        complete = {chain.component for chain in ordered}
-        chain = next((chain for chain in waiting if complete.issuperset(chain.inputs)), None)
-        if chain is None:
-            stuck = ", ".join(f"{chain.component} (inputs {list(chain.inputs)})" for chain in waiting)
-            raise ValueError(f"frozen components wait for one another, or for one not given: {stuck}")
-        waiting.remove(chain)
-        ordered.append(chain)
-    return ordered
 
 
 class _Place(NamedTuple):
@@ -120,10 +96,8 @@ class _Progress:
     """The progress of one component: its next layer, and the samples that layer has yet to see."""
 
     def __init__(self, chain: FrozenChain, batch_size: int) -> None:
-        self.chain = chain
-        self.batch_size = batch_size
-        self.next_layer = 0
-        self.samples_left = batch_size
+        self.chain, self.batch_size = chain, batch_size
+        self.next_layer, self.samples_left = 0, batch_size
         self.forward_s = cache(chain.forward_s)
         self.partial_options = cache(self._partial_options)
 
@@ -154,8 +128,7 @@ class _Progress:
     def _partial_options(self, layer: int, samples: int, devices: int) -> tuple[list[float], list[int]]:
         """Durations, ascending, and local batches that process fewer than ``samples`` of ``layer``.
 
-        A local batch that a larger one matches in time is left out, so that the last entry that fits a given
-        time is the largest valid local batch that does, even where measured times fall with the batch.
+        A local batch that a larger one matches in time is left out, even where measured times fall with the batch.
         """
         durations: list[float] = []
         local_batches: list[int] = []
@@ -187,9 +160,8 @@ class _Progress:
 def _fill_bubble(work: Sequence[_Progress], place: _Place, time_s: float, partial: bool) -> list[FilledLayer]:
     """Fill one bubble with the ready components, then with those that became ready by it.
 
-    A component that completes here may leave time for its dependents: devices run the bubble's layers one
-    after the other, so they follow in a further round. The components of an earlier round cannot add to it:
-    what still fitted would have made a longer candidate. The bubble takes one partial-batch layer in all.
+    Components of an earlier round cannot add to a later one: what still fitted would have made a longer candidate.
+    The bubble takes one partial-batch layer in all.
     """
     filled: list[FilledLayer] = []
     seen: set[int] = set()

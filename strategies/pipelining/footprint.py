@@ -58,17 +58,16 @@ def _find_saved_bytes(layout: Layout, stage: Stage) -> float:
 
 
 def recomputed_bytes(layout: Layout, stage: Stage) -> float:
-    """Bytes that one micro-batch's activations take beyond what it kept, once its blocks have run again."""
+    """Bytes of one micro-batch's activations beyond those it kept, once its blocks have run again."""
     if layout.scenario.workload.checkpointing in ("none", "full"):
         return 0.0
     return sum_in_order(_recomputed(layout, stage)) * layout.held_batch
 
 
 def _recomputed(layout: Layout, stage: Stage) -> tuple[float, ...]:
-    """Bytes per sample that the activations of each block of a stage take beyond what it kept of them.
+    """Bytes per sample of the activations of each block of a stage beyond those it kept.
 
-    The hidden state that a block kept is among what it saves, but where a skip is joined to it first: then what comes
-    of that is.
+    A block saves the hidden state that it kept, but where a skip is joined to it first: then it saves the sum.
     """
 
     def make() -> tuple[float, ...]:
@@ -235,7 +234,7 @@ def _swapped_bytes(layout: Layout, stages: Sequence[Stage]) -> float:
 
 
 def held_bytes(layout: Layout) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Activations that each stage saves of one micro-batch, and what lies on each position throughout."""
+    """Activations that each stage saves of one micro-batch, and bytes that stay on each position."""
 
     def make() -> tuple[tuple[float, ...], tuple[float, ...]]:
         saved = tuple(saved_bytes(layout, stage) for stage in layout.stages)
@@ -257,22 +256,21 @@ def least_memory_bytes(
     Args:
         layout: the stages.
         in_flight: for each stage the micro-batches whose activations it holds at once at least.
-        recomputed: how many of these it has recomputed by then; None: what is recomputed is not kept.
+        recomputed: how many of these it has recomputed by then; None: recomputed activations are not kept.
         frozen_first: all frozen work runs before the pipeline.
-        inputs_first: what stages read of frozen components is there from the start on, of all micro-batches that are
-            still to come.
+        inputs_first: outputs of frozen components lie there from the start, for all micro-batches still to come.
     """
     (saved, resident), count = held_bytes(layout), layout.shape.micro_batches
-    of_stages = [k * own for k, own in zip(in_flight, saved, strict=True)]
+    of_stages = [k * size for k, size in zip(in_flight, saved, strict=True)]
     if inputs_first:
         reads = (sum_in_order(size for _, size in layout.frozen_reads(stage)) for stage in layout.stages)
         left = ((count - k) * size * layout.local_batch for k, size in zip(in_flight, reads, strict=True))
-        of_stages = [own + more for own, more in zip(of_stages, left, strict=True)]
+        of_stages = [size + more for size, more in zip(of_stages, left, strict=True)]
     if recomputed is not None:
         again = (recomputed_bytes(layout, stage) for stage in layout.stages)
-        of_stages = [own + k * more for own, k, more in zip(of_stages, recomputed, again, strict=True)]
+        of_stages = [size + k * more for size, k, more in zip(of_stages, recomputed, again, strict=True)]
     held = (sum_in_order(of_stages[s] for s in hosted) for hosted in layout.hosted)
-    fullest = max(state + own for state, own in zip(resident, held, strict=True))
+    fullest = max(state + size for state, size in zip(resident, held, strict=True))
     if not frozen_first:
         return fullest
     return max(fullest, max(resident) + frozen_samples(layout) * frozen_sample_bytes(layout.scenario))
@@ -287,7 +285,7 @@ def frozen_samples(layout: Layout) -> float:
 def frozen_sample_bytes(scenario: Scenario) -> float:
     """Bytes per sample that the frozen layer which takes most reads and writes.
 
-    Not all that the last layer of a component writes need be read.
+    The last layer of a component is left out: not all that it writes need be read.
     """
 
     def make() -> float:

@@ -19,12 +19,12 @@ from strategies.plans.plan import FilledLayer, Op, Tensors
 from strategies.scenario import Scenario
 
 FROZEN: Final = "frozen"
-"""Role of what frozen layers write."""
+"""Role of the tensors that frozen layers write."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """An op that is still being written; what it reads and writes grows."""
+    """An op that is still being written; its reads and writes grow."""
 
     action: Action
     duration_s: float
@@ -75,13 +75,13 @@ class _Pending:
             self._came += 1
 
     def take(self, positions: Sequence[int], shares: Sequence[int]) -> list[list[_Segment]]:
-        """Take so many samples for each position; what lies on another only where its own are too few."""
+        """Take so many samples for each position; those on another only where it has too few."""
         taken = [_take(self._there[at], share) for at, share in zip(positions, shares, strict=True)]
-        lacking = [share - _count(own) for own, share in zip(taken, shares, strict=True)]
+        lacking = [share - _count(segments) for segments, share in zip(taken, shares, strict=True)]
         if any(lacking):
             rest = sorted(chain.from_iterable(self._there.values()))
-            for own, share in zip(taken, lacking, strict=True):
-                own.extend(_take(rest, share))
+            for segments, share in zip(taken, lacking, strict=True):
+                segments.extend(_take(rest, share))
             self._there.clear()
             for item in rest:
                 self._there[item[1].position].append(item)
@@ -120,9 +120,7 @@ def _layer_s(costs: ComponentCosts, wire_s_per_byte: float, layer: int, batch: i
 def frozen_chains(scenario: Scenario, wire_s_per_byte: float = 0.0) -> list[FrozenChain]:
     """The frozen components in topological order, as the filler sees them.
 
-    Args:
-        scenario: their costs.
-        wire_s_per_byte: what a layer pays for its inputs, where they must come over slow links.
+    ``wire_s_per_byte`` is the price of a layer's inputs, where they must come over slow links.
     """
     frozen, costs = scenario.frozen, scenario.costs.components
     return [
@@ -145,11 +143,8 @@ class FrozenWork:
     """
 
     def __init__(self, scenario: Scenario, batch_size: int, replicas: int, tensors: Tensors) -> None:
-        self._scenario = scenario
-        self._model = scenario.model
-        self._batch_size = batch_size
-        self._replicas = replicas
-        self._tensors = tensors
+        self._scenario, self._model, self._tensors = scenario, scenario.model, tensors
+        self._batch_size, self._replicas = batch_size, replicas
         self._pending: defaultdict[tuple[int, int], _Pending] = defaultdict(_Pending)
         self._outputs: dict[int, list[_Segment]] = {}
         self._known: dict[int, int] = {}
@@ -199,7 +194,7 @@ class FrozenWork:
     def _connect(
         self, component: int, layer: int, taken: Sequence[list[_Segment]], readers: Sequence[Draft]
     ) -> None:
-        """Let ops read what was written of the layer before theirs."""
+        """Let ops read the output of the layer before theirs."""
         output_bytes = self._model.components[component].layers[layer].output_bytes
         tensors = iter(self._new_tensors(chain.from_iterable(taken), component, layer, output_bytes))
         for segments, reader in zip(taken, readers, strict=True):
@@ -208,7 +203,7 @@ class FrozenWork:
     def _new_tensors(
         self, segments: Iterable[_Segment], component: int, layer: int, bytes_per_sample: float
     ) -> list[int]:
-        """New tensors of what was written of a layer, one of each segment."""
+        """New tensors of a layer's output, one of each segment."""
         sizes_bytes: list[float] = []
         first = len(self._tensors)
         for start, stop, _, writer in segments:
@@ -222,8 +217,11 @@ class FrozenWork:
     def output(self, component: int, start: int, stop: int, bytes_per_sample: float) -> list[int]:
         """New tensors that together are so much of a component's output for samples [start, stop)."""
         last = len(self._model.components[component].layers) - 1
-        own = [of for of in self._outputs.get(component, ()) if of.start < stop and start < of.stop]
-        pieces = [_Segment(max(start, of.start), min(stop, of.stop), of.position, of.writer) for of in own]
+        pieces = [
+            of._replace(start=max(start, of.start), stop=min(stop, of.stop))
+            for of in self._outputs.get(component, ())
+            if of.start < stop and start < of.stop
+        ]
         return self._new_tensors(pieces, component, last, bytes_per_sample)
 
     def read_output(self, component: int, start: int, stop: int, reader: Draft) -> None:

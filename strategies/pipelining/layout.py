@@ -1,4 +1,4 @@
-"""Layouts: where the stages of a training plan lie, and what follows from it whatever their order.
+"""Layouts: where the stages of a training plan lie, and their times and bytes in any order.
 
 Placement, network and batches are derived here, once. A layout without cuts is what stages are cut for.
 """
@@ -51,7 +51,7 @@ STILL: Final = Hop(0.0, 0.0)
 
 
 class Update(NamedTuple):
-    """Seconds of what follows the last backward of a stage, on free ports.
+    """Seconds after the last backward of a stage, on free ports.
 
     Attributes:
         fixed_s: before its gradients are on the wire.
@@ -75,7 +75,7 @@ class Layout:
     """The stages on the positions of one group of GPUs; bounds, plans and memory start from it.
 
     Attributes:
-        scenario: what is asked about.
+        scenario: the model, its cluster and its workload.
         shape: the integers of the pipeline.
         cuts: its chains.
         skip_route: how skips travel.
@@ -211,7 +211,7 @@ class Layout:
         return _at_least(forward_s, least_s), _at_least(backward_s, least_s)
 
     def _layer_times(self, component: int) -> tuple[FloatArray, FloatArray]:
-        """The same without what blocks take to come up from the host."""
+        """The same without offloading."""
         costs, of = self.scenario.costs.components[component], (self.local_batch, self.share)
         forward_s, backward_s = costs.forward_s(*of), costs.backward_s(*of)
         if (checkpointing := self.scenario.workload.checkpointing) != "none":
@@ -340,14 +340,14 @@ class Layout:
         )
 
     def frozen_reads(self, stage: Stage) -> list[tuple[int, float]]:
-        """Return frozen components, and bytes per sample, of what the layers of a stage read."""
+        """Return the frozen components that the layers of a stage read, and bytes per sample of each."""
         model = self.scenario.model
         reads = []
         for source in (i for i in model.inputs_of(stage.component) if i in model.frozen):
             rows = model.reads_of(stage.component, source)
-            own = [size for layer, size in rows if stage.first_layer <= layer <= stage.last_layer]
-            if own:
-                reads.append((source, sum_in_order(own)))
+            sizes = [size for layer, size in rows if stage.first_layer <= layer <= stage.last_layer]
+            if sizes:
+                reads.append((source, sum_in_order(sizes)))
         return reads
 
     def weight_part_s(self, stage: Stage) -> float:
@@ -386,7 +386,7 @@ class Layout:
         return [self.kept(unit).trained for unit in range(len(self.stages))]
 
     def kept(self, unit: int) -> Kept:
-        """Return what tensor parallelism leaves each GPU of a unit."""
+        """Return the parameters that tensor parallelism leaves each GPU of a unit."""
         of, tensor = self.stages[unit], self.tensor
         alike = ("kept", of.component, of.first_layer, of.last_layer, tensor)
         return self.scenario.remember(alike, lambda: Kept.of(self.component(of), of, tensor))
@@ -427,7 +427,7 @@ class Layout:
         return route.wire_s + route.fixed_s
 
     def update(self, trained: int, positions: tuple[int, ...]) -> Update:
-        """Return what follows the last backward of stages with the same trained parameters, on these positions."""
+        """Return the update of stages with the same trained parameters, on these positions."""
         where = positions if len(positions) > 1 else (0,)  # one is like another
         key = ("update", trained, where, self.placement, self.shape.sharded)
         return self.scenario.remember(key, lambda: self._update(trained, where))
@@ -442,11 +442,11 @@ class Layout:
         return Update(time.fixed_s, time.wire_s, time.node_port_s, time.total_s, step_s, gathered_s)
 
     def reduction(self, positions: tuple[int, ...] = (0,)) -> CollectiveLaw:
-        """Return what the sum of the gradients of some positions costs."""
+        """Return the law of summing the gradients of some positions."""
         return self.law(SCATTER if self.shape.sharded else REDUCE, positions)
 
     def law(self, operation: str, positions: tuple[int, ...]) -> CollectiveLaw:
-        """Return what an operation costs all replicas of some positions."""
+        """Return the law of an operation of all replicas of some positions."""
 
         def make() -> CollectiveLaw:
             return collective_law(self.scenario.cluster, operation, self.placement.group(*positions))

@@ -8,6 +8,7 @@ modulations, and biases, which nobody counted apart, are whole on each of its GP
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import product
 from math import prod
 from typing import Final, NamedTuple
@@ -147,11 +148,11 @@ class Kept(NamedTuple):
         whole = tensors = 0
         for index in range(unit.first_layer, unit.last_layer + 1):
             layer = component.layers[index]
-            own = layer.parameters - layer.adapters
+            parameters = layer.parameters - layer.adapters
             matrices = divided_parameters(component, index)
-            left = own - matrices + matrices / tensor
+            left = parameters - matrices + matrices / tensor
             if layer.backward == "full":
-                whole += own - matrices
+                whole += parameters - matrices
                 tensors += _whole_tensors(component, index)
             trained += (left if layer.backward == "full" else 0.0) + layer.adapters / tensor
             locked += 0.0 if layer.backward == "full" else left
@@ -180,20 +181,20 @@ def check_divisible(scenario: Scenario, mesh: Mesh) -> None:
 
 
 def _check_transformer(component: Component, mesh: Mesh) -> None:
-    """Refuse a U-Net, which nobody trains so, and a backbone that does not say what its tokens need of one another."""
+    """Refuse a U-Net, which nobody trains so, and a backbone whose exchanges are unknown."""
     degrees = {"context_degree": mesh.context, "tensor_degree": mesh.tensor}
-    asked = " and ".join(f"`{name}({degree})`" for name, degree in degrees.items() if degree > 1)
+    named = " and ".join(f"`{name}({degree})`" for name, degree in degrees.items() if degree > 1)
     kinds = Counter(exchange.kind for exchange in component.exchanges)
     if kinds["halo"]:
         raise InfeasibleError(
-            f"{asked} needs a transformer, {component.name} has {kinds['halo']} convolutions that see"
+            f"{named} needs a transformer, {component.name} has {kinds['halo']} convolutions that see"
             " neighbouring rows",
             "needs a transformer",
         )
     for kind in ("key_value", "reduce"):
         if not kinds[kind]:
             raise InfeasibleError(
-                f"{asked} needs rows of kind {kind} in exchanges.csv, {component.name} has none",
+                f"{named} needs rows of kind {kind} in exchanges.csv, {component.name} has none",
                 "the model has no exchanges.csv",
             )
 
@@ -204,10 +205,10 @@ def _check_heads(heads: int, mesh: Mesh) -> None:
     degrees |= {f"tensor_degree {mesh.tensor}": mesh.tensor}
     among = prod(degrees.values())
     if heads % among:
-        asked = " * ".join(name for name, degree in degrees.items() if degree > 1)
-        asked += f" = {among}" if " * " in asked else ""
+        product = " * ".join(name for name, degree in degrees.items() if degree > 1)
+        product += f" = {among}" if " * " in product else ""
         raise InfeasibleError(
-            f"{heads} heads, {asked}: {heads} % {among} = {heads % among}; {would_divide(heads)}",
+            f"{heads} heads, {product}: {heads} % {among} = {heads % among}; {would_divide(heads)}",
             "the degree does not divide the heads",
         )
 
@@ -231,17 +232,11 @@ def teams(scenario: Scenario, num_gpus: int) -> Iterator[Mesh]:
     for context, tensor in product(_doublings(num_gpus, MOST_CONTEXT), _doublings(num_gpus, node)):
         if context * tensor > 1 and not num_gpus % (context * tensor):
             shards = num_gpus // (context * tensor)
-            found = (Mesh(1, shards, context, tensor, way) for way in (WAYS if context > 1 else WAYS[:1]))
-            yield from (mesh for mesh in found if _is_legal(scenario, mesh))
-
-
-def _is_legal(scenario: Scenario, mesh: Mesh) -> bool:
-    """Whether the backbones can be divided so."""
-    try:
-        check_divisible(scenario, mesh)
-    except InfeasibleError:
-        return False
-    return True
+            for way in WAYS if context > 1 else WAYS[:1]:
+                mesh = Mesh(1, shards, context, tensor, way)
+                with suppress(InfeasibleError):
+                    check_divisible(scenario, mesh)
+                    yield mesh
 
 
 def _doublings(num_gpus: int, most: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Reduction: what follows the last backward of a stage: its gradients are summed over replicas, then it steps.
+"""Reduction: after the last backward of a stage its gradients are summed over replicas, then it steps.
 
 Stages that hold the same layers, as the two directions of a bidirectional pipeline do, sum their gradients too.
 
@@ -70,9 +70,8 @@ def placed_step(builder: PipelineBuilder, stage: int) -> Draft:
     """Return the optimizer step of a stage: where its row places it, else a new one at the end."""
     row, action = builder.rows[builder.stages[stage].position], StageAction(stage, OPTIMIZER)
     if stage in builder.stepping:
-        draft = row.draft(
-            next(i for i in reversed(range(len(row))) if row[i].action == action)
-        )  # most come last
+        index = next(i for i in reversed(range(len(row))) if row[i].action == action)  # most come last
+        draft = row.draft(index)
     else:
         builder.stepping.add(stage)
         row.append(draft := Draft(action, 0.0))
@@ -91,7 +90,7 @@ def gathered_weights(builder: PipelineBuilder, stage: int, step: Draft) -> Colle
 
 
 def _sum(builder: PipelineBuilder, stages: Sequence[int], lasts: dict[int, int]) -> list[int]:
-    """Sum the gradients of stages that hold the same layers over all that hold them; return what says it is done."""
+    """Sum the gradients of stages that hold the same layers over all that hold them; return the tensor of the sum."""
     if len(stages) * builder.placement.copies == 1:
         return []
     positions = tuple(sorted(builder.stages[stage].position for stage in stages))

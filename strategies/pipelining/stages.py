@@ -92,8 +92,8 @@ def folded_shapes(scenario: Scenario, stages_per_position: Mapping[int, int]) ->
     """The shapes worth a look for each number of chunks, or of waves, and that number.
 
     Args:
-        scenario: what is asked about.
-        stages_per_position: for each number what it means, ascending; those with too many stages are left out.
+        scenario: the model and its workload.
+        stages_per_position: for each number the stages of a position, ascending; too many are left out.
 
     Raises:
         InfeasibleError: there is no shape even for the first.

@@ -57,24 +57,26 @@ class PassSpan(NamedTuple):
 
 
 class _Inside:
-    """What the layers of a unit exchange on one micro-batch: between what they compute."""
+    """The exchanges of a unit's layers on one micro-batch, and the compute between them.
+
+    Attributes:
+        attentions: self-attentions.
+        sums: pairs of matrices that are divided.
+        hidden_bytes: queries on one GPU, and as much its keys, values and outputs.
+        summed_bytes: inputs of the pairs, gathered.
+    """
 
     def __init__(self, layout: Layout, unit: int) -> None:
         stage, mesh, kept = layout.stages[unit], layout.mesh, layout.kept(unit)
         assert mesh
         layers = range(stage.first_layer, stage.last_layer + 1)
-        own = [exchange for exchange in layout.component(stage).exchanges if exchange.layer in layers]
-        keys, sums = ([e.elements for e in own if e.kind == kind] for kind in ("key_value", "reduce"))
+        exchanges = [exchange for exchange in layout.component(stage).exchanges if exchange.layer in layers]
+        keys, sums = ([e.elements for e in exchanges if e.kind == kind] for kind in ("key_value", "reduce"))
         of_all = layout.local_batch * layout.exchanged_bytes(stage)
         self.mesh, self.ring, self.ulysses = mesh, layout.share.ring, layout.share.ulysses
-        self.attentions, self.sums = (
-            len(keys),
-            len(sums),
-        )  # self-attentions, and pairs of matrices that are divided
-        self.hidden_bytes = (
-            of_all * sum(keys) / 2 / mesh.team
-        )  # queries on one GPU, likewise keys, values, outputs
-        self.summed_bytes = of_all * sum(sums) / mesh.context  # inputs of the pairs, gathered
+        self.attentions, self.sums = len(keys), len(sums)
+        self.hidden_bytes = of_all * sum(keys) / 2 / mesh.team
+        self.summed_bytes = of_all * sum(sums) / mesh.context
         self.element_bytes = ELEMENT_BYTES[layout.scenario.model.dtype]
         self.whole_bytes = kept.whole * layout.scenario.workload.recipe.weight_bytes
         self.whole_tensors = kept.tensors
@@ -111,9 +113,8 @@ class _Inside:
     def whole_gradients(self) -> Iterator[float | TeamExchange]:
         """The sum of gradients that each GPU has a part of, before anything is scattered over the shards."""
         if self.mesh.tensor > 1 and self.whole_bytes:
-            yield TeamExchange(
-                Collected(REDUCE, TENSOR, self.mesh.tensors), self.whole_bytes, self.whole_tensors
-            )
+            what = Collected(REDUCE, TENSOR, self.mesh.tensors)
+            yield TeamExchange(what, self.whole_bytes, self.whole_tensors)
             yield 0.0
 
     def _tensor(self, operation: str, sums: int) -> list[TeamExchange]:
@@ -129,11 +130,8 @@ class _Inside:
 
     def _around(self, attention_s: float, *, back: bool) -> Iterator[float | TeamExchange]:
         """Attention on the keys and values of one GPU of the ring after another; back, their gradients go home."""
-        what, size, last = (
-            Collected("send_recv", CONTEXT, self.mesh.contexts),
-            2 * self.hidden_bytes,
-            self.ring - 1,
-        )
+        what, last = Collected("send_recv", CONTEXT, self.mesh.contexts), self.ring - 1
+        size = 2 * self.hidden_bytes
         for number in range(self.ring):
             if number < last:
                 yield TeamExchange(what, size, self.attentions, wait=False)
@@ -151,10 +149,8 @@ def _items_of(layout: Layout, unit: int, kind: str) -> Items:
 def _pieces(layout: Layout, unit: int, kind: str) -> Iterator[float | TeamExchange]:
     """The same, of which several may follow one another."""
     inside, stage, of = _Inside(layout, unit), layout.stages[unit], (layout.local_batch, layout.share)
-    costs, layers = (
-        layout.scenario.costs.components[stage.component],
-        slice(stage.first_layer, stage.last_layer + 1),
-    )
+    costs = layout.scenario.costs.components[stage.component]
+    layers = slice(stage.first_layer, stage.last_layer + 1)
     attention_s = float(costs.attention_s(*of)[layers].sum())
     if kind != BACKWARD:
         yield from inside.layers(stage.forward_s - attention_s, attention_s)
@@ -200,7 +196,7 @@ def span_of(layout: Layout, unit: int, kind: str) -> PassSpan:
 
 
 class TeamWriter:
-    """Cuts the passes of a plan into pieces, and adds what a team exchanges between them."""
+    """Cuts the passes of a plan into pieces, and adds a team's exchanges between them."""
 
     def __init__(self, builder: PipelineBuilder) -> None:
         self._builder = builder

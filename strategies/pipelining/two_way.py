@@ -107,10 +107,10 @@ def _optimal_boundaries(
     def solve() -> list[tuple[int, ...]]:
         if len(costs) == 2:
             search = PairSearch(PairCosts(costs[0], costs[1]), degree, probability)
-            found: Sequence[Partition] = search.best(pair_rounds(degree, count))
+            partitions: Sequence[Partition] = search.best(pair_rounds(degree, count))
         else:
-            found = [optimal_partition(of, degree, 2 * count, probability) for of in costs]
-        return [partition.boundaries for partition in found]
+            partitions = [optimal_partition(of, degree, 2 * count, probability) for of in costs]
+        return [partition.boundaries for partition in partitions]
 
     # group sizes on links alike have one answer
     links = [(of.cut_forward_s.tobytes(), of.sync_s.tobytes(), of.sync_latency_s) for of in costs]
@@ -131,7 +131,7 @@ def is_one_backbone(layout: Layout) -> bool:
 
 
 def two_way_rows(layout: Layout) -> Rows:
-    """The order of each position: Chimera's for one backbone, the shortest found for several."""
+    """The order of each position: Chimera's for one backbone, the shortest known for several."""
     if is_one_backbone(layout):
         return chimera_order(layout.shape.degree, layout.shape.micro_batches)
     members = _members(layout)
@@ -181,12 +181,12 @@ def _combined(problem: Problem, members: Sequence[tuple[int, ...]]) -> Problem:
 
 def _shortest(problem: Problem) -> Rows:
     """The shorter of two orders: list scheduling's, and Chimera's as if both ways were one backbone."""
-    found = list_schedule(problem, "longest-tail")
+    listed = list_schedule(problem, "longest-tail")
     degree, count = problem.num_devices, len(problem.chains[0].micro_batches)
     if degree % 2 or len(problem.chains) == 1:
-        return found.rows
+        return listed.rows
     named = tuple(
         tuple(StageAction(stage, kind, number % count) for stage, kind, number in row)
         for row in chimera_order(degree, 2 * count)
     )
-    return min(evaluate(problem, named), found, key=lambda ordering: ordering.makespan_s).rows
+    return min(evaluate(problem, named), listed, key=lambda ordering: ordering.makespan_s).rows

@@ -123,7 +123,7 @@ def _backbone_passes(builder: PipelineBuilder) -> list[list[UnitPass]]:
 
 @dataclass(slots=True)
 class UnitWriter:
-    """Adds to the passes of one backbone what their GPUs exchange.
+    """Adds the exchanges of the GPUs to the passes of one backbone.
 
     Attributes:
         builder: the plan under construction.
@@ -131,7 +131,7 @@ class UnitWriter:
         passes: those of the backbone.
         gathered: the weights that lie on the GPU, by unit.
         due: (op of the row after which they are issued, collective).
-        swept: the op of the row with which the last sweep backwards ended, and what says that all is summed.
+        swept: the op of the row with which the last sweep backwards ended, and the tensors written by its sums.
         summed: pieces of gradients of each unit so far.
     """
 
@@ -152,37 +152,35 @@ class UnitWriter:
         """Add all gathers, scatters and sums; they are issued in the order of the ops that they follow."""
         (row,), way = self.builder.rows, self.way
         scattered, summed = list[int](), list[int]()
-        for number, own in enumerate(self.passes):
+        for number, of in enumerate(self.passes):
             if way.gathers:
                 self._use(number)
-            if own.action.kind != BACKWARD:
+            if of.action.kind != BACKWARD:
                 continue
             if way.sweeps or not way.gathers:
-                row.draft(own.first).reads += scattered[-2:-1]
-            if sums := self._sum(own):
+                row.draft(of.first).reads += scattered[-2:-1]
+            if sums := self._sum(of):
                 scattered += [done[0] for done in sums] if self.mesh.parts > 1 else []
                 # of the last unit that has any: of one stream they end in order
                 summed = [each for done in sums for each in done]
                 if not way.overlap:
-                    row.draft(own.last + 1).reads += summed
-            if own.action.stage == self.builder.seats[own.action.stage].first:
-                if way.sweeps or own is self.passes[-1]:
-                    row.draft(own.last + 1).reads += summed
+                    row.draft(of.last + 1).reads += summed
+            if of.action.stage == self.builder.seats[of.action.stage].first:
+                if way.sweeps or of is self.passes[-1]:
+                    row.draft(of.last + 1).reads += summed
                 if way.sweeps:
-                    self.swept, scattered, summed = (own.last, summed), [], []
+                    self.swept, scattered, summed = (of.last, summed), [], []
         return self.due
 
     def _use(self, number: int) -> None:
         """Let a pass wait for its weights, which are gathered unless they lie there."""
-        own = self.passes[number]
-        unit, kind, _ = own.action
+        (row,), ((unit, kind, _), first, last) = self.builder.rows, self.passes[number]
         if unit not in self.gathered:
             if self.mesh.parts == 1:
                 return
             self.gathered[unit] = self._gather(number)
-            self.builder.rows[0].draft(own.first).duration_s += unpacked_s(self.builder.layout, unit)
-        (row,) = self.builder.rows
-        for index in sorted({own.first, own.last}):
+            row.draft(first).duration_s += unpacked_s(self.builder.layout, unit)
+        for index in sorted({first, last}):
             row.draft(index).reads.append(self.gathered[unit])
         kept = self.way.sweeps and keeps(self.builder.seats[unit].last, unit, reshard=self.way.reshard)
         if kind == BACKWARD or not kept:
@@ -190,44 +188,46 @@ class UnitWriter:
 
     def _gather(self, number: int) -> int:
         """Gather the weights of a pass as soon as there is room for them."""
-        (row,) = self.builder.rows
-        own, after = self.passes[number], self._room_after(number)
-        unit = own.action.stage
+        (row,), after = self.builder.rows, self._room_after(number)
+        (unit, _, _), first, _ = self.passes[number]
         room: list[int] = []
         if after >= 0:
-            room.append(self.builder.tensor("room", unit, own.first, 0.0))
+            room.append(self.builder.tensor("room", unit, first, 0.0))
             row.draft(after).writes += room
         room += self.swept[1] if self.way.sweeps and after == self.swept[0] else []
         size = self.builder.layout.weights_bytes[unit]
-        gathered = self.builder.tensor("gathered", unit, own.first, size)
+        gathered = self.builder.tensor("gathered", unit, first, size)
         what = Collected(GATHER, SHARDS, self.mesh.sharding)
         self.due.append((after, what.collective(size, room, gathered)))
         return gathered
 
     def _room_after(self, number: int) -> int:
         """Return the op of the row after which the weights of a pass may be gathered; -1: none."""
-        (row,) = self.builder.rows
-        own = self.passes[number]
-        unit, kind, _ = own.action
+        (row,), ((unit, kind, _), start, _) = self.builder.rows, self.passes[number]
         ahead, first = AHEAD_BACKWARD, 0
         if not self.way.sweeps:
             ahead = AHEAD_WITHOUT_SWEEPS if self.way.overlap else 0
-            before = row[own.first - 1].action if number else None
+            before = row[start - 1].action if number else None
             first = number if isinstance(before, FrozenAction) or (before and before[0] == unit) else 0
         elif kind != BACKWARD:
             ahead, first = AHEAD_FORWARD, number - (unit - self.builder.seats[unit].first)
         return self.passes[max(first, number - ahead)].first - 1
 
-    def _sum(self, own: UnitPass) -> list[list[int]]:
+    def _sum(self, backward: UnitPass) -> list[list[int]]:
         """Sum the gradients of a backward over the GPUs that share their parts, then over replicas.
 
         Returns:
-            for each piece of them what says that either is done.
+            for each piece the tensors written when either sum is done.
         """
-        builder, layout, mesh, (unit, _, number) = self.builder, self.builder.layout, self.mesh, own.action
+        builder, layout, mesh, (unit, _, number) = (
+            self.builder,
+            self.builder.layout,
+            self.mesh,
+            backward.action,
+        )
         if (number + 1) % self.way.every and number + 1 < layout.shape.micro_batches:
             return []
-        draft, all_done, packed = builder.rows[0].draft(own.last), list[list[int]](), 0.0
+        draft, all_done, packed = builder.rows[0].draft(backward.last), list[list[int]](), 0.0
         for offset_s, parameters in self.way.pieces(layout, unit):
             index = self.summed[unit]
             self.summed[unit] += 1
@@ -248,7 +248,7 @@ class UnitWriter:
             done = list[int]()
             for step in self._steps:
                 done.append(builder.tensor(DONE[step.operation], unit, index, 0.0))
-                self.due.append((own.last, step.collective(size, reads, done[-1])))
+                self.due.append((backward.last, step.collective(size, reads, done[-1])))
                 size, reads = size / mesh.parts, done[-1:]
             all_done.append(done)
         draft.duration_s += packed
@@ -264,16 +264,16 @@ class UnitWriter:
 
 
 def exchange(builder: PipelineBuilder, way: Exchange) -> None:
-    """Add what the GPUs of a mesh exchange, and the optimizer steps, each on one GPU's part of a unit.
+    """Add the exchanges of a mesh, and the optimizer steps, each on one GPU's part of a unit.
 
     Of what follows the same op scatters are issued before gathers in sweeps: ``post_backward`` runs before
     ``pre_backward``. Whole weights whose optimizer is divided are gathered after the step.
     """
     layout = builder.layout
     due = TeamWriter(builder).write() if layout.team > 1 else []
-    for own in _backbone_passes(builder):
-        if any(layout.trained_parameters[of.action.stage] for of in own):
-            due += UnitWriter(builder, way, own).write()
+    for passes in _backbone_passes(builder):
+        if any(layout.trained_parameters[of.action.stage] for of in passes):
+            due += UnitWriter(builder, way, passes).write()
     (row,) = builder.rows
     steps = {op.action[0]: index for index, op in enumerate(row) if op.action[1] == OPTIMIZER}
     for unit, trained in enumerate(layout.trained_parameters):
@@ -316,23 +316,18 @@ def _left_bytes(layout: Layout, way: Exchange, unit: int, last: int) -> float:
     In sweeps its own, as it leaves them, and those that are scattered: the buffer of the unit after it stays until
     then, its exchange over or not; then the unit's own takes that place, and that of its weights (``post_backward``;
     ``reduce_scatter_max_input_buffers`` is 1).
-
-    Args:
-        layout: the units on their mesh.
-        way: how they exchange.
-        unit: the unit.
-        last: the last unit of its backbone, the first to run backwards.
+    ``last`` is the last unit of the backbone, the first to run backwards.
     """
-    mesh, recipe, own = _mesh(layout), layout.scenario.workload.recipe, layout.parameters[unit]
+    mesh, recipe, trained = _mesh(layout), layout.scenario.workload.recipe, layout.parameters[unit]
     if not way.sweeps:
         kept = way.every > 1 or mesh.parts == 1
         pieces = [] if kept else way.pieces(layout, unit)
         return max((parameters for _, parameters in pieces), default=0) * recipe.gradient_bytes
-    if mesh.parts * mesh.replicas == 1 or not own:
+    if mesh.parts * mesh.replicas == 1 or not trained:
         return 0.0
     after = layout.parameters[unit + 1] * recipe.gradient_bytes if unit < last else 0.0
     freed = layout.weights_bytes[unit] if mesh.parts > 1 else 0.0
-    return own * recipe.weight_bytes + max(after, own * recipe.gradient_bytes - freed)
+    return trained * recipe.weight_bytes + max(after, trained * recipe.gradient_bytes - freed)
 
 
 def least_bytes(layout: Layout, way: Exchange) -> float:

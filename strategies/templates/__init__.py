@@ -1,1 +1,1 @@
-"""Templates: what strategies of one kind share, so that each defines only what is its own."""
+"""Templates of strategies of one kind, so that each defines only what sets it apart."""

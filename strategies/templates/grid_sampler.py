@@ -1,4 +1,4 @@
-"""The grid sampler: what samplers whose devices form a grid have in common.
+"""The grid sampler: a template of samplers whose devices form a grid.
 
 Such a sampler defines its layout in a scenario, and its candidates where it has several.
 """

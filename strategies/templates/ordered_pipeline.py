@@ -1,4 +1,4 @@
-"""Ordered pipelines: what pipelines that define their own order have in common."""
+"""Ordered pipelines: a template of pipelines that define their order."""
 
 from abc import abstractmethod
 from collections.abc import Hashable, Sequence
@@ -26,10 +26,8 @@ from strategies.strategy import Strategy
 class OrderedPipeline(Strategy):
     """Stages on the positions of a pipeline, in an order that does not depend on their times.
 
-    ``split`` says that backwards come in two parts, ``I`` and
-    ``W``. ``order_fields`` names the fields on which the order and the positions of the stages depend: points that
-    differ only in other fields share what follows from these. A subclass does not inherit it; without it, all fields
-    count.
+    ``split`` says that backwards come in two parts, ``I`` and ``W``. ``order_fields`` names the fields on which the
+    order and the positions of the stages depend; a subclass does not inherit it, and without it all fields count.
     """
 
     split: ClassVar[bool] = False
@@ -71,8 +69,8 @@ class OrderedPipeline(Strategy):
         Raises:
             InfeasibleError: the backbone cannot be cut so.
         """
-        there = sharded(scenario) if self.shape.sharded else scenario
-        return folded(there, self.shape, self.checked_positions(), self.partition, self.skip_route)
+        scenario = sharded(scenario) if self.shape.sharded else scenario
+        return folded(scenario, self.shape, self.checked_positions(), self.partition, self.skip_route)
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut."""

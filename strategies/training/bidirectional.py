@@ -61,16 +61,16 @@ class Bidirectional(OrderedPipeline):
             InfeasibleError: there is none.
         """
         backbones = scenario.model.backbones or [scenario.backbone_index]
-        found = list(shapes(scenario, backbones=backbones))
+        divided = list(shapes(scenario, backbones=backbones))
         if len(backbones) == 1:
-            found = [shape for shape in found if not (shape.degree % 2 or shape.micro_batches % 2)]
-        if not found:
+            divided = [shape for shape in divided if not (shape.degree % 2 or shape.micro_batches % 2)]
+        if not divided:
             raise InfeasibleError(
                 "one backbone in two directions takes an even number of positions and of micro-batches, and none"
                 f" divides `gpus({scenario.workload.num_gpus})` and `batch_size({scenario.workload.batch_size})`",
                 "no even number of positions and of micro-batches",
             )
-        return (cls(shape.degree, shape.micro_batches, shape.group_size) for shape in found)
+        return (cls(shape.degree, shape.micro_batches, shape.group_size) for shape in divided)
 
     def bound(self, scenario: Scenario) -> float:
         """Seconds that no iteration can undercut."""

@@ -131,9 +131,9 @@ class FSDP(DataParallel):
         left = scenario.workload.num_gpus // self.group_size
         sizes = [size for size in divisors(left) if size >= (self.shard_size or left)]
         again = replace(scenario, workload=replace(scenario.workload, checkpointing="block"))
-        for asked, words in ((scenario, ""), (again, " and checkpointing block")):
+        for variant, words in ((scenario, ""), (again, " and checkpointing block")):
             for size in sizes:
-                least = replace(self, shard_size=size).least_memory_bytes(asked)
+                least = replace(self, shard_size=size).least_memory_bytes(variant)
                 if least <= memory:
                     return [f"with shard_size {size}{words} it needs at least {least / 2**30:.1f} GiB"]
         return [

@@ -31,11 +31,10 @@ class OneForwardOneBackward(LinearPipeline):
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
         """Every degree, group size and number of micro-batches that divides.
 
-        Where stages have replicas, these also share the optimizer's states, in groups of one pipeline alone; of the
-        other pipelines no sweep asks it.
+        Where stages have replicas, these also share the optimizer's states, in groups of one pipeline alone.
         """
         for shape in shapes(scenario):
-            own = cls(shape.degree, shape.micro_batches, shape.group_size)
-            yield own
+            point = cls(shape.degree, shape.micro_batches, shape.group_size)
+            yield point
             if scenario.workload.num_gpus > shape.degree == shape.group_size:
-                yield replace(own, optimizer="sharded")
+                yield replace(point, optimizer="sharded")

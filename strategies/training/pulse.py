@@ -84,7 +84,7 @@ class Pulse(Strategy):
         return Shape(self.pipeline_degree, self.micro_batches, group_size)
 
     def _problem(self, layout: Layout) -> Problem:
-        """What is to be ordered."""
+        """The problem of ordering the passes."""
         ahead = self.in_flight * self.pipeline_degree
         return layout.problem(in_flight=(ahead,) * len(layout.stages))
 
