@@ -227,6 +227,11 @@ def test_a_backbone_with_its_encoders_is_a_model_that_trains(write, tmp_path, ca
     assert json.loads(capsys.readouterr().out)["iteration_s"] > 0
 
 
+def test_a_projection_of_prompts_is_counted(counted):
+    plain, projected = (counted(config).components[0] for config in (UNET, UNET | {"encoder_hid_dim": 96}))
+    assert projected.parameters - plain.parameters == 97 * UNET["cross_attention_dim"]
+
+
 def test_nothing_is_fetched_or_run_that_a_file_names(counted):
     harmful = {"auto_map": {"AutoModel": "os.system"}, "attn_implementation": "somewhere/kernels"}
     assert counted(CLIP | harmful).components[0].parameters == counted(CLIP).components[0].parameters

@@ -215,7 +215,10 @@ def write_logs(folder):
 def test_logs_of_nccl_tests_give_the_links_they_were_made_of(tmp_path, capsys):
     output = tmp_path / "logs.toml"
     logs = [str(path) for path in write_logs(tmp_path)]
-    assert main(["links", "--nccl-tests", *logs, "--device", DEVICE, "--output", str(output)]) == 0
+    options = ["links", "--nccl-tests", *logs, "--device", DEVICE, "--output"]
+    assert main([*options, logs[-1]]) == 2
+    assert "is one of the logs" in capsys.readouterr().err
+    assert main([*options, str(output)]) == 0
     assert "reduce_scatter: not measured; as all_gather" in " ".join(capsys.readouterr().out.split())
     found = read_cluster(output)
     assert (found.devices_per_node, found.max_nodes, found.overlap_slowdown) == (8, 4, 1.0)

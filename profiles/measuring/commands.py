@@ -1,6 +1,7 @@
 """The commands that measure: ``profile`` and ``links``."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profiles.errors import InputError
@@ -31,9 +32,10 @@ def run_profile(options: argparse.Namespace) -> None:
     else:
         model = [read_config(path) for path in options.config], asked_of(options, "float16")
     components = tuple(options.components.split(",")) if options.components else ()
-    asked = {key: getattr(options, key) for key in ("height", "width", "name", "output")}
-    found = profile(model, options.device, settings, components=components, **asked)
-    report_profile(found, options.output)
+    flags = {key: getattr(options, key) for key in ("height", "width", "name", "output")}
+    report_profile(
+        profile(model, options.device, settings, components=components, **flags), options.output
+    )
 
 
 def _set_threads(threads: int | None) -> None:
@@ -77,10 +79,12 @@ def _check_links(options: argparse.Namespace) -> None:
     for flag, path in (("--output", options.output), ("--samples", options.samples)):
         if path:
             check_writable(flag, path)
+            if path.resolve() in map(Path.resolve, options.nccl_tests or ()):
+                raise InputError(f"{flag} {path}: is one of the logs, must be another file")
 
 
 def _measure(backend: str | None, max_mib: int) -> "Measurement | None":
-    """What the ranks measure together; None on all ranks but 0."""
+    """Return the measurement of all ranks together; None on all ranks but 0."""
     from profiles.measuring.linking.times import measure  # noqa: PLC0415  importing torch takes seconds
 
     place = launched_place()
@@ -94,9 +98,9 @@ def _conclude(measurement: "Measurement", options: argparse.Namespace) -> None:
     from profiles.measuring.linking.report import cluster_text, print_links, write_cluster  # noqa: PLC0415
     from profiles.measuring.linking.samples import sample_text  # noqa: PLC0415
 
-    found = fit_links(measurement, options.name or options.output.stem, options.device, options.kind)
-    cluster = write_cluster(options.output, cluster_text(found, bool(measurement.slowdowns)))
+    fit = fit_links(measurement, options.name or options.output.stem, options.device, options.kind)
+    cluster = write_cluster(options.output, cluster_text(fit, bool(measurement.slowdowns)))
     if options.samples:
         write_file(options.samples, sample_text(measurement), "--samples")
-    print_links(measurement, cluster, found.notes)
+    print_links(measurement, cluster, fit.notes)
     print(f"wrote {options.output}")

@@ -117,7 +117,7 @@ class Recipe(NamedTuple):
 RECIPES: Final = {name: Recipe(**entry) for name, entry in CLASSES["recipes"].items()}
 SIZES: Final = (
     *("height", "width", "frames", "rows", "columns", "text_tokens"),
-    *("tokens", "token_rows", "token_columns", "pooled"),
+    *("tokens", "token_rows", "token_columns", "pooled", "prompt_width"),
 )
 """Dimensions of arguments that are sizes of the sample."""
 
@@ -191,6 +191,12 @@ class Call:
     def pooled(self) -> int:
         """Width of a pooled prompt beside the embedded sizes of the image."""
         return self._size("projection_class_embeddings_input_dim") - 6 * self._size("addition_time_embed_dim")
+
+    @property
+    def prompt_width(self) -> int:
+        """Width of a prompt's states, before a projection to that of attention where there is one."""
+        projected = self.network.config.get("encoder_hid_dim")
+        return self._size("encoder_hid_dim" if projected else "cross_attention_dim")
 
     def sample(self, height: int, width: int) -> dict[str, Any]:
         """Return the arguments of one pass at a size in pixels.
