@@ -10,12 +10,12 @@ from math import sqrt
 from typing import Any, ClassVar
 
 from profiles.architectures.components import Component
+from profiles.architectures.extents import Extent
 from profiles.architectures.texts import with_text
 from profiles.costs.bands import Band
-from profiles.costs.layers import ComponentCosts
+from profiles.costs.layers import ComponentCosts, SamplingCosts
 from profiles.costs.offloading import HostSide
 from profiles.costs.resolutions import with_frames
-from profiles.costs.sampling import Extent, SamplingCosts
 from profiles.errors import counted, wrong
 from profiles.machines.clusters import Cluster
 from profiles.machines.hosts import AHEAD, NO_CALLS, STEP_OPERATORS, Calls

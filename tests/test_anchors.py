@@ -9,8 +9,7 @@ from profiles.architectures.components import Anchor, MeasuredTime
 from profiles.architectures.model_tables import read_anchors
 from profiles.architectures.models import load_model, model_names
 from profiles.architectures.synthetic import equal_blocks_transformer
-from profiles.costs.layers import ModelCosts, anchor_factor
-from profiles.costs.sampling import SamplingCosts
+from profiles.costs.layers import ModelCosts, SamplingCosts, anchor_factor
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
 from profiles.machines.devices import Device, load_device

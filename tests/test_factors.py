@@ -6,7 +6,7 @@ from statistics import median
 import pytest
 
 from profiles.architectures.models import MODELS, load_model, model_names
-from profiles.costs.sampling import SamplingCosts
+from profiles.costs.layers import SamplingCosts
 from profiles.machines.devices import load_device
 from validate.__main__ import main
 from validate.fitting.anchors import (

@@ -21,8 +21,7 @@ from profiles.costs.kernel_times import (
     SAVED_SCORE_BYTES,
     SCORE_BYTES,
 )
-from profiles.costs.layers import ComponentCosts
-from profiles.costs.sampling import SamplingCosts
+from profiles.costs.layers import ComponentCosts, SamplingCosts
 from profiles.machines.devices import Device, load_device
 from profiles.machines.laws import AttentionLaw, Laws, MemoryLaw, ProductLaw, Traffic
 from profiles.software.stacks import Fusion, Shares, load_stack, stack_names

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from profiles.architectures.models import load_model
-from profiles.costs.layers import ModelCosts
+from profiles.costs.layers import ModelCosts, SamplingCosts
 from profiles.costs.resolutions import check_resolution, resized, sides_of
-from profiles.costs.sampling import SamplingCosts
 from profiles.errors import InputError
 from profiles.machines.devices import load_device
 from profiles.machines.laws import Rates

@@ -10,8 +10,7 @@ from profiles.architectures.extents import Extent
 from profiles.architectures.models import load_model
 from profiles.architectures.shares import REPLICATED_SHARE, WHOLE, Share
 from profiles.architectures.synthetic import equal_blocks_transformer
-from profiles.costs.layers import ModelCosts
-from profiles.costs.sampling import SamplingCosts
+from profiles.costs.layers import ModelCosts, SamplingCosts
 from profiles.machines.devices import Device
 from profiles.machines.laws import Rates
 from profiles.measuring.counting.component import count_component

@@ -12,18 +12,16 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from profiles.architectures.components import Component
 from profiles.architectures.extents import Extent
 from profiles.architectures.kernel_tables import KernelGroup, Shapes
 from profiles.architectures.kernels import MEMORY_BOUND
 from profiles.architectures.shares import Share
-from profiles.costs.layer_times import LayerTimes
+from profiles.costs.layer_times import FloatArray, LayerTimes
 from profiles.machines.laws import ELEMENT_BYTES, PARTS, KernelPart, Laws
 from profiles.software.stacks import Stack
-
-FloatArray = NDArray[np.float64]
 
 LAYOUT: Final[dict[KernelPart, float]] = {"forward": 0.69, "data": 1.46, "weight": 1.46}
 """Seconds in which operands and result of a convolution are laid out anew for its kernel, over those of copying them
@@ -119,7 +117,7 @@ class KernelTimes(LayerTimes):
     def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
         """Forward seconds of each layer, shape (layers,); of several batches (batches, layers)."""
         gpu_s = self.gpu_s(batch, share)
-        return gpu_s * self._floor(gpu_s, self._host_s("forward"))
+        return gpu_s * self._floor(gpu_s, self.host_s())
 
     def gpu_s(self, batch: ArrayLike, share: Share) -> FloatArray:
         """Seconds of the GPU alone in ``forward_s``, shape (layers,); of several batches (batches, layers)."""
@@ -144,10 +142,10 @@ class KernelTimes(LayerTimes):
     def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
         """Seconds of self-attention in the GPU's backward, shape (layers,)."""
         samples = np.asarray(float(batch))
-        own_s = self._of_attention(
+        seconds = self._of_attention(
             share, lambda of, shapes: _to_itself(of, self._attention_backward_s(shapes, samples))
         )
-        return np.asarray(own_s * self._passed)
+        return np.asarray(seconds * self._passed)
 
     def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
         """Forward seconds of each layer without attention's kernels; heads are laid out all the same."""
@@ -155,7 +153,7 @@ class KernelTimes(LayerTimes):
         gpu_s = self.gpu_s(batch, share) - self._of_attention(
             share, lambda of, shapes: self._forward(of, shapes, samples) - self._heads_s(shapes, samples)
         )
-        return gpu_s * self._floor(gpu_s, self._host_s("forward"))
+        return gpu_s * self._floor(gpu_s, self.host_s())
 
     def attention_bytes(self) -> FloatArray:
         """Bytes per sample that attention's kernels write in each layer: outputs, and the sums of their softmax."""
@@ -172,7 +170,8 @@ class KernelTimes(LayerTimes):
     def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
         """Backward seconds of each layer: of the gradients of inputs, and of weights; each of shape (layers,)."""
         inputs_s, weights_s = self._backward_gpu_s(batch, share)
-        floor = self._floor(inputs_s + weights_s, self._host_s("backward"))
+        host_s = self._operators * self._passed * self._stack.backward_operator_s
+        floor = self._floor(inputs_s + weights_s, host_s)
         return inputs_s * floor, weights_s * floor
 
     def _backward_gpu_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
@@ -216,23 +215,17 @@ class KernelTimes(LayerTimes):
         table = self._table
         return [(group, group.shapes(self._pixels, share, table.text_tokens)) for group in table.groups]
 
-    def _host_s(self, way: str) -> float:
-        """Seconds in which the host dispatches a pass."""
-        if way == "forward":
-            return float(self.host_s().sum())
-        return float((self._operators * self._passed).sum()) * self._stack.backward_operator_s
-
     @property
     def _operators(self) -> FloatArray:
         """Operators that the host dispatches for each layer."""
-        own = self._table.operators + WEIGHT_OPERATORS * self._casts_weights * self._table.weighted
-        return own if self._adapters is None else own + self._adapters._operators
+        base = self._table.operators + WEIGHT_OPERATORS * self._casts_weights * self._table.weighted
+        return base if self._adapters is None else base + self._adapters._operators
 
     @staticmethod
-    def _floor(gpu_s: FloatArray, host_s: float) -> FloatArray:
+    def _floor(gpu_s: FloatArray, host_s: FloatArray) -> FloatArray:
         """Factor by which the host stretches the layers of a pass, shape (1,) or (batches, 1)."""
         total = gpu_s.sum(axis=-1, keepdims=True)
-        stretched = np.divide(host_s, total, out=np.ones_like(total), where=total > 0)
+        stretched = np.divide(host_s.sum(), total, out=np.ones_like(total), where=total > 0)
         return np.asarray(np.maximum(1.0, stretched))
 
     def _forward(self, group: KernelGroup, shapes: Shapes, batch: FloatArray) -> FloatArray:

@@ -68,16 +68,6 @@ def _layer_work(layer: Layer, rates: Rates) -> tuple[float, float, float, float,
     )
 
 
-def attended_bytes(component: Component, extent: Extent) -> FloatArray:
-    """Bytes per sample that self-attention leaves in each layer: as many as the layer's output has.
-
-    Heads together are as wide as the hidden state.
-    """
-    attends = np.array([layer.attention_flop > 0 for layer in component.layers])
-    sizes = np.array([layer.output_bytes for layer in component.layers]) * extent.tokens
-    return np.where(attends, sizes, 0.0)
-
-
 class LayerTimes(ABC):
     """Seconds of the layers of a component, measured or estimated; arrays of shape (layers,).
 
@@ -138,10 +128,10 @@ class LayerTimes(ABC):
 
 
 class LumpedTimes(LayerTimes):
-    """Estimated seconds of the layers of a component."""
+    """Estimated seconds of the layers of a component; without rates, all are 0."""
 
-    def __init__(self, component: Component, rates: Rates, extent: Extent) -> None:
-        work = np.array([_layer_work(layer, rates) for layer in component.layers]).T
+    def __init__(self, component: Component, rates: Rates | None, extent: Extent) -> None:
+        work = np.array([_layer_work(layer, rates) if rates else (0.0,) * 5 for layer in component.layers]).T
         conv, matmul, self._pairs, memory, self._launches = work
         self._products, self._memory = conv + matmul, memory * extent.bytes
         super().__init__(component)
@@ -168,8 +158,12 @@ class LumpedTimes(LayerTimes):
         return np.asarray(batch * self._others(share) + self._launches)
 
     def attention_bytes(self) -> FloatArray:
-        """Bytes per sample that self-attention leaves in each layer."""
-        return attended_bytes(self._component, self._extent)
+        """Bytes per sample that self-attention leaves in each layer: as many as the layer's output has.
+
+        Heads together are as wide as the hidden state.
+        """
+        sizes = [layer.output_bytes * (layer.attention_flop > 0) for layer in self._component.layers]
+        return np.array(sizes) * self._extent.tokens
 
     def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
         """Backward seconds of each layer: of the gradients of inputs, and of weights."""
@@ -196,7 +190,7 @@ class MeasuredTimes(LayerTimes):
         component: the component.
         times: measured, of every layer.
         extent: size of the image.
-        here: estimate at that size, without the host; None where there is none.
+        here: estimate at that size, without the host.
         reference: likewise at the reference.
     """
 
@@ -205,8 +199,8 @@ class MeasuredTimes(LayerTimes):
         component: Component,
         times: Sequence[MeasuredTime],
         extent: Extent,
-        here: LayerTimes | None,
-        reference: LayerTimes | None,
+        here: LayerTimes,
+        reference: LayerTimes,
     ) -> None:
         super().__init__(component)
         self._curves = _curves(times, len(component.layers))
@@ -220,42 +214,35 @@ class MeasuredTimes(LayerTimes):
         return self._forward_s(float(batches), share)
 
     def attention_s(self, batch: float, share: Share) -> FloatArray:
-        """Seconds of self-attention in each layer's forward, in proportion to the estimate; 0 without one."""
-        if self._here is None:
-            return np.zeros(len(self._curves))
+        """Seconds of self-attention in each layer's forward, in proportion to the estimate."""
         part = _over(self._here.attention_s(batch, share), self._here.gpu_s(batch, share), np.zeros(1))
         return np.asarray(part * self.forward_s(batch, share))
 
     def attention_backward_s(self, batch: float, share: Share) -> FloatArray:
-        """Seconds of self-attention in each layer's backward, in proportion to the estimate; 0 without one."""
-        if self._here is None:
-            return np.zeros(len(self._curves))
-        own, whole = self._here.attention_backward_s(batch, share), sum(self._here.backward_s(batch, share))
-        return np.asarray(_over(own, np.asarray(whole), np.zeros(1)) * sum(self.backward_s(batch, share)))
+        """Seconds of self-attention in each layer's backward, in proportion to the estimate."""
+        attention_s, whole_s = (
+            self._here.attention_backward_s(batch, share),
+            sum(self._here.backward_s(batch, share)),
+        )
+        part = _over(attention_s, np.asarray(whole_s), np.zeros(1))
+        return np.asarray(part * sum(self.backward_s(batch, share)))
 
     def beside_attention_s(self, batch: float, share: Share) -> FloatArray:
-        """Forward seconds without attention, in proportion to the estimate; all of them without one."""
-        forward_s = self.forward_s(batch, share)
-        if self._here is None:
-            return forward_s
+        """Forward seconds without attention, in proportion to the estimate; all of them where that is 0."""
         beside_s, whole_s = self._here.beside_attention_s(batch, share), self._here.forward_s(batch, share)
-        return np.asarray(_over(beside_s, whole_s, np.ones(1)) * forward_s)
+        return np.asarray(_over(beside_s, whole_s, np.ones(1)) * self.forward_s(batch, share))
 
     def attention_bytes(self) -> FloatArray:
-        """Bytes per sample that attention leaves, as estimated; without an estimate, see ``attended_bytes``."""
-        return (
-            attended_bytes(self._component, self._extent)
-            if self._here is None
-            else self._here.attention_bytes()
-        )
+        """Bytes per sample that attention leaves, as estimated."""
+        return self._here.attention_bytes()
 
     def backward_s(self, batch: float, share: Share) -> tuple[FloatArray, FloatArray]:
         """Backward seconds of each layer: of the gradients of inputs, and of weights."""
         return self._halved(self._at(batch, 2) * self._growth(batch, share))
 
     def copied_s(self, moved_bytes: float, launches: int) -> float:
-        """Seconds of copies beside the layers, as estimated; 0 without an estimate."""
-        return 0.0 if self._here is None else self._here.copied_s(moved_bytes, launches)
+        """Seconds of copies beside the layers, as estimated."""
+        return self._here.copied_s(moved_bytes, launches)
 
     def least_s_per_sample(self, largest_batch: int) -> FloatArray:
         """Least forward seconds per sample at any batch up to the largest.
@@ -274,12 +261,10 @@ class MeasuredTimes(LayerTimes):
         return fixed_s + (seconds - fixed_s) * self._growth(batch, share)
 
     def _growth(self, batch: float, share: Share) -> FloatArray:
-        """Work of one device over that of the whole reference, as estimated, else by tokens."""
+        """Work of one device over that of the whole reference, as estimated; by tokens where that is 0."""
         if share == WHOLE and self._extent.pixels == 1:
             return np.ones(len(self._curves))
         tokens = self._extent.tokens * self._extent.tokens_share(share.rows) / share.sequence / share.tensor
-        if self._here is None or self._reference is None:
-            return np.full(len(self._curves), tokens)
         here, there = (
             times.forward_s(batch, of) - times.forward_s(0.0, of)
             for times, of in ((self._here, share), (self._reference, WHOLE))

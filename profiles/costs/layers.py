@@ -13,33 +13,22 @@ from math import exp, log
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from profiles.architectures.components import Anchor
 from profiles.architectures.extents import Extent
 from profiles.architectures.kernels import PRODUCTS
 from profiles.architectures.models import Component, Model
-from profiles.architectures.shares import ELEMENT_BYTES, HALF_BYTES, WHOLE, Share
+from profiles.architectures.shares import WHOLE, Share
 from profiles.checks import sum_in_order
 from profiles.costs.calibration import PUBLISHED, UNSCALED, Calibration
 from profiles.costs.kernel_times import KernelTimes
-from profiles.costs.layer_times import BACKWARD_WORK, LayerTimes, LumpedTimes, MeasuredTimes, rates_of
+from profiles.costs.layer_times import LayerTimes, LumpedTimes, MeasuredTimes, rates_of
 from profiles.errors import InputError
 from profiles.machines.devices import Device
+from profiles.software.levers import HALF, device_in
 from profiles.software.recipes import MemoryRecipe
 from profiles.software.stacks import Shares, Stack, load_stack
-
-__all__ = [
-    "BACKWARD_WORK",
-    "ELEMENT_BYTES",
-    "HALF_BYTES",
-    "ComponentCosts",
-    "FloatArray",
-    "ModelCosts",
-    "TaskCosts",
-    "anchor_factor",
-    "one_gpu_s",
-]
 
 FloatArray = NDArray[np.float64]
 
@@ -58,16 +47,16 @@ WITH_PARAMETERS: Final = (*PRODUCTS, "group_norm", "layer_norm")
 
 def _stack_on(device: Device, stack: Stack) -> Stack:
     """The stack as it runs on a device; its shares are 1 where laws are made of rates, which say what is reached."""
-    found = stack.on(device.name)
-    return found if device.own_laws else replace(found, rates=Shares())
+    there = stack.on(device.name)
+    return there if device.own_laws else replace(there, rates=Shares())
 
 
 def times_of(
     component: Component, device: Device, stack: Stack, extent: Extent, *, training: bool
-) -> LayerTimes | None:
-    """Estimated times of a component; None on a device without laws and rates."""
+) -> LayerTimes:
+    """Estimated times of a component; all 0 on a device without laws and rates."""
     if device.laws is None:
-        return None
+        return LumpedTimes(component, None, extent)
     used = _stack_on(device, stack)
     if component.kernels if training else component.half_kernels:
         return KernelTimes(component, device.laws, used, extent, training=training)
@@ -104,8 +93,7 @@ class ComponentCosts:
         self.component: Final = component
         self.extent: Final = Extent.reference(component) if extent is None else extent
         self._calibration: Final = calibration
-        self._kept: dict[Hashable, FloatArray] = {}
-        self._copied_s: dict[tuple[float, int], float] = {}
+        self._scaled: dict[Hashable, FloatArray] = {}
         of = load_stack() if stack is None else stack
         times = dict(component.times).get(device.name)
         self.provenance: Final = "estimated" if times is None else "measured"
@@ -118,8 +106,7 @@ class ComponentCosts:
             self._times: LayerTimes = MeasuredTimes(component, times, self.extent, here, there)
             self._scale = calibration
             return
-        estimate = times_of(component, device, of, self.extent, training=training)
-        if estimate is None:
+        if device.laws is None:
             others = ", ".join(name for name, _ in component.times)
             raise InputError(
                 f"device '{device.name}' has no rates of its own, and {component.name} has no times measured on it"
@@ -127,7 +114,10 @@ class ComponentCosts:
                 + (f", only on {others}" if others else "")
                 + "; a device without rates is for models whose times are given, such as sim.equal_layers_model"
             )
-        self._times, self._scale = estimate, scale * calibration
+        self._times, self._scale = (
+            times_of(component, device, of, self.extent, training=training),
+            scale * calibration,
+        )
 
     def forward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
         """Forward seconds of each layer, shape (layers,), at a local batch."""
@@ -153,10 +143,8 @@ class ComponentCosts:
 
     def copied_s(self, moved_bytes: float, launches: int) -> float:
         """Seconds of copies beside the layers that read and write so many bytes in all."""
-        key = moved_bytes, launches
-        if key not in self._copied_s:
-            self._copied_s[key] = self._scale * self._times.copied_s(moved_bytes, launches)
-        return self._copied_s[key]
+        key = ("copied", moved_bytes, launches)
+        return float(self._keep(key, lambda: self._times.copied_s(moved_bytes, launches)))
 
     def backward_s(self, batch: float, share: Share = WHOLE) -> FloatArray:
         """Backward seconds of each layer, shape (layers,), at a local batch."""
@@ -203,13 +191,12 @@ class ComponentCosts:
             least = np.minimum(least, np.min(per_sample, axis=0))
         return np.asarray(least)
 
-    def _keep(self, key: Hashable, make: Callable[[], FloatArray]) -> FloatArray:
+    def _keep(self, key: Hashable, make: Callable[[], ArrayLike]) -> FloatArray:
         """Scaled seconds in an array that no caller can change, as it is kept for the next one."""
-        if key not in self._kept:
-            array = self._scale * np.asarray(make())
-            array.flags.writeable = False
-            self._kept[key] = array
-        return self._kept[key]
+        if key not in self._scaled:
+            self._scaled[key] = np.asarray(self._scale * np.asarray(make(), dtype=float))
+            self._scaled[key].flags.writeable = False
+        return self._scaled[key]
 
     @cached_property
     def attention_bytes(self) -> FloatArray:
@@ -277,6 +264,42 @@ def _timeless(model: Model, costs: ComponentCosts, device: Device) -> str:
     if costs.provenance == "estimated":
         where = "layers.csv: the work (conv_gflop to kernels) is"
     return f"model {model.name}: {where} 0 in all layers of {name}, must be above 0 in one of a trainable component"
+
+
+class SamplingCosts(TaskCosts):
+    """Forward times and sizes of all components of a model in half precision.
+
+    The backbone's products run in ``precision``, one of ``PRECISIONS``; ``factor`` is seconds of them in half precision
+    over those in a smaller one, by default the median.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        device: Device,
+        height: int,
+        width: int,
+        stack: Stack | None = None,
+        *,
+        calibration: Calibration = UNSCALED,
+        precision: str = HALF,
+        factor: float | None = None,
+    ) -> None:
+        precise = device_in(device, precision, factor)
+        super().__init__(
+            model,
+            device,
+            height,
+            width,
+            stack,
+            training=False,
+            calibration=calibration,
+            backbone_device=precise,
+        )
+
+    def forward_s(self, component: int, batch: float, share: Share = WHOLE) -> FloatArray:
+        """Forward seconds of each layer of the component at an index, shape (layers,)."""
+        return self.components[component].forward_s(batch, share)
 
 
 class ModelCosts(TaskCosts):
@@ -358,14 +381,14 @@ def anchor_factor(model: Model, device: Device, pixels: int) -> float:
     """
     if device.laws is None:
         return 1.0
-    found: dict[int, list[float]] = {}
+    ratios: dict[int, list[float]] = {}
     for anchor in model.anchors:
         if anchor.device == device.name and (estimated := one_gpu_s(model, device, anchor)):
-            found.setdefault(anchor.height * anchor.width, []).append(log(anchor.latency_s / estimated))
-    if not found:
+            ratios.setdefault(anchor.height * anchor.width, []).append(log(anchor.latency_s / estimated))
+    if not ratios:
         return 1.0
-    sizes = sorted(found)
-    factors = [sum_in_order(found[size]) / len(found[size]) for size in sizes]
+    sizes = sorted(ratios)
+    factors = [sum_in_order(ratios[size]) / len(ratios[size]) for size in sizes]
     return exp(float(np.interp(log(pixels), [log(size) for size in sizes], factors)))
 
 
@@ -375,6 +398,5 @@ def one_gpu_s(model: Model, device: Device, anchor: Anchor, stack: Stack | None 
     for component in model.anchored:
         extent = Extent.of(model, component, anchor.height, anchor.width)
         times = times_of(component, device, stack, extent, training=False)
-        assert times is not None, device
         total += float(times.forward_s(anchor.batch, WHOLE).sum())
     return anchor.steps * total

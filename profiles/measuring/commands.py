@@ -33,9 +33,7 @@ def run_profile(options: argparse.Namespace) -> None:
         model = [read_config(path) for path in options.config], asked_of(options, "float16")
     components = tuple(options.components.split(",")) if options.components else ()
     flags = {key: getattr(options, key) for key in ("height", "width", "name", "output")}
-    report_profile(
-        profile(model, options.device, settings, components=components, **flags), options.output
-    )
+    report_profile(profile(model, options.device, settings, components=components, **flags), options.output)
 
 
 def _set_threads(threads: int | None) -> None:

@@ -14,8 +14,9 @@ from typing import Final
 import numpy as np
 
 from profiles.architectures.components import Component, divided_parameters
-from profiles.costs.layers import HALF_BYTES, FloatArray
-from profiles.costs.sampling import REPLICATED_SHARE, Extent
+from profiles.architectures.extents import Extent
+from profiles.architectures.shares import HALF_BYTES, REPLICATED_SHARE
+from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from profiles.units import GIB

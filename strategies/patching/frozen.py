@@ -17,9 +17,8 @@ from math import ceil
 from typing import Final, NamedTuple
 
 from profiles.architectures.components import Component
-from profiles.architectures.shares import WHOLE, Share
+from profiles.architectures.shares import HALF_BYTES, WHOLE, Share
 from profiles.checks import sum_in_order
-from profiles.costs.layers import HALF_BYTES
 from profiles.software.recipes import FROZEN_WEIGHT_BYTES
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import between_phases, decoding_bytes

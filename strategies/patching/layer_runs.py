@@ -18,10 +18,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from profiles.architectures.shares import WHOLE, Share
+from profiles.architectures.shares import HALF_BYTES, WHOLE, Share
 from profiles.checks import sum_in_order
 from profiles.costs.kernel_times import MERGE_CAST_KERNELS, MERGE_CASTS, MERGE_KERNELS, MERGED_BYTES
-from profiles.costs.layers import HALF_BYTES, FloatArray
+from profiles.costs.layers import FloatArray
 from profiles.machines.hosts import CACHE_OPERATORS, PATCH_OPERATORS
 from strategies.patching.builder import GroupCollectives, SamplingBuilder
 from strategies.patching.footprint import waits_s

@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import Final
 
 from profiles.architectures.components import Exchange
+from profiles.architectures.shares import HALF_BYTES, Share
 from profiles.checks import sum_in_order
-from profiles.costs.layers import HALF_BYTES, FloatArray
-from profiles.costs.sampling import Share
+from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
 from strategies.patching.builder import SamplingBuilder
 from strategies.patching.footprint import joined_keys_and_values, keys_and_values, waits_s

@@ -21,7 +21,8 @@ import pandas as pd
 from rich.table import Table
 
 from profiles.architectures.models import Model, load_model
-from profiles.costs.layers import ELEMENT_BYTES, FloatArray
+from profiles.architectures.shares import ELEMENT_BYTES
+from profiles.costs.layers import FloatArray
 from profiles.errors import InputError
 from profiles.machines.devices import RATE_KEYS, Device
 from profiles.machines.laws import Rates

@@ -12,7 +12,9 @@ import numpy as np
 
 from profiles.architectures.component_files import TIME_COLUMNS, read_layer_times
 from profiles.architectures.models import Model
-from profiles.costs.layers import BACKWARD_WORK, ELEMENT_BYTES, FloatArray
+from profiles.architectures.shares import ELEMENT_BYTES
+from profiles.costs.layer_times import BACKWARD_WORK
+from profiles.costs.layers import FloatArray
 from profiles.errors import InputError
 from profiles.files import Row, Table, path_kind, read_rows
 from profiles.machines.devices import RATE_KEYS
