@@ -34,7 +34,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _call(name: str, options: argparse.Namespace) -> object:
-    """Carry out a command; what it takes is imported now, since torch and matplotlib take seconds."""
+    """Carry out a command; imports are made now, since torch and matplotlib take seconds."""
     run: Any
     match name:
         case "closed-forms":

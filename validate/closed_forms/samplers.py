@@ -60,7 +60,7 @@ def pipefusion() -> Iterator[Form]:
 
 
 def sent_bytes() -> Iterator[Form]:
-    """What one device of each of five methods sends in one step, with and without guidance in the batch."""
+    """Bytes that one device of each of five methods sends in one step, with and without guidance in the batch."""
     for (guidance, batch), gpus, name in product((("none", 1), ("batch", 2)), DEGREES, SENDING):
         letters = {"N": gpus, "A": batch * HIDDEN_BYTES, "L": LAYERS}
         setting = f"{name}, N = {gpus}, guidance {guidance}"

@@ -1,6 +1,6 @@
 """The cluster files whose collectives are fitted to measured times: which rows set which file, and the lines they set.
 
-``fit-collectives`` writes a file from its table ``[collectives]`` on and keeps what stands before. It also prints
+``fit-collectives`` writes a file from its table ``[collectives]`` on and keeps the text before. It also prints
 errors on rows that were left out.
 """
 
@@ -84,7 +84,7 @@ FILES: Final[Mapping[str, tuple[str, str]]] = {
 
 
 class Fitted(NamedTuple):
-    """A cluster with fitted collectives, and what they are fitted to, one sentence each."""
+    """A cluster with fitted collectives, and a note on the rows of each fit."""
 
     cluster: Cluster
     notes: tuple[str, ...]
@@ -130,7 +130,7 @@ def _network_cluster(folder: Path, name: str) -> Cluster:
 
 
 def _known_of(folder: Path, name: str) -> Known:
-    """What a network takes from others."""
+    """Return the values that a network takes from others."""
     wires = WIRES[name]
     shares = _between_of(_network_cluster(folder, wires.shares_of)).efficiency if wires.shares_of else ()
     step_s = _between_of(_network_cluster(folder, wires.step_of)).step_s if wires.step_of else None
@@ -194,13 +194,6 @@ def file_text(name: str, fitted: Fitted) -> str:
 COLUMNS: Final = ("rows of", "left out", "operation", "rows", "median error", "90th percentile", "worst")
 
 
-class Judged(NamedTuple):
-    """Errors of rows that were left out, of one machine or network."""
-
-    name: str
-    errors: HeldOut
-
-
 def report_collectives(options: Namespace) -> None:
     """Print the errors of the law on rows that were left out; write the cluster files if asked to."""
     title = (
@@ -216,15 +209,15 @@ def report_collectives(options: Namespace) -> None:
         write_files(CLUSTERS, texts)
 
 
-def judged(folder: Path) -> Iterator[Judged]:
+def judged(folder: Path) -> Iterator[tuple[str, HeldOut]]:
     """Errors on rows left out, of each machine and then of each network."""
     rows = read_measured(folder)
     for box, of in BOXES.items():
         chosen = of_sources(rows, [of.source], inside=True)
         cluster = _bare_cluster(next(name for name, (inside, _) in FILES.items() if inside == box))
-        yield from (Judged(box, errors) for errors in held_out(fit_inside, cluster, chosen))
+        yield from ((box, errors) for errors in held_out(fit_inside, cluster, chosen))
     for wires, network in WIRES.items():
         chosen = of_sources(rows, network.sources, inside=False)
         fit = partial(fit_between, known=_known_of(folder, wires))
         cluster = _inside_cluster(folder, network.cluster)
-        yield from (Judged(wires, errors) for errors in held_out(fit, cluster, chosen))
+        yield from ((wires, errors) for errors in held_out(fit, cluster, chosen))

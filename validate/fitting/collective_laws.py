@@ -1,7 +1,7 @@
 """Fitting: the law of collectives from measured NCCL times, and its errors on rows that were left out.
 
 Rows are of a table of third-party measurements, by the machine they were measured on. Predictions come from
-``profiles.machines.collectives.collective_law``, so what is fitted is what is simulated. Residuals are logarithmic and
+``profiles.machines.collectives.collective_law``, the law that is simulated. Residuals are logarithmic and
 robust (soft L1), as measured curves have steps where NCCL changes its protocol. The software of a call is left out, as
 nccl-tests launches its calls back to back.
 
@@ -132,7 +132,7 @@ Fitter = Callable[[Cluster, pd.DataFrame], Cluster]
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a network before its rows are fitted.
+    """Values of a network that are known before its rows are fitted.
 
     Attributes:
         tree: whether all-reduces over two nodes may use trees, in which the nodes exchange each byte only once.
@@ -201,7 +201,7 @@ def fit_inside(cluster: Cluster, rows: pd.DataFrame) -> Cluster:
 def fit_between(cluster: Cluster, rows: pd.DataFrame, known: Known = NOTHING) -> Cluster:
     """Cluster with the law of groups over several nodes, fitted to rows of machines with its links.
 
-    What is ``known`` of other machines with such a network is not fitted.
+    Values ``known`` from other machines with such a network are not fitted.
     """
     curves = curves_of(rows)
     operations = [operation for operation in OPERATIONS if operation in set(rows["operation"])]

@@ -1,4 +1,4 @@
-"""The links of an 8-card PCIe machine: what collectives reach of a port, fitted to published rows.
+"""The links of an 8-card PCIe machine: efficiencies of collectives, fitted to published rows.
 
 The rows are those of PixArt on up to 8 L40 in one node; they do not count as predictions. For 4 and 8 cards two
 efficiencies are fitted: one of all ring operations (tensor parallelism sums, ring attention passes on, DistriFusion
@@ -40,7 +40,7 @@ USES: Final[Mapping[str, str]] = {
     "sp_ulysses": ALL_TO_ALL,
     "pipefusion": CHECK,
 }
-"""What is fitted to the rows of a method."""
+"""Kind of efficiency that is fitted to the rows of a method."""
 SIZES: Final = (2, 4, 8)
 FITTED: Final = (4, 8)
 """Cards of a row, and those for which its efficiencies are fitted."""
@@ -85,11 +85,6 @@ def rows() -> tuple[SamplingRow, ...]:
     return tuple(row for row in ours if row.num_gpus in SIZES and row.latency_s)
 
 
-def kind_of(row: SamplingRow) -> str:
-    """What is fitted to a row."""
-    return USES[row["method"]]
-
-
 def links_at(slowdown: float = SLOWDOWN) -> Links:
     """Links with the efficiencies that suit a slowdown, of two digits."""
     links = Links(slowdown)
@@ -105,7 +100,7 @@ def _efficiency(kind: str, size: int, links: Links) -> float:
     Raises:
         ValueError: there is none, so the rows do not determine it.
     """
-    chosen = [row for row in rows() if kind_of(row) == kind and row.num_gpus == size]
+    chosen = [row for row in rows() if USES[row["method"]] == kind and row.num_gpus == size]
 
     def too_slow(efficiency: float) -> bool:
         there = links.plus(kind, size, efficiency)
@@ -128,7 +123,7 @@ def error_of(row: SamplingRow, links: Links) -> float:
 
 
 def report_efficiencies(options: Namespace) -> None:
-    """Fit the links, print what they predict, and write the lines of the cluster files if asked to."""
+    """Fit the links, print their predictions, and write the lines of the cluster files if asked to."""
     links = links_at()
     title, words = f"{CLUSTER}: published and predicted", ("figure", "method", "fitted")
     show(120, table(title, COLUMNS, residuals(links), left=words), *summary(links))
@@ -143,14 +138,14 @@ def residuals(links: Links) -> Iterator[list[str]]:
         assert row.latency_s
         place = row.figure, row["resolution_px"], f"{row.num_gpus}", row["method"]
         seconds = (f"{of:.4g} s" for of in (row.latency_s, row.latency_s * (1 + error)))
-        yield [*place, *seconds, f"{100 * error:+.1f} %", kind_of(row)]
+        yield [*place, *seconds, f"{100 * error:+.1f} %", USES[row["method"]]]
 
 
 def summary(links: Links) -> Iterator[str]:
     """Lines of a cluster file, and the errors of each kind of rows."""
     yield from link_text(links).splitlines()
     for kind in (RING, ALL_TO_ALL, CHECK):
-        errors = Errors.of((1.0, exp(error_of(row, links))) for row in rows() if kind_of(row) == kind)
+        errors = Errors.of((1.0, exp(error_of(row, links))) for row in rows() if USES[row["method"]] == kind)
         yield f"{kind}: {len(errors)} rows, {errors}"
 
 

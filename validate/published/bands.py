@@ -53,7 +53,7 @@ class Miss:
 
 
 def anchored() -> Iterator[Miss]:
-    """Published latencies of one GPU over estimates without them, and over what others publish of the same run."""
+    """Published latencies of one GPU over estimates without them, and over others' numbers of the same run."""
     for name, one in ((model, anchor) for model in model_names() for anchor in model_of(model).anchors):
         if attention_share(name, one) is None:  # else it set what attention reaches
             yield Miss(one.device, DEFAULT_STACK, shipped.ONE_GPU, factor(name, one), "anchors.csv")
@@ -151,7 +151,7 @@ def bands_of(misses: Iterable[Miss], waits: list[float], known: Bands) -> Bands:
 
 
 def _of_any(family: str, method: str, made: list[Evidence]) -> Evidence:
-    """The band under an unknown stack: what the family's bands span, else those of all families; else the prior."""
+    """The band under an unknown stack: the span of the family's bands, else of all families'; else the prior."""
     there = [one for one in made if one.method == method]
     known = [one for one in there if one.family == family] or there
     if not known:

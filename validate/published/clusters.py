@@ -7,7 +7,7 @@ instead (NeMo 1.23.0 and 2.0.0, attention.py), which MLPerf 4.1 is assumed to do
 norm, in half precision. NeMo's ControlNet is taken to encode images in float32: its code of 2024 does so under
 autocast, with which three of the four rows would come out a fifth to a third too fast. A run "in view" was known while
 stacks were described; those that "set the rates" give the share of the laws that all kernels but attention reach on all
-stacks: the geometric mean of what ``shared_rate`` finds. Attention's share is set by one-GPU latencies that are mostly
+stacks: the geometric mean of ``shared_rate``. Attention's share is set by one-GPU latencies that are mostly
 attention (``anchors``).
 """
 
@@ -59,12 +59,12 @@ NEWEST: Final = "newest-attention"
 
 @dataclass(frozen=True, slots=True)
 class ClusterRun:
-    """A published training run and how it is asked.
+    """A published training run and how it is simulated.
 
     Attributes:
-        name: who ran what.
+        name: name of the run.
         source: where it is published.
-        asked: arguments of ``sim.run`` except cluster and stack.
+        options: arguments of ``sim.run`` except cluster and stack.
         cluster: name of the cluster.
         device: name of the device in it, where it is another.
         stack: of the software, with the changes that the run made to it.

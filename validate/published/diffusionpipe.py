@@ -42,7 +42,7 @@ CONDITIONED: Final = {"sd21": 0.5, "controlnet": 0.5, "controlnet-hint-vae": 0.5
 """Probability of the extra forward pass where DiffusionPipe trains with it (Table 5), as in Chen et al., Analog Bits
 (2022). Their own recipes train without."""
 STACK: Final = "eager-2023"
-"""What DiffusionPipe ran: mixed precision of early 2023."""
+"""DiffusionPipe's stack: mixed precision of early 2023."""
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)
 """Local batches at which layers are timed; between them times are interpolated."""
 RECIPES: Final = {"fp32": "mixed", "fp16": "mixed-fp16-gradient"}
@@ -231,7 +231,7 @@ FILLS: Final = {
     "no filling/diffusionpipe": ("none", "partial"),
     "no partial batch = no filling": ("none", "full"),
 }
-"""What is filled with the loss, and without it, by what Fig. 15 compares."""
+"""Fillings with the loss and without it, by the comparison of Fig. 15."""
 
 
 def ablation(names: Sequence[str] = CONTROLNETS) -> Iterator[Record]:
@@ -268,7 +268,7 @@ TIMED: Final = "timed here"
 SHAPE: Final = {"pipeline_degree": 4, "micro_batches": 4}
 """A pipeline whose bubbles are filled: 4 stages, 4 micro-batches, as in the paper's Fig. 6."""
 PROOFS: Final = {False: "the integer programme", True: "list scheduling meets its lower bound"}
-"""What proves the wave's length, by whether the lower bound may be the proof."""
+"""Proof of the wave's length, by whether the lower bound may be it."""
 
 
 def _timed(work: Callable[[], object]) -> float:

@@ -19,7 +19,7 @@ DRAWN: Final = (Standing.INDEPENDENT, Standing.IN_VIEW, Standing.FITTED)
 
 
 def plot_published_info(ledger: Ledger) -> dict[str, list[Record]]:
-    """What ``plot_published`` draws, by task: all predicted numbers but formulas and those apart.
+    """Return the numbers that are plotted, by task: all predicted ones but formulas and those apart.
 
     For sampling, only latencies; anchors, which lie on the diagonal, are left out.
     """

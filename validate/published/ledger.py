@@ -210,7 +210,7 @@ def coverage(numbers: Collection[Sequence[Record]]) -> Section:
 
 
 def settings(numbers: Iterable[Sequence[Record]]) -> Section:
-    """The predictions of numbers that depend on what their papers leave open, one line per setting."""
+    """Predictions of numbers whose papers leave something open, one line per setting."""
     rows = []
     for base, *others in numbers:
         for one in (base, *others) if others else ():

@@ -95,7 +95,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What the paper leaves open.
+    """Choices that the paper leaves open.
 
     ``degree`` is the number of positions and of micro-batches; ``micro_batch`` the samples of a micro-batch, and of
     each data-parallel device; ``placement`` says whether pipelines or data parallelism get the faster links, ``p2p``
@@ -161,7 +161,7 @@ CHANGES: Final[Mapping[str, Mapping[str, Any]]] = {
     **{costs: {"costs": costs} for costs in COSTS[1:]},
     **{f"P = {degree}": {"degree": degree} for degree in DEGREES},
 }
-"""What each setting changes of the base."""
+"""Changes of each setting to the base."""
 ON_ASCEND: Final = (
     *("base", "pipelines inside the nodes", "messages overlap", "collectives as on p4de", HALF),
 )
@@ -179,7 +179,7 @@ def largest(task: Task, setting: Setting) -> Setting | None:
 
 
 def two_nodes() -> Iterator[Record]:
-    """Section VII-A on 16 V100s: the base setting, and what the ratios depend on."""
+    """Section VII-A on 16 V100s: the base setting, and each change of it."""
     row = the_published("VII-A", method="pulse")
     task = Task.of(row)
     base = base_of(task)
@@ -244,14 +244,14 @@ def degrees() -> Iterator[Record]:
 
 
 WAYS: Final = ("forwards", "both ways")
-"""What the paper may count: what is sent forwards, or gradients too."""
+"""Bytes that the paper may count: those sent forwards, or gradients too."""
 
 
 @cache
 def volume(task: Task, strategy: str, degree: int) -> dict[str, float]:
     """MiB that one iteration of a pipeline sends per sample in its replayed messages, by way of counting.
 
-    Hidden states, skips and what is carried with them go forwards, the gradients of the first two backwards.
+    Hidden states, skips and values carried with them go forwards, the gradients of the first two backwards.
     """
     batch = task.num_gpus
     point = scenario(task.model, task.cluster, task.num_gpus, batch, self_conditioning=0.0)
@@ -269,7 +269,7 @@ def _nearest(row: Published, degrees: Sequence[int] = (4, 8)) -> Record:
 
 
 def volumes() -> Iterator[Record]:
-    """Table III: the messages of pipelines, and what one device of ZeRO-2 sends in reduce-scatters."""
+    """Table III: the messages of pipelines, and the reduce-scatters of one device of ZeRO-2."""
     for row in published("Table III"):
         if row.method == "zero2":
             samples = base_of(Task.of(row)).micro_batch

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache
-from math import inf, log1p
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ KEYS: Final = (
 
 
 class Standing(StrEnum):
-    """What a published number is to the simulator; each has one standing.
+    """Standing of a published number towards the simulator; each has one.
 
     ``INDEPENDENT``: nothing was set with the number in view. ``IN_VIEW``: a model variant, a precision, a reading or a
     constant was chosen knowing it. ``FORMULA``: it follows from its definition, and judges arithmetic alone.
@@ -71,10 +71,10 @@ UNITS: Final = {
     "_s": "s",
 }
 """Units by the ending of a quantity's name; all others have none."""
-TIMES: Final = {LATENCY: 1, SAMPLES_PER_S: -1}
-"""Quantities that are times (1) or throughputs (-1)."""
+TIMES: Final = (LATENCY, SAMPLES_PER_S)
+"""Quantities that are times or throughputs."""
 UNSAID: Final = "-"
-"""What stands in a cell where the paper says nothing."""
+"""Cell of what the paper does not say."""
 ESTIMATED: Final = "estimated"
 """Provenance of layer times from the cost model; no model folder holds measured ones of a published machine."""
 
@@ -142,7 +142,7 @@ def kind_of(strategy: str, num_gpus: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What a prediction rests on: the device, the software stack and the kind of method (``kinds.toml``)."""
+    """Device, software stack and kind of method (``kinds.toml``) of a prediction."""
 
     device: str
     stack: str
@@ -204,13 +204,6 @@ class Record:
     def independent_error(self) -> float | None:
         """The relative error of an independent number; None for all others."""
         return self.error if self.standing is Standing.INDEPENDENT else None
-
-    @property
-    def log_ratio(self) -> float | None:
-        """Natural logarithm of predicted over published time; None where the number is no time or has no error."""
-        if self.error is None or self.conditions is None or self.row.quantity not in TIMES:
-            return None
-        return TIMES[self.row.quantity] * log1p(self.error)
 
 
 def _apart(row: Published, predicted: float) -> str:

@@ -57,13 +57,13 @@ CLUSTERS: Final = ("MosaicML", "MLPerf")
 PAPERS: Final = ("DiffusionPipe", "PULSE")
 """Beginnings of the papers that are shown in detail."""
 ALIKE: Final = attrgetter("paper", "item", "model", "machine", "method", "quantity")
-"""What the numbers in one line of the details share."""
+"""Return the columns that the numbers in one line of the details share."""
 Show = Callable[[str, Section], None]
 """Takes each table as soon as it is made, after its task."""
 
 
 def run_published(options: argparse.Namespace) -> None:
-    """Print the report and the summary, and write what was asked for."""
+    """Print the report and the summary, and write the files of the options."""
     check_path("--figure", options.figure, ENDINGS)
     check_path("--output", options.output)
     regions = {path: regions_of(path) for path in options.readme or ()}
@@ -95,8 +95,10 @@ def report(task: str | None, show: Show) -> Ledger:
         ledger += Ledger(tuple(base for base, *_ in numbers))
     if task in (None, TASKS[1]):
         runs = all_runs()
-        for section in sections(runs):
-            show(TASKS[1], section)
+        show(TASKS[1], winners(contests(runs)))
+        show(TASKS[1], out_of_memory(runs))
+        show(TASKS[1], volumes(runs))
+        show(TASKS[1], coverage([[one.record] for one in runs]))
         ledger += sampling_ledger(runs)
     return ledger
 
@@ -192,12 +194,11 @@ def in_detail(ledger: Ledger) -> list[Section]:
         if one.row.task == TASKS[0] and one.row.paper.startswith(PAPERS) and one.row.item not in UNTOLD
     ]
     alike = grouped(shown, lambda one: ALIKE(one.row))
-    rows = [[_what(key), *_values(records)] for key, records in alike.items()]
+    rows = [
+        [", ".join(word.replace("_", " ") for word in key if word != UNSAID), *_values(records)]
+        for key, records in alike.items()
+    ]
     return [Section("Training in detail", ("what", "published", "simulated", "standing"), rows)]
-
-
-def _what(key: Sequence[str]) -> str:
-    return ", ".join(word.replace("_", " ") for word in key if word != UNSAID)
 
 
 def _values(records: Sequence[Record]) -> list[str]:
@@ -267,14 +268,6 @@ def _errors(records: Iterable[Record]) -> list[str]:
 
 NO_RIVALS: Final = (NO_COMMUNICATION, "hybrid(best)")
 """Methods that do not compete: an ideal, and one that is the best of all others by definition."""
-
-
-def sections(runs: Sequence[Run]) -> Iterator[Section]:
-    """The sections of the report."""
-    yield winners(contests(runs))
-    yield out_of_memory(runs)
-    yield volumes(runs)
-    yield coverage([[one.record] for one in runs])
 
 
 def sampling_ledger(runs: Sequence[Run]) -> Ledger:

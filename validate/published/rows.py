@@ -37,7 +37,7 @@ ALONE: Final = "collective only"
 COMPILED: Final = "compiled"
 """The stack of rows whose settings speak of a compiler."""
 READINGS: Final = tomllib.loads(read_text(Path(__file__).with_name("readings.toml")))
-"""What the words of the rows mean here; the file says why."""
+"""Meanings of the words of the rows, with reasons."""
 STEPS: Final[Mapping[str, tuple[int, str]]] = READINGS["steps"]
 FRAMES: Final[Mapping[str, int]] = READINGS["frames"]
 EARLY: Final = READINGS["early"]
@@ -49,7 +49,7 @@ class Uncovered(Exception):  # noqa: N818  no error: it says why a row is not pr
 
 
 class SamplingRow(dict[str, str]):
-    """One published row by its cells: what ran where, and its results.
+    """One published row by its cells: model, machine, method and results.
 
     Properties that a row does not say raise ``Uncovered``, or are None: the number of GPUs, and results where there is
     no number, or memory ran out.
@@ -80,7 +80,7 @@ class SamplingRow(dict[str, str]):
 
     @cached_property
     def memory_gib(self) -> float | None:
-        """The printed "GB": what the allocator counts, in units of 2**30 bytes."""
+        """The printed "GB": allocated bytes in units of 2**30."""
         return self._number("memory_GB")
 
     @cached_property
@@ -112,7 +112,7 @@ class SamplingRow(dict[str, str]):
 
     @property
     def method(self) -> str:
-        """What was run, as printed."""
+        """Method and its settings, as printed."""
         return " ".join(filter(None, (self["method"], self["method_config"])))
 
     @property
@@ -212,7 +212,7 @@ def samplers(row: SamplingRow, scenario: SamplingScenario) -> list[Sampler]:
     """The samplers that a row may have run; of several, the row's number is that of the fastest that fits.
 
     Raises:
-        Uncovered: no strategy is what the row ran.
+        Uncovered: the row's method is no strategy here.
         InfeasibleError: the strategy does not apply to the scenario.
     """
     if "cache" in row.method:
@@ -261,7 +261,7 @@ def _warmup(row: SamplingRow) -> int:
 
 
 def _late(row: SamplingRow) -> dict[str, Any]:
-    """Warm-up and receives of xDiT's pipelines."""
+    """Return warm-up and receives of xDiT's pipelines."""
     return {"warmup_steps": _warmup(row), "receive": "after"}
 
 

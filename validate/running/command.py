@@ -64,7 +64,7 @@ def _run_sharded(options: argparse.Namespace) -> None:
 
 
 def _parameters(options: argparse.Namespace) -> dict[str, Any]:
-    """What was given for the strategy's own fields."""
+    """Return the parameters of the strategy that were set."""
     chosen = {key: value for key, value in vars(options).items() if value is not MISSING}
     return {key.removeprefix(PARAMETER): chosen[key] for key in chosen if key.startswith(PARAMETER)}
 

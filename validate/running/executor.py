@@ -109,7 +109,7 @@ class Mailbox:
     def _tell(self, key: str, message: object) -> None:
         self._store.set(f"{self._prefix}/{key}", pickle.dumps(message))  # type: ignore[arg-type]  # bytes do
 
-    def _take(self, key: str) -> Any:  # noqa: ANN401  what was told
+    def _take(self, key: str) -> Any:  # noqa: ANN401  any message
         message = pickle.loads(self._store.get(f"{self._prefix}/{key}"))
         self._store.delete_key(f"{self._prefix}/{key}")
         return message
@@ -200,7 +200,7 @@ class OpTimes(NamedTuple):
 
 @dataclass(slots=True)
 class RankIteration:
-    """What one rank recorded of one iteration: its ops, and when the last op, collective and kept tensor was done."""
+    """Times of one rank in one iteration: of its ops, and the end of its last op, collective and kept tensor."""
 
     ops: list[OpTimes] = field(default_factory=list)
     end: float = ALWAYS
@@ -272,8 +272,8 @@ class Executor:
     def _await(self, index: int, slots: Sequence[int]) -> float:
         """Wait for deliveries, before the op of an index or after the last one; return when the last one arrives.
 
-        What collectives take is handed over, and what they bring is taken, in the order of the plan: one may pass on
-        what another brought.
+        Inputs of collectives are handed over, and results taken, in the order of the plan: one may pass on the result
+        of another.
         """
         latest = ALWAYS
         results: set[int] = set()

@@ -1,4 +1,4 @@
-"""FSDP2 beside its plan: torch shards a small transformer on real ranks, and what they do is compared with the plan.
+"""FSDP2 beside its plan: torch shards a small transformer on real ranks, whose exchanges are compared with the plan.
 
 ``torch.distributed.fsdp.fully_shard`` is applied block by block, after ``parallelize_module`` where tensors are divided
 too; tokens that lie on several ranks are attended to by Ulysses or torch's ring. All collectives are noted where torch
@@ -59,7 +59,7 @@ OPERATIONS: Final = {
 """Operators by which torch exchanges, and the operations of a plan; torch passes on around a ring by the last."""
 
 Calls = list[tuple[str, int]]
-"""Operations and bytes of what is gathered, scattered, summed, exchanged or passed on."""
+"""Operation and bytes of each exchange."""
 
 
 class Precision(NamedTuple):
@@ -190,7 +190,7 @@ def profile(dtype: str) -> Model:
 
 
 def plan_of(training: ShardedTraining) -> Plan:
-    """The plan of what is asked.
+    """Return the plan of a training.
 
     Raises:
         InfeasibleError: it does not exist.
@@ -210,7 +210,7 @@ def plan_of(training: ShardedTraining) -> Plan:
 
 
 def planned_calls(training: ShardedTraining) -> dict[int, Calls]:
-    """The exchanges that a plan has ranks make, by stream, each call on its own."""
+    """Return the planned exchanges by stream, each call on its own."""
     calls: dict[int, Calls] = {stream: [] for stream in (SHARDS, REPLICAS, CONTEXT, TENSOR)}
     for of in plan_of(training).collectives:
         size = round(of.size_bytes * PRECISIONS[training.precision].bytes / of.calls)
@@ -320,7 +320,7 @@ def _error(gradients: Sequence[Tensor], training: ShardedTraining) -> float:
 
 
 class Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes what is handed to some process groups, by their stream."""
+    """Records the calls of some process groups, by their stream."""
 
     def __init__(self, groups: Mapping[int, dist.ProcessGroup]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -354,7 +354,7 @@ def _name_of(argument: object) -> str:
 
 
 class Comparison(NamedTuple):
-    """Exchanges of the plan by stream, parameters of each rank, the worst gradient's error, and what differs."""
+    """Exchanges of the plan by stream, parameters of each rank, the worst gradient's error, and differences."""
 
     calls: Mapping[int, Calls]
     owned: tuple[int, ...]
@@ -363,7 +363,7 @@ class Comparison(NamedTuple):
 
 
 def compare(training: ShardedTraining, ranks: Sequence[RankResult]) -> Comparison:
-    """What ranks did, compared with the plan of what was asked."""
+    """Compare the results of ranks with the plan."""
     planned = planned_calls(training)
     different = tuple(number for number, rank in enumerate(ranks) if rank.calls != planned)
     wrong = [f"ranks {different} exchange something else"] if different else []
@@ -378,7 +378,7 @@ def compare(training: ShardedTraining, ranks: Sequence[RankResult]) -> Compariso
 
 
 def check(trainings: Sequence[ShardedTraining]) -> list[Comparison]:
-    """Runs of what is asked, on ranks started for it, compared with their plans; all need equally many ranks."""
+    """Run trainings of equally many ranks, and compare them with their plans."""
     for training in trainings:
         plan_of(training)
     (ranks,) = {training.num_ranks for training in trainings}

@@ -34,7 +34,7 @@ from validate.running.training.samples import Training
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the ranks are to do; every message takes ``link_s`` seconds, and ops without a ``task`` sleep."""
+    """A plan for ranks to carry out; messages take ``link_s`` seconds, and ops without a ``task`` sleep."""
 
     name: str
     plan: Plan
@@ -50,7 +50,7 @@ class Job:
 
 
 Iteration = tuple[RankIteration, ...]
-"""What each rank recorded of one iteration."""
+"""Times of each rank in one iteration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ def _judged(job: Job, outcome: Outcome, expected: dict[Hashable, Gradients]) -> 
 
 
 def _carry_out(job: Job, store: Store) -> Outcome:
-    """The iterations of all ranks, of which this is one, and what these found."""
+    """Return the iterations and the results of all ranks, of which this is one."""
     wiring, everyone, rank = wire(job.plan), seats(job.plan.placement), dist.get_rank()
     kernels, groups = _kernels(job, wiring, everyone[rank]), _groups(wiring, everyone, rank)
     mailbox = Mailbox(wiring, everyone[rank], store, job.link_s)

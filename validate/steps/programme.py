@@ -279,7 +279,7 @@ def run_gpu(options: Namespace) -> None:
 
 
 def report_gpu(folder: Path, programme: Programme, name: str | None) -> list[StepRow]:
-    """Time the layers that were not, calibrate, and predict and measure each step; print what it finds.
+    """Time the layers that were not, calibrate, and predict and measure each step; print a table of them.
 
     Steps in the file of an earlier run in the folder are not measured again, and are kept.
     """

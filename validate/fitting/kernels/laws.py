@@ -4,8 +4,6 @@ Residuals are logarithms of predicted over measured seconds, so that a launch of
 beyond a tenth they count with their size, not its square. Every fifth shape in order is left out, then every fifth
 group (the shapes of one weight; the attentions of one kind of heads), so that no similar shape is fitted.
 
-Classes: what the laws of each device are made of, as ``targets.toml`` says, and how they are fitted.
-
 Products, convolutions and attention are fitted to measured shapes. Measured rows of attention are causal or not: a
 causal kernel computes half of the scores, and ``tile`` more keys per query where its tiles cross the diagonal; its
 fixed time may differ. Device files hold neither, as no simulated attention is causal. Rates of memory-bound kernels are
@@ -292,7 +290,7 @@ def forward_seconds(values: Coefficients, samples: Samples) -> FloatArray:
 def fit_forward(
     samples: Samples, target: Target, priors: Coefficients, cache: Coefficients, overlap: float = 1.0
 ) -> Fit:
-    """The forward law, fitted; ``priors`` give what rows of only one mask or one head dimension do not determine.
+    """The forward law, fitted; ``priors`` give coefficients that rows of one mask or head dimension leave open.
 
     Where all rows are causal, ``causal_us`` is the only fixed time. Where the device has a ``cache``, its rates are
     those fitted to matrix products, as attention's traffic hides behind products and exponentials whether it hits or
@@ -358,17 +356,9 @@ moments, a second one scales it (PyTorch, native/cuda/group_norm_kernel.cu)."""
 STREAMS: Final = {"pointwise": "stream_add", "copy": "stream_copy"}
 
 
-def paces(folder: Path, origin: Origin, target: Target) -> dict[str, float]:
-    """GB/s of each kind by the operation that stands for it, scaled by data sheets if another card was measured."""
-    ratio = target.bytes_peak / origin.device_peak if origin.device_peak else 1.0
-    rates = {kind: _median(folder, origin.rows[0], of, origin.device) for kind, of in OPERATIONS.items()}
-    return {f"{kind}_GB_per_s": ratio * pace for kind, pace in rates.items()}
-
-
-def streams(folder: Path, origin: Origin) -> dict[str, float]:
-    """GB/s of pointwise kernels and copies by a stream benchmark."""
-    rates = {kind: _median(folder, origin.stream, of, origin.device) for kind, of in STREAMS.items()}
-    return {f"{kind}_GB_per_s": pace for kind, pace in rates.items()}
+def paces(folder: Path, prefix: str, device: str, operations: Mapping[str, str]) -> dict[str, float]:
+    """Return GB/s of each kind by the operation that stands for it."""
+    return {f"{kind}_GB_per_s": _median(folder, prefix, of, device) for kind, of in operations.items()}
 
 
 def group_norm(rates: Coefficients) -> float:

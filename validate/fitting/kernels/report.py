@@ -146,11 +146,13 @@ class Builder:
             values |= self._like("memory", to, origin)
             words.append(SCALED.format(like=origin.like))
         if origin.stream:
-            values |= laws.streams(self.folder, origin)
+            values |= laws.paces(self.folder, origin.stream, origin.device, laws.STREAMS)
             where = f"{self._source(origin.stream)}, {origin.device}"
             words.append(f"pointwise and copy: {where}, arrays beyond any cache")
         if origin.rows:
-            values |= laws.paces(self.folder, origin, to)
+            ratio = to.bytes_peak / origin.device_peak if origin.device_peak else 1.0  # by data sheets
+            rates = laws.paces(self.folder, origin.rows[0], origin.device, laws.OPERATIONS)
+            values |= {kind: ratio * rate for kind, rate in rates.items()}
             where = f"{self._source(*origin.rows)}, {origin.device}"
             words.append(f"medians over 50 MB of {where}, float32 in PyTorch")
         if origin.launch:

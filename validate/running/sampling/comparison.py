@@ -31,7 +31,7 @@ ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True)
 class ImageComparison:
-    """A run: what each rank ended with, and what it should have ended with."""
+    """Results of a run's ranks beside the image and the bytes expected."""
 
     settings: Settings
     parts: Sequence[SampledPart]
@@ -119,7 +119,7 @@ def job_of(settings: Settings) -> Job:
 
 
 def report_sample(settings: Settings) -> None:
-    """Run settings, print how the image differs from those of one process, the bytes of each step, and what fails."""
+    """Run settings, and print image errors, bytes of each step, and failures."""
     done = run_job(lambda: job_of(settings))
     if done is None:
         return  # another rank speaks for all

@@ -84,7 +84,7 @@ def _start_exchange(
 
 @dataclass(frozen=True, slots=True)
 class SampledPart:
-    """The end of one rank: the image as far as it has it, and what it sent."""
+    """The end of one rank: the image as far as it has it, and its messages."""
 
     latents: Tensor
     sent: list[Sent]
@@ -119,7 +119,7 @@ class SamplerKernels(Kernels):
         self._go_on(op.action, f"compute {op.action}")
 
     def pack(self, tensor: int) -> Any:  # noqa: ANN401  an array
-        """The payload of a tensor's message: what the pass offers next."""
+        """Return the payload of a tensor's message: the next offer of the pass."""
         planned = self._plan.tensors[tensor]
         assert self._action is not None
         offer = self._hand_over(self._action, f"send {planned.role}")
@@ -133,7 +133,7 @@ class SamplerKernels(Kernels):
         self._inbox[self._plan.tensors[tensor].role].append([torch.from_numpy(payload)])
 
     def start(self, collective: int, index: int) -> None:
-        """Start an exchange with what the pass offers, or make all exchanges of a pass through several layers."""
+        """Start an exchange with the next offer of the pass, or make all exchanges of a pass through several layers."""
         action = self._ops[min(index, len(self._ops) - 1)].action
         assert isinstance(action, PatchAction)
         layers, bundle = self._bundles.get(collective, (1, ()))
@@ -173,7 +173,7 @@ class SamplerKernels(Kernels):
         return SampledPart(self._member.latents, self._sent)
 
     def _go_on(self, action: PatchAction, order: str) -> None:
-        """Advance a pass, begun if the last one has ended, until it offers something or needs what has not arrived."""
+        """Advance a pass, begun if the last one has ended, until it offers something or has to wait."""
         self._feed()
         if action != self._action:
             if self._step is not None:
@@ -194,7 +194,7 @@ class SamplerKernels(Kernels):
             self._step = None
 
     def _hand_over(self, action: PatchAction, order: str) -> Offer:
-        """What the pass offers, or the one after it that an action names; it goes on at once to what comes next."""
+        """Return the next offer of the pass, or of the one that an action begins, and let the pass go on."""
         self._feed()
         if self._step is None:
             self._go_on(action, order)
@@ -205,7 +205,7 @@ class SamplerKernels(Kernels):
         return offer
 
     def _stuck(self, order: str, step: Offer | Need | None) -> DiffusimError:
-        """The plan lets the rank do something else than its pass does next, or does not bring what the pass needs."""
+        """Return the error of a plan whose next step is not that of the pass."""
         does = "ends" if step is None else f"{'needs' if isinstance(step, Need) else 'sends'} {step.kind}"
         plan = f"the plan lets rank {self._rank} {order}"
         return DiffusimError(f"{plan}, but its pass {self._action} {does} here")

@@ -1,7 +1,7 @@
-"""Passes: what one rank of a sampler computes, interrupted where it sends something or needs something.
+"""Passes: the work of one rank of a sampler, interrupted where it sends something or needs something.
 
-The pass of a patch is a generator. It offers what the plan lets the device send next (``Offer``), or says what it
-needs before it can go on (``Need``) and gets that sent in.
+The pass of a patch is a generator. It offers tensors that the plan lets the device send next (``Offer``), or names
+its need (``Need``), which is then sent in.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ from validate.running.sampling.transformer import attend
 
 
 class Offer(NamedTuple):
-    """Tensors for others: what they are, the step their bytes count to, one for all members or one for each."""
+    """Tensors for others: their kind, the step their bytes count to, one for all members or one for each."""
 
     kind: str
     step: int
@@ -27,13 +27,13 @@ class Offer(NamedTuple):
 
 
 class Need(NamedTuple):
-    """Something of a kind must arrive before the pass goes on: a message, or what each member of a group gave."""
+    """Something of a kind must arrive before the pass goes on: a message, or a tensor of each member of a group."""
 
     kind: str
 
 
 Pass = Generator[Offer | Need, list[Tensor], None]
-Computed = Generator[Offer | Need, list[Tensor], Tensor]  # a part of a pass, and what it computes
+Computed = Generator[Offer | Need, list[Tensor], Tensor]  # a part of a pass, and its result
 
 
 class Member(ABC):
@@ -164,7 +164,7 @@ class GridMember(Member):
         return transformer.merged(*zip(*parts, strict=True))
 
     def _attend_in_rows(self, action: PatchAction, queries: Tensor, both: Tensor) -> Computed:
-        """Attention of the row's queries on the column's keys and values; the row merges what it has of each query."""
+        """Attention of the row's queries on the column's keys and values; the row merges its parts of each query."""
         rows, columns = self.grid.rows, self.grid.columns
         if rows > 1:
             yield Offer("keys and values", action.step, [both])
@@ -235,7 +235,7 @@ class PatchMember(Member):
         return hidden
 
     def _land(self, layers: Sequence[int], gathered: Sequence[Tensor]) -> None:
-        """Overwrite the rows of others with what was gathered in the step before."""
+        """Overwrite the rows of others with those gathered in the step before."""
         for rank, theirs in enumerate(gathered):
             if rank != self.rank:
                 tokens = transformer.tokens_of(self.settings.patch_rows(rank))

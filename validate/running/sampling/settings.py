@@ -1,7 +1,7 @@
 """Settings: which sampler runs on how many ranks, and the plan that follows from them.
 
 The model is ``profiles.architectures.synthetic.equal_blocks_transformer`` with the sizes of
-``validate.running.sampling.transformer``: the ranks of a real run must send what the plan lets its devices send.
+``validate.running.sampling.transformer``: the ranks of a real run must send the bytes of the plan.
 """
 
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ class Settings:
 
     @cached_property
     def plan(self) -> Plan:
-        """Who does what in which order."""
+        """The sampler's plan."""
         return self.sampler.plan(self.scenario)
 
     @cached_property

@@ -1,7 +1,7 @@
 """Kernels that train a small real model, stage by stage, as the plan says.
 
-What crosses a cut is the hidden state with every live skip, or, where the plan keeps skips local, the hidden state
-alone and each skip from the stage that makes it to the stage that takes it. Frozen outputs that were not delivered are
+The hidden state crosses a cut with every live skip, or, where the plan keeps skips local,
+alone, and each skip from the stage that makes it to the stage that takes it. Frozen outputs that were not delivered are
 NaN, and so is every gradient that follows from them.
 """
 
@@ -56,7 +56,7 @@ class Batch(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What a forward took and left, and, once its backward began, the outputs with their gradients."""
+    """Inputs and outputs of a forward, and, once its backward began, the outputs with their gradients."""
 
     leaves: Values
     outputs: State
@@ -72,7 +72,7 @@ class Passes:
         self._saved: dict[tuple[int, int], list[Saved]] = {}
 
     def _crossing(self, role: str, stage: int) -> list[tuple[int, int]]:
-        """What a tensor of a stage's forward carries."""
+        """Return the keys of the states in a tensor of a stage's forward."""
         of = self._stages[stage]
         component = self._model.components[of.component]
         if role.startswith("skip to "):
@@ -84,10 +84,13 @@ class Passes:
         return [HIDDEN_STATE, *((skip.source, skip.target) for skip in relayed)]
 
     def forward(self, action: StageAction, read: Values, writes: Sequence[Name], batch: Batch) -> Values:
-        """What a stage writes, run forwards; for self-conditioning it runs once more, without use of the output."""
+        """Run a stage forwards and return its outputs; those of an extra forward need no gradients."""
         extra, stage = action.kind == EXTRA_FORWARD, self._stages[action.stage]
         with torch.set_grad_enabled(not extra):
-            leaves = {name: _leaves(values, extra) for name, values in read.items()}
+            leaves = {
+                name: {key: value.detach().requires_grad_(not extra) for key, value in values.items()}
+                for name, values in read.items()
+            }
             state = {k: v for name, of in leaves.items() if name[0] != "feedback" for k, v in of.items()}
             hidden = state.pop(HIDDEN_STATE, batch.inputs)
             for (role, _), fed_back in leaves.items():
@@ -116,7 +119,7 @@ class Passes:
         return _written(saved, action.stage, [leaf.grad for leaf in _all(saved.leaves)])
 
     def backward_input(self, action: StageAction, read: Values) -> Values:
-        """The gradients of what a stage took; those of its weights come later."""
+        """Return the gradients of a stage's inputs; those of its weights come later."""
         saved = self._saved[action[::2]].pop()
         outputs, gradients = _given(saved, read)
         self._saved[action[::2]].append(saved._replace(gradients=(outputs, gradients)))
@@ -127,16 +130,12 @@ class Passes:
         return _written(saved, action.stage, results)
 
     def backward_weight(self, action: StageAction, parameters: Sequence[Tensor]) -> None:
-        """Add the gradients of a stage's weights; what lies between is computed once more."""
+        """Add the gradients of a stage's weights; those in between are computed once more."""
         outputs, gradients = self._saved[action[::2]].pop().gradients
         added = torch.autograd.grad(outputs, parameters, gradients, allow_unused=True) if parameters else ()
         for parameter, gradient in zip(parameters, added, strict=True):
             if gradient is not None and parameter.grad is not None:
                 parameter.grad += gradient
-
-
-def _leaves(values: State, extra: bool) -> State:
-    return {key: value.detach().requires_grad_(not extra) for key, value in values.items()}
 
 
 def _all(leaves: Values) -> list[Tensor]:
@@ -153,7 +152,7 @@ def _given(saved: Saved, read: Values) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _written(saved: Saved, stage: int, results: Sequence[Tensor | None]) -> Values:
-    """The gradients of what a stage took, under the names by which they are sent."""
+    """Return the gradients of a stage's inputs, under the names by which they are sent."""
     gradients, written = iter(results), dict[Name, State]()
     for (role, source), leaves in saved.leaves.items():
         if role != "feedback":
@@ -228,8 +227,7 @@ class Weights:
 class ModuleKernels(Kernels):
     """Carries out the ops of one device on real layers, on its own samples of the batch.
 
-    It keeps what ops wrote and messages brought, by tensor, the weights of each stage, and the output of each frozen
-    (component, layer).
+    It keeps the values of tensors, the weights of each stage, and the output of each frozen (component, layer).
     """
 
     sleeping = False

@@ -25,7 +25,7 @@ LEARNING_RATE: Final = 1e-3
 
 
 class ChainLayer(nn.Module):
-    """One layer: what arrives by skips and what is read from frozen components is added, then its block runs."""
+    """One layer: adds its skips and the frozen outputs that it reads, then runs its block."""
 
     def __init__(self, inner: int, skips: int, sources: Sequence[int]) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class ChainLayer(nn.Module):
         self.block = Block(inner)
 
     def forward(self, hidden: Tensor, skips: Sequence[Tensor], context: Mapping[int, Tensor]) -> Tensor:
-        """The hidden state after the layer, (samples, *STATE), like that before it and what its skips carry."""
+        """Return the hidden state after the layer, (samples, *STATE), like that before it and its skips."""
         for fuse, skip in zip(self.fuse, skips, strict=True):
             hidden = hidden + fuse(skip)
         for read, source in zip(self.read, self.sources, strict=True):

@@ -1,4 +1,4 @@
-"""Samples: what is trained, and on which samples the frozen ops of a plan run.
+"""Samples: a training, and the samples of the frozen ops of its plan.
 
 A plan says how many samples frozen ops take; which ones follows from the order in which they are handed out, so they
 are handed out once more.
@@ -25,11 +25,11 @@ class FrozenSamples(NamedTuple):
     def of_replica(self, replica: int, replicas: int) -> "FrozenSamples":
         """The same in samples of one replica of a position, which takes every ``replicas``-th of the group."""
 
-        def of_span(span: Span) -> Span:
+        def share(span: Span) -> Span:
             return -(-(span[0] - replica) // replicas), -(-(span[1] - replica) // replicas)
 
-        ops = {key: tuple(map(of_span, spans)) for key, spans in self.ops.items()}
-        return FrozenSamples(ops, {tensor: of_span(span) for tensor, span in self.tensors.items()})
+        ops = {key: tuple(map(share, spans)) for key, spans in self.ops.items()}
+        return FrozenSamples(ops, {tensor: share(span) for tensor, span in self.tensors.items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ SLEEP_S: Final = 0.025
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be run: a strategy, its ranks and samples in all, and the ``link_s`` seconds of every message."""
+    """A strategy to run, its ranks and samples in all, and the ``link_s`` seconds of every message."""
 
     strategy: str
     parameters: Mapping[str, Any]
@@ -36,7 +36,7 @@ class Question:
 
     @property
     def name(self) -> str:
-        """The strategy and what was asked of it."""
+        """Strategy and parameters."""
         parameters = ", ".join(f"{key}={value}" for key, value in self.parameters.items())
         return f"{self.strategy}({parameters})" if parameters else self.strategy
 
