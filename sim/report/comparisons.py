@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 SHOWN: Final = 10
 """Points that are listed of those that moved."""
 NOT_ASKED: Final = "not asked"
-"""What stands for what one of the two has no word of."""
+"""Stands for a value that one of the two lacks."""
 
 Comparable = str | PathLike[str] | Sweep | Scaling | Result
-"""What is compared: a file, or what ``sweep`` and ``run`` give."""
+"""A file, or a result of ``sweep`` or ``run``."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Compared:
-    """What changed between two stores, sweeps or results; it prints itself.
+    """Changes between two stores, sweeps or results; prints itself.
 
     Attributes:
         questions: comparisons of the questions that both hold; of two that hold one each, of these.
@@ -59,7 +59,7 @@ class Compared:
 
     @property
     def blocks(self) -> list[Block]:
-        """The questions with what differs and the largest changes, then those that one of the two alone holds."""
+        """The questions with their changes, then those that one of the two alone holds."""
         blocks = [block for one in self.questions for block in _blocks(one)]
         for name, alone in zip(self.names, (self.only_before, self.only_after), strict=True):
             blocks += [f"only in {name}: {words}" for words in alone]
@@ -94,7 +94,7 @@ class Compared:
 
 
 def compare(before: Comparable, after: Comparable, *, question: str | Sequence[str] = ()) -> Compared:
-    """What changed between two answers: what was asked otherwise, who wins now, and which points moved by how much.
+    """Return the changes between two answers: of the question, the winner and the points.
 
     Args:
         before: a sweep, a result, or a file: a store, rows of a sweep (.csv) or results (.json).
@@ -108,12 +108,12 @@ def compare(before: Comparable, after: Comparable, *, question: str | Sequence[s
     if not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
         raise InputError(f"`question` is {shown(question)}, must be the beginnings of keys")
     one, other = _source("before", before), _source("after", after)
-    found, only_before, only_after = compared(one, other, keys)
-    return Compared(tuple(found), tuple(only_before), tuple(only_after), (str(one), str(other)))
+    questions, only_before, only_after = compared(one, other, keys)
+    return Compared(tuple(questions), tuple(only_before), tuple(only_after), (str(one), str(other)))
 
 
 def _source(name: str, answer: object) -> Path | NamedRows:
-    """The file, or the rows, of an answer."""
+    """Return the file, or the rows, of an answer."""
     if isinstance(answer, str | PathLike):
         return Path(answer)
     if isinstance(answer, Result):
@@ -125,7 +125,7 @@ def _source(name: str, answer: object) -> Path | NamedRows:
 
 
 def _blocks(one: Comparison) -> Iterator[Block]:
-    """What differs, who wins, how many points moved, and which moved most."""
+    """Yield the changes of a question, its winners, and the points that moved most."""
     yield one.words
     yield from (f"  {line}" for line in _reasons(one))
     yield f"  {'best of each' if 'objective' in one.differing else 'best'}: {_winner(one)}"
@@ -146,7 +146,7 @@ def _blocks(one: Comparison) -> Iterator[Block]:
 
 
 def _reasons(one: Comparison) -> Sequence[str]:
-    """What differs between the two, in words."""
+    """Return the differences between the two, in words."""
     lines = {key: f"{key}: {a or NOT_ASKED} -> {b or NOT_ASKED}" for key, (a, b) in one.differing.items()}
     if models := lines.pop("model", ""):
         return [f"two models are compared: {models.removeprefix('model: ')}", *lines.values()]

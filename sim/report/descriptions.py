@@ -1,4 +1,4 @@
-"""Descriptions: which points a sweep looked at, and how one differs from the others, in words."""
+"""Descriptions: the points of a sweep, and how one differs from the others, in words."""
 
 from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
@@ -10,33 +10,41 @@ from sim.outcomes.results import Result
 LETTERS: Final = {"pipeline_degree": "P", "micro_batches": "M", "group_size": "D"}
 """Parameters that have a letter: P, M and D."""
 MEANINGS: Final = {"P": "pipeline degree", "M": "micro-batches", "D": "GPUs of a pipeline group"}
-"""What the letters stand for."""
+"""Meanings of the letters."""
 
 Tried = Mapping[str, Mapping[str, Collection[Any]]]
 """For each strategy and each of its parameters the values that a sweep looks at."""
 
 
 def tried(points: Iterable[Point]) -> dict[str, dict[str, set[Any]]]:
-    """The values of parameters among points, by strategy; ``checkpointing`` where some were tried again with it."""
-    found: dict[str, dict[str, set[Any]]] = {}
+    """Return the values of parameters among points, by strategy and parameter, with ``checkpointing`` if tried."""
+    values: dict[str, dict[str, set[Any]]] = {}
     seen: dict[int, object] = {}  # those that were tried again with checkpointing have the same strategy
     for point in points:
         if point.checkpointing is not None:
-            found.setdefault(point.name, {})["checkpointing"] = {point.checkpointing, "none"}
+            values.setdefault(point.name, {})["checkpointing"] = {point.checkpointing, "none"}
         if seen.setdefault(id(point.strategy), point) is point:
             for key, value in point.parameters.items():
-                found.setdefault(point.name, {}).setdefault(key, set()).add(value)
-    return found
+                values.setdefault(point.name, {}).setdefault(key, set()).add(value)
+    return values
 
 
 def how(result: Result, values: Tried, leave: Collection[str] = ()) -> str:
-    """What was varied of a result, in words; ``leave`` names parameters that are said elsewhere."""
-    given = {**result.parameters, "checkpointing": result.options.get("checkpointing")}
-    return varied(result.strategy, given, values, leave)
+    """Return in words the parameters of which several values were tried, without those that ``leave`` names.
+
+    A parameter that is not named has its default: none, or a degree of 1.
+    """
+    tried_values, words = values.get(result.strategy, {}), []
+    parameters = {**result.parameters, "checkpointing": result.options.get("checkpointing")}
+    for key, value in parameters.items():
+        alone = (key.endswith("_degree") and value == 1) or parameters.get(f"{key}_degree") == 1
+        if len(tried_values.get(key, ())) > 1 and key not in leave and not alone and value is not None:
+            words.append(_named(key, value))
+    return ", ".join(words)
 
 
 def differing(before: Result, after: Result) -> str:
-    """The parameters in words that a result has otherwise than another of its strategy, degrees of 1 among them."""
+    """Return the parameters in words in which a result differs from another of its strategy."""
     return ", ".join(
         _named(key, value)
         for key, value in after.parameters.items()
@@ -45,41 +53,27 @@ def differing(before: Result, after: Result) -> str:
 
 
 def _named(key: str, value: Any) -> str:  # noqa: ANN401
-    """A parameter in words."""
+    """Return a parameter in words."""
     name = LETTERS.get(key) or key.removesuffix("_degree").replace("_", "-")
     return f"{name} {_runs_of(value) if isinstance(value, tuple | list) else _word(value)}"
 
 
-def varied(strategy: str, parameters: Mapping[str, Any], values: Tried, leave: Collection[str] = ()) -> str:
-    """In words the parameters of which several values of a strategy were tried.
-
-    A parameter that is not named has its default: none, or a degree of 1.
-    """
-    own = values.get(strategy, {})
-    words = []
-    for key, value in parameters.items():
-        alone = (key.endswith("_degree") and value == 1) or parameters.get(f"{key}_degree") == 1
-        if len(own.get(key, ())) > 1 and key not in leave and not alone and value is not None:
-            words.append(_named(key, value))
-    return ", ".join(words)
-
-
 def _runs_of(values: Iterable[object]) -> str:
-    """A list in words, equal neighbours once: 7,6x2 for 7, 6, 6."""
+    """Return a list in words, equal neighbours once: 7,6x2 for 7, 6, 6."""
     runs = [(value, len(list(equal))) for value, equal in groupby(values)]
     return ",".join(f"{value}x{count}" if count > 1 else str(value) for value, count in runs)
 
 
 def held_fixed(points: Iterable[Point], result: Result) -> str:
-    """In words what a sweep did not vary: options, and parameters that had one value in all strategies."""
+    """Return in words the options, and the parameters with one value in all strategies."""
     values_of = tried(points)
     values: dict[str, set[Any]] = {key: {value} for key, value in result.options.items()}
     if "guidance" in result.asked:
         values["guidance"] = {result.asked["guidance"]}
-    for own in values_of.values():
-        for key, among in own.items():
+    for of_strategy in values_of.values():
+        for key, among in of_strategy.items():
             values[key] = values.get(key, set()) | among
-    if any("guidance_degree" in own for own in values_of.values()):
+    if any("guidance_degree" in of_strategy for of_strategy in values_of.values()):
         values.pop("guidance", None)
     held = {key: among.pop() for key, among in values.items() if len(among) == 1 and key not in LETTERS}
     return ", ".join(f"{key.replace('_', ' ')} {_word(value)}" for key, value in held.items())
@@ -90,7 +84,7 @@ def _word(value: Any) -> str:  # noqa: ANN401
 
 
 def fairness(points: Iterable[Point]) -> str:
-    """A remark on strategies that were tried in equal blocks alone, which another partition may beat; else empty."""
-    partitions = {name: own["partition"] for name, own in tried(points).items() if "partition" in own}
+    """Return a remark on strategies that were tried in equal blocks alone, which another partition may beat."""
+    partitions = {name: of["partition"] for name, of in tried(points).items() if "partition" in of}
     blocks = [name for name, values in partitions.items() if set(values) == {"blocks"}]
     return f"cut into equal blocks alone: {', '.join(blocks)}" if blocks else ""

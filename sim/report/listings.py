@@ -1,4 +1,4 @@
-"""What comes with the package: models, clusters, devices, stacks and strategies, as frames, in JSON and in words."""
+"""Listings of models, clusters, devices, stacks and strategies, as frames, in JSON and in words."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,40 +17,14 @@ from strategies.strategy import AnyStrategy, is_seamless
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-TABLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "models": (
-        "name",
-        "component",
-        "trainable",
-        "layers",
-        "parameters",
-        "skips",
-        "measured_on",
-        "sampled_on",
-    ),
-    "clusters": (
-        *(
-            "name",
-            "device",
-            "devices_per_node",
-            "max_nodes",
-            "intra_node_kind",
-            "intra_node_bandwidth_bytes_per_s",
-        ),
-        *("inter_node_kind", "inter_node_bandwidth_bytes_per_s"),
-    ),
-    "devices": (
-        *(
-            "name",
-            "memory_bytes",
-            "rates_conv_flop_per_s",
-            "rates_matmul_flop_per_s",
-            "rates_attention_flop_per_s",
-        ),
-        *("rates_memory_bytes_per_s", "laws"),
-    ),
-    "stacks": ("name", "summary", "forward_operator_s", "attention", "norms", "optimizer"),
-    "strategies": ("name", "task", "summary", "parameters"),
+TABLES: Final[Mapping[str, str]] = {
+    "models": "name component trainable layers parameters skips measured_on sampled_on",
+    "clusters": "name device devices_per_node max_nodes intra_node_kind intra_node_bandwidth_bytes_per_s"
+    " inter_node_kind inter_node_bandwidth_bytes_per_s",
+    "devices": "name memory_bytes rates_conv_flop_per_s rates_matmul_flop_per_s rates_attention_flop_per_s"
+    " rates_memory_bytes_per_s laws",
+    "stacks": "name summary forward_operator_s attention norms optimizer",
+    "strategies": "name task summary parameters",
 }
 """The columns of the frames that are printed, by command."""
 UNITS: Final = (
@@ -61,25 +35,26 @@ UNITS: Final = (
 
 
 def print_listing(kind: str, *, as_json: bool) -> None:
-    """Print what comes with the package of a kind."""
+    """Print all items of a kind in the package."""
     if as_json:
         print(json.dumps(list(FACTS[kind]())))
         return
     rows = list(ROWS[kind]())
     columns = [
-        Column(_head(key), [_cell(key, row.get(key)) for row in rows], words=True) for key in TABLES[kind]
+        Column(_head(key), [_cell(key, row.get(key)) for row in rows], words=True)
+        for key in TABLES[kind].split()
     ]
     print_blocks([Table("", columns)])
 
 
 def _head(key: str) -> str:
-    """The head of a column: its key without the unit."""
+    """Return the head of a column: its key without the unit."""
     ending = next((ending for ending, *_ in UNITS if key.endswith(ending)), "")
     return key.removesuffix(ending).removeprefix("rates_").replace("_", " ")
 
 
 def _cell(key: str, value: Any) -> str:  # noqa: ANN401
-    """A value in words."""
+    """Return a value in words."""
     match value:
         case None:
             return "-"
@@ -94,27 +69,27 @@ def _cell(key: str, value: Any) -> str:  # noqa: ANN401
 
 
 def models() -> "DataFrame":
-    """The models that come with the package, a row for each component."""
+    """Return the models that come with the package, a row for each component."""
     return _frame("models")
 
 
 def clusters() -> "DataFrame":
-    """The clusters that come with the package; links in bytes per second and seconds."""
+    """Return the clusters that come with the package; links in bytes per second and seconds."""
     return _frame("clusters")
 
 
 def devices() -> "DataFrame":
-    """The devices that come with the package; rates in FLOP, bytes and seconds."""
+    """Return the devices that come with the package; rates in FLOP, bytes and seconds."""
     return _frame("devices")
 
 
 def stacks() -> "DataFrame":
-    """The software stacks that come with the package."""
+    """Return the software stacks that come with the package."""
     return _frame("stacks")
 
 
 def strategies() -> "DataFrame":
-    """The strategies with what they are and their parameters."""
+    """Return the strategies with their summaries and parameters."""
     return _frame("strategies")
 
 
@@ -125,7 +100,7 @@ def _frame(kind: str) -> "DataFrame":
 
 
 def sampled_on(model: Model) -> str | None:
-    """The ways a model can sample: on several GPUs where its exchanges are known; None where it cannot."""
+    """Return the GPUs on which a model can sample: several where its exchanges are known; None for none."""
     drawn = model.for_task("sample")
     if len(drawn.backbones) != 1:
         return None
@@ -133,7 +108,7 @@ def sampled_on(model: Model) -> str | None:
 
 
 def model_facts(model: Model) -> dict[str, Any]:
-    """The facts of a model and its components."""
+    """Return the facts of a model and its components."""
     return {
         "name": model.name,
         "title": model.title,
@@ -156,7 +131,7 @@ def model_facts(model: Model) -> dict[str, Any]:
 
 
 def cluster_facts(cluster: Cluster) -> dict[str, Any]:
-    """The facts of a cluster and its links."""
+    """Return the facts of a cluster and its links."""
     return {
         "name": cluster.name,
         "source": cluster.source,
@@ -169,7 +144,7 @@ def cluster_facts(cluster: Cluster) -> dict[str, Any]:
 
 
 def device_facts(device: Device) -> dict[str, Any]:
-    """The facts of a device and the rates that it reaches by class of work."""
+    """Return the facts of a device and its rates by class of work."""
     return {
         "name": device.name,
         "source": device.source,
@@ -190,7 +165,7 @@ def _link_facts(link: Link) -> dict[str, Any]:
 
 
 def strategy_facts(cls: type[AnyStrategy]) -> dict[str, Any]:
-    """The facts of a strategy and its parameters."""
+    """Return the facts of a strategy and its parameters."""
     return {
         "name": cls.name,
         "task": cls.task,
@@ -207,13 +182,13 @@ def strategy_facts(cls: type[AnyStrategy]) -> dict[str, Any]:
 
 
 def _component_rows() -> Iterator[dict[str, Any]]:
-    """A row for each component of each model."""
+    """Yield a row for each component of each model."""
     for model in map(load_model, model_names()):
         facts = model_facts(model)
-        for component, own in zip(model.components, facts.pop("components"), strict=True):
+        for component, values in zip(model.components, facts.pop("components"), strict=True):
             yield {name: facts[name] for name in ("name", "title", "guidance", "sampled_on")} | {
                 **{"component": component.name, "tasks": ", ".join(component.tasks)},
-                **{name: value for name, value in own.items() if name != "name"},
+                **{name: value for name, value in values.items() if name != "name"},
             }
 
 
@@ -228,7 +203,7 @@ def _strategies() -> Iterator[type[AnyStrategy]]:
 
 
 def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts with those of a part under names of their own."""
+    """Return facts with nested ones under joined names."""
     return {
         f"{key}_{name}" if name else key: of
         for key, value in facts.items()
@@ -243,7 +218,7 @@ FACTS: Final[Mapping[str, Callable[[], Iterable[dict[str, Any]]]]] = {
     "stacks": lambda: map(asdict, map(load_stack, stack_names())),
     "strategies": lambda: map(strategy_facts, _strategies()),
 }
-"""What there is under public keys, by command."""
+"""Facts under public keys, by command."""
 ROWS: Final[Mapping[str, Callable[[], Iterable[dict[str, Any]]]]] = {
     "models": _component_rows,
     "clusters": lambda: map(_flat, FACTS["clusters"]()),

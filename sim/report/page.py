@@ -27,7 +27,7 @@ POLICY: Final = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline';"
     " img-src data: blob:"
 )
-"""What a browser lets the page do: nothing but itself. Plotly compiles its shaders."""
+"""Content security policy: no network. Plotly compiles its shaders."""
 NOTHING: Final = "none: no point that is recommended fits"
 MOST_ROWS: Final = 200
 """Rows of the table of points."""
@@ -36,14 +36,14 @@ Part = tuple[str, str, Any]
 """A heading, a note below it, and a figure of Plotly or HTML."""
 
 
-def check_plotly(asked: str = "a report") -> None:
-    """Refuse to make a report, or what else was asked, without Plotly.
+def check_plotly(output: str = "a report") -> None:
+    """Refuse to make a report, or another output, without Plotly.
 
     Raises:
         InputError: it is not installed.
     """
     if find_spec(PLOTLY) is None:
-        raise InputError(f"{asked} needs plotly: pip install 'diffusim[report]'")
+        raise InputError(f"{output} needs plotly: pip install 'diffusim[report]'")
 
 
 def check_ending(flag: str, path: Path) -> None:
@@ -63,11 +63,11 @@ def write_sweep_report(sweeps: Sequence[Sweep], path: Path, asked: str = "", not
         sweeps: one, or one for each number of GPUs; the answer of several is that of the knee.
         path: of the page.
         asked: the command line that gives the report again.
-        note: what the answer also says.
+        note: a further remark of the answer.
 
     Raises:
         InputError: the file cannot be written, or Plotly is not installed.
-        InfeasibleError: nothing that was asked fits, so that there is nothing to plot.
+        InfeasibleError: no point fits, so that there is nothing to plot.
     """
     if not any(point.status == "simulated" for sweep in sweeps for point in sweep.points):
         raise InfeasibleError(f"{path} is not written, there is nothing to draw: {why_none(sweeps[-1])}")
@@ -84,7 +84,7 @@ def write_run_report(result: Result, path: Path, asked: str = "") -> None:
 
 
 def run_page(result: Result, asked: str = "") -> str:
-    """The page of a run."""
+    """Return the page of a run."""
     assert result.source is not None
     source = [*provenance(result.source.scenario), ("again", asked or command_of(result))]
     return _page(result.title, panel_of(result), [_trace_part(result)], source)
@@ -100,7 +100,7 @@ def _trace_part(result: Result) -> Part:
 
 
 def sweep_page(sweeps: Sequence[Sweep], asked: str = "", note: str = "") -> str:
-    """The page of a sweep, or of several."""
+    """Return the page of a sweep, or of several."""
     from sim.report.plots import interactive
 
     scaling = Scaling(tuple(sweeps))
@@ -121,7 +121,7 @@ def sweep_page(sweeps: Sequence[Sweep], asked: str = "", note: str = "") -> str:
 
 
 def provenance(scenario: AnyScenario) -> list[Line]:
-    """Where the answer is from: model, cluster, device and stack with their sources, and the versions."""
+    """Return the origin of the answer: model, cluster, device and stack with sources, and versions."""
     cluster, stack = scenario.cluster, scenario.stack
     return [
         ("model", f"{scenario.model.title} ({scenario.model_name}). {scenario.model.source}"),
@@ -136,7 +136,7 @@ def provenance(scenario: AnyScenario) -> list[Line]:
 
 
 def _page(title: str, answer: Panel, parts: Iterable[Part], source: Sequence[Line]) -> str:
-    """The text of a page."""
+    """Return the text of a page."""
     check_plotly()
     from plotly.offline import get_plotlyjs
 
@@ -156,7 +156,7 @@ def _page(title: str, answer: Panel, parts: Iterable[Part], source: Sequence[Lin
 
 
 def _section(number: int, head: str, note: str, what: Any) -> str:  # noqa: ANN401
-    """A figure, or HTML, below its heading."""
+    """Return a figure, or HTML, below its heading."""
     from plotly.io import to_html
 
     config = {"displaylogo": False, "responsive": True}

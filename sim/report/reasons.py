@@ -1,4 +1,4 @@
-"""Reasons: where the time of a point goes, and why.
+"""Reasons: the account of the time of a point.
 
 The point is replayed again on a host that dispatches in no time: the host's share is the time by which compute is
 shorter then, and the optimizer's step where that is on the host. Where collectives run beside compute, it is replayed
@@ -32,21 +32,21 @@ from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
 
 COUNTS: Final = 0.1
-"""Share of the time from which on it is worth a reason; of what is awaited, that which need not be told."""
+"""Share of the time from which on it is worth a reason; share of waiting without a reason."""
 LEAST_PART: Final = 0.01
-"""Share from which on the optimizer's step on the host, or a part of a difference, is told."""
+"""Share from which on the optimizer's step on the host, or a part of a difference, is a reason."""
 LEAST_TOLD: Final = 1e-4
-"""Share of the time from which on a difference is told at all."""
+"""Share of the time from which on a difference is a reason."""
 LEAST_SLOWED: Final = 0.02
-"""Share of the time from which on what collectives slow is worth a reason."""
+"""Share of the time from which on a slowdown by collectives is a reason."""
 COMPILED: Final = "compiled"
 HELP: Final = ": more work for each GPU hides it"
-"""What always helps where the host is behind."""
+"""Remedy where the host is behind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Shares of the devices' time, which add up to 1, and what explains them.
+    """Shares of the devices' time, which add up to 1, and reasons for them.
 
     Attributes:
         compute: in which GPUs compute.
@@ -65,7 +65,7 @@ class Account:
     slowed: float = 0.0
 
     def seconds(self, whole_s: float) -> dict[str, float]:
-        """The parts of so many seconds, by what they are called."""
+        """Return the parts of so many seconds, by name."""
         parts = {"compute": self.compute - self.slowed, "lost to collectives": self.slowed, "host": self.host}
         return {
             name: share * whole_s for name, share in (parts | {"wire": self.wire, "idle": self.idle}).items()
@@ -73,7 +73,7 @@ class Account:
 
 
 Replayed = Callable[[], Part]
-"""Gives the part that speaks for a point, which is not replayed before somebody asks."""
+"""Returns the main part of a point, which is replayed on the first call."""
 
 
 def shares(result: Result) -> tuple[float, float, float]:
@@ -86,7 +86,7 @@ def shares(result: Result) -> tuple[float, float, float]:
 
 
 def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> Account:
-    """The account of a point, from its result and some more replays."""
+    """Return the account of a point, from its result and some more replays."""
 
     @cache
     def main() -> Part:
@@ -109,7 +109,7 @@ def account_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result) -> 
 
 
 def split_of(strategy: AnyStrategy, scenario: AnyScenario, result: Result, main: Replayed) -> Account:
-    """The account of a point without reasons."""
+    """Return the account of a point without reasons."""
     busy, wire, idle = shares(result)
     stepped = min(busy, step_share(scenario, main))
     behind, slowed = delays(strategy, scenario, result)
@@ -159,7 +159,7 @@ def _host_reasons(scenario: AnyScenario, stepped: float, host: float) -> Iterato
 
 
 def _wire_reasons(main: Replayed, wire: float) -> Iterator[str]:
-    """What is awaited on the wire, all but a small part of it: how fast it moves, and over which link."""
+    """Yield most of the waiting for the wire: the link and the pace."""
     if wire < COUNTS:
         return
     trace = main().trace
@@ -174,12 +174,12 @@ def _wire_reasons(main: Replayed, wire: float) -> Iterator[str]:
 
 
 def _slowed_reason(main: Replayed, slowed: float, result: Result) -> Iterator[str]:
-    """By how much collectives slow the compute that they run beside, and which of them do most."""
+    """Yield the slowdown of compute by collectives beside it, and the collectives that slow it most."""
     if slowed < LEAST_SLOWED:
         return
     trace = main().trace
     awaited, numbers = awaited_s(trace), _numbers(trace)
-    beside_s = {way: collective_s(trace, own) - awaited.get(way, 0.0) for way, own in numbers.items()}
+    beside_s = {way: collective_s(trace, of_way) - awaited.get(way, 0.0) for way, of_way in numbers.items()}
     most = max(beside_s, key=lambda way: beside_s[way])
     lost = _time_words(slowed * result.expected.duration_s, unit_of(result))
     yield (
@@ -194,7 +194,7 @@ def _link_of(trace: Trace, way: Way) -> Link:
 
 
 def _numbers(trace: Trace) -> dict[Way, list[int]]:
-    """The numbers of the collectives that go each way."""
+    """Return the numbers of the collectives of each way."""
     numbers: dict[Way, list[int]] = {}
     for number, one in enumerate(trace.plan.collectives):
         numbers.setdefault(Way(one.operation, between_nodes(trace, one)), []).append(number)
@@ -202,13 +202,13 @@ def _numbers(trace: Trace) -> dict[Way, list[int]]:
 
 
 def _largest(trace: Trace, way: Way) -> Collective:
-    """The largest of the collectives that go a way."""
-    own = (trace.plan.collectives[number] for number in _numbers(trace)[way])
-    return max(own, key=lambda one: one.size_bytes)
+    """Return the largest of the collectives of a way."""
+    collectives = (trace.plan.collectives[number] for number in _numbers(trace)[way])
+    return max(collectives, key=lambda one: one.size_bytes)
 
 
 def _way_words(trace: Trace, way: Way) -> str:
-    """An operation, over how many GPUs and where."""
+    """Return an operation with its GPUs and its link in words."""
     where = "between nodes" if way.between_nodes else f"in a node ({_link_of(trace, way).kind})"
     if way.operation == MESSAGE:
         return f"messages {where}"
@@ -217,7 +217,7 @@ def _way_words(trace: Trace, way: Way) -> str:
 
 
 def _pace_words(trace: Trace, way: Way) -> str:
-    """The pace of the largest collective of a way, beside that of its link."""
+    """Return the pace of the largest collective of a way, beside that of its link."""
     there = plain(_link_of(trace, way).bandwidth_bytes_per_s / GB, 3)
     if way.operation == MESSAGE:
         return f"the link moves {there} GB/s"
@@ -229,18 +229,18 @@ def _pace_words(trace: Trace, way: Way) -> str:
 
 
 def _idle_reason(strategy: AnyStrategy, scenario: AnyScenario, result: Result, idle: float) -> Iterator[str]:
-    """How many stages the pipeline of the first job has, where they wait for one another."""
+    """Yield the stages of the pipeline of the first job, where they wait for one another."""
     if idle < COUNTS:
         return
     first_job, *_ = jobs(strategy, scenario)
     devices = (tuple(stage["devices"]) for stage in result.stages)
-    stages = {own for own in devices if own[0] < first_job[1].workload.num_gpus}
+    stages = {gpus for gpus in devices if gpus[0] < first_job[1].workload.num_gpus}
     if len(stages) > 1:
         yield f"{idle:.0%} of the time the {len(stages)} stages of the pipeline wait for one another"
 
 
 def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, main: Replayed) -> Iterator[str]:
-    """How much of the time the GPUs of a team encode the same samples, each for itself."""
+    """Yield the share of the time in which GPUs of a team encode the same samples, each for itself."""
     team = getattr(strategy, "context_degree", 1) * getattr(strategy, "tensor_degree", 1)
     if scenario.task != "train" or team == 1:
         return
@@ -254,7 +254,7 @@ def _encoding_reason(strategy: AnyStrategy, scenario: AnyScenario, main: Replaye
 
 
 def account_of_best(sweep: Sweep, best: Point, runner_up: Point | None = None) -> Account:
-    """Where the time of the best point of a sweep goes, why it is not less, and where a runner-up spends more."""
+    """Return the account of the best point of a sweep, with reasons and those of a runner-up."""
     result = sweep.sourced(best)
     assert result.source is not None
     account = account_of(result.source.strategy, result.source.scenario, result)
@@ -263,7 +263,7 @@ def account_of_best(sweep: Sweep, best: Point, runner_up: Point | None = None) -
 
 
 def _runner_up_reason(sweep: Sweep, account: Account, best: Point, runner_up: Point) -> Iterator[str]:
-    """What the difference between the best point and the runner-up is made of, whether or not they tie."""
+    """Yield the parts of the difference between the best point and the runner-up."""
     strategy, other = runner_up.strategy, runner_up.result
     assert strategy is not None and other is not None
     there = asked_of(runner_up, sweep.scenario).at(sweep.scenario)
@@ -307,7 +307,7 @@ def _time_words(seconds: float, unit: str) -> str:
 
 
 def fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
-    """What more GPUs would bring, where the answer does not use all of them."""
+    """Yield the time on all GPUs, where the answer does not use all of them."""
     most = sweep.scenario.workload.num_gpus
     if best.result is None or best.result.num_gpus == most:
         return

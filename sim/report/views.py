@@ -1,6 +1,6 @@
-"""Results, sweeps and scalings as ``sim`` returns them: they draw, explain and write themselves.
+"""Results, sweeps and scalings as ``sim`` returns them, with plots, accounts and reports.
 
-What is simulated and explored knows nothing of pictures. Matplotlib is imported in the methods, since it is slow.
+Matplotlib is imported in the methods, since it is slow.
 """
 
 from collections.abc import Iterator
@@ -59,13 +59,13 @@ class Result(results.Result):
         return as_toml(self.flags)
 
     def plot_timeline(self, ax: "Axes | None" = None) -> "Figure":
-        """Plot the trace as a Gantt chart, on axes of one's own or on a new figure."""
+        """Plot the trace as a Gantt chart, on ``ax`` or on a new figure."""
         from sim.report.plots.timeline import plot_timeline
 
         return plot_timeline(self.trace, self.title, ax=ax)
 
     def plot_memory(self, ax: "Axes | None" = None) -> "Figure":
-        """Plot the memory of every device over the trace, on axes of one's own or on a new figure."""
+        """Plot the memory of every device over the trace, on ``ax`` or on a new figure."""
         from sim.report.plots.timeline import plot_memory
 
         return plot_memory(self.trace, self.title, ax=ax)
@@ -93,7 +93,7 @@ class Result(results.Result):
 
 
 class _Swept:
-    """What sweeps and scalings have: their rows."""
+    """Rows of sweeps and scalings."""
 
     __slots__ = ()
 
@@ -104,7 +104,7 @@ class _Swept:
     def frame(self: "Sweep | Scaling", *, best_of_each: bool = False) -> "DataFrame":  # type: ignore[misc]
         """All points, or the best of each strategy, best first; each parameter and option has its own column.
 
-        Columns stand as in files of rows: what is asked, then what came out, in seconds and bytes. Choose by name:
+        Columns stand as in files of rows: the question, then the result, in seconds and bytes. Choose by name:
         ``frame()[["strategy", "iteration_s", "peak_memory_bytes"]]``.
         """
         return frame_of(self.rows(best_of_each=best_of_each))
@@ -125,7 +125,7 @@ class Sweep(_Swept, sweep.Sweep):
         return Result.of(super().best_of(strategy))
 
     def result_of(self, point: Point) -> Result:
-        """The result of a simulated point, whose traces are replayed when they are asked for."""
+        """The result of a simulated point, whose traces are replayed on demand."""
         return Result.of(super().result_of(point))
 
     def _repr_html_(self) -> str:
@@ -148,7 +148,7 @@ class Sweep(_Swept, sweep.Sweep):
         return frame_of(pareto_front(self.rows()))
 
     def plot(self, ax: "Axes | None" = None) -> "Figure":
-        """Plot speed against memory, on axes of one's own or on a new figure."""
+        """Plot speed against memory, on ``ax`` or on a new figure."""
         from sim.report.plots.sweep import plot_sweep
 
         return plot_sweep(self.rows(), self.title, self.scenario.cluster.device.memory_bytes, ax=ax)
@@ -200,7 +200,7 @@ class Scaling(_Swept, scaling.Scaling):
         return verdict_at_knee(self)
 
     def plot(self, ax: "Axes | None" = None) -> "Figure":
-        """Plot the speed per GPU of each strategy over the numbers of GPUs, on axes of one's own or on a new figure."""
+        """Plot the speed per GPU of each strategy over the numbers of GPUs, on ``ax`` or on a new figure."""
         from sim.report.plots.space import plot_scaling
 
         return plot_scaling(self.rows(best_of_each=True), "num_gpus", self.title, ax)

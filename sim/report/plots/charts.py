@@ -60,7 +60,7 @@ def save_figure(figure: Figure, path: str | PathLike[str]) -> None:
 
 
 def chart(width: float, height: float, ax: Axes | None = None) -> tuple[Figure, Axes]:
-    """An empty figure of so many inches and its axes; or axes of the caller's own, and their figure."""
+    """An empty figure of so many inches and its axes; or the caller's axes and their figure."""
     from matplotlib.axes import Axes
 
     from sim.report.plots.chart import Chart
@@ -93,9 +93,9 @@ def add_legend(
     from sim.report.plots.chart import Chart
 
     figure, entries = _figure_of(axes), handles or axes.get_legend_handles_labels()[0]
-    own, right, size = not isinstance(figure, Chart), beside == "right", 9
+    foreign, right, size = not isinstance(figure, Chart), beside == "right", 9
     where: dict[str, Any] = {"loc": "outside right upper" if right else "outside lower center"}
-    if own:
+    if foreign:
         size = 7
         where = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)}
         if not right:  # clear of the numbers and words of the axis
@@ -105,10 +105,12 @@ def add_legend(
                 "bbox_to_anchor": (0.5, 0.0),
                 "bbox_transform": axes.transAxes + down,
             }
-    width = inches(axes)[0] if own else figure.get_size_inches()[0]
+    width = inches(axes)[0] if foreign else figure.get_size_inches()[0]
     longest = max((len(str(handle.get_label())) for handle in entries), default=0)
     columns = 1 if right else max(1, min(len(entries), int(width * 72 / size / (4.5 + 0.55 * longest))))
-    (axes if own else figure).legend(handles=entries, ncols=columns, frameon=False, fontsize=size, **where)
+    (axes if foreign else figure).legend(
+        handles=entries, ncols=columns, frameon=False, fontsize=size, **where
+    )
 
 
 def set_title(axes: Axes, *parts: str) -> None:

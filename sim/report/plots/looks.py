@@ -53,7 +53,7 @@ FADED: Final = 0.45
 GPUS: Final = "larger: more GPUs"
 BAND: Final = "8 of 10 measured runs"
 RECOMMENDED: Final = "recommended"
-"""What legends say of sizes, of whiskers, and of the ring around the best."""
+"""Labels of sizes, of whiskers, and of the ring around the best."""
 
 
 def strategy_look(name: str) -> tuple[str, str]:

@@ -85,7 +85,7 @@ class SweepInfo:
 
     @property
     def label(self) -> str:
-        """What the vertical axis says."""
+        """Label of the vertical axis."""
         return "latency in s" if self.by_latency else "samples per second"
 
     @property
@@ -192,10 +192,10 @@ def _scatter(axes: Axes, info: SweepInfo, name: str) -> None:
     colour, marker = strategy_look(name)
     points = [point for point in info.points if point.strategy == name]
     for fits, recommended in product((True, False), repeat=2):
-        own = [p for p in points if (p.fits_memory, p.recommended) == (fits, recommended)]
+        alike = [p for p in points if (p.fits_memory, p.recommended) == (fits, recommended)]
         axes.scatter(
-            [point.peak_memory_bytes / GIB for point in own], [info.height(point) for point in own],
-            s=[42 if point.num_gpus is None else 18 + 14 * log2(point.num_gpus) for point in own],
+            [point.peak_memory_bytes / GIB for point in alike], [info.height(point) for point in alike],
+            s=[42 if point.num_gpus is None else 18 + 14 * log2(point.num_gpus) for point in alike],
             marker=marker, facecolor=colour if fits else "none", edgecolor=INK if fits else colour,
             linewidth=0.5 if fits else 1.2, alpha=None if recommended else FADED, zorder=2,
         )  # fmt: skip

@@ -107,7 +107,7 @@ class PatchColours:
         return cls(whole_steps, {WHOLE_IMAGE: WHOLE if count > 1 else ALONE} | several, named)
 
     def name(self, action: PatchAction) -> str:
-        """What the legend calls a patch."""
+        """Return the label of a patch in the legend."""
         return WHOLE_IMAGE if action.step in self.whole_steps else f"patch {action.patch}"
 
     def label(self, action: PatchAction, room: float) -> str:
