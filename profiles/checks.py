@@ -42,7 +42,7 @@ def check_positive(owner: str, *, most: float = inf, **values: float) -> None:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a real number; True and False are none."""
+    """Return whether a value is a real number; True and False are none."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
@@ -65,7 +65,7 @@ def check_counts(owner: str, *, least: int = 0, **values: int) -> None:
 
 
 def is_one_of(value: object, *words: str) -> bool:
-    """Whether a value is one of some words; anything but a string is not (an array would compare by element)."""
+    """Return whether a value is one of some words; anything but a string is not (an array would compare by element)."""
     return isinstance(value, str) and value in words
 
 

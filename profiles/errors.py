@@ -130,12 +130,16 @@ def near(name: str, known: Iterable[str], least: float = 0.7) -> str:
 
     names = list(dict.fromkeys(known))
     begun = [one for one in names if len(name) >= BEGUN and one.startswith(name)]
-    said = name[:LONGEST]
-    found = begun if len(begun) == 1 else get_close_matches(said, names, n=len(names) or 1, cutoff=least)
-    if not found:
+    beginning = name[:LONGEST]
+    similar = (
+        begun if len(begun) == 1 else get_close_matches(beginning, names, n=len(names) or 1, cutoff=least)
+    )
+    if not similar:
         return ""
-    likeness = {one: (SequenceMatcher(None, one, said).ratio(), _begun_alike(one, said)) for one in found}
-    nearest = max(found, key=lambda one: likeness[one])
+    likeness = {
+        one: (SequenceMatcher(None, one, beginning).ratio(), _begun_alike(one, beginning)) for one in similar
+    }
+    nearest = max(similar, key=lambda one: likeness[one])
     meant = known[nearest] if isinstance(known, Mapping) else nearest
     return f"did you mean {meant}? "
 

@@ -116,7 +116,7 @@ def parse_number(where: str, key: str, value: object, *, minimum: float = 0.0, w
     Raises:
         InputError: the value is not such a number.
     """
-    kind, given = "an integer" if whole else "a number", value
+    kind, original = "an integer" if whole else "a number", value
     if isinstance(value, str):
         try:
             if not value.isascii() or "_" in value:
@@ -127,12 +127,12 @@ def parse_number(where: str, key: str, value: object, *, minimum: float = 0.0, w
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         raise InputError(f"{where}: {key} is {shown(value)}, must be {kind}")
     if isinstance(value, float) and not math.isfinite(value):
-        raise InputError(f"{where}: {key} is {given}, must be finite")
+        raise InputError(f"{where}: {key} is {original}, must be finite")
     if value > MAX_NUMBER:
         raise InputError(f"{where}: {key} is larger than {MAX_NUMBER:g}, the largest number allowed")
     if value < minimum:
         rule = "must not be negative" if minimum == 0 else f"must be at least {minimum:g}"
-        raise InputError(f"{where}: {key} is {given}, {rule}")
+        raise InputError(f"{where}: {key} is {original}, {rule}")
     return float(value)
 
 

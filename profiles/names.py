@@ -21,8 +21,8 @@ ALIASES: Final = Path(__file__).parent / "aliases.toml"
 @cache
 def aliases(kind: str) -> dict[str, str]:
     """The aliases of a kind, ``model`` to ``strategy``, with the names that they stand for."""
-    found: dict[str, dict[str, str]] = tomllib.loads(ALIASES.read_text(encoding="utf-8"))
-    return found[kind]
+    by_kind: dict[str, dict[str, str]] = tomllib.loads(ALIASES.read_text(encoding="utf-8"))
+    return by_kind[kind]
 
 
 def known_name(kind: str, name: str, known: Iterable[str], *, silent: bool = False) -> str | None:

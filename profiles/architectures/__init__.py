@@ -1,1 +1,1 @@
-"""What is computed: models, their components and layers, and the kernels that each layer runs."""
+"""Architectures: models, their components and layers, and the kernels that each layer runs."""

@@ -164,7 +164,7 @@ def _read_layer(row: Row) -> Layer:
 
 def _with_adapted(layers: tuple[Layer, ...], rows: Sequence[Row]) -> tuple[Layer, ...]:
     """The layers, with their ``adapted_share`` from the rows of ``adapted.csv``."""
-    found, seen = list(layers), set[int]()
+    adapted, seen = list(layers), set[int]()
     for row in rows:
         for index in _layer_indices(row, len(layers)):
             if index in seen:
@@ -173,8 +173,8 @@ def _with_adapted(layers: tuple[Layer, ...], rows: Sequence[Row]) -> tuple[Layer
             saved, kept = layers[index].saved_bytes, row.number("saved_MB") * MB
             if kept and not saved:
                 raise row.fail("saved_MB", "must be 0, as in layers.csv")
-            found[index] = replace(layers[index], adapted_share=kept / saved if saved else 1.0)
-    return tuple(found)
+            adapted[index] = replace(layers[index], adapted_share=kept / saved if saved else 1.0)
+    return tuple(adapted)
 
 
 def _read_exchanges(rows: list[Row], num_layers: int) -> tuple[Exchange, ...]:
@@ -198,7 +198,7 @@ def _read_kernels(
     path: Path, component: str, rows: Sequence[Row], layers: Sequence[Layer]
 ) -> tuple[tuple[Kernel, ...], ...]:
     """Kernels of each layer of a component, which must do the layer's work."""
-    found: list[list[Kernel]] = [[] for _ in layers]
+    by_layer: list[list[Kernel]] = [[] for _ in layers]
     indices: dict[str, range] = {}
     known: dict[tuple[str, ...], Kernel] = {}  # most layers of a model are alike
     for row in rows:
@@ -208,15 +208,15 @@ def _read_kernels(
         if (same := tuple(shape)) not in known:
             known[same] = _read_kernel(row)
         for number in indices[index]:
-            found[number].append(known[same])
-    for number, (layer, kernels) in enumerate(zip(layers, found, strict=True)):
+            by_layer[number].append(known[same])
+    for number, (layer, kernels) in enumerate(zip(layers, by_layer, strict=True)):
         for key, flop in class_flop(kernels).items():
             whole = getattr(layer, key)
             if not isclose(flop, whole, rel_tol=FLOP_TOLERANCE):
                 name, rule = key.replace("flop", "gflop"), f"must be the {whole / GFLOP:g} of layers.csv"
                 of = f"layer {number} of {component}"
                 raise InputError(f"{path}: {name} of {of} is {flop / GFLOP:g}, {rule}")
-    return tuple(map(tuple, found))
+    return tuple(map(tuple, by_layer))
 
 
 def _read_kernel(row: Row) -> Kernel:
@@ -244,8 +244,8 @@ def read_layer_times(layers: Sequence[Layer], rows: Sequence[Row]) -> tuple[Meas
 
 def layers_named(text: str) -> range:
     """The layers that a cell names: one, or several alike, such as 1-39; none where it names no layers."""
-    found = LAYERS_NAMED.fullmatch(text)
-    return range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
+    match = LAYERS_NAMED.fullmatch(text)
+    return range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
 
 
 def _layer_indices(row: Row, num_layers: int) -> range:

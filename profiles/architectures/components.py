@@ -304,15 +304,15 @@ def divided_parameters(component: Component, layer: int, *, convolutions: bool =
         convolutions: whether it divides those, too.
     """
     of = component.layers[layer]
-    own = of.parameters - of.adapters
+    whole = of.parameters - of.adapters
     if component.kernels:
         divided = (
             kernel
             for kernel in component.kernels[layer]
             if kernel.of_tokens or (convolutions and kernel.kind == "conv")
         )
-        return min(own, sum(kernel.count * kernel.heads * kernel.n * kernel.k for kernel in divided))
-    return own * any(e.kind == "reduce" and e.layer == layer for e in component.exchanges)
+        return min(whole, sum(kernel.count * kernel.heads * kernel.n * kernel.k for kernel in divided))
+    return whole * any(e.kind == "reduce" and e.layer == layer for e in component.exchanges)
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,15 +111,17 @@ class KernelGroup:
 
         Where devices stand in rows and columns, its queries are divided by row, and its keys by column.
         """
-        own = self.image.n > 0
+        to_image = self.image.n > 0
         heads, m, n = (self.parts(name, pixels) for name in ("heads", "m", "n"))
-        ring = np.where(own, share.ring, 1)
-        of_image = np.where(self.image.m > 0, 1.0, share.rows / np.where(own, 1, share.sequence))
+        ring = np.where(to_image, share.ring, 1)
+        of_image = np.where(self.image.m > 0, 1.0, share.rows / np.where(to_image, 1, share.sequence))
         return self.whole._replace(
-            heads=(heads.image * of_image + heads.text) / (share.tensor * np.where(own, share.ulysses, 1)),
-            m=m.image * share.rows / np.where(own, share.ring * share.device_rows, share.sequence)
-            + m.text / np.where(own, 1 if share.whole_text else share.ring * share.device_rows, share.text),
-            n=(n.image * share.keys + n.text) / np.where(own, share.ring * share.device_columns, 1),
+            heads=(heads.image * of_image + heads.text)
+            / (share.tensor * np.where(to_image, share.ulysses, 1)),
+            m=m.image * share.rows / np.where(to_image, share.ring * share.device_rows, share.sequence)
+            + m.text
+            / np.where(to_image, 1 if share.whole_text else share.ring * share.device_rows, share.text),
+            n=(n.image * share.keys + n.text) / np.where(to_image, share.ring * share.device_columns, 1),
             launches=ring.astype(float),
         )
 

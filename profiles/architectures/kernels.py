@@ -123,10 +123,10 @@ LayerKernels = tuple[tuple[Kernel, ...], ...]
 
 
 def class_flop(kernels: Iterable[Kernel]) -> dict[str, int]:
-    """FLOP of kernels by class of work; cross-attention counts as a matrix product."""
-    found = {"conv_flop": 0, "matmul_flop": 0, "attention_flop": 0}
+    """Return the FLOP of kernels by class of work; cross-attention counts as a matrix product."""
+    flop = {"conv_flop": 0, "matmul_flop": 0, "attention_flop": 0}
     for kernel in kernels:
         if kernel.kind in PRODUCTS:
             kind = "matmul" if kernel.kind == "attention" and not kernel.attends_to_itself else kernel.kind
-            found[f"{kind}_flop"] += kernel.flop
-    return found
+            flop[f"{kind}_flop"] += kernel.flop
+    return flop

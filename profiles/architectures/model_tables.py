@@ -50,10 +50,10 @@ def read_tables(table: Table, names: list[str]) -> Tables:
     files.update(dict.fromkeys(kernels, KERNEL_COLUMNS))
     files.update(dict.fromkeys(times, TIME_COLUMNS))
     rows = {file: read_rows(folder / file, columns) for file, columns in files.items()}
-    found = {file: _by_component(of, names) for file, of in rows.items()}
-    exchanges, adapted = (found.get(file) or _by_component([], names) for file in optional)
-    by_device = {Path(file).stem: found[file] for file in times}
-    return Tables(found[LAYERS], exchanges, adapted, {file: found[file] for file in kernels}, by_device)
+    tables = {file: _by_component(of, names) for file, of in rows.items()}
+    exchanges, adapted = (tables.get(file) or _by_component([], names) for file in optional)
+    by_device = {Path(file).stem: tables[file] for file in times}
+    return Tables(tables[LAYERS], exchanges, adapted, {file: tables[file] for file in kernels}, by_device)
 
 
 def _kernel_files(table: Table) -> list[str]:
@@ -83,10 +83,10 @@ def _by_component(rows: list[Row], names: list[str]) -> ByComponent:
     Raises:
         InputError: one is of none.
     """
-    found: ByComponent = {name: [] for name in names}
+    grouped: ByComponent = {name: [] for name in names}
     for row in rows:
-        found[row.choice("component", names)].append(row)
-    return found
+        grouped[row.choice("component", names)].append(row)
+    return grouped
 
 
 def read_anchors(path: Path) -> tuple[Anchor, ...]:

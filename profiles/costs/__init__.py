@@ -1,1 +1,1 @@
-"""What work costs: times of layers, measured or estimated, and how far to trust them."""
+"""Costs of work: times of layers, measured or estimated, and how far to trust them."""

@@ -56,19 +56,19 @@ def _adapted(model: Model, component: Component, rank: int) -> Component:
         beside(kernels) if layer.backward == "full" else ()
         for layer, kernels in zip(component.layers, component.kernels, strict=True)
     )
-    first = next((index for index, own in enumerate(adapters) if own), None)
+    first = next((index for index, adapter in enumerate(adapters) if adapter), None)
     if first is None:
         raise InputError(f"`trainable` needs linears: {component.name} of {model.name} has none")
     layers = (
-        _beside(layer, own, passed=index >= first)
-        for index, (layer, own) in enumerate(zip(component.layers, adapters, strict=True))
+        _beside(layer, adapter, passed=index >= first)
+        for index, (layer, adapter) in enumerate(zip(component.layers, adapters, strict=True))
     )
     return replace(component, layers=tuple(layers), adapters=adapters, times=())
 
 
 def _rank(component: Component) -> int:
     """The rank of a component's adapters: the columns of their first product."""
-    return next(own[0].n for own in component.adapters if own)
+    return next(kernels[0].n for kernels in component.adapters if kernels)
 
 
 def _kernels_beside(kernels: tuple[Kernel, ...], rank: int) -> Iterator[Kernel]:
@@ -101,12 +101,12 @@ def _kernels_beside(kernels: tuple[Kernel, ...], rank: int) -> Iterator[Kernel]:
         yield Kernel(DISPATCH, OPERATORS * of.count)
 
 
-def _beside(layer: Layer, own: tuple[Kernel, ...], *, passed: bool) -> Layer:
+def _beside(layer: Layer, adapter: tuple[Kernel, ...], *, passed: bool) -> Layer:
     """A frozen layer with its adapters; the inputs of their second products are kept as well.
 
     Those of their first ones are among what the layer keeps (``profiles.measuring.counting.locked``).
     """
-    products = [kernel for kernel in own if kernel.kind == "matmul"]
+    products = [kernel for kernel in adapter if kernel.kind == "matmul"]
     parameters = sum(kernel.count * kernel.n * kernel.k for kernel in products)
     kept = sum_in_order(kernel.count * kernel.written_bytes for kernel in products[::2])
     locked = "none" if layer.backward == "none" or not passed else "input"

@@ -13,10 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from profiles.checks import check_choice, check_counts, check_numbers, check_positive
+from profiles.checks import check_numbers, check_positive
 from profiles.errors import InputError
 from profiles.files import Table
-from profiles.mappings import FrozenMapping
 
 BANDS: Final = Path(__file__).parents[1] / "bands.toml"
 METHODS: Final = ("one GPU", "anchored", "data parallel", "pipeline", "patches and sequence")
@@ -78,14 +77,10 @@ class Spread:
     rows: int
     source: str
 
-    def __post_init__(self) -> None:
-        check_numbers("spread", spread=self.spread)
-        check_counts("spread", rows=self.rows)
-
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of one kind of error.
+    """Evidence of one kind of error.
 
     Attributes:
         family: of devices, one of ``FAMILIES``.
@@ -104,20 +99,10 @@ class Evidence:
     rows: int
     source: str
 
-    def __post_init__(self) -> None:
-        check_choice("band", "family", self.family, FAMILIES)
-        check_choice("band", "method", self.method, METHODS)
-        check_counts("band", rows=self.rows)
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """Family, stack and method."""
-        return self.family, self.stack, self.method
-
 
 @dataclass(frozen=True, slots=True)
 class Uncertainty:
-    """What the error of an estimate is made of; spreads in logarithms.
+    """Parts of the error of an estimate; spreads in logarithms.
 
     Attributes:
         band: of the estimate.
@@ -156,7 +141,7 @@ def spread_between(one: Uncertainty, other: Uncertainty) -> float:
 
 
 def tied(one: Uncertainty, one_s: float, other: Uncertainty, other_s: float) -> bool:
-    """Whether two estimates differ by less than their comparison can tell."""
+    """Return whether two estimates differ by less than their comparison can tell."""
     if not (one_s and other_s):
         return one_s == other_s
     return abs(log(one_s / other_s)) <= spread_between(one, other) + ROUNDING
@@ -164,7 +149,7 @@ def tied(one: Uncertainty, one_s: float, other: Uncertainty, other_s: float) -> 
 
 @dataclass(frozen=True)
 class Bands:
-    """All that is known of errors.
+    """Evidence of all errors.
 
     Attributes:
         measured: devices whose kernels were measured by shape.
@@ -181,12 +166,12 @@ class Bands:
     evidence: tuple[Evidence, ...]
 
     def of(self, family: str, stack: str, method: str) -> Evidence:
-        """What is known of a kind of error under a stack, else under any."""
+        """Return the evidence of a kind of error under a stack, else under any."""
         return self._by_key.get((family, stack, method)) or self._by_key[family, ANY, method]
 
     @cached_property
-    def _by_key(self) -> FrozenMapping[tuple[str, str, str], Evidence]:
-        return FrozenMapping((one.key, one) for one in self.evidence)
+    def _by_key(self) -> dict[tuple[str, str, str], Evidence]:
+        return {(one.family, one.stack, one.method): one for one in self.evidence}
 
     def family(self, device: str, *, timed: bool = False) -> str:
         """The family of a device; where the model's layers themselves were timed on it, the better one."""
@@ -208,7 +193,7 @@ class Bands:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What the uncertainty of a run depends on.
+    """Properties of a run on which its uncertainty depends.
 
     Attributes:
         device: its name.

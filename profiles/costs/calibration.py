@@ -38,7 +38,7 @@ UNSCALED: Final = Calibration()
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MeasuredRun:
-    """What a run that the user measured says about all others of its model, device and stack.
+    """A run that the user measured, for all others of its model, device and stack.
 
     Attributes:
         calibration: the factor on compute with which the simulated run takes as long as the measured one.
@@ -68,11 +68,11 @@ class MeasuredRun:
 
     def words(self, task: str) -> str:
         """The factor and its run in words, with a warning where that run is of another task than ``task``."""
-        said = dict(self.options).get("measured_run", "")
-        where = "" if said.lstrip().startswith("{") else said
+        run = dict(self.options).get("measured_run", "")
+        where = "" if run.lstrip().startswith("{") else run
         first = " ".join(filter(None, (f"compute {self.calibration}", where)))
-        done, asked = (DOING[name] for name in (self.task, task))
-        other = "" if self.task == task else f"; that is of {done}, and {asked} may take another factor"
+        warning = f"; that is of {DOING[self.task]}, and {DOING[task]} may take another factor"
+        other = "" if self.task == task else warning
         return first + other
 
     @property
@@ -86,14 +86,14 @@ class MeasuredRun:
         return self.model, self.device, self.stack
 
 
-def check_same(measured: tuple[str, str, str], asked: tuple[str, str, str]) -> None:
+def check_same(measured: tuple[str, str, str], simulated: tuple[str, str, str]) -> None:
     """Refuse a measured run of another model, device or stack than is asked about.
 
     Raises:
         InputError: the two differ.
     """
-    if measured != asked:
-        whose = f"is of {_in_words(measured)}, but {_in_words(asked)} is asked about"
+    if measured != simulated:
+        whose = f"is of {_in_words(measured)}, but {_in_words(simulated)} is asked about"
         raise wrong("measured_run", f"{whose}: compute is scaled for one model, device and stack")
 
 

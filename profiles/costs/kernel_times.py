@@ -113,6 +113,8 @@ class KernelTimes(LayerTimes):
             self._adapters = KernelTimes(
                 component.of_adapters, laws, stack, extent, training=True, biased=False
             )
+        self._norms_in_single = self._task == "train" and self._stack.norms == "float32"
+        self._casts_weights = self._task == "train" and self._stack.cast_weights
 
     def forward_s(self, batch: ArrayLike, share: Share) -> FloatArray:
         """Forward seconds of each layer, shape (layers,); of several batches (batches, layers)."""
@@ -202,14 +204,6 @@ class KernelTimes(LayerTimes):
                 kept = (1.0 + NORM_READERS[group.kind]) * shapes.written_bytes
                 saved += kept @ group.counts.T
         return np.asarray(saved * self._passed)
-
-    @property
-    def _norms_in_single(self) -> bool:
-        return self._task == "train" and self._stack.norms == "float32"
-
-    @property
-    def _casts_weights(self) -> bool:
-        return self._task == "train" and self._stack.cast_weights
 
     def _shapes(self, share: Share) -> list[tuple[KernelGroup, Shapes]]:
         table = self._table

@@ -168,7 +168,7 @@ class ComponentCosts:
         return np.where(passed, beside_s, 0.0)
 
     def takes_time(self, *, training: bool) -> bool:
-        """Whether some layer takes time, in training its backward included."""
+        """Return whether some layer takes time, in training its backward included."""
         return bool(self.forward_s(1.0).any() or (training and self.backward_s(1.0).any()))
 
     def weight_s(self, batch: float, share: Share = WHOLE) -> FloatArray:

@@ -58,8 +58,8 @@ class HostSide:
 
     def copied_s(self, size_bytes: float, *, pageable: bool = False) -> float:
         """Seconds in which each GPU sends or receives its bytes; pageable memory is no faster than the host copies."""
-        own_s = copied_s(self.device, size_bytes)
-        return max(self.sharing * own_s, own_s / pageable_share() if pageable else 0.0)
+        alone_s = copied_s(self.device, size_bytes)
+        return max(self.sharing * alone_s, alone_s / _links()[1] if pageable else 0.0)
 
     def step_s(self, parameters: float, recipe: MemoryRecipe) -> float:
         """Seconds of an optimizer's step on the host, on so many parameters of each GPU.
@@ -87,11 +87,6 @@ def _links() -> tuple[dict[str, float], float]:
         link.finish()
     table.finish()
     return rates, pageable
-
-
-def pageable_share() -> float:
-    """Share of the rate of copies from pinned memory that those from pageable memory reach."""
-    return _links()[1]
 
 
 def copied_s(device: Device, size_bytes: float) -> float:

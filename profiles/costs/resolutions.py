@@ -12,7 +12,7 @@ from math import isqrt
 
 import numpy as np
 
-from profiles.architectures.components import Component, Exchange, Layer, MeasuredTime
+from profiles.architectures.components import Component, Exchange, Layer
 from profiles.architectures.extents import Extent
 from profiles.architectures.kernels import LayerKernels
 from profiles.architectures.models import Model, frame_rule
@@ -50,14 +50,14 @@ def check_resolution(model: Model, height: int, width: int) -> None:
     Raises:
         InputError: it breaks one of these rules.
     """
-    asked = in_words(height, width)
+    resolution = in_words(height, width)
     for name, pixels in (("width", width), ("height", height)):
         if pixels % model.multiple:
             rule = f"no multiple of {model.multiple}, as both sides of {model.name} are"
-            raise wrong("resolution", f"is {asked}, but {name}({pixels}) is {rule}")
+            raise wrong("resolution", f"is {resolution}, but {name}({pixels}) is {rule}")
         if model.largest is not None and pixels > model.largest:
             rule = f"above {model.largest}, the largest side of {model.name}"
-            raise wrong("resolution", f"is {asked}, but {name}({pixels}) is {rule}")
+            raise wrong("resolution", f"is {resolution}, but {name}({pixels}) is {rule}")
     for component in model.components:
         check_whole_tokens(model, component, height, width)
 
@@ -70,14 +70,16 @@ def check_whole_tokens(model: Model, component: Component, height: int, width: i
     """
     if not component.image_tokens:
         return
-    asked, side = in_words(height, width), _token_side(model, component)
+    resolution, side = in_words(height, width), _token_side(model, component)
     for name, pixels in (("width", width), ("height", height)) if side else ():
         if pixels % side:
             rule = f"no multiple of {side}, the pixels along a token of {component.name}"
-            raise wrong("resolution", f"is {asked}, but {name}({pixels}) is {rule}")
+            raise wrong("resolution", f"is {resolution}, but {name}({pixels}) is {rule}")
     tokens = component.image_tokens * height * width / (model.height * model.width)
     if not tokens.is_integer():
-        raise wrong("resolution", f"is {asked}: {tokens:g} image tokens of {component.name}, must be whole")
+        raise wrong(
+            "resolution", f"is {resolution}: {tokens:g} image tokens of {component.name}, must be whole"
+        )
 
 
 def _token_side(model: Model, component: Component) -> int:
@@ -89,15 +91,9 @@ def _token_side(model: Model, component: Component) -> int:
 
 
 def resized(model: Model, height: int, width: int, device: Device) -> Model:
-    """A model at a resolution, as training on a device needs it.
+    """Return a model at a resolution in pixels, as training on a device needs it.
 
     Times measured on the device follow the work; those of other devices, whose rates nobody gives, are left out.
-
-    Args:
-        model: the model, at whatever resolution.
-        height: pixels.
-        width: pixels.
-        device: on which it runs.
 
     Raises:
         InputError: the model cannot have this resolution.
@@ -106,8 +102,9 @@ def resized(model: Model, height: int, width: int, device: Device) -> Model:
     if here == there:
         return model
     check_resolution(model, height, width)
-    found = (*model.components, *model.anchor_backbones)
-    extents = {component.name: Extent.of(model, component, height, width) for component in found}
+    extents = {
+        c.name: Extent.of(model, c, height, width) for c in (*model.components, *model.anchor_backbones)
+    }
     reference = model.resized_from or here
     return replace(
         model,
@@ -126,12 +123,7 @@ def _resized_exchange(exchange: Exchange, extent: Extent) -> Exchange:
 
 
 def _check_frames(model: Model, frames: int) -> None:
-    """Refuse a number of frames that a model cannot have.
-
-    Raises:
-        InputError: it breaks the rule of its autoencoder, or the model draws images, or had other frames before:
-            what was rounded for those is lost.
-    """
+    """Refuse a number of frames that a model cannot have; what was rounded for other ones before is lost."""
     if model.frames_from is not None and frames != model.frames:
         made = (
             f"this {model.name} was made of {counted(model.frames, 'frame')} from one of {model.frames_from}"
@@ -144,7 +136,7 @@ def _check_frames(model: Model, frames: int) -> None:
 
 
 def with_frames(model: Model, frames: int, device: Device) -> Model:
-    """A model of videos of so many frames; the backbones that its anchors time stay as they are.
+    """Return a model of videos of so many frames; the backbones that its anchors time stay as they are.
 
     Backbones grow with the latent frames, autoencoders with those of the pixels. Times measured on the device follow
     the work.
@@ -191,12 +183,7 @@ def _of_frames(component: Component, latent: float, work: float, device: Device)
             for one in component.exchanges
         ),
     )
-    times = tuple(
-        (name, _resized_times(component, changed, of, tokens, device))
-        for name, of in component.times
-        if name == device.name
-    )
-    return replace(changed, times=times)
+    return _with_times(changed, component, tokens, device)
 
 
 def _more_passes(layer: Layer, passes: float) -> Layer:
@@ -227,49 +214,30 @@ def _resized(component: Component, extents: Mapping[str, Extent], device: Device
         half_kernels=_resized_kernels(component.half_kernels, extent.pixels),
         exchanges=tuple(_resized_exchange(exchange, extent) for exchange in component.exchanges),
     )
-    times = tuple(
-        (name, _resized_times(component, changed, of, extent.tokens, device))
-        for name, of in component.times
-        if name == device.name
-    )
-    return replace(changed, times=times)
+    return _with_times(changed, component, extent.tokens, device)
 
 
 def _resized_kernels(layers: LayerKernels, pixels: float) -> LayerKernels:
     return tuple(tuple(kernel.at(pixels) for kernel in of) for of in layers)
 
 
-def _resized_times(
-    before: Component, after: Component, times: tuple[MeasuredTime, ...], tokens: float, device: Device
-) -> tuple[MeasuredTime, ...]:
-    """Measured times in proportion to the estimated work; to the tokens where nothing is estimated."""
-    found: list[MeasuredTime] = []
-    for batch in sorted({time.batch_size for time in times}):
-        forward, backward = _growth(before, after, tokens, device, batch)
-        found += [
-            replace(
-                time,
-                forward_s=time.forward_s * float(forward[time.layer]),
-                backward_s=time.backward_s * float(backward[time.layer]),
-            )
-            for time in times
-            if time.batch_size == batch
-        ]
-    return tuple(sorted(found, key=lambda time: (time.layer, time.batch_size)))
+def _with_times(changed: Component, before: Component, tokens: float, device: Device) -> Component:
+    """A changed component with the times measured on a device, in proportion to the estimated work."""
+    measured = dict(before.times).get(device.name, ())
+    growth = {
+        batch: _growth(before, changed, tokens, device, batch) for batch in {t.batch_size for t in measured}
+    }
+    times = []
+    for time in measured:
+        forward, backward = growth[time.batch_size][:, time.layer].tolist()
+        times.append(replace(time, forward_s=time.forward_s * forward, backward_s=time.backward_s * backward))
+    return replace(changed, times=((device.name, tuple(times)),) if times else ())
 
 
-def _growth(
-    before: Component, after: Component, tokens: float, device: Device, batch: int
-) -> tuple[FloatArray, FloatArray]:
-    """Estimated seconds of each layer after over before, forwards and backwards."""
+def _growth(before: Component, after: Component, tokens: float, device: Device, batch: int) -> FloatArray:
+    """Estimated seconds after over before, shape (2, layers), forwards and backwards; else of the tokens."""
     if device.laws is None:
-        return (np.full(len(before.layers), tokens),) * 2
-    old, new = (ComponentCosts(replace(of, times=()), device) for of in (before, after))
-    forward, backward = (
-        np.divide(there, here, out=np.full(len(here), tokens), where=here > 0)
-        for here, there in (
-            (old.forward_s(batch), new.forward_s(batch)),
-            (old.backward_s(batch), new.backward_s(batch)),
-        )
-    )
-    return forward, backward
+        return np.full((2, len(before.layers)), tokens)
+    costs = (ComponentCosts(replace(component, times=()), device) for component in (before, after))
+    old, new = (np.array([of.forward_s(batch), of.backward_s(batch)]) for of in costs)
+    return np.asarray(np.divide(new, old, out=np.full(old.shape, tokens), where=old > 0))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from profiles.architectures.components import TASKS
-from profiles.checks import check_choice, check_counts, check_numbers
 from profiles.costs.bands import FAMILIES, FEWEST, load_bands
 from profiles.errors import counted
 from profiles.files import read_rows
@@ -46,12 +45,6 @@ class Trust:
     worst_error: float = 0.0
     nearest: "Trust | None" = None
 
-    def __post_init__(self) -> None:
-        check_choice("trust", "task", self.task, TASKS)
-        check_choice("trust", "family", self.family, FAMILIES)
-        check_counts("trust", numbers=self.numbers)
-        check_numbers("trust", median_error=self.median_error, worst_error=self.worst_error)
-
     @property
     def cells(self) -> tuple[str, ...]:
         """The cells of its line in the file."""
@@ -62,13 +55,10 @@ class Trust:
         doing = "training" if self.task == "train" else "sampling"
         where = f"{doing}, {self.kind}, on GPUs {'with' if self.family == FAMILIES[0] else 'without'} measured kernels"
         if not self.numbers:
-            near = self.nearest
-            own = (
-                ""
-                if near is None
-                else f"; nearest: {counted(near.numbers, 'number')} of {near.kind}{near.errors_words}"
-            )
-            return f"no independent published number ({where}){own}"
+            message = f"no independent published number ({where})"
+            if near := self.nearest:
+                message += f"; nearest: {counted(near.numbers, 'number')} of {near.kind}{near.errors_words}"
+            return message
         return f"{counted(self.numbers, 'independent published number')} ({where}){self.errors_words}"
 
     @property
@@ -80,14 +70,9 @@ class Trust:
 
 
 def trust_of(task: str, device: str, strategy: str, num_gpus: int, *, timed: bool = False) -> Trust | None:
-    """What published numbers say of a strategy on a device; None on devices that are no hardware.
+    """Return the trust in predictions of a strategy on a device; None on devices that are no hardware.
 
-    Args:
-        task: ``train`` or ``sample``.
-        device: its name.
-        strategy: its name.
-        num_gpus: GPUs that it runs on.
-        timed: whether the model's layers were timed on the device.
+    The task is ``train`` or ``sample``; ``timed`` says that the model's layers were timed on the device.
     """
     bands = load_bands()
     if device in bands.exact:
@@ -98,8 +83,8 @@ def trust_of(task: str, device: str, strategy: str, num_gpus: int, *, timed: boo
         if (one.task, one.family) == (task, family) and same:
             return one
     near = (one for one in _shipped() if (one.task, one.family, one.kind) == (task, family, NEAREST[task]))
-    own = ALONE if num_gpus == 1 else strategy
-    return Trust(task, family, own, nearest=None if own == NEAREST[task] else next(near, None))
+    kind = ALONE if num_gpus == 1 else strategy
+    return Trust(task, family, kind, nearest=None if kind == NEAREST[task] else next(near, None))
 
 
 @cache
@@ -108,7 +93,7 @@ def _shipped() -> tuple[Trust, ...]:
 
 
 def read_trust(path: Path) -> list[Trust]:
-    """The lines of a file.
+    """Read the lines of a file.
 
     Raises:
         InputError: the file breaks a rule.

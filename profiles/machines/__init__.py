@@ -1,1 +1,1 @@
-"""What models run on: devices and their laws, clusters, their fabrics, hosts and collectives."""
+"""Machines: devices and their laws, clusters, their fabrics, hosts and collectives."""

@@ -28,7 +28,7 @@ LINKS: Final = ("nvswitch", "pcie", "nic", "ideal")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How GPUs of a node, or nodes, are connected.
+    """Connection of the GPUs of a node, or of nodes.
 
     Attributes:
         kind: ``nvswitch``, ``pcie``, ``nic`` or ``ideal`` (free).
@@ -317,13 +317,13 @@ def _read_step(table: Table) -> float | None:
 def _read_terms(table: Table, key: str, unit: float = 1.0) -> Curves:
     """Curves of some operations, which may be 0 and have no upper limit."""
     inner = table.table(key, {})
-    found = []
+    curves = []
     for operation in OPERATIONS:
         if operation in inner:
             points = inner.curve(operation, maximum=inf, zero=True)
-            found.append((operation, tuple((argument, value * unit) for argument, value in points)))
+            curves.append((operation, tuple((argument, value * unit) for argument, value in points)))
     inner.finish()
-    return tuple(found)
+    return tuple(curves)
 
 
 def _read_most(table: Table) -> float:

@@ -62,7 +62,7 @@ class CollectiveTime:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveLaw:
-    """What one operation costs a group, whatever its bytes.
+    """Costs of one operation in a group, whatever its bytes.
 
     Attributes:
         call_s: software, per call.
@@ -237,9 +237,9 @@ def _between(cluster: Cluster, operation: str, group: Group, between: Between) -
     )
 
 
-def _step_s(given: Collectives | Between, link: Link) -> float:
-    """Seconds of one step, as given or the latency of the link."""
-    return link.latency_s if given.step_s is None else given.step_s
+def _step_s(curves: Collectives | Between, link: Link) -> float:
+    """Seconds of one step: of the file, else the latency of the link."""
+    return link.latency_s if curves.step_s is None else curves.step_s
 
 
 def _flow_s_per_byte(cluster: Cluster, operation: str, group: Group, crossing: float) -> float:

@@ -1,4 +1,4 @@
-"""What collectives reach of the ports they use: curves by group size and by nodes, as a cluster file gives them."""
+"""Shares of their ports that collectives reach: curves by group size and by nodes, as a cluster file gives them."""
 
 from dataclasses import dataclass
 from math import inf
@@ -25,7 +25,7 @@ FULL_CURVES: Final[Curves] = tuple((operation, FULL) for operation in OPERATIONS
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """What groups over several nodes reach of the port of a node, by operation and nodes spanned.
+    """Shares of a node's port that groups over several nodes reach, by operation and nodes spanned.
 
     Attributes:
         efficiency: bus bandwidth of rings over the port's; for ``all_to_all``, bandwidth at which the members of a node
@@ -56,7 +56,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Collectives:
-    """What collectives reach, by operation.
+    """Shares of their ports that collectives reach, by operation.
 
     Attributes:
         call_s: software, per call.

@@ -86,7 +86,7 @@ def read_host(table: Table) -> Host:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What the calls of collectives and messages cost the host of a run, beside the operators that it dispatches.
+    """Costs of the calls of collectives and messages to the host of a run, beside the operators that it dispatches.
 
     Attributes:
         slowness: ratio of the seconds of a call to those of ``CALLS_S``; 0 where a graph leaves no calls.

@@ -265,12 +265,12 @@ class Smaller:
     cast_bytes: float
 
     def __post_init__(self) -> None:
-        own = {name: getattr(self, name) for name in self.__slots__}
-        check_positive("products in fewer bits", **own)
+        numbers = {name: getattr(self, name) for name in self.__slots__}
+        check_positive("products in fewer bits", **numbers)
         check_positive("products in fewer bits", most=self.most_side, least_side=self.least_side)
 
     def covers(self, heads: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
-        """Whether products were measured: one matrix each, no batch of heads."""
+        """Return whether products were measured: one matrix each, no batch of heads."""
         inside = (np.minimum(n, k) >= self.least_side) & (np.maximum(n, k) <= self.most_side)
         return np.asarray((heads == 1) & (m >= self.rows) & inside)
 

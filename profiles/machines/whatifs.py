@@ -15,7 +15,7 @@ from profiles.machines.devices import Device, find_device
 from profiles.units import GB, GIB
 
 WHAT_IFS: Final = ("nodes", "device", "memory", "link")
-"""What can be changed, in the order in which changes are made."""
+"""Names of changes, in the order in which they are made."""
 LINKS: Final = {"intra": "intra_node", "inter": "inter_node"}
 """Names of links, and their fields of a cluster."""
 BYTES_PER_S: Final = {"MB/s": GB / 1e3, "GB/s": GB, "TB/s": GB * 1e3, "Gbit/s": GB / 8}
@@ -27,27 +27,27 @@ MOST: Final = 1e6
 MAX_NODES: Final = 2**20
 
 
-def changed(cluster: Cluster, given: Mapping[str, Any]) -> Cluster:
-    """A cluster with the what-ifs that are given; it remembers them in ``changes``.
+def changed(cluster: Cluster, values: Mapping[str, Any]) -> Cluster:
+    """Return a cluster with the what-ifs of some values; it remembers them in ``changes``.
 
     Args:
         cluster: as its file says.
-        given: values by the names of ``WHAT_IFS``; None changes nothing, and other names are left alone.
+        values: by the names of ``WHAT_IFS``; None changes nothing, and other names are left alone.
 
     Raises:
         InputError: a value breaks its rule, or this what-if has changed the cluster before.
     """
-    found = cluster
+    result = cluster
     for name in WHAT_IFS:
-        if given.get(name) is None:
+        if values.get(name) is None:
             continue
         if name in dict(cluster.changes):
             raise wrong(
-                name, f"is {given[name]!r}, but this cluster {cluster.name} was changed by it already"
+                name, f"is {values[name]!r}, but this cluster {cluster.name} was changed by it already"
             )
-        found, words = CHANGES[name](found, given[name])
-        found = replace(found, changes=(*found.changes, (name, words)))
-    return found
+        result, words = CHANGES[name](result, values[name])
+        result = replace(result, changes=(*result.changes, (name, words)))
+    return result
 
 
 def whatif_words(changes: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
@@ -71,23 +71,23 @@ def idle(cluster: Cluster, gpus: int) -> Iterator[str]:
 
 def _idle_nodes(cluster: Cluster, gpus: int) -> Iterator[str]:
     """A note on nodes that stay empty, and how to spread so many GPUs over all of them."""
-    asked, nodes, filled = (
+    words, nodes, filled = (
         dict(cluster.changes).get("nodes"),
         cluster.max_nodes,
         -(-gpus // cluster.devices_per_node),
     )
-    if asked is None or gpus == 1 or filled >= nodes:
+    if words is None or gpus == 1 or filled >= nodes:
         return
     each, left = divmod(gpus, nodes)
     spread = "" if left else f"; nodes {nodes}x{each} spreads them over all"
     empty = f"{nodes - filled} of {nodes} empty, as {counted(gpus, 'GPU')} fill whole nodes first"
-    yield f"what if nodes {asked} leaves {empty}{spread}"
+    yield f"what if nodes {words} leaves {empty}{spread}"
 
 
 def _with_nodes(cluster: Cluster, value: Any) -> tuple[Cluster, int | str]:  # noqa: ANN401
     """The cluster of so many nodes; ``2x4`` are two of four devices each."""
-    said = value if isinstance(value, str) else shown(value)
-    match = re.fullmatch(r"([1-9]\d{0,6})(?:x([1-9]\d{0,6}))?", said, re.ASCII)
+    text = value if isinstance(value, str) else shown(value)
+    match = re.fullmatch(r"([1-9]\d{0,6})(?:x([1-9]\d{0,6}))?", text, re.ASCII)
     if match is None:
         raise wrong("nodes", f"is {shown(value)}, must be nodes such as 2, or nodes x devices such as 2x4")
     nodes, each = int(match[1]), int(match[2] or cluster.devices_per_node)
@@ -123,7 +123,7 @@ def _with_memory(cluster: Cluster, value: Any) -> tuple[Cluster, str]:  # noqa: 
 
 
 def _real(value: Any) -> bool:  # noqa: ANN401
-    """Whether a value is a number that a float can hold."""
+    """Return whether a value is a number that a float can hold."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float_info.max
 
 
@@ -134,8 +134,8 @@ def _quantity(words: str, units: Mapping[str, float]) -> float | None:
 
 
 def _with_link(cluster: Cluster, value: Any) -> tuple[Cluster, str]:  # noqa: ANN401
-    said = _said(value)
-    for name, words in said.items():
+    changes = _link_changes(value)
+    for name, words in changes.items():
         if name not in LINKS:
             raise wrong("link", f"names {shown(name)}, must be one of {', '.join(LINKS)}")
         field = LINKS[name]
@@ -144,10 +144,10 @@ def _with_link(cluster: Cluster, value: Any) -> tuple[Cluster, str]:  # noqa: AN
             raise wrong("link", f"is {name}={words}, but cluster {cluster.name} has no {field} link")
         other: dict[str, Any] = {field: _changed_link(link, name, words)}
         cluster = replace(cluster, **other)
-    return cluster, ",".join(f"{name}={words}" for name, words in said.items())
+    return cluster, ",".join(f"{name}={words}" for name, words in changes.items())
 
 
-def _said(value: Any) -> dict[str, str]:  # noqa: ANN401
+def _link_changes(value: Any) -> dict[str, str]:  # noqa: ANN401
     """Changes in words by link, from ``inter=2x,intra=150GB/s``, a list of such, or a mapping.
 
     Raises:
@@ -160,13 +160,13 @@ def _said(value: Any) -> dict[str, str]:  # noqa: ANN401
     )
     if not parts or not all(isinstance(part, str) and "=" in part for part in parts):
         raise wrong("link", f"is {shown(value)}, must be NAME=CHANGE, such as inter=2x or intra=150GB/s")
-    said: dict[str, str] = {}
+    changes: dict[str, str] = {}
     for part in ",".join(parts).split(","):
         name, _, words = (word.strip() for word in part.partition("="))
-        if name in said:
+        if name in changes:
             raise wrong("link", f"names {name} twice")
-        said[name] = words
-    return said
+        changes[name] = words
+    return changes
 
 
 def _changed_link(link: Link, name: str, words: str) -> Link:
@@ -195,4 +195,4 @@ CHANGES: Final[Mapping[str, Callable[[Cluster, Any], tuple[Cluster, int | str]]]
     "memory": _with_memory,
     "link": _with_link,
 }
-"""What each what-if makes of a cluster, and the value of its flag that asks for it again."""
+"""Functions to the changed cluster, and the value of the flag that asks for it again."""

@@ -26,7 +26,7 @@ LINGER_S: Final = 1.0
 
 
 class Place(NamedTuple):
-    """Where this process stands among the ranks."""
+    """Rank of this process and its node among all."""
 
     rank: int
     num_ranks: int

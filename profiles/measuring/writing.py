@@ -88,9 +88,9 @@ def _toml_lines(values: Mapping[str, object], number: str, path: str) -> Iterato
         if tables[key] is None:
             written = format(value, number) if isinstance(value, float) and number else json.dumps(value)
             yield f"{key} = {value if isinstance(value, Exact) else written}"
-    for key, found in tables.items():
+    for key, entries in tables.items():
         name = f"{path}{key}"
-        for table in found or ():
+        for table in entries or ():
             yield from ("", f"[{name}]" if isinstance(values[key], Mapping) else f"[[{name}]]")
             yield from _toml_lines(table, number, f"{name}.")
 

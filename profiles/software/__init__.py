@@ -1,1 +1,1 @@
-"""What models run with: stacks, runtimes, memory recipes of training and levers of sampling."""
+"""Software: stacks, runtimes, memory recipes of training and levers of sampling."""

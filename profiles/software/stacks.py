@@ -53,7 +53,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """What fusion leaves of the memory-bound kernels of each kind; shares between 0 and 1.
+    """Shares, between 0 and 1, that fusion leaves of the memory-bound kernels of each kind.
 
     Where a kind loses its traffic, its neighbours read and write for it.
     """

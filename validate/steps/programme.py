@@ -37,7 +37,7 @@ from profiles.measuring.timing.building import RECIPES, draws, update_of
 from profiles.measuring.timing.clocks import THREAD, Clock, clock_of
 from profiles.measuring.timing.environment import device_name, environment
 from profiles.measuring.timing.passes import (
-    Given,
+    Inputs,
     OutOfMemoryError,
     Settings,
     Subject,
@@ -208,7 +208,7 @@ def by_rates(model: Model) -> Model:
     return replace(model, components=tuple(bare))
 
 
-def _forward(subject: Subject, inputs: Given) -> None:
+def _forward(subject: Subject, inputs: Inputs) -> None:
     for sample in inputs:
         subject.forward(sample)
 

@@ -106,7 +106,7 @@ def _model(file: ConfigFile, key: str, kind: object, base: type) -> type:
 
 
 class Recipe(NamedTuple):
-    """How a class is called, as ``classes.toml`` has it."""
+    """Arguments and sizes of one call of a class, as in ``classes.toml``."""
 
     arguments: Mapping[str, Any]
     patch: str | int = "patch_size"
@@ -321,11 +321,11 @@ class Half(nn.Module):
             if isinstance(getattr(autoencoder, name, None), nn.Module):  # not all have a convolution beside
                 self.add_module(name, autoencoder.get_submodule(name))
 
-    def forward(self, given: Tensor, **kept: Any) -> object:  # noqa: ANN401  what the class calls it with
+    def forward(self, hidden: Tensor, **kept: Any) -> object:  # noqa: ANN401  what the class calls it with
         """Encode or decode, as the whole autoencoder does; ``kept`` is what it has of frames before."""
         for name, part in self.named_children():
-            given = part(given, **({} if "quant" in name else kept))
-        return given
+            hidden = part(hidden, **({} if "quant" in name else kept))
+        return hidden
 
     def after(self, passes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return what its convolutions keep of earlier passes' frames; empty where a class keeps none."""
@@ -333,8 +333,8 @@ class Half(nn.Module):
         if "feat_cache" not in inspect.signature(main.forward).parameters:
             return {}
         kept: list[Any] = [None] * sum(isinstance(part, nn.Conv3d) for part in main.modules())
-        for given in passes:
-            self(**given, feat_cache=kept, feat_idx=[0])
+        for arguments in passes:
+            self(**arguments, feat_cache=kept, feat_idx=[0])
         return {"feat_cache": kept, "feat_idx": [0]}
 
 
@@ -351,15 +351,15 @@ def half_of(
     names = ("encoder", "quant_conv") if encodes else ("post_quant_conv", "decoder")
     divisor = 1 if encodes else scale
 
-    def given(before: tuple[int, ...], frames: tuple[int, ...], height: int, width: int) -> dict[str, Any]:
+    def sample(before: tuple[int, ...], frames: tuple[int, ...], height: int, width: int) -> dict[str, Any]:
         sides = (height // divisor, width // divisor)
         each = (frames, *((n,) for n in before))
-        here, *earlier = ({"given": tensor(1, channels, *of, *sides)} for of in each)
+        here, *earlier = ({"hidden": tensor(1, channels, *of, *sides)} for of in each)
         with torch.device("meta"), torch.no_grad():
             return here | (Half(network.build(), names).after(earlier) if earlier else {})
 
     samples = [((), ())] if not groups else [(tuple(groups[:i][:KEPT]), (n,)) for i, n in enumerate(groups)]
-    known = {of: partial(given, *of) for of in dict.fromkeys(samples)}
+    known = {of: partial(sample, *of) for of in dict.fromkeys(samples)}
     first, *others = (known[of] for of in samples)
     return ComponentSpec(
         name,

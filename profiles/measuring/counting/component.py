@@ -105,8 +105,8 @@ def count_component(spec: ComponentSpec, height: int, width: int, dtype: str = "
         trace = trace_of(spec, build(spec, DTYPES[dtype]), sample(height, width))
         known[sample] = counted_by(spec, trace, height, width)
     passes = [known[sample] for sample in samples]
-    work = (together(layer) for layer in zip(*(found.work for found in passes), strict=True))
-    return replace(passes[0], work=tuple(work), traces=tuple(found.traces[0] for found in passes))
+    work = (together(layer) for layer in zip(*(each.work for each in passes), strict=True))
+    return replace(passes[0], work=tuple(work), traces=tuple(each.traces[0] for each in passes))
 
 
 def build(spec: ComponentSpec, dtype: torch.dtype, device: str | torch.device = "meta") -> nn.Module:
@@ -127,7 +127,7 @@ def trace_of(spec: ComponentSpec, module: nn.Module, sample: Mapping[str, Any]) 
 
 def counted_by(spec: ComponentSpec, trace: Trace, height: int, width: int) -> ComponentCount:
     """Count one component from one pass at a resolution in pixels; one without blocks is refused."""
-    given, image_tokens = spec, spec.image_tokens(height, width)
+    image_tokens, certain = spec.image_tokens(height, width), spec.sums is not None
     carried: Mapping[str, int] = {}
     if not spec.layers:
         spec, carried = _by_structure(spec, trace, image_tokens)
@@ -141,7 +141,7 @@ def counted_by(spec: ComponentSpec, trace: Trace, height: int, width: int) -> Co
         work=tally.work,
         skips=tuple(sorted(tally.skips)),
         reads=tuple((name, layer, size) for (name, layer), size in sorted(tally.reads.items())),
-        exchanges=_exchanges(spec, trace, ends, image_tokens, certain=given.sums is not None),
+        exchanges=_exchanges(spec, trace, ends, image_tokens, certain=certain),
         carried=carried,
         latent_bytes=tensor_bytes(latents) if spec.trainable else 0,
         unread=tuple(unread(trace)),
@@ -160,11 +160,11 @@ def _by_structure(
         raise ValueError("it has no list of blocks (nn.ModuleList) that one pass runs")
     sums = sums_of(trace.module, units) if spec.sums is None else spec.sums
     text = max(attended(trace) - image_tokens, 0) if spec.text_tokens is None else spec.text_tokens
-    found = replace(spec, layers=tuple(_layers(spec, flow)), text_tokens=text, sums=sums)
+    completed = replace(spec, layers=tuple(_layers(spec, flow)), text_tokens=text, sums=sums)
     if spec.carried is None:
-        return found, flow.carried
+        return completed, flow.carried
     known = trace.returned() | {name: tensors(value) for name, value in trace.sample.items()}
-    return found, {name: tensor_bytes(known[name]) for name in spec.carried}
+    return completed, {name: tensor_bytes(known[name]) for name in spec.carried}
 
 
 def _layers(spec: ComponentSpec, flow: Flow) -> Iterator[LayerSpec]:
@@ -185,9 +185,9 @@ def _exchanges(
     if not spec.sums:
         return ()
     try:
-        found = tuple(exchanges_of(trace, ends, spec.sums, image_tokens, spec.text_tokens or 0))
+        exchanges = tuple(exchanges_of(trace, ends, spec.sums, image_tokens, spec.text_tokens or 0))
     except ValueError:  # an output of several streams
         if certain:
             raise
         return ()
-    return found if certain or any(one.kind == "reduce" for one in found) else ()
+    return exchanges if certain or any(one.kind == "reduce" for one in exchanges) else ()

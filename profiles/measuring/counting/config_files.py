@@ -68,7 +68,7 @@ def read_config(path: Path) -> ConfigFile:
 
 @dataclass(frozen=True, slots=True)
 class ConfigOptions:
-    """What the command line asks for beside the files; None where a default holds.
+    """Options of the command line beside the files; None where a default holds.
 
     Height and width are in pixels, frames of the latent, ``latent_scale`` in pixels per latent pixel along each side.
     """
@@ -92,13 +92,13 @@ def add_sources(parser: argparse.ArgumentParser, model: str) -> None:
     """Add the two ways to name an architecture, and the flags for the user's own files."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--model", help=model)
-    said = (
+    files = (
         "config.json of a diffusers or transformers class; several files: a backbone and its frozen encoders"
     )
-    what.add_argument("--config", type=Path, nargs="+", metavar="FILE", help=said)
-    own = parser.add_argument_group("with --config")
+    what.add_argument("--config", type=Path, nargs="+", metavar="FILE", help=files)
+    sizes = parser.add_argument_group("with --config")
     for flag, words in OWN_FLAGS.items():
-        own.add_argument(flag, type=int, metavar="N", help=words)
+        sizes.add_argument(flag, type=int, metavar="N", help=words)
 
 
 def asked_of(options: argparse.Namespace, dtype: str) -> ConfigOptions:

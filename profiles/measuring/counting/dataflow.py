@@ -47,13 +47,13 @@ class Unit(NamedTuple):
 
 def units_of(module: nn.Module, word: str = "block") -> list[Unit]:
     """All units of a network, in the order of its definition; ``word`` names the blocks of its list if it has one."""
-    found = list(_units(module, ""))
-    lists = {unit.path.rpartition(".")[0] for unit in found if unit.name.startswith("#")}
+    unnamed = list(_units(module, ""))
+    lists = {unit.path.rpartition(".")[0] for unit in unnamed if unit.name.startswith("#")}
     named = []
-    for unit in found:
+    for unit in unnamed:
         path, _, number = unit.path.rpartition(".")
-        own = word if len(lists) == 1 else path.rpartition(".")[2].removesuffix("s")
-        named.append(Unit(unit.path, f"{own}{number}") if unit.name.startswith("#") else unit)
+        noun = word if len(lists) == 1 else path.rpartition(".")[2].removesuffix("s")
+        named.append(Unit(unit.path, f"{noun}{number}") if unit.name.startswith("#") else unit)
     return named
 
 
@@ -98,16 +98,16 @@ def _level(level: nn.Module, path: str, name: str, *, middle: bool = False) -> I
     if isinstance(level, nn.ModuleList) and not middle:
         yield from (Unit(f"{path}.{number}", f"{name}.block{number}") for number in range(len(level)))
         return
-    found = False
+    divided = False
     for kind, child in level.named_children():
         members = child if isinstance(child, nn.ModuleList) else ()
         numbers = [i for i, member in enumerate(members) if isinstance(member, nn.Module)]
         numbered = len(numbers) > 1 or kind == "resnets" or (kind == "attentions" and not middle)
         for i in numbers:
-            found, word = True, NAMES.get(kind, kind.removesuffix("s"))
+            divided, word = True, NAMES.get(kind, kind.removesuffix("s"))
             opens = kind == "resnets" and i == 0 if middle else kind in OPENING
             yield Unit(f"{path}.{kind}.{i}", f"{name}.{word}{i if numbered else ''}", opens)
-    if not found:
+    if not divided:
         yield Unit(path, name)
 
 
@@ -133,13 +133,13 @@ def sums_of(module: nn.Module, units: Sequence[Unit]) -> str:
 
 def parts_of(module: nn.Module) -> list[Unit]:
     """Units of a network without lists of blocks: its children, and for each ``nn.Sequential`` those of that."""
-    found: list[Unit] = []
+    units: list[Unit] = []
     for name, child in module.named_children():
         if isinstance(child, nn.Sequential):
-            found += [Unit(f"{name}.{unit.path}", f"{name}.{unit.name}") for unit in parts_of(child)]
+            units += [Unit(f"{name}.{unit.path}", f"{name}.{unit.name}") for unit in parts_of(child)]
         elif not isinstance(child, nn.ModuleList | nn.ModuleDict):
-            found.append(Unit(name, name))
-    return found
+            units.append(Unit(name, name))
+    return units
 
 
 NEAR_UNITS: Final = 2
@@ -150,7 +150,7 @@ carry it."""
 
 
 class Flow(NamedTuple):
-    """What one pass shows: units that can be cut apart, in execution order, and where they end.
+    """Units of one pass that can be cut apart, in execution order, and where they end.
 
     ``ends`` are the paths of the modules at whose return they end, ``streams`` how many of the tensors they return
     are the hidden state, ``carried`` bytes of what later units read beside it, by name.
@@ -194,7 +194,7 @@ def unread(trace: Trace) -> list[str]:
 
 
 class Watch:
-    """Which unit writes and reads each tensor; positions count the units that have ended.
+    """Writers and readers of each tensor; positions count the units that have ended.
 
     A tensor is *made* if it depends on parameters or conditions; tables of positions and masks do not.
     """
@@ -223,7 +223,7 @@ class Watch:
                 self._return(event, known, inside)
 
     def flow(self) -> Flow:
-        """What the pass shows of units that can be cut apart."""
+        """Return the flow through the units, which can be cut apart."""
         positions = range(len(self.units))
         ends = [unit.path for unit in self.units[:-1]] + [self._last()] if self.units else []
         carried: defaultdict[str, int] = defaultdict(int)
@@ -286,7 +286,7 @@ class Watch:
                 yield one, later
 
     def _is_carried(self, one: int, later: set[int]) -> bool:
-        """Whether every unit is given a tensor; else those up to its only reader become one."""
+        """Return whether every unit is given a tensor; else those up to its only reader become one."""
         size = tensor_bytes([self._written[one][1]])
         hidden = tensor_bytes(self._outputs[0][: self._streams(0)])
         small = size * SMALL < hidden or (size < hidden and max(later) > NEAR_UNITS)

@@ -1,4 +1,4 @@
-"""What the command line writes and prints of a count.
+"""Files and tables of a count.
 
 A model folder has ``model.toml``, ``layers.csv``, ``kernels.csv`` (in float32 ``kernels_half.csv`` too) and, for
 sampling, ``exchanges.csv``; the work of every observed (model, resolution) is a table of its own, so that a fit needs
@@ -71,9 +71,9 @@ def layers_text(model: ModelCount) -> str:
 
 def exchanges_text(model: ModelCount) -> str:
     """The contents of ``exchanges.csv``."""
-    found = ((component.spec.name, e) for component in model.components for e in component.exchanges)
+    exchanges = ((component.spec.name, e) for component in model.components for e in component.exchanges)
     return csv_text(
-        models.EXCHANGE_COLUMNS, ([name, e.layer, e.kind, e.elements, e.heads] for name, e in found)
+        models.EXCHANGE_COLUMNS, ([name, e.layer, e.kind, e.elements, e.heads] for name, e in exchanges)
     )
 
 

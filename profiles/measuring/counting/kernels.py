@@ -81,7 +81,7 @@ def component_kernels(
         other_size: those of another pass, which shows what grows.
         dtype: precision of weights and activations.
     """
-    spec, found = count.spec, [Counter[Kernel]() for _ in count.layers]
+    spec, totals = count.spec, [Counter[Kernel]() for _ in count.layers]
     counted = next(count.traces[0].module.parameters()).dtype is DTYPES[dtype]  # in this precision already
     module = count.traces[0].module if counted else build(spec, DTYPES[dtype])
     growth = Fraction(prod(other_size), prod(size))
@@ -93,11 +93,11 @@ def component_kernels(
         others = layers
         if spec.token_pixels:
             others = _launches_of(trace_of(spec, module, sample(*other_size)), count.ends)
-        for kernels, launches, other, number in zip(found, layers, others, operators, strict=True):
+        for kernels, launches, other, number in zip(totals, layers, others, operators, strict=True):
             for kernel in grown(launches, other, growth):
                 kernels[kernel] += times[sample]
             kernels[DISPATCHED] += number * times[sample]
-    return tuple(tuple(_counted(kernels)) for kernels in found)
+    return tuple(tuple(_counted(kernels)) for kernels in totals)
 
 
 DISPATCHED: Final = Kernel(DISPATCH, 1)
@@ -120,22 +120,22 @@ were fitted to rows counted in this way."""
 
 def dispatched(trace: Trace, ends: Sequence[str]) -> list[int]:
     """Number of operators of each layer, views among them; an attention counts as ``ATTENTION_OPERATORS``."""
-    found = [0] * len(ends)
+    numbers = [0] * len(ends)
     for event, layer in trace.by_layer(ends):
         if isinstance(event, Ran):
             attends = event.func.overloadpacket is torch.ops.diffusim.attention
-            found[layer] += ATTENTION_OPERATORS if attends else 1
-    return found
+            numbers[layer] += ATTENTION_OPERATORS if attends else 1
+    return numbers
 
 
 def _launches_of(trace: Trace, ends: Sequence[str]) -> Layers:
     """Launches of each layer, each with count 1 and without the parts that grow with the pixels."""
-    found: Layers = [[] for _ in ends]
+    launches: Layers = [[] for _ in ends]
     held = {storage(one) for one in (*trace.module.parameters(), *trace.module.buffers())}
     for event, layer in trace.by_layer(ends):
         if isinstance(event, Ran) and event.launches:
-            found[layer] += (Launch(str(event.func), kernel) for kernel in _kernels(event, held))
-    return found
+            launches[layer] += (Launch(str(event.func), kernel) for kernel in _kernels(event, held))
+    return launches
 
 
 def _kernels(ran: Ran, held: set[int]) -> Iterator[Kernel]:

@@ -1,4 +1,4 @@
-"""What a backbone keeps for its backward where its weights are frozen beside adapters, as torch shows in a second pass.
+"""Bytes that a frozen backbone keeps for its backward beside adapters, read off a second pass of torch.
 
 A frozen linear keeps only its weight, but its adapter keeps its input; a product with a factor that nothing trains,
 such as a modulation by the time step, keeps only that factor.
@@ -21,8 +21,8 @@ class _Beside(torch.autograd.Function):
     """An adapter that keeps the input of its linear, and nothing of its own."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, given: Tensor, output: Tensor, trained: Tensor) -> Tensor:
-        ctx.save_for_backward(given)
+    def forward(ctx: FunctionCtx, linear_input: Tensor, output: Tensor, trained: Tensor) -> Tensor:
+        ctx.save_for_backward(linear_input)
         return output
 
 
@@ -47,10 +47,10 @@ def _adapt(module: nn.Module) -> None:
     module.requires_grad_(False)
 
 
-def _beside(trained: Tensor, linear: nn.Linear, given: tuple[Any, ...], output: Tensor) -> Tensor:
-    if given[0].numel() <= FEW_ROWS * linear.in_features:
+def _beside(trained: Tensor, linear: nn.Linear, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+    if inputs[0].numel() <= FEW_ROWS * linear.in_features:
         return output
-    result: Tensor = _Beside.apply(given[0], output, trained)  # type: ignore[no-untyped-call]
+    result: Tensor = _Beside.apply(inputs[0], output, trained)  # type: ignore[no-untyped-call]
     return result
 
 

@@ -45,10 +45,10 @@ def count(module: nn.Module, **sample: Any) -> ModuleCount:  # noqa: ANN401  wha
     Raises:
         InputError: the module cannot run on the meta device, as where its pass depends on values of tensors.
     """
-    given = tree_map_only(Tensor, lambda t: t.to("meta") if t.is_floating_point() else t, sample)
+    arguments = tree_map_only(Tensor, lambda t: t.to("meta") if t.is_floating_point() else t, sample)
     try:
         twin = _without_weights(module)
-        trace = record(twin, given, grad=any(parameter.requires_grad for parameter in twin.parameters()))
+        trace = record(twin, arguments, grad=any(parameter.requires_grad for parameter in twin.parameters()))
     except Exception as error:  # whatever the module says to its arguments
         name = type(module).__name__
         raise InputError(f"{name} cannot run on the meta device: {first_line(error)}") from error

@@ -70,7 +70,7 @@ def _sums(works: Sequence[Work]) -> dict[str, Any]:
 
 
 class Tally:
-    """What each layer of a trace does.
+    """Work of each layer of a trace.
 
     Layers end at the return of the modules at ``ends``, whose first ``streams`` tensors are the hidden state;
     ``inputs`` are tensors by the component that wrote them: the layers that read them are noted.
@@ -129,13 +129,13 @@ class Tally:
 
     def _follow(self, ran: Ran, layer: int) -> None:
         """Note the skips and the outputs of other components that an operator reads."""
-        for found in dict.fromkeys(storage(tensor) for tensor in ran.reads):
-            source = self._outputs.get(found, layer)
+        for stored in dict.fromkeys(storage(tensor) for tensor in ran.reads):
+            source = self._outputs.get(stored, layer)
             if source + 1 < layer and (source, layer) not in self.skips:
                 self.skips.append((source, layer))
-            if found in self._inputs and (found, layer) not in self._read:
-                self._read.add((found, layer))
-                name, tensor = self._inputs[found]
+            if stored in self._inputs and (stored, layer) not in self._read:
+                self._read.add((stored, layer))
+                name, tensor = self._inputs[stored]
                 self.reads[name, layer] += tensor_bytes([tensor])
 
     def _work(self, layer: int) -> Work:
@@ -186,7 +186,7 @@ def _num_kernels(ran: Ran) -> int:
 
 
 def has_bias(convolution: Ran) -> bool:
-    """Whether a convolution adds a bias."""
+    """Return whether a convolution adds a bias."""
     return convolution.args[2] is not None
 
 
@@ -230,7 +230,7 @@ def _exchange(ran: Ran, layer: int, image_tokens: int, text_tokens: int) -> Iter
 
 
 def _is_flat(ran: Ran) -> bool:
-    """Whether an operator is a convolution of images that does not enlarge them."""
+    """Return whether an operator is a convolution of images that does not enlarge them."""
     return ran.func.overloadpacket is aten.convolution and ran.args[1].dim() == 4 and not ran.args[6]
 
 

@@ -199,9 +199,9 @@ class Trace:
 
     def positions(self, ends: Iterable[str]) -> list[int]:
         """Number of modules of ``ends`` that had returned before each event; none may return twice."""
-        left, gone, found, ended = set(ends), set[str](), [], 0
+        left, gone, positions, ended = set(ends), set[str](), [], 0
         for event in self.events:
-            found.append(ended)
+            positions.append(ended)
             if isinstance(event, Returned):
                 if event.path in gone:
                     raise EndedTwiceError(event.path)
@@ -209,7 +209,7 @@ class Trace:
                     left.remove(event.path)
                     gone.add(event.path)
                     ended += 1
-        return found
+        return positions
 
     def by_layer(self, ends: Sequence[str]) -> Iterator[tuple[Event, int]]:
         """Each event with the index of the layer that it falls to; layers end at the return of ``ends``."""
@@ -217,7 +217,7 @@ class Trace:
             yield event, min(position, len(ends) - 1)
 
     def returned(self) -> dict[str, tuple[Tensor, ...]]:
-        """What each module returned last, by its path, in the order of their returns."""
+        """Last outputs of each module by its path, in the order of their returns."""
         return {event.path: event.outputs for event in self.events if isinstance(event, Returned)}
 
 
@@ -308,14 +308,14 @@ def tensor_bytes(of: Iterable[Tensor]) -> int:
 
 
 def cast(sample: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """A sample with its floating point tensors in another precision."""
+    """Return a sample with its floating point tensors in another precision."""
     change: Callable[[Tensor], Tensor] = lambda one: one.to(dtype) if one.is_floating_point() else one  # noqa: E731
-    found: dict[str, Any] = tree_map_only(Tensor, change, dict(sample))
-    return found
+    result: dict[str, Any] = tree_map_only(Tensor, change, dict(sample))
+    return result
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, on one line: its first line, with the second if that ends in a colon."""
+    """Return an error on one line: its first line, with the second if that ends in a colon."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
-    said = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
-    return f"{type(error).__name__}: {said[:200]}" if said else type(error).__name__
+    words = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    return f"{type(error).__name__}: {words[:200]}" if words else type(error).__name__

@@ -84,7 +84,7 @@ class DeviceCalibration:
 
     @property
     def source(self) -> str:
-        """What the rates were fitted to, and how well they hold."""
+        """Return the source of the rates, and how well they hold."""
         models = ", ".join(self.samples["model"].unique())
         dtypes = ", ".join(dict.fromkeys(header.dtype for header in self.headers)) or "an unknown precision"
         times = f"{len(self.samples)} measured times of layers of {models}, in {dtypes}"
@@ -229,7 +229,7 @@ def rates_of(seconds: FloatArray) -> dict[str, float]:
 
 
 def _rate_source(calibration: DeviceCalibration, key: str) -> str:
-    """Where a rate comes from, and how well the layers determine it."""
+    """Return the source of a rate, and how well the layers determine it."""
     index = RATE_KEYS.index(key)
     name = CLASSES[index]
     if not calibration.samples[name].any():

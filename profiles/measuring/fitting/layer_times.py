@@ -30,7 +30,7 @@ FORWARD: Final = "forward"
 BACKWARD: Final = "backward"
 UPDATE: Final = "optimizer"
 QUANTITIES: Final = ("forward", "backward_first", "backward_later")
-"""What is timed of each layer; the first backward pass of an iteration has no gradients to add to."""
+"""Quantities timed of each layer; the first backward pass of an iteration has no gradients to add to."""
 QUANTILES: Final = (0.1, 0.5, 0.9)
 QUANTILE_COLUMNS: Final = (
     *TIME_COLUMNS[:3],
@@ -59,7 +59,7 @@ class Update(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a calibration reads of a header: which model was measured, how, a GPU's memory, and the rows written."""
+    """Header of a profile, as a calibration needs it: model, measurement, memory of the GPU, and number of rows."""
 
     model: str
     height: int

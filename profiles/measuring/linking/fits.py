@@ -55,8 +55,8 @@ def fit_links(measurement: Measurement, name: str, device: str, kind: str = NVSW
 
     A PCIe link is fitted by its ports alone: what devices share shows in the efficiencies of groups.
     """
-    said = disturbance(measurement.other_cores)
-    notes = [said] if said else []
+    warning = disturbance(measurement.other_cores)
+    notes = [warning] if warning else []
     cluster = _ports(measurement, name, device, kind, notes)
     curves = _collective_curves(measurement.idle())
     laws = {key: fit_law(_volumes(cluster, samples), seconds_of(samples)) for key, samples in curves.items()}

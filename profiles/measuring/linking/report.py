@@ -1,4 +1,4 @@
-"""What ``links`` writes and prints: the cluster file, and measured bandwidths and times beside those of that file.
+"""Outputs of ``links``: the cluster file, and measured bandwidths and times beside those of that file.
 
 Errors are those of rounds to which the file was not fitted; for logs, which have no rounds, of what it was fitted to.
 """
@@ -42,10 +42,10 @@ def _curve_table(measurement: Measurement, cluster: Cluster) -> Table:
     for (operation, group), samples in by_curve(measurement.judges()).items():
         errors, at_most = errors_of(cluster, samples), max(sample.bus_gb_per_s for sample in samples)
         worst = int(abs(errors.relative).argmax())
-        found = [f"{errors.measured.min() / MICROSECOND:.1f}", f"{at_most:.3g}"]
-        found += [f"{100 * errors.median:.1f} %", f"{100 * errors.relative[worst]:+.0f} %"]
-        found.append(f"{samples[worst].size_bytes:.0f}")
-        rows.append([operation, f"{group.size}", f"{group.num_nodes}", *found])
+        cells = [f"{errors.measured.min() / MICROSECOND:.1f}", f"{at_most:.3g}"]
+        cells += [f"{100 * errors.median:.1f} %", f"{100 * errors.relative[worst]:+.0f} %"]
+        cells.append(f"{samples[worst].size_bytes:.0f}")
+        rows.append([operation, f"{group.size}", f"{group.num_nodes}", *cells])
     return table(f"{what}, and what the cluster file makes of them", CURVE_COLUMNS, rows, left=("operation",))
 
 
@@ -56,22 +56,22 @@ def pair_table(measurement: Measurement, cluster: Cluster) -> Table:
     for pair, samples in by_pair(measurement.idle()).items():
         law, errors = law_of(samples), errors_of(cluster, judges.get(pair, samples))
         rate = f"{1 / law.s_per_unit / GB:.4g}" if law.s_per_unit > 0 else "does not grow"
-        found = [f"{law.fixed_s / MICROSECOND:.4g}", rate, f"{100 * errors.median:.1f} %"]
-        rows.append(["-".join(map(str, pair)), f"{samples[0].group.num_nodes}", *found])
+        cells = [f"{law.fixed_s / MICROSECOND:.4g}", rate, f"{100 * errors.median:.1f} %"]
+        rows.append(["-".join(map(str, pair)), f"{samples[0].group.num_nodes}", *cells])
     return table("messages between neighbours", PAIR_COLUMNS, rows, left=("ranks",))
 
 
 def judged_line(measurement: Measurement, cluster: Cluster) -> str:
     """Errors of all times by which the file is judged, and whether it was fitted to them."""
     errors = errors_of(cluster, measurement.judges())
-    found = f"median error {100 * errors.median:.1f} %, worst {100 * errors.worst:.0f} %, of {len(errors)}"
+    summary = f"median error {100 * errors.median:.1f} %, worst {100 * errors.worst:.0f} %, of {len(errors)}"
     if measurement.held_back:
-        return f"held back (even rounds; the file is fitted to the odd ones): {found} times"
-    return f"nothing was held back: {found} times that the file is fitted to"
+        return f"held back (even rounds; the file is fitted to the odd ones): {summary} times"
+    return f"nothing was held back: {summary} times that the file is fitted to"
 
 
 def _beside_lines(measurement: Measurement) -> Iterator[str]:
-    """How compute and communication slow one another down, a line each; the file holds the former alone."""
+    """Lines on how compute and communication slow one another down; the file holds the former alone."""
     idle = {(sample.curve, sample.size_bytes): sample.seconds for sample in measurement.idle()}
     slowdowns = dict(measurement.slowdowns)
     beside = (sample for sample in measurement.samples if sample.beside_compute)

@@ -156,7 +156,7 @@ class Compute:
 
 
 ROUNDS: Final = 8
-"""How often all sizes are measured; links are fitted to odd rounds and judged by even ones."""
+"""Rounds in which all sizes are measured; links are fitted to odd rounds and judged by even ones."""
 SMALLEST_BYTES: Final = 1024
 STEP: Final = 4
 REPEATS: Final = (3, 9)
@@ -192,8 +192,8 @@ def measure(place: Place, backend: str | None, max_bytes: int) -> Measurement | 
     """
     backend, device = choose_backend(place, backend)
     with unbroken(place.rank):
-        own = device if device.type == "cuda" else None
-        dist.init_process_group(backend, timeout=TIMEOUT, device_id=own)
+        gpu = device if device.type == "cuda" else None
+        dist.init_process_group(backend, timeout=TIMEOUT, device_id=gpu)
         return _measure_all(place, backend, device, max_bytes)
 
 
@@ -216,19 +216,21 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
     others = OtherPrograms()
     everyone = Members(tuple(range(place.num_ranks)), place.num_nodes)
     session = Session(place, device, sizes_up_to(max_bytes), everyone)
-    found = [_curve(session, PING_PONG, pair) for pair in _pairs(place)]
-    found += [_curve(session, operation, members) for members in _groups(place) for operation in OPERATIONS]
+    measured = [_curve(session, PING_PONG, pair) for pair in _pairs(place)]
+    measured += [
+        _curve(session, operation, members) for members in _groups(place) for operation in OPERATIONS
+    ]
     beside, slowdowns = _beside(session)
-    gathered = [curves for of_rank in _of_all_ranks(place, found) for curves in of_rank]
+    gathered = [curves for of_rank in _of_all_ranks(place, measured) for curves in of_rank]
     cores = _other_cores(place, others)
     dist.barrier()
     dist.destroy_process_group()
     if place.rank > 0:
         return None
-    said = f"sim measure links, {source(place, backend, device)}"
+    provenance = f"sim measure links, {source(place, backend, device)}"
     fitted, judging = ([sample for curves in gathered for sample in curves[half]] for half in (0, 1))
     samples = tuple(fitted + beside), tuple(slowdowns), cores, tuple(judging)
-    return Measurement(place.devices_per_node, place.num_nodes, said, *samples)
+    return Measurement(place.devices_per_node, place.num_nodes, provenance, *samples)
 
 
 def source(place: Place, backend: str, device: torch.device) -> str:
@@ -271,9 +273,9 @@ def doublings(largest: int) -> list[int]:
 
 def _curve(session: Session, operation: str, members: Members) -> tuple[list[Sample], list[Sample]]:
     """Idle samples of odd and of even rounds, on the first rank of the group; all ranks call it."""
-    found: dict[int, list[float]] = {elements_of(size, members): [] for size in session.sizes}
+    means_by_size: dict[int, list[float]] = {elements_of(size, members): [] for size in session.sizes}
     for _ in range(ROUNDS):
-        for elements, means in found.items():
+        for elements, means in means_by_size.items():
             if session.place.rank in members.ranks:
                 call = BINDERS[operation](members, elements, session.device)
                 repeats = np.clip(REPEATED_BYTES // (elements * ELEMENT_BYTES), *REPEATS)
@@ -281,7 +283,7 @@ def _curve(session: Session, operation: str, members: Members) -> tuple[list[Sam
             dist.barrier()
     if session.place.rank != members.ranks[0]:
         return [], []
-    halves = [{elements: min(of[half::2]) for elements, of in found.items()} for half in (0, 1)]
+    halves = [{elements: min(of[half::2]) for elements, of in means_by_size.items()} for half in (0, 1)]
     odd, even = ([sample_of(operation, members, *of) for of in half.items()] for half in halves)
     return odd, even
 

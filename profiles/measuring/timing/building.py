@@ -80,7 +80,7 @@ def _kept(tensor: Tensor, batch: int, dtype: torch.dtype, device: torch.device) 
 
 
 def _is_samples(value: object) -> bool:
-    """Whether an argument lists its samples one by one."""
+    """Return whether an argument lists its samples one by one."""
     if not isinstance(value, list) or len(value) != 1:
         return False
     return not (isinstance(value[0], int) or (isinstance(value[0], Tensor) and value[0].shape[0] == 1))
@@ -109,8 +109,8 @@ class MasterAdamW:
     @torch.no_grad()
     def step(self) -> None:
         """Copy the gradients, update the masters, and copy these to the weights."""
-        given = [weight.grad for weight in self._weights if weight.grad is not None]
-        torch._foreach_copy_(self._gradients, given)
+        gradients = [weight.grad for weight in self._weights if weight.grad is not None]
+        torch._foreach_copy_(self._gradients, gradients)
         self._adam.step()
         torch._foreach_copy_(self._weights, self._masters)
 

@@ -49,11 +49,11 @@ def device_name(device: torch.device) -> str:
 
 
 def _nvidia_smi(device: torch.device, *fields: str) -> list[str]:
-    """What ``nvidia-smi`` says of a GPU by its UUID, as torch numbers only those it may see; empty without the tool."""
+    """Return the fields that ``nvidia-smi`` prints of a GPU, by its UUID; empty without the tool."""
     uuid = str(torch.cuda.get_device_properties(device).uuid).removeprefix("GPU-")
     command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader", f"--id=GPU-{uuid}"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+        output = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    return [cell.strip() for cell in said.split(",")]
+    return [cell.strip() for cell in output.split(",")]

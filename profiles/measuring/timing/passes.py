@@ -27,7 +27,7 @@ from profiles.units import GIB
 
 Pass = tuple[FloatArray, FloatArray]
 """Seconds forward and backward, of each layer or of the whole."""
-Given = Sequence[dict[str, Any]]
+Inputs = Sequence[dict[str, Any]]
 """Inputs of each pass that a sample takes."""
 
 MEDIAN: Final = QUANTILES.index(0.5)
@@ -38,12 +38,12 @@ SMALLER: Final = "choose smaller --batch-sizes, --height and --width, or other -
 
 
 class OutOfMemoryError(InputError):
-    """What is to be measured needs more memory than there is."""
+    """The measurement needs more memory than there is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to measure: ``rounds`` rounds after ``warmup`` ones that do not count.
+    """Settings of a measurement: ``rounds`` rounds after ``warmup`` ones that do not count.
 
     ``clock`` is that of a CPU: ``wall``, or ``thread``, which needs torch on one thread.
     """
@@ -121,15 +121,15 @@ class Subject:
         """Parameters that get a gradient."""
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
-    def inputs(self, batch: int) -> Given:
+    def inputs(self, batch: int) -> Inputs:
         """Inputs of each pass."""
         made = (batch, self._dtype, self._below, self.generator)
         return [building.inputs(sample, *made) for sample in self._samples]
 
-    def forward(self, given: dict[str, Any]) -> Tensor:
+    def forward(self, inputs: dict[str, Any]) -> Tensor:
         """Output of one pass; a backbone's has its autograd graph."""
         with torch.set_grad_enabled(self.spec.trainable):
-            output = self.module(**given)
+            output = self.module(**inputs)
         tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
         return next((tensor for tensor in tensors if tensor.requires_grad), tensors[0])
 
@@ -180,11 +180,11 @@ def out_of_memory(where: str) -> Iterator[None]:
 
 
 def _measure_batch(subject: Subject, batch: int, settings: Settings) -> BatchTimes:
-    given = subject.inputs(batch)
+    inputs = subject.inputs(batch)
     rounds = []
     for _ in range(settings.warmup + settings.rounds):
         subject.module.zero_grad(set_to_none=True)
-        rounds.append((_marked(subject, given), _marked(subject, given), _unmarked(subject, given)))
+        rounds.append((_marked(subject, inputs), _marked(subject, inputs), _unmarked(subject, inputs)))
     kept = zip(*rounds[settings.warmup :], strict=True)
     first, later, whole = (list(zip(*passes, strict=True)) for passes in kept)
     each = (first[0] + later[0], first[1], later[1])
@@ -208,10 +208,10 @@ def timed(clock: Clock, settings: Settings, parts: Sequence[Callable[[], object]
     return [float(seconds) for seconds in np.median(rounds[settings.warmup :], axis=0)]
 
 
-def _marked(subject: Subject, given: Given) -> Pass:
+def _marked(subject: Subject, inputs: Inputs) -> Pass:
     """Forward and backward seconds of each layer, summed over the passes of a sample."""
     passes = []
-    for sample in given:
+    for sample in inputs:
         boundaries = Boundaries(subject.module, subject.spec.layers, subject.clock)
         try:
             marks = _run(subject, sample)
@@ -222,20 +222,20 @@ def _marked(subject: Subject, given: Given) -> Pass:
     return forward, backward
 
 
-def _unmarked(subject: Subject, given: Given) -> Pass:
+def _unmarked(subject: Subject, inputs: Inputs) -> Pass:
     """Forward and backward seconds of the whole component, summed over the passes of a sample."""
-    marks = [_run(subject, sample) for sample in given]
+    marks = [_run(subject, sample) for sample in inputs]
     seconds = [[subject.clock.seconds(*of[:2]), subject.clock.seconds(*of[2:])] for of in marks]
     forward, backward = np.sum(seconds, axis=0)
     return forward, backward
 
 
-def _run(subject: Subject, given: dict[str, Any]) -> list[Mark]:
+def _run(subject: Subject, inputs: dict[str, Any]) -> list[Mark]:
     """Marks where forward and backward of one pass begin and end."""
     clock = subject.clock
     clock.settle()
     marks = [clock.mark()]
-    output = subject.forward(given)
+    output = subject.forward(inputs)
     marks.append(clock.mark())
     gradient = draws(output, subject.generator) if subject.spec.trainable else None
     marks.append(clock.mark())
