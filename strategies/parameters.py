@@ -115,13 +115,10 @@ def check_options(workload: Any) -> None:
 
 def named_options(workload: Any) -> dict[str, Any]:
     """The options by which results name a workload: those always named, and those that differ from their defaults."""
-    values = {item.name: getattr(workload, item.name) for item in options_of(workload)}
-    kept = {item.name: item.metadata["key"] for item in options_of(workload)}
-    changed = {item.name for item in options_of(workload) if values[item.name] != item.default}
-    always = {name: value for name, value in values.items() if kept[name] == "always"}
-    return always | {
-        name: value for name, value in values.items() if kept[name] == "changed" and name in changed
-    }
+    values = [(item, getattr(workload, item.name)) for item in options_of(workload)]
+    always = {item.name: value for item, value in values if item.metadata["key"] == "always"}
+    changed = [(item, value) for item, value in values if value != item.default]
+    return always | {item.name: value for item, value in changed if item.metadata["key"] == "changed"}
 
 
 def titles(workload: Any) -> dict[str, str]:

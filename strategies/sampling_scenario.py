@@ -14,7 +14,6 @@ from profiles.architectures.extents import Extent
 from profiles.architectures.texts import with_text
 from profiles.costs.bands import Band
 from profiles.costs.layers import ComponentCosts, SamplingCosts
-from profiles.costs.offloading import HostSide
 from profiles.costs.resolutions import with_frames
 from profiles.errors import counted, wrong
 from profiles.machines.clusters import Cluster
@@ -95,11 +94,6 @@ class SamplingScenario(Scene[SamplingWorkload]):
             precision=self.workload.precision,
             factor=factor,
         )
-
-    @cached_property
-    def host_side(self) -> HostSide:
-        """The host as the GPUs of a node reach it."""
-        return HostSide.of(self.cluster, self.workload.num_gpus)
 
     @property
     def asked(self) -> dict[str, Any]:

@@ -134,6 +134,11 @@ class Scene(Generic[W]):
         return backbones[0]
 
     @cached_property
+    def host_side(self) -> HostSide:
+        """The host as the GPUs of a node reach it."""
+        return HostSide.of(self.cluster, self.workload.num_gpus)
+
+    @cached_property
     def _memo(self) -> dict[Hashable, Any]:
         return {}
 
@@ -227,9 +232,16 @@ class Scenario(Scene[TrainingWorkload]):
     def __post_init__(self) -> None:
         check_kinds(self, TrainingWorkload)
         self.cluster.check_gpus(self.workload.num_gpus)
-        object.__setattr__(
-            self, "model", self._trained(self._at_resolution(model_of_task(Same(self.model), self.task)))
+        model, workload, device = (
+            model_of_task(Same(self.model), self.task),
+            self.workload,
+            self.cluster.device,
         )
+        if workload.frames is not None:
+            model = with_frames(model, workload.frames, device)
+        if workload.resolution is not None:
+            model = resized(model, *sides_of(workload.resolution), device)
+        object.__setattr__(self, "model", with_adapters(model, workload.rank))
         self._check_own_options()
         _ = self.costs
 
@@ -249,28 +261,11 @@ class Scenario(Scene[TrainingWorkload]):
         """Times of the model's layers on the cluster's device."""
         return ModelCosts(self.model, self.cluster.device, self.slowed_stack, calibration=self.calibration)
 
-    @cached_property
-    def host_side(self) -> HostSide:
-        """The host as the GPUs of a node reach it."""
-        return HostSide.of(self.cluster, self.workload.num_gpus)
-
     def step_s(self, parameters: float) -> float:
         """Seconds of the optimizer's step on so many parameters of a GPU, on the GPU or on its host."""
         if self.workload.offload == "optimizer":
             return self.host_side.step_s(parameters, self.workload.recipe)
         return self.costs.optimizer_s(parameters, self.workload.recipe)
-
-    def _at_resolution(self, model: Model) -> Model:
-        workload, device = self.workload, self.cluster.device
-        if workload.frames is not None:
-            model = with_frames(model, workload.frames, device)
-        return (
-            model if workload.resolution is None else resized(model, *sides_of(workload.resolution), device)
-        )
-
-    def _trained(self, model: Model) -> Model:
-        """A model as far as it is trained: with adapters, where those are all."""
-        return with_adapters(model, self.workload.rank)
 
     @cached_property
     def frozen(self) -> tuple[int, ...]:

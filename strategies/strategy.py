@@ -45,8 +45,8 @@ class Phase(NamedTuple):
     omitted: int = 0
 
 
-class Strategy(ABC):
-    """One way of parallelising the training of a model; its fields are its parameters.
+class _Method(ABC):
+    """One way of parallelising a task; its fields are its parameters.
 
     Attributes:
         name: the name that selects it.
@@ -56,9 +56,38 @@ class Strategy(ABC):
 
     __slots__ = ()
     name: ClassVar[str]
-    task: ClassVar[str] = "train"
     summary: ClassVar[str]
     baseline: ClassVar[bool] = False
+
+    @abstractmethod
+    def bound(self, scenario: TaskScenario) -> float:
+        """Seconds that no iteration, or run of the sampler, can undercut."""
+
+    def jobs(self, scenario: TaskScenario) -> tuple[Job, ...]:
+        """Return the jobs among which the GPUs are divided evenly, in the order of their GPUs.
+
+        Several jobs are planned and bounded one by one.
+        """
+        return (Job(self, scenario),)  # type: ignore[arg-type]  # every method is a strategy or a sampler
+
+    def least_memory_bytes(self, scenario: TaskScenario) -> float:
+        """Bytes that the fullest device cannot do without, so that a sweep need not replay what cannot fit."""
+        return 0.0
+
+    def held_bytes(self, scenario: TaskScenario) -> float:
+        """Bytes that the fullest device holds at least in this order; a sweep asks for them only before a replay."""
+        return self.least_memory_bytes(scenario)
+
+    def remarks(self, scenario: TaskScenario) -> list[str]:
+        """Remarks for the user on a point that does not run quite as its name promises, one line each."""
+        return []
+
+
+class Strategy(_Method):
+    """One way of parallelising the training of a model."""
+
+    __slots__ = ()
+    task: ClassVar[str] = "train"
 
     @abstractmethod
     def plan(self, scenario: Scenario) -> Plan:
@@ -69,55 +98,26 @@ class Strategy(ABC):
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
         """Yield the points of the design space worth a look for a scenario."""
 
-    @abstractmethod
-    def bound(self, scenario: TaskScenario) -> float:
-        """Seconds that no iteration of this point can undercut."""
-
     def refine(self, scenario: Scenario, trace: Trace) -> Plan:
         """Return a better plan than the one that was replayed; that very plan where there is none."""
         return trace.plan
-
-    def jobs(self, scenario: TaskScenario) -> tuple[Job, ...]:
-        """Return the jobs among which the GPUs are divided evenly, in the order of their GPUs.
-
-        Several jobs are planned and bounded one by one.
-        """
-        return (Job(self, scenario),)
-
-    def least_memory_bytes(self, scenario: TaskScenario) -> float:
-        """Bytes that the fullest device cannot do without, so that a sweep need not replay what cannot fit."""
-        return 0.0
-
-    def held_bytes(self, scenario: TaskScenario) -> float:
-        """Bytes that the fullest device holds at least in this order; a sweep asks for them only before a replay."""
-        return self.least_memory_bytes(scenario)
 
     def order(self) -> Order | None:
         """Return the forwards and backwards of each position; None where they depend on the scenario."""
         return None
 
-    def remarks(self, scenario: TaskScenario) -> list[str]:
-        """Remarks for the user on a point that does not run quite as its name promises, one line each."""
-        return []
 
-
-class Sampler(ABC):
-    """One way of sampling images on several GPUs; its fields are its parameters.
+class Sampler(_Method):
+    """One way of sampling images on several GPUs.
 
     Attributes:
-        name: the name that selects it.
-        summary: its description, in a line.
         seamless: whether no seams show between the patches of an image.
-        baseline: whether others are compared with it.
         gpu_counts: the numbers of GPUs that it can use; None where its degrees decide that.
     """
 
     __slots__ = ()
-    name: ClassVar[str]
     task: ClassVar[str] = "sample"
-    summary: ClassVar[str]
     seamless: ClassVar[bool] = True
-    baseline: ClassVar[bool] = False
     gpu_counts: ClassVar[tuple[int, ...] | None] = None
 
     @abstractmethod
@@ -141,26 +141,6 @@ class Sampler(ABC):
     def candidates(cls, scenario: SamplingScenario) -> Iterator[Self]:
         """Yield the points of the design space worth a look for a scenario: one, of a sampler without parameters."""
         yield cls()
-
-    @abstractmethod
-    def bound(self, scenario: TaskScenario) -> float:
-        """Seconds that no run of this point can undercut."""
-
-    def jobs(self, scenario: TaskScenario) -> tuple[Job, ...]:
-        """Return the sampler itself: its GPUs work on one run."""
-        return (Job(self, scenario),)
-
-    def least_memory_bytes(self, scenario: TaskScenario) -> float:
-        """Bytes that the fullest device cannot do without, so that a sweep need not replay what cannot fit."""
-        return 0.0
-
-    def held_bytes(self, scenario: TaskScenario) -> float:
-        """Bytes that the fullest device holds at least; what it cannot do without."""
-        return self.least_memory_bytes(scenario)
-
-    def remarks(self, scenario: TaskScenario) -> list[str]:
-        """Remarks for the user on a point that does not run quite as its name promises, one line each."""
-        return []
 
     def guidance_groups(self, scenario: SamplingScenario) -> int:
         """Groups of devices that each compute one of an image's predictions; 1 where none is divided."""

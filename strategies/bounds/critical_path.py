@@ -27,6 +27,7 @@ def order_bound(
     *,
     frozen_first: bool = True,
     split: bool = False,
+    most_passes: float = MAX_PASSES,
 ) -> float:
     """Seconds that no iteration can undercut; the order is followed if it is short.
 
@@ -36,36 +37,22 @@ def order_bound(
         name: tells the order from others of the layout.
         frozen_first: the frozen work runs before the pipeline; else, cross-iteration, wherever there is room.
         split: backwards come in two parts.
+        most_passes: a longer order is not followed.
     """
 
     def bound() -> float:
         passes = sum(len(layout.micro_batches(seat.cut)) for seat in layout.seats) * (3 if split else 2)
-        if passes > MAX_PASSES:
+        if passes > most_passes:
             return staged_bound(layout, frozen_first=frozen_first, split=split)
-        return ordered_bound(layout, order, name, frozen_first=frozen_first, split=split)
+        problem, shape = layout.problem(), layout.shape
+        begins_s = tuple(frozen_s(layout, p) if frozen_first else 0.0 for p in range(shape.degree))
+        chains = tuple(_chains(layout, problem, split=split))
+        # group sizes on links alike have one answer
+        key = ("path", name, shape.degree, shape.micro_batches, layout.cuts, chains, begins_s)
+        free_s, complete_s = layout.scenario.remember(key, lambda: _ends_s(layout, chains, order(), begins_s))
+        return max(sums_end_s(layout, free_s, complete_s), port_bound(layout, frozen_first=frozen_first))
 
-    return layout.remember(("bound", name, frozen_first), bound)
-
-
-def ordered_bound(
-    layout: Layout,
-    order: Callable[[], Rows],
-    name: Hashable,
-    *,
-    frozen_first: bool = True,
-    split: bool = False,
-) -> float:
-    """Seconds that no iteration in a named order can undercut.
-
-    Args: as of ``order_bound``.
-    """
-    problem, positions = layout.problem(), range(layout.shape.degree)
-    begins_s = tuple(frozen_s(layout, p) if frozen_first else 0.0 for p in positions)
-    chains = tuple(_chains(layout, problem, split=split))
-    # group sizes on links alike have one answer
-    key = ("path", name, layout.shape.degree, layout.shape.micro_batches, layout.cuts, chains, begins_s)
-    free_s, complete_s = layout.scenario.remember(key, lambda: _ends_s(layout, chains, order(), begins_s))
-    return max(sums_end_s(layout, free_s, complete_s), port_bound(layout, frozen_first=frozen_first))
+    return layout.remember(("bound", name, frozen_first, most_passes), bound)
 
 
 def _chains(

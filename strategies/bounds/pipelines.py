@@ -251,25 +251,19 @@ class _Table(NamedTuple):
         return latest_s
 
 
-def _forwards(layout: Layout, cut: int) -> list[_Visit]:
-    """The forwards of a chain in the order in which a micro-batch takes them."""
-    return [
-        _Visit(layout.stages[s].position, layout.stages[s].forward_s, 0.0, layout.hops[s][0].duration_s)
-        for s in layout.chain(cut)
-    ]
-
-
 def _visits(layout: Layout, cut: int, *, split: bool) -> list[_Visit]:
     """The passes of a chain, extra forwards too, in the order in which a micro-batch takes them."""
-    chain, forwards = layout.chain(cut), _forwards(layout, cut)
-    visits = []
+    chain, stages, visits = layout.chain(cut), layout.stages, list[_Visit]()
+    forwards = [
+        _Visit(stages[s].position, stages[s].forward_s, 0.0, layout.hops[s][0].duration_s) for s in chain
+    ]
     if layout.scenario.workload.extra_forward:
         ends = forwards[-1].position, forwards[0].position
         back_s = layout.feedback_s(layout.cuts[cut].component, *ends)
         visits += [*forwards[:-1], forwards[-1]._replace(hop_s=back_s)]
     visits += forwards
     for number in reversed(chain):
-        stage = layout.stages[number]
+        stage = stages[number]
         waiting_s = layout.weight_part_s(stage) if split else 0.0
         back_s = 0.0 if number == chain.start else layout.hops[number - 1][1].duration_s
         visits.append(_Visit(stage.position, stage.backward_s - waiting_s, waiting_s, back_s))

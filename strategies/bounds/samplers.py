@@ -8,7 +8,7 @@ where other exchanges let it delay everybody before the next exchange of its kin
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import accumulate, chain, groupby, product
 from math import inf
 from typing import Final, NamedTuple
@@ -229,8 +229,7 @@ class _Rounds:
 
     def __init__(self, pipeline: PatchPipeline) -> None:
         self.pipeline, self.stages = pipeline, range(pipeline.grid.pipeline)
-        self._passes: dict[tuple[int, int | None], Pass] = {}
-        self._hops: dict[tuple[int, int | None], float] = {}
+        self.stage_pass, self._hop_s = cache(self._stage_pass), cache(self._least_hop_s)
         kinds = Counter((rows, patch == 0) for patch, rows in enumerate(pipeline.patches))
         first_of = {(rows, patch == 0): patch for patch, rows in reversed([*enumerate(pipeline.patches)])}
         self.times = {first_of[kind]: count for kind, count in kinds.items()}
@@ -281,17 +280,12 @@ class _Rounds:
         each_s = (self.stage_pass(stage, patch).alone_s + self._hop_s(stage, patch) for stage in self.stages)
         return [*accumulate(each_s, initial=0.0)]
 
-    def _hop_s(self, stage: int, patch: int | None) -> float:
+    def _least_hop_s(self, stage: int, patch: int | None) -> float:
         """Least seconds from the end of a stage's pass to the start of it in the next, or in the first.
 
         Messages between the devices of two stages may share ports. Where all devices of the next wait for one another,
         they wait for the last.
         """
-        if (stage, patch) not in self._hops:
-            self._hops[stage, patch] = self._find_hop_s(stage, patch)
-        return self._hops[stage, patch]
-
-    def _find_hop_s(self, stage: int, patch: int | None) -> float:
         pipeline, last, following = self.pipeline, self.stages[-1], (stage + 1) % len(self.stages)
         if not last:
             return 0.0
@@ -305,12 +299,9 @@ class _Rounds:
             held_s[port] = held_s.get(port, 0.0) + hold
         return size * max(held_s.values(), default=0.0) + min(route.delay_s for route in routes)
 
-    def stage_pass(self, stage: int, patch: int | None) -> Pass:
+    def _stage_pass(self, stage: int, patch: int | None) -> Pass:
         """A pass of a stage, with the gathers of a noise prediction after the last."""
-        if (stage, patch) not in self._passes:
-            work = self._layers(stage, patch)
-            self._passes[stage, patch] = Pass.total([(work, 1), (self._after(stage, patch), 1)])
-        return self._passes[stage, patch]
+        return Pass.total([(self._layers(stage, patch), 1), (self._after(stage, patch), 1)])
 
     def _layers(self, stage: int, patch: int | None) -> Pass:
         """The layers of a stage; each run is measured once for teams that lie alike and layers alike."""
@@ -325,15 +316,8 @@ class _Rounds:
             return builder.measure()
 
         run = self.pipeline.run(stage, patch)
-        where = (
-            "pass",
-            self.pipeline.grid.positions,
-            team.degrees,
-            alike[0],
-            run.batch,
-            run.tokens,
-            run.cached,
-        )
+        grid = self.pipeline.grid
+        where = "pass", grid.positions, team.degrees, alike[0], run.batch, run.tokens, run.cached
         every = self.pipeline.works(stage, patch)
         works = {work[1:]: work for work in every}
         counts = Counter(work[1:] for work in every)

@@ -66,7 +66,7 @@ def _best(problem: Problem, priority: str) -> Ordering:
     lanes = lanes_of(problem)
     rests_s = [np.array(of_lane) for of_lane in tails(problem, lanes)]
     keys = [key for name, key in PRIORITIES.items() if priority in (name, BEST)]
-    orders = (dispatch(problem, lanes, _keys(key, lanes, rests_s)) for key in keys)
+    orders = (ListScheduler(problem, lanes, _keys(key, lanes, rests_s)).run() for key in keys)
     return min(orders, key=attrgetter("makespan_s"))
 
 
@@ -78,19 +78,13 @@ def _keys(
     return [np.broadcast_to(key(lane.tail_s, rest_s), rest_s.shape).tolist() for lane, rest_s in pairs]
 
 
-def dispatch(problem: Problem, lanes: Sequence[Lane], keys: Sequence[Sequence[float]]) -> Ordering:
-    """The order in which each device runs, of the passes that are ready and may be held, the least.
+class ListScheduler:
+    """One order, pass by pass: each device runs, of the passes that are ready and may be held, the least.
 
     Args:
         problem: What is to be ordered.
         lanes: Its lanes.
-        keys: For each lane and micro-batch of its chain what it is ranked by; of equals the older goes first.
-    """
-    return _ListScheduler(problem, lanes, keys).run()
-
-
-class _ListScheduler:
-    """One order, pass by pass.
+        keys: For each lane and micro-batch of its chain its rank; of equals the older goes first.
 
     Attributes:
         due_s: when the next micro-batch of each lane arrives; infinite where it is not under way.
@@ -112,7 +106,7 @@ class _ListScheduler:
         self.wakes = [(0.0, device) for device in devices]
 
     def run(self) -> Ordering:
-        """The whole order."""
+        """Return the whole order."""
         self._start_all()
         assert all(done == len(keys) for done, keys in zip(self.done, self.keys, strict=True)), (
             "list scheduling is stuck"

@@ -11,7 +11,7 @@ import numpy as np
 from profiles.checks import sum_in_order
 from profiles.costs.layers import FloatArray
 from strategies.orders.capacity import check_room, fits
-from strategies.orders.list_scheduling import dispatch
+from strategies.orders.list_scheduling import ListScheduler
 from strategies.orders.problem import Chain, Lane, Ordering, Problem, evaluate, lanes_of
 from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
 
@@ -46,7 +46,7 @@ def extend(problem: Problem, ordering: Ordering, larger: Problem) -> Ordering:
             raise ValueError("both problems must pass equally often over all devices")
         micro_batches = len(larger_chain.micro_batches)
         keys += _stretch(rounds, larger.num_devices, micro_batches, pace_s).tolist()
-    orderings = [dispatch(larger, lanes, keys)]
+    orderings = [ListScheduler(larger, lanes, keys).run()]
     strict = _rows(larger, lanes, keys)
     if fits(larger, strict):
         orderings.append(evaluate(larger, strict))

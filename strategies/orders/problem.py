@@ -126,7 +126,6 @@ def wave_problem(
 
 def lanes_of(problem: Problem) -> list[Lane]:
     """The lanes, chain after chain, each in the order in which a micro-batch takes them."""
-    _check(problem)
     lanes: list[Lane] = []
     for number, chain in enumerate(problem.chains):
         of_chain: list[Lane] = []
@@ -150,23 +149,6 @@ def _backwards(problem: Problem, chain: Chain) -> Iterator[tuple[int, str, float
     for stage in reversed(chain.stages):
         lag_s = 0.0 if stage == last else problem.forward_lag_s[stage]
         yield stage, FORWARD, problem.forward_s[stage], lag_s
-
-
-def _check(problem: Problem) -> None:
-    """Refuse a problem whose parts do not fit together."""
-    count = len(problem.positions)
-    for values in (problem.forward_s, problem.backward_s, problem.forward_lag_s, problem.backward_lag_s):
-        if len(values) != count or min(values, default=0.0) < 0:
-            raise ValueError(f"each of the {count} stages needs durations and lags of at least 0")
-    if sorted(stage for chain in problem.chains for stage in chain.stages) != list(range(count)):
-        raise ValueError("each stage must belong to one chain")
-    for caps in (problem.held_bytes, problem.in_flight):
-        if caps is not None and len(caps) != count:
-            raise ValueError("held_bytes and in_flight hold one value per stage")
-    if problem.capacity_bytes is not None and (
-        problem.held_bytes is None or len(problem.capacity_bytes) != problem.num_devices
-    ):
-        raise ValueError("capacity_bytes holds one value per device, and needs held_bytes")
 
 
 def heads(problem: Problem, lanes: Sequence[Lane]) -> list[list[float]]:

@@ -83,11 +83,6 @@ class Partition:
     longest_stage_self_conditioned_s: float
     largest_gap_s: float
 
-    @property
-    def num_stages(self) -> int:
-        """Number of stages S."""
-        return len(self.boundaries) - 1
-
 
 def optimal_partition(
     costs: ChainCosts,
@@ -113,7 +108,9 @@ def optimal_partition(
     Source: DiffusionPipe, Eq. 2 and 18 and the expectation of section 4.3.
     """
     search = StageSearch.over(costs, num_stages, self_conditioning)
-    rounds = num_rounds(num_stages, num_micro_batches)
+    if num_micro_batches < 1:
+        raise ValueError(f"num_micro_batches({num_micro_batches}) must be at least 1")
+    rounds = num_micro_batches + 2 * num_stages - 2  # on the critical path
     return search.partition(search.best(rounds, self_conditioning * feedback_s))
 
 
@@ -164,12 +161,6 @@ def _stage_table(packed: bytes) -> FloatArray:
 def _below(size: int, diagonal: int) -> BoolArray:
     """Where a square table lies on one of its diagonals, or below."""
     return np.tri(size, k=diagonal, dtype=np.bool_)
-
-
-def cut_column(cut_s: FloatArray, edges: npt.NDArray[np.intp]) -> FloatArray:
-    """The message time of the cut before each stage as a column; none before stage 0."""
-    column: FloatArray = np.concatenate(([0.0], cut_s, [0.0]))[edges, None]
-    return column
 
 
 def least_maximum(table: FloatArray, num_stages: int) -> float:
@@ -236,7 +227,7 @@ class StageSearch:
         both_s, cut_s = costs.forward_s + costs.backward_s, costs.cut_forward_s + costs.cut_backward_s
         seconds = (both_s, cut_s), (both_s + costs.forward_s, cut_s + costs.cut_forward_s)
         stage, conditioned = (
-            np.maximum(stages_between(edges, layer_s), cut_column(message_s, edges))
+            np.maximum(stages_between(edges, layer_s), np.concatenate(([0.0], message_s, [0.0]))[edges, None])
             for layer_s, message_s in seconds
         )
         gap = stages_between(edges, costs.sync_s - costs.backward_s) + costs.sync_latency_s
@@ -337,13 +328,6 @@ class StageSearch:
 
     def _step(self, table: BoolArray, stage: int) -> BoolArray:
         return table[stage : stage + self._width, stage + 1 : stage + 1 + self._width]
-
-
-def num_rounds(num_stages: int, num_micro_batches: int) -> int:
-    """Rounds on the critical path, K = M + 2S - 2."""
-    if num_micro_batches < 1:
-        raise ValueError(f"num_micro_batches({num_micro_batches}) must be at least 1")
-    return num_micro_batches + 2 * num_stages - 2
 
 
 def _check_stages(num_stages: int, available: int, pieces: str) -> None:

@@ -10,11 +10,10 @@ Source: DiffusionPipe, sections 4.2 and 4.3, Eq. 10 - 18, with one replication d
 defined there; 2M, the micro-batches of both backbones, makes the objective an upper bound.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from profiles.checks import sum_in_order
 from strategies.partitions.chain import ChainCosts, CostVector, Partition, StageSearch
 
 
@@ -67,7 +66,6 @@ class PairSearch:
         """
         chains = [StageSearch.over(chain, num_stages, self_conditioning) for chain in (costs.down, costs.up)]
         self._chains = [_Chain(search) for search in chains]
-        self._shares = chains[0].weights
 
     def best(self, rounds: int) -> tuple[Partition, Partition]:
         """Return the pair with the least bound; among equals that of the smallest pace, then of the smallest maxima.
@@ -85,8 +83,9 @@ class PairSearch:
         least_gap = max(chain.least_gap for chain in self._chains)
         best: tuple[float, float, CostVector] | None = None
         for levels in self._levels():
-            joints = [_joint(*points) for points in product(*levels)]
-            ranked = [_rank(joint, self._shares, rounds) for joint in joints]
+            joints = [tuple(map(max, down, up)) for down, up in product(*levels)]  # Eq. 10 and 11
+            paces = map(self._chains[0].search.pace, joints)
+            ranked = [(rounds * pace + of[-1], pace, of) for pace, of in zip(paces, joints, strict=True)]
             pace = min(rank[1] for rank in ranked)
             if best is not None and rounds * pace + least_gap > best[0]:
                 break
@@ -133,17 +132,3 @@ class _Chain:
         """The partition that is best for the chain itself and exceeds the pair's maxima in none."""
         point = self.search.best(rounds, 0.0, self.search.within(joint))
         return self.search.partition(point)
-
-
-def _joint(down: CostVector, up: CostVector) -> CostVector:
-    """The maxima of a pair. Source: DiffusionPipe, Eq. 10 and 11."""
-    return tuple(map(max, down, up))
-
-
-def _pace(shares: Sequence[float], point: CostVector) -> float:
-    return sum_in_order(share * maximum for share, maximum in zip(shares, point, strict=False))
-
-
-def _rank(point: CostVector, shares: Sequence[float], rounds: int) -> tuple[float, float, CostVector]:
-    pace = _pace(shares, point)
-    return rounds * pace + point[-1], pace, point

@@ -189,11 +189,6 @@ class SymmetricPartition:
     local_skips: tuple[SkipEnds, ...]
     sent_skips: tuple[SkipEnds, ...]
 
-    @property
-    def num_stages(self) -> int:
-        """Number of stages 2D."""
-        return len(self.boundaries) - 1
-
 
 def symmetric_partition(
     layer_s: npt.ArrayLike,

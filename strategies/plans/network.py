@@ -7,10 +7,10 @@ from functools import cache
 from itertools import groupby
 
 from profiles.checks import sum_in_order
-from profiles.machines.collectives import CollectiveLaw, Group, collective_law, crossing_bytes, sent_bytes
+from profiles.machines.collectives import Group, collective_law, crossing_bytes, sent_bytes
 from profiles.machines.fabrics import OPERATIONS
 from strategies.parameters import check_option
-from strategies.plans.placement import Placement, Subgroup
+from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective
 from strategies.scenario import Scenario
 
@@ -54,13 +54,18 @@ class CollectiveRoute:
 
 
 class Network:
-    """Routes between the simulated devices of one placement; ports are numbered as they are met."""
+    """Routes between the simulated devices of one placement; ports are numbered as they are met.
+
+    Attributes:
+        placement: GPUs of the devices.
+        route: returns the route between two positions.
+    """
 
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
         self._ranks = cache(placement.ranks)
         self._ports: dict[Hashable, int] = {}
-        self._routes: dict[tuple[int, int], Route] = {}
+        self.route = cache(self._route)
         self._groups: dict[Hashable, Group] = {}
         self._collectives: dict[Hashable, CollectiveRoute] = {}
 
@@ -69,14 +74,7 @@ class Network:
         """Ports met so far."""
         return len(self._ports)
 
-    def route(self, source: int, target: int) -> Route:
-        """The route between two positions."""
-        key = (source, target)
-        if key not in self._routes:
-            self._routes[key] = self._find_route(source, target)
-        return self._routes[key]
-
-    def _find_route(self, source: int, target: int) -> Route:
+    def _route(self, source: int, target: int) -> Route:
         placement = self.placement
         (one, two), *others = zip(self._ranks(source), self._ranks(target), strict=True)
         near, each = {placement.node(one), placement.node(two)}, placement.cluster.devices_per_node
@@ -112,7 +110,10 @@ class Network:
         check_option("operation of a collective", collective.operation, OPERATIONS)
         placement = self.placement
         group = self._group(collective)
-        law = law_beside(placement, collective.operation, group, collective.subgroup)
+        law = collective_law(placement.cluster, collective.operation, group)
+        if collective.subgroup is not None and group.num_nodes > 1:  # others like it share the nodes' ports
+            beside = min(placement.num_gpus, placement.cluster.devices_per_node) // group.members
+            law = replace(law, node_port_s_per_byte=law.node_port_s_per_byte * beside)
         time = law.time(collective.size_bytes, collective.calls)
         ports: dict[int, float] = {}
         for device in collective.devices:
@@ -184,17 +185,6 @@ class Network:
         if key not in self._groups:
             self._groups[key] = self.placement.group(*positions, subgroup=collective.subgroup)
         return self._groups[key]
-
-
-def law_beside(
-    placement: Placement, operation: str, group: Group, subgroup: Subgroup | None = None
-) -> CollectiveLaw:
-    """The law of an operation in a group; a subgroup shares the nodes' ports with all others like it."""
-    law = collective_law(placement.cluster, operation, group)
-    if subgroup is None or group.num_nodes == 1:
-        return law
-    beside = min(placement.num_gpus, placement.cluster.devices_per_node) // group.members
-    return replace(law, node_port_s_per_byte=law.node_port_s_per_byte * beside)
 
 
 def placement_of(scenario: Scenario, group_size: int, degree: int, *, data_inner: bool) -> Placement:

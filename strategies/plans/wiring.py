@@ -79,7 +79,9 @@ def wire(plan: Plan) -> Wiring:
         DeadlockError: an op or a collective reads what nobody writes, or what is written there only later.
     """
     wiring = Wiring(plan, before=_previous(plan.collectives))
-    _find_writers(wiring)
+    for device, ops in enumerate(plan.ops):
+        for index, op in enumerate(ops):
+            wiring.writers.update(dict.fromkeys((*op.writes, *(of for _, of in op.early)), (device, index)))
     _wire_collectives(wiring)
     initial = set(plan.given)
     for device, ops in enumerate(plan.ops):
@@ -91,13 +93,6 @@ def wire(plan: Plan) -> Wiring:
     _wire_receives(wiring)
     _wire_sends(wiring)
     return wiring
-
-
-def _find_writers(wiring: Wiring) -> None:
-    """Note the device and the op that write each tensor."""
-    for device, ops in enumerate(wiring.plan.ops):
-        for index, op in enumerate(ops):
-            wiring.writers.update(dict.fromkeys((*op.writes, *(of for _, of in op.early)), (device, index)))
 
 
 def _wire_collectives(wiring: Wiring) -> None:
