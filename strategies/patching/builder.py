@@ -76,10 +76,7 @@ class SamplingBuilder:
 
     def compute(self, device: int, action: Action, duration_s: float, host_s: float = 0.0) -> None:
         """Append an op; it waits for all that was announced to its device."""
-        reads: tuple[int, ...] = ()
-        if self._awaited[device]:
-            reads = tuple(dict.fromkeys(self._awaited[device]))
-            self._awaited[device] = []
+        reads, self._awaited[device] = tuple(dict.fromkeys(self._awaited[device])), []
         self._ops[device].append(_Draft(action, duration_s, host_s, reads))
 
     def compute_together(
@@ -147,17 +144,8 @@ class SamplingBuilder:
     ) -> int:
         """Start a collective when the last op of each of its devices has ended; return its result.
 
-        Args:
-            operation: as in ``Collective``.
-            devices: its members; one alone does nothing.
-            size_bytes: bytes of all its calls.
-            stage: for the name of its tensors.
-            number: likewise.
-            calls: calls that it stands for.
-            held_bytes: bytes of the result on each device, until the op that waits for it has ended.
-            wait: whether the next op of each device waits for it.
-            dispatched_as: the operation whose seconds of the host its calls take; by default its own.
-            replicas: whether all GPUs that its devices stand for take part.
+        ``held_bytes`` of the result lie on each device until the op that waits for it has ended. With ``replicas`` all
+        GPUs that its devices stand for take part; else one device alone does nothing.
         """
         reads, ready = [], Tensor("ready", stage, number, 0.0)
         alone = len(devices) == 1 and not replicas
@@ -170,10 +158,9 @@ class SamplingBuilder:
                 reads.append(len(self._tensors))
                 self._tensors.append(ready)
         result = self.tensor(operation, stage, number, held_bytes)
-        members = tuple(devices)
-        group = members if replicas else None
+        group = tuple(devices) if replicas else None
         self._collectives.append(
-            Collective(operation, members, size_bytes, group, tuple(reads), (result,), calls)
+            Collective(operation, tuple(devices), size_bytes, group, tuple(reads), (result,), calls)
         )
         if wait:
             for device in devices:

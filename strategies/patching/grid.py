@@ -17,24 +17,22 @@ GUIDED: Final = 2
 """Predictions per image with classifier-free guidance: with the prompt and without."""
 
 
-@dataclass(frozen=True, slots=True)
-class Team:
-    """Devices that compute one patch together: ``ring`` x ``ulysses`` x ``tensor``, the last innermost.
+@dataclass(frozen=True)
+class _Degrees:
+    """Degrees of devices that compute one patch together: ``ring`` x ``ulysses`` x ``tensor``, the last innermost.
 
-    In place of a ring they may stand in ``rows`` x ``columns``, each row of which lies together. Where one node stands
-    for all of a team, its devices alone are named, and of groups those in it.
+    In place of a ring they may stand in ``rows`` x ``columns``, each row of which lies together.
     """
 
-    devices: tuple[int, ...]
-    ring: int
-    ulysses: int
-    tensor: int
+    ring: int = 1
+    ulysses: int = 1
+    tensor: int = 1
     rows: int = 1
     columns: int = 1
 
     @property
     def degrees(self) -> tuple[int, ...]:
-        """Its degrees, whichever its devices are."""
+        """The degrees alone."""
         return self.ring, self.ulysses, self.tensor, self.rows, self.columns
 
     @property
@@ -44,8 +42,18 @@ class Team:
 
     @property
     def size(self) -> int:
-        """Its devices, named or not."""
+        """Devices that compute a patch together."""
         return self.sequence * self.tensor
+
+
+@dataclass(frozen=True)
+class Team(_Degrees):
+    """Devices that compute one patch together.
+
+    Where one node stands for all of a team, its devices alone are named, and of groups those in it.
+    """
+
+    devices: tuple[int, ...] = ()
 
     def token_bytes(self, size_bytes: float, samples: float, share: float = 1.0) -> float:
         """Bytes on one device of a tensor whose tokens are divided, and under tensor parallelism nothing else.
@@ -105,22 +113,16 @@ class Team:
 
 
 @dataclass(frozen=True)
-class Grid:
-    """Degrees of parallelism; tensor innermost, then Ulysses, ring, pipeline, guidance, and data outermost.
+class Grid(_Degrees):
+    """Degrees of parallelism; those of a team innermost, then pipeline, guidance, and data outermost.
 
-    ``rows`` and ``columns`` are of devices, in place of a ring. Source: xDiT, its default order of process groups.
-    Where it is ``folded``, one guidance group stands for all, which do the same at the same time. So does one node of
-    each team for all of its ``alike_nodes``.
+    Source: xDiT, its default order of process groups. Where it is ``folded``, one guidance group stands for all, which
+    do the same at the same time. So does one node of each team for all of its ``alike_nodes``.
     """
 
-    data: int = 1
-    guidance: int = 1
     pipeline: int = 1
-    ring: int = 1
-    ulysses: int = 1
-    tensor: int = 1
-    rows: int = 1
-    columns: int = 1
+    guidance: int = 1
+    data: int = 1
     folded: bool = False
     alike_nodes: int = 1
 
@@ -137,7 +139,7 @@ class Grid:
     @property
     def positions(self) -> int:
         """GPUs of one data-parallel group that are told apart."""
-        return prod((self.groups, self.pipeline, self.sequence, self.tensor)) // self.alike_nodes
+        return self.groups * self.pipeline * self.size // self.alike_nodes
 
     @property
     def standing_in(self) -> tuple[int, ...]:
@@ -148,22 +150,16 @@ class Grid:
         teams = [self.team(guided, stage).devices for guided in groups for stage in range(self.pipeline)]
         return tuple(device for devices in teams for device in devices * self.alike_nodes)
 
-    @property
-    def sequence(self) -> int:
-        """Devices among which the tokens of a patch are divided."""
-        return self.ring * self.ulysses * self.rows * self.columns
-
     def team(self, guided: int, stage: int) -> Team:
         """The devices of one stage of one guidance group."""
         return self._teams[guided * self.pipeline + stage]
 
     @cached_property
     def _teams(self) -> tuple[Team, ...]:
-        size = self.sequence * self.tensor // self.alike_nodes
-        parts = self.ring, self.ulysses, self.tensor, self.rows, self.columns
-        return tuple(
-            Team(tuple(range(start, start + size)), *parts) for start in range(0, self.positions, size)
-        )
+        size = self.size // self.alike_nodes
+        teams = (tuple(range(start, start + size)) for start in range(0, self.positions, size))
+        degrees = self.ring, self.ulysses, self.tensor, self.rows, self.columns
+        return tuple(Team(*degrees, devices) for devices in teams)
 
     def folded_on(self, cluster: Cluster) -> "Grid":
         """The grid in which one guidance group, and one node of each team, stands for all that are alike.
@@ -239,7 +235,7 @@ def make_grid(
             else f"runs on one GPU, not on `gpus({gpus})`: leave `gpus` out",
             "the degrees do not give the number of GPUs",
         )
-    grid = Grid(gpus // product, guidance, pipeline, ring, ulysses, tensor, rows, columns)
+    grid = Grid(ring, ulysses, tensor, rows, columns, pipeline, guidance, gpus // product)
     check_workload(scenario, grid)
     _check_backbone(scenario, grid)
     return grid

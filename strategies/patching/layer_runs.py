@@ -172,11 +172,13 @@ class LayerRunner(NamedTuple):
         calls: int,
         held: int = 0,
         wait: bool = True,
-        as_: str = "",
     ) -> Sequence[int]:
         """Append an exchange in the groups of a kind, as in ``GroupCollectives``; the results of those groups."""
         groups, members = tuple(self.team.groups(kind)), self.team.members(kind)
-        what = GroupCollectives(operation, groups, sizes, calls, held, wait, as_, members)
+        if members == 1:
+            return ()
+        dispatched_as = EXCHANGE if operation == "all_gather" else ""
+        what = GroupCollectives(operation, groups, sizes, calls, held, wait, dispatched_as, members)
         return self.builder.exchange(what, self.action)
 
     def _head_bytes(self, size_bytes: float) -> float:
@@ -185,9 +187,8 @@ class LayerRunner(NamedTuple):
     def _all_to_all(self, tensors: int) -> None:
         """Exchange tokens for heads, or heads for tokens, in some tensors of each attention."""
         what = self.work.exchanged
-        if self.team.ulysses > 1:
-            size = tensors * self.work.swollen * self._head_bytes(what.hidden_bytes)
-            self._exchange("ulysses", "all_to_all", size, calls=tensors * what.attentions)
+        size = tensors * self.work.swollen * self._head_bytes(what.hidden_bytes)
+        self._exchange("ulysses", "all_to_all", size, calls=tensors * what.attentions)
 
     def _attend(self) -> None:
         """Append attention; around a ring, on the keys and values of one member after another."""
@@ -209,18 +210,14 @@ class LayerRunner(NamedTuple):
         hidden, log_sums = self._head_bytes(what.hidden_bytes), self._head_bytes(what.log_sum_bytes)
         if team.ulysses > 1:
             self._compute(0.0)  # gathers what it has exchanged
-        self._gather("column", "all_gather", 2 * team.rows * hidden, tensors=2)
-        self._gather("row", "all_gather", team.columns * hidden)
+        calls, keys_values = what.attentions, 2 * team.rows * hidden
+        self._exchange("column", "all_gather", keys_values, calls=2 * calls, held=calls)
+        self._exchange("row", "all_gather", team.columns * hidden, calls=calls, held=calls)
         self._compute(self.work.attention_s)
-        self._gather("row", "all_to_all", team.columns * hidden, team.columns * log_sums)
+        outputs = team.columns * hidden, team.columns * log_sums
+        self._exchange("row", "all_to_all", *outputs, calls=calls, held=calls)
         if team.columns > 1:
             self._compute(*self.work.merging)
-
-    def _gather(self, kind: str, operation: str, *sizes_bytes: float, tensors: int = 1) -> None:
-        """Append an exchange around attention, whose result is held on each of its devices until it is used."""
-        if self.team.members(kind) > 1:
-            held = self.work.exchanged.attentions
-            self._exchange(kind, operation, *sizes_bytes, calls=tensors * held, held=held, as_=EXCHANGE)
 
     def _sum(self, sums: int) -> None:
         what, run, team = self.work.exchanged, self.work.run, self.team
@@ -267,12 +264,11 @@ def _layers_seconds(scenario: SamplingScenario, team: Team, run: LayerRun) -> tu
     """The seconds of all layers on each GPU of a team for a pass as in a run, and those of self-attention in them."""
 
     def make() -> tuple[FloatArray, FloatArray]:
-        whole_text = scenario.workload.text == REPLICATED
         degrees = Share(
             ring=team.ring,
             ulysses=team.ulysses,
             tensor=team.tensor,
-            whole_text=whole_text,
+            whole_text=scenario.workload.text == REPLICATED,
             device_rows=team.rows,
             device_columns=team.columns,
         )

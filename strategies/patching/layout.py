@@ -64,13 +64,13 @@ class GridLayout(ABC):
         """The plan of some successive steps."""
 
     @property
-    @abstractmethod
     def steps_overlap(self) -> bool:
-        """Whether a device may begin a step before all others have ended the last one."""
+        """Whether a device may begin a step before all others have gathered the predictions of the last one."""
+        return False
 
     @abstractmethod
     def stage_s(self, stage: int) -> float:
-        """Seconds that each device of a stage computes in a step of patches."""
+        """Seconds that each device of a stage computes in a step after the warm-up, or its host dispatches."""
 
     @abstractmethod
     def pass_samples(self, steps: Sequence[int]) -> float:

@@ -24,10 +24,6 @@ from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Buffer, Plan
 from strategies.sampling_scenario import SamplingScenario
 
-GATHERED: Final = ("key_value", "halo", "statistics")
-"""Kinds of exchange in which patches need one another."""
-
-
 COPIED: Final = 4.0
 """Bytes that a device moves over those gathered: an all-gather into a list of tensors fills one flat tensor, which is
 read and written once more (torch.distributed), and the tensors of the list are read and joined to one (torch.cat)."""
@@ -92,11 +88,6 @@ class Patches(GridLayout):
             return "no patch sees the others, so that seams show"
         return super().approximation
 
-    @property
-    def steps_overlap(self) -> bool:
-        """Never: each step ends with the gathering of all noise predictions."""
-        return False
-
     def kind_of(self, step: int) -> Kind:
         """The kind of a step."""
         return Kind.SYNCHRONOUS if step < (self.warmup_steps or 0) else self.kind
@@ -155,9 +146,8 @@ class Patches(GridLayout):
 
     def _given(self, builder: SamplingBuilder) -> list[list[int]]:
         """The tensors that the step before has gathered."""
-        gathered = []
+        gathered, sizes = [], [sent for _, sent in self.pieces(Kind.DISPLACED) if sent]
         for guided in range(self.grid.guidance):
-            sizes = [sent for _, sent in self.pieces(Kind.DISPLACED) if sent]
             results = [builder.tensor("all_gather", 0, number, size) for number, size in enumerate(sizes)]
             for device in self.grid.team(guided, 0).devices:
                 for result in results:
@@ -217,40 +207,29 @@ class Patches(GridLayout):
 
     def _between_exchanges(self) -> Iterator[tuple[float, float]]:
         """Seconds of compute and the bytes that it needs of all patches; a layer's work is spread evenly."""
-        layers_s = self._layers_s(Kind.SYNCHRONOUS)
-        of: dict[int, list[Exchange]] = {}
+        extent, of = self.scenario.extent, dict[int, list[Exchange]]()
+        growth = {"key_value": extent.pixels, "halo": extent.width * self.count, "statistics": self.count}
         for exchange in self.scenario.backbone.exchanges:
-            if exchange.kind in GATHERED and self.count > 1:
+            if exchange.kind in growth and self.count > 1:
                 of.setdefault(exchange.layer, []).append(exchange)
-        for layer, seconds in enumerate(layers_s):
+        for layer, seconds in enumerate(self._layers_s(Kind.SYNCHRONOUS)):
             exchanges = of.get(layer, [])
             if not exchanges:
                 yield float(seconds), 0.0
             for exchange in exchanges:
-                size = self.gathered_bytes(exchange)
+                size = HALF_BYTES * self.batch * exchange.elements * growth[exchange.kind]
                 joined_s = self.scenario.backbone_costs.copied_s(COPIED * size, self.count + 1)
                 yield float(seconds) / len(exchanges) + joined_s, size
 
-    def gathered_bytes(self, exchange: Exchange) -> float:
-        """The bytes that all devices of a guidance group gather at one exchange."""
-        extent = self.scenario.extent
-        growth = {"key_value": extent.pixels, "halo": extent.width * self.count, "statistics": self.count}
-        return HALF_BYTES * self.batch * exchange.elements * growth[exchange.kind]
-
 
 def _check_rows(scenario: SamplingScenario, count: int) -> None:
-    """Refuse more patches than rows, and for a U-Net patches that do not divide the rows of its deepest level.
-
-    Raises:
-        InfeasibleError: the rows cannot be divided so.
-    """
-    rows = scenario.rows
+    """Refuse more patches than rows, and for a U-Net patches that do not divide the rows of its deepest level."""
+    rows, backbone = scenario.rows, scenario.backbone
     if count > rows:
         raise InfeasibleError(
-            f"`patches({count})` exceed rows({rows}) of {scenario.backbone.name} at {scenario.workload.resolution}",
+            f"`patches({count})` exceed rows({rows}) of {backbone.name} at {scenario.workload.resolution}",
             "more patches than rows",
         )
-    backbone = scenario.backbone
     if count > 1 and any(exchange.kind == "halo" for exchange in backbone.exchanges):
         levels = sum(layer.name.endswith("downsample") for layer in backbone.layers)
         if rows % (count * 2**levels):

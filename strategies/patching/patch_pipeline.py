@@ -156,8 +156,11 @@ class PatchPipeline(GridLayout):
         team, images = self.grid.team(0, 0), self.grid.images(self.scenario)
         return team.token_bytes(self.scenario.latent_bytes, images, self.rows(patch))
 
-    def gathers(self, patch: int | None) -> "Gathers":
-        """Gathers of the noise prediction of a patch: inside each team, then between them."""
+    def gathers(self, patch: int | None) -> list[tuple[tuple[int, ...], float, bool]]:
+        """Gathers of the noise prediction of a patch: inside each team, then between them.
+
+        Their devices, their bytes, and whether all devices for which those stand take part.
+        """
         predicted = self.scenario.output_bytes * self.batch * self.rows(patch)
         teams = [self.grid.team(guided, self.grid.pipeline - 1) for guided in range(self.grid.groups)]
         inside = [group for team in teams for group in team.groups("sequence")]
@@ -179,10 +182,6 @@ class PatchPipeline(GridLayout):
                 to = sizes.setdefault(source, {})
                 to[target] = to.get(target, 0.0) + self.scenario.hidden_bytes(skip.source)
         return sizes
-
-
-Gathers = list[tuple[tuple[int, ...], float, bool]]
-"""Devices of some gathers, their bytes, and whether all devices for which those stand take part."""
 
 
 class _Writer:
@@ -276,8 +275,7 @@ def patch_rows(scenario: SamplingScenario, grid: Grid, patches: int) -> tuple[fl
     """The share of the rows in each patch, as even as whole rows allow.
 
     Raises:
-        InfeasibleError: there are more patches, each divided over a team, than rows; or more devices of a sequence than
-            rows of all frames.
+        InfeasibleError: there are more patches, each divided over a team, than rows; of the whole image, of all frames.
     """
     rows, lines = scenario.rows, scenario.lines
     most = rows if patches > 1 else lines

@@ -78,11 +78,6 @@ class Window(GridLayout):
         """Why an image is not the one that a single GPU draws: steps converge within a tolerance."""
         return f"steps count as converged within {TOLERANCE:g} of their noise"
 
-    @property
-    def steps_overlap(self) -> bool:
-        """Never: each iteration ends with the gathering of all predictions."""
-        return False
-
     def plan(self, steps: Sequence[int]) -> Plan:
         """The plan of successive iterations; its actions count them, not denoising steps."""
         builder, gpus, seconds = SamplingBuilder(self.placement), self.grid.positions, self.stage_s()
