@@ -17,7 +17,7 @@ from profiles.errors import DiffusimWarning, InfeasibleError, InputError
 from sim.cli.main import main
 from sim.explore import answers as answering
 from sim.explore.answers import Bounds, outcome_of
-from sim.explore.points import Asked, find_points
+from sim.explore.points import Candidate, find_points
 from sim.explore.records import read_records
 from sim.explore.search import run_sweep
 from sim.explore.store import BOUNDS, REPLAY, Store, StoreFile
@@ -110,7 +110,9 @@ def test_inputs_and_numbers_of_gpus_are_told_apart(tmp_path, replays):
 
 def test_answers_of_every_kind_come_back_as_they_were(tmp_path):
     scenario = sim.sweep("sd21", gpus=2, batch_size=4, strategy="ddp", workers=1).scenario
-    points = [Asked(point.strategy, point.num_gpus or 2) for point in find_points(scenario, ["ddp", "gpipe"])]
+    points = [
+        Candidate(point.strategy, point.num_gpus or 2) for point in find_points(scenario, ["ddp", "gpipe"])
+    ]
     result, refused, bounds = (
         outcome_of(points[0], scenario),
         InfeasibleError("no"),

@@ -10,7 +10,7 @@ from profiles.architectures.models import load_model, model_names
 from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import load_cluster
 from sim.explore.answers import bounds_of
-from sim.explore.points import MAX_MICRO_BATCHES, Asked, Point, find_points
+from sim.explore.points import MAX_MICRO_BATCHES, Candidate, Point, find_points
 from sim.explore.search import run_sweep
 from sim.explore.sweep import TOP, Sweep
 from sim.outcomes import tasks
@@ -240,7 +240,7 @@ def test_a_value_that_not_all_strategies_know_leaves_the_others_out(scenario, va
 
 def test_a_point_that_lacks_a_byte_has_no_bound_of_its_time():
     scenario = sim.run("sd21", "ddp", gpus=1, batch_size=1).source.scenario
-    asked = Asked(make_strategy("ddp", {}), 1)
+    asked = Candidate(make_strategy("ddp", {}), 1)
     bounds = bounds_of(asked, scenario)
     for spare, seconds in ((0.0, bounds.bound_s), (-1.0, 0.0)):
         gib = (bounds.least_memory_bytes + spare) / 2.0**30

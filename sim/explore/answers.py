@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profiles.errors import DeadlockError, InfeasibleError
-from sim.explore.points import Asked, Point
+from sim.explore.points import Candidate, Point
 from sim.outcomes.results import OUT_OF_MEMORY, Result, missing_memory
 from sim.outcomes.runs import bound, check_held_memory, least_memory_bytes, parameters_of, run_point
 from strategies.strategy import AnyScenario
@@ -23,47 +23,47 @@ class Bounds:
 
 Answer = Bounds | Result | InfeasibleError
 """Bounds or a result, or the reason for neither."""
-Answers = dict[Asked, Answer]
+Answers = dict[Candidate, Answer]
 
 
-def bounds_of(asked: Asked, scenario: AnyScenario) -> Bounds | InfeasibleError:
+def bounds_of(candidate: Candidate, scenario: AnyScenario) -> Bounds | InfeasibleError:
     """Return the bounds of a point, or the reason why it does not exist."""
-    there = asked.at(scenario)
+    there = candidate.at(scenario)
     memory_bytes = there.cluster.device.memory_bytes
     try:
-        least_bytes = least_memory_bytes(asked.strategy, there)
+        least_bytes = least_memory_bytes(candidate.strategy, there)
         lacks = memory_bytes is not None and least_bytes > memory_bytes
-        return Bounds(0.0 if lacks else bound(asked.strategy, there), least_bytes)
+        return Bounds(0.0 if lacks else bound(candidate.strategy, there), least_bytes)
     except InfeasibleError as error:
         return error
 
 
-def outcome_of(asked: Asked, scenario: AnyScenario) -> Result | InfeasibleError:
+def outcome_of(candidate: Candidate, scenario: AnyScenario) -> Result | InfeasibleError:
     """Simulate a point.
 
     Raises:
         DeadlockError: its order can never be carried out; the text names the point too.
     """
-    there = asked.at(scenario)
+    there = candidate.at(scenario)
     try:
-        check_held_memory(asked.strategy, there)
-        return run_point(asked.strategy, there)
+        check_held_memory(candidate.strategy, there)
+        return run_point(candidate.strategy, there)
     except InfeasibleError as error:
         return error
     except DeadlockError as error:
-        given = parameters_of(asked.strategy).items()
-        words = (f"{name} {value}" for name, value in given if value is not None)
-        raise DeadlockError(f"{', '.join([asked.strategy.name, *words])}: {error}") from None
+        parameters = parameters_of(candidate.strategy).items()
+        words = (f"{name} {value}" for name, value in parameters if value is not None)
+        raise DeadlockError(f"{', '.join([candidate.strategy.name, *words])}: {error}") from None
 
 
-def bound_points(points: Sequence[Asked], scenario: AnyScenario) -> Answers:
+def bound_points(points: Sequence[Candidate], scenario: AnyScenario) -> Answers:
     """Return the bounds of points."""
-    return {asked: bounds_of(asked, scenario) for asked in points}
+    return {candidate: bounds_of(candidate, scenario) for candidate in points}
 
 
-def simulate_point(asked: Asked, scenario: AnyScenario) -> Answers:
+def simulate_point(candidate: Candidate, scenario: AnyScenario) -> Answers:
     """Return the outcome of a point."""
-    return {asked: outcome_of(asked, scenario)}
+    return {candidate: outcome_of(candidate, scenario)}
 
 
 def take_bounds(point: Point, bounds: Answer, memory_bytes: float | None) -> None:

@@ -11,7 +11,7 @@ WORDS: Final = r"\s*\d{1,12}(-\d{1,12})?\s*(,\s*\d{1,12}(-\d{1,12})?\s*)*"
 
 
 def counts_in(text: str) -> tuple[int, ...]:
-    """The numbers of GPUs that words give, ascending: between commas, or doublings from one to another.
+    """Return the numbers of GPUs that words give, ascending: between commas, or doublings from one to another.
 
     Raises:
         InputError: they give none.
@@ -31,12 +31,12 @@ def counts_in(text: str) -> tuple[int, ...]:
 
 
 def counts(gpus: Iterable[int]) -> tuple[int, ...]:
-    """Numbers of GPUs, ascending, each once.
+    """Return numbers of GPUs, ascending, each once.
 
     Raises:
         InputError: there is none, or one is none that could be ordered.
     """
-    given = list(gpus)
-    if not given or not all(isinstance(count, int) and not isinstance(count, bool) for count in given):
-        raise InputError(f"`gpus` is {shown(given)}, must be integers, at least one")
-    return tuple(sorted(set(given)))
+    numbers = list(gpus)
+    if not numbers or not all(isinstance(count, int) and not isinstance(count, bool) for count in numbers):
+        raise InputError(f"`gpus` is {shown(numbers)}, must be integers, at least one")
+    return tuple(sorted(set(numbers)))

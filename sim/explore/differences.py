@@ -30,7 +30,7 @@ class Moved(NamedTuple):
 
 
 Pairs = dict[str, tuple[str | None, str | None]]
-"""What differs, before and after."""
+"""Values that differ, before and after."""
 
 
 def _pairs(before: Mapping[str, str], after: Mapping[str, str]) -> Pairs:
@@ -49,25 +49,25 @@ class Comparison:
 
     @property
     def differing(self) -> Pairs:
-        """What is asked in another way, and the inputs whose content differs: by key, before and after; a model first.
+        """Options and contents of inputs that differ, by key; a model first.
 
-        Of a model at another resolution, or for another task, the content differs with what is asked.
+        Of a model at another resolution, or for another task, the content differs with these.
         """
         one, other = self.before, self.after
-        found = _pairs(one.asked, other.asked)
+        pairs = _pairs(one.asked, other.asked)
         for key, pair in _pairs(one.inputs, other.inputs).items():
-            if None not in pair and not (key == "model" and found.keys() & {"task", "resolution"}):
-                found[key if key == CODE else f"content of {key}"] = pair
+            if None not in pair and not (key == "model" and pairs.keys() & {"task", "resolution"}):
+                pairs[key if key == CODE else f"content of {key}"] = pair
         if one.objective and other.objective:
-            found |= _pairs({"objective": one.objective}, {"objective": other.objective})
+            pairs |= _pairs({"objective": one.objective}, {"objective": other.objective})
         if len(one.points) == len(other.points) == 1:
             (point,), (twin,) = one.points, other.points
             if point.strategy == twin.strategy:
                 parameters = _pairs(dict(point.parameters), dict(twin.parameters))
-                found |= {name.replace("_", "-"): pair for name, pair in parameters.items()}
+                pairs |= {name.replace("_", "-"): pair for name, pair in parameters.items()}
         if one.stored == other.stored:  # rows list strategies without a point, too
-            found |= _pairs(_tried(one), _tried(other))
-        return dict(sorted(found.items(), key=lambda item: (item[0] != "model", item[0])))
+            pairs |= _pairs(_tried(one), _tried(other))
+        return dict(sorted(pairs.items(), key=lambda item: (item[0] != "model", item[0])))
 
     @property
     def moved(self) -> list[Moved]:
@@ -164,15 +164,15 @@ def compare(
     one, other = (_chosen(source, keys) for source in (before, after))
     if len(one) == len(other) == 1:
         return [Comparison(one[0].words, one[0], other[0])], [], []
-    asked = [record.asked for record in other]
-    both = [record for record in one if record.asked in asked]
+    questions = [record.asked for record in other]
+    both = [record for record in one if record.asked in questions]
     if not both:
         counts = f"{before} holds {_listed(one)} and {after} {_listed(other)}"
         raise InputError(f"{counts}, but none of them is asked in both: {CHOOSE}")
-    found = [Comparison(record.words, record, other[asked.index(record.asked)]) for record in both]
+    comparisons = [Comparison(record.words, record, other[questions.index(record.asked)]) for record in both]
     before_alone = [record.words for record in one if record not in both]
     return (
-        found,
+        comparisons,
         before_alone,
         [record.words for record in other if record.asked not in [of.asked for of in both]],
     )
@@ -185,14 +185,14 @@ def _chosen(source: Path | NamedRows, keys: Sequence[str]) -> list[Recorded]:
         InputError: two are, or none is left.
     """
     there = read_records(source)
-    found = [record for record in there if not keys or any(record.key.startswith(key) for key in keys)]
-    if not found:
+    chosen = [record for record in there if not keys or any(record.key.startswith(key) for key in keys)]
+    if not chosen:
         raise InputError(f"`question` is {','.join(keys)}, but {source} holds {_listed(there)}")
-    asked = [record.asked for record in found]
-    twice = [record for record in found if asked.count(record.asked) > 1]
+    questions = [record.asked for record in chosen]
+    twice = [record for record in chosen if questions.count(record.asked) > 1]
     if twice:
         raise InputError(f"{source} holds {_listed(twice)} in the same words, of other inputs: {CHOOSE}")
-    return found
+    return chosen
 
 
 def _listed(records: Sequence[Recorded]) -> str:
@@ -200,9 +200,9 @@ def _listed(records: Sequence[Recorded]) -> str:
     merged = {of.key: of.asked | {f"content of {key}": of.inputs[key] for key in of.inputs} for of in records}
     first = next(iter(merged.values()))
     differing = [key for key in first if len({one.get(key) for one in merged.values()}) > 1]
-    said = [
+    words = [
         f"{key} ({', '.join(f'{name} {one.get(name)}' for name in differing)})" for key, one in merged.items()
     ]
     if len(records) == 1:
-        said = [f"{records[0].key} ({records[0].words})"]
-    return f"{counted(len(records), 'question')}: {', '.join(said)}"
+        words = [f"{records[0].key} ({records[0].words})"]
+    return f"{counted(len(records), 'question')}: {', '.join(words)}"

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from profiles.errors import InfeasibleError, InputError, unmarked
 from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
-from sim.explore.points import Asked, Point
+from sim.explore.points import Point
 from sim.outcomes.results import Result, unused_options
 from sim.outcomes.runs import parameters_of, run_point
 from sim.outcomes.tasks import TASKS
@@ -20,7 +20,7 @@ OF_PIPELINES: Final = ("patches", "warmup_steps", "receive", "layers")
 """Parameters of samplers that change nothing of the whole image on one stage."""
 
 RECOMPUTED: Final = "checkpointing"
-"""What rules say of training beside parameters."""
+"""The option of training that rules of runtimes speak of, beside parameters."""
 
 
 def case_of(strategy: AnyStrategy, scenario: AnyScenario) -> Case:
@@ -47,10 +47,8 @@ def case_of(strategy: AnyStrategy, scenario: AnyScenario) -> Case:
     return Case(scenario.model.name, strategy.name, parameters, gpus, groups)
 
 
-def runtimes_of(strategy: AnyStrategy | None, scenario: AnyScenario) -> tuple[str, ...]:
+def runtimes_of(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[str, ...]:
     """The names of the runtimes that run a point; none of one that does not exist."""
-    if strategy is None:
-        return ()
     try:
         return runs_in(scenario.task, case_of(strategy, scenario))
     except InfeasibleError:
@@ -58,7 +56,7 @@ def runtimes_of(strategy: AnyStrategy | None, scenario: AnyScenario) -> tuple[st
 
 
 def always_recomputed(name: str) -> str:
-    """What a runtime recomputes whatever it trains; empty where it leaves that open.
+    """Return the recomputation of a runtime that always does the same; empty where it leaves that open.
 
     Raises:
         InputError: there is no such runtime.
@@ -70,7 +68,8 @@ def always_recomputed(name: str) -> str:
 
 def starters(point: Point, scenario: AnyScenario) -> tuple[str, ...]:
     """The names of the runtimes that run a point of a sweep; none of one that does not exist."""
-    return runtimes_of(point.strategy, _there(point, scenario))
+    strategy = point.strategy
+    return () if strategy is None else runtimes_of(strategy, point.candidate(scenario).at(scenario))
 
 
 def first_runtime(result: Result) -> Runtime:
@@ -116,10 +115,10 @@ def _nearly(runtimes: Sequence[Runtime], case: Case, result: Result) -> dict[str
 
 def _change_words(changes: Mapping[str, object]) -> str:
     """Parameters to give, and those to leave out."""
-    given = [f"`{name}` {value}" for name, value in changes.items() if value is not None]
+    changed = [f"`{name}` {value}" for name, value in changes.items() if value is not None]
     left = [f"`{name}`" for name, value in changes.items() if value is None]
     return ", ".join(
-        f"{word} {' '.join(flags)}" for word, flags in (("with", given), ("without", left)) if flags
+        f"{word} {' '.join(flags)}" for word, flags in (("with", changed), ("without", left)) if flags
     )
 
 
@@ -127,10 +126,10 @@ def _lacks(runtime: Runtime, result: Result) -> str:
     """Why the point of a result does not fit as a runtime runs it, in words; empty where it does."""
     assert result.source is not None
     scenario = result.source.scenario
-    own = kept_to(runtime, Point(result.source.strategy, result.strategy), scenario, held=())
-    assert own.strategy is not None
+    point = kept_to(runtime, Point(result.source.strategy, result.strategy), scenario, held=())
+    assert point.strategy is not None
     try:
-        return run_point(own.strategy, _there(own, scenario)).missing_memory or ""
+        return run_point(point.strategy, point.candidate(scenario).at(scenario)).missing_memory or ""
     except InfeasibleError as error:
         return error.message
 
@@ -187,14 +186,14 @@ def within(name: str, points: Sequence[Point], scenario: AnyScenario) -> list[Po
     kept: dict[object, Point] = {}
     refused: dict[str, Point] = {}
     for point in points:
-        own = kept_to(runtime, point, scenario)
-        if reason := refusal(runtime, own, scenario):
+        nearest = kept_to(runtime, point, scenario)
+        if reason := refusal(runtime, nearest, scenario):
             none = Point(
                 None, point.name, reason=unmarked(reason), kind=f"not in {name}", seamless=point.seamless
             )
             refused.setdefault(point.name, none)
         else:
-            kept.setdefault((own.name, own.num_gpus, own.strategy), own)
+            kept.setdefault((nearest.name, nearest.num_gpus, nearest.strategy), nearest)
     there = {point.name for point in kept.values()}
     others = [point for name, point in refused.items() if name not in there]
     return [*kept.values(), *sorted(others, key=lambda point: point.name not in runtime.rules)]
@@ -211,23 +210,16 @@ def kept_to(
     if rule is None or point.strategy is None:
         return point
     try:
-        case = case_of(point.strategy, _there(point, scenario))
+        case = case_of(point.strategy, point.candidate(scenario).at(scenario))
     except InfeasibleError:
         return point  # the sweep says why
     changes = {name: of for name, of in rule.kept_to(case.parameters).items() if name not in held}
     if not changes:
         return point
     recomputed = changes.pop(RECOMPUTED, point.checkpointing)
-    own = replace(point.strategy, **changes)  # type: ignore[type-var]
-    return Point(own, point.name, num_gpus=point.num_gpus, seamless=point.seamless, checkpointing=recomputed)
-
-
-def _there(point: Point, scenario: AnyScenario) -> AnyScenario:
-    """The scenario as a point asks about it."""
-    if point.strategy is None:
-        return scenario
-    return Asked(point.strategy, point.num_gpus or scenario.workload.num_gpus, point.checkpointing).at(
-        scenario
+    strategy: AnyStrategy = replace(point.strategy, **changes)  # type: ignore[type-var]
+    return Point(
+        strategy, point.name, num_gpus=point.num_gpus, seamless=point.seamless, checkpointing=recomputed
     )
 
 
@@ -236,6 +228,6 @@ def refusal(runtime: Runtime, point: Point, scenario: AnyScenario) -> str:
     if point.strategy is None:
         return ""
     try:
-        return runtime.refusal(case_of(point.strategy, _there(point, scenario)))
+        return runtime.refusal(case_of(point.strategy, point.candidate(scenario).at(scenario)))
     except InfeasibleError:
         return ""  # which the sweep says itself

@@ -24,7 +24,7 @@ BLOCKS, OPTIMAL = "blocks", "optimal"
 """Partitions that a sweep tries of strategies that offer both."""
 
 
-class Asked(NamedTuple):
+class Candidate(NamedTuple):
     """A strategy, the number of GPUs it is to run on, and what is recomputed where the scenario does not say it."""
 
     strategy: AnyStrategy
@@ -78,9 +78,15 @@ class Point:
         )
         return f"<Point {self.strategy or self.name}: {known}>"
 
+    def candidate(self, scenario: AnyScenario) -> Candidate:
+        """Return its strategy on its GPUs, with its recomputation."""
+        assert self.strategy is not None
+        gpus = self.num_gpus or scenario.workload.num_gpus
+        return Candidate(self.strategy, gpus, self.checkpointing)
+
     @property
     def reached(self) -> bool:
-        """Whether anything is known of it; not so where a sweep was interrupted before it."""
+        """Whether it was bounded or simulated; not so where a sweep was interrupted before it."""
         return self.status != "bounded" or self.bound_s < inf
 
     @property
@@ -152,9 +158,9 @@ def find_points(
     for cls in classes:
         make = partial(Point, name=cls.name, seamless=is_seamless(cls))
         try:
-            found = _keep(_candidates(cls, scenario), fixed)
-            found = [asked._replace(strategy=completed(asked.strategy)) for asked in found]
-            points += [make(asked.strategy, num_gpus=asked.num_gpus) for asked in dict.fromkeys(found)]
+            kept = _keep(_candidates(cls, scenario), fixed)
+            candidates = dict.fromkeys(one._replace(strategy=completed(one.strategy)) for one in kept)
+            points += [make(one.strategy, num_gpus=one.num_gpus) for one in candidates]
         except InfeasibleError as error:
             points.append(make(None, reason=str(error), kind=error.kind))
         except InputError as error:
@@ -166,40 +172,40 @@ def find_points(
     return points
 
 
-def _candidates(cls: Any, scenario: AnyScenario) -> list[Asked]:  # noqa: ANN401
+def _candidates(cls: Any, scenario: AnyScenario) -> list[Candidate]:  # noqa: ANN401
     """The points of a strategy worth a look, on every number of GPUs worth a look.
 
     Raises:
         InfeasibleError: there is none.
     """
     gpus = scenario.workload.num_gpus
-    found: list[Asked] = []
+    candidates: list[Candidate] = []
     errors: list[InfeasibleError] = []
     for count in gpu_counts(cls, gpus):
         try:
             offered = cls.candidates(scenario.on(count))
-            found += [Asked(point, count) for strategy in offered for point in _cuts(strategy)]
+            candidates += [Candidate(point, count) for strategy in offered for point in _cuts(strategy)]
         except InfeasibleError as error:
             errors.append(error)
-    if not found:
-        asked = f"`gpus({gpus})` and `batch_size({scenario.workload.batch_size})`"
+    if not candidates:
+        words = f"`gpus({gpus})` and `batch_size({scenario.workload.batch_size})`"
         none = InfeasibleError(
-            f"no degrees of parallelism for {asked}", "no degrees for these GPUs and this batch"
+            f"no degrees of parallelism for {words}", "no degrees for these GPUs and this batch"
         )
         raise next(iter(errors), none)
-    return found
+    return candidates
 
 
 def _cuts(strategy: Any) -> Iterator[AnyStrategy]:  # noqa: ANN401
     """A point in equal blocks, and the same on the optimal partition: strategies compare by their best."""
     yield strategy
     if getattr(strategy, "partition", None) == BLOCKS:
-        own = next(item for item in fields(strategy) if item.name == "partition")
-        if OPTIMAL in own.metadata["choices"]:
+        field = next(item for item in fields(strategy) if item.name == "partition")
+        if OPTIMAL in field.metadata["choices"]:
             yield replace(strategy, partition=OPTIMAL)
 
 
-def _keep(candidates: list[Asked], fixed: Mapping[str, Any]) -> list[Asked]:
+def _keep(candidates: list[Candidate], fixed: Mapping[str, Any]) -> list[Candidate]:
     """The candidates with a fixed value; where none has it, all of them set to it."""
     for key, value in fixed.items():
         if candidates and hasattr(candidates[0].strategy, key):

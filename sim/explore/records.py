@@ -41,19 +41,19 @@ WHOLE: Final = re.compile(r"-?\d+\.0", re.ASCII)
 
 
 class Key(NamedTuple):
-    """What tells a point from the others of its question; parameters as their flags would take them."""
+    """The identity of a point within its question; parameters as their flags would take them."""
 
     strategy: str
     num_gpus: int
     parameters: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        given = " ".join(f"{name.replace('_', '-')} {value}" for name, value in self.parameters)
-        return f"{self.strategy} on {counted(self.num_gpus, 'GPU')}{': ' if given else ''}{given}"
+        parameters = " ".join(f"{name.replace('_', '-')} {value}" for name, value in self.parameters)
+        return f"{self.strategy} on {counted(self.num_gpus, 'GPU')}{': ' if parameters else ''}{parameters}"
 
 
 class Known(NamedTuple):
-    """What is known of a point: its status, and seconds where it was simulated."""
+    """The status of a point, and its seconds where it was simulated."""
 
     status: str
     seconds: float | None = None
@@ -90,7 +90,7 @@ class Recorded:
 
     @property
     def key(self) -> str:
-        """What tells the question from all others, by content."""
+        """A hash of the question and its inputs."""
         return content_of((self.asked, self.inputs))[:8]
 
     @property
@@ -164,14 +164,14 @@ class _Line(Row):
             raise self.fail("inputs", "must be a mapping as JSON") from None
 
     def flag(self, key: str) -> bool:
-        """Whether something holds; it does where the row does not speak of it."""
+        """Return a truth value; true where the row does not have it."""
         return key not in self or self.choice(key, ("True", "False", "true", "false")) in ("True", "true")
 
 
 def cell(value: object) -> str:
     """A value as a file of rows holds it; a column with gaps gives integers back as floats."""
-    said = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return said.removesuffix(".0") if WHOLE.fullmatch(said) else said
+    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return text.removesuffix(".0") if WHOLE.fullmatch(text) else text
 
 
 def _csv_rows(path: Path) -> Iterator[_Line]:
@@ -185,17 +185,17 @@ def _csv_rows(path: Path) -> Iterator[_Line]:
         raise InputError(f"{path}:{reader.line_num}: is not valid CSV: {error}") from None
 
 
-def _flat_rows(name: str, found: object) -> Iterator[_Line]:
+def _flat_rows(name: str, results: object) -> Iterator[_Line]:
     """The rows of a list, or one that stands alone, without the mappings within."""
-    several = isinstance(found, list | tuple)
-    for number, item in enumerate(found if isinstance(found, list | tuple) else [found]):
+    several = isinstance(results, list | tuple)
+    for number, item in enumerate(results if isinstance(results, list | tuple) else [results]):
         where = f"{name}: row {number}" if several else name
         try:
-            own = dict(item)
-            inner = {**own.pop("parameters", {}), **own.pop("options", {})}
+            values = dict(item)
+            inner = {**values.pop("parameters", {}), **values.pop("options", {})}
         except (TypeError, ValueError):
             raise InputError(f"{where}: is {shown(item)}, must be a result") from None
-        yield _Line(where, inner | own)
+        yield _Line(where, inner | values)
 
 
 class _Group(NamedTuple):
@@ -207,7 +207,7 @@ class _Group(NamedTuple):
     divided: dict[int, float]
 
     def holds(self, other: "_Group") -> bool:
-        """Whether a row is of this question; one without a result has no options, and is of the last else the same."""
+        """Return whether a row is of this question; one without a result has no options, and is of the last like it."""
         if (self.record.inputs, self.shared) != (other.record.inputs, other.shared):
             return False
         both = [*self.divided.items(), *other.divided.items()]
@@ -217,7 +217,7 @@ class _Group(NamedTuple):
 
 
 def _of_rows(rows: Iterable[_Line]) -> list[Recorded]:
-    """The questions that rows are of; a point that several sweeps look at has what the one knows that knows most."""
+    """Return the questions of rows; of a point in several sweeps the most that is known is kept."""
     groups: list[_Group] = []
     for row in rows:
         task = row.choice("task", tuple(TASKS))
@@ -262,14 +262,14 @@ def _of_store(path: Path) -> Iterator[Recorded]:
     seamless = {name: is_seamless(cls) for task in TASKS for name, cls in strategies_of(task).items()}
     with StoreFile(path, reads=True) as store:
         store.check()
-        for question, code, asked, inputs in store.questions():
-            said = {key: cell(value) for key, value in asked.items() if value not in (None, "")}
-            record = Recorded(said, {**inputs, CODE: code})
-            memory_bytes = float(said.pop("memory_bytes", "inf"))
-            for point, answer in store.answers(question):
-                own = dict(point["parameters"]) | {RELIEF: point.get("checkpointing")}
-                given = sorted((name, cell(value)) for name, value in own.items() if value is not None)
-                key = Key(point["strategy"], point["num_gpus"], tuple(given))
+        for number, code, options, inputs in store.questions():
+            question = {name: cell(value) for name, value in options.items() if value not in (None, "")}
+            record = Recorded(question, {**inputs, CODE: code})
+            memory_bytes = float(question.pop("memory_bytes", "inf"))
+            for point, answer in store.answers(number):
+                values = dict(point["parameters"]) | {RELIEF: point.get("checkpointing")}
+                texts = sorted((name, cell(value)) for name, value in values.items() if value is not None)
+                key = Key(point["strategy"], point["num_gpus"], tuple(texts))
                 record.points[key] = _stored(answer, memory_bytes, seamless.get(key.strategy, True))
             record.sort()
             yield record

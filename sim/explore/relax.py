@@ -1,4 +1,4 @@
-"""Relaxing: the smallest changes of what is asked with which something fits, where nothing that was asked does."""
+"""Relaxing: the smallest changes of a question that make something fit, where nothing does."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from profiles.errors import DiffusimError, InfeasibleError, InputError
 from sim.explore.legality import check_heeded, check_runs, within
-from sim.explore.points import MAX_MICRO_BATCHES, Asked, find_points
+from sim.explore.points import MAX_MICRO_BATCHES, Candidate, find_points
 from sim.inputs.limits import check_passes
 from sim.outcomes.results import missing_memory
 from sim.outcomes.runs import bound, check_held_memory, least_memory_bytes, run_point
@@ -19,16 +19,16 @@ from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy, is_seamless
 
 NOTHING_FITS: Final = "no change of one flag or of two was found with which anything fits"
-TOLD: Final = 3
-"""Changes that are told at most."""
+MOST_CHANGES: Final = 3
+"""The most changes that are named."""
 OTHERS: Final = 2
-"""Strategies that were not asked and are tried: those that need least memory."""
+"""The most strategies beside the given ones that are tried: those that need least memory."""
 VALUES: Final = 8
-"""Values of a parameter that are tried: those nearest to what was asked."""
+"""The most values of a parameter that are tried: those nearest to the given one."""
 RANK: Final = 16
 """Rank of the adapters that are tried."""
 MOST_TIMES: Final = 16
-"""GPUs that are tried, over those that were asked."""
+"""The most GPUs that are tried, over those of the question."""
 POINTS: Final = 48
 """Points of a strategy whose bytes are bounded."""
 SIMULATED: Final = 2
@@ -41,12 +41,12 @@ class Question(NamedTuple):
     """A question as ``sim run`` or ``sim sweep`` asks it.
 
     Attributes:
-        scenario: what is asked about.
-        names: the strategies that are asked, the one that lacks least first.
-        parameters: those that were given, which hold for the strategies that have them.
-        relief: whether what lacks memory is tried with recomputation without being asked.
-        single: whether it is of one point: what is not given has its default.
-        runtime: the name of one that must run the points; None where none must.
+        scenario: of the question.
+        names: strategies, the one that lacks least first.
+        parameters: fixed for the strategies that have them.
+        relief: whether points that lack memory are tried with recomputation, too.
+        single: whether it is of one point, whose other parameters have their defaults.
+        runtime: the name of a runtime that must run the points.
     """
 
     scenario: AnyScenario
@@ -58,12 +58,12 @@ class Question(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change of a question; of one kind the first that fits is told.
+    """A change of a question; of one kind only the first that fits is named.
 
     Attributes:
         kind: what it changes.
         workload: fields of the workload and their values.
-        strategy: the one that it is of; None where those that were asked are kept.
+        strategy: its strategy; None keeps those of the question.
         held: parameters and their values.
         dropped: parameters that are left out.
     """
@@ -76,40 +76,40 @@ class Change(NamedTuple):
 
     @property
     def flags(self) -> str:
-        """What asks for it."""
+        """The flags that make it."""
         strategy = {"strategy": self.strategy} if self.kind == "strategy" else {}
-        asked = {**self.workload, **strategy, **self.held}
-        return " ".join(f"`{'gpus' if name == 'num_gpus' else name}` {of}" for name, of in asked.items())
+        values = {**self.workload, **strategy, **self.held}
+        return " ".join(f"`{'gpus' if name == 'num_gpus' else name}` {of}" for name, of in values.items())
 
     def goes_with(self, other: "Change") -> bool:
-        """Whether both are tried together; other values of parameters only with recomputation."""
+        """Return whether both are tried together; other values of parameters only with recomputation."""
         kinds = {self.kind, other.kind}
         apart = len(kinds) == 1 or kinds == {"batch", "gpus"} or (self.strategy and other.strategy)
         return not apart and ("checkpointing" in kinds or not (self.held or other.held))
 
 
-def relax(question: Question, most: int = TOLD) -> str:
+def relax(question: Question, most: int = MOST_CHANGES) -> str:
     """Return the changes with which something fits in words; empty if none is.
 
     Several together are tried only if no single one is enough, three only with recomputation. Parameters come first,
-    then strategies, then what else is asked. Each was simulated with all else as it was asked.
+    then strategies, then the rest. Each was simulated with all else unchanged.
     """
     if question.scenario.cluster.device.memory_bytes is None:
         return ""
     singles = [*_parameters(question), *_strategies(question), *_options(question)]
     for size in (1, 2, 3):
-        told: dict[object, str] = {}
+        answers: dict[object, str] = {}
         for changes in combinations(singles, size):
             kinds = tuple(change.kind for change in changes)
             together = all(one.goes_with(other) for one, other in combinations(changes, 2))
-            if kinds in told or not together or (size > 2 and "checkpointing" not in kinds):
+            if kinds in answers or not together or (size > 2 and "checkpointing" not in kinds):
                 continue
             if _fits_with(question, changes):
-                told[kinds] = _words(_largest_batch(question, changes))
-            if len(told) == most:
+                answers[kinds] = _words(_largest_batch(question, changes))
+            if len(answers) == most:
                 break
-        if told:
-            return f"{_listed(list(told.values()), 'or')} fits"
+        if answers:
+            return f"{_listed(list(answers.values()), 'or')} fits"
     return ""
 
 
@@ -182,21 +182,21 @@ def _known(name: str) -> set[str]:
 
 
 def _parameters(question: Question) -> Iterator[Change]:
-    """Other values of the parameters that were given, and none; of one point more micro-batches, too."""
-    given = list(question.parameters)
-    for name in dict.fromkeys([*given, *(["micro_batches"] if question.single else [])]):
-        owner = next((own for own in question.names if name in _known(own)), None)
+    """Yield other values of the fixed parameters, and none; of one point more micro-batches, too."""
+    fixed = list(question.parameters)
+    for name in dict.fromkeys([*fixed, *(["micro_batches"] if question.single else [])]):
+        owner = next((strategy for strategy in question.names if name in _known(strategy)), None)
         for value in () if owner is None else _values(question, owner, name):
             yield Change(name, NONE, owner, {name: value})
-    for dropped in dict.fromkeys([*((name,) for name in given), tuple(given)] if given else []):
-        owner = next((own for own in question.names if _known(own) & set(dropped)), None)
+    for dropped in dict.fromkeys([*((name,) for name in fixed), tuple(fixed)] if fixed else []):
+        owner = next((strategy for strategy in question.names if _known(strategy) & set(dropped)), None)
         if owner is not None:
             kind = dropped[0] if len(dropped) == 1 else "left out"  # a value of it that fits says the same
             yield Change(kind, NONE, owner, NONE, dropped)
 
 
 def _values(question: Question, owner: str, name: str) -> list[Any]:
-    """Values of a strategy's parameter that are worth a try, the nearest to what was asked first."""
+    """Return the values of a strategy's parameter that are worth a try, the nearest to the given one first."""
     scenario, cls = question.scenario, class_of(owner)
     if name == "micro_batches":
         held = {key: value for key, value in question.parameters.items() if key in _known(owner)}
@@ -217,10 +217,10 @@ def _values(question: Question, owner: str, name: str) -> list[Any]:
 
 
 def _strategies(question: Question) -> list[Change]:
-    """The strategies that were not asked and need least memory, without the parameters that they do not have."""
+    """Return the other strategies that need least memory, without the parameters that they do not have."""
     needs: list[tuple[float, Change]] = []
     for name, cls in strategies_of(question.scenario.task).items():
-        dropped = tuple(given for given in question.parameters if given not in _known(name))
+        dropped = tuple(key for key in question.parameters if key not in _known(name))
         change = Change("strategy", NONE, name, NONE, dropped)
         changed = _changed(question, [change])
         if changed is not None and name not in question.names and is_seamless(cls):
@@ -230,7 +230,7 @@ def _strategies(question: Question) -> list[Change]:
 
 
 def _options(question: Question) -> Iterator[Change]:
-    """Changes of what is asked beside parameters and strategies, those that cost least first."""
+    """Yield changes of all but parameters and strategies, those that cost least first."""
     scenario = question.scenario
     workload, gpus, fewest = scenario.workload, scenario.workload.num_gpus, _fewest(scenario)
     for kind, changed in _workloads(scenario, relief=question.relief):
@@ -265,7 +265,7 @@ def _workloads(scenario: AnyScenario, *, relief: bool) -> Iterator[tuple[str, di
 
 
 def fits(question: Question) -> bool:
-    """Whether a point that answers a question fits: it is simulated, where its bound lets it."""
+    """Return whether a point of a question fits: it is simulated, where its bound lets it."""
     there = question.scenario.cluster.device.memory_bytes
     if there is None:
         return True
@@ -278,15 +278,15 @@ def fits(question: Question) -> bool:
     return any(_runs(question, point) for *_, point in sorted(promising)[:SIMULATED])
 
 
-def _points(question: Question) -> list[Asked]:
-    """The points that a question asks about, of each strategy so many that are spread over all of them."""
+def _points(question: Question) -> list[Candidate]:
+    """Return points of a question, of each strategy so many that are spread over all of them."""
     gpus = question.scenario.workload.num_gpus
-    asked: list[Asked] = []
+    candidates: list[Candidate] = []
     for name in question.names:
         held = {key: value for key, value in question.parameters.items() if key in _known(name)}
         try:
             if question.single:
-                asked.append(Asked(make(name, held), gpus))
+                candidates.append(Candidate(make(name, held), gpus))
                 continue
             points = find_points(question.scenario, [name], held)
             if question.runtime is not None:
@@ -294,24 +294,24 @@ def _points(question: Question) -> list[Asked]:
         except InputError:  # a value is not valid for this strategy
             continue
         every = [
-            Asked(point.strategy, point.num_gpus or gpus)
+            point.candidate(question.scenario)
             for point in points
             if point.strategy is not None
             and (getattr(point.strategy, "micro_batches", None) or 1) <= MAX_MICRO_BATCHES
         ]
-        asked += every[:: max(1, len(every) // POINTS)]
-    return asked
+        candidates += every[:: max(1, len(every) // POINTS)]
+    return candidates
 
 
-def _at(question: Question, point: Asked) -> AnyScenario:
-    """What a point is asked about, with recomputation where that would be tried."""
+def _at(question: Question, point: Candidate) -> AnyScenario:
+    """Return the scenario of a point, with recomputation where that would be tried."""
     there = question.scenario if question.single else point.at(question.scenario)
     if isinstance(there, Scenario) and question.relief and there.workload.checkpointing == "none":
         return there.with_checkpointing(BLOCK)
     return there
 
 
-def _needs(question: Question, point: Asked) -> float:
+def _needs(question: Question, point: Candidate) -> float:
     """Bytes that a point cannot do without; infinite where it does not exist, or does not know."""
     try:
         return least_memory_bytes(point.strategy, _at(question, point)) or inf
@@ -319,8 +319,8 @@ def _needs(question: Question, point: Asked) -> float:
         return inf
 
 
-def _runs(question: Question, point: Asked) -> bool:
-    """Whether a point is taken, and fits."""
+def _runs(question: Question, point: Candidate) -> bool:
+    """Return whether a point is accepted, and fits."""
     try:
         there = _at(question, point)
         if question.single:
@@ -336,7 +336,7 @@ def _runs(question: Question, point: Asked) -> bool:
 
 
 def attends_in_one(scenario: AnyScenario) -> bool:
-    """Whether a scenario's stack has fused attention, whose output can be kept."""
+    """Return whether a scenario's stack has fused attention, whose output can be kept."""
     return isinstance(scenario, Scenario) and scenario.stack.attention != "math"
 
 

@@ -19,7 +19,7 @@ class Step(NamedTuple):
     """The best result on one number of GPUs.
 
     Attributes:
-        gpus: the number that was asked about, whether or not the result uses all of them.
+        gpus: the number of the sweep, whether or not the result uses all of them.
         result: the best.
         efficiency: its speed per GPU over that on the fewest GPUs.
         gain: the speed that the GPUs added since the step before bring, over what they would bring at that step's speed
@@ -40,24 +40,24 @@ class Step(NamedTuple):
 
 
 def steps_of(sweeps: Sequence[Sweep]) -> list[Step]:
-    """The best results by number of GPUs; numbers on which nothing recommended fits are left out."""
-    found: list[Step] = []
+    """Return the best results by number of GPUs; numbers on which nothing recommended fits are left out."""
+    steps: list[Step] = []
     for sweep in sweeps:
         best, gpus = sweep.best_point(), sweep.scenario.workload.num_gpus
         if best is None or best.result is None:
             continue
         copies, efficiency, gain = sweep.copies(best), 1.0, 1.0
         speed = sweep.samples_per_s(best)
-        if found:
-            first, last = found[0], found[-1]
+        if steps:
+            first, last = steps[0], steps[-1]
             efficiency = speed / gpus / (first.samples_per_s / first.gpus)
             gain = (speed / last.samples_per_s - 1) / (gpus / last.gpus - 1)
-        found.append(Step(gpus, sweep.result_of(best), efficiency, gain, copies))
-    return found
+        steps.append(Step(gpus, sweep.result_of(best), efficiency, gain, copies))
+    return steps
 
 
 def knee_of(steps: Sequence[Step]) -> Step | None:
-    """The last step before the first that does not pay; None where there is no step."""
+    """Return the last step before the first that does not pay; None where there is no step."""
     return next(reversed(list(takewhile(lambda step: step.gain >= PAYS, steps))), None)
 
 
@@ -164,24 +164,24 @@ class Scaling:
 def each_count(
     function: Callable[..., S],
     gpus: Sequence[int],
-    **given: Any,  # noqa: ANN401
+    **arguments: Any,  # noqa: ANN401
 ) -> list[S]:
-    """What a function gives for each number of GPUs; it warns for the most of them alone.
+    """Return the value of a function for each number of GPUs; warnings are of the largest alone.
 
     Raises:
         InputError: a number cannot be used.
     """
-    found = []
+    values = []
     for count in gpus:
         with warnings.catch_warnings():
             if count != gpus[-1]:
                 warnings.simplefilter("ignore", DiffusimWarning)
             try:
-                found.append(function(gpus=count, **given))
+                values.append(function(gpus=count, **arguments))
             except InputError as error:
                 _name_all(error, count, gpus)
                 raise
-    return found
+    return values
 
 
 def _name_all(error: InputError, count: int, gpus: Sequence[int]) -> None:

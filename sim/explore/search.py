@@ -31,7 +31,7 @@ from sim.explore.answers import (
     take_outcome,
 )
 from sim.explore.legality import refusal
-from sim.explore.points import Asked, Point, groups
+from sim.explore.points import Candidate, Point, groups
 from sim.explore.relax import BLOCK, SELECTIVE, attends_in_one
 from sim.explore.store import BOUNDS, REPLAY, Store
 from sim.explore.sweep import Report, Sweep, example_of
@@ -56,7 +56,7 @@ def run_sweep(
 
     Args:
         sweep: its points are filled in as they are done.
-        report: told the stage, how many points are done and how many there are.
+        report: called with the stage, how many points are done and how many there are.
         workers: processes, by default one per core; of an executor the tasks at once, by default 16.
         executor: does the work in place of own processes; it is left running.
         store: what it knows is not done again, and what is done is kept in it.
@@ -70,9 +70,9 @@ def run_sweep(
         check_integer("workers", workers)
     if executor is not None and not isinstance(executor, Executor):
         raise InputError(f"executor is {shown(executor)}, must be a concurrent.futures.Executor")
-    own = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
-    sweep.workers = own if executor is None else 1
-    count = own if executor is None else workers or LENT
+    processes = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
+    sweep.workers = processes if executor is None else 1
+    count = processes if executor is None else workers or LENT
     with Workers[Answers](sweep.scenario, count, executor) as workforce:
         cache, again, fresh = Cache(workforce, store), list[Point](), sweep.points
         try:
@@ -90,21 +90,16 @@ def run_sweep(
 def _bound(sweep: Sweep, points: list[Point], cache: "Cache", report: Report) -> None:
     """Bound points, together those of one degree and number of micro-batches, which share most work."""
     shared = groups(points)
-    same: dict[Asked, list[Point]] = {}
+    same: dict[Candidate, list[Point]] = {}
     for point in chain.from_iterable(shared):
-        same.setdefault(_asked(sweep, point), []).append(point)
-    each = [tuple(dict.fromkeys(_asked(sweep, point) for point in group)) for group in shared]
+        same.setdefault(point.candidate(sweep.scenario), []).append(point)
+    each = [tuple(dict.fromkeys(point.candidate(sweep.scenario) for point in group)) for group in shared]
     done = 0
-    for asked, bounds in cache.bounds(each):
-        for point in same[asked]:
+    for candidate, bounds in cache.bounds(each):
+        for point in same[candidate]:
             take_bounds(point, bounds, sweep.scenario.cluster.device.memory_bytes)
             done += 1
             report("bounding", done, sum(map(len, shared)))
-
-
-def _asked(sweep: Sweep, point: Point) -> Asked:
-    assert point.strategy is not None
-    return Asked(point.strategy, point.num_gpus or sweep.scenario.workload.num_gpus, point.checkpointing)
 
 
 def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report) -> None:
@@ -127,8 +122,8 @@ def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report)
     done = 0
     while queue := [point for point in queue if matters(point)]:
         point, *queue = queue
-        outcome = cache.outcome(_asked(sweep, point), (_asked(sweep, other) for other in queue))
-        take_outcome(point, outcome)
+        candidates = (one.candidate(sweep.scenario) for one in (point, *queue))
+        take_outcome(point, cache.outcome(next(candidates), candidates))
         known[point.recommended].add(point)
         done += 1
         report("simulating", done, done + len(queue))
@@ -168,7 +163,7 @@ def next_reliefs(sweep: Sweep, tried: Iterable[Point]) -> list[Point]:
 
 
 def nearest(sweep: Sweep, tried: Iterable[Point]) -> list[Point]:
-    """Of points tried with relief in vain, where nothing else is feasible either, the one that lacks least."""
+    """Return the point tried with relief that lacks least, where nothing at all is feasible."""
     if any(point.reason is None for point in sweep.points):
         return []
     short = [point for point in tried if point.kind == OUT_OF_MEMORY]
@@ -186,47 +181,47 @@ class Cache:
     def __init__(self, workers: Workers[Answers], store: Store | None) -> None:
         self.workers, self.store = workers, store
         self._outcomes: Answers = {}
-        self._requested: set[Asked] = set()
+        self._requested: set[Candidate] = set()
 
-    def bounds(self, groups: Iterable[Sequence[Asked]]) -> Iterator[tuple[Asked, Answer]]:
+    def bounds(self, groups: Iterable[Sequence[Candidate]]) -> Iterator[tuple[Candidate, Answer]]:
         """Yield the bounds of all points as they become known; a group is one task."""
         for group in groups:
             known = {} if self.store is None else self.store.bounds(group)
             yield from known.items()
-            if unknown := tuple(asked for asked in group if asked not in known):
+            if unknown := tuple(candidate for candidate in group if candidate not in known):
                 self.workers.submit(partial(bound_points, unknown))
         while self.workers.open_tasks:
             for answers in self.workers.finished():
                 self._keep(answers, BOUNDS)
                 yield from answers.items()
 
-    def outcome(self, asked: Asked, ahead: Iterable[Asked]) -> Answer:
+    def outcome(self, candidate: Candidate, ahead: Iterable[Candidate]) -> Answer:
         """Return the outcome of a point.
 
         Args:
-            asked: the point.
+            candidate: the point.
             ahead: what may be needed next; submitted where workers would be idle.
         """
         workers, ahead = self.workers, iter(ahead)
-        self._request(asked)
-        while asked not in self._outcomes:
+        self._request(candidate)
+        while candidate not in self._outcomes:
             while workers.open_tasks < workers.window and (other := next(ahead, None)) is not None:
                 self._request(other)
             for answers in workers.finished():
                 self._keep(answers, REPLAY)
                 self._outcomes |= answers
-        return self._outcomes[asked]
+        return self._outcomes[candidate]
 
-    def _request(self, asked: Asked) -> None:
+    def _request(self, candidate: Candidate) -> None:
         """Have a point simulated, unless its outcome is known, to the store too, or is being found out."""
-        if asked in self._requested:
+        if candidate in self._requested:
             return
-        self._requested.add(asked)
-        outcome = None if self.store is None else self.store.outcome(asked)
+        self._requested.add(candidate)
+        outcome = None if self.store is None else self.store.outcome(candidate)
         if outcome is None:
-            self.workers.submit(partial(simulate_point, asked))
+            self.workers.submit(partial(simulate_point, candidate))
         else:
-            self._outcomes[asked] = outcome
+            self._outcomes[candidate] = outcome
 
     def _keep(self, answers: Answers, kind: str) -> None:
         if self.store is not None:

@@ -18,7 +18,7 @@ from profiles.errors import InfeasibleError, InputError, one_line
 from profiles.files import check_regular, path_kind
 from profiles.outputs import check_writable
 from sim.explore.answers import Answer, Answers, Bounds
-from sim.explore.points import Asked
+from sim.explore.points import Candidate
 from sim.interrupts import postponed
 from sim.outcomes.contents import content_of, engine, inputs_of
 from sim.outcomes.measures import Measures
@@ -143,12 +143,12 @@ class StoreFile:
                     self.connection.execute("ROLLBACK")
 
     def questions(self) -> list[tuple[str, str, dict[str, Any], dict[str, str]]]:
-        """Return the questions: key, hash of the code, what is asked by public keys, and hashes of inputs."""
+        """Return the questions: key, hash of the code, values by public keys, and hashes of inputs."""
         select = "SELECT question, code, asked, inputs FROM questions ORDER BY rowid"
         with self.explained():
             rows = self.connection.execute(select).fetchall()
             return [
-                (key, code, dict(json.loads(asked)), dict(json.loads(of))) for key, code, asked, of in rows
+                (key, code, dict(json.loads(values)), dict(json.loads(of))) for key, code, values, of in rows
             ]
 
     def answers(self, question: str) -> list[tuple[dict[str, Any], Bounds | Measures | InfeasibleError]]:
@@ -189,7 +189,7 @@ class Store(StoreFile):
     """A store as one sweep sees it.
 
     Attributes:
-        scenario: what all is asked about.
+        scenario: of the sweep.
         question: its hash, whatever the number of GPUs, and the code's.
     """
 
@@ -199,7 +199,7 @@ class Store(StoreFile):
         inputs = inputs_of(scenario)
         workload = {k: v for k, v in asdict(scenario.workload).items() if k != "num_gpus"}
         self.question = content_of((engine(), inputs, scenario.task, workload))
-        asked = {
+        values = {
             "task": scenario.task,
             "model": scenario.model_name,
             "cluster": scenario.cluster_name,
@@ -209,20 +209,20 @@ class Store(StoreFile):
             **scenario.options,
             "memory_bytes": scenario.cluster.device.memory_bytes,
         }
-        row = self.question, engine(), json.dumps(asked), json.dumps(inputs)
+        row = self.question, engine(), json.dumps(values), json.dumps(inputs)
         with self.writing():
             self.connection.execute("INSERT OR IGNORE INTO questions VALUES (?, ?, ?, ?)", row)
 
-    def bounds(self, points: Iterable[Asked]) -> Answers:
+    def bounds(self, points: Iterable[Candidate]) -> Answers:
         """Return the bounds of the points that are known."""
-        found = ((point, self._answer(point, BOUNDS)) for point in points)
-        return {point: answer for point, answer in found if answer is not None}
+        answers = ((point, self._answer(point, BOUNDS)) for point in points)
+        return {point: answer for point, answer in answers if answer is not None}
 
-    def outcome(self, point: Asked) -> Answer | None:
+    def outcome(self, point: Candidate) -> Answer | None:
         """Return the outcome of a point; None where it is not known."""
         return self._answer(point, REPLAY)
 
-    def _answer(self, point: Asked, kind: str) -> Answer | None:
+    def _answer(self, point: Candidate, kind: str) -> Answer | None:
         select = "SELECT answer FROM answers WHERE question = ? AND point = ? AND kind = ?"
         with self.explained():
             row = self.connection.execute(select, (self.question, text_of(point), kind)).fetchone()
@@ -238,7 +238,7 @@ class Store(StoreFile):
             self.connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?)", rows)
 
 
-def text_of(point: Asked) -> str:
+def text_of(point: Candidate) -> str:
     """Return a point as JSON."""
     again = {} if point.checkpointing is None else {"checkpointing": point.checkpointing}
     parameters = {**code_of(type(point.strategy)), "parameters": parameters_of(point.strategy)}
@@ -274,7 +274,7 @@ def _written(answer: Answer) -> dict[str, Any]:
     return {**known, "stages": [dict(stage) for stage in answer.stages]}
 
 
-def _answer_from(kept: Mapping[str, Any], point: Asked, scenario: AnyScenario) -> Answer:
+def _answer_from(kept: Mapping[str, Any], point: Candidate, scenario: AnyScenario) -> Answer:
     summary = _summary(kept)
     if not isinstance(summary, Measures):
         return summary

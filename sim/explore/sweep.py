@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar
 
 from profiles.checks import is_one_of
 from profiles.errors import InfeasibleError, InputError, counted, shown
-from sim.explore.points import Asked, Point
-from sim.explore.relax import NOTHING_FITS, TOLD, Question, relax
+from sim.explore.points import Candidate, Point
+from sim.explore.relax import MOST_CHANGES, NOTHING_FITS, Question, relax
 from sim.outcomes.contents import content_of, inputs_of
 from sim.outcomes.parts import named_traces, replay_parts
 from sim.outcomes.results import OUT_OF_MEMORY, Result, activity
@@ -21,7 +21,7 @@ from strategies.strategy import AnyScenario, AnyStrategy
 
 R = TypeVar("R", bound=Mapping[str, Any])
 Report = Callable[[str, int, int], None]
-"""Told the stage of a sweep, how many points are done and how many there are."""
+"""Called with the stage of a sweep, how many points are done and how many there are."""
 TOP: Final = 20
 """Number of best points that are exact."""
 
@@ -44,7 +44,7 @@ class Sweep:
         relief: ways of checkpointing with which points that lack memory are tried again; empty: with none.
         held: parameters that all points keep to.
         runtime: the name of one that runs all points; None where none must.
-        workers: own processes that worked on it; as many share the replays of its verdict.
+        workers: processes that worked on it; as many share the replays of its verdict.
         left: points with checkpointing that were bounded, and need not be simulated.
     """
 
@@ -127,7 +127,7 @@ class Sweep:
             raise self.none_fits()
         return self.result_of(point)
 
-    def none_fits(self, most: int = TOLD) -> InfeasibleError:
+    def none_fits(self, most: int = MOST_CHANGES) -> InfeasibleError:
         """The error that says why there is no best point, with at most so many changes that would do."""
         return InfeasibleError(why_none(self, most))
 
@@ -162,7 +162,7 @@ class Sweep:
         strategy, result = point.strategy, point.result
         if strategy is None or result is None:
             raise InfeasibleError(f"{point!r} has no result")
-        there = Asked(strategy, result.num_gpus, point.checkpointing).at(self.scenario)
+        there = Candidate(strategy, result.num_gpus, point.checkpointing).at(self.scenario)
         replayed = cache(lambda: named_traces(replay_parts(strategy, there)))
         return replace(result, source=source_of(strategy, there, replayed))
 
@@ -176,10 +176,10 @@ class Sweep:
 
     @property
     def content(self) -> str:
-        """Hash of what is asked: the scenario by its content, the points and what is wanted of them."""
-        asked = [(p.name, p.num_gpus, p.strategy) for p in self.points if p.checkpointing is None]
+        """Hash of the question: the scenario by its content, the points and the objective."""
+        points = [(p.name, p.num_gpus, p.strategy) for p in self.points if p.checkpointing is None]
         wanted = (self.objective, self.top, self.exhaustive, *self.relief)
-        return content_of((inputs_of(self.scenario), self.scenario.workload, wanted, asked))
+        return content_of((inputs_of(self.scenario), self.scenario.workload, wanted, points))
 
     @property
     def title(self) -> str:
@@ -188,9 +188,9 @@ class Sweep:
         where = f"{scenario.cluster.name}, stack {scenario.stack.name}"
         doing = activity(scenario.task, scenario.options)
         title = f"{scenario.model.title}, {doing} on {counted(workload.num_gpus, 'GPU')} of {where}"
-        asked, words = scenario.asked, [title, f"batch {workload.batch_size}"]
+        options, words = scenario.asked, [title, f"batch {workload.batch_size}"]
         if scenario.task == "sample":
-            words += [f"{asked['resolution']} pixels", counted(asked["steps"], "step")]
+            words += [f"{options['resolution']} pixels", counted(options["steps"], "step")]
         return ", ".join([*words, *scenario.departures])
 
     def __repr__(self) -> str:
@@ -199,8 +199,8 @@ class Sweep:
         return f"<Sweep of {self.title}: {counted(len(self), 'point')}, {words}>"
 
     @property
-    def kind_told(self) -> str:
-        """The reason of infeasible points that is told: memory, which other flags may mend, else the most frequent."""
+    def main_reason(self) -> str:
+        """The main reason of infeasible points: memory, which other flags may mend, else the most frequent."""
         counts = self.infeasible_by_reason()
         return OUT_OF_MEMORY if OUT_OF_MEMORY in counts else next(iter(counts), "")
 
@@ -241,20 +241,20 @@ def example_words(points: Iterable[Point], kind: str) -> str:
 
 
 def nearest_words(sweep: Sweep) -> str:
-    """What keeps the points of a sweep without a best one from it, in words: of memory what the nearest lacks."""
-    kind = sweep.kind_told
+    """Return why a sweep has no best point, in words: of memory the amount that the nearest lacks."""
+    kind = sweep.main_reason
     if not kind or any(point.reason is None for point in sweep.points):
         return why_none(sweep, most=0)
     such = "the nearest is" if kind == OUT_OF_MEMORY else "such as"
     return f"{kind}, {such} {example_words(sweep.points, kind)}"
 
 
-def why_none(sweep: Sweep, most: int = TOLD) -> str:
+def why_none(sweep: Sweep, most: int = MOST_CHANGES) -> str:
     """Why a sweep has no best point, with an example, and what would give it one: so many changes at most.
 
     Of a sweep that was not run, or was interrupted before any result, that alone.
     """
-    kind, statuses = sweep.kind_told, {point.status for point in sweep.points}
+    kind, statuses = sweep.main_reason, {point.status for point in sweep.points}
     if "simulated" in statuses:
         return "no point of the sweep is feasible and recommended: in what those draw that fit, seams show"
     if not kind or "bounded" in statuses:
@@ -264,8 +264,8 @@ def why_none(sweep: Sweep, most: int = TOLD) -> str:
     if kind == OUT_OF_MEMORY and most:
         first = example_of(sweep.points, kind).name
         names = list(dict.fromkeys([first, *(point.name for point in sweep.points)]))
-        asked = Question(sweep.scenario, names, sweep.held, relief=bool(sweep.relief), runtime=sweep.runtime)
-        words += f"; {relax(asked, most) or NOTHING_FITS}"
+        question = Question(sweep.scenario, names, sweep.held, bool(sweep.relief), runtime=sweep.runtime)
+        words += f"; {relax(question, most) or NOTHING_FITS}"
     return f"no point of the sweep is feasible: {words}"
 
 

@@ -116,13 +116,13 @@ def _micro_batches(scenario: Scenario, degree: int, p2p: str) -> Iterator[Choice
     gpus, there = scenario.workload.num_gpus, scenario.cluster.device.memory_bytes or inf
     strategy, micro_batch = Pulse(degree, degree, degree, p2p=p2p), 1
     while micro_batch <= MAX_MICRO_BATCH:
-        own = scenario.with_batch(micro_batch * gpus)
-        layout = strategy.layout(own)
-        needed = peak_memory_bytes(own, layout)
+        scaled = scenario.with_batch(micro_batch * gpus)
+        layout = strategy.layout(scaled)
+        needed = peak_memory_bytes(scaled, layout)
         if needed > there:
             return
-        estimate_s, bound_s = schedule_s(own, layout), bound(strategy, own)
-        yield Choice(strategy, own, degree, gpus // degree, micro_batch, needed, estimate_s, bound_s)
+        estimate_s, bound_s = schedule_s(scaled, layout), bound(strategy, scaled)
+        yield Choice(strategy, scaled, degree, gpus // degree, micro_batch, needed, estimate_s, bound_s)
         micro_batch *= 2
 
 

@@ -31,44 +31,41 @@ def request_of(
     model: str | Model | AnyScenario | None,
     cluster: str | Cluster | None,
     gpus: int | None,
-    given: dict[str, Any],
+    options: dict[str, Any],
     *,
     strategies: Sequence[str | AnyStrategy | type[AnyStrategy]] | None,
     task: str | None = None,
     stack: str | Stack | None = None,
     arguments: Sequence[str] = ARGUMENTS,
 ) -> Request:
-    """The request that the arguments make; a whole scenario says all but the parameters.
+    """Return the request of some arguments; a whole scenario holds all but the parameters.
 
     Raises:
-        InputError: something given is unknown, or said twice.
+        InputError: an argument is unknown, or beside a scenario.
     """
-    _check_asked(model, cluster, strategies, stack)
+    _check_kinds(model, cluster, strategies, stack)
     model = fspath(model) if isinstance(model, PathLike) else model
     cluster = fspath(cluster) if isinstance(cluster, PathLike) else cluster
     stack = fspath(stack) if isinstance(stack, PathLike) else stack
-    said = (
-        None
-        if strategies is None
-        else tuple(take(one) if isinstance(one, type) else one for one in strategies)
-    )
+    if strategies is not None:
+        strategies = tuple(take(one) if isinstance(one, type) else one for one in strategies)
     if isinstance(model, Scene):
         shared = {"cluster": cluster, "gpus": gpus, "stack": stack, "task": task}
-        own = [name for name in OPTION_NAMES if name in given]
-        own += [name for name, value in shared.items() if value is not None]
-        if own:
-            raise InputError(f"{own[0]} is given, but the scenario says it already")
-        request = Request("", "", None, said, given, model.task)
+        extra = [name for name in OPTION_NAMES if name in options]
+        extra += [name for name, value in shared.items() if value is not None]
+        if extra:
+            raise InputError(f"{extra[0]} is given, but the scenario says it already")
+        request = Request("", "", None, strategies, options, model.task)
     else:
         where = DEFAULT_CLUSTER if cluster is None else cluster
         request = Request(
-            model or "", where, gpus, said, given, task, DEFAULT_STACK if stack is None else stack
+            model or "", where, gpus, strategies, options, task, DEFAULT_STACK if stack is None else stack
         )
     check_known(request, arguments)
     return request
 
 
-def _check_asked(model: object, cluster: object, strategies: Sequence[object] | None, stack: object) -> None:
+def _check_kinds(model: object, cluster: object, strategies: Sequence[object] | None, stack: object) -> None:
     """Refuse what names neither a model, a cluster, a strategy nor a stack.
 
     Raises:
@@ -89,12 +86,12 @@ def _check_asked(model: object, cluster: object, strategies: Sequence[object] | 
 
 
 def resolve_scenario(model: str | Model | AnyScenario | None, request: Request) -> AnyScenario:
-    """The scenario of a request; one that was given whole is it."""
+    """Return the scenario of a request: the model itself where it is one."""
     return model if isinstance(model, Scenario | SamplingScenario) else scenario_of(request)
 
 
 def resolve_strategy(request: Request) -> AnyStrategy:
-    """The only strategy asked about, with its parameters.
+    """Return the only strategy of a request, with its parameters.
 
     Raises:
         InputError: a parameter is unknown, given twice, or breaks its rule.
@@ -109,5 +106,5 @@ def resolve_strategy(request: Request) -> AnyStrategy:
 
 
 def given_parameters(request: Request, strategy: AnyStrategy) -> Mapping[str, Any]:
-    """The parameters that were given of a strategy."""
+    """Return the parameters of a strategy that were given."""
     return request.parameters or (parameters_of(strategy) if strategy in (request.strategies or ()) else {})

@@ -60,25 +60,25 @@ class Number:
         return f"{self.name}={shown(self.value)}"
 
     @classmethod
-    def of(cls, given: NumberSource) -> "Number":
-        """The number that words such as ``step_s=0.87``, or a mapping of one key, give.
+    def of(cls, source: NumberSource) -> "Number":
+        """Return the number that words such as ``step_s=0.87``, or a mapping of one key, give.
 
         Raises:
             InputError: they give none.
         """
-        if isinstance(given, str):
-            name, _, words = given.partition("=")
+        if isinstance(source, str):
+            name, _, words = source.partition("=")
             try:
                 return cls(name.strip(), float(words))
             except ValueError as error:
                 if isinstance(error, InputError):
                     raise
                 raise InputError(
-                    f"`measured` is '{given}', must be NAME=NUMBER, such as step_s=0.87"
+                    f"`measured` is '{source}', must be NAME=NUMBER, such as step_s=0.87"
                 ) from None
-        if not isinstance(given, Mapping) or len(given) != 1:
-            raise InputError(f"`measured` is {shown(given)}, must be one number, such as step_s=0.87")
-        return cls(*next(iter(given.items())))
+        if not isinstance(source, Mapping) or len(source) != 1:
+            raise InputError(f"`measured` is {shown(source)}, must be one number, such as step_s=0.87")
+        return cls(*next(iter(source.items())))
 
     def of_result(self, result: Result) -> float:
         """Simulated over measured seconds.
@@ -91,14 +91,14 @@ class Number:
             raise InputError(
                 f"`measured` is {self}, but {result.strategy} is measured by {', '.join(quantities)}"
             )
-        found: float = getattr(result, quantities[self.name])
-        return self.value / found if self.name == "samples_per_s" else found / self.value
+        simulated: float = getattr(result, quantities[self.name])
+        return self.value / simulated if self.name == "samples_per_s" else simulated / self.value
 
 
 def measure(
     strategy: AnyStrategy, scenario: AnyScenario, number: Number, options: Mapping[str, str]
 ) -> MeasuredRun:
-    """The calibration by a measured run of a strategy on a scenario.
+    """Return the calibration by a measured run of a strategy on a scenario.
 
     Args:
         strategy: of the run, with its parameters.
@@ -142,7 +142,7 @@ def _warn_where_far(number: Number, result: Result) -> None:
 
 
 def _factor(excess: Callable[[float], float], number: Number) -> float:
-    """The factor at which the simulated time is the measured one.
+    """Return the factor at which the simulated time is the measured one.
 
     What is not compute stays as it is, so that the factor is further from 1 than the ratio of the times.
 
@@ -153,24 +153,24 @@ def _factor(excess: Callable[[float], float], number: Number) -> float:
     if abs(at_one) <= TOLERANCE:
         return 1.0
     ratio, end = 1 / (1 + at_one), MOST if at_one < 0 else 1 / MOST
-    told = f"`measured` is {number}, which takes {ratio:.3g} times as long as simulated"
+    words = f"`measured` is {number}, which takes {ratio:.3g} times as long as simulated"
     if not 1 / MOST <= ratio <= MOST or excess(end) * at_one > 0:
-        raise InputError(f"{told}: compute times {1 / MOST:g} to {MOST:g} does not give it")
+        raise InputError(f"{words}: compute times {1 / MOST:g} to {MOST:g} does not give it")
     start = ratio if excess(ratio) * at_one >= 0 else 1.0
     factor = _root(excess, start, end)
     if abs(excess(factor)) > JUMP:
-        raise InputError(f"{told}: the plan changes where compute takes {factor:.3g} times as long, past it")
+        raise InputError(f"{words}: the plan changes where compute takes {factor:.3g} times as long, past it")
     return factor
 
 
 def question(strategy: AnyStrategy, scenario: AnyScenario) -> dict[str, Any]:
-    """What ``sim run`` would be asked for a strategy on a scenario, by the names of its flags; plain values."""
+    """Return the flags of ``sim run`` for a strategy on a scenario, by name; plain values."""
     parameters = {name: value for name, value in parameters_of(strategy).items() if value is not None}
     return {**setting(scenario), "strategy": strategy.name, **parameters}
 
 
 def setting(scenario: AnyScenario) -> dict[str, Any]:
-    """What asks for a scenario again but for the run that was measured, by the names of flags; plain values."""
+    """Return the flags of a scenario but for the run that was measured, by name; plain values."""
     workload = scenario.workload
     return {
         "model": scenario.model_name,
@@ -184,7 +184,7 @@ def setting(scenario: AnyScenario) -> dict[str, Any]:
 
 
 def _root(function: Callable[[float], float], start: float, end: float) -> float:
-    """A root of a function between two arguments at which its signs differ.
+    """Return a root of a function between two arguments at which its signs differ.
 
     False position by the Illinois algorithm. Source: Dowell and Jarratt, BIT 11, 1971.
     """
@@ -208,7 +208,7 @@ def calibrated(scenario: S, measured: NumberSource | None, run: RunSource | None
     """Return the scenario with compute scaled to a measured run.
 
     Args:
-        scenario: what is asked about.
+        scenario: of the question.
         measured: the number, where the run does not hold it.
         run: a file, JSON, a mapping, a calibration, or a result with one; None leaves the scenario as it is.
 
@@ -275,11 +275,11 @@ def _measured(
     )  # fmt: skip
     request = Request(model, cluster, flags.pop("gpus", None), (strategy,), flags, stack=stack)
     check_known(request)
-    own = scenario_of(request)
-    check_same(*((of.model.name, of.cluster.device.name, of.stack.name) for of in (own, scenario)))
+    simulated = scenario_of(request)
+    check_same(*((of.model.name, of.cluster.device.name, of.stack.name) for of in (simulated, scenario)))
     options = {} if measured is None else {"measured": str(numbers[0])}
     point = make(strategy_named(strategy, silent=True), request.parameters)
-    return measure(point, own, numbers[0], options | {"measured_run": again})
+    return measure(point, simulated, numbers[0], options | {"measured_run": again})
 
 
 def _name(flags: dict[str, Any], key: str, default: str | None) -> str:

@@ -22,7 +22,7 @@ STDIN: Final = "-"
 ASIDE: Final = ("dask", "gantt", "out", "plot", "report", "store", "trace")
 """Files to write and addresses to connect to: a file from elsewhere must name none."""
 RESULT: Final = ("num_gpus", "parameters", "options")
-"""Keys by which the result of a run is told from its flags."""
+"""Keys that the result of a run has, and its flags have not."""
 
 
 def read_flags(source: str, where: str) -> dict[str, Any]:
@@ -62,15 +62,15 @@ def flags_in(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         InputError: parameters or options of a result are no mappings, or a name is given twice.
     """
     if all(key in values for key in RESULT):
-        given: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         for key in ("parameters", "options"):
             if not isinstance(values[key], Mapping):
                 raise InputError(f"{where}: {key} is {shown(values[key])}, must be a mapping")
-            given |= {name: value for name, value in values[key].items() if value is not None}
-        given.pop("measured_run", None)  # it was predicted from another run, and is measured now
+            options |= {name: value for name, value in values[key].items() if value is not None}
+        options.pop("measured_run", None)  # it was predicted from another run, and is measured now
         names = ("model", "cluster", "stack", "strategy", *OPTION_NAMES, "measured")
         shared = {key: values[key] for key in names if key in values}
-        return shared | {"gpus": values["num_gpus"]} | given
+        return shared | {"gpus": values["num_gpus"]} | options
     flags: dict[str, Any] = {}
     for key, value in values.items():
         name = str(key).replace("-", "_")
@@ -107,16 +107,16 @@ def load_experiment(path: str | PathLike[str]) -> dict[str, Any]:
 
 def as_toml(flags: Mapping[str, Any]) -> str:
     """Return flags by name as the TOML of an experiment; those without a value are left out."""
-    given = {name: value for name, value in flags.items() if value is not None and value != ""}
-    lists = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
-    return "".join(
-        f"{flag_of(name)[2:]} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in lists.items()
+    return "".join(  # tuples become lists
+        f"{flag_of(name)[2:]} = {json.dumps(value, ensure_ascii=False)}\n"
+        for name, value in flags.items()
+        if value not in (None, "")
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What a file adds to a command line.
+    """The words that a file adds to a command line.
 
     Attributes:
         path: the file.
@@ -129,12 +129,12 @@ class Experiment:
     words: tuple[str, ...]
 
     @classmethod
-    def read(cls, path: str, given: frozenset[str], alone: Mapping[str, bool]) -> "Experiment":
+    def read(cls, path: str, before: frozenset[str], alone: Mapping[str, bool]) -> "Experiment":
         """Return the experiment of a file, but for the flags that are given beside it.
 
         Args:
             path: of the file.
-            given: flags of the command line.
+            before: flags of the command line, which go before.
             alone: whether a flag of the command stands alone, without a value.
 
         Raises:
@@ -145,7 +145,7 @@ class Experiment:
         for name, value in load_experiment(path).items():
             flag = flag_of(name)
             switch = isinstance(value, bool) and name not in worded
-            if flag in given or (switch and not value and alone.get(flag, False)):
+            if flag in before or (switch and not value and alone.get(flag, False)):
                 continue
             if switch and not value and flag in alone:
                 rule = "takes a value: must be one, or be left out"

@@ -34,13 +34,17 @@ def check_pixels(model: Model, width: int, height: int) -> None:
     Raises:
         InputError: it has more pixels than anything can be said of.
     """
-    asked, times = in_words(height, width), width * height / (model.width * model.height)
+    resolution, times = in_words(height, width), width * height / (model.width * model.height)
     reference = f"{times:,.0f} times the pixels of the {in_words(model.height, model.width)} of {model.name}"
     if times > MOST_PIXELS:
-        raise InputError(f"`resolution` is {asked}, {reference}, must be at most {MOST_PIXELS} times those")
+        raise InputError(
+            f"`resolution` is {resolution}, {reference}, must be at most {MOST_PIXELS} times those"
+        )
     if times > HELD_PIXELS:
         held = f"published numbers were held against estimates up to {HELD_PIXELS} times"
-        words = f"resolution {asked} is {reference}; {held}: the band is of those, and says nothing of this"
+        words = (
+            f"resolution {resolution} is {reference}; {held}: the band is of those, and says nothing of this"
+        )
         warn_caller(words, DiffusimWarning)
 
 

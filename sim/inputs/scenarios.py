@@ -48,7 +48,7 @@ class Request:
         cluster: a name, a file, or a cluster.
         gpus: GPUs in all; None takes one node, or as many as the samplers named can use.
         strategies: those named, or made already; None asks about all of the task.
-        given: options of the workload, what-ifs and parameters of strategies, by name.
+        options: of the workload, what-ifs and parameters of strategies, by name.
         task: ``train`` or ``sample``, where it is said.
         stack: a name, a file, or a stack.
     """
@@ -57,7 +57,7 @@ class Request:
     cluster: str | Cluster
     gpus: int | None
     strategies: tuple[str | AnyStrategy, ...] | None
-    given: Mapping[str, Any]
+    options: Mapping[str, Any]
     task: str | None = None
     stack: str | Stack = DEFAULT_STACK
 
@@ -66,42 +66,43 @@ class Request:
             if isinstance(name := getattr(self, kind), str) and name:
                 object.__setattr__(self, kind, known_name(kind, name, names()) or name)
         if self.strategies is not None:
-            found = [strategy_named(item) if isinstance(item, str) else item for item in self.strategies]
-            object.__setattr__(self, "strategies", tuple(found))
+            named = (strategy_named(item) if isinstance(item, str) else item for item in self.strategies)
+            object.__setattr__(self, "strategies", tuple(named))
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The parameters of strategies that were given; a choice of true and false may be given as a value."""
-        found = {name: plain_value(value) for name, value in self.given.items() if name not in OPTION_NAMES}
-        own = truths(self.classes) if found else ()
+        """Parameters of strategies; a choice of the words true and false may be a truth value."""
+        names = self.options.keys() - set(OPTION_NAMES)
+        values = {name: plain_value(value) for name, value in self.options.items() if name in names}
+        words = truths(self.classes) if values else ()
         return {
-            name: str(value).lower() if name in own and isinstance(value, bool) else value
-            for name, value in found.items()
+            name: str(value).lower() if name in words and isinstance(value, bool) else value
+            for name, value in values.items()
         }
 
     @property
     def names(self) -> list[str] | None:
-        """The names of the strategies asked about; None where that is all of the task."""
+        """Names of the strategies; None stands for all of the task."""
         named = self.strategies
         return None if named is None else [item if isinstance(item, str) else item.name for item in named]
 
     @property
     def classes(self) -> list[type[AnyStrategy]]:
-        """The strategies asked about."""
+        """Classes of the strategies."""
         if self.strategies is None:
             return list(strategies_of(find_task(self)).values())
         return [class_of(item) if isinstance(item, str) else type(item) for item in self.strategies]
 
 
 def plain_value(value: Any) -> Any:  # noqa: ANN401
-    """A value as parameters take it: numbers and arrays of numpy as Python's, lists as tuples."""
+    """Return a value as parameters take it: numbers and arrays of numpy as Python's, lists as tuples."""
     if isinstance(value, list | tuple):
         return tuple(map(plain_value, value))
     return plain_value(value.tolist()) if hasattr(value, "dtype") and hasattr(value, "tolist") else value
 
 
 def find_task(request: Request) -> str:
-    """The task of a request: of its strategies, or as it says, or as its options imply.
+    """Return the task of a request: of its strategies, or as it says, or as its options imply.
 
     Raises:
         InputError: these do not go together.
@@ -109,62 +110,62 @@ def find_task(request: Request) -> str:
     if request.task is not None and not is_one_of(request.task, *TASKS):
         raise InputError(f"`task` is {shown(request.task)}, must be one of {', '.join(TASKS)}")
     if request.strategies is not None:
-        found, owner = _task_of_strategies(request.strategies, request.task)
+        task, owner = _task_of_strategies(request.strategies, request.task)
     elif request.task is not None:
-        found, owner = request.task, f"`task` is {request.task}"
+        task, owner = request.task, f"`task` is {request.task}"
     else:
         why = _sampling_flag(request)
-        found, owner = ("sample", f"{why} of sampling") if why else ("train", "")
-    _check_options(request.given, found, owner)
-    return found
+        task, owner = ("sample", f"{why} of sampling") if why else ("train", "")
+    _check_options(request.options, task, owner)
+    return task
 
 
-def _task_of_strategies(strategies: Sequence[str | AnyStrategy], asked: str | None) -> tuple[str, str]:
-    """The task of all strategies named, and who says so."""
+def _task_of_strategies(strategies: Sequence[str | AnyStrategy], task: str | None) -> tuple[str, str]:
+    """Return the task of all strategies named, and the words for why."""
     if not strategies:
         raise InputError("`strategy` names none; leave it out to ask about all")
-    found = {
+    tasks = {
         item if isinstance(item, str) else item.name: task_of(item) if isinstance(item, str) else item.task
         for item in strategies
     }
-    first = next(iter(found))
-    for name, other in found.items():
-        if other != found[first]:
+    first = next(iter(tasks))
+    for name, other in tasks.items():
+        if other != tasks[first]:
             raise InputError(
-                f"`strategy` names {first}, which {TASKS[found[first]].does}, and {name}, which {TASKS[other].does}"
+                f"`strategy` names {first}, which {TASKS[tasks[first]].does}, and {name}, which {TASKS[other].does}"
             )
-    if asked not in (None, found[first]):
-        raise InputError(f"`task` is {asked}, but {first} {TASKS[found[first]].does}")
-    return found[first], f"{first} {TASKS[found[first]].does}"
+    if task not in (None, tasks[first]):
+        raise InputError(f"`task` is {task}, but {first} {TASKS[tasks[first]].does}")
+    return tasks[first], f"{first} {TASKS[tasks[first]].does}"
 
 
 def _sampling_flag(request: Request) -> str | None:
-    """The first option or parameter given that says sampling: a resolution alone does, beside training it does not."""
+    """Return the first option that implies sampling, as a resolution alone does; None where none does."""
     training, sampling = (
         {*task.options, *fields_of(strategies_of(task.name).values())} for task in TASKS.values()
     )
-    if any(name in training - sampling for name in request.given):
+    if any(name in training - sampling for name in request.options):
         sampling -= training
     says = sampling - training | sampling.intersection(SAMPLING.options).difference(UNTELLING)
-    return next((f"`{name}`" for name in request.given if name in says), None)
+    return next((f"`{name}`" for name in request.options if name in says), None)
 
 
 def fields_of(classes: Iterable[type[AnyStrategy]]) -> set[str]:
-    """The names of the parameters of strategies."""
+    """Return the names of the parameters of strategies."""
     return {item.name for cls in classes for item in fields(cls)}  # type: ignore[arg-type]
 
 
 def truths(classes: Iterable[type[AnyStrategy]]) -> set[str]:
-    """The names of the parameters of strategies that are a choice of the words true and false."""
-    own = (item for cls in classes for item in fields(cls))  # type: ignore[arg-type]
-    return {item.name for item in own if set(item.metadata.get("choices", ())) == {"true", "false"}}
+    """Return the names of the parameters of strategies that are a choice of the words true and false."""
+    parameters = (item for cls in classes for item in fields(cls))  # type: ignore[arg-type]
+    return {item.name for item in parameters if set(item.metadata.get("choices", ())) == {"true", "false"}}
 
 
-def _check_options(given: Mapping[str, Any], found: str, owner: str) -> None:
+def _check_options(options: Mapping[str, Any], task: str, owner: str) -> None:
     """Refuse options of the other task."""
     for other in TASKS.values():
         for name in other.options:
-            if name in given and name not in TASKS[found].options:
+            if name in options and name not in TASKS[task].options:
                 raise InputError(f"`{name}` is of {other.noun}, {owner}")
 
 
@@ -172,30 +173,30 @@ def check_known(request: Request, arguments: Sequence[str] = ()) -> None:
     """Refuse names of neither options nor parameters.
 
     Args:
-        request: what is asked.
+        request: with its options.
         arguments: names beside options and parameters.
 
     Raises:
         InputError: there is one.
     """
     task = find_task(request)
-    every = {name for own in TASKS for name in fields_of(strategies_of(own).values())}
-    own = [item.name for cls in request.classes for item in fields(cls)]  # type: ignore[arg-type]
+    every = {name for kind in TASKS for name in fields_of(strategies_of(kind).values())}
+    parameters = [item.name for cls in request.classes for item in fields(cls)]  # type: ignore[arg-type]
     for name in request.parameters:
-        if name not in every and name not in own:
-            known = list(dict.fromkeys([*own, *arguments, "batch_size", *TASKS[task].options, *WHAT_IFS]))
-            raise InputError(f"unknown parameter '{name}'; {near_or_all(name, known)}")
+        if name not in every and name not in parameters:
+            known = dict.fromkeys([*parameters, *arguments, "batch_size", *TASKS[task].options, *WHAT_IFS])
+            raise InputError(f"unknown parameter '{name}'; {near_or_all(name, list(known))}")
 
 
 def scenario_of(request: Request) -> AnyScenario:
-    """The scenario that is asked about.
+    """Return the scenario of a request.
 
     Raises:
         InputError: a name is unknown, or a value breaks its rule.
     """
     task = find_task(request)
     cluster = load_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
-    cluster = changed(cluster, request.given)
+    cluster = changed(cluster, request.options)
     stack = load_stack(request.stack) if isinstance(request.stack, str) else request.stack
     model = load_model(request.model) if isinstance(request.model, str) else request.model
     gpus = _integer("gpus", request.gpus, _most_gpus(request, cluster))
@@ -203,22 +204,22 @@ def scenario_of(request: Request) -> AnyScenario:
         item if isinstance(item, str) else "" for item in (request.model, request.cluster, request.stack)
     )
     rest = (model_name, cluster_name, stack, stack_name)
-    given = {name: plain_value(request.given[name]) for name in TASKS[task].options if name in request.given}
-    given = {name: value for name, value in given.items() if value is not None}
-    if "frames" in given:
-        given["frames"] = _integer("frames", given["frames"], 1)
-    batch_size = request.given.get("batch_size")
+    options = {name: plain_value(request.options.get(name)) for name in TASKS[task].options}
+    options = {name: value for name, value in options.items() if value is not None}
+    if "frames" in options:
+        options["frames"] = _integer("frames", options["frames"], 1)
+    batch_size = request.options.get("batch_size")
     scenario: AnyScenario
     if task == "train":
         each = DEFAULT_BATCH_PER_GPU if model.frames == 1 else VIDEOS_PER_GPU
         batch = _integer("batch_size", batch_size, each * gpus)
-        width, height = _sides(given.get("resolution", (model.width, model.height)))
-        given |= {"resolution": in_words(height, width)} if "resolution" in given else {}
-        asked = TrainingWorkload(gpus, batch, **given)
+        width, height = _sides(options.get("resolution", (model.width, model.height)))
+        options |= {"resolution": in_words(height, width)} if "resolution" in options else {}
+        workload = TrainingWorkload(gpus, batch, **options)
         check_pixels(model, width, height)
-        scenario = Scenario(model, cluster, asked, *rest)
+        scenario = Scenario(model, cluster, workload, *rest)
     else:
-        drawn = _drawn(model, gpus, _integer("batch_size", batch_size, 1), given)
+        drawn = _drawn(model, gpus, _integer("batch_size", batch_size, 1), options)
         scenario = SamplingScenario(model, cluster, drawn, *rest)
         _check_included(scenario)
     _warn_of_times(model.for_task(task), scenario)
@@ -233,26 +234,26 @@ def _integer(name: str, value: Any, default: int) -> int:  # noqa: ANN401
     return int(value)
 
 
-def _drawn(model: Model, gpus: int, batch_size: int, given: dict[str, Any]) -> SamplingWorkload:
-    """The workload of a sampler; what is not given is the model's.
+def _drawn(model: Model, gpus: int, batch_size: int, options: dict[str, Any]) -> SamplingWorkload:
+    """Return the workload of a sampler; its defaults are the model's.
 
     Raises:
         InputError: a value breaks its rule.
     """
-    width, height = _sides(given.pop("resolution", (model.width, model.height)))
-    given.setdefault("guidance", model.guidance)
+    width, height = _sides(options.pop("resolution", (model.width, model.height)))
+    options.setdefault("guidance", model.guidance)
     if model.steps is not None:
-        given.setdefault("steps", model.steps)
-    if isinstance(include := given.get("include"), str):
-        given["include"] = tuple(part.strip() for part in include.split(",")) if include else ()
-    given |= {
-        name: _integer(name, given[name], 1)
+        options.setdefault("steps", model.steps)
+    if isinstance(include := options.get("include"), str):
+        options["include"] = tuple(part.strip() for part in include.split(",")) if include else ()
+    options |= {
+        name: _integer(name, options[name], 1)
         for name in (item.name for item in options_of(SamplingWorkload) if item.metadata["kind"] is int)
-        if name in given
+        if name in options
     }
-    if isinstance(share := given.get("cache_steps"), str):
-        given["cache_steps"] = cached_share(share, model.name)
-    workload = SamplingWorkload(gpus, height, width, batch_size=batch_size, **given)
+    if isinstance(share := options.get("cache_steps"), str):
+        options["cache_steps"] = cached_share(share, model.name)
+    workload = SamplingWorkload(gpus, height, width, batch_size=batch_size, **options)
     check_pixels(model, width, height)
     for backbone in model.backbones:
         check_whole_tokens(model, model.components[backbone], height, width)
@@ -265,9 +266,9 @@ def _check_included(scenario: SamplingScenario) -> None:
     Raises:
         InputError: one is given, and would change nothing.
     """
-    own = {"encoders": scenario.encoders, **dict.fromkeys(DECODING, scenario.decoders)}
+    components_of = {"encoders": scenario.encoders, **dict.fromkeys(DECODING, scenario.decoders)}
     usual = {item.name: item.default for item in fields(SamplingWorkload)}
-    for name, components in own.items():
+    for name, components in components_of.items():
         value = getattr(scenario.workload, name)
         if value != usual[name] and not scenario.included(components):
             known = [scenario.model.components[i].name for i in components]
@@ -276,7 +277,7 @@ def _check_included(scenario: SamplingScenario) -> None:
 
 
 def _sides(resolution: Any) -> tuple[int, int]:  # noqa: ANN401
-    """Width and height in pixels; one number is both, and words are as the command line has them."""
+    """Return width and height in pixels; one number is both, and words are as the command line has them."""
     sides = resolution
     if isinstance(resolution, str) and re.fullmatch(r"\d{1,12}(x\d{1,12})?", resolution, re.ASCII):
         sides = tuple(map(int, resolution.split("x")))
@@ -305,9 +306,9 @@ def _warn_of_times(model: Model, scenario: AnyScenario) -> None:
 
 
 def _most_gpus(request: Request, cluster: Cluster) -> int:
-    """The most GPUs of one node, or of the nodes that are asked for, that the strategies asked about can use."""
+    """Return the most GPUs of one node, or of the nodes that are asked for, that the strategies asked about can use."""
     there = min(cluster.devices_per_node, 8)
-    if request.given.get("nodes") is not None:
+    if request.options.get("nodes") is not None:
         there = cluster.max_devices
     counts = [gpu_counts(cls, there) for cls in request.classes]
     return max((most for most, *_ in filter(None, counts)), default=there)

@@ -1,4 +1,4 @@
-"""Suggestions: parameters with which a point exists, where those that were asked for give none."""
+"""Suggestions: parameters with which a point exists, where those of the question give none."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
@@ -29,21 +29,21 @@ def check_exists(strategy: AnyStrategy, scenario: AnyScenario, held: Mapping[str
 
 
 def _words(strategy: AnyStrategy, scenario: AnyScenario, held: Mapping[str, Any]) -> str:
-    """The flags of the most promising of a strategy's candidates; empty where none exists."""
+    """Return the flags of the most promising of a strategy's candidates; empty where none exists."""
     try:
         offered: Any = type(strategy).candidates(scenario)  # type: ignore[arg-type]  # of its own task
         kept = (one for one in offered if all(getattr(one, name) == value for name, value in held.items()))
-        found = [(seconds, one) for one in islice(kept, MOST) for seconds in _bound_s(one, scenario)]
+        bounds = [(seconds, one) for one in islice(kept, MOST) for seconds in _bound_s(one, scenario)]
     except InfeasibleError:
         return ""
-    if not found:
+    if not bounds:
         return ""
-    _, best = min(found, key=lambda pair: pair[0])
+    _, best = min(bounds, key=lambda pair: pair[0])
     return " ".join(_needed(best, scenario, held))
 
 
 def _bound_s(strategy: AnyStrategy, scenario: AnyScenario) -> Iterator[float]:
-    """Seconds that a point cannot undercut; none where it does not exist."""
+    """Yield the seconds that a point cannot undercut; none where it does not exist."""
     try:
         yield bound(strategy, scenario)
     except InfeasibleError:
@@ -51,7 +51,7 @@ def _bound_s(strategy: AnyStrategy, scenario: AnyScenario) -> Iterator[float]:
 
 
 def _needed(strategy: Any, scenario: AnyScenario, held: Mapping[str, Any]) -> Iterator[str]:  # noqa: ANN401
-    """The flags of a point but for those without which it exists, too."""
+    """Yield the flags of a point but for those without which it exists, too."""
     for item in fields(strategy):
         value = getattr(strategy, item.name)
         if item.name in held or value == item.default:

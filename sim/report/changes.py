@@ -13,7 +13,7 @@ from profiles.errors import InputError, counted
 from profiles.software.stacks import DEFAULT_STACK, load_stack
 from sim.explore.answers import bounds_of, outcome_of, take_bounds, take_outcome
 from sim.explore.legality import within
-from sim.explore.points import Asked, Point, find_points
+from sim.explore.points import Candidate, Point, find_points
 from sim.explore.search import run_sweep
 from sim.explore.sweep import Sweep, objectives
 from sim.outcomes.results import OUT_OF_MEMORY, Result
@@ -272,14 +272,14 @@ def _swept(sweep: Sweep, points: Iterable[Point], scenario: AnyScenario, objecti
     return again
 
 
-def asked_of(point: Point, scenario: AnyScenario, *, recomputes: bool = False) -> Asked:
+def asked_of(point: Point, scenario: AnyScenario, *, recomputes: bool = False) -> Candidate:
     """Return the question of a point in a scenario; without checkpointing where the scenario sets it."""
     assert point.strategy is not None
     gpus = point.num_gpus or scenario.workload.num_gpus
-    return Asked(point.strategy, gpus, None if recomputes else point.checkpointing)
+    return Candidate(point.strategy, gpus, None if recomputes else point.checkpointing)
 
 
-def bounded(question: Asked, scenario: AnyScenario) -> Point:
+def bounded(question: Candidate, scenario: AnyScenario) -> Point:
     """Return a point with its bounds."""
     strategy, gpus, checkpointing = question
     point = Point(strategy, strategy.name, num_gpus=gpus, checkpointing=checkpointing)
