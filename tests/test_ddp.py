@@ -6,7 +6,7 @@ import pytest
 
 import sim
 from profiles.errors import InfeasibleError
-from sim.outcomes.parts import jobs, replay
+from sim.outcomes.parts import replay
 from sim.outcomes.runs import bound, least_memory_bytes, run_point
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from strategies.plans.actions import format_order
@@ -209,15 +209,15 @@ def test_each_job_runs_the_frozen_work_of_its_own_backbone(make):
     first = make.component("first", [1.0], inputs=["text"])
     second = make.component("second", [1.0], inputs=["text", "pixels", "first"])
     scenario = make.scenario(make.model(first, text, image, pixels, second), make.cluster(), 2, 2)
-    found = [job.scenario.model for job in jobs(ddp(backbones="parallel"), scenario)]
+    found = [job.scenario.model for job in ddp(backbones="parallel").jobs(scenario)]
     assert [[c.name for c in model.components] for model in found] == [
         ["first", "text"], ["text", "image", "pixels", "second"],
     ]  # fmt: skip
     assert found[1].components[-1].inputs == ("text", "pixels")
-    assert [replay(*job).end_s for job in jobs(ddp(backbones="parallel"), scenario)] == [7.0, 8.5]
+    assert [replay(*job).end_s for job in ddp(backbones="parallel").jobs(scenario)] == [7.0, 8.5]
 
 
 def test_gpus_that_the_backbones_do_not_divide_are_refused(pair):
-    for ask in (bound, run_point, jobs):
+    for ask in (bound, run_point):
         with pytest.raises(InfeasibleError, match=r"gpus\(3\) is no multiple of the 2 backbones"):
             ask(ddp(backbones="parallel"), pair(num_gpus=3, batch_size=6))

@@ -10,7 +10,6 @@ from conformance import sampling_points, sampling_scenes, training_points, train
 
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import DeadlockError, InfeasibleError
-from sim.outcomes.parts import jobs
 from sim.outcomes.runs import run_point
 from strategies.registry import all_samplers, all_strategies
 
@@ -52,7 +51,7 @@ def answer(ask, scenario):
 def answers(strategy, scenario):
     """All that is asked about a point, by what is asked of which job."""
     try:
-        parts = [*enumerate(jobs(strategy, scenario))]
+        parts = [*enumerate(strategy.jobs(scenario))]
     except InfeasibleError as error:
         return {"jobs": str(error)}
     asked = [(number, name, own, there) for number, (own, there) in parts for name in QUESTIONS]

@@ -14,7 +14,7 @@ from strategies.plans.network import Network, network_of
 from strategies.plans.traces import Trace
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
-from strategies.strategy import AnyScenario, AnyStrategy, Job, Phase, Sampler, Strategy
+from strategies.strategy import AnyScenario, AnyStrategy, Phase, Sampler, Strategy
 
 
 def replay(strategy: Strategy, scenario: Scenario) -> Trace:
@@ -77,18 +77,13 @@ class Part(NamedTuple):
         return self.trace.end_s if self.folded is None else self.folded.duration_s
 
 
-def jobs(strategy: AnyStrategy, scenario: AnyScenario) -> Sequence[Job]:
-    """The jobs that run side by side, each with its scenario.
+def variants(strategy: AnyStrategy, scenario: AnyScenario) -> list[Variant]:
+    """Return the iterations that occur, job by job.
 
     Raises:
-        InfeasibleError: the GPUs cannot be divided so.
+        InfeasibleError: the GPUs cannot be divided among the jobs.
     """
-    return strategy.jobs(scenario)
-
-
-def variants(strategy: AnyStrategy, scenario: AnyScenario) -> list[Variant]:
-    """The iterations that occur, job by job."""
-    numbered = enumerate(jobs(strategy, scenario))
+    numbered = enumerate(strategy.jobs(scenario))
     return [variant for number, job in numbered for variant in _variants(*job, number)]
 
 

@@ -20,7 +20,7 @@ from profiles.errors import InfeasibleError
 from profiles.software.stacks import DEFAULT_STACK
 from sim.outcomes.contents import inputs_of
 from sim.outcomes.measures import Measures, expectation, in_turn, side_by_side, together_s
-from sim.outcomes.parts import Part, jobs, main_part, measured_parts, parts_by, variants
+from sim.outcomes.parts import Part, main_part, measured_parts, parts_by, variants
 from sim.outcomes.results import OUT_OF_MEMORY, NamedTrace, Result, Source, missing_memory
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Plan
@@ -48,7 +48,7 @@ def bound(strategy: AnyStrategy, scenario: AnyScenario) -> float:
 
 def least_memory_bytes(strategy: AnyStrategy, scenario: AnyScenario) -> float:
     """Return bytes that the fullest device of a point cannot do without; 0 where its strategy does not know."""
-    return max(job.strategy.least_memory_bytes(job.scenario) for job in jobs(strategy, scenario))
+    return max(job.strategy.least_memory_bytes(job.scenario) for job in strategy.jobs(scenario))
 
 
 def check_held_memory(strategy: AnyStrategy, scenario: AnyScenario) -> None:
@@ -60,7 +60,7 @@ def check_held_memory(strategy: AnyStrategy, scenario: AnyScenario) -> None:
     there = scenario.cluster.device.memory_bytes
     if there is None:
         return
-    held = max(job.strategy.held_bytes(job.scenario) for job in jobs(strategy, scenario))
+    held = max(job.strategy.held_bytes(job.scenario) for job in strategy.jobs(scenario))
     if held > there:
         raise InfeasibleError(missing_memory(held, there, at_least=True), OUT_OF_MEMORY)
 

@@ -89,16 +89,12 @@ class _Replay:
         """Replay the plan to its end."""
         for number in range(len(self.plan.collectives)):
             self._try_collective(number)
-        self._start_devices()
+        for device in range(len(self.plan.ops)):
+            self.env.process(self._device(device))
         self.env.run()
         if any(len(ends) < len(ops) for ends, ops in zip(self.ends, self.plan.ops, strict=True)):
             raise DeadlockError(describe_deadlock(self.wiring, [len(e) for e in self.ends], self.arrived))
         return self._trace()
-
-    def _start_devices(self) -> None:
-        """Start a process for each device."""
-        for device in range(len(self.plan.ops)):
-            self.env.process(self._device(device))
 
     def _trace(self) -> Trace:
         spans = [span for span in self.spans if span is not None]

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from sim.replay.metrics import wire_spans
 from strategies.plans.plan import Collective
-from strategies.plans.traces import Span, Trace
+from strategies.plans.traces import Trace
 from strategies.plans.wiring import Transfer
 
 MESSAGE: Final = "message"
@@ -28,17 +28,15 @@ def awaited_s(trace: Trace) -> dict[Way, float]:
     seconds: dict[Way, float] = {}
     for slots, since, start in _idle(trace):
         until = start
-        awaited = sorted(((wire[slot], ways[slot]) for slot in slots if slot in ways), key=_arrival)
+        awaited = sorted(
+            ((wire[slot], ways[slot]) for slot in slots if slot in ways), key=lambda pair: pair[0][1]
+        )
         for (sent, arrived), way in reversed(awaited):
             begin, end = max(sent, since), min(arrived, until)
             if end > begin:
                 seconds[way] = seconds.get(way, 0.0) + (end - begin) / trace.plan.num_devices
                 until = begin
     return seconds
-
-
-def _arrival(awaited: tuple[Span, Way]) -> float:
-    return awaited[0][1]
 
 
 def _idle(trace: Trace) -> Iterator[tuple[Iterable[int], float, float]]:

@@ -132,7 +132,7 @@ def _columns(sweep: Sweep, points: Sequence[Point]) -> list[Column]:
     """Return the columns of points; where the terminal is narrow, the first and the last are kept longest."""
     results = [point.result for point in points if point.result is not None]
     values, sampled, over = tried(sweep.points), sweep.scenario.task == "sample", _baseline(sweep)
-    letters = {} if sampled else LETTERS
+    counts, letters = [str(result.num_gpus) for result in results], {} if sampled else LETTERS
     leave = list(letters)
     if len({result.options.get("checkpointing") for result in results}) == 1:  # it stands above the table
         leave.append("checkpointing")
@@ -145,7 +145,7 @@ def _columns(sweep: Sweep, points: Sequence[Point]) -> list[Column]:
         last = Column("samples\nper s", [throughput(result.samples_per_s) for result in results], 8)
     return [
         Column("strategy", _named(sweep, points), words=True),
-        *_counts(results),
+        *([Column("GPUs", counts, 1)] if len(set(counts)) > 1 else []),
         *(
             Column(letter, [str(r.parameters.get(key) or "-") for r in results], 1)
             for key, letter in letters.items()
@@ -174,12 +174,6 @@ def time_columns(results: Sequence[Result]) -> list[Column]:
 def memory_column(results: Sequence[Result]) -> Column:
     """Return the memory that results need."""
     return Column("memory\nGiB", [f"{result.expected.peak_memory_bytes / GIB:.1f}" for result in results])
-
-
-def _counts(results: Sequence[Result]) -> list[Column]:
-    """Return the column of GPUs, where results differ in them."""
-    counts = [str(result.num_gpus) for result in results]
-    return [Column("GPUs", counts, 1)] if len(set(counts)) > 1 else []
 
 
 def _marks(sweep: Sweep, points: Sequence[Point]) -> Iterator[str]:

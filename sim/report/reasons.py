@@ -17,7 +17,7 @@ from profiles.machines.collectives import sent_bytes
 from profiles.units import GB
 from sim.explore.points import Point
 from sim.explore.sweep import Sweep
-from sim.outcomes.parts import Part, jobs, main_part, measured_parts, replay_parts
+from sim.outcomes.parts import Part, main_part, measured_parts, replay_parts
 from sim.outcomes.results import Result
 from sim.outcomes.runs import bound, weigh
 from sim.replay.metrics import collective_s
@@ -232,7 +232,7 @@ def _idle_reason(strategy: AnyStrategy, scenario: AnyScenario, result: Result, i
     """Yield the stages of the pipeline of the first job, where they wait for one another."""
     if idle < COUNTS:
         return
-    first_job, *_ = jobs(strategy, scenario)
+    first_job, *_ = strategy.jobs(scenario)
     devices = (tuple(stage["devices"]) for stage in result.stages)
     stages = {gpus for gpus in devices if gpus[0] < first_job[1].workload.num_gpus}
     if len(stages) > 1:

@@ -8,7 +8,7 @@ from profiles.architectures.models import Component, MeasuredTime, Model
 from profiles.costs.layers import ComponentCosts, ModelCosts
 from profiles.errors import InputError
 from profiles.machines.clusters import load_cluster
-from sim.outcomes.parts import jobs, replay
+from sim.outcomes.parts import replay
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario
@@ -73,7 +73,7 @@ def prepare(
     workload = TrainingWorkload(*size, self_conditioning=float(extra), extra_forward=extra)
     timed = _timed_model(model, batch, SLEEP_S * degree)
     scenario = Scenario(timed, emulated_cluster(question.link_s), workload)
-    if len(jobs(strategy, scenario)) > 1:
+    if len(strategy.jobs(scenario)) > 1:
         raise InputError("backbones side by side have no plan in common: run each on ranks of its own")
     plan = replay(strategy, scenario).plan
     job = Job(question.name, plan, question.link_s, iterations, warm_up)
