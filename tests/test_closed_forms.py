@@ -44,9 +44,9 @@ def again():
 
     def red():
         forget()
-        found = closed_forms()
-        families = Counter(form.family for form in found)
-        wrong = Counter(form.family for form in found if not form.holds)
+        forms = closed_forms()
+        families = Counter(form.family for form in forms)
+        wrong = Counter(form.family for form in forms if not form.holds)
         return wrong, {family for family in families if wrong[family] == families[family]}
 
     yield red

@@ -35,8 +35,8 @@ def test_the_committed_clusters_have_the_fitted_links(name):
         if operation == ALL_TO_ALL and name != CLUSTER:
             continue  # that of the box which was measured says nothing of others
         for size, efficiency in links.curve(operation):
-            found = cluster.collectives.efficiency_of(operation, size, 1)
-            assert found == pytest.approx(efficiency, rel=PLACES)
+            reached = cluster.collectives.efficiency_of(operation, size, 1)
+            assert reached == pytest.approx(efficiency, rel=PLACES)
 
 
 @pytest.mark.parametrize("kind", [RING, ALL_TO_ALL])

@@ -75,20 +75,20 @@ def rows_of(cluster, groups, disturbed=0.0):
 
 def test_a_known_law_inside_a_node_is_found_again():
     rows = rows_of(KNOWN, [Group(size, 1) for size in (2, 4, 8)])
-    found = fit_inside(bare(KNOWN, "ring"), rows).collectives
-    assert found.step_s == pytest.approx(1e-6, rel=0.01)  # what values are taken for draws at them a little
+    result = fit_inside(bare(KNOWN, "ring"), rows).collectives
+    assert result.step_s == pytest.approx(1e-6, rel=0.01)  # what values are taken for draws at them a little
     for key in ("efficiency", "middle", "fixed_s"):
         for operation, curve in getattr(KNOWN.collectives, key):
-            there = dict(getattr(found, key))[operation]
+            there = dict(getattr(result, key))[operation]
             assert [value for _, value in there] == pytest.approx([value for _, value in curve], rel=0.05)
 
 
 def test_a_known_law_between_nodes_is_found_again():
     inside = replace(KNOWN, collectives=replace(KNOWN.collectives, between=None))
     rows = rows_of(KNOWN, [Group(8 * nodes, nodes) for nodes in (2, 4, 8)])
-    found = fit_between(inside, rows)
-    assert errors_of(found, curves_of(rows)).worst < 0.02  # what values are taken for draws at them a little
-    between = found.collectives.between
+    result = fit_between(inside, rows)
+    assert errors_of(result, curves_of(rows)).worst < 0.02  # what values are taken for draws at them a little
+    between = result.collectives.between
     assert between.step_s == pytest.approx(40e-6, rel=0.02)
     assert dict(between.efficiency)["all_gather"][0][1] == pytest.approx(0.8, rel=0.02)
     assert between.tree[0][1] == pytest.approx(0.85, rel=0.02)
@@ -98,10 +98,10 @@ def test_errors_are_of_rows_that_the_fit_has_not_seen():
     """One group size that obeys no law of the others shows where it is left out, and nowhere else."""
     rows = rows_of(KNOWN, [Group(size, 1) for size in (2, 4, 8)])
     rows.loc[rows["gpus"] == 4, "latency_us"] *= 3
-    found = {(of.scheme, of.operation): of.errors for of in held_out(fit_inside, bare(KNOWN, "ring"), rows)}
-    assert found["each group size", "all_gather"].worst > 0.6
-    assert found["every other size", "all_gather"].median < 0.4
-    assert len(found["every other size", "all_reduce"]) == len(found["each group size", "all_reduce"]) == 63
+    result = {(of.scheme, of.operation): of.errors for of in held_out(fit_inside, bare(KNOWN, "ring"), rows)}
+    assert result["each group size", "all_gather"].worst > 0.6
+    assert result["every other size", "all_gather"].median < 0.4
+    assert len(result["every other size", "all_reduce"]) == len(result["each group size", "all_reduce"]) == 63
 
 
 def test_a_folder_without_the_measurements_is_refused_in_one_line(tmp_path, capsys):
@@ -127,15 +127,15 @@ def test_rows_left_out_are_predicted_within_15_percent():
 
     Groups of GB200's tray are two and four: one says as much of the other as it can.
     """
-    found = {(name, scheme, operation): errors.median for name, (scheme, operation, errors) in judged(DATA)}
-    sizes = {key: error for key, error in found.items() if key[1] == "every other size"}
-    groups = {key: e for key, e in found.items() if key[1] == "each group size" and key[0] != "gb200"}
+    result = {(name, scheme, operation): errors.median for name, (scheme, operation, errors) in judged(DATA)}
+    sizes = {key: error for key, error in result.items() if key[1] == "every other size"}
+    groups = {key: e for key, e in result.items() if key[1] == "each group size" and key[0] != "gb200"}
     assert len(sizes) >= 25 and len(groups) == 16
     assert max(sizes.values()) < 0.15 and max(groups.values()) < 0.15
     for nodes in ("16 GPUs", "32 GPUs", "64 GPUs"):
         for operation in ("all_reduce", "all_gather", "all_to_all"):
-            assert found["efa-32x100", nodes, operation] < 0.15
-    assert all(found[box, "above 64 MB", operation] < 0.17 for box in BOXES for operation in WHAT)
+            assert result["efa-32x100", nodes, operation] < 0.15
+    assert all(result[box, "above 64 MB", operation] < 0.17 for box in BOXES for operation in WHAT)
 
 
 def test_one_compute_time_explains_the_published_shares_of_p4de_by_measured_collectives():
@@ -146,5 +146,5 @@ def test_one_compute_time_explains_the_published_shares_of_p4de_by_measured_coll
         collective_time(cluster, "all_reduce", gradients, Group(8 * nodes, nodes)).total_s for nodes in shares
     ]
     rest_s = 0.36
-    found = [time / (time + rest_s) for time in times]
-    assert found == pytest.approx(list(shares.values()), abs=0.035)
+    result = [time / (time + rest_s) for time in times]
+    assert result == pytest.approx(list(shares.values()), abs=0.035)

@@ -68,9 +68,9 @@ def made(values: dict[str, float]) -> Samples:
 
 @measured
 def test_laying_out_anew_costs_what_networks_timed_in_both_layouts_give():
-    found = convnets.shares(DATA)
-    assert LAYOUT["forward"] == pytest.approx(found["forward"], abs=0.005)
-    assert [LAYOUT["data"], LAYOUT["weight"]] == pytest.approx([found["gradient"]] * 2, abs=0.005)
+    shares = convnets.shares(DATA)
+    assert LAYOUT["forward"] == pytest.approx(shares["forward"], abs=0.005)
+    assert [LAYOUT["data"], LAYOUT["weight"]] == pytest.approx([shares["gradient"]] * 2, abs=0.005)
 
 
 def test_a_fit_recovers_the_law_that_its_samples_were_made_with():

@@ -43,9 +43,9 @@ def test_a_stack_of_which_nothing_is_known_takes_what_the_bands_of_others_span()
 
 def test_the_error_of_what_is_awaited_is_that_of_exposed_seconds_beside_the_same_compute():
     row = the_published("Table 2", model="controlnet", num_gpus=64)
-    (found,) = waits([Record.of(row, row.value / 2)])
+    (only,) = waits([Record.of(row, row.value / 2)])
     share = row.value / 2
-    assert found == pytest.approx((row.value / (1 - row.value)) / (share / (1 - share)))
+    assert only == pytest.approx((row.value / (1 - row.value)) / (share / (1 - share)))
     assert waits([replace(Record.of(row, 0.3), standing=Standing.FITTED, reason="it set the links")]) == []
     assert bands_of([], [0.5, 2.0, 2.0, 2.0], load_bands()).exposed.spread == pytest.approx(log(4) / 2)
 
@@ -61,9 +61,9 @@ def latency(predicted, device=A100, kind="sequence", standing=Standing.INDEPENDE
 
 def test_errors_are_of_independent_times_alone():
     records = [latency(2.2), latency(1.0, standing=Standing.IN_VIEW), latency(9.0, standing=Standing.FITTED)]
-    (found,) = errors(records)
-    assert (found.task, found.family, found.kind) == ("sample", "measured", "sequence")
-    assert found.error == pytest.approx(0.1)
+    (only,) = errors(records)
+    assert (only.task, only.family, only.kind) == ("sample", "measured", "sequence")
+    assert only.error == pytest.approx(0.1)
 
 
 def test_kinds_and_families_are_told_apart_and_other_strategies_left_out():

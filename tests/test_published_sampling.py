@@ -54,11 +54,11 @@ def predicted():
     return runs()
 
 
-def judged(found):
+def judged(values):
     """Runs on several GPUs whose latency is independent."""
     return [
         one
-        for one in found
+        for one in values
         if one.error is not None and one.row.num_gpus != 1 and one.record.standing is Standing.INDEPENDENT
     ]
 
@@ -68,7 +68,7 @@ def row(**cells):
     return SamplingRow(dict.fromkeys(sampling_rows()[0], "") | USUAL | cells)
 
 
-def asked(**cells):
+def samplers_of(**cells):
     """What a row may have run, on as many A100s."""
     one = row(**cells)
     workload = SamplingWorkload(one.num_gpus, 1024, 1024, 20, guidance(one, "batch"))
@@ -108,7 +108,9 @@ READ = [
 
 def test_a_method_is_read_by_rule():
     for cells, expected in READ:
-        assert asked(**cells) == [hybrid_of(*expected) if isinstance(expected, tuple) else expected], cells
+        assert samplers_of(**cells) == [hybrid_of(*expected) if isinstance(expected, tuple) else expected], (
+            cells
+        )
 
 
 def hybrid_of(guidance_degree, ulysses, pipeline):
@@ -119,8 +121,8 @@ def hybrid_of(guidance_degree, ulysses, pipeline):
 
 def test_pipefusions_first_release_prints_the_best_of_five_numbers_of_patches():
     config = "best M of 2,4,8,16,32; warmup=4 (legacy code: 5 sync steps)"
-    found = asked(method="pipefusion", source=LEGACY, method_config=config)
-    assert found == [PipeFusion(None, m, 5, "before") for m in (2, 4, 8, 16, 32)]
+    values = samplers_of(method="pipefusion", source=LEGACY, method_config=config)
+    assert values == [PipeFusion(None, m, 5, "before") for m in (2, 4, 8, 16, 32)]
 
 
 UNREAD = [
@@ -213,12 +215,12 @@ MEDIANS = {
 
 def test_predictions_of_several_gpus_are_no_worse_than_they_were(predicted):
     """Bounds from above alone: what gets better breaks none."""
-    found = {}
+    values = {}
     for one in predicted:
         record = one.record
         if record.error is not None:
-            found.setdefault((record.row.group, f"{record.standing}"), []).append(abs(record.error))
-    assert {group: bound for group, bound in MEDIANS.items() if median(found[group]) > bound} == {}
+            values.setdefault((record.row.group, f"{record.standing}"), []).append(abs(record.error))
+    assert {group: bound for group, bound in MEDIANS.items() if median(values[group]) > bound} == {}
     errors = [abs(one.error) for one in judged(predicted)]
     assert len(errors) >= 40
     assert median(errors) <= 0.06
@@ -226,11 +228,11 @@ def test_predictions_of_several_gpus_are_no_worse_than_they_were(predicted):
 
 
 def test_the_method_that_is_predicted_to_win_wins_in_most_comparisons_and_else_costs_little(predicted):
-    found = contests(predicted)
-    free = [one for one in found if one.standing is Standing.INDEPENDENT]
+    all_contests = contests(predicted)
+    free = [one for one in all_contests if one.standing is Standing.INDEPENDENT]
     assert sum(one.loss == 0 for one in free) >= 0.8 * len(free)
-    assert sum(one.loss == 0 for one in found) >= 0.65 * len(found)
-    assert sum(one.loss for one in found) <= 0.06 * len(found)
+    assert sum(one.loss == 0 for one in all_contests) >= 0.65 * len(all_contests)
+    assert sum(one.loss for one in all_contests) <= 0.06 * len(all_contests)
 
 
 def test_a_method_that_runs_out_of_memory_never_wins():

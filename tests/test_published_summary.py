@@ -67,8 +67,8 @@ def test_every_row_of_sampling_stands_in_the_ledger_once(ledger):
     assert len(ledger.records) == len(rows) == 380
     assert [one.row.source for one in ledger.records] == [row["source"] for row in rows]
     for one, row in zip(ledger.records, rows, strict=True):
-        said = [cell for cell in (row.latency_s, row.memory_gib) if cell is not None]
-        assert one.row.value in said or (one.row.value == inf and row.out_of_memory)
+        numbers = [cell for cell in (row.latency_s, row.memory_gib) if cell is not None]
+        assert one.row.value in numbers or (one.row.value == inf and row.out_of_memory)
         assert (one.standing is Standing.INDEPENDENT) == (one.reason == "")
         assert (one.standing is Standing.UNCOVERED) == (one.predicted is None) == (one.provenance == "")
         assert one.standing is not Standing.INDEPENDENT or one.error is not None
@@ -88,10 +88,10 @@ def test_all_latencies_that_times_are_scaled_to_are_said_to_be_fitted(ledger, pr
 
 
 def test_every_source_has_a_name_and_every_name_a_source():
-    found = {source_name(row.source, row.item) for row in all_published()}
-    found |= {source_name(row["source"], row.figure) for row in sampling_rows()}
-    found |= {source_name(run.source, run.name) for run in read_runs()}
-    assert found == set(source_names())
+    names = {source_name(row.source, row.item) for row in all_published()}
+    names |= {source_name(row["source"], row.figure) for row in sampling_rows()}
+    names |= {source_name(run.source, run.name) for run in read_runs()}
+    assert names == set(source_names())
     with pytest.raises(ValueError, match=r"sources\.csv has no name for source 'x', y"):
         source_name("x", "y")
 
@@ -124,13 +124,13 @@ def test_every_shipped_strategy_is_of_one_kind():
 def test_every_entry_is_about_some_number():
     numbers = [columns_of(row) for row in all_published()]
     numbers += [
-        columns_of(row.published, said(row, "model"), said(row, "cluster")) for row in sampling_rows()
+        columns_of(row.published, cell_of(row, "model"), cell_of(row, "cluster")) for row in sampling_rows()
     ]
     for entry in entries():
         assert any(entry_of(number) is entry for number in numbers), entry
 
 
-def said(row, key):
+def cell_of(row, key):
     try:
         return getattr(row, key)
     except Uncovered:

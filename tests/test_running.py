@@ -130,8 +130,8 @@ def trained(make):
         (CASCADED, cascade(make), False),
     ):
         for name, (strategy, parameters) in names.items():
-            asked = question(strategy, 2, 4, samples=2, extra_forward=extra, **parameters)
-            jobs.append(replace(prepare(asked, of, 1), name=name))
+            wanted = question(strategy, 2, 4, samples=2, extra_forward=extra, **parameters)
+            jobs.append(replace(prepare(wanted, of, 1), name=name))
     of = {job.name: job for job in jobs}
     shipped = prepare(question("diffusionpipe", 2, 4, samples=1), load_model("sd21"), 1)
     jobs.append(replace(shipped, name="sd21"))
@@ -153,8 +153,8 @@ def test_replicas_find_the_same_gradients_together(make):
     jobs = []
     for name, (strategy, parameters) in REPLICATED.items():
         known = {"pipeline_degree": 2, "micro_batches": 4, **parameters}
-        asked = Question(strategy, known, num_gpus=4, batch_size=24, link_s=LINK_S)
-        jobs.append(replace(prepare(asked, small_model(make), 1), name=name))
+        wanted = Question(strategy, known, num_gpus=4, batch_size=24, link_s=LINK_S)
+        jobs.append(replace(prepare(wanted, small_model(make), 1), name=name))
     for job, outcome in run(jobs).values():
         assert job.plan.placement.num_positions == 2
         assert outcome.gradient_error < 1e-6, job.name
@@ -195,23 +195,23 @@ def test_a_wrong_link_delay_or_an_op_that_waits_for_no_message_shows_in_the_engi
 
 
 def test_several_backbones_side_by_side_are_refused(make):
-    asked = question("ddp", 2, 2, backbones="parallel")
+    wanted = question("ddp", 2, 2, backbones="parallel")
     with pytest.raises(InputError, match="no plan in common"):
-        prepare(asked, cascade(make), 2, sleeping=True)
+        prepare(wanted, cascade(make), 2, sleeping=True)
 
 
 # The command
 
 
 def test_the_command_prints_a_run_as_json(capsys):
-    asked = (
+    wanted = (
         "run --schedule 1f1b --mode sleep --model uvit-h --pipeline-degree 2 --micro-batches 2 --iterations 2"
     )
-    assert main([*asked.split(), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["ranks"] == 2
-    assert found["mismatch"] < ROUNDING
-    assert found["gradient_error"] is None
+    assert main([*wanted.split(), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["ranks"] == 2
+    assert printed["mismatch"] < ROUNDING
+    assert printed["gradient_error"] is None
 
 
 def test_bad_input_is_one_line(capsys):

@@ -131,8 +131,8 @@ class Run:
     @property
     def record(self) -> Record:
         """The record of the row's number."""
-        row, outcome = self.row.published, self.outcome
-        if outcome is None:
+        row, place, outcome = self.row.published, self.place, self.outcome
+        if place is None or outcome is None:
             return Record(row, None, Standing.UNCOVERED, self.remark)
         predicted = outcome.peak_memory_bytes / GIB if row.quantity == MEMORY else outcome.latency_s
         if self.row.out_of_memory and self.out_of_memory:
@@ -140,8 +140,9 @@ class Run:
         standing, reason = self._standing()
         lacking = self.out_of_memory and not self.row.out_of_memory
         setting = f"{self.remark}; memory does not suffice" if lacking else self.remark
-        provenance, memory_bytes = self._provenance(outcome), outcome.peak_memory_bytes
-        conditions = self._conditions(outcome)
+        provenance, memory_bytes = self._provenance(place, outcome), outcome.peak_memory_bytes
+        kind = kind_of(outcome.strategy, outcome.num_gpus)
+        conditions = Conditions(place.cluster.device.name, outcome.stack, kind)
         return Record(row, predicted, standing, reason, setting, provenance, memory_bytes, conditions)
 
     def _standing(self) -> Reason:
@@ -158,15 +159,9 @@ class Run:
             return Standing.APART, "printed a second time"
         return standing
 
-    def _conditions(self, outcome: Result) -> Conditions:
-        assert self.place is not None
-        kind = kind_of(outcome.strategy, outcome.num_gpus)
-        return Conditions(self.place.cluster.device.name, outcome.stack, kind)
-
-    def _provenance(self, outcome: Result) -> str:
+    def _provenance(self, place: Place, outcome: Result) -> str:
         """Where layer times are from, with the factor by which one GPU's published latencies scale them."""
-        assert self.place is not None
-        device, pixels = self.place.cluster.device, self.place.height * self.place.width
+        device, pixels = place.cluster.device, place.height * place.width
         if all(anchor.device != device.name for anchor in model_of(self.model).anchors):
             return outcome.provenance
         factor = f"{_factor(self.model, device, pixels):.3f} from one GPU's latencies"
@@ -261,15 +256,10 @@ def fastest(place: Place, tried: Iterable[Sampler]) -> Result:
         except InfeasibleError as error:
             reason = error
             continue
-        if best is None or _rank(outcome) < _rank(best):
-            best = outcome
+        best = min(filter(None, (best, outcome)), key=lambda one: (not one.fits_memory, one.latency_s))
     if best is None:
         raise reason
     return best
-
-
-def _rank(outcome: Result) -> tuple[bool, float]:
-    return not outcome.fits_memory, outcome.latency_s
 
 
 def _bounds(place: Place, tried: Iterable[Sampler]) -> Iterator[tuple[float, Sampler]]:
