@@ -104,6 +104,7 @@ def test_a_sweep_names_its_measured_run_and_ranks_with_its_factor(trained, tmp_p
         if item["status"] == "simulated":
             assert item["compute_factor"] == factor
             assert item["options"]["measured_run"] == str(path)
+    assert str(path) in dict(found.verdict.lines)["times"]
 
 
 def test_a_result_written_as_json_is_a_measured_run(capsys, tmp_path):

@@ -25,6 +25,7 @@ class Task:
         passes: of a stage that are timed.
         passed: what the passes are of.
         samples: one of what is counted: an image, or of several frames a video.
+        keys: keys of rows by which scenarios differ; a sampler may use fewer GPUs than there are.
         absent: keys of results and rows that this task lacks.
     """
 
@@ -40,6 +41,7 @@ class Task:
     passes: tuple[str, ...]
     passed: str
     samples: tuple[str, str]
+    keys: tuple[str, ...]
     absent: tuple[str, ...] = ()
 
     @property
@@ -67,6 +69,7 @@ TRAINING: Final = Task(
     ("forward", "backward"),
     "micro-batch",
     ("sample", "sample"),
+    ("model", "cluster", "stack", "num_gpus", "batch_size"),
     ("gpu_s_per_sample", "seamless", "recommended"),
 )
 SAMPLING: Final = Task(
@@ -82,6 +85,7 @@ SAMPLING: Final = Task(
     ("forward",),
     "step",
     ("image", "video"),
+    ("model", "cluster", "stack", "batch_size", "resolution", "steps", "guidance"),
 )
 TASKS: Final[Mapping[str, Task]] = {task.name: task for task in (TRAINING, SAMPLING)}
 """Tasks by name."""

@@ -87,7 +87,7 @@ Block = Panel | Table | Command | str
 
 
 def console() -> Console:
-    """The console that answers are printed on; as wide as COLUMNS says, or 140, where it is no terminal."""
+    """Return the console that answers are printed on; as wide as COLUMNS says, or 140, where it is no terminal."""
     width = None if sys.stdout.isatty() else get_terminal_size((NO_TERMINAL, 0)).columns
     return Console(highlight=False, markup=False, emoji=False, width=width)
 
@@ -140,7 +140,7 @@ def _write_panel(screen: Console, panel: Panel) -> None:
 
 
 def _grid(title: str, columns: Sequence[Column], above: int | None = None) -> Grid:
-    """A table of rich."""
+    """Return a table of rich."""
     grid = Grid(
         title=Text(title), title_justify="left", box=RULED, show_edge=False, pad_edge=False, padding=(0, 1)
     )
@@ -231,5 +231,5 @@ def _html_of(block: Block) -> str:
 
 
 def _cell(kind: str, words: str, look: str) -> str:
-    """A cell; line breaks stay."""
+    """Return a cell; line breaks stay."""
     return f"<{kind}{look}>{escape(words).replace(chr(10), '<br>')}</{kind}>"

@@ -79,7 +79,7 @@ class Change:
         return f"{speed}, {self.strategy}{where} {instead}{why}"
 
     def to_json(self) -> dict[str, Any]:
-        """The change under public keys."""
+        """Return the change under public keys."""
         return {key: value for key, value in asdict(self).items() if key != "fits"}
 
 

@@ -54,7 +54,7 @@ class Compared:
         return f"<Compared: {questions}, {counted(same, 'point')} as before, {moved} moved>"
 
     def _repr_html_(self) -> str:
-        """The same, in a notebook."""
+        """Return the same, in a notebook."""
         return html(*self.blocks)
 
     @property
@@ -85,7 +85,7 @@ class Compared:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The comparison under public keys, as ``sim compare --json`` prints it."""
+        """Return the comparison under public keys, as ``sim compare --json`` prints it."""
         return {
             "compared": [one.to_json() for one in self.questions],
             "only_before": list(self.only_before),

@@ -129,7 +129,7 @@ class Verdict:
         return ", ".join(filter(None, (result.strategy, parameters, where)))
 
     def _ties_words(self) -> str:
-        """The ties that are not named already, those together that recompute the same."""
+        """Return the ties that are not named already, those together that recompute the same."""
         named = {self.best.strategy, self.runner_up.strategy if self.runner_up else ""}
         others: dict[str, list[str]] = {}
         for name in self.ties:
@@ -141,7 +141,7 @@ class Verdict:
         )
 
     def _runnable_words(self, runnable: Runnable) -> str:
-        """The best point that a runtime runs, where none runs the best of all."""
+        """Return the best point that a runtime runs, where none runs the best of all."""
         than, others = "a tie" if runnable.tie else self._worse_words(runnable.times), ""
         if runnable.times < 1:
             than += " by parameters that this sweep holds fixed"
@@ -197,15 +197,15 @@ class Verdict:
         return f"<Verdict: {self.best.strategy}, {self.title}>"
 
     def _repr_html_(self) -> str:
-        """The verdict as a table, in a notebook."""
+        """Return the verdict as a table, in a notebook."""
         return html(self.panel)
 
     def markdown(self) -> str:
-        """The verdict as a Markdown list."""
+        """Return the verdict as a Markdown list."""
         return markdown(self.panel)
 
     def to_json(self) -> dict[str, Any]:
-        """The verdict under public keys; seconds, bytes and shares."""
+        """Return the verdict under public keys; seconds, bytes and shares."""
         account, trust, (groups, approximation) = self.account, self.trust, image_groups(self.best)
         values = {
             "title": self.title,
@@ -257,7 +257,7 @@ class NoVerdict:
         return Panel(self.sweep.title, [("", str(self))])
 
     def _repr_html_(self) -> str:
-        """The same, in a notebook."""
+        """Return the same, in a notebook."""
         return html(self.panel)
 
 

@@ -45,7 +45,7 @@ class Result(results.Result):
         return cls(**{item.name: getattr(result, item.name) for item in fields(result)})
 
     def _repr_html_(self) -> str:
-        """The result as ``sim run`` says it, in a notebook."""
+        """Return the result as ``sim run`` says it, in a notebook."""
         return html(panel_of(self))
 
     @property
@@ -80,15 +80,15 @@ class Result(results.Result):
         write_run_report(self, Path(path), asked)
 
     def ops(self) -> "DataFrame":
-        """The ops of the trace as a frame: device, start and duration in seconds, category and action."""
+        """Return the ops of the trace as a frame: device, start and duration in seconds, category and action."""
         return ops_frame(self.trace)
 
     def bubbles(self) -> "DataFrame":
-        """The bubbles of the trace as a frame: start and duration in seconds, idle devices and their seconds."""
+        """Return the bubbles of the trace as a frame: start and duration in seconds, idle devices and their seconds."""
         return bubbles_frame(self.trace)
 
     def frame(self) -> "DataFrame":
-        """The result as a frame of one row, with the columns of a sweep's."""
+        """Return the result as a frame of one row, with the columns of a sweep's."""
         return frame_of([self.to_json()])
 
 
@@ -98,11 +98,11 @@ class _Swept:
     __slots__ = ()
 
     def rows(self: "Sweep | Scaling", *, best_of_each: bool = False) -> list[dict[str, Any]]:  # type: ignore[misc]
-        """All points, or the best of each strategy, under their public keys, best first, by number of GPUs."""
+        """Return all points, or the best of each strategy, under their public keys, best first, by number of GPUs."""
         return rows(self, best_of_each=best_of_each)
 
     def frame(self: "Sweep | Scaling", *, best_of_each: bool = False) -> "DataFrame":  # type: ignore[misc]
-        """All points, or the best of each strategy, best first; each parameter and option has its own column.
+        """Return all points, or the best of each strategy, best first; each parameter and option has its own column.
 
         Columns stand as in files of rows: the question, then the result, in seconds and bytes. Choose by name:
         ``frame()[["strategy", "iteration_s", "peak_memory_bytes"]]``.
@@ -121,15 +121,15 @@ class Sweep(_Swept, sweep.Sweep):
         return Result.of(super().best)
 
     def best_of(self, strategy: str | type[AnyStrategy]) -> Result:
-        """The result of the best point of a strategy, which is given by its name or its class."""
+        """Return the result of the best point of a strategy, which is given by its name or its class."""
         return Result.of(super().best_of(strategy))
 
     def result_of(self, point: Point) -> Result:
-        """The result of a simulated point, whose traces are replayed on demand."""
+        """Return the result of a simulated point, whose traces are replayed on demand."""
         return Result.of(super().result_of(point))
 
     def _repr_html_(self) -> str:
-        """The verdict and the best points, in a notebook; why nothing fits, where nothing does."""
+        """Return the verdict and the best points, in a notebook; why nothing fits, where nothing does."""
         return sweep_html(self, self.verdict)
 
     @property
@@ -141,7 +141,7 @@ class Sweep(_Swept, sweep.Sweep):
         return verdict_of(self)
 
     def front(self) -> "DataFrame":
-        """The points that no other beats in both throughput and memory, by memory.
+        """Return the points that no other beats in both throughput and memory, by memory.
 
         With the objective ``pareto`` the front is exact; else it is that of the points that were simulated.
         """
@@ -172,7 +172,7 @@ class Scaling(_Swept, scaling.Scaling):
     sweeps: tuple[Sweep, ...]
 
     def __iter__(self) -> Iterator[Sweep]:
-        """The sweeps, by number of GPUs."""
+        """Return the sweeps, by number of GPUs."""
         return iter(self.sweeps)
 
     @property
@@ -191,7 +191,7 @@ class Scaling(_Swept, scaling.Scaling):
         return Result.of(super().best)
 
     def _repr_html_(self) -> str:
-        """The verdict at the knee and the best on each number of GPUs, in a notebook."""
+        """Return the verdict at the knee and the best on each number of GPUs, in a notebook."""
         return scaling_html(self, self.verdict)
 
     @property
@@ -206,7 +206,7 @@ class Scaling(_Swept, scaling.Scaling):
         return plot_scaling(self.rows(best_of_each=True), "num_gpus", self.title, ax)
 
     def steps_frame(self) -> "DataFrame":
-        """The best on each number of GPUs as a frame, with ``efficiency`` and ``gain``."""
+        """Return the best on each number of GPUs as a frame, with ``efficiency`` and ``gain``."""
         return frame_of(
             {**s.result.to_json(), "efficiency": s.efficiency, "gain": s.gain} for s in self.steps
         )

@@ -60,7 +60,7 @@ def save_figure(figure: Figure, path: str | PathLike[str]) -> None:
 
 
 def chart(width: float, height: float, ax: Axes | None = None) -> tuple[Figure, Axes]:
-    """An empty figure of so many inches and its axes; or the caller's axes and their figure."""
+    """Return an empty figure of so many inches and its axes; or the caller's axes and their figure."""
     from matplotlib.axes import Axes
 
     from sim.report.plots.chart import Chart
@@ -73,7 +73,7 @@ def chart(width: float, height: float, ax: Axes | None = None) -> tuple[Figure, 
 
 
 def _figure_of(axes: Axes) -> Figure:
-    """The whole figure that axes are on, be they on a part of it."""
+    """Return the whole figure that axes are on, be they on a part of it."""
     figure: Figure = axes.figure.figure
     return figure
 
@@ -130,7 +130,7 @@ def label_cells(axes: Axes, across: Sequence[object], down: Sequence[object], wo
 
 
 def tick(value: object) -> str:
-    """A value as a tick names it."""
+    """Return a value as a tick names it."""
     return f"{value:g}" if isinstance(value, float) else str(value).replace(", ", ",\n")
 
 
@@ -141,7 +141,7 @@ def add_grid(axes: Axes, axis: Literal["both", "y"] = "y") -> None:
 
 
 def contrast(colour: Sequence[float]) -> str:
-    """The colour in which text on a background (red, green, blue, ...) can be read."""
+    """Return the colour in which text on a background (red, green, blue, ...) can be read."""
     red, green, blue = colour[:3]
     return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else INK
 
@@ -163,6 +163,6 @@ def scale_logarithmically(axes: Axes, which: Literal["x", "y"]) -> None:
 
 
 def speed(samples_per_s: float, unit: str) -> str:
-    """A throughput in words."""
+    """Return a throughput in words."""
     number = f"{samples_per_s:,.0f}" if samples_per_s >= 100 else f"{samples_per_s:.3g}"
     return f"{number} {unit}/s"

@@ -62,7 +62,7 @@ ROLES: Final = (
 
 
 def trace_figure(trace: Trace) -> Figure:
-    """The timeline of all devices, and below it the memory of the fullest over the same time."""
+    """Return the timeline of all devices, and below it the memory of the fullest over the same time."""
     from plotly.subplots import make_subplots
 
     figure = make_subplots(2, 1, shared_xaxes=True, vertical_spacing=0.05, row_heights=[0.6, 0.4])
@@ -82,7 +82,7 @@ def trace_figure(trace: Trace) -> Figure:
 
 
 def _layout(**more: Any) -> dict[str, Any]:  # noqa: ANN401
-    """The look that all figures share."""
+    """Return the look that all figures share."""
     return {
         "template": "plotly_white", "font": {"color": INK}, "margin": {"l": 80, "r": 20, "t": 20, "b": 50},
         "legend": {"orientation": "h", "y": -0.12, "yanchor": "top"}, **more,
@@ -90,7 +90,7 @@ def _layout(**more: Any) -> dict[str, Any]:  # noqa: ANN401
 
 
 def _timeline_bars(trace: Trace) -> list[Any]:
-    """The bars of each kind of work; kinds that are not named have no entry in the legend."""
+    """Return the bars of each kind of work; kinds that are not named have no entry in the legend."""
     from plotly.graph_objects import Bar as Bars
 
     bars, narrow_s = compute_bars(trace), NARROW * trace.end_s

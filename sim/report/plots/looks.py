@@ -57,7 +57,7 @@ RECOMMENDED: Final = "recommended"
 
 
 def strategy_look(name: str) -> tuple[str, str]:
-    """The colour and the marker of a strategy; those of other packages share a colour."""
+    """Return the colour and the marker of a strategy; those of other packages share a colour."""
     if name in LOOKS:
         return LOOKS[name]
     brought = [other for other in (*all_strategies(), *all_samplers()) if other not in LOOKS]
@@ -66,5 +66,5 @@ def strategy_look(name: str) -> tuple[str, str]:
 
 
 def label_of(name: str, *, seams: bool) -> str:
-    """A strategy as legends name it; one whose points are not recommended with the reason."""
+    """Return a strategy as legends name it; one whose points are not recommended with the reason."""
     return f"{name} (seams show)" if seams else name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ASKED: Final[Mapping[str, tuple[str, ...]]] = {
-    "train": ("model", "cluster", "stack", "num_gpus", "batch_size"),
-    "sample": ("model", "cluster", "stack", "batch_size", "resolution", "steps", "guidance"),
-}
-"""Keys by which scenarios of a task differ; a sampler may use fewer GPUs than there are."""
 TIE_HATCH: Final = "///"
 
 
@@ -86,7 +81,7 @@ class WinnersInfo:
 
 
 def plot_winners_info(rows: Drawable, across: str, down: str, baseline: str | None = None) -> WinnersInfo:
-    """The values that ``plot_winners`` draws.
+    """Return the values that ``plot_winners`` draws.
 
     Args:
         rows: a sweep, a scaling, several of them, their rows, or a frame of these. What was not simulated,
@@ -109,7 +104,7 @@ def plot_winners_info(rows: Drawable, across: str, down: str, baseline: str | No
     if not points:
         raise InputError("there is no row: nothing to plot")
     for row in points:
-        cell, scenario = (row[down], row[across]), tuple(row.get(key) for key in ASKED[_task(row)])
+        cell, scenario = (row[down], row[across]), tuple(row.get(key) for key in TASKS[_task(row)].keys)
         if (other := scenarios.setdefault(cell, scenario)) != scenario:
             both = f"{down} {row[down]} and {across} {row[across]}"
             raise InputError(f"two scenarios have {both}: {other} and {scenario}")
@@ -135,7 +130,7 @@ def _values(values: Iterable[Any]) -> list[Any]:
 
 
 def _winner(rows: Sequence[ChartRow], over: Sequence[str]) -> Winner | None:
-    """The fastest of the rows of a scenario."""
+    """Return the fastest of the rows of a scenario."""
     if not rows:
         return None
     ranked = sorted(rows, key=samples_per_s, reverse=True)
@@ -154,7 +149,7 @@ def plot_winners(
     baseline: str | None = None,
     ax: Axes | None = None,
 ) -> Figure:
-    """The fastest strategy of each scenario as a map, with its throughput and its lead over a baseline.
+    """Return the fastest strategy of each scenario as a map, with its throughput and its lead over a baseline.
 
     Hatched cells are ties, which name the fastest of the other strategies too.
 
@@ -222,7 +217,7 @@ def _words(winner: Winner | None, info: WinnersInfo) -> str:
 
 
 def _label(key: str) -> str:
-    """The words of a public key."""
+    """Return the words of a public key."""
     return {
         "num_gpus": "GPUs",
         "samples_per_gpu": "samples per GPU",
@@ -243,7 +238,7 @@ class ScalingInfo:
 
 
 def plot_scaling_info(rows: Drawable, across: str) -> ScalingInfo:
-    """The values that ``plot_scaling`` draws: of several results at one place, the fastest.
+    """Return the values that ``plot_scaling`` draws: of several results at one place, the fastest.
 
     Args:
         rows: as of ``plot_winners_info``; strategies that have none are left out.
@@ -267,7 +262,7 @@ def plot_scaling_info(rows: Drawable, across: str) -> ScalingInfo:
 
 
 def plot_scaling(rows: Drawable, across: str, title: str = "", ax: Axes | None = None) -> Figure:
-    """The throughput per GPU of the best point of each strategy along one axis, values evenly spaced."""
+    """Return the throughput per GPU of the best point of each strategy along one axis, values evenly spaced."""
     info = plot_scaling_info(rows, across)
     figure, axes = chart(8.4, 4.4, ax)
     for name, speeds in info.speeds.items():
@@ -296,7 +291,7 @@ class BubbleRatioInfo:
 
 
 def plot_bubble_ratios_info(rows: Drawable) -> BubbleRatioInfo:
-    """The values that ``plot_bubble_ratios`` draws; of several results at one point, the smallest ratio.
+    """Return the values that ``plot_bubble_ratios`` draws; of several results at one point, the smallest ratio.
 
     Args:
         rows: sweeps, results, or their rows; those without stages, micro-batches or a ratio are left out.
@@ -318,7 +313,7 @@ def plot_bubble_ratios_info(rows: Drawable) -> BubbleRatioInfo:
 
 
 def plot_bubble_ratios(rows: Drawable, title: str = "", ax: Axes | None = None) -> Figure:
-    """The bubble ratios as a map with the percentages written in its cells.
+    """Return the bubble ratios as a map with the percentages written in its cells.
 
     Source: DiffusionPipe, Figure 4.
     """

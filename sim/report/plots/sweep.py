@@ -94,12 +94,12 @@ class SweepInfo:
         return list(dict.fromkeys(point.strategy for point in self.points))
 
     def height(self, point: SweepPoint) -> float:
-        """The coordinates at which a point is drawn."""
+        """Return the coordinates at which a point is drawn."""
         return (point.latency_s or 0.0) if self.by_latency else point.samples_per_s
 
 
 def plot_sweep_info(results: Drawable) -> SweepInfo:
-    """The values that ``plot_sweep`` draws.
+    """Return the values that ``plot_sweep`` draws.
 
     Args:
         results: sweeps, results, or their rows; what was not simulated is left out.

@@ -91,7 +91,7 @@ class PatchColours:
 
     @classmethod
     def of(cls, bars: Iterable[Bar]) -> PatchColours:
-        """The colours of some bars; a step that has one patch alone is one of the whole image."""
+        """Return the colours of some bars; a step that has one patch alone is one of the whole image."""
         import matplotlib as mpl
         from matplotlib.colors import to_hex
 
@@ -111,7 +111,7 @@ class PatchColours:
         return WHOLE_IMAGE if action.step in self.whole_steps else f"patch {action.patch}"
 
     def label(self, action: PatchAction, room: float) -> str:
-        """The label of a bar: patch and step, or less where there is no room for so many letters."""
+        """Return the label of a bar: patch and step, or less where there is no room for so many letters."""
         step = f"@{action.step}"
         words = [step] if action.step in self.whole_steps else [f"{action.patch}{step}", str(action.patch)]
         return next((word for word in words if len(word) <= room), "")
@@ -144,7 +144,7 @@ class TimelineInfo:
 
 
 def plot_timeline_info(trace: Trace | Result) -> TimelineInfo:
-    """The values that ``plot_timeline`` draws."""
+    """Return the values that ``plot_timeline`` draws."""
     trace = plot_trace(trace)
     return TimelineInfo(
         bars=compute_bars(trace),
@@ -157,7 +157,7 @@ def plot_timeline_info(trace: Trace | Result) -> TimelineInfo:
 
 
 def plot_timeline(trace: Trace | Result, title: str = "", ax: Axes | None = None) -> Figure:
-    """The Gantt chart of one iteration: one row per simulated device, collectives in a lane below."""
+    """Return the Gantt chart of one iteration: one row per simulated device, collectives in a lane below."""
     info = plot_timeline_info(trace)
     num_devices = len(info.idle)
     width, row_height = 12.0, max(0.16, min(0.62, 18 / num_devices))
@@ -172,7 +172,7 @@ def plot_timeline(trace: Trace | Result, title: str = "", ax: Axes | None = None
 
 
 def plot_timelines_info(traces: Mapping[str, Trace | Result]) -> dict[str, TimelineInfo]:
-    """The values that ``plot_timelines`` draws, by name.
+    """Return the values that ``plot_timelines`` draws, by name.
 
     Raises:
         InputError: there is no trace.
@@ -183,7 +183,7 @@ def plot_timelines_info(traces: Mapping[str, Trace | Result]) -> dict[str, Timel
 
 
 def plot_timelines(traces: Mapping[str, Trace | Result], title: str = "", columns: int = 2) -> Figure:
-    """The Gantt charts of several traces side by side, on one axis of time and with one legend.
+    """Return the Gantt charts of several traces side by side, on one axis of time and with one legend.
 
     Args:
         traces: what is drawn, by its name.
@@ -280,7 +280,7 @@ def _face(bar: Bar, patches: PatchColours, *, shaded: bool) -> Colour:
 
 
 def _shade(colour: str, chunk: int) -> Colour:
-    """A colour, lighter for later stages of the same device, but never as light as idle time."""
+    """Return a colour, lighter for later stages of the same device, but never as light as idle time."""
     from matplotlib.colors import to_rgb
 
     share = 0.65 * (1.0 - 0.55**chunk)
@@ -350,13 +350,13 @@ class MemoryInfo:
 
 
 def plot_memory_info(trace: Trace | Result) -> MemoryInfo:
-    """The values that ``plot_memory`` draws."""
+    """Return the values that ``plot_memory`` draws."""
     trace = plot_trace(trace)
     return MemoryInfo(memory_curves(trace), trace.plan.placement.cluster.device.memory_bytes)
 
 
 def plot_memory(trace: Trace | Result, title: str = "", ax: Axes | None = None) -> Figure:
-    """The memory of each device over one iteration, as steps."""
+    """Return the memory of each device over one iteration, as steps."""
     import matplotlib as mpl
 
     trace = plot_trace(trace)
