@@ -21,7 +21,7 @@ MAX_PARAMETER: Final = 65536
 MAX_INTEGER: Final = 10**12
 """The largest that any other integer may be; orders of more positions or micro-batches would take hours."""
 QUALITY: Final = "quality not modelled"
-"""What titles say of levers that change the images."""
+"""The words of titles for levers that change the images."""
 RECEIVES: Final = ("before", "after")
 """Times to post the receive of the next patch: before the present one is computed, or after."""
 
@@ -122,7 +122,7 @@ def named_options(workload: Any) -> dict[str, Any]:
 
 
 def titles(workload: Any) -> dict[str, str]:
-    """What titles say of the options that differ from their defaults; last those that alter images."""
+    """Return the words of titles for options that differ from their defaults; last those that alter images."""
     declared = sorted(options_of(workload), key=lambda item: bool(item.metadata["alters"]))
     changed = [item for item in declared if getattr(workload, item.name) != item.default]
     words: dict[str, str] = {}

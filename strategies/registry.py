@@ -117,24 +117,20 @@ def take(cls: type[Any]) -> str:
 
 
 @cache
-def _of_task(task: str) -> Mapping[str, type[Any]]:
+def strategies_of(task: str) -> Mapping[str, type[Any]]:
+    """Every strategy of a task by its name, sorted."""
     check_option("task", task, TASKS)
     return {name: cls for name, cls in _installed().items() if cls.task == task}
 
 
 def all_strategies() -> Mapping[str, type[Strategy]]:
     """Every training strategy by its name, sorted."""
-    return _of_task("train")
+    return strategies_of("train")
 
 
 def all_samplers() -> Mapping[str, type[Sampler]]:
     """Every sampler by its name, sorted."""
-    return _of_task("sample")
-
-
-def strategies_of(task: str) -> Mapping[str, type[AnyStrategy]]:
-    """Every strategy of a task by its name, sorted."""
-    return _of_task(task)
+    return strategies_of("sample")
 
 
 def class_of(name: str, task: str | None = None) -> type[AnyStrategy]:
@@ -148,7 +144,7 @@ def class_of(name: str, task: str | None = None) -> type[AnyStrategy]:
 
 def _class(name: str, task: str | None) -> type[Any]:
     if task not in (None, task_of(name)):
-        raise InputError(f"{name} {OTHERWISE[str(task)]}; choose from {', '.join(_of_task(str(task)))}")
+        raise InputError(f"{name} {OTHERWISE[str(task)]}; choose from {', '.join(strategies_of(str(task)))}")
     return _added.get(name) or _installed()[name]
 
 

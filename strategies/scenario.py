@@ -331,12 +331,10 @@ class Scenario(Scene[TrainingWorkload]):
 
     def with_extra_forward(self, extra_forward: bool) -> "Scenario":
         """The scenario of the iterations that run, or do not run, the extra forward pass."""
-        return self if extra_forward == self.workload.extra_forward else self._twin
-
-    @cached_property
-    def _twin(self) -> "Scenario":
-        workload = replace(self.workload, extra_forward=not self.workload.extra_forward)
-        return self._under(workload, "costs", "_memo")
+        if extra_forward == self.workload.extra_forward:
+            return self
+        workload = replace(self.workload, extra_forward=extra_forward)
+        return self.remember(("extra", workload), lambda: self._under(workload, "costs", "_memo"))
 
     def with_checkpointing(self, checkpointing: str) -> "Scenario":
         """The scenario in which this is recomputed; layers take as long."""

@@ -151,9 +151,9 @@ def test_the_bound_is_the_largest_head_work_and_tail_over_all_thresholds(problem
     ]
     largest = 0.0
     for device in range(problem.num_devices):
-        own = [one[1:] for one in every if one[0] == device]
-        for head, tail in product({one[0] for one in own}, {one[2] for one in own}):
-            work = [duration for h, duration, q in own if h >= head and q >= tail]
+        passes = [one[1:] for one in every if one[0] == device]
+        for head, tail in product({one[0] for one in passes}, {one[2] for one in passes}):
+            work = [duration for h, duration, q in passes if h >= head and q >= tail]
             if work:
                 largest = max(largest, head + sum(work) + tail)
     assert lower_bound_s(problem) == pytest.approx(largest, rel=1e-12)

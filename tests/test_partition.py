@@ -107,10 +107,14 @@ def every_partition(costs, num_stages):
 def test_no_partition_beats_the_optimal_one(family, probability):
     for costs, num_stages, num_micro_batches in small_cases(family, 80):
         rounds, every = num_micro_batches + 2 * num_stages - 2, every_partition(costs, num_stages)
-        found = optimal_partition(costs, num_stages, num_micro_batches, probability, 0.75)
-        assert found.boundaries in every
-        reached = found.longest_stage_s, found.longest_stage_self_conditioned_s, found.largest_gap_s
-        assert reached == pytest.approx(maxima(costs, found.boundaries), rel=1e-12, abs=1e-12)
+        partition = optimal_partition(costs, num_stages, num_micro_batches, probability, 0.75)
+        assert partition.boundaries in every
+        reached = (
+            partition.longest_stage_s,
+            partition.longest_stage_self_conditioned_s,
+            partition.largest_gap_s,
+        )
+        assert reached == pytest.approx(maxima(costs, partition.boundaries), rel=1e-12, abs=1e-12)
         least_s = min(bound_s(maxima(costs, of), rounds, probability, 0.75) for of in every)
         assert bound_s(reached, rounds, probability, 0.75) == pytest.approx(least_s, rel=1e-12)
 
@@ -126,8 +130,8 @@ def test_of_equals_the_smallest_pace_wins_then_the_smallest_maxima_then_the_firs
             pace = (1 - probability) * stage + probability * conditioned
             return bound_s(point, rounds, probability, 0.0), pace, counted
 
-        found = optimal_partition(costs, num_stages, num_micro_batches, probability)
-        assert found.boundaries == min(every_partition(costs, num_stages), key=rank)
+        partition = optimal_partition(costs, num_stages, num_micro_batches, probability)
+        assert partition.boundaries == min(every_partition(costs, num_stages), key=rank)
 
 
 @probabilities
@@ -143,11 +147,11 @@ def test_no_pair_of_cuts_beats_the_one_found(family, probability):
         chains = pair.down, pair.up
         reached = [[maxima(chain, of) for of in every_partition(chain, num_stages)] for chain in chains]
         best = [maxima(*of) for of in zip(chains, [p.boundaries for p in search.best(rounds)], strict=True)]
-        least_s, found_s = (
+        least_s, best_s = (
             min(bound_s(tuple(map(max, *of)), rounds, probability, 0.75) for of in pairs)
             for pairs in (itertools.product(*reached), [best])
         )
-        assert found_s == least_s
+        assert best_s == least_s
 
 
 def test_equal_layers_make_the_bound_of_the_paper():
@@ -193,8 +197,8 @@ def test_scaling_all_costs_scales_the_maxima_and_keeps_the_cuts(case, probabilit
 def test_only_legal_cuts_are_made(case):
     costs, _ = case
     legal = np.arange(costs.num_layers - 1) % 2 == 0
-    found = optimal_partition(replaced(costs, legal_cuts=legal), int(legal.sum()) + 1, 4)
-    assert found.boundaries == (0, *range(1, costs.num_layers, 2), costs.num_layers)
+    partition = optimal_partition(replaced(costs, legal_cuts=legal), int(legal.sum()) + 1, 4)
+    assert partition.boundaries == (0, *range(1, costs.num_layers, 2), costs.num_layers)
 
 
 def test_more_stages_than_layers_are_refused():

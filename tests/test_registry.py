@@ -70,8 +70,8 @@ def installed(tmp_path):
 def test_an_installed_package_brings_strategies_as_a_class_a_module_or_a_package(installed, tmp_path, value):
     modules = {"toys/__init__.py": "from toys.toy import Toy\n", "toys/toy.py": TOY.replace("NAME", "toy")}
     installed.install("toys", [f"toy = {value}"], modules)
-    asked = ("sweep", "--model", "sd21", "--gpus", "2", "--strategy", "toy", "--pieces", "4", "--json")
-    swept = installed(*asked, "--out", str(tmp_path / "rows.csv"))
+    sweep = ("sweep", "--model", "sd21", "--gpus", "2", "--strategy", "toy", "--pieces", "4", "--json")
+    swept = installed(*sweep, "--out", str(tmp_path / "rows.csv"))
     assert swept.returncode == 0, swept.stderr
     (row,) = json.loads(swept.stdout)
     assert (row["status"], row["strategy"], row["parameters"]) == ("simulated", "toy", {"pieces": 4})
@@ -91,15 +91,15 @@ def test_two_strategies_of_one_name_are_refused_by_the_names_of_both(installed):
 
 
 @pytest.mark.parametrize(
-    ("value", "text", "said"),
+    ("value", "text", "problem"),
     [
         ("broken:Toy", "", "does not load: AttributeError: module 'broken' has no attribute 'Toy'"),
         ("broken", "1 / 0", "does not load: ZeroDivisionError: division by zero"),
         ("broken", "", "must be a strategy or a module with one: a dataclass, and a Strategy or Sampler"),
     ],
 )
-def test_a_broken_entry_point_is_named_in_one_line(installed, value, text, said):
+def test_a_broken_entry_point_is_named_in_one_line(installed, value, text, problem):
     installed.install("toys", [f"toy = {value}"], {"broken.py": text})
     listed = installed("strategies")
     assert listed.returncode == 2
-    assert listed.stderr == f"sim: error: entry point toy = {value} of toys {said}\n"
+    assert listed.stderr == f"sim: error: entry point toy = {value} of toys {problem}\n"

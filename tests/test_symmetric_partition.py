@@ -124,7 +124,7 @@ def recursion(layers, cuts, skips, num_stages):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_heaviest_skips_stay_local_then_the_longest_stage_and_the_squares_are_the_least(family):
     for layers, cuts, skips, num_stages, sizes in small_chains(family, 150):
-        found, every = (
+        partition, every = (
             symmetric_partition(layers, cuts, skips, num_stages, sizes),
             every_partition(len(layers), num_stages),
         )
@@ -133,17 +133,19 @@ def test_the_heaviest_skips_stay_local_then_the_longest_stage_and_the_squares_ar
         def local_bytes(boundaries, skips=skips, sizes=sizes):
             return sum(size for skip, size in zip(skips, sizes, strict=True) if is_local(boundaries, skip))
 
-        assert local_bytes(found.boundaries) == max(map(local_bytes, every))
-        assert found.local_skips == tuple(skip for skip in skips if is_local(found.boundaries, skip))
-        assert found.sent_skips == tuple(skip for skip in skips if not is_local(found.boundaries, skip))
+        assert local_bytes(partition.boundaries) == max(map(local_bytes, every))
+        assert partition.local_skips == tuple(skip for skip in skips if is_local(partition.boundaries, skip))
+        assert partition.sent_skips == tuple(
+            skip for skip in skips if not is_local(partition.boundaries, skip)
+        )
         candidates = [of for of in every if all(is_local(of, skip) for skip in kept)]
-        assert found.boundaries in candidates
+        assert partition.boundaries in candidates
         ranks = [
             (max(times), sum(x * x for x in times))
             for times in (stage_times(layers, cuts, of) for of in candidates)
         ]
-        assert ranks[candidates.index(found.boundaries)] == min(ranks)
-        assert found.longest_stage_s == min(ranks)[0]
+        assert ranks[candidates.index(partition.boundaries)] == min(ranks)
+        assert partition.longest_stage_s == min(ranks)[0]
 
 
 @pytest.mark.parametrize(
@@ -162,9 +164,9 @@ def test_chains_as_long_as_models_are_cut_as_well_as_by_the_recursion(num_layers
     layers = rng.integers(1, 99, num_layers).astype(float)
     cuts = rng.integers(0, 30, num_layers - 1).astype(float)
     for num_stages in (2, 4, 8, 16):
-        found = symmetric_partition(layers, cuts, skips, num_stages)
-        assert not found.sent_skips
-        assert found.longest_stage_s == recursion(layers.tolist(), cuts.tolist(), skips, num_stages)
+        partition = symmetric_partition(layers, cuts, skips, num_stages)
+        assert not partition.sent_skips
+        assert partition.longest_stage_s == recursion(layers.tolist(), cuts.tolist(), skips, num_stages)
 
 
 def test_a_u_net_at_the_granularity_of_its_layers_keeps_its_skips_local():
@@ -174,14 +176,14 @@ def test_a_u_net_at_the_granularity_of_its_layers_keeps_its_skips_local():
     skips = [(skip.source, skip.target) for skip in component.skips]
     assert len(skips) >= 9
     for num_stages in (2, 4, 8, 16):
-        found = symmetric_partition(layers, cuts, skips, num_stages)
-        assert found.local_skips == tuple(skips)
-        assert found.longest_stage_s == recursion(layers, cuts, skips, num_stages)
+        partition = symmetric_partition(layers, cuts, skips, num_stages)
+        assert partition.local_skips == tuple(skips)
+        assert partition.longest_stage_s == recursion(layers, cuts, skips, num_stages)
 
 
 def test_the_middle_cut_costs_nothing():
-    found = symmetric_partition([1, 1, 1, 1, 1, 1], [9, 0, 99, 0, 9], [], 4)
-    assert (found.boundaries, found.longest_stage_s) == ((0, 2, 3, 4, 6), 2.0)
+    partition = symmetric_partition([1, 1, 1, 1, 1, 1], [9, 0, 99, 0, 9], [], 4)
+    assert (partition.boundaries, partition.longest_stage_s) == ((0, 2, 3, 4, 6), 2.0)
 
 
 @st.composite

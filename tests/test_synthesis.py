@@ -229,12 +229,12 @@ def test_the_command_prints_bound_proof_and_rows(sim):
     code, out, err = sim("--pipeline-degree 4 --micro-batches 4")
     assert (code, err) == (0, "")
     head, rows = out.split("\n\n")
-    said = {line[:18].strip(): line[18:] for line in head.splitlines()}
-    assert said["problem"] == "4 devices, 8 stages, 4 micro-batches"
-    assert said["bound"] == "36"
-    assert said["makespan"] == "36, no shorter order exists"
-    assert said["method"] == "list scheduling, which meets the lower bound"
-    assert float(said["seconds"]) < 10
+    answers = {line[:18].strip(): line[18:] for line in head.splitlines()}
+    assert answers["problem"] == "4 devices, 8 stages, 4 micro-batches"
+    assert answers["bound"] == "36"
+    assert answers["makespan"] == "36, no shorter order exists"
+    assert answers["method"] == "list scheduling, which meets the lower bound"
+    assert float(answers["seconds"]) < 10
     assert evaluate(wave_problem(4, 4), parse_order(rows)).makespan_s == 36
 
 

@@ -13,7 +13,7 @@ from strategies.plans.actions import BACKWARD, FORWARD, Rows, StageAction
 
 
 def chimera_order(degree: int, micro_batches: int) -> Rows:
-    """The order of each position; stages 0 to P - 1 go down, P to 2P - 1 up. The last unit may be smaller.
+    """Return the order of each position; stages 0 to P - 1 go down, P to 2P - 1 up. The last unit may be smaller.
 
     Raises:
         InfeasibleError: the degree or the number of micro-batches is odd.

@@ -7,7 +7,7 @@ from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, 
 
 
 def gpipe_order(degree: int, micro_batches: int) -> Rows:
-    """All forwards, then all backwards. Source: GPipe, section 2.3."""
+    """Return all forwards, then all backwards. Source: GPipe, section 2.3."""
     numbers = range(micro_batches)
     return tuple(
         (*passes_of(position, FORWARD, numbers), *passes_of(position, BACKWARD, numbers))
@@ -16,7 +16,7 @@ def gpipe_order(degree: int, micro_batches: int) -> Rows:
 
 
 def one_forward_one_backward_order(degree: int, micro_batches: int) -> Rows:
-    """The FIFO-1F1B order: fill the pipeline, alternate, drain it. Source: DiffusionPipe, Fig. 2."""
+    """Return the FIFO-1F1B order: fill the pipeline, alternate, drain it. Source: DiffusionPipe, Fig. 2."""
     rows = []
     for position in range(degree):
         ahead = min(degree - 1 - position, micro_batches)
@@ -29,7 +29,7 @@ def one_forward_one_backward_order(degree: int, micro_batches: int) -> Rows:
 
 
 def interleaved_order(degree: int, micro_batches: int, chunks: int) -> Rows:
-    """The interleaved 1F1B order: chunk by chunk, each by as many micro-batches as there are positions.
+    """Return the interleaved 1F1B order: chunk by chunk, each by as many micro-batches as there are positions.
 
     Source: Narayanan et al., Megatron-LM, 2021, section 2.2; torch's ``ScheduleInterleaved1F1B``.
 
@@ -54,7 +54,7 @@ def interleaved_order(degree: int, micro_batches: int, chunks: int) -> Rows:
 
 
 def forwards_ahead(degree: int, micro_batches: int, chunks: int, position: int) -> int:
-    """Forwards of its chunks that a position runs before it alternates."""
+    """Return how many forwards of its chunks a position runs before it alternates."""
     return min(micro_batches * chunks, 2 * (degree - 1 - position) + (chunks - 1) * degree)
 
 
@@ -73,7 +73,7 @@ def check_rounds(degree: int, micro_batches: int) -> None:
 
 
 def zero_bubble_order(degree: int, micro_batches: int) -> Rows:
-    """The ZB-H1 order: FIFO-1F1B, the weight part of position s behind by s micro-batches.
+    """Return the ZB-H1 order: FIFO-1F1B, the weight part of position s behind by s micro-batches.
 
     So every position holds the activations of as many micro-batches as there are positions, and the later ones
     fill the end of the iteration with weight parts. With fewer micro-batches than positions, late positions run

@@ -25,7 +25,7 @@ STEADY: Final = 4
 
 @lru_cache(maxsize=256)
 def wave_order(degree: int, micro_batches: int, waves: int) -> Rows:
-    """The order of list scheduling that is shortest on free links where a backward takes two forwards.
+    """Return the order of list scheduling that is shortest on free links where a backward takes two forwards.
 
     Of equals the one that holds fewest activations counts, then the first.
     """

@@ -37,7 +37,7 @@ class StageAction(NamedTuple):
 
 
 def passes_of(stage: int, kind: str, micro_batches: Iterable[int]) -> list[StageAction]:
-    """The passes of a kind through a stage, one of each micro-batch."""
+    """Return the passes of a kind through a stage, one of each micro-batch."""
     # as StageAction, without a Python call for each of the many that an order has
     return [*map(tuple.__new__, repeat(StageAction), zip(repeat(stage), repeat(kind), micro_batches))]
 
@@ -99,7 +99,7 @@ _WORD = re.compile(
 
 
 def parse_action(text: str) -> Entry:
-    """The action, the piece or the exchange that a text stands for.
+    """Return the action, piece or exchange that a text denotes.
 
     Raises:
         InputError: the text is no action.
@@ -109,21 +109,21 @@ def parse_action(text: str) -> Entry:
             f"'{text}' is no action; actions look like 0F0, 2B1, 1I2, 1W2, 0E3, 0O, X1.4:32, 2P1@7, 2P1@7.3,"
             " all_to_all#12"
         )
-    there = {name: value for name, value in match.groupdict().items() if value is not None}
-    operation, kind, piece = there.pop("operation", ""), there.pop("kind", ""), there.pop("piece", None)
-    numbers = [int(value) for value in there.values()]
+    parts = {name: value for name, value in match.groupdict().items() if value is not None}
+    operation, kind, piece = parts.pop("operation", ""), parts.pop("kind", ""), parts.pop("piece", None)
+    numbers = [int(value) for value in parts.values()]
     if operation:
         return CollectiveAction(operation, *numbers)
-    if "stepped" in there:
+    if "stepped" in parts:
         return StageAction(numbers[0], OPTIMIZER)
-    if "component" in there:
+    if "component" in parts:
         return FrozenAction(*numbers)
     action = StageAction(numbers[0], kind, numbers[1]) if kind else PatchAction(*numbers)
     return action if piece is None else Piece(action, int(piece))
 
 
 Listing = tuple[tuple[Entry, ...], ...]
-"""For each device what its row of text says."""
+"""The entries of each device, in order."""
 Order = tuple[tuple[Action, ...], ...]
 """For each device the actions of its compute stream, in order."""
 Rows = tuple[tuple[StageAction, ...], ...]
@@ -131,7 +131,7 @@ Rows = tuple[tuple[StageAction, ...], ...]
 
 
 def number_pieces(row: Sequence[Action]) -> list[Entry]:
-    """The actions of a device, with those of a pass that it does in several pieces numbered."""
+    """Return the actions of a device, numbering the pieces of a pass that it does in several."""
     times, seen = Counter(row), Counter[Action]()
     numbered: list[Entry] = []
     for action in row:
@@ -144,17 +144,17 @@ def number_pieces(row: Sequence[Action]) -> list[Entry]:
 
 
 def format_order(order: Iterable[Iterable[Entry]]) -> str:
-    """An order as text, one row per device."""
+    """Return an order as text, one row per device."""
     return "".join(" ".join(map(str, row)) + "\n" for row in order)
 
 
 def parse_order(text: str) -> Listing:
-    """The rows that a text stands for; the inverse of ``format_order``."""
+    """Return the rows of a text; the inverse of ``format_order``."""
     return tuple(tuple(map(parse_action, line.split())) for line in text.splitlines())
 
 
 def format_torch(order: Iterable[Sequence[Action]]) -> str:
-    """An order as the compute-only CSV of ``torch.distributed.pipelining``: row i is rank i.
+    """Return an order as the compute-only CSV of ``torch.distributed.pipelining``: row i is rank i.
 
     torch knows forwards and backwards; optimizer steps and frozen work are left out.
 

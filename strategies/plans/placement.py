@@ -118,7 +118,7 @@ class Placement:
         return [*chain.from_iterable(range(start, start + replicas) for start in starts)]
 
     def group(self, *positions: int, subgroup: Subgroup | None = None) -> Group:
-        """The group of all GPUs that hold one of some positions, which reduce their gradients together; or a subgroup.
+        """Return the group of all GPUs that hold one of some positions, which reduce gradients together; or a subgroup.
 
         Raises:
             InfeasibleError: a subgroup has not equally many GPUs in each node that it spans.
@@ -139,7 +139,7 @@ class Placement:
     def groups(
         self, devices: Sequence[int], positions: Sequence[int] | None, subgroup: Subgroup | None = None
     ) -> list[tuple[int, ...]]:
-        """GPUs of each alike group of a collective: all replicas of some positions, or each replica of some devices.
+        """Return the GPUs of each alike group of a collective: the replicas of positions, or each replica of devices.
 
         With a subgroup, all replicas of some positions, divided into such subgroups.
 
@@ -165,7 +165,7 @@ class Placement:
         return [self.rank(0, position, i) for i in range(self.replicas)]
 
     def path(self, source: int, target: int) -> Iterator[tuple[Hashable, float]]:
-        """The ports between two GPUs, each with its bandwidth in bytes per second."""
+        """Yield the ports between two GPUs, each with its bandwidth in bytes per second."""
         link = self.cluster.intra_node
         nodes = self.node(source), self.node(target)
         if nodes[0] != nodes[1]:

@@ -73,7 +73,7 @@ class Wiring:
 
 
 def wire(plan: Plan) -> Wiring:
-    """The deliveries of a plan.
+    """Return the deliveries of a plan.
 
     Raises:
         DeadlockError: an op or a collective reads what nobody writes, or what is written there only later.
@@ -249,7 +249,7 @@ def _previous(collectives: tuple[Collective, ...]) -> list[list[int]]:
 
 
 def describe_deadlock(wiring: Wiring, done: list[int], arrived: list[float]) -> str:
-    """The line that names what each device of a plan was waiting for."""
+    """Return a line that names the tensors each device of a plan waits for."""
     names = {slot: (tensor, device) for (tensor, device), slot in wiring.slots.items()}
     stuck = []
     for device, ops in enumerate(wiring.plan.ops):
