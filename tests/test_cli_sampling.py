@@ -219,7 +219,7 @@ REFUSED = [
     ),
     (f"{PIXART} --strategy ring --patches 4", "ring has no parameter --patches; it has --keys-values"),
     # values
-    (f"{PIXART} --strategy ring --resolution abc", "--resolution is 'abc', must be pixels such as 1024, or width x "),
+    (f"{PIXART} --strategy ring --resolution abc", "--resolution is 'abc', must be pixels such as 1024, or width and "),
     (f"{PIXART} --strategy ring --resolution 0", "--resolution is 0, must be at least 1"),
     (f"{PIXART} --strategy ring --resolution 1000000", "--resolution is 1000000, must be at most 65536"),
     (

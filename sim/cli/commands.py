@@ -1,6 +1,6 @@
 """Commands: for each subcommand of ``sim`` a function that adds its flags, and one that carries it out.
 
-What takes long to import is imported where it is used.
+Slow imports are made where they are used.
 """
 
 import argparse
@@ -37,7 +37,7 @@ FIGURES: Final = (".png", ".svg", ".pdf")
 
 
 def add_pictures(parser: argparse.ArgumentParser, what: str, trace: str, gantt: str) -> None:
-    """Add what an answer is printed as, its trace, its pictures, and its question as a file."""
+    """Add the flags of how an answer is printed, its trace, its pictures, and its question as a file."""
     add = parser.add_argument
     add("--json", action="store_true", help=f"print {what}")
     add("--trace", type=file_flag, metavar="FILE", help=f"write {trace}")
@@ -97,7 +97,7 @@ def _warn_of_memory(options: argparse.Namespace, result: Result) -> None:
 
 
 def print_experiment(options: argparse.Namespace) -> int:
-    """Print the question that was asked, with what it leaves to defaults, for --experiment; nothing is computed."""
+    """Print the question with its defaults filled in, for --experiment; nothing is computed."""
     if isinstance(options.gpus, tuple):
         raise InputError("--print-experiment prints one question: give one number of --gpus")
     strategies = None if (names := named(options)) is None else tuple(names)
@@ -110,14 +110,14 @@ def print_experiment(options: argparse.Namespace) -> int:
     flags = setting(scenario_of(request))
     if request.names is not None:
         flags["strategy"] = ",".join(request.names)
-    if options.asked == "sweep":  # what is set says the task: ``run`` knows no flag of it
+    if options.subcommand == "sweep":  # what is set says the task: ``run`` knows no flag of it
         flags["objective"] = options.objective
         if auto:
             flags.pop("checkpointing", None)
     elif checkpointing == AUTO:
         flags["checkpointing"] = AUTO
     flags |= request.parameters | {name: getattr(options, name, None) for name in ASIDE}
-    sys.stdout.write(f"# sim {options.asked} --experiment FILE\n{as_toml(flags)}")
+    sys.stdout.write(f"# sim {options.subcommand} --experiment FILE\n{as_toml(flags)}")
     return 0
 
 
@@ -159,7 +159,7 @@ def write_files(options: argparse.Namespace, result: Result) -> None:
 
 
 def _steps_words(trace: Any) -> str:  # noqa: ANN401
-    """Return what a trace is of: an iteration, or so many steps of a sampler."""
+    """Return the extent of a trace in words: an iteration, or so many steps of a sampler."""
     steps = {op.action.step for row in trace.plan.ops for op in row if hasattr(op.action, "step")}
     return counted(len(steps), "step") if steps else "one iteration"
 
@@ -177,7 +177,7 @@ def add_launch(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 
 def launch_command(options: argparse.Namespace) -> int:
-    """Print what starts a point in a runtime."""
+    """Print the command or code that starts a point in a runtime."""
     from sim.launching.launch import launch
 
     if options.print_experiment:

@@ -1,7 +1,7 @@
 """Flags: those of scenarios, of training and of sampling, and one for each field of a strategy.
 
-What is not given is absent from the parsed options, so that a flag of the other task is noticed and every default
-stands once, beside the value it belongs to.
+Flags that are not given are absent from the parsed options, so that a flag of the other task is noticed and every
+default stands once, beside the value it belongs to.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def option_values(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def arguments(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments that say what is asked of which model on which cluster."""
+    """Return the arguments of ``sim.run`` but for the strategy."""
     names = ("model", "cluster", "gpus", "stack", *(name for name in ASIDE if hasattr(options, name)))
     return {name: getattr(options, name) for name in names} | option_values(options)
 
@@ -95,7 +95,7 @@ def add_question(
     add_outputs: Callable[[argparse.ArgumentParser], None],
     sweeps: bool = False,
 ) -> None:
-    """Add what says which strategies do what with which model on which cluster, and what becomes of the answer.
+    """Add the flags of a question, and of what becomes of the answer.
 
     Args:
         parser: gets the flags.
@@ -144,7 +144,7 @@ def add_scenario(
     add("--batch-size", type=integer, help="; or ".join(TASKS[task].batch for task in tasks))
     absent: Any = {"default": argparse.SUPPRESS}
     words = "1024, or 1280x1920: width x height (default: the model's reference)"
-    add("--resolution", type=resolution, metavar="PIXELS", help=words, **absent)
+    add("--resolution", metavar="PIXELS", help=words, **absent)
     for item in options_of(TASKS[tasks[0]].workload):
         if item.name in SHARED:
             add(flag_of(item.name), **absent, **_settings(item))
@@ -235,7 +235,7 @@ def file_flag(text: str) -> Path:
 
 
 def integer(text: str, *, most: int = MAX_INTEGER) -> int:
-    """An integer; one that no command could ever want is refused."""
+    """Return an integer; one that no command could ever want is refused."""
     try:
         if not text.isascii() or "_" in text:
             raise ValueError
@@ -248,7 +248,7 @@ def integer(text: str, *, most: int = MAX_INTEGER) -> int:
 
 
 def gpus_flag(text: str) -> int | tuple[int, ...]:
-    """A number of GPUs, or several: between commas, or doublings from one to another."""
+    """Return a number of GPUs, or several: between commas, or doublings from one to another."""
     if re.fullmatch(r"\s*[+-]?\w*\s*", text):
         return integer(text)
     try:
@@ -258,19 +258,19 @@ def gpus_flag(text: str) -> int | tuple[int, ...]:
 
 
 def small_integer(text: str) -> int:
-    """An integer that a parameter of a strategy may have."""
+    """Return an integer that a parameter of a strategy may have."""
     return integer(text, most=MAX_PARAMETER)
 
 
 def _integer_list(text: str) -> tuple[int, ...]:
-    """Integers that stand between commas."""
+    """Return integers that stand between commas."""
     if not re.fullmatch(r"\s*-?\d+\s*(,\s*-?\d+\s*)*", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"is {shown(text)}, must be integers with commas between them")
     return tuple(map(small_integer, text.split(",")))
 
 
 def number(text: str) -> float:
-    """A number."""
+    """Return a number."""
     try:
         return float(text)
     except ValueError:
@@ -278,23 +278,13 @@ def number(text: str) -> float:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names that stand between commas; none where the text is empty."""
+    """Return names that stand between commas; none where the text is empty."""
     return tuple(part.strip() for part in text.split(",")) if text else ()
 
 
 def _share_or_name(text: str) -> float | str:
-    """A number, or a name."""
+    """Return a number, or a name."""
     try:
         return float(text)
     except ValueError:
         return text
-
-
-def resolution(text: str) -> tuple[int, int]:
-    """Width and height in pixels; one number is both."""
-    if not re.fullmatch(r"-?\d+(x-?\d+)?", text, re.ASCII):
-        raise argparse.ArgumentTypeError(
-            f"is {shown(text)}, must be pixels such as 1024, or width x height such as 1280x1920"
-        )
-    sides = [integer(side) for side in text.split("x")]
-    return sides[0], sides[-1]

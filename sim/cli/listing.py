@@ -32,7 +32,7 @@ KINDS: Final = {
     "stacks": Kind(stack_names, STACKS / "{}.toml"),
     "strategies": Kind(strategy_names),
 }
-"""What can be listed, by command."""
+"""Kinds by the command that lists them."""
 SHELLS: Final = ("bash", "zsh", "fish")
 
 

@@ -83,7 +83,7 @@ def _result(name: str) -> str:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """Do what the arguments ask for, those of an experiment among them."""
+    """Carry out a command line, the flags of an experiment among it."""
     parser = make_parser(arguments)
     command = _command_of(parser, arguments)
     if command is not None:
@@ -104,7 +104,7 @@ def _run(arguments: Sequence[str]) -> int:
         start = perf_counter()
         code: int = options.command(options)
         if options.verbose:
-            note(f"{options.asked} took {perf_counter() - start:.2f} s")
+            note(f"{options.subcommand} took {perf_counter() - start:.2f} s")
         return code
 
 
@@ -135,11 +135,11 @@ def _describe_unknown(flag: str, command: argparse.ArgumentParser) -> str:
 
 
 def make_parser(arguments: Sequence[str] = (), *, whole: bool = False) -> argparse.ArgumentParser:
-    """Return the parser; only the command asked for is told its flags, those of the strategies named among them.
+    """Return the parser; only the command of the arguments gets its flags, those of the strategies named among them.
 
     Args:
         arguments: the command line.
-        whole: tell all commands their flags.
+        whole: add the flags of all commands.
     """
     top = COMMANDS["sim"]
     parser = Parser(prog="sim", description=top["description"], epilog=_examples("sim"))
@@ -159,14 +159,14 @@ def make_parser(arguments: Sequence[str] = (), *, whole: bool = False) -> argpar
                 "-q", "--quiet", action="store_true", help="say nothing on stderr but errors"
             )
             loudness.add_argument("-v", "--verbose", action="store_true", help="say what took how long")
-            command.set_defaults(asked=name)
+            command.set_defaults(subcommand=name)
             if command.get_default("named"):
                 command.epilog = _examples(name, flags_of(command))
     return parser
 
 
 def _adder(name: str) -> Callable[[argparse.ArgumentParser, Sequence[str]], None]:
-    """Return what adds the flags of a command; what takes long to import is imported for its own command."""
+    """Return the function that adds the flags of a command; slow imports are made for their own command."""
     if name == "measure":
         from sim.cli.measuring import add_measure
 

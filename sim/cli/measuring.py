@@ -1,6 +1,6 @@
 """Commands that stand in TOML with their flags, as argparse takes them; among them those of ``sim measure``.
 
-What a command calls is imported when it is called: torch takes seconds, and need not be there.
+Each command imports its code when it is called: torch takes seconds, and need not be there.
 """
 
 import argparse

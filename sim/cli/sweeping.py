@@ -42,7 +42,7 @@ def add_sweep(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
-    """Add what is swept, what is ranked by, who works on it and where rows and answers go."""
+    """Add the flags of the search, its ranking, its workers and its files."""
     add = parser.add_argument
     words = (
         "what is swept (default: sample, where a flag of sampling or --resolution alone is given, else train)"
@@ -175,7 +175,7 @@ def _show(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> int:
 
 
 def _draw(options: argparse.Namespace, sweeps: Sequence[Sweep], chosen: Sweep, remark: str) -> None:
-    """Write the pictures that are asked for, of a sweep and of its first point, and the report."""
+    """Write the requested pictures, of a sweep and of its first point, and the report."""
     if options.plot is not None:
         from sim.report.plots.charts import save_figure
         from sim.report.plots.sweep import plot_sweep
@@ -221,7 +221,7 @@ def _task_words(options: argparse.Namespace, sweep: Sweep) -> str:
 
 
 def _incomplete(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> Path:
-    """Return the file of what an interrupted sweep has come to know, which no other question has."""
+    """Return the file for the rows of an interrupted sweep, unlike that of any other question."""
     out = options.out
     if out is None:
         scenario, contents = sweeps[-1].scenario, [sweep.content for sweep in sweeps]
@@ -246,7 +246,7 @@ def _write_complete(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> boo
 
 
 def _write_reached(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> None:
-    """Write what an interrupted sweep has come to know, and say where it goes on."""
+    """Write the rows of an interrupted sweep, and say where it goes on."""
     path, there = _incomplete(options, sweeps), sum(len(sweep.points) for sweep in sweeps)
     for sweep in sweeps:
         sweep.points = [point for point in sweep.points if point.reached]

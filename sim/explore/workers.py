@@ -141,7 +141,7 @@ def _end(executor: ProcessPoolExecutor) -> None:
 
 
 _known_to_worker: list[Any] = []
-"""What a worker process was started with; empty elsewhere."""
+"""The shared value that a worker process was started with; empty elsewhere."""
 
 
 def _start_worker(known: Any) -> None:  # noqa: ANN401

@@ -30,13 +30,13 @@ from strategies.strategy import AnyScenario, AnyStrategy
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Launch:
-    """What starts a point.
+    """The flags, configuration or code that starts a point.
 
     Attributes:
         runtime: the name of what runs it.
         text: flags, a configuration or code.
-        notes: what else there is to know, a line each.
-        remarks: what its simulation said of the point, a line each.
+        notes: about the runtime, a line each.
+        remarks: of the simulation, a line each.
     """
 
     runtime: str
@@ -60,7 +60,7 @@ def launch(
     runtime: str | None = None,
     **options: Any,  # noqa: ANN401
 ) -> Launch:
-    """The flags, configuration or code that starts a point in a runtime.
+    """Return the flags, configuration or code that starts a point in a runtime.
 
     Args:
         model: as of ``run``; or a result, which says all but the runtime, or a sweep, whose best is meant.
@@ -108,7 +108,7 @@ def _first_runtime(model: object, result: Result) -> Runtime:
 
 
 def launch_of(result: Result, runtime: Runtime) -> Launch:
-    """Return what starts the point of a result in a runtime.
+    """Return the launch of a result in a runtime.
 
     Raises:
         InputError: it does not run it.
@@ -146,7 +146,7 @@ def _quoted(value: object) -> str:
 
 
 def _with_unset(text: str, options: Mapping[str, Any]) -> str:
-    """Return what starts a point below a comment, or with a key, for the options that it does not set."""
+    """Return a launch below a comment, or with a key, that lists the options it does not set."""
     flags = {flag_of(name): value for name, value in options.items()}
     if text.startswith("{"):  # JSON has no comments, and DeepSpeed looks up the keys that it knows
         return json.dumps(json.loads(text) | ({"not_set_here": flags} if flags else {}), indent=2)
