@@ -55,7 +55,7 @@ class SamplingBuilder:
 
     Args:
         placement: of its devices.
-        calls: what they cost the host; by default nothing.
+        calls: their costs for the host; by default none.
     """
 
     def __init__(self, placement: Placement, calls: Calls = NO_CALLS) -> None:
@@ -194,7 +194,7 @@ class SamplingBuilder:
                 self.expect(device, result)
 
     def build(self, stages: Sequence[Stage], resident: Sequence[tuple[Buffer, ...]]) -> Plan:
-        """The plan; what is still announced to a device must lie there at the end."""
+        """The plan; tensors still announced to a device must lie there at the end."""
         kept = self._kept + [(t, device) for device, awaited in enumerate(self._awaited) for t in awaited]
         return Plan(
             ops=tuple(

@@ -242,7 +242,7 @@ def tile_shares(height: int, width: int, side: int) -> Iterator[float]:
 
 
 def _lengths(pixels: int, side: int) -> list[int]:
-    """Pixels of the tiles along one side: each begins where the one before is over but for what they share."""
+    """Pixels of the tiles along one side; neighbours overlap."""
     if pixels <= side:
         return [pixels]
     return [min(side, pixels - start) for start in range(0, pixels, int(side * (1 - OVERLAP)))]

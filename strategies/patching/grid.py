@@ -133,7 +133,7 @@ class Grid(_Degrees):
 
     @property
     def stands_for(self) -> int:
-        """GPUs that do what the GPU of each position does."""
+        """GPUs for which the GPU of each position stands."""
         return self.guidance // self.groups * self.alike_nodes
 
     @property

@@ -1,4 +1,4 @@
-"""The layout of a sampler: which layers and which rows each device of a grid computes, and what it holds for them.
+"""The layout of a sampler: which layers and which rows each device of a grid computes, and its bytes.
 
 It is made once for each point on a scenario; plans, phases, memory and bounds follow from it.
 """
@@ -167,7 +167,7 @@ class GridLayout(ABC):
 def unfolded(phase: Phase) -> Phase:
     """The phase with a plan of all devices: those for which another stands have the ops and buffers of that one.
 
-    The plan says what lies where and cannot be replayed: all these ops read and write the same tensors.
+    The plan shows what lies where and cannot be replayed: all these ops read and write the same tensors.
     """
     plan, standing_in = phase.plan, phase.standing_in
     if not standing_in:

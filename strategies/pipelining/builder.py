@@ -36,7 +36,7 @@ _Column = tuple[list[int], bool]
 
 
 _Passes = tuple[int, float, list[tuple[int, ...]], list[tuple[int, ...]]]
-"""The passes of a kind through a stage: the first micro-batch, seconds, and what each reads and writes."""
+"""The passes of a kind through a stage: the first micro-batch, seconds, and the tensors that each reads and writes."""
 
 
 def with_extra_forwards(layout: Layout, rows: Rows) -> Rows:
@@ -88,7 +88,7 @@ class PipelineBuilder:
         """Stages whose optimizer step is in its row."""
         self._known: dict[tuple[str, int], dict[int, int]] = {}
         self._columns: dict[tuple[str, int], list[int]] = {}
-        # units of a mesh all lie on one device: what they hand over is among what they save
+        # units of a mesh all lie on one device: their outputs are among their saved activations
         self._handovers = (0.0,) * len(self.stages) if layout.mesh else layout.handovers_bytes
         self._saved = [saved_bytes(layout, stage) for stage in self.stages]
         self._recomputed = [recomputed_bytes(layout, stage) for stage in self.stages]
@@ -350,8 +350,8 @@ def posted_in_time(plan: Plan) -> dict[tuple[int, int], int]:
 def posted_at_once(plan: Plan) -> dict[tuple[int, int], int]:
     """Receives that do not wait for their turn: each side of a pipeline would wait for the other.
 
-    Frozen activations are exchanged among all positions, as in a gather; what the extra forwards feed back meets a
-    first stage that is still at its own.
+    Frozen activations are exchanged among all positions, as in a gather; the output of an extra forward meets a first
+    stage that is still at its own.
     """
     roles = plan.roles
     return {

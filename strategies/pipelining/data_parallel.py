@@ -1,9 +1,9 @@
-"""Data parallelism: what ``ddp``, ``zero2``, ``zero3`` and ``fsdp`` share: whole backbones, each GPU on its samples.
+"""Data parallelism of ``ddp``, ``zero2``, ``zero3`` and ``fsdp``: whole backbones, each GPU on its samples.
 
 Several backbones are trained one after the other by all GPUs, or side by side, each by its part of the GPUs and on
 a batch of its own. Source: DiffusionPipe, section 6, DeepSpeed-S and DeepSpeed-P.
 
-Of N GPUs that share what is trained each keeps one part of N (Rajbhandari et al., ZeRO, 2020, section 5). The frozen
+Of N GPUs that share trained parameters each keeps one part of N (Rajbhandari et al., ZeRO, 2020, section 5). The frozen
 components, and layers of a backbone that only pass gradients through, lie whole on every GPU: training scripts prepare
 the trained model alone and leave the others out of the partitioning (diffusers, ``train_text_to_image.py`` and
 ``train_controlnet.py``). Groups of one GPU have nothing to share and communicate nothing.
@@ -131,7 +131,7 @@ def shares(scenario: Scenario) -> dict[str, int]:
 
 
 def overlap() -> Any:  # noqa: ANN401
-    """The field for when the GPUs exchange what they share."""
+    """The field for when the GPUs exchange gradients and weights."""
     return fields.parameter("buckets", "when gradients are reduced", choices=("buckets", "none"))
 
 

@@ -223,7 +223,7 @@ def _longest(ready: Sequence[_Progress], time_s: float, devices: int, partial: b
 
 
 def _candidates(prefixes: Sequence[list[float]], rest_s: float) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Layers of each component that fit some time, and what they leave of it.
+    """Layers of each component that fit some time, and the seconds left of it.
 
     Most layers of the first component come first, and the last component always takes what fits.
 

@@ -1,7 +1,7 @@
 """Footprint: the bytes that a device cannot do without, whatever the order of its micro-batches.
 
-Where blocks are checkpointed each keeps its input: the hidden state, skips that end in it, and what it reads of frozen
-components. The layers of a block that lie in one stage are recomputed together; what they need from outside they keep.
+Where blocks are checkpointed each keeps its inputs: the hidden state, skips that end in it, and outputs of frozen
+components. The layers of a block that lie in one stage are recomputed together.
 Units of a mesh all lie on one device, which keeps each skip once.
 """
 
@@ -22,22 +22,17 @@ from strategies.scenario import Scenario
 BACKBONE: Final = "backbone weights"
 """Buffer of a backbone's frozen weights, where adapters are trained beside them."""
 TRAINED_STATE: Final = ("weights", "gradients", "optimizer", "moving average", BACKBONE)
-"""Buffers of what is trained, or locked beside adapters."""
+"""Buffers of trained parameters, or of locked ones beside adapters."""
 MASTERS: Final = "masters"
-"""Among what is divided: weights are cast from their masters for a gather, and nothing else of them stays."""
+"""Among divided buffers: weights are cast from their masters for a gather, and nothing else of them stays."""
 
 
 def saved_bytes(layout: Layout, stage: Stage) -> float:
-    """Bytes one micro-batch keeps for its backward: its activations, or what they are recomputed from."""
-    return _saved_sample_bytes(layout, stage) * layout.held_batch
-
-
-def _saved_sample_bytes(layout: Layout, stage: Stage) -> float:
-    """The same per sample of ``held_batch``."""
+    """Bytes one micro-batch keeps for its backward: its activations, or the inputs to recompute them."""
     if layout.skip_route == "local" and layout.component(stage).skips:  # it depends on where other stages lie
-        return _find_saved_bytes(layout, stage)
+        return _saved_sample_bytes(layout, stage) * layout.held_batch
     alike = ("saved", *_layers_of(stage), layout.share, layout.mesh is not None)
-    return layout.scenario.remember(alike, lambda: _find_saved_bytes(layout, stage))
+    return layout.scenario.remember(alike, lambda: _saved_sample_bytes(layout, stage)) * layout.held_batch
 
 
 def _layers_of(stage: Stage) -> tuple[int, int, int]:
@@ -45,7 +40,8 @@ def _layers_of(stage: Stage) -> tuple[int, int, int]:
     return stage.component, stage.first_layer, stage.last_layer
 
 
-def _find_saved_bytes(layout: Layout, stage: Stage) -> float:
+def _saved_sample_bytes(layout: Layout, stage: Stage) -> float:
+    """The same per sample of ``held_batch``."""
     checkpointing = layout.scenario.workload.checkpointing
     if checkpointing == "full":
         return _stage_input_bytes(layout, stage)
@@ -166,7 +162,7 @@ def _keeps_beside(layout: Layout, stage: Stage, source: int) -> bool:
 
 
 def _stage_input_bytes(layout: Layout, stage: Stage) -> float:
-    """Bytes per sample of a stage's input; on a mesh what the first one carries, and the skips that leave it."""
+    """Bytes per sample of a stage's input; on a mesh with tensors carried by the first, and skips that leave it."""
     scenario, component = layout.scenario, layout.component(stage)
     first, last, layers = stage.first_layer, stage.last_layer, component.layers
     received, carried = _input_bytes(scenario, stage.component), component.carried_bytes
@@ -201,7 +197,7 @@ def resident_buffers(layout: Layout, position: int = 0) -> tuple[Buffer, ...]:
 
 
 def _state_buffers(layout: Layout, position: int) -> tuple[Buffer, ...]:
-    """The same without recomputation space; of what is divided one part.
+    """The same without recomputation space; of divided buffers one part.
 
     What of a backbone is locked lies whole on each GPU, but beside adapters, with which it may be divided.
     """

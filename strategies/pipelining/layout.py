@@ -120,7 +120,7 @@ class Layout:
 
     @cached_property
     def parts(self) -> int:
-        """GPUs that share what is divided of a stage.
+        """GPUs that share the divided buffers of a stage.
 
         Raises:
             InfeasibleError: replicas are to share the optimizer, but there is one.
@@ -461,12 +461,12 @@ class Layout:
 def sharded(scenario: Scenario) -> Scenario:
     """Return a scenario in which no pass casts weights, whatever the stack.
 
-    What is sharded is cast before it is gathered, once (FSDP's ``MixedPrecision``), or kept in half precision beside
-    its master (DeepSpeed); what is replicated autocast casts in every forward pass.
+    Sharded weights are cast before they are gathered, once (FSDP's ``MixedPrecision``), or kept in half precision
+    beside their masters (DeepSpeed); replicated ones autocast casts in every forward pass.
     """
     if not scenario.stack.cast_weights:
         return scenario
-    # what is kept serves other workloads too
+    # the cache serves other workloads too
     return scenario.remember(("sharded", scenario.workload), scenario.without_casts)
 
 

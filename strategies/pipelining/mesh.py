@@ -35,7 +35,7 @@ REDUCE: Final = "all_reduce"
 
 
 class Collected(NamedTuple):
-    """A kind of collective: what it does, on which stream, and among which GPUs (None: all)."""
+    """A kind of collective: its operation, its stream, and its GPUs (None: all)."""
 
     operation: str
     stream: int = 0
@@ -143,7 +143,7 @@ class Kept(NamedTuple):
 
     @classmethod
     def of(cls, component: Component, unit: Stage, tensor: int) -> "Kept":
-        """Return what some GPUs of tensor parallelism have of a unit each."""
+        """Return the parameters of a unit on each of some GPUs of tensor parallelism."""
         trained = locked = 0.0
         whole = tensors = 0
         for index in range(unit.first_layer, unit.last_layer + 1):

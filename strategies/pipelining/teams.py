@@ -1,4 +1,4 @@
-"""Teams: what GPUs that work on the same samples exchange inside a unit, and the pieces that this makes of its passes.
+"""Teams: exchanges inside a unit among GPUs that work on the same samples, and the pieces of its passes.
 
 Ulysses (Jacobs et al., DeepSpeed-Ulysses, 2023): tokens of queries, keys and values are exchanged for heads before
 attention, and back after it; of the gradients the same the other way round. Ring (Liu et al., 2023): keys and values
@@ -226,7 +226,7 @@ class TeamWriter:
         start, end = self._row.draft(first), self._row.draft(-1)
         start.reads += draft.reads
         end.writes += draft.writes
-        if start is not end:  # what was saved stays until all of it has been used
+        if start is not end:  # saved activations stay until all of them have been used
             tensors = self._builder.tensors
             end.reads += [t for t in draft.reads if tensors[t].role in ("saved", "recomputed")]
 

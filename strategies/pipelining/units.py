@@ -1,4 +1,4 @@
-"""Units: what data parallelism exchanges for each part of a backbone, and when it may.
+"""Units: the exchanges of data parallelism for each part of a backbone, and their times.
 
 Four ways are configurations of one writer. Under DistributedDataParallel and ZeRO-2 a unit is a whole backbone, whose
 gradients are summed, or scattered, in buckets while they are computed. Under ZeRO-3 and FSDP2 it is a block or more,
@@ -266,7 +266,7 @@ class UnitWriter:
 def exchange(builder: PipelineBuilder, way: Exchange) -> None:
     """Add the exchanges of a mesh, and the optimizer steps, each on one GPU's part of a unit.
 
-    Of what follows the same op scatters are issued before gathers in sweeps: ``post_backward`` runs before
+    After the same op scatters are issued before gathers in sweeps: ``post_backward`` runs before
     ``pre_backward``. Whole weights whose optimizer is divided are gathered after the step.
     """
     layout = builder.layout
@@ -297,7 +297,7 @@ def copied_s(layout: Layout, unit: int, moved_bytes: float) -> float:
 
 
 def unpacked_s(layout: Layout, unit: int) -> float:
-    """Seconds of copying what was gathered out of its buffer (``foreach_all_gather_copy_out``): read and written."""
+    """Seconds of copying gathered weights out of their buffer (``foreach_all_gather_copy_out``): read and written."""
     return copied_s(layout, unit, 2 * layout.weights_bytes[unit])
 
 

@@ -3,7 +3,7 @@
 In each Picard iteration every device predicts the noise of its share of the window, the predictions are gathered, and
 every device sums them up from the window's start. The first step of a window is exact, so at least one converges.
 
-How many iterations a run takes depends on what is drawn, not on costs. It is an estimate from published counts, as
+The number of iterations of a run depends on the image, not on costs. It is an estimate from published counts, as
 ``Window.num_steps`` says; no prediction of this sampler is better than that.
 """
 

@@ -15,7 +15,7 @@ from strategies.templates.ordered_pipeline import OrderedPipeline
 class LinearPipeline(OrderedPipeline):
     """The only backbone, one stage per position; a strategy adds its name, its summary and its order.
 
-    The bound, and what a device holds, are found by following the order. Where ``depth_first`` names the order, closed
+    The bound, and the activations of a device, follow from the order. Where ``depth_first`` names the order, closed
     forms give them in less time: True for FIFO-1F1B, whose position s runs at most P - s micro-batches ahead; False for
     all forwards, then all backwards.
     """

@@ -80,7 +80,7 @@ class OrderedPipeline(Strategy):
         """Bytes that the fullest device cannot do without.
 
         Raises:
-            InputError: ``in_flight`` does not say what each stage holds.
+            InputError: ``in_flight`` has not one entry for each stage.
         """
         layout = self.layout(scenario)
         in_flight = scenario.remember(("in flight", self._order_key()), self.in_flight)
@@ -139,12 +139,8 @@ class OrderedPipeline(Strategy):
         return plan_of(layout, self._rows(layout), blocking=self.p2p == "blocking")
 
     def _rows(self, layout: Layout) -> Rows:
-        """The passes of each position of a layout."""
-        return self._order_in(layout.scenario)
-
-    def _order_in(self, scenario: Scenario) -> Rows:
-        """The order, checked; that of the last point of a scenario is kept."""
-        return scenario.remember_last("order", self._order_key(), self.checked_order)
+        """The passes of each position of a layout, checked; those of the last point of a scenario are kept."""
+        return layout.scenario.remember_last("order", self._order_key(), self.checked_order)
 
     def _order_key(self) -> Hashable:
         """A key that points with the same order share."""

@@ -28,9 +28,9 @@ from strategies.pipelining.reduction import reduce_and_step
 from strategies.pipelining.stages import shapes
 from strategies.pipelining.two_way import two_way_layout, two_way_rows
 from strategies.plans.actions import Rows
-from strategies.plans.bubbles import Bubble, find_bubbles
+from strategies.plans.bubbles import find_bubbles
 from strategies.plans.plan import Filling, Plan
-from strategies.plans.traces import Span, Trace
+from strategies.plans.traces import Trace
 from strategies.scenario import Scenario
 from strategies.templates.linear_pipeline import LinearPipeline
 
@@ -82,7 +82,7 @@ class DiffusionPipe(LinearPipeline):
         return self._builder(scenario).build(reduce_and_step, None if self.fill == "none" else Filling(()))
 
     def refine(self, scenario: Scenario, trace: Trace) -> Plan:
-        """The plan with frozen layers in its bubbles, then with what is left spread evenly in time."""
+        """The plan with frozen layers in its bubbles, then with the rest of them spread evenly in time."""
         filling = trace.plan.filling
         if filling is None or filling.balanced:
             return trace.plan
@@ -92,18 +92,17 @@ class DiffusionPipe(LinearPipeline):
         return self._builder(scenario).build(reduce_and_step, refined)
 
     def filling(self, scenario: Scenario, trace: Trace) -> Filling | None:
-        """Where frozen layers go; None where nothing is filled."""
+        """The filling of a trace's bubbles; None where nothing is filled."""
         if self.fill == "none" or not scenario.frozen:
             return None
-        return self._fill(scenario, trace, find_bubbles(_busy(trace), trace.end_s))
-
-    def _fill(self, scenario: Scenario, trace: Trace, bubbles: Sequence[Bubble]) -> Filling:
-        layout = self.layout(scenario)
-        shape = layout.shape
-        chains = frozen_chains(scenario, _input_wire_s_per_byte(layout))
-        layers = fill_bubbles(
-            bubbles, chains, layout.group_batch, shape.degree, layout.replicas, partial=self.fill == "partial"
+        layout, partial = self.layout(scenario), self.fill == "partial"
+        busy = [trace.busy(position) for position in range(trace.plan.num_devices)]
+        bubbles, chains = (
+            find_bubbles(busy, trace.end_s),
+            frozen_chains(scenario, _input_wire_s_per_byte(layout)),
         )
+        degree, replicas = layout.shape.degree, layout.replicas
+        layers = fill_bubbles(bubbles, chains, layout.group_batch, degree, replicas, partial=partial)
         return Filling(layers, bubbles, trace.starts)
 
     @classmethod
@@ -132,7 +131,7 @@ class DiffusionPipe(LinearPipeline):
         return max(least_bytes, self._frozen_beside_bytes(layout))
 
     def _frozen_beside_bytes(self, layout: Layout) -> float:
-        """Bytes of the frozen layer that takes most, where it runs, beside what lies there throughout.
+        """Bytes of the frozen layer that takes most, where it runs, beside the bytes that stay there.
 
         Unfilled, it runs on all positions alike. Else on some, the fullest of which has no less than that share;
         of a layer that bubbles take on partial batches, one has no less than the least of these.
@@ -143,11 +142,6 @@ class DiffusionPipe(LinearPipeline):
         samples = frozen_samples(layout)
         least = samples if self.fill == "full" else min(samples, LOCAL_BATCHES[0])
         return min(resident) + least * frozen_sample_bytes(layout.scenario)
-
-
-def _busy(trace: Trace) -> list[list[Span]]:
-    """The compute of each position."""
-    return [trace.busy(position) for position in range(trace.plan.num_devices)]
 
 
 def _stages_s(layout: Layout) -> list[float]:

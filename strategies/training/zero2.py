@@ -21,8 +21,8 @@ class Zero2(DataParallel):
     With ``overlap = none`` nothing is computed while gradients are scattered. They are scattered after every
     micro-batch, since no GPU keeps them all (DeepSpeed; FSDP's ``SHARD_GRAD_OP`` without ``no_sync``). A GPU that does
     keep them scatters the sum of ``scatter_every`` micro-batches at once. What is scattered is copied into a contiguous
-    buffer first (DeepSpeed, ``contiguous_gradients``). PULSE counts what the scattering sends alone
-    (section VII-A); here what the gathers send is among the bytes of the collectives.
+    buffer first (DeepSpeed, ``contiguous_gradients``). PULSE counts the bytes of the scattering alone
+    (section VII-A); here those of the gathers are among the bytes of the collectives.
 
     Source: Rajbhandari et al., ZeRO, 2020, sections 5 and 7.
     """

@@ -32,7 +32,7 @@ class ZeroBubble(LinearPipeline):
         return [min(self.micro_batches, self.pipeline_degree)] * self.pipeline_degree
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
-        """Bytes that the fullest device cannot do without: what was recomputed stays until weights have gradients."""
+        """Bytes that the fullest device needs: recomputed activations stay until weights have gradients."""
         recomputed = [min(self.micro_batches, position + 1) for position in range(self.pipeline_degree)]
         layout = self.layout(scenario)
         return least_memory_bytes(layout, self.in_flight(), recomputed=recomputed, frozen_first=True)
