@@ -1,5 +1,6 @@
 """The sweep against a simulation of every point: what it finds, what it leaves out, and in which order."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import inf
 
@@ -9,16 +10,18 @@ import sim
 from profiles.architectures.models import load_model, model_names
 from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import load_cluster
-from sim.explore.answers import bounds_of
+from sim.explore.answers import Answers, bounds_of
 from sim.explore.points import MAX_MICRO_BATCHES, Candidate, Point, find_points
-from sim.explore.search import run_sweep
+from sim.explore.search import Cache, run_sweep
 from sim.explore.sweep import TOP, Sweep
+from sim.explore.workers import Workers
 from sim.outcomes import tasks
 from sim.outcomes.runs import run_point
 from sim.report.rankings import print_sweep
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import all_strategies, make_strategy
 from strategies.scenario import Scenario
+from strategies.training.ddp import DDP
 
 TRAINING = [name for name, cls in all_strategies().items() if cls.task == "train"]
 
@@ -246,3 +249,15 @@ def test_a_point_that_lacks_a_byte_has_no_bound_of_its_time():
         gib = (bounds.least_memory_bytes + spare) / 2.0**30
         short = sim.run("sd21", "ddp", gpus=1, batch_size=1, memory=f"{gib!r}GiB").source.scenario
         assert bounds_of(asked, short).bound_s == seconds
+
+
+def test_outcomes_found_ahead_are_not_taken_for_bounds(scenario):
+    """Such as when points with recomputation are bounded after others were simulated."""
+    first, second, third = (Candidate(DDP(micro_batches=number), 4) for number in (1, 2, 4))
+    with ThreadPoolExecutor(1) as executor, Workers[Answers](scenario, 2, executor) as workers:
+        cache = Cache(workers, None)
+        cache.outcome(first, [second])
+        bounds = dict(cache.bounds([[third]]))
+        outcome = cache.outcome(second, [])
+    assert bounds == {third: bounds_of(third, scenario)}
+    assert outcome.iteration_s == run_point(second.strategy, scenario).iteration_s

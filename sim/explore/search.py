@@ -185,13 +185,19 @@ class Cache:
 
     def bounds(self, groups: Iterable[Sequence[Candidate]]) -> Iterator[tuple[Candidate, Answer]]:
         """Yield the bounds of all points as they become known; a group is one task."""
+        awaited = set[Candidate]()
         for group in groups:
             known = {} if self.store is None else self.store.bounds(group)
             yield from known.items()
             if unknown := tuple(candidate for candidate in group if candidate not in known):
                 self.workers.submit(partial(bound_points, unknown))
-        while self.workers.open_tasks:
+                awaited.update(unknown)
+        while awaited:
             for answers in self.workers.finished():
+                if awaited.isdisjoint(answers):  # outcomes of points that were simulated ahead
+                    self._keep_outcomes(answers)
+                    continue
+                awaited -= answers.keys()
                 self._keep(answers, BOUNDS)
                 yield from answers.items()
 
@@ -208,8 +214,7 @@ class Cache:
             while workers.open_tasks < workers.window and (other := next(ahead, None)) is not None:
                 self._request(other)
             for answers in workers.finished():
-                self._keep(answers, REPLAY)
-                self._outcomes |= answers
+                self._keep_outcomes(answers)
         return self._outcomes[candidate]
 
     def _request(self, candidate: Candidate) -> None:
@@ -222,6 +227,10 @@ class Cache:
             self.workers.submit(partial(simulate_point, candidate))
         else:
             self._outcomes[candidate] = outcome
+
+    def _keep_outcomes(self, outcomes: Answers) -> None:
+        self._keep(outcomes, REPLAY)
+        self._outcomes |= outcomes
 
     def _keep(self, answers: Answers, kind: str) -> None:
         if self.store is not None:
