@@ -24,7 +24,7 @@ RECOMPUTED: Final = "checkpointing"
 
 
 def case_of(strategy: AnyStrategy, scenario: AnyScenario) -> Case:
-    """A point as runtimes see it, without parameters that change nothing of it.
+    """Return a point as runtimes see it, without parameters that change nothing of it.
 
     Raises:
         InfeasibleError: it does not exist.
@@ -48,7 +48,7 @@ def case_of(strategy: AnyStrategy, scenario: AnyScenario) -> Case:
 
 
 def runtimes_of(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[str, ...]:
-    """The names of the runtimes that run a point; none of one that does not exist."""
+    """Return the names of the runtimes that run a point; none of one that does not exist."""
     try:
         return runs_in(scenario.task, case_of(strategy, scenario))
     except InfeasibleError:
@@ -73,7 +73,7 @@ def starters(point: Point, scenario: AnyScenario) -> tuple[str, ...]:
 
 
 def first_runtime(result: Result) -> Runtime:
-    """The first runtime that runs a result.
+    """Return the first runtime that runs a result.
 
     Raises:
         InputError: none that is known does; the reason of each that has the strategy.
@@ -123,7 +123,7 @@ def _change_words(changes: Mapping[str, object]) -> str:
 
 
 def _lacks(runtime: Runtime, result: Result) -> str:
-    """Why the point of a result does not fit as a runtime runs it, in words; empty where it does."""
+    """Return why the point of a result does not fit as a runtime runs it, in words; empty where it does."""
     assert result.source is not None
     scenario = result.source.scenario
     point = kept_to(runtime, Point(result.source.strategy, result.strategy), scenario, held=())
@@ -135,7 +135,7 @@ def _lacks(runtime: Runtime, result: Result) -> str:
 
 
 def runtime_for(name: str, scenario: AnyScenario) -> Runtime:
-    """The runtime of a name, of the task of a scenario.
+    """Return the runtime of a name, of the task of a scenario.
 
     Raises:
         InputError: there is none, or it is of the other task.
@@ -162,7 +162,7 @@ def check_heeded(strategy: AnyStrategy, scenario: AnyScenario) -> None:
 
 
 def check_runs(name: str, strategy: AnyStrategy, scenario: AnyScenario) -> Runtime:
-    """The runtime of a name, which runs a point.
+    """Return the runtime of a name, which runs a point.
 
     Raises:
         InputError: it does not run it, or there is none.
@@ -175,7 +175,7 @@ def check_runs(name: str, strategy: AnyStrategy, scenario: AnyScenario) -> Runti
 
 
 def within(name: str, points: Sequence[Point], scenario: AnyScenario) -> list[Point]:
-    """The points that a runtime runs; of each strategy that has none, one that says why.
+    """Return the points that a runtime runs; of each strategy that has none, one that says why.
 
     Where only parameters beside degrees break a rule, they are set to what it allows.
 
@@ -224,7 +224,7 @@ def kept_to(
 
 
 def refusal(runtime: Runtime, point: Point, scenario: AnyScenario) -> str:
-    """The rule of a runtime that a point of a sweep breaks, in words; empty where the runtime runs it."""
+    """Return the rule of a runtime that a point of a sweep breaks, in words; empty where the runtime runs it."""
     if point.strategy is None:
         return ""
     try:

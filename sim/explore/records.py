@@ -1,6 +1,6 @@
 """Records: what stores, sweeps' rows and results hold, question by question.
 
-Questions are told apart by all that was asked, and by the content of what was read for them.
+Questions differ by their options, and by the content of their inputs.
 """
 
 import csv
@@ -24,7 +24,7 @@ from strategies.registry import strategies_of
 from strategies.strategy import is_seamless
 
 SHARED: Final = ("task", "model", "cluster", "stack", "batch_size")
-"""Keys of what is asked that every row has, beside those of its task in ``ASKED``."""
+"""Keys of a question that every row has, beside those of its task in ``ASKED``."""
 ASKED: Final[Mapping[str, tuple[str, ...]]] = {
     "train": ("resolution", "frozen"),
     "sample": ("resolution", "steps", "guidance"),
@@ -36,7 +36,7 @@ CODE: Final = "code"
 RELIEF: Final = "relief"
 """Of a point that was tried again for want of memory: what is recomputed in it."""
 DIVIDED: Final = "vae_parallel"
-"""The option of which a point has no more than it has GPUs, however much was asked for."""
+"""The option that is at most the number of GPUs of a point."""
 WHOLE: Final = re.compile(r"-?\d+\.0", re.ASCII)
 
 
@@ -67,13 +67,13 @@ class Known(NamedTuple):
 
 @dataclass(slots=True)
 class Recorded:
-    """A question with what is known of its points, best first.
+    """A question with its points, best first.
 
     Attributes:
-        asked: what is asked, by public keys.
-        inputs: hashes of what was read, and, of a store, of the code.
-        points: what is known of each point.
-        objective: what a sweep ranks by; empty where that is not known.
+        asked: the question, by public keys.
+        inputs: hashes of inputs, and, of a store, of the code.
+        points: status and time of each point.
+        objective: of the sweep; empty where it is not known.
     """
 
     asked: dict[str, str]
@@ -83,7 +83,7 @@ class Recorded:
 
     @property
     def words(self) -> str:
-        """All that is asked, in words that are the same wherever it is read from."""
+        """The question in words that are the same wherever it is read from."""
         first = (*SHARED, *ASKED.get(self.asked.get("task", ""), ()))
         keys = sorted(self.asked, key=lambda key: (first.index(key) if key in first else len(first), key))
         return ", ".join(f"{key} {self.asked[key]}" for key in keys)
@@ -199,7 +199,7 @@ def _flat_rows(name: str, results: object) -> Iterator[_Line]:
 
 
 class _Group(NamedTuple):
-    """Rows of one question, as they are read: what is asked, and what divides a decoder by numbers of GPUs."""
+    """Rows of one question, as they are read, with the division of a decoder by numbers of GPUs."""
 
     record: Recorded
     shared: dict[str, str]

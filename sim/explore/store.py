@@ -1,6 +1,6 @@
 """The store: answers of points in an SQLite file, so that no sweep asks again what one before it knows.
 
-An answer is found by the content of what was asked: model, cluster, device, stack, workload, point, and the code that
+An answer is found by the content of its question: model, cluster, device, stack, workload, point, and the code that
 answers. Several sweeps may use one store at once; each answer is written as soon as it is there.
 """
 
@@ -265,7 +265,7 @@ def code_of(cls: type[Any]) -> dict[str, str]:
 
 
 def _written(answer: Answer) -> dict[str, Any]:
-    """Return an answer as JSON; of a result only what does not follow from what was asked."""
+    """Return an answer as JSON; of a result only the values that do not follow from the question."""
     if isinstance(answer, InfeasibleError):
         return {"reason": str(answer), "reason_kind": answer.kind}
     if isinstance(answer, Bounds):

@@ -56,7 +56,7 @@ def read_flags(source: str, where: str) -> dict[str, Any]:
 
 
 def flags_in(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return flags by name; those of a result are what it was asked, and what it was measured to take.
+    """Return flags by name; those of a result ask for it again, with its measured number.
 
     Raises:
         InputError: parameters or options of a result are no mappings, or a name is given twice.

@@ -306,7 +306,7 @@ def _warn_of_times(model: Model, scenario: AnyScenario) -> None:
 
 
 def _most_gpus(request: Request, cluster: Cluster) -> int:
-    """Return the most GPUs of one node, or of the nodes that are asked for, that the strategies asked about can use."""
+    """Return the most GPUs of one node, or of the nodes of a what-if, that the strategies can use."""
     there = min(cluster.devices_per_node, 8)
     if request.options.get("nodes") is not None:
         there = cluster.max_devices

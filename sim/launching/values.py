@@ -90,7 +90,7 @@ def _sampling_values(strategy: Any, scenario: Any, *, one_scale: bool) -> dict[s
         "patches": (strategy.patches or grid.pipeline) if piped else None,
         "layers": strategy.layers if piped else None,
         "warmup_steps": warmup if piped else None,
-        "warmup_after_first": None if warmup is None else warmup - 1,  # these run one more than they are told
+        "warmup_after_first": None if warmup is None else warmup - 1,  # these run one more than given
         "gather_layers": getattr(strategy, "gather_layers", None),
         "offloaded": resident is not None,
         "all_offloaded": resident == 0,
