@@ -22,7 +22,7 @@ CASES = {
 }
 
 
-def asked(name):
+def training_of(name):
     strategy = make_strategy("fsdp", CASES[name])
     checkpointing = "block" if name.startswith("checkpointed") else "none"
     return ShardedTraining(
@@ -32,7 +32,7 @@ def asked(name):
 
 @pytest.fixture(scope="module")
 def held():
-    return dict(zip(CASES, check([asked(name) for name in CASES]), strict=True))
+    return dict(zip(CASES, check([training_of(name) for name in CASES]), strict=True))
 
 
 def test_torch_exchanges_and_owns_what_is_planned_and_finds_the_gradients_of_one_process(held):
@@ -54,19 +54,19 @@ FAULTS = (
 
 @pytest.mark.parametrize(("name", "room", "key", "value"), FAULTS, ids=[key for _, _, key, _ in FAULTS])
 def test_a_plan_that_exchanges_otherwise_shows(held, monkeypatch, name, room, key, value):
-    assert planned_calls(asked(name)) == held[name].calls
+    assert planned_calls(training_of(name)) == held[name].calls
     monkeypatch.setattr(room, key, value)
-    assert planned_calls(asked(name)) != held[name].calls
+    assert planned_calls(training_of(name)) != held[name].calls
 
 
 def test_another_exchange_another_share_and_another_gradient_are_named(held):
     of = held["sharded"]
-    calls = {stream: list(own) for stream, own in of.calls.items()}
+    calls = {stream: list(exchanges) for stream, exchanges in of.calls.items()}
     good = RankResult(calls, of.owned[0], 0.0)
-    lost = {stream: own[:-1] for stream, own in calls.items()}
+    lost = {stream: exchanges[:-1] for stream, exchanges in calls.items()}
     ranks = [good, good._replace(calls=lost), good._replace(owned=1), good._replace(gradient_error=1e-3)]
-    assert compare(asked("sharded"), [good] * 4).wrong == []
-    words = " ".join(compare(asked("sharded"), ranks).wrong)
+    assert compare(training_of("sharded"), [good] * 4).wrong == []
+    words = " ".join(compare(training_of("sharded"), ranks).wrong)
     assert "ranks (1,) exchange something else" in words
     assert "parameters" in words and "off by 1.0e-03" in words
 

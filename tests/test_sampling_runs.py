@@ -25,13 +25,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pipefusion(ranks, steps=5, guidance="none", **parameters):
-    given = {"patches": 4, "warmup_steps": 1, **parameters}
-    return Settings("pipefusion", ranks, steps, tuple(given.items()), guidance)
+    options = {"patches": 4, "warmup_steps": 1, **parameters}
+    return Settings("pipefusion", ranks, steps, tuple(options.items()), guidance)
 
 
 def distrifusion(ranks, steps=5, guidance="none", **parameters):
-    given = {"warmup_steps": 1, **parameters}
-    return Settings("distrifusion", ranks, steps, tuple(given.items()), guidance)
+    options = {"warmup_steps": 1, **parameters}
+    return Settings("distrifusion", ranks, steps, tuple(options.items()), guidance)
 
 
 def usp(ulysses, ring):
@@ -39,13 +39,13 @@ def usp(ulysses, ring):
 
 
 def rows_of(rows, columns, ulysses=1):
-    given = {"rows": rows, "columns": columns, "ulysses_degree": ulysses}
-    return Settings("attention2d", rows * columns * ulysses, 3, tuple(given.items()), "batch")
+    options = {"rows": rows, "columns": columns, "ulysses_degree": ulysses}
+    return Settings("attention2d", rows * columns * ulysses, 3, tuple(options.items()), "batch")
 
 
 def hybrid(steps=5, guidance="none", **parameters):
-    given = {"warmup_steps": 1, **parameters}
-    return Settings("hybrid", 4, steps, tuple(given.items()), guidance)
+    options = {"warmup_steps": 1, **parameters}
+    return Settings("hybrid", 4, steps, tuple(options.items()), guidance)
 
 
 EXACT = {
@@ -111,16 +111,16 @@ PRODUCTS = {
 }
 
 
-def doubled(found):
+def doubled(value):
     """The same, with twice the bytes."""
-    match found:
+    match value:
         case float():
-            return 2 * found
+            return 2 * value
         case list():
-            return [(group, 2 * size, *rest) for group, size, *rest in found]
+            return [(group, 2 * size, *rest) for group, size, *rest in value]
         case dict():
-            return {key: doubled(value) for key, value in found.items()}
-    return replace(found, summed_bytes=2 * found.summed_bytes)
+            return {key: doubled(part) for key, part in value.items()}
+    return replace(value, summed_bytes=2 * value.summed_bytes)
 
 
 def test_a_byte_product_that_is_wrong_turns_a_run_red(ran):
