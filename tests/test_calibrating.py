@@ -33,10 +33,10 @@ def drawn():
 
 def said(result):
     """A result without what says how it was asked."""
-    found = result.to_json()
-    found["inputs"].pop("measured_run", None)
-    options = {key: value for key, value in found.pop("options").items() if key not in NUMBERS}
-    return {key: value for key, value in found.items() if not key.endswith(("_low", "_high"))} | options
+    values = result.to_json()
+    values["inputs"].pop("measured_run", None)
+    options = {key: value for key, value in values.pop("options").items() if key not in NUMBERS}
+    return {key: value for key, value in values.items() if not key.endswith(("_low", "_high"))} | options
 
 
 @pytest.mark.parametrize("quantity", ["step_s", "iteration_s", "samples_per_s"])
@@ -98,13 +98,13 @@ def test_the_band_of_a_calibrated_run_is_what_its_comparison_with_the_measured_o
 def test_a_sweep_names_its_measured_run_and_ranks_with_its_factor(trained, tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('model = "sd21"\nstrategy = "ddp"\ngpus = 8\nbatch-size = 128\nstep_s = 3.0\n')
-    found = sim.sweep("sd21", **DDP, strategy="ddp,zero2", measured_run=path)
+    sweeps = sim.sweep("sd21", **DDP, strategy="ddp,zero2", measured_run=path)
     factor = sim.run("sd21", "ddp", **DDP, measured={"step_s": 3.0}).compute_factor
-    for item in found.rows():
+    for item in sweeps.rows():
         if item["status"] == "simulated":
             assert item["compute_factor"] == factor
             assert item["options"]["measured_run"] == str(path)
-    assert str(path) in dict(found.verdict.lines)["times"]
+    assert str(path) in dict(sweeps.verdict.lines)["times"]
 
 
 def test_a_result_written_as_json_is_a_measured_run(capsys, tmp_path):

@@ -51,10 +51,10 @@ def write(folder, name, lines, header=None):
 def test_the_rates_that_made_the_times_come_back(tmp_path):
     models = [load_model(name) for name in ("sd21", "pixart")]
     paths = [write(tmp_path, m.name, lines_of(m), HEADER.format(m.name, m.height, m.dtype)) for m in models]
-    found = calibrate("made", models, paths)
-    assert list(rates_of(found.seconds).values()) == pytest.approx([90, 150, 120, 1200, 5], rel=1e-5)
-    assert max(fold.errors.worst for fold in found.models) < 1e-4
-    device = calibrated_device(found)
+    calibration = calibrate("made", models, paths)
+    assert list(rates_of(calibration.seconds).values()) == pytest.approx([90, 150, 120, 1200, 5], rel=1e-5)
+    assert max(fold.errors.worst for fold in calibration.models) < 1e-4
+    device = calibrated_device(calibration)
     assert device.memory_bytes == 80 * GIB
     step = TrainingStep("sd21", 8, 2)
     made, calibrated = (step.predict_s(by_rates(models[0]), d, "bfloat16") for d in (MADE, device))
@@ -69,8 +69,8 @@ def test_a_model_that_was_left_out_is_judged_by_the_others(tmp_path):
         write(tmp_path, "slow", lines_of(slow), HEADER.format("sd21", 512, "float16")),
         write(tmp_path, "fast", lines_of(fast, twice), HEADER.format("pixart", 1024, "float16")),
     ]
-    found = calibrate("made", [slow, fast], paths)
-    without = {fold.name: fold for fold in found.models}
+    calibration = calibrate("made", [slow, fast], paths)
+    without = {fold.name: fold for fold in calibration.models}
     assert without["pixart"].errors.together == pytest.approx(1, abs=1e-3)
     assert without["sd21"].errors.together == pytest.approx(-0.5, abs=1e-3)
 
@@ -79,8 +79,8 @@ def test_work_that_only_one_shape_does_gets_the_stand_in_of_a_device_file(tmp_pa
     """Of PixArt's backbone one layer alone, the patches, convolves: without it convolutions run as products do."""
     model = load_model("pixart")
     backbone = replace(model, components=(replace(model.components[2], inputs=()),))
-    found = calibrate("made", [backbone], [write(tmp_path, "times", lines_of(backbone))])
-    (fold,) = [f for f in found.shapes if f.left_out["conv"].iloc[0] > 0]
+    calibration = calibrate("made", [backbone], [write(tmp_path, "times", lines_of(backbone))])
+    (fold,) = [f for f in calibration.shapes if f.left_out["conv"].iloc[0] > 0]
     assert fold.seconds[0] == fold.seconds[1] > 0
 
 
@@ -94,10 +94,10 @@ def test_an_update_of_the_weights_sets_the_memory_rate_where_layers_do_not(tmp_p
     model = replace(model, components=tuple(still))
     update = '[[optimizer]]\ncomponent = "unet"\nparameters = 1000000000\nrecipe = "mixed"\nms = 20\n'
     path = write(tmp_path, "times", lines_of(model), HEADER.format("sd21", 512, "float16") + update)
-    found = calibrate("made", [model], [path])
-    assert rates_of(found.seconds)["memory_GB_per_s"] == pytest.approx(1500, rel=1e-5)
-    assert found.samples["seconds"][found.samples["quantity"] == "optimizer"].tolist() == [0.02]
-    judged = {quantity for fold in found.shapes for quantity in fold.left_out["quantity"]}
+    calibration = calibrate("made", [model], [path])
+    assert rates_of(calibration.seconds)["memory_GB_per_s"] == pytest.approx(1500, rel=1e-5)
+    assert calibration.samples["seconds"][calibration.samples["quantity"] == "optimizer"].tolist() == [0.02]
+    judged = {quantity for fold in calibration.shapes for quantity in fold.left_out["quantity"]}
     assert judged == {"forward", "backward"}
     header = path.with_suffix(".toml")
     header.write_text(header.read_text(encoding="utf-8").replace("mixed", "gold"), encoding="utf-8")
@@ -111,9 +111,9 @@ def test_an_update_of_the_weights_sets_the_memory_rate_where_layers_do_not(tmp_p
 def test_the_device_file_is_read_back_and_says_what_was_not_measured(tmp_path):
     model = load_model("sd21")
     encoder = replace(model, components=model.components[:1])  # a text encoder has no convolutions
-    found = calibrate("made", [encoder], [write(tmp_path, "times", lines_of(encoder))])
+    calibration = calibrate("made", [encoder], [write(tmp_path, "times", lines_of(encoder))])
     path = tmp_path / "made.toml"
-    path.write_text(device_text(found), encoding="utf-8")
+    path.write_text(device_text(calibration), encoding="utf-8")
     device = read_device(path)
     assert device.rates is not None
     assert device.memory_bytes is None

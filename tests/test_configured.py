@@ -111,20 +111,20 @@ def counted(write):
     ],
 )
 def test_a_shipped_backbone_is_found_again_by_structure(counted, model, component, config, asked):
-    found = counted(CONFIGS[config], **asked)
-    assert _rows(layers_text(found)) == _rows((MODELS / model / "layers.csv").read_text(), component)
-    assert _rows(exchanges_text(found)) == _rows((MODELS / model / "exchanges.csv").read_text(), component)
-    for file, text in kernel_texts(found).items() if model in ("sd21", "sd3-medium") else ():
+    count = counted(CONFIGS[config], **asked)
+    assert _rows(layers_text(count)) == _rows((MODELS / model / "layers.csv").read_text(), component)
+    assert _rows(exchanges_text(count)) == _rows((MODELS / model / "exchanges.csv").read_text(), component)
+    for file, text in kernel_texts(count).items() if model in ("sd21", "sd3-medium") else ():
         assert _rows(text) == _rows((MODELS / model / file).read_text(), component)
     head = tomllib.loads((MODELS / model / "model.toml").read_text())
     (shipped,) = (part for part in head["components"] if part["name"] == component)
-    (own,) = found.components
-    (written,) = tomllib.loads(model_text("mine", found))["components"]
+    (backbone,) = count.components
+    (written,) = tomllib.loads(model_text("mine", count))["components"]
     for key in ("frames", "latent_MB", "image_tokens", "text_tokens"):
         assert written.get(key) == shipped.get(key)
-    assert own.carried_bytes / 1e6 == pytest.approx(shipped["carried_MB"])
+    assert backbone.carried_bytes / 1e6 == pytest.approx(shipped["carried_MB"])
     skips = [(s["source"], s["target"]) for s in head.get("skips", []) if s["component"] == component]
-    assert list(own.skips) == skips
+    assert list(backbone.skips) == skips
 
 
 def _rows(text, component=None):

@@ -112,11 +112,11 @@ def gigamacs(layers: Iterable[Layer]) -> float:
     ],
 )
 def test_totals_are_those_of_the_architecture(model, name, megaparameters, forward_gigamacs, blocks, skips):
-    found = committed(model, name)
-    assert found.parameters / 1e6 == pytest.approx(megaparameters, rel=0.002)
-    assert gigamacs(found.layers) == pytest.approx(forward_gigamacs, rel=0.01)
-    assert {layer.block for layer in found.layers} == set(range(blocks))
-    assert len(found.skips) == skips
+    component = committed(model, name)
+    assert component.parameters / 1e6 == pytest.approx(megaparameters, rel=0.002)
+    assert gigamacs(component.layers) == pytest.approx(forward_gigamacs, rel=0.01)
+    assert {layer.block for layer in component.layers} == set(range(blocks))
+    assert len(component.skips) == skips
 
 
 @pytest.mark.parametrize(
@@ -240,19 +240,19 @@ def test_work_between_layers_falls_to_the_next_one_and_work_after_all_to_the_las
     sample = {"image": tensor(1, 4, 8, 8)}
     image = 4 * 8 * 8 * HALF
     spec = ComponentSpec("chain", Chain, lambda height, width: sample, CHAIN)
-    found = count_component(spec, 8, 8)
-    first, second, norm = found.work
+    count = count_component(spec, 8, 8)
+    first, second, norm = count.work
 
-    assert [work.parameters for work in found.work] == [1 + 16 + 4, 16, 8]
-    assert [work.conv_flop for work in found.work] == [2 * 16 * 64, 2 * 16 * 64, 0]
-    assert [work.output_bytes for work in found.work] == [image] * 3
-    assert found.skips == ((0, 2),)
+    assert [work.parameters for work in count.work] == [1 + 16 + 4, 16, 8]
+    assert [work.conv_flop for work in count.work] == [2 * 16 * 64, 2 * 16 * 64, 0]
+    assert [work.output_bytes for work in count.work] == [image] * 3
+    assert count.skips == ((0, 2),)
     assert first.moved_bytes == (2 * image + HALF) + 2 * image  # scale, then the convolution's bias
     assert second.moved_bytes == 0
     statistics = 2 * 2 * HALF
     add_one, normalise, add, double = 2 * image, 3 * image + 8 * HALF + statistics, 3 * image, 2 * image
     assert norm.moved_bytes == add_one + normalise + add + double
-    assert [work.kernels for work in found.work] == [1 + 2, 1, 1 + 3 + 1 + 1]
+    assert [work.kernels for work in count.work] == [1 + 2, 1, 1 + 3 + 1 + 1]
 
 
 def test_attention_keeps_no_scores_and_moves_nothing():
@@ -283,9 +283,9 @@ def test_a_locked_layer_passes_gradients_on_and_its_reads_of_an_input_are_noted(
         "chain", Locked, lambda height, width: sample, CHAIN, trainable=True, locked=("second", "norm"),
         reads={"other": "encoder"},
     )  # fmt: skip
-    found = count_component(spec, 8, 8, "float32")
-    assert [work.backward for work in found.work] == ["full", "input", "input"]
-    assert found.reads == (("encoder", 1, 4 * 8 * 8 * 4),)
+    count = count_component(spec, 8, 8, "float32")
+    assert [work.backward for work in count.work] == ["full", "input", "input"]
+    assert count.reads == (("encoder", 1, 4 * 8 * 8 * 4),)
 
 
 def test_a_side_must_be_a_multiple_of_the_granularity():

@@ -53,9 +53,9 @@ def test_the_host_runs_ahead_of_a_busy_gpu_up_to_a_limit():
 @given(st.lists(st.tuples(seconds, seconds), min_size=1, max_size=8), seconds)
 def test_no_run_beats_its_gpu_or_its_host_or_exceeds_both_together(ops, ahead_s):
     gpu_s, host_s = (sum(column) for column in zip(*ops, strict=True))
-    found = built(ops, Calls(1.0, ahead_s)).end_s
-    assert max(gpu_s, host_s) <= found + 1e-9
-    assert found <= gpu_s + host_s + 1e-9
+    end_s = built(ops, Calls(1.0, ahead_s)).end_s
+    assert max(gpu_s, host_s) <= end_s + 1e-9
+    assert end_s <= gpu_s + host_s + 1e-9
 
 
 def test_calls_cost_the_host_of_each_member_and_messages_both_ends():

@@ -103,9 +103,9 @@ EACH = [
 
 @pytest.mark.parametrize(("attention", "heads_s"), [("flash", 0.0), ("packed", HEADS_BYTES / MEMORY)])
 def test_who_recomputes_all_but_attention_lays_its_heads_out_again(attention, heads_s):
-    found = costs(LINEAR, SELF, stack=replace(PLAIN, attention=attention))
-    assert found.recomputed_s(3, attention=False) == pytest.approx([3 * (LINEAR_S + heads_s)])
-    assert found.forward_s(3) == pytest.approx([3 * (LINEAR_S + heads_s + SELF_S)])
+    layers = costs(LINEAR, SELF, stack=replace(PLAIN, attention=attention))
+    assert layers.recomputed_s(3, attention=False) == pytest.approx([3 * (LINEAR_S + heads_s)])
+    assert layers.forward_s(3) == pytest.approx([3 * (LINEAR_S + heads_s + SELF_S)])
 
 
 @pytest.mark.parametrize("batch", [1, 3, 64])
@@ -165,10 +165,10 @@ def test_unfused_attention_is_two_products_and_the_traffic_of_its_scores():
     math = replace(PLAIN, attention="math")
     scores, product_s = 8 * 1024 * 1024, SELF_FLOP / MATMUL
     forward, backward = (bytes_ * scores + HEADS_BYTES for bytes_ in SCORE_BYTES["train"])
-    found = costs(SELF, stack=math)
-    assert found.forward_s(2) == pytest.approx([2 * (product_s + forward / MEMORY)])
-    assert found.backward_s(2) == pytest.approx([2 * (2 * product_s + backward / MEMORY)])
-    assert found.saved_bytes == pytest.approx([100.0 + SAVED_SCORE_BYTES * scores])
+    layers = costs(SELF, stack=math)
+    assert layers.forward_s(2) == pytest.approx([2 * (product_s + forward / MEMORY)])
+    assert layers.backward_s(2) == pytest.approx([2 * (2 * product_s + backward / MEMORY)])
+    assert layers.saved_bytes == pytest.approx([100.0 + SAVED_SCORE_BYTES * scores])
     assert costs(SELF).saved_bytes == pytest.approx([100.0])
     drawn = costs(SELF, stack=math, training=False)
     moved = SCORE_BYTES["sample"][0] * scores + HEADS_BYTES
@@ -178,10 +178,10 @@ def test_unfused_attention_is_two_products_and_the_traffic_of_its_scores():
 def test_convolutions_lay_activations_out_anew_unless_channels_come_last():
     first = replace(PLAIN, channels_last=False)
     copied_s = 2 * (2 * 3e6 + 5e5) / MEMORY
-    found = costs(CONVOLUTION, stack=first)
-    assert found.forward_s(2) == pytest.approx([2 * CONV_S + LAYOUT["forward"] * copied_s])
+    layers = costs(CONVOLUTION, stack=first)
+    assert layers.forward_s(2) == pytest.approx([2 * CONV_S + LAYOUT["forward"] * copied_s])
     both = LAYOUT["data"] + LAYOUT["weight"]
-    assert found.backward_s(2) == pytest.approx([4 * CONV_S + both * copied_s])
+    assert layers.backward_s(2) == pytest.approx([4 * CONV_S + both * copied_s])
     assert costs(LINEAR, stack=first).forward_s(2) == costs(LINEAR).forward_s(2)
 
 
@@ -197,9 +197,9 @@ def test_autocast_casts_weights_forward_and_their_gradients_backward_in_training
 def test_norms_in_single_precision_move_twice_as_much_and_are_cast_around():
     single = replace(PLAIN, norms="float32")
     extra = (CAST * NORM_CASTS["group_norm"] + 2) * 1e6
-    found = costs(NORM, stack=single)
-    assert found.forward_s(2) == pytest.approx([2 * (2 * 3e6 + extra) / MEMORY])
-    assert found.saved_bytes == pytest.approx([100.0 + 2e6])
+    layers = costs(NORM, stack=single)
+    assert layers.forward_s(2) == pytest.approx([2 * (2 * 3e6 + extra) / MEMORY])
+    assert layers.saved_bytes == pytest.approx([100.0 + 2e6])
     assert costs(NORM, stack=single, training=False).forward_s(2) == pytest.approx([2 * NORM_S])
     assert costs(SUM, stack=single).forward_s(2) == pytest.approx([2 * SUM_S])
 
@@ -212,8 +212,8 @@ def test_a_stack_may_reach_a_share_of_what_the_laws_say():
     linear = replace(LINEAR, written_bytes=0.0)  # no bias, whose gradient moves bytes
     for kernel, share in ((linear, 0.5), (CONVOLUTION, 0.25), (SELF, 0.125), (SUM, 0.1)):
         for way in ("forward_s", "backward_s"):
-            fast, found = (getattr(costs(kernel, stack=stack), way)(2) for stack in (PLAIN, slow))
-            assert found == pytest.approx(fast / share)
+            fast, slowed = (getattr(costs(kernel, stack=stack), way)(2) for stack in (PLAIN, slow))
+            assert slowed == pytest.approx(fast / share)
 
 
 # Resolutions and shares
@@ -261,10 +261,10 @@ def test_tensor_parallelism_divides_matrices_and_heads(kernel):
 def test_tokens_of_the_text_are_divided_where_they_pass_through_the_layers_and_conditions_are_not():
     text, condition = (Kernel("matmul", 1, 1, rows, 256, 128, weight_bytes=8.0) for rows in (77, 1))
     for text_tokens, divided in ((77, 4), (0, 1)):
-        found = costs(text, text_tokens=text_tokens).forward_s(1, Share(ulysses=4))
-        assert found == pytest.approx(costs(text).forward_s(1) / divided)
-        found = costs(condition, text_tokens=text_tokens).forward_s(1, Share(ulysses=4))
-        assert found == pytest.approx(costs(condition).forward_s(1))
+        seconds = costs(text, text_tokens=text_tokens).forward_s(1, Share(ulysses=4))
+        assert seconds == pytest.approx(costs(text).forward_s(1) / divided)
+        seconds = costs(condition, text_tokens=text_tokens).forward_s(1, Share(ulysses=4))
+        assert seconds == pytest.approx(costs(condition).forward_s(1))
 
 
 # Properties
@@ -279,8 +279,8 @@ def every(stack, device=MADE, **rest):
     return ComponentCosts(chain(KERNELS, KERNELS[:3]), device, stack=stack, **rest)
 
 
-def seconds_of(found, batch):
-    return np.concatenate([found.forward_s(batch), found.backward_s(batch)])
+def seconds_of(layers, batch):
+    return np.concatenate([layers.forward_s(batch), layers.backward_s(batch)])
 
 
 @given(st.integers(1, 512), st.floats(1.0, 10.0), st.sampled_from(["compiled", "eager", "eager-2023"]))
@@ -297,9 +297,9 @@ def test_a_faster_device_is_never_slower(batch, factor, name):
 @settings(deadline=None)
 @given(st.integers(1, 200), st.sampled_from(["compiled", "eager"]))
 def test_the_least_time_per_sample_is_that_of_the_best_batch(largest, name):
-    found = every(load_stack(name), replace(MADE, own_laws=REAL))
-    best = np.min([found.forward_s(batch) / batch for batch in range(1, largest + 1)], axis=0)
-    assert found.least_forward_s_per_sample(largest) == pytest.approx(best)
+    layers = every(load_stack(name), replace(MADE, own_laws=REAL))
+    best = np.min([layers.forward_s(batch) / batch for batch in range(1, largest + 1)], axis=0)
+    assert layers.least_forward_s_per_sample(largest) == pytest.approx(best)
 
 
 # Shipped models

@@ -208,9 +208,9 @@ def test_launches_are_matched_in_order_and_what_has_no_counterpart_grows_by_its_
 @pytest.mark.parametrize("name", TINY)
 def test_kernels_grow_as_they_are_counted_at_another_resolution(name):
     """Matrix products, convolutions and attention at twice the height, against those at once; U-ViT at half."""
-    found, factor = count_model(TINY[name]), Fraction(1, 2) if "uvit" in name else Fraction(2)
-    there = ModelCount(found.architecture, int(found.height * factor), found.width, found.components)
-    for whole, other in zip(kernels_of(found, "float16"), kernels_of(there, "float16"), strict=True):
+    model, factor = count_model(TINY[name]), Fraction(1, 2) if "uvit" in name else Fraction(2)
+    there = ModelCount(model.architecture, int(model.height * factor), model.width, model.components)
+    for whole, other in zip(kernels_of(model, "float16"), kernels_of(there, "float16"), strict=True):
         for here, target in zip(whole, other, strict=True):
             products = [one for one in here if one.k]
             assert [at(one, factor) for one in products] == [at(one, Fraction(1)) for one in target if one.k]
@@ -225,8 +225,8 @@ def at(kernel, pixels):
 
 
 def test_a_counted_folder_holds_kernels_of_every_precision_and_is_read(tmp_path):
-    found = count_model(TINY["tiny-uvit"])
-    for name, text in (folder_texts("tiny", found) | kernel_texts(found)).items():
+    model = count_model(TINY["tiny-uvit"])
+    for name, text in (folder_texts("tiny", model) | kernel_texts(model)).items():
         (tmp_path / name).write_text(text)
     (uvit,) = read_model(tmp_path).components
     casts = [sum(one.count for one in layer if one.kind == "copy") for layer in uvit.half_kernels]

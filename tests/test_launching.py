@@ -568,10 +568,10 @@ def test_fastvideo_reads_the_run_that_is_printed():
     parser = pytest.importorskip("fastvideo.api.parser")
     asked = ("wan2.1-14b", "ulysses", "h100-nvlink-8", 8)
     text = sim.launch(*asked, runtime="fastvideo", guidance="none", offload="layers:40").text
-    found = parser.parse_config(schema.RunConfig, yaml.safe_load(text))
-    assert (found.generator.engine.num_gpus, found.generator.engine.parallelism.sp_size) == (8, 8)
-    assert found.generator.engine.offload.dit_layerwise and not found.generator.engine.offload.text_encoder
-    drawn = found.request.sampling
+    config = parser.parse_config(schema.RunConfig, yaml.safe_load(text))
+    assert (config.generator.engine.num_gpus, config.generator.engine.parallelism.sp_size) == (8, 8)
+    assert config.generator.engine.offload.dit_layerwise and not config.generator.engine.offload.text_encoder
+    drawn = config.request.sampling
     assert (drawn.num_frames, drawn.height, drawn.width, drawn.guidance_scale) == (81, 480, 832, 1.0)
 
 

@@ -67,43 +67,43 @@ def measured(cluster=KNOWN, operations=(PING_PONG, *OPERATIONS), nodes=(1, 2, 4)
     return Measurement(8, max(nodes), "made by a test", tuple(samples), slowdowns, other_cores=0.0)
 
 
-def assert_like(found, known, tolerance):
-    for link, right in ((found.intra_node, known.intra_node), (found.inter_node, known.inter_node)):
+def assert_like(cluster, known, tolerance):
+    for link, right in ((cluster.intra_node, known.intra_node), (cluster.inter_node, known.inter_node)):
         if right is None:
             assert link is None
             continue
         assert link.bandwidth_bytes_per_s == pytest.approx(right.bandwidth_bytes_per_s, rel=tolerance)
         assert link.latency_s == pytest.approx(right.latency_s, rel=4 * tolerance)
         assert link.latency_s + link.call_s == pytest.approx(right.latency_s + right.call_s, rel=tolerance)
-    assert found.collectives.call_s == pytest.approx(known.collectives.call_s, rel=4 * tolerance)
+    assert cluster.collectives.call_s == pytest.approx(known.collectives.call_s, rel=4 * tolerance)
     curves = dict(known.collectives.efficiency)
-    for operation, curve in found.collectives.efficiency:
+    for operation, curve in cluster.collectives.efficiency:
         assert [at for at, _ in curve] == [at for at, _ in curves[operation]]
         right = [value for _, value in curves[operation]]
         assert [value for _, value in curve] == pytest.approx(right, rel=tolerance), operation
-    assert [at for at, _ in found.collectives.nodes] == [at for at, _ in known.collectives.nodes]
+    assert [at for at, _ in cluster.collectives.nodes] == [at for at, _ in known.collectives.nodes]
     right = [value for _, value in known.collectives.nodes]
-    assert [value for _, value in found.collectives.nodes] == pytest.approx(right, rel=tolerance)
+    assert [value for _, value in cluster.collectives.nodes] == pytest.approx(right, rel=tolerance)
 
 
 def test_times_made_of_known_links_give_them_back():
-    found = fit_links(measured(), "known", DEVICE)
-    assert_like(found.cluster, KNOWN, 1e-3)
-    assert found.cluster.overlap_slowdown == 1.4
-    assert errors_of(found.cluster, measured().judges()).worst < 1e-3
-    assert not found.notes
+    fit = fit_links(measured(), "known", DEVICE)
+    assert_like(fit.cluster, KNOWN, 1e-3)
+    assert fit.cluster.overlap_slowdown == 1.4
+    assert errors_of(fit.cluster, measured().judges()).worst < 1e-3
+    assert not fit.notes
 
 
 def test_rounds_that_were_held_back_judge_the_fit_and_do_not_enter_it(capsys):
     slower = tuple(replace(sample, seconds=2 * sample.seconds) for sample in measured().samples)
     measurement = replace(measured(), held_back=slower)
-    found = fit_links(measurement, "known", DEVICE)
-    assert_like(found.cluster, KNOWN, 1e-3)
-    assert errors_of(found.cluster, measurement.judges()).relative == pytest.approx(-0.5, abs=1e-3)
-    said = judged_line(measurement, found.cluster)
-    assert said.startswith("held back") and "median error 50.0 %, worst 50 %" in said
-    said = judged_line(measured(), found.cluster)
-    assert said.startswith("nothing was held back: median error 0.0 %")
+    fit = fit_links(measurement, "known", DEVICE)
+    assert_like(fit.cluster, KNOWN, 1e-3)
+    assert errors_of(fit.cluster, measurement.judges()).relative == pytest.approx(-0.5, abs=1e-3)
+    line = judged_line(measurement, fit.cluster)
+    assert line.startswith("held back") and "median error 50.0 %, worst 50 %" in line
+    line = judged_line(measured(), fit.cluster)
+    assert line.startswith("nothing was held back: median error 0.0 %")
     assert sample_text(measurement).count(",yes,") == len(slower)
 
 
@@ -130,26 +130,26 @@ def with_pairs(cluster):
 
 
 def test_a_box_of_pcie_cards_gives_back_its_ports_and_what_groups_reach(tmp_path):
-    found = fit_links(with_pairs(BOX), "box", DEVICE, PCIE)
-    assert_like(found.cluster, BOX, 1e-3)
-    link = write_cluster(tmp_path / "box.toml", cluster_text(found, slowdown_measured=False)).intra_node
+    fit = fit_links(with_pairs(BOX), "box", DEVICE, PCIE)
+    assert_like(fit.cluster, BOX, 1e-3)
+    link = write_cluster(tmp_path / "box.toml", cluster_text(fit, slowdown_measured=False)).intra_node
     assert (link.kind, link.switch_size) == (PCIE, 8)
     assert (
         link.switch_bandwidth_bytes_per_s == link.host_bandwidth_bytes_per_s == pytest.approx(24e9, rel=1e-3)
     )
-    assert errors_of(found.cluster, with_pairs(BOX).judges()).worst < 1e-3
+    assert errors_of(fit.cluster, with_pairs(BOX).judges()).worst < 1e-3
 
 
 def test_noise_and_outliers_hardly_matter():
-    found = fit_links(measured(noise=0.02, outliers=0.08), "noisy", DEVICE)
-    assert_like(found.cluster, KNOWN, 0.05)
+    fit = fit_links(measured(noise=0.02, outliers=0.08), "noisy", DEVICE)
+    assert_like(fit.cluster, KNOWN, 0.05)
 
 
 def test_what_was_not_measured_is_said_and_taken_from_its_nearest():
-    found = fit_links(measured(operations=(PING_PONG, "all_reduce", "all_gather")), "few", DEVICE)
-    curves = dict(found.cluster.collectives.efficiency)
+    fit = fit_links(measured(operations=(PING_PONG, "all_reduce", "all_gather")), "few", DEVICE)
+    curves = dict(fit.cluster.collectives.efficiency)
     assert curves["reduce_scatter"] == curves["all_gather"] != curves["all_reduce"]
-    assert found.notes == (
+    assert fit.notes == (
         "reduce_scatter: not measured; as all_gather",
         "all_to_all: not measured; as all_gather",
         "send_recv: not measured; as all_gather",
@@ -158,8 +158,8 @@ def test_what_was_not_measured_is_said_and_taken_from_its_nearest():
 
 def test_the_file_reads_back_as_what_was_fitted_and_simulates(tmp_path, capsys):
     path = tmp_path / "known.toml"
-    found = fit_links(measured(), "known", DEVICE)
-    assert write_cluster(path, cluster_text(found, slowdown_measured=True)) == read_cluster(path)
+    fit = fit_links(measured(), "known", DEVICE)
+    assert write_cluster(path, cluster_text(fit, slowdown_measured=True)) == read_cluster(path)
     assert_like(read_cluster(path), KNOWN, 1e-3)
     assert sim(["run", "--model", "sd21", "--cluster", str(path), "--strategy", "ddp", "--gpus", "16"]) == 0
     assert "known" in capsys.readouterr().out
@@ -220,14 +220,14 @@ def test_logs_of_nccl_tests_give_the_links_they_were_made_of(tmp_path, capsys):
     assert "is one of the logs" in capsys.readouterr().err
     assert main([*options, str(output)]) == 0
     assert "reduce_scatter: not measured; as all_gather" in " ".join(capsys.readouterr().out.split())
-    found = read_cluster(output)
-    assert (found.devices_per_node, found.max_nodes, found.overlap_slowdown) == (8, 4, 1.0)
-    assert found.inter_node.bandwidth_bytes_per_s == pytest.approx(40e9 * 0.8 * 0.9, rel=0.02)
-    ring = dict(found.collectives.efficiency)["all_reduce"]
-    assert found.intra_node.bandwidth_bytes_per_s * ring[2][1] == pytest.approx(250e9 * 0.7, rel=0.02)
+    cluster = read_cluster(output)
+    assert (cluster.devices_per_node, cluster.max_nodes, cluster.overlap_slowdown) == (8, 4, 1.0)
+    assert cluster.inter_node.bandwidth_bytes_per_s == pytest.approx(40e9 * 0.8 * 0.9, rel=0.02)
+    ring = dict(cluster.collectives.efficiency)["all_reduce"]
+    assert cluster.intra_node.bandwidth_bytes_per_s * ring[2][1] == pytest.approx(250e9 * 0.7, rel=0.02)
     for log in read_logs([Path(log) for log in logs]).samples:
         if log.operation == "all_reduce" and log.group.num_nodes == 1:
-            assert predict(found, log) == pytest.approx(log.seconds, rel=0.03)
+            assert predict(cluster, log) == pytest.approx(log.seconds, rel=0.03)
 
 
 LOG = log_text("all_reduce")

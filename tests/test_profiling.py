@@ -107,12 +107,12 @@ def assert_times(found_s, expected_ms, slack_s=SLACK_S):
 
 @pytest.mark.timed
 def test_each_layer_gets_the_time_that_it_takes_and_the_whole_is_their_sum():
-    found, forward_ms = measured(), [*FORWARD_MS[:3], FORWARD_MS[3] + BETWEEN_MS + AFTER_MS]
-    assert_times(found.median("forward"), forward_ms)
-    assert_times(found.median("backward_later"), BACKWARD_MS)
-    assert_times(found.median("backward_first"), BACKWARD_MS)
-    assert found.sum_over_whole("forward") == pytest.approx(1, abs=0.04)
-    assert found.sum_over_whole("backward_later") == pytest.approx(1, abs=0.04)
+    times, forward_ms = measured(), [*FORWARD_MS[:3], FORWARD_MS[3] + BETWEEN_MS + AFTER_MS]
+    assert_times(times.median("forward"), forward_ms)
+    assert_times(times.median("backward_later"), BACKWARD_MS)
+    assert_times(times.median("backward_first"), BACKWARD_MS)
+    assert times.sum_over_whole("forward") == pytest.approx(1, abs=0.04)
+    assert times.sum_over_whole("backward_later") == pytest.approx(1, abs=0.04)
     frozen = measured(trainable=False, passes=2)
     assert_times(frozen.median("forward"), [2 * milliseconds for milliseconds in forward_ms], 2 * SLACK_S)
     assert frozen.median("backward_first") == frozen.median("backward_later") == [0.0] * 4
@@ -125,8 +125,8 @@ def test_layers_of_a_real_network_add_up_to_the_whole():
     for seed in range(3):
         (component,) = counted_for("tiny-uvit", "float32").components
         settings = Settings((2,), warmup=1, rounds=5, seed=seed)
-        (found,) = measure(component, 256, 256, settings, Clock(thread_time)).batches
-        ratios = [found.sum_over_whole(name) for name in ("forward", "backward_later")]
+        (times,) = measure(component, 256, 256, settings, Clock(thread_time)).batches
+        ratios = [times.sum_over_whole(name) for name in ("forward", "backward_later")]
         worst.append(max(abs(ratio - 1) for ratio in ratios))
         if worst[-1] < 0.05:
             return

@@ -14,21 +14,21 @@ def written(tmp_path, *lines):
 
 
 def test_the_shipped_file_names_strategies_that_exist_each_kind_once():
-    found = read_trust(TRUST)
-    assert found
-    keys = [(one.task, one.family, one.kind) for one in found]
+    trusts = read_trust(TRUST)
+    assert trusts
+    keys = [(one.task, one.family, one.kind) for one in trusts]
     assert len(set(keys)) == len(keys)
-    for one in found:
+    for one in trusts:
         assert set(one.strategies) <= {*all_strategies(), *all_samplers()}
         assert one.numbers > 0
         assert 0 < one.median_error <= one.worst_error
 
 
 def test_what_no_published_number_is_of_says_so():
-    found = trust_of("train", "a100-80gb-sxm", "a-strategy-of-ones-own", 8)
+    trust = trust_of("train", "a100-80gb-sxm", "a-strategy-of-ones-own", 8)
     near = trust_of("train", "a100-80gb-sxm", "ddp", 8)
-    assert found == Trust("train", "measured", "a-strategy-of-ones-own", nearest=near)
-    assert str(found) == (
+    assert trust == Trust("train", "measured", "a-strategy-of-ones-own", nearest=near)
+    assert str(trust) == (
         "no independent published number (training, a-strategy-of-ones-own, on GPUs with measured kernels); nearest:"
         f" {near.numbers} numbers of data parallel, too few to judge by"
     )
@@ -38,13 +38,13 @@ def test_what_no_published_number_is_of_says_so():
 
 
 def test_a_trust_says_how_many_numbers_and_how_far_off():
-    def said(numbers):
+    def words(numbers):
         return str(Trust("train", "measured", "pipeline", ("spp",), numbers, 0.1234, 0.2))
 
     where = "(training, pipeline, on GPUs with measured kernels)"
-    assert said(4) == f"4 independent published numbers {where}: median error 12.3%, worst 20%"
-    assert said(2) == f"2 independent published numbers {where}, too few to judge by"
-    assert said(1) == f"1 independent published number {where}, too few to judge by"
+    assert words(4) == f"4 independent published numbers {where}: median error 12.3%, worst 20%"
+    assert words(2) == f"2 independent published numbers {where}, too few to judge by"
+    assert words(1) == f"1 independent published number {where}, too few to judge by"
 
 
 @pytest.mark.parametrize(

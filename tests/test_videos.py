@@ -70,8 +70,8 @@ def test_both_halves_of_a_video_autoencoder_are_all_of_it(model, megaparameters)
     ],
 )
 def test_the_tokens_of_a_video_follow_from_its_frames_and_sides(model, frames, height, width, tokens):
-    found = resized(with_frames(load_model(model), frames, H100), height, width, H100)
-    (backbone,) = (found.components[i] for i in found.backbones)
+    video = resized(with_frames(load_model(model), frames, H100), height, width, H100)
+    (backbone,) = (video.components[i] for i in video.backbones)
     assert backbone.image_tokens == tokens
     assert backbone.frames * model_tokens_of_a_frame(backbone) == tokens
 

@@ -27,10 +27,10 @@ def plain(out):
 
 
 def test_a_factor_multiplies_every_bandwidth_of_a_link_and_nothing_else():
-    found = changed(P4DE, {"link": "inter=2x"})
-    assert found.inter_node == P4DE.inter_node.scaled(2)
-    assert found.intra_node == P4DE.intra_node
-    assert (found.inter_node.latency_s, found.inter_node.call_s) == (
+    cluster = changed(P4DE, {"link": "inter=2x"})
+    assert cluster.inter_node == P4DE.inter_node.scaled(2)
+    assert cluster.intra_node == P4DE.intra_node
+    assert (cluster.inter_node.latency_s, cluster.inter_node.call_s) == (
         P4DE.inter_node.latency_s,
         P4DE.inter_node.call_s,
     )
@@ -74,19 +74,19 @@ def test_a_device_is_a_name_another_name_a_file_or_a_value(tmp_path):
     assert changed(P4DE, {"device": "h200-141gb-sxm"}).device == load_device("h200-141gb-sxm")
     with pytest.warns(match="device h200 is h200-141gb-sxm"):
         assert changed(P4DE, {"device": "h200"}).changes == (("device", "h200-141gb-sxm"),)
-    found = changed(P4DE, {"device": str(card)})
-    assert (found.device.name, found.changes) == ("card", (("device", str(card)),))
-    assert changed(P4DE, {"device": found.device}).device is found.device
+    cluster = changed(P4DE, {"device": str(card)})
+    assert (cluster.device.name, cluster.changes) == ("card", (("device", str(card)),))
+    assert changed(P4DE, {"device": cluster.device}).device is cluster.device
 
 
 @pytest.mark.parametrize(
     ("value", "size"), [("40GiB", 40 * GIB), ("40GB", 40e9), ("0.5 TiB", 512 * GIB), (40 * GIB, 40 * GIB)]
 )
 def test_memory_is_of_each_device(value, size):
-    found = changed(P4DE, {"memory": value})
-    assert found.device.memory_bytes == size
-    assert found.device.name == P4DE.device.name  # so that its measured times hold
-    assert changed(P4DE, dict(found.changes)).device.memory_bytes == size
+    cluster = changed(P4DE, {"memory": value})
+    assert cluster.device.memory_bytes == size
+    assert cluster.device.name == P4DE.device.name  # so that its measured times hold
+    assert changed(P4DE, dict(cluster.changes)).device.memory_bytes == size
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ def test_a_result_names_its_what_ifs_and_given_back_they_give_it_again(capsys, t
     given = [word for name, value in said.items() for word in (f"--{name}", value)]
     point = ("--gpus", 8, "--batch-size", result["batch_size"], *(() if task == "train" else ("--steps", 20)))
     assert ask(capsys, "run", "--model", model, "--strategy", strategy, *point, *given) == result
-    found = sim.run(model, strategy, gpus=8, **GIVEN)
-    assert json.loads(json.dumps(found.to_json())) == result
-    assert found.title.endswith(
+    again = sim.run(model, strategy, gpus=8, **GIVEN)
+    assert json.loads(json.dumps(again.to_json())) == result
+    assert again.title.endswith(
         ", what if nodes 2x4, device h200-141gb-sxm, memory 40GiB, link inter=2x,intra=150GB/s"
     )

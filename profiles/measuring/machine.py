@@ -23,7 +23,7 @@ def facts(*packages: str) -> dict[str, str | int]:
     versions = {package: _version(package) for package in packages} | {"python": platform.python_version()}
     machine: dict[str, str | int] = {
         "platform": platform.platform(),
-        "processor": processor(),
+        "processor": next(iter(cpuinfo("model name")), platform.machine()),
         "cores": os.cpu_count() or 0,
     }
     return {**date, **versions, **machine}
@@ -34,11 +34,6 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "not installed"
-
-
-def processor() -> str:
-    """Name of the processor."""
-    return next(iter(cpuinfo("model name")), platform.machine())
 
 
 def cpuinfo(key: str) -> list[str]:

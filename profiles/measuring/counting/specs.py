@@ -130,8 +130,3 @@ def plain(name: str) -> dict[str, Any]:
 def tensor(*shape: int, dtype: torch.dtype | None = None) -> Tensor:
     """A tensor without contents."""
     return torch.empty(shape, dtype=dtype, device="meta")
-
-
-def latent(channels: int, height: int, width: int) -> Tensor:
-    """The latent of one image."""
-    return tensor(1, channels, height // LATENT_SCALE, width // LATENT_SCALE)

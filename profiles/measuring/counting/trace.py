@@ -111,8 +111,11 @@ def _is_meta(tensor: Tensor) -> bool:
 
 
 def _emptied(tree: Any) -> Any:  # noqa: ANN401  arguments of any operator
+    def empty(tensor: Tensor) -> Tensor:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
+
     with _disable_current_modes():
-        return tree_map_only(Tensor, _without_contents, tree)
+        return tree_map_only(Tensor, lambda tensor: tensor if _is_meta(tensor) else empty(tensor), tree)
 
 
 def _with_places(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -123,12 +126,6 @@ def _with_places(args: tuple[Any, ...]) -> tuple[Any, ...]:
             chooses = index is not None and index.dtype is torch.bool and not _is_meta(index)
             places += index.nonzero(as_tuple=True) if chooses else [index]
     return (args[0], places, *args[2:])
-
-
-def _without_contents(tensor: Tensor) -> Tensor:
-    if _is_meta(tensor):
-        return tensor
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
 
 
 LAUNCH_NOTHING: Final = {aten._unsafe_view, aten.lift_fresh, aten.new_empty} | {

@@ -40,8 +40,6 @@ FREE_RATE: Final = 1e6
 """Rate, in the units of a device file, that is written for work that costs nothing."""
 LEAST_EXPECTED: Final = 0.1
 """Least expected time, as a share of the measured one, by which a residual is weighted."""
-LAYER: Final = ["model", "component", "layer"]
-"""Columns that say which layer was timed."""
 COLUMNS: Final = ("mostly", "pass", "times", "ms", "together", "median error", "worst")
 
 

@@ -313,7 +313,7 @@ def _beside(session: Session) -> tuple[list[Sample], list[tuple[str, float]]]:
         alone = compute.mean_s(begin + BESIDE_S / 2, time.perf_counter())
         for operation in OPERATIONS:
             call = BINDERS[operation](session.everyone, elements, session.device)
-            repeats = _of_rank_0(max(3, round(BESIDE_S / mean_s(call, 3))))
+            repeats = _of_all_ranks(session.place, max(3, round(BESIDE_S / mean_s(call, 3))))[0]
             begin = time.perf_counter()
             seconds = mean_s(call, repeats)
             slowed = compute.mean_s(begin, time.perf_counter())
@@ -323,12 +323,6 @@ def _beside(session: Session) -> tuple[list[Sample], list[tuple[str, float]]]:
             known = [ratio for ratio in ratios if ratio is not None]
             slowdowns += [(operation, median(known))] if known else []
     return samples, slowdowns
-
-
-def _of_rank_0(value: int) -> int:
-    agreed = [value]
-    dist.broadcast_object_list(agreed, src=0)
-    return agreed[0]
 
 
 def _of_all_ranks(place: Place, value: T) -> list[T]:
