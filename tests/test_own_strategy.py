@@ -88,7 +88,7 @@ def test_a_class_alone_is_swept_and_known_by_its_name_from_then_on_where_it_is_n
         "pairs"
     }
     assert sim.run("sd21", "pairs", **SMALL).strategy == "pairs"
-    registry._of_task.cache_clear()
+    registry.strategies_of.cache_clear()
     assert "pairs" not in registry.strategies_of("train")
 
 
