@@ -7,7 +7,7 @@ import pytest
 import sim
 from sim.replay.metrics import exposed_communication_s
 from sim.replay.waits import awaited_s
-from sim.report.reasons import account_of, shares
+from sim.report.reasons import account_of, casts_share, shares
 from sim.report.runnable import best_of_each
 
 PIXART = {"resolution": 512, "steps": 4}
@@ -155,3 +155,15 @@ def test_a_vae_on_all_gpus_is_offered_where_one_is_included():
     assert found.speed == pytest.approx(again.samples_per_s / sweep.best.samples_per_s)
     bare = sim.sweep("pixart", "a100-nvlink-8", **given)
     assert not any("VAE" in change.name for change in bare.verdict.changes)
+
+
+def test_casts_of_weights_take_a_share_of_small_batches_where_weights_are_whole():
+    """Autocast casts weights that every GPU holds whole; ZeRO-2 keeps half-precision copies."""
+    sweep = sim.sweep("sd21", gpus=8, batch_size=8, strategy="ddp,zero2", workers=1)
+    shares_of = {
+        point.name: casts_share(point, sweep.scenario)
+        for point in reversed(sweep.ranked())
+        if point.result is not None
+    }
+    assert shares_of["zero2"] == 0.0
+    assert 0.05 < shares_of["ddp"] < 0.2

@@ -37,6 +37,12 @@ def resident(make, name, gpus, parameters=None, *, model=None, **workload):
 # By formula.
 
 
+def test_activations_are_of_half_precision_whatever_the_files_are_of(make):
+    half, full = (blocks(), replace(blocks(), dtype="float32"))
+    of_files = resident(make, "ring", 4, model=half)["activations"]
+    assert resident(make, "ring", 4, model=full)["activations"] == pytest.approx(of_files / 2)
+
+
 @pytest.mark.parametrize(
     ("name", "share"),
     [("ulysses", 1), ("ring", 1), ("distrifusion", 1), ("naive-patch", 1), ("tensor", 4), ("pipefusion", 4)],
