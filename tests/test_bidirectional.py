@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
-from strategies.bounds.pipelines import staged_bound
 from strategies.orders.capacity import peak_held_bytes
 from strategies.orders.chimera import chimera_order
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
@@ -72,7 +71,7 @@ def test_chimera_takes_the_closed_form(one, degree, units, forward_s, backward_s
     overlap_s = backward_s + (units - 1) * (backward_s - forward_s)
     expected_s = count * (forward_s + backward_s) + (degree - 2) * overlap_s
     assert simulate(strategy.plan(scenario)).end_s == expected_s
-    assert strategy.bound(scenario) == expected_s
+    assert strategy.order_bound(scenario) == expected_s
     if units == 1:
         assert expected_s == degree * forward_s + (2 * degree - 2) * backward_s
 
@@ -165,7 +164,7 @@ def test_no_pair_deadlocks_undercuts_a_bound_or_holds_too_much(
     trace = simulate(strategy.plan(scenario))
     layout = strategy.layout(scenario)
     problem = layout.problem()
-    bounds = (strategy.bound(scenario), staged_bound(layout), lower_bound_s(problem))
+    bounds = (strategy.bound(scenario), strategy.order_bound(scenario), lower_bound_s(problem))
     assert max(bounds) <= trace.end_s * (1 + 1e-12)
     held = peak_held_bytes(problem, two_way_rows(layout))
     assert max(held) <= degree + 1 + 2 * SPARE

@@ -180,7 +180,8 @@ def test_a_point_keeps_to_its_bounds(make, asked, name, data):
     scenario = data.draw(asked(make, 1 if name == "single" else 4))
     point = drawn_point(data, scenario, name)
     found = measured(scenario, point)
-    assert bound(point, scenario) <= found.duration_s * ROUNDING
+    for ordered in (False, True):
+        assert bound(point, scenario, ordered=ordered) <= found.duration_s * ROUNDING
     assert least_memory_bytes(point, scenario) <= found.peak_memory_bytes * ROUNDING
     held = max(job.strategy.held_bytes(job.scenario) for job in point.jobs(scenario))
     assert held <= found.peak_memory_bytes * ROUNDING

@@ -16,11 +16,11 @@ import sim
 from profiles.errors import DiffusimWarning, InfeasibleError, InputError
 from sim.cli.main import main
 from sim.explore import answers as answering
-from sim.explore.answers import Bounds, outcome_of
+from sim.explore.answers import BOUNDS, REPLAY, Bounds, outcome_of
 from sim.explore.points import Candidate, find_points
 from sim.explore.records import read_records
 from sim.explore.search import run_sweep
-from sim.explore.store import BOUNDS, REPLAY, Store, StoreFile
+from sim.explore.store import Store, StoreFile
 from sim.outcomes.runs import run_point
 from sim.report.views import Sweep
 
@@ -119,15 +119,14 @@ def test_answers_of_every_kind_come_back_as_they_were(tmp_path):
         Bounds(0.1 + 0.2, 1e10 / 3),
     )
     with Store(tmp_path / "s", scenario) as store:
-        store.keep({points[0]: result, points[1]: refused}, REPLAY)
-        store.keep({points[0]: bounds, points[1]: refused}, BOUNDS)
+        store.keep(REPLAY, {points[0]: result, points[1]: refused})
+        store.keep(BOUNDS, {points[0]: bounds, points[1]: refused})
     with Store(tmp_path / "s", scenario) as store:
-        assert store.outcome(points[0]) == result
-        assert str(store.outcome(points[1])) == "no"
-        assert store.outcome(points[2]) is None
-        kept = store.bounds(points)
-        assert kept[points[0]] == bounds
-        assert (str(kept[points[1]]), len(kept)) == ("no", 2)
+        assert store.answer(REPLAY, points[0]) == result
+        assert str(store.answer(REPLAY, points[1])) == "no"
+        assert store.answer(REPLAY, points[2]) is None
+        assert store.answer(BOUNDS, points[0]) == bounds
+        assert str(store.answer(BOUNDS, points[1])) == "no"
 
 
 def test_two_stores_merge_into_one_that_knows_what_both_do(tmp_path, replays, capsys):

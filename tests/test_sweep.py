@@ -10,7 +10,7 @@ import sim
 from profiles.architectures.models import load_model, model_names
 from profiles.errors import InfeasibleError, InputError
 from profiles.machines.clusters import load_cluster
-from sim.explore.answers import Answers, bounds_of
+from sim.explore.answers import REPLAY, Answers, bounds_of
 from sim.explore.points import MAX_MICRO_BATCHES, Candidate, Point, find_points
 from sim.explore.search import Cache, run_sweep
 from sim.explore.sweep import TOP, Sweep
@@ -254,10 +254,10 @@ def test_a_point_that_lacks_a_byte_has_no_bound_of_its_time():
 def test_outcomes_found_ahead_are_not_taken_for_bounds(scenario):
     """Such as when points with recomputation are bounded after others were simulated."""
     first, second, third = (Candidate(DDP(micro_batches=number), 4) for number in (1, 2, 4))
-    with ThreadPoolExecutor(1) as executor, Workers[Answers](scenario, 2, executor) as workers:
+    with ThreadPoolExecutor(1) as executor, Workers[tuple[str, Answers]](scenario, 2, executor) as workers:
         cache = Cache(workers, None)
-        cache.outcome(first, [second])
+        cache.answer((REPLAY, first), iter([(REPLAY, second)]))
         bounds = dict(cache.bounds([[third]]))
-        outcome = cache.outcome(second, [])
+        outcome = cache.answer((REPLAY, second), iter(()))
     assert bounds == {third: bounds_of(third, scenario)}
     assert outcome.iteration_s == run_point(second.strategy, scenario).iteration_s

@@ -1,12 +1,21 @@
 """Answers: the bounds and the outcome of a point, which depend on the point and the scenario alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 from profiles.errors import DeadlockError, InfeasibleError
 from sim.explore.points import Candidate, Point
 from sim.outcomes.results import OUT_OF_MEMORY, Result, missing_memory
-from sim.outcomes.runs import bound, check_held_memory, least_memory_bytes, parameters_of, run_point
+from sim.outcomes.runs import (
+    bound,
+    check_held_memory,
+    held_bytes,
+    least_memory_bytes,
+    parameters_of,
+    run_point,
+)
 from strategies.strategy import AnyScenario
 
 
@@ -24,16 +33,18 @@ class Bounds:
 Answer = Bounds | Result | InfeasibleError
 """Bounds or a result, or the reason for neither."""
 Answers = dict[Candidate, Answer]
+BOUNDS, ORDER, REPLAY = "bounds", "order", "replay"
+"""Kinds of answers: bounds whatever the order, bounds in its order, and the outcome of a simulation."""
 
 
-def bounds_of(candidate: Candidate, scenario: AnyScenario) -> Bounds | InfeasibleError:
+def bounds_of(candidate: Candidate, scenario: AnyScenario, *, ordered: bool = False) -> Answer:
     """Return the bounds of a point, or the reason why it does not exist."""
     there = candidate.at(scenario)
     memory_bytes = there.cluster.device.memory_bytes
     try:
-        least_bytes = least_memory_bytes(candidate.strategy, there)
+        least_bytes = (held_bytes if ordered else least_memory_bytes)(candidate.strategy, there)
         lacks = memory_bytes is not None and least_bytes > memory_bytes
-        return Bounds(0.0 if lacks else bound(candidate.strategy, there), least_bytes)
+        return Bounds(0.0 if lacks else bound(candidate.strategy, there, ordered=ordered), least_bytes)
     except InfeasibleError as error:
         return error
 
@@ -56,14 +67,16 @@ def outcome_of(candidate: Candidate, scenario: AnyScenario) -> Result | Infeasib
         raise DeadlockError(f"{', '.join([candidate.strategy.name, *words])}: {error}") from None
 
 
-def bound_points(points: Sequence[Candidate], scenario: AnyScenario) -> Answers:
-    """Return the bounds of points."""
-    return {candidate: bounds_of(candidate, scenario) for candidate in points}
+ANSWERS: Final[Mapping[str, Callable[[Candidate, AnyScenario], Answer]]] = {
+    BOUNDS: bounds_of,
+    ORDER: partial(bounds_of, ordered=True),
+    REPLAY: outcome_of,
+}
 
 
-def simulate_point(candidate: Candidate, scenario: AnyScenario) -> Answers:
-    """Return the outcome of a point."""
-    return {candidate: outcome_of(candidate, scenario)}
+def answer_all(kind: str, candidates: Sequence[Candidate], scenario: AnyScenario) -> tuple[str, Answers]:
+    """Return a kind of answers, and these answers about points."""
+    return kind, {candidate: ANSWERS[kind](candidate, scenario) for candidate in candidates}
 
 
 def take_bounds(point: Point, bounds: Answer, memory_bytes: float | None) -> None:
@@ -71,7 +84,8 @@ def take_bounds(point: Point, bounds: Answer, memory_bytes: float | None) -> Non
     if isinstance(bounds, InfeasibleError):
         point.reason, point.kind = str(bounds), bounds.kind
     elif isinstance(bounds, Bounds):
-        point.bound_s, point.least_memory_bytes = bounds.bound_s, bounds.least_memory_bytes
+        point.bound_s = bounds.bound_s
+        point.least_memory_bytes = bounds.least_memory_bytes
         if memory_bytes is not None and bounds.least_memory_bytes > memory_bytes:
             point.reason = missing_memory(point.least_memory_bytes, memory_bytes, at_least=True)
             point.kind = OUT_OF_MEMORY

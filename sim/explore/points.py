@@ -54,6 +54,7 @@ class Point:
         num_gpus: GPUs that it runs on; None: all that the sweep is about.
         seamless: whether no seams show in what it draws.
         checkpointing: what is recomputed in it, where the scenario does not say it.
+        ordered: whether its bounds are of its own order.
     """
 
     strategy: AnyStrategy | None
@@ -66,6 +67,7 @@ class Point:
     num_gpus: int | None = None
     seamless: bool = True
     checkpointing: str | None = None
+    ordered: bool = False
 
     @property
     def recommended(self) -> bool:

@@ -14,7 +14,7 @@ import heapq
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from math import inf
@@ -23,17 +23,19 @@ from typing import Any, Final
 from profiles.errors import DiffusimWarning, InputError, shown, warn_caller
 from profiles.software.runtimes import find_runtime
 from sim.explore.answers import (
+    BOUNDS,
+    ORDER,
+    REPLAY,
     Answer,
     Answers,
-    bound_points,
-    simulate_point,
+    answer_all,
     take_bounds,
     take_outcome,
 )
 from sim.explore.legality import refusal
 from sim.explore.points import Candidate, Point, groups
 from sim.explore.relax import BLOCK, SELECTIVE, attends_in_one
-from sim.explore.store import BOUNDS, REPLAY, Store
+from sim.explore.store import Store
 from sim.explore.sweep import Report, Sweep, example_of
 from sim.explore.workers import LENT, Workers
 from sim.outcomes.results import OUT_OF_MEMORY
@@ -73,7 +75,7 @@ def run_sweep(
     processes = (workers or os.cpu_count() or 1) if len(sweep.points) > SERIAL_POINTS else 1
     sweep.workers = processes if executor is None else 1
     count = processes if executor is None else workers or LENT
-    with Workers[Answers](sweep.scenario, count, executor) as workforce:
+    with Workers[tuple[str, Answers]](sweep.scenario, count, executor) as workforce:
         cache, again, fresh = Cache(workforce, store), list[Point](), sweep.points
         try:
             while fresh:
@@ -105,28 +107,45 @@ def _bound(sweep: Sweep, points: list[Point], cache: "Cache", report: Report) ->
 def _simulate(sweep: Sweep, points: list[Point], cache: "Cache", report: Report) -> None:
     """Simulate what can still matter: the most promising point of each strategy, then by bound.
 
-    Which points are simulated depends on the outcomes of those before them alone, not on who is quick.
+    Only a point whose turn it is gets the bounds of its own order, which take longer; then it waits for its turn again.
+    Which points are simulated depends on the answers about those before them alone, not on who is quick.
     """
     known = {flag: Threshold(sweep.objective, sweep.top) for flag in (True, False)}
+    waiting = [point for point in points if point.status == "bounded"]
+    memory_bytes, done = sweep.scenario.cluster.device.memory_bytes, 0
 
     def matters(point: Point) -> bool:
         limit = inf if sweep.exhaustive else known[point.recommended].limit(point)
-        return point.least_score(sweep.objective) < limit
+        return point.status == "bounded" and point.least_score(sweep.objective) < limit
+
+    def turn(point: Point) -> tuple[bool, float]:
+        return point.name in led, point.least_score(sweep.objective)
+
+    def ahead() -> Iterator[Question]:
+        for point in heapq.nsmallest(2 * cache.workers.window, waiting, key=turn):
+            candidate = point.candidate(sweep.scenario)
+            if (bounds := cache.known.get((ORDER, candidate))) is None:
+                yield ORDER, candidate
+                continue
+            take_bounds(ordered := replace(point), bounds, memory_bytes)
+            if matters(ordered):
+                yield REPLAY, candidate
 
     for point in points:
         known[point.recommended].add(point)
-    bounded = [point for point in points if point.status == "bounded"]
-    queue = sorted(bounded, key=lambda point: point.least_score(sweep.objective))
-    leaders = {id(point) for point in {point.name: point for point in reversed(queue)}.values()}
-    queue.sort(key=lambda point: id(point) not in leaders)
-    done = 0
-    while queue := [point for point in queue if matters(point)]:
-        point, *queue = queue
-        candidates = (one.candidate(sweep.scenario) for one in (point, *queue))
-        take_outcome(point, cache.outcome(next(candidates), candidates))
+    led = {point.name for point in points if point.status == "simulated"}
+    while waiting := [point for point in waiting if matters(point)]:
+        point = min(waiting, key=turn)
+        candidate = point.candidate(sweep.scenario)
+        if not point.ordered:
+            take_bounds(point, cache.answer((ORDER, candidate), ahead()), memory_bytes)
+            point.ordered = True
+            continue
+        take_outcome(point, cache.answer((REPLAY, candidate), ahead()))
         known[point.recommended].add(point)
+        led.add(point.name)
         done += 1
-        report("simulating", done, done + len(queue))
+        report("simulating", done, done + len(waiting) - 1)
 
 
 def next_reliefs(sweep: Sweep, tried: Iterable[Point]) -> list[Point]:
@@ -170,75 +189,74 @@ def nearest(sweep: Sweep, tried: Iterable[Point]) -> list[Point]:
     return [example_of(short, OUT_OF_MEMORY)] if short else []
 
 
+Question = tuple[str, Candidate]
+"""A kind of answer, and the point that is asked about."""
+
+
 class Cache:
     """Answers about a sweep's points: from its store, else from workers, whose answers the store keeps.
 
     Attributes:
         workers: they find out what is not known.
         store: knows what was found before; None where nothing is kept, or the store became full.
+        known: answers that were asked for.
     """
 
-    def __init__(self, workers: Workers[Answers], store: Store | None) -> None:
+    def __init__(self, workers: Workers[tuple[str, Answers]], store: Store | None) -> None:
         self.workers, self.store = workers, store
-        self._outcomes: Answers = {}
-        self._requested: set[Candidate] = set()
+        self.known: dict[Question, Answer] = {}
+        self._requested: set[Question] = set()
 
-    def bounds(self, groups: Iterable[Sequence[Candidate]]) -> Iterator[tuple[Candidate, Answer]]:
+    def bounds(self, groups: Sequence[Sequence[Candidate]]) -> Iterator[tuple[Candidate, Answer]]:
         """Yield the bounds of all points as they become known; a group is one task."""
-        awaited = set[Candidate]()
         for group in groups:
-            known = {} if self.store is None else self.store.bounds(group)
-            yield from known.items()
-            if unknown := tuple(candidate for candidate in group if candidate not in known):
-                self.workers.submit(partial(bound_points, unknown))
-                awaited.update(unknown)
+            self._request(BOUNDS, group)
+        points = dict.fromkeys(candidate for group in groups for candidate in group)
+        answered = [candidate for candidate in points if (BOUNDS, candidate) in self.known]
+        yield from ((candidate, self.known[BOUNDS, candidate]) for candidate in answered)
+        awaited = points.keys() - answered
         while awaited:
-            for answers in self.workers.finished():
-                if awaited.isdisjoint(answers):  # outcomes of points that were simulated ahead
-                    self._keep_outcomes(answers)
-                    continue
-                awaited -= answers.keys()
-                self._keep(answers, BOUNDS)
-                yield from answers.items()
+            for kind, answers in self._finished():
+                if kind == BOUNDS:  # not of points that were simulated ahead
+                    awaited -= answers.keys()
+                    yield from answers.items()
 
-    def outcome(self, candidate: Candidate, ahead: Iterable[Candidate]) -> Answer:
-        """Return the outcome of a point.
+    def answer(self, question: Question, ahead: Iterator[Question]) -> Answer:
+        """Return the answer to a question.
 
         Args:
-            candidate: the point.
-            ahead: what may be needed next; submitted where workers would be idle.
+            question: a kind of answer, and a point.
+            ahead: what may be asked next; submitted where workers would be idle.
         """
-        workers, ahead = self.workers, iter(ahead)
-        self._request(candidate)
-        while candidate not in self._outcomes:
-            while workers.open_tasks < workers.window and (other := next(ahead, None)) is not None:
-                self._request(other)
-            for answers in workers.finished():
-                self._keep_outcomes(answers)
-        return self._outcomes[candidate]
+        self._request(question[0], question[1:])
+        while question not in self.known:
+            while self.workers.open_tasks < self.workers.window and (other := next(ahead, None)) is not None:
+                self._request(other[0], other[1:])
+            self._finished()
+        return self.known[question]
 
-    def _request(self, candidate: Candidate) -> None:
-        """Have a point simulated, unless its outcome is known, to the store too, or is being found out."""
-        if candidate in self._requested:
-            return
-        self._requested.add(candidate)
-        outcome = None if self.store is None else self.store.outcome(candidate)
-        if outcome is None:
-            self.workers.submit(partial(simulate_point, candidate))
-        else:
-            self._outcomes[candidate] = outcome
-
-    def _keep_outcomes(self, outcomes: Answers) -> None:
-        self._keep(outcomes, REPLAY)
-        self._outcomes |= outcomes
-
-    def _keep(self, answers: Answers, kind: str) -> None:
+    def _request(self, kind: str, candidates: Sequence[Candidate]) -> None:
+        """Have answers found out, unless they are known, to the store too, or are being found out."""
+        fresh = [candidate for candidate in candidates if (kind, candidate) not in self._requested]
+        self._requested.update((kind, candidate) for candidate in fresh)
         if self.store is not None:
-            try:
-                self.store.keep(answers, kind)
-            except InputError as error:  # such as a full disk
-                warn_caller(f"{error}: what is still found is not kept", DiffusimWarning)
-                self.store = None
+            kept = {(kind, candidate): self.store.answer(kind, candidate) for candidate in fresh}
+            self.known |= {question: answer for question, answer in kept.items() if answer is not None}
+        if unknown := tuple(candidate for candidate in fresh if (kind, candidate) not in self.known):
+            self.workers.submit(partial(answer_all, kind, unknown))
+
+    def _finished(self) -> list[tuple[str, Answers]]:
+        """Wait for workers, and return the answers that they found; they are kept."""
+        done = self.workers.finished()
+        for kind, answers in done:
+            self.known |= {(kind, candidate): answer for candidate, answer in answers.items()}
+            if self.store is not None:
+                try:
+                    self.store.keep(kind, answers)
+                except InputError as error:  # such as a full disk
+                    warn_caller(f"{error}: what is still found is not kept", DiffusimWarning)
+                    self.store = None
+        return done
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ answers. Several sweeps may use one store at once; each answer is written as soo
 import json
 import sqlite3
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import cache
@@ -40,7 +40,6 @@ PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {VERSION};
 COMMIT;
 """
-BOUNDS, REPLAY = "bounds", "replay"
 OURS: Final = frozenset({"profiles", "strategies", "sim", *sys.stdlib_module_names})
 """Packages whose code ``engine`` holds, or that come with Python."""
 
@@ -152,8 +151,8 @@ class StoreFile:
             ]
 
     def answers(self, question: str) -> list[tuple[dict[str, Any], Bounds | Measures | InfeasibleError]]:
-        """Return the points of a question with their answers: bounds, then what simulations gave."""
-        select = "SELECT point, answer FROM answers WHERE question = ? ORDER BY kind = 'replay', point"
+        """Return the points of a question with their answers: bounds, those in their order, then outcomes."""
+        select = "SELECT point, answer FROM answers WHERE question = ? ORDER BY kind, point"
         with self.explained():
             rows = self.connection.execute(select, (question,)).fetchall()
             return [(dict(json.loads(point)), _summary(json.loads(answer))) for point, answer in rows]
@@ -213,22 +212,14 @@ class Store(StoreFile):
         with self.writing():
             self.connection.execute("INSERT OR IGNORE INTO questions VALUES (?, ?, ?, ?)", row)
 
-    def bounds(self, points: Iterable[Candidate]) -> Answers:
-        """Return the bounds of the points that are known."""
-        answers = ((point, self._answer(point, BOUNDS)) for point in points)
-        return {point: answer for point, answer in answers if answer is not None}
-
-    def outcome(self, point: Candidate) -> Answer | None:
-        """Return the outcome of a point; None where it is not known."""
-        return self._answer(point, REPLAY)
-
-    def _answer(self, point: Candidate, kind: str) -> Answer | None:
+    def answer(self, kind: str, point: Candidate) -> Answer | None:
+        """Return an answer about a point; None where it is not known."""
         select = "SELECT answer FROM answers WHERE question = ? AND point = ? AND kind = ?"
         with self.explained():
             row = self.connection.execute(select, (self.question, text_of(point), kind)).fetchone()
             return None if row is None else _answer_from(json.loads(row[0]), point, self.scenario)
 
-    def keep(self, answers: Answers, kind: str) -> None:
+    def keep(self, kind: str, answers: Answers) -> None:
         """Write answers down; they are there whatever happens next."""
         rows = [
             (self.question, text_of(point), kind, json.dumps(_written(answer)))

@@ -37,11 +37,12 @@ def run_point(strategy: AnyStrategy, scenario: AnyScenario) -> Result:
     return weigh(strategy, scenario, measured_parts(strategy, scenario))
 
 
-def bound(strategy: AnyStrategy, scenario: AnyScenario) -> float:
-    """Return seconds that the expected iteration, or run, of a point cannot undercut."""
+def bound(strategy: AnyStrategy, scenario: AnyScenario, *, ordered: bool = False) -> float:
+    """Return seconds that the expected iteration, or run, of a point cannot undercut: whatever its order, or in it."""
     by_job: dict[int, float] = {}
     for variant in variants(strategy, scenario):
-        expected_s = variant.probability * variant.strategy.bound(variant.scenario)
+        bound_of = variant.strategy.order_bound if ordered else variant.strategy.bound
+        expected_s = variant.probability * bound_of(variant.scenario)
         by_job[variant.job] = by_job.get(variant.job, 0.0) + expected_s
     return together_s(list(by_job.values()))
 
@@ -51,6 +52,11 @@ def least_memory_bytes(strategy: AnyStrategy, scenario: AnyScenario) -> float:
     return max(job.strategy.least_memory_bytes(job.scenario) for job in strategy.jobs(scenario))
 
 
+def held_bytes(strategy: AnyStrategy, scenario: AnyScenario) -> float:
+    """Return bytes that the fullest device of a point holds at least, in its order."""
+    return max(job.strategy.held_bytes(job.scenario) for job in strategy.jobs(scenario))
+
+
 def check_held_memory(strategy: AnyStrategy, scenario: AnyScenario) -> None:
     """Refuse a point whose order alone shows, without a replay, that it lacks memory.
 
@@ -58,10 +64,7 @@ def check_held_memory(strategy: AnyStrategy, scenario: AnyScenario) -> None:
         InfeasibleError: it lacks memory, or does not exist for the scenario.
     """
     there = scenario.cluster.device.memory_bytes
-    if there is None:
-        return
-    held = max(job.strategy.held_bytes(job.scenario) for job in strategy.jobs(scenario))
-    if held > there:
+    if there is not None and (held := held_bytes(strategy, scenario)) > there:
         raise InfeasibleError(missing_memory(held, there, at_least=True), OUT_OF_MEMORY)
 
 

@@ -5,19 +5,15 @@ are summed.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Final
 
 from strategies.bounds.gradient_sums import sums_end_s
-from strategies.bounds.pipelines import frozen_s, port_bound, staged_bound
+from strategies.bounds.pipelines import frozen_s, port_bound
 from strategies.orders.problem import Pass, Problem, follow
 from strategies.pipelining.builder import with_extra_forwards
 from strategies.pipelining.footprint import least_memory_bytes
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.two_way import is_one_backbone, two_way_rows
 from strategies.plans.actions import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, EXTRA_FORWARD, FORWARD, Rows
-
-MAX_PASSES: Final = 1600
-"""An order of more passes than this is not followed for its bound: that would take longer than it spares."""
 
 
 def order_bound(
@@ -27,9 +23,8 @@ def order_bound(
     *,
     frozen_first: bool = True,
     split: bool = False,
-    most_passes: float = MAX_PASSES,
 ) -> float:
-    """Seconds that no iteration can undercut; the order is followed if it is short.
+    """Seconds that no iteration in an order can undercut.
 
     Args:
         layout: the stages.
@@ -37,13 +32,9 @@ def order_bound(
         name: tells the order from others of the layout.
         frozen_first: the frozen work runs before the pipeline; else, cross-iteration, wherever there is room.
         split: backwards come in two parts.
-        most_passes: a longer order is not followed.
     """
 
     def bound() -> float:
-        passes = sum(len(layout.micro_batches(seat.cut)) for seat in layout.seats) * (3 if split else 2)
-        if passes > most_passes:
-            return staged_bound(layout, frozen_first=frozen_first, split=split)
         problem, shape = layout.problem(), layout.shape
         begins_s = tuple(frozen_s(layout, p) if frozen_first else 0.0 for p in range(shape.degree))
         chains = tuple(_chains(layout, problem, split=split))
@@ -52,7 +43,7 @@ def order_bound(
         free_s, complete_s = layout.scenario.remember(key, lambda: _ends_s(layout, chains, order(), begins_s))
         return max(sums_end_s(layout, free_s, complete_s), port_bound(layout, frozen_first=frozen_first))
 
-    return layout.remember(("bound", name, frozen_first, most_passes), bound)
+    return layout.remember(("bound", name, frozen_first), bound)
 
 
 def _chains(
@@ -95,7 +86,7 @@ def _ends_s(
 
 
 def two_way_bound(layout: Layout, *, frozen_first: bool = True) -> float:
-    """Seconds that no iteration can undercut, whatever runs before it or in its bubbles."""
+    """Seconds that no iteration of both directions can undercut, whatever runs before it or in its bubbles."""
     return order_bound(layout, lambda: two_way_rows(layout), "two-way", frozen_first=frozen_first)
 
 

@@ -145,6 +145,11 @@ def staged_bound(layout: Layout, *, frozen_first: bool = True, split: bool = Fal
         frozen_first: the frozen work runs before the pipeline; else, cross-iteration, wherever there is room.
         split: the gradients of weights may be computed later than those of inputs.
     """
+    key = ("staged", frozen_first, split)
+    return layout.remember(key, lambda: _staged_bound(layout, frozen_first=frozen_first, split=split))
+
+
+def _staged_bound(layout: Layout, *, frozen_first: bool, split: bool) -> float:
     degree = layout.shape.degree
     limits: list[_Limit] = []
     complete_s: list[float] = []

@@ -37,6 +37,12 @@ class LinearPipeline(OrderedPipeline):
             return pipeline_bound(self.layout(scenario), depth_first=self.depth_first)
         return OrderedPipeline.bound(self, scenario)
 
+    def order_bound(self, scenario: Scenario) -> float:
+        """Seconds that no iteration can undercut in this order."""
+        return (
+            OrderedPipeline.order_bound(self, scenario) if self.depth_first is None else self.bound(scenario)
+        )
+
     def in_flight(self) -> Sequence[int]:
         """For each position the micro-batches whose activations it holds at once when it is fullest."""
         degree, count = self.pipeline_degree, self.micro_batches

@@ -8,6 +8,7 @@ from typing import ClassVar
 from profiles.errors import DiffusimError, InputError, counted
 from strategies import parameters as fields
 from strategies.bounds.critical_path import order_bound
+from strategies.bounds.pipelines import staged_bound
 from strategies.orders.capacity import most_in_flight
 from strategies.orders.whole import one_chain, placed
 from strategies.parameters import OPTIMIZERS
@@ -73,8 +74,13 @@ class OrderedPipeline(Strategy):
         return folded(scenario, self.shape, self.checked_positions(), self.partition, self.skip_route)
 
     def bound(self, scenario: Scenario) -> float:
-        """Seconds that no iteration can undercut."""
-        return order_bound(self.layout(scenario), self.checked_order, self._order_key(), split=self.split)
+        """Seconds that no iteration can undercut, in whatever order."""
+        return staged_bound(self.layout(scenario), split=self.split)
+
+    def order_bound(self, scenario: Scenario) -> float:
+        """Seconds that no iteration can undercut in this order."""
+        layout = self.layout(scenario)
+        return order_bound(layout, lambda: self._rows(layout), self._order_key(), split=self.split)
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without.

@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 from profiles.checks import sum_in_order
 from strategies import parameters as fields
 from strategies.bounds.critical_path import two_way_bound, two_way_least_memory
-from strategies.bounds.pipelines import pipeline_bound
+from strategies.bounds.pipelines import pipeline_bound, staged_bound
 from strategies.orders.named import one_forward_one_backward_order
 from strategies.parameters import parameter
 from strategies.pipelining.builder import PipelineBuilder
@@ -117,9 +117,16 @@ class DiffusionPipe(LinearPipeline):
         layout = self.layout(scenario)
         if self.fill == "none" and not _is_cascaded(scenario):
             return pipeline_bound(layout, frozen_first=False, frozen_after=True)
-        of_layout = two_way_bound if _is_cascaded(scenario) else pipeline_bound
+        of_layout = staged_bound if _is_cascaded(scenario) else pipeline_bound
         evenly_s = sum_in_order(_stages_s(layout)) / layout.shape.degree + _least_frozen_s(layout)
         return max(of_layout(layout, frozen_first=False), evenly_s)
+
+    def order_bound(self, scenario: Scenario) -> float:
+        """Seconds that no iteration can undercut in this order."""
+        bound_s = self.bound(scenario)
+        if not _is_cascaded(scenario):
+            return bound_s
+        return max(bound_s, two_way_bound(self.layout(scenario), frozen_first=False))
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without."""

@@ -9,6 +9,7 @@ import numpy as np
 from profiles.costs.layers import FloatArray
 from profiles.errors import InfeasibleError
 from strategies import parameters as fields
+from strategies.bounds.critical_path import order_bound
 from strategies.bounds.pipelines import staged_bound
 from strategies.orders.capacity import least_in_flight, most_in_flight
 from strategies.orders.list_scheduling import list_schedule
@@ -145,9 +146,13 @@ class Pulse(Strategy):
                 yield cls(shape.degree, shape.micro_batches, shape.group_size, in_flight=in_flight)
 
     def bound(self, scenario: Scenario) -> float:
-        """Seconds that no iteration can undercut."""
-        key = ("pulse bound", self, scenario.workload.extra_forward)
-        return scenario.remember(key, lambda: staged_bound(self.layout(scenario)))
+        """Seconds that no iteration can undercut, in whatever order."""
+        return staged_bound(self.layout(scenario))
+
+    def order_bound(self, scenario: Scenario) -> float:
+        """Seconds that no iteration can undercut in the order that was synthesised."""
+        rows = self.ordering(scenario).rows
+        return order_bound(self.layout(scenario), lambda: rows, self)
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device cannot do without, in whichever order list scheduling finds."""

@@ -110,8 +110,8 @@ def no_iteration_is_shorter_than_its_critical_path(point):
 
 @check
 def no_iteration_undercuts_the_bound_of_its_strategy(point):
-    bound_s = point.strategy.bound(point.scenario)
-    assert 0 < bound_s <= point.trace.end_s * (1 + ROUNDING)
+    for bound_s in (point.strategy.bound(point.scenario), point.strategy.order_bound(point.scenario)):
+        assert 0 < bound_s <= point.trace.end_s * (1 + ROUNDING)
 
 
 @check_whole
@@ -120,16 +120,8 @@ def no_expectation_undercuts_the_bound_of_the_experiment(whole):
     for variant, point in whole.parts:
         jobs[variant.job] += variant.probability * point.trace.end_s
     mean_s = len(jobs) / sum(1 / seconds for seconds in jobs.values())
-    assert bound(whole.strategy, whole.scenario) <= mean_s * (1 + ROUNDING)
-
-
-@check_whole
-def no_iteration_undercuts_the_bound_of_an_order_too_long_to_follow(whole):
-    """Above so many passes a bound no longer follows the order; the scenario is made anew, for it keeps bounds."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("strategies.bounds.critical_path.MAX_PASSES", 0)
-        for variant, point in whole.again():
-            assert variant.strategy.bound(variant.scenario) <= point.trace.end_s * (1 + ROUNDING)
+    for ordered in (False, True):
+        assert bound(whole.strategy, whole.scenario, ordered=ordered) <= mean_s * (1 + ROUNDING)
 
 
 @check_whole
