@@ -156,8 +156,8 @@ def test_stale_patches_and_wrong_bytes_show(ran):
         assert "the image differs from that of the same patches in one process" in stale[0]
     right = compared["ulysses"]
     first, *others = right.parts
-    sent = [replace(first.sent[0], size_bytes=2 * first.sent[0].size_bytes), *first.sent[1:]]
-    failures = ImageComparison(right.settings, [replace(first, sent=sent), *others]).failures()
+    sent = [first.sent[0]._replace(size_bytes=2 * first.sent[0].size_bytes), *first.sent[1:]]
+    failures = ImageComparison(right.settings, [first._replace(sent=sent), *others]).failures()
     assert failures[0].startswith("the ranks sent")
     assert "rank 0 sent" in failures[1] and "the plan says" in failures[1]
     to_one = 256 // 4 * 4 * (8 * 2 * 64 + 16)  # keys and values of 8 layers, and a prediction of 4 channels

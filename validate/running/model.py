@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 from validate.running.sampling.settings import HEADS, HIDDEN
 
@@ -63,8 +63,7 @@ class Modulation(NamedTuple):
 class Block(nn.Module):
     """Self-attention and feed-forward; for its backward, the norm at its end needs all before it.
 
-    ``forward`` runs it whole and without modulation, all other methods run modulated parts of it; their ``part`` slices
-    are those of tensor parallelism, whole by default.
+    ``forward`` runs it whole and without modulation, all other methods run modulated parts of it.
     """
 
     def __init__(self, inner: int = WIDER * HIDDEN, attend: Callable[..., Tensor] = attend) -> None:
@@ -79,27 +78,24 @@ class Block(nn.Module):
         result: Tensor = hidden + self.after(self.inner(self.between(hidden)))
         return result
 
-    def project(self, hidden: Tensor, by: Modulation, part: slice = slice(None)) -> Tensor:
-        """Queries, keys and values of some tokens, stacked: (3, batch, tokens, part of hidden)."""
+    def divide(self, part: int, parts: int) -> None:
+        """Keep one of several equal parts of the heads and of the feed-forward; what the parts put out adds up."""
+        of = self.attention
+        rows, columns = (of.query, of.key, of.value, self.inner[0]), (of.out, self.inner[2])
+        for axis, product in [*((0, one) for one in rows), *((1, one) for one in columns)]:
+            assert isinstance(product, nn.Linear)
+            product.weight = nn.Parameter(product.weight.chunk(parts, axis)[part], requires_grad=False)
+
+    def project(self, hidden: Tensor, by: Modulation) -> Tensor:
+        """Queries, keys and values of some tokens, stacked: (3, batch, tokens, hidden)."""
         normed = self.before(hidden) * (1 + by.scale) + by.shift
         of = self.attention
-        queries, keys, values = (normed @ each.weight[part].T for each in (of.query, of.key, of.value))
-        return torch.stack([SHARPNESS * queries, keys, values])
+        return torch.stack([SHARPNESS * of.query(normed), of.key(normed), of.value(normed)])
 
-    def mix(self, attended: Tensor, part: slice = slice(None)) -> Tensor:
-        """The output projection of attention: parts add up."""
-        return attended @ self.attention.out.weight[:, part].T
-
-    def add_mixed(self, hidden: Tensor, mixed: Tensor, by: Modulation) -> Tensor:
-        """The hidden state after attention."""
-        return hidden + by.gate * mixed
-
-    def feed(self, hidden: Tensor, by: Modulation, part: slice = slice(None)) -> Tensor:
-        """The feed-forward of the hidden state before its norm: parts add up."""
-        up, down = self.inner[0].weight, self.inner[2].weight
-        assert isinstance(up, Tensor) and isinstance(down, Tensor)
-        normed = self.between(hidden) * (1 + by.inner_scale) + by.inner_shift
-        return gelu(normed @ up[part].T) @ down[:, part].T
+    def feed(self, hidden: Tensor, by: Modulation) -> Tensor:
+        """The feed-forward of the hidden state before its norm."""
+        result: Tensor = self.inner(self.between(hidden) * (1 + by.inner_scale) + by.inner_shift)
+        return result
 
     def add_fed(self, hidden: Tensor, fed: Tensor, by: Modulation) -> Tensor:
         """The hidden state after the feed-forward."""
@@ -108,5 +104,5 @@ class Block(nn.Module):
 
     def finish(self, hidden: Tensor, attended: Tensor, by: Modulation) -> Tensor:
         """The hidden state after the block."""
-        hidden = self.add_mixed(hidden, self.mix(attended), by)
+        hidden = hidden + by.gate * self.attention.out(attended)
         return self.add_fed(hidden, self.feed(hidden, by), by)

@@ -12,51 +12,45 @@ from profiles.errors import DiffusimError
 from sim.replay.engine import simulate
 from validate.running.rank import Job, compare, run_job, worst
 from validate.running.sampling.kernels import SampledPart
-from validate.running.sampling.settings import (
-    HIDDEN,
-    LAYERS,
-    PATCHED,
-    ROWS,
-    WIDENING,
-    Settings,
-)
-from validate.running.sampling.transformer import displaced_image, independent_image, one_device_image
+from validate.running.sampling.settings import HIDDEN, LAYERS, ROWS, WIDENING, Settings
+from validate.running.sampling.transformer import draw, one_device_image
 
 SAME: Final = 1e-5
 """Largest relative difference of images that count as equal: float32, summed in another order."""
-
 ROUNDING: Final = 1e-9
 """Largest relative difference of bytes that count as equal: the simulator adds up fractions of images."""
 
 
 @dataclass(frozen=True)
 class ImageComparison:
-    """Results of a run's ranks beside the image and the bytes expected."""
+    """Results of a run's ranks beside the image and the bytes expected; errors are relative, in the Euclidean norm."""
 
     settings: Settings
     parts: Sequence[SampledPart]
 
-    @property
-    def image(self) -> Tensor:
-        """The sampled image: the last stage has it, or every rank where there are no stages."""
-        return self.parts[-1].latents
+    @cached_property
+    def images(self) -> list[Tensor]:
+        """The image, as each rank of a last stage has it."""
+        return [part.latents for part in self.parts if part.latents is not None]
 
     @cached_property
     def error(self) -> float:
-        """Relative difference from the image of one device, in the Euclidean norm."""
-        return relative(self.image, one_device_image(self.settings))
+        """Difference from the image of one device."""
+        return relative(self.images[-1], one_device_image(self.settings))
 
     @cached_property
     def displaced_error(self) -> float:
-        """Relative difference from the image that the same displaced patches give in one process."""
-        return relative(self.image, displaced_image(self.settings))
+        """Difference from the image that the same displaced patches give in one process."""
+        if self.settings.exact:
+            return self.error
+        return relative(self.images[-1], draw(self.settings, self.settings.warmup_steps))
 
     @cached_property
     def allowed(self) -> float:
         """Largest difference allowed from one device's image: stale keys and values must do better than none at all."""
         if self.settings.exact:
             return SAME
-        return relative(independent_image(self.settings), one_device_image(self.settings))
+        return relative(draw(self.settings, 0), one_device_image(self.settings))
 
     @cached_property
     def step_bytes(self) -> list[tuple[int, float]]:
@@ -66,12 +60,6 @@ class ImageComparison:
             size, planned = total[sent.step]
             total[sent.step] = size + sent.size_bytes, planned + sent.planned_bytes
         return total
-
-    @cached_property
-    def simulated_bytes(self) -> float:
-        """Bytes that the simulator sends, in single precision."""
-        trace = simulate(self.settings.plan)
-        return WIDENING * (trace.p2p_bytes + trace.collective_bytes)
 
     def failures(self) -> list[str]:
         """The checks that fail, in words."""
@@ -84,28 +72,18 @@ class ImageComparison:
             for what, error, most in cases
             if not error <= most
         ]
-        whole = [part.latents for rank, part in enumerate(self.parts) if self._has_image(rank)]
-        if any(relative(latents, whole[0]) > SAME for latents in whole):
+        if any(relative(image, self.images[0]) > SAME for image in self.images):
             failures.append("the ranks end with different images")
-        sent = sum(size for size, _ in self.step_bytes)
-        if abs(sent - self.simulated_bytes) > ROUNDING * sent:
-            failures.append(f"the ranks sent {sent} bytes, the simulator says {self.simulated_bytes:.0f}")
-        return failures + self._message_failures()
-
-    def _has_image(self, rank: int) -> bool:
-        """Whether a rank is of a last stage, which alone has all of the image."""
-        grid = self.settings.grid
-        last = (team.devices for _, stage, team in grid.teams() if stage == grid.pipeline - 1)
-        return self.settings.strategy in PATCHED or any(rank in devices for devices in last)
-
-    def _message_failures(self) -> list[str]:
-        """The messages whose size is not that of the plan, even if the step's bytes agree."""
-        wrong = Counter[str]()
+        sent, trace = sum(size for size, _ in self.step_bytes), simulate(self.settings.plan)
+        simulated = WIDENING * (trace.p2p_bytes + trace.collective_bytes)
+        if abs(sent - simulated) > ROUNDING * sent:
+            failures.append(f"the ranks sent {sent} bytes, the simulator says {simulated:.0f}")
+        wrong = Counter[str]()  # messages of another size than planned, even if the step's bytes agree
         for rank, one in ((rank, sent) for rank, part in enumerate(self.parts) for sent in part.sent):
             if abs(one.size_bytes - one.planned_bytes) > ROUNDING * one.size_bytes:
                 words = f"{one.size_bytes} bytes of {one.kind} in step {one.step}"
                 wrong[f"rank {rank} sent {words}, the plan says {one.planned_bytes:.0f}"] += 1
-        return [f"{line}, {count} times" if count > 1 else line for line, count in wrong.items()]
+        return failures + [f"{line}, {count} times" for line, count in wrong.items()]
 
 
 def relative(image: Tensor, reference: Tensor) -> float:

@@ -72,11 +72,11 @@ class Settings:
 
     @cached_property
     def grid(self) -> Grid:
-        """The grid of the ranks; patches that gather form a ring."""
+        """The grid of the ranks; patches that gather are the rows of one column."""
         if isinstance(self.sampler, Attention2D):
             of = self.sampler
             return Grid(ulysses=of.ulysses_degree, rows=of.rows, columns=of.columns)
-        degrees: dict[str, Any] = {DEGREES.get(self.strategy, "ring"): self.ranks}
+        degrees: dict[str, Any] = {DEGREES.get(self.strategy, "rows"): self.ranks}
         if self.strategy in ("usp", "hybrid"):
             names = ("guidance", "pipeline", "ring", "ulysses", "tensor")
             degrees = {name: getattr(self.sampler, f"{name}_degree", 1) or 1 for name in names}
@@ -104,9 +104,3 @@ class Settings:
     def exact(self) -> bool:
         """Whether no pass reads anything of an earlier step."""
         return self.warmup_steps >= self.steps or self.num_patches == 1
-
-    def patch_rows(self, patch: int) -> slice:
-        """Rows of a patch; the first ones have one more where they cannot be even."""
-        size, more = divmod(ROWS, self.num_patches)
-        start = patch * size + min(patch, more)
-        return slice(start, start + size + (patch < more))
