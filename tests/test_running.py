@@ -15,8 +15,8 @@ from sim.replay import engine
 from strategies.plans.actions import StageAction
 from strategies.registry import all_strategies
 from validate.__main__ import main
-from validate.running.rank import compare, run_jobs, worst
-from validate.running.training.scenarios import Question, prepare
+from validate.running.rank import compare, run_jobs
+from validate.running.training.plans import error_of, prepare
 
 pytestmark = pytest.mark.slow
 
@@ -49,30 +49,31 @@ def cascade(make):
     return make.model(encoder, large, small)
 
 
-def question(strategy, degree, micro_batches, *, samples=4, extra_forward=False, **parameters):
+def job_of(model, strategy, degree, *, samples=2, **parameters):
+    """A job with four micro-batches on as many ranks as positions."""
     parallel = strategy in DATA_PARALLEL
-    known = {
-        "micro_batches": micro_batches,
-        **({} if parallel else {"pipeline_degree": degree}),
-        **parameters,
-    }
-    batch = samples * micro_batches * (degree if parallel else 1)
-    return Question(strategy, known, degree, batch, LINK_S, extra_forward)
+    sizes = {"micro_batches": 4} | ({} if parallel else {"pipeline_degree": degree})
+    options = {name: parameters.pop(name) for name in ("extra_forward", "sleeping") if name in parameters}
+    return prepare(
+        model, strategy, sizes | parameters, num_gpus=degree, link_s=LINK_S,
+        batch_size=samples * 4 * (degree if parallel else 1), **options,
+    )  # fmt: skip
 
 
 def run(jobs):
-    return {job.name: (job, outcome) for job, outcome in zip(jobs, run_jobs(jobs), strict=True)}
+    return {
+        name: (jobs[name], outcome) for name, outcome in zip(jobs, run_jobs([*jobs.values()]), strict=True)
+    }
 
 
 def mismatch(job, outcome):
-    return worst(compare(job, outcome), "mismatch")
+    return max(pair.mismatch for pair in compare(job, outcome))
 
 
 def test_sleeping_kernels_run_in_the_order_of_the_simulation(make):
     """Every pipeline on four ranks, whose cores may be two."""
     model, names = small_model(make), [name for name in all_strategies() if name not in DATA_PARALLEL]
-    prepared = (prepare(question(name, 4, 4), model, 1, warm_up=0, sleeping=True) for name in names)
-    jobs = [replace(job, name=name) for name, job in zip(names, prepared, strict=True)]
+    jobs = {name: replace(job_of(model, name, 4, samples=4, sleeping=True), warm_up=0) for name in names}
     assert {name for name, ran in run(jobs).items() if mismatch(*ran) >= ROUNDING} == set()
 
 
@@ -123,25 +124,22 @@ def without(plan, number, instead):
 @pytest.fixture(scope="module")
 def trained(make):
     """Jobs on two ranks that are run for their gradients, and what came of them."""
-    jobs = []
-    for names, of, extra in (
-        (GRADIENTS, small_model(make), False),
-        (CONDITIONED, small_model(make), True),
-        (CASCADED, cascade(make), False),
-    ):
-        for name, (strategy, parameters) in names.items():
-            wanted = question(strategy, 2, 4, samples=2, extra_forward=extra, **parameters)
-            jobs.append(replace(prepare(wanted, of, 1), name=name))
-    of = {job.name: job for job in jobs}
-    shipped = prepare(question("diffusionpipe", 2, 4, samples=1), load_model("sd21"), 1)
-    jobs.append(replace(shipped, name="sd21"))
-    for name, instead in DAMAGED.items():
-        jobs.append(replace(of["1f1b"], name=name, plan=without(of["1f1b"].plan, 3, instead)))
-    return run(jobs)
+    jobs = {
+        name: job_of(model, strategy, 2, extra_forward=extra, **parameters)
+        for names, model, extra in (
+            (GRADIENTS, small_model(make), False),
+            (CONDITIONED, small_model(make), True),
+            (CASCADED, cascade(make), False),
+        )
+        for name, (strategy, parameters) in names.items()
+    }
+    jobs["sd21"] = job_of(load_model("sd21"), "diffusionpipe", 2, samples=1)
+    right = jobs["1f1b"]
+    return run(jobs | {name: replace(right, plan=without(right.plan, 3, of)) for name, of in DAMAGED.items()})
 
 
 def test_gradients_are_those_of_a_single_process_and_tell_a_lost_or_doubled_micro_batch(trained):
-    errors = {name: outcome.gradient_error for name, (_, outcome) in trained.items()}
+    errors = {name: error_of(*ran) for name, ran in trained.items()}
     assert {name for name, error in errors.items() if error >= 1e-6} == set(DAMAGED)
     assert min(errors[name] for name in DAMAGED) > 1e-3
     plan = trained["diffusionpipe"][0].plan
@@ -150,14 +148,13 @@ def test_gradients_are_those_of_a_single_process_and_tell_a_lost_or_doubled_micr
 
 def test_replicas_find_the_same_gradients_together(make):
     """Four ranks for two positions."""
-    jobs = []
+    model, jobs = small_model(make), {}
     for name, (strategy, parameters) in REPLICATED.items():
-        known = {"pipeline_degree": 2, "micro_batches": 4, **parameters}
-        wanted = Question(strategy, known, num_gpus=4, batch_size=24, link_s=LINK_S)
-        jobs.append(replace(prepare(wanted, small_model(make), 1), name=name))
-    for job, outcome in run(jobs).values():
+        sizes = {"pipeline_degree": 2, "micro_batches": 4}
+        jobs[name] = prepare(model, strategy, sizes | parameters, num_gpus=4, batch_size=24, link_s=LINK_S)
+    for name, (job, outcome) in run(jobs).items():
         assert job.plan.placement.num_positions == 2
-        assert outcome.gradient_error < 1e-6, job.name
+        assert error_of(job, outcome) < 1e-6, name
 
 
 # Order on two ranks
@@ -195,9 +192,8 @@ def test_a_wrong_link_delay_or_an_op_that_waits_for_no_message_shows_in_the_engi
 
 
 def test_several_backbones_side_by_side_are_refused(make):
-    wanted = question("ddp", 2, 2, backbones="parallel")
     with pytest.raises(InputError, match="no plan in common"):
-        prepare(wanted, cascade(make), 2, sleeping=True)
+        job_of(cascade(make), "ddp", 2, backbones="parallel")
 
 
 # The command

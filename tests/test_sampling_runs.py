@@ -3,25 +3,18 @@
 Runs of as many ranks share their processes; each test looks at one of them.
 """
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 import strategies.patching.layer_runs
 import strategies.patching.patch_pipeline
-from profiles.errors import InputError
 from validate.__main__ import main
-from validate.running.rank import compare, fitting, run_jobs, worst
+from validate.running.rank import compare, run_jobs
 from validate.running.sampling.comparison import ImageComparison, job_of
 from validate.running.sampling.settings import Settings
 
 pytestmark = pytest.mark.slow
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def pipefusion(ranks, steps=5, guidance="none", **parameters):
@@ -137,7 +130,7 @@ def test_a_byte_product_that_is_wrong_turns_a_run_red(ran):
 def test_runs_draw_and_send_in_the_order_of_the_plan_what_they_must(ran):
     """Synchronous steps draw one device's image, displaced ones what the same stale patches draw in one process."""
     for name, (job, outcome, comparison) in ran.items():
-        assert worst(compare(job, outcome), "mismatch") < 1e-9, name
+        assert max(pair.mismatch for pair in compare(job, outcome)) < 1e-9, name
         assert comparison.failures() == [], name
         assert comparison.displaced_error <= 1e-5, name
         if name in EXACT:
@@ -164,22 +157,9 @@ def test_stale_patches_and_wrong_bytes_show(ran):
     assert [sent for sent, _ in compared["distrifusion"].step_bytes] == [4 * 3 * to_one] * 5
 
 
-def test_torchrun_starts_the_ranks_as_well():
-    command = "-m torch.distributed.run --standalone --nproc-per-node 2 -m validate sample --steps 2"
-    result = subprocess.run(
-        [sys.executable, *command.split(), "--strategy", "ring"], cwd=ROOT, capture_output=True, text=True,
-        timeout=120, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, check=False,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.strip().endswith("all checks hold")
-
-
-def test_the_number_of_torchruns_processes_must_be_that_of_the_ranks(monkeypatch, capsys):
-    with pytest.raises(InputError, match="ring takes 2 ranks, but torchrun started 4"):
-        fitting(job_of(Settings("ring")), 4)
-    monkeypatch.setenv("RANK", "0")
-    assert main(["sample", "--strategy", "ring", "--ranks", "2"]) == 2
-    assert "RANK is set, but not WORLD_SIZE, MASTER_ADDR, MASTER_PORT" in capsys.readouterr().err
+def test_the_command_prints_errors_and_bytes(capsys):
+    assert main(["sample", "--strategy", "ring", "--steps", "2"]) == 0
+    assert capsys.readouterr().out.strip().endswith("all checks hold")
 
 
 def test_what_cannot_run_is_refused_in_one_line(capsys):

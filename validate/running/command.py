@@ -2,21 +2,16 @@
 
 import argparse
 import json
-from dataclasses import MISSING
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from profiles.architectures.models import load_model
 from profiles.errors import wrong
 from profiles.measuring.launching import check_least
-from sim.cli.flags import PARAMETER, add_parameters
+from sim.cli.flags import add_parameters, given_parameters
 from strategies.registry import all_strategies, make_strategy
 from strategies.training.fsdp import FSDP
 from validate.running.sampling.settings import RUNNABLE, Settings
-
-if TYPE_CHECKING:
-    from validate.running.rank import Job, Outcome
-
 
 SHARDED: Final = FSDP.name
 """The schedule that torch implements itself; its run is compared with the plan."""
@@ -31,7 +26,7 @@ def add_schedules(run: argparse.ArgumentParser) -> None:
 
 
 def run_schedule(options: argparse.Namespace) -> None:
-    """Carry out a schedule and print the result; under ``torchrun`` as one of its ranks."""
+    """Carry out a schedule and print the result."""
     check_least(("--iterations", options.iterations, 2), ("--gpus", options.gpus, 1))
     check_least(("--batch-size", options.batch_size, 1), ("--link-ms", options.link_ms, 0))
     sharded = options.schedule == SHARDED
@@ -39,70 +34,62 @@ def run_schedule(options: argparse.Namespace) -> None:
     if options.mode not in (("torch", "sleep") if sharded else MODES):
         rule = f"{SHARDED} is carried out by torch, or sleeps; no other schedule is"
         raise wrong("mode", f"is {options.mode}, {rule}")
-    if options.mode == "torch":
-        _run_sharded(options)
-        return
-    from validate.running.rank import run_job  # noqa: PLC0415  importing torch takes seconds
-
-    done = run_job(lambda: _job(options))
-    if done is None:
-        return  # another rank speaks for all
-    summary = _result(options, *done)
-    print(json.dumps(summary) if options.json else _describe(summary))
+    summary, words = (_run_sharded if options.mode == "torch" else _run_plan)(options)
+    print(json.dumps(summary) if options.json else words)
 
 
-def _run_sharded(options: argparse.Namespace) -> None:
+def _run_sharded(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Let torch itself shard, and compare it with the plan."""
     from validate.running.fully_sharded import ShardedTraining, describe, result  # noqa: PLC0415  importing torch takes seconds
 
-    strategy = make_strategy(SHARDED, _parameters(options))
+    strategy = make_strategy(SHARDED, given_parameters(options))
     assert isinstance(strategy, FSDP)
     ranks = options.gpus or 2 * strategy.group_size * (strategy.shard_size or 1)
     batch_size = options.batch_size or ranks // strategy.group_size * strategy.micro_batches
     summary = result(ShardedTraining(strategy, ranks, batch_size))
-    print(json.dumps(summary) if options.json else describe(summary))
+    return summary, describe(summary)
 
 
-def _parameters(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the parameters of the strategy that were set."""
-    chosen = {key: value for key, value in vars(options).items() if value is not MISSING}
-    return {key.removeprefix(PARAMETER): chosen[key] for key in chosen if key.startswith(PARAMETER)}
+def _run_plan(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Carry out a plan, and compare it with its simulation."""
+    from validate.running.rank import compare, run_jobs  # noqa: PLC0415  as above
+    from validate.running.training.plans import error_of, prepare  # noqa: PLC0415  as above
 
-
-def _job(options: argparse.Namespace) -> "Job":
-    from validate.running.training.scenarios import Question, prepare  # noqa: PLC0415  as above
-
-    parameters = _parameters(options)
+    parameters = given_parameters(options)
     strategy = make_strategy(options.schedule, parameters)
     degree: int = getattr(strategy, "pipeline_degree", 1)
     parameters |= {"pipeline_degree": degree} if hasattr(strategy, "pipeline_degree") else {}
     gpus = options.gpus or getattr(strategy, "group_size", None) or (degree if degree > 1 else 2)
     count: int = getattr(strategy, "micro_batches", 1)
-    batch_size = options.batch_size or max(1, SAMPLES * count * gpus // degree)
-    size = gpus, batch_size, options.link_ms / 1e3
-    question = Question(options.schedule, parameters, *size, options.extra_forward)
-    model = load_model(options.model)
-    return prepare(question, model, options.iterations, sleeping=options.mode == "sleep")
-
-
-def _result(options: argparse.Namespace, job: "Job", outcome: "Outcome") -> dict[str, Any]:
-    from validate.running.rank import compare, middle, worst  # noqa: PLC0415  as above
-
+    job = prepare(
+        load_model(options.model),
+        options.schedule,
+        parameters,
+        num_gpus=gpus,
+        batch_size=options.batch_size or max(1, SAMPLES * count * gpus // degree),
+        link_s=options.link_ms / 1e3,
+        iterations=options.iterations,
+        extra_forward=options.extra_forward,
+        sleeping=options.mode == "sleep",
+    )
+    (outcome,) = run_jobs([job])
     pairs = compare(job, outcome)
+    measured = [pair.measured_s for pair in pairs]
     names = ("simulated_s", "error", "measured_bubble_ratio", "simulated_bubble_ratio", "bubble_error")
-    return {
+    summary = {
         "schedule": job.name,
         "mode": options.mode,
         "model": options.model,
         "ranks": job.num_ranks,
         "link_ms": options.link_ms,
         "iterations": len(pairs),
-        "measured_s": [f([pair.measured_s for pair in pairs]) for f in (min, median, max)],
-        **{name: middle(pairs, name) for name in (*names, "late_share")},
-        "worst_error": worst(pairs, "error"),
-        "mismatch": worst(pairs, "mismatch"),
-        "gradient_error": outcome.gradient_error,
+        "measured_s": [min(measured), median(measured), max(measured)],
+        **{name: median(getattr(pair, name) for pair in pairs) for name in (*names, "late_share")},
+        "worst_error": max(pair.error for pair in pairs),
+        "mismatch": max(pair.mismatch for pair in pairs),
+        "gradient_error": error_of(job, outcome),
     }
+    return summary, _describe(summary)
 
 
 def _describe(run: dict[str, Any]) -> str:
@@ -128,8 +115,8 @@ def add_samplers(sample: argparse.ArgumentParser) -> None:
 
 
 def run_sampler(options: argparse.Namespace) -> None:
-    """Sample as a sampler plans; under ``torchrun`` each of its processes is a rank, else ranks are started here."""
+    """Sample as a sampler plans, and print how its image and bytes compare."""
     from validate.running.sampling.comparison import report_sample  # noqa: PLC0415  as above
 
-    parameters = tuple(_parameters(options).items())
+    parameters = tuple(given_parameters(options).items())
     report_sample(Settings(options.strategy, options.ranks, options.steps, parameters, options.guidance))

@@ -3,15 +3,19 @@
 Each of its communication streams is a thread that runs its collectives in the order of the plan. Every collective is
 real: an all-reduce of the moments at which its members were ready, then the operation itself; it ends when the last
 member was ready plus the time of its messages around the ring. Messages pass through the store of the ranks.
+
+A message arrives a fixed time after it was sent, and its reader waits until then. The real message travels in that
+time. So the delay is known to the microsecond however busy the machine is, as long as the real message takes no longer;
+and a simulation that omits it, or counts it twice, is far off.
 """
 
 import gc
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, product
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -19,13 +23,56 @@ from torch import distributed as dist
 from torch._C._distributed_c10d import Store
 
 from profiles.checks import sum_in_order
+from strategies.plans.placement import Placement
 from strategies.plans.plan import Collective, Op
 from strategies.plans.wiring import Wiring
-from validate.running.links import RankSeat, now, sleep_until
 
+SPIN_S: Final = 2e-4  # the end of a wait is spun away: a sleep oversleeps by about 0.1 ms
 ALWAYS: Final = float("-inf")
 Groups = Mapping[int, dist.ProcessGroup]  # of collectives, by number
 Mark = Callable[[int], None]  # is told that a tensor has been written before the op ends
+
+
+def now() -> float:
+    """Return seconds on a clock that all processes of a machine share (Linux: CLOCK_MONOTONIC)."""
+    return time.perf_counter()
+
+
+def sleep_until(at: float) -> None:
+    """Wait until a moment."""
+    left = at - now() - SPIN_S
+    if left > 0:
+        time.sleep(left)
+    while now() < at:
+        pass
+
+
+class RankSeat(NamedTuple):
+    """The place of one rank: its group, its device (a position of the pipeline), and which replica of it it is."""
+
+    placement: Placement
+    group: int
+    device: int
+    replica: int
+
+    def peer(self, device: int) -> int:
+        """The rank that carries out another device of the same group and replica."""
+        return self.placement.rank(self.group, device, self.replica)
+
+    def members(self, collective: Collective) -> tuple[int, ...]:
+        """The ranks that take part in a collective with this one."""
+        if collective.group is None:
+            return tuple(sorted(self.peer(device) for device in collective.devices))
+        groups = self.placement.groups((), collective.group, collective.subgroup)
+        rank = self.peer(self.device)
+        return tuple(sorted(next((group for group in groups if rank in group), groups[0])))
+
+
+def seats(placement: Placement) -> list[RankSeat]:
+    """The seat of each rank."""
+    axes = (placement.num_groups, placement.num_positions, placement.replicas)
+    every = [RankSeat(placement, *place) for place in product(*map(range, axes))]
+    return sorted(every, key=lambda seat: seat.peer(seat.device))
 
 
 class Kernels:
@@ -64,7 +111,7 @@ class Kernels:
         """Finish an iteration."""
 
     def result(self) -> Any:  # noqa: ANN401  as above
-        """The results of the iterations so far, to be judged; all ranks ask at once."""
+        """The results of all iterations, to be judged; all ranks ask at once."""
 
 
 ROUNDS: Final = count()
@@ -122,15 +169,14 @@ class CollectiveStream:
         self, wiring: Wiring, seat: RankSeat, kernels: Kernels, groups: Groups, link_s: float
     ) -> None:
         self._collectives, self._kernels, self._groups = wiring.plan.collectives, kernels, groups
-        self._costs_s = [_rounds(seat, collective) * link_s for collective in self._collectives]
+        here = {n: of for n, of in enumerate(self._collectives) if seat.device in of.devices}
+        self._costs_s = {number: _rounds(seat, of) * link_s for number, of in here.items()}
         self._reads = {
-            number: [t for t in collective.reads if wiring.writers.get(t, (None,))[0] == seat.device]
-            for number, collective in enumerate(self._collectives)
-            if seat.device in collective.devices
+            number: [t for t in of.reads if wiring.writers.get(t, (None,))[0] == seat.device]
+            for number, of in here.items()
         }
-        results = {tensor: n for n in self._reads for tensor in self._collectives[n].writes}
-        reads = {n: self._collectives[n].reads for n in self._reads}
-        self._follows = {n: [results[t] for t in of if t in results] for n, of in reads.items()}
+        results = {tensor: number for number, of in here.items() for tensor in of.writes}
+        self._follows = {n: [results[t] for t in of.reads if t in results] for n, of in here.items()}
 
     def open(self, start: float) -> None:
         """Begin an iteration."""
@@ -170,17 +216,19 @@ class CollectiveStream:
     def _carry_out(self, number: int, last: float) -> float:
         written = (self._written[tensor].result() for tensor in self._reads[number])
         ready = max([last, *written, *(self._done[other].result() for other in self._follows[number])])
-        group = self._groups[number]
         latest = torch.tensor(ready, dtype=torch.float64)
-        dist.all_reduce(latest, dist.ReduceOp.MAX, group=group)
-        self._kernels.communicate(number, group)
+        dist.all_reduce(latest, dist.ReduceOp.MAX, group=self._groups[number])
+        self._kernels.communicate(number, self._groups[number])
         end = latest.item() + self._costs_s[number]
         sleep_until(end)
         return end
 
 
-RING_TURNS: Final = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "all_to_all": 1}
-"""How often everything goes around the ring, less one message (nccl-tests, doc/PERFORMANCE.md)."""
+def _rounds(seat: RankSeat, collective: Collective) -> int:
+    """Messages that follow one another around the ring of a collective's members (nccl-tests, doc/PERFORMANCE.md)."""
+    if collective.operation == "send_recv":
+        return 1
+    return (1 + (collective.operation == "all_reduce")) * (len(seat.members(collective)) - 1)
 
 
 class OpTimes(NamedTuple):
@@ -193,22 +241,26 @@ class OpTimes(NamedTuple):
     start: float
     written: float
     end: float
-    late_s: float = 0.0
-    over_s: float = 0.0
-    early: tuple[float, ...] = ()
+    late_s: float
+    over_s: float
+    early: tuple[float, ...]
 
 
-@dataclass(slots=True)
-class RankIteration:
+class RankIteration(NamedTuple):
     """Times of one rank in one iteration: of its ops, and the end of its last op, collective and kept tensor."""
 
-    ops: list[OpTimes] = field(default_factory=list)
-    end: float = ALWAYS
+    ops: list[OpTimes]
+    end: float
 
     @property
     def late_s(self) -> float:
         """Total seconds by which its ops started, or its sleeping kernels woke, late."""
         return sum_in_order(op.late_s + op.over_s for op in self.ops)
+
+    @property
+    def busy_s(self) -> float:
+        """Total seconds of its ops."""
+        return sum_in_order(op.end - op.start for op in self.ops)
 
 
 class Executor:
@@ -229,28 +281,29 @@ class Executor:
         """Carry out one iteration from the moment that ``synchronize`` gives."""
         self._kernels.begin(iteration)
         self._mailbox.open()
-        self._zero = synchronize()
+        self._zero = self._ended = synchronize()
         self._stream.open(self._zero)
-        record = RankIteration()
         gc.disable()
         sleep_until(self._zero)
         try:
-            self._ended = self._zero
-            for index, op in enumerate(self._ops):
-                record.ops.append(self._carry_out(index, op))
-            record.end = self._finish(record)
+            ops = [self._carry_out(index, op) for index, op in enumerate(self._ops)]
+            slots = self._wiring.slots
+            kept = [slots[k] for k in self._wiring.plan.kept if k[1] == self._device and k in slots]
+            last = max(self._await(len(self._ops), kept), self._stream.close())
+            sleep_until(last)
+            self._kernels.end()
         finally:
             gc.enable()
-        return record
+        return RankIteration(ops, max([last - self._zero, *(op.end for op in ops[-1:])]))
 
     def _carry_out(self, index: int, op: Op) -> OpTimes:
         ready = self._await(index, self._wiring.waits[self._device][index])
         sleep_until(ready)
-        early: list[float] = []
+        zero, early = self._zero, list[float]()
 
         def mark(tensor: int) -> None:
             at = now()
-            early.append(at - self._zero)
+            early.append(at - zero)
             self._stream.write((tensor,), at)
 
         start = now()
@@ -266,7 +319,6 @@ class Executor:
         for slot in self._wiring.receives[self._device].get(index, ()):
             self._mailbox.post(slot, written)
         self._ended = now()
-        zero = self._zero
         return OpTimes(start - zero, written - zero, self._ended - zero, late_s, over_s, tuple(early))
 
     def _await(self, index: int, slots: Sequence[int]) -> float:
@@ -295,14 +347,6 @@ class Executor:
                 self._kernels.land(number)
         return latest
 
-    def _finish(self, record: RankIteration) -> float:
-        slots = self._wiring.slots
-        kept = [slots[k] for k in self._wiring.plan.kept if k[1] == self._device and k in slots]
-        last = max(self._await(len(self._ops), kept), self._stream.close())
-        sleep_until(last)
-        self._kernels.end()
-        return max([last - self._zero, *(op.end for op in record.ops[-1:])])
-
 
 def starts(wiring: Wiring, device: int) -> dict[int, list[int]]:
     """Collectives of a device by the first op before which all that they, and those before them, read is written."""
@@ -314,10 +358,3 @@ def starts(wiring: Wiring, device: int) -> dict[int, list[int]]:
             index = max([index, *(op + 1 for writer, op in writers if writer == device)])
             due.setdefault(index, []).append(number)
     return due
-
-
-def _rounds(seat: RankSeat, collective: Collective) -> int:
-    """Messages that follow one another around the ring of a collective's members."""
-    if collective.operation == "send_recv":
-        return 1
-    return RING_TURNS[collective.operation] * (len(seat.members(collective)) - 1)

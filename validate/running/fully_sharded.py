@@ -37,10 +37,9 @@ from strategies.plans.plan import Plan
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 from strategies.training.fsdp import FSDP
-from validate.running.links import emulated_cluster
 from validate.running.model import Block, attend
 from validate.running.rank import joined
-from validate.running.sampling.settings import HEADS, HIDDEN
+from validate.running.sampling.settings import HEADS, HIDDEN, emulated_cluster
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from profiles.errors import DiffusimError
 from sim.replay.engine import simulate
-from validate.running.rank import Job, compare, run_job, worst
-from validate.running.sampling.kernels import SampledPart
+from validate.running.rank import Job, compare, run_jobs
+from validate.running.sampling.kernels import SampledPart, SamplerKernels
 from validate.running.sampling.settings import HIDDEN, LAYERS, ROWS, WIDENING, Settings
 from validate.running.sampling.transformer import draw, one_device_image
 
@@ -93,15 +93,14 @@ def relative(image: Tensor, reference: Tensor) -> float:
 
 def job_of(settings: Settings) -> Job:
     """The job of some settings."""
-    return Job(settings.strategy, settings.plan, task=settings)
+    return Job(settings.strategy, settings.plan, task=settings, kernels=SamplerKernels)
 
 
 def report_sample(settings: Settings) -> None:
     """Run settings, and print image errors, bytes of each step, and failures."""
-    done = run_job(lambda: job_of(settings))
-    if done is None:
-        return  # another rank speaks for all
-    comparison = ImageComparison(settings, done[1].results)
+    job = job_of(settings)
+    (outcome,) = run_jobs([job])
+    comparison = ImageComparison(settings, outcome.results)
     parameters = "".join(f", {name} {value}" for name, value in settings.parameters)
     model = f"a transformer of {LAYERS} blocks, hidden size {HIDDEN}, {ROWS} x {ROWS} tokens, float32"
     print(f"{settings.strategy} on {settings.ranks} ranks, {settings.steps} steps{parameters}; {model}")
@@ -112,7 +111,7 @@ def report_sample(settings: Settings) -> None:
         print(f"image: {off}, allowed {SAME:g}")
     for step, (sent, planned) in enumerate(comparison.step_bytes):
         print(f"step {step}: {sent:,} bytes sent, {planned:,.0f} planned")
-    mismatch = worst(compare(*done), "mismatch")
+    mismatch = max(pair.mismatch for pair in compare(job, outcome))
     print(f"order: engine and executor agree on all but {mismatch:.0e} of the time")
     failures = comparison.failures()
     if mismatch > ROUNDING:

@@ -18,7 +18,7 @@ from profiles.machines.collectives import sent_bytes
 from strategies.plans.actions import PatchAction
 from strategies.plans.plan import Collective, Op
 from strategies.plans.wiring import Wiring
-from validate.running.executor import Kernels, Mark
+from validate.running.executor import Kernels, Mark, RankSeat
 from validate.running.sampling.passes import Member, Offer, Pass
 from validate.running.sampling.settings import WIDENING, Settings
 
@@ -79,10 +79,10 @@ class SamplerKernels(Kernels):
 
     sleeping = False
 
-    def __init__(self, settings: Settings, wiring: Wiring, rank: int) -> None:
-        self._settings, self._plan, self._rank = settings, wiring.plan, rank
-        self._ops = wiring.plan.ops[rank]
-        self._bundles = _bundles(wiring, rank) if settings.grid.pipeline > 1 else {}
+    def __init__(self, settings: Settings, wiring: Wiring, seat: RankSeat) -> None:
+        self._settings, self._plan, self._rank = settings, wiring.plan, seat.device
+        self._ops = wiring.plan.ops[seat.device]
+        self._bundles = _bundles(wiring, seat.device) if settings.grid.pipeline > 1 else {}
         made: dict[tuple[int, ...], Any] = {}
         for of in wiring.plan.collectives:  # other groups than those that agree on when members are ready
             made[of.devices] = made.get(of.devices) or dist.new_group(list(of.devices))

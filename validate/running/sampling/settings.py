@@ -10,6 +10,9 @@ from typing import Any, Final
 
 from profiles.architectures.synthetic import HALF, equal_blocks_transformer
 from profiles.errors import InputError
+from profiles.machines.clusters import Cluster, Link
+from profiles.machines.devices import Device
+from profiles.machines.fabrics import OPERATIONS, Collectives
 from strategies.patching.grid import Grid
 from strategies.plans.plan import Plan
 from strategies.plans.workloads import SamplingWorkload
@@ -17,7 +20,6 @@ from strategies.registry import make_sampler
 from strategies.sampling.attention2d import Attention2D
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
-from validate.running.links import emulated_cluster
 
 LAYERS: Final = 8
 ROWS: Final = 16  # of image tokens; there are as many columns
@@ -27,10 +29,21 @@ FLOAT32: Final = 4
 WIDENING: Final = FLOAT32 // HALF
 """Bytes of a number in a run over those in a plan, which is in half precision."""
 
+DEVICE: Final = "ideal"  # times of a model on it are those of the run
+MOST: Final = 4096  # devices of the one node
+
 DEGREES: Final = {"ring": "ring", "tensor": "tensor", "ulysses": "ulysses", "pipefusion": "pipeline"}
 """Samplers that divide all ranks in one way."""
 PATCHED: Final = ("distrifusion", "sync-patch")
 RUNNABLE: Final = (*PATCHED, "pipefusion", "ring", "ulysses", "usp", "tensor", "hybrid", "attention2d")
+
+
+def emulated_cluster(delay_s: float) -> Cluster:
+    """One node whose links carry any number of messages at once, each in the same time."""
+    source = f"processes of one machine; every message arrives {delay_s:g} s after it was sent"
+    device, link = Device(DEVICE, "a process", None, None), Link("nvswitch", float("inf"), delay_s, 0.0)
+    free = Collectives(0.0, tuple((operation, ((1.0, 1.0),)) for operation in OPERATIONS), ((1.0, 1.0),))
+    return Cluster("emulated", source, device, MOST, 1, 1.0, link, None, free)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,9 @@ alone, and each skip from the stage that makes it to the stage that takes it. Fr
 NaN, and so is every gradient that follows from them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -15,35 +17,52 @@ from torch import distributed as dist
 from profiles.architectures.models import Model
 from strategies.pipelining.mesh import GATHER, SCATTER
 from strategies.plans.actions import (
-    BACKWARD,
     BACKWARD_INPUT,
     BACKWARD_WEIGHT,
     EXTRA_FORWARD,
+    FORWARD,
     OPTIMIZER,
     FrozenAction,
     StageAction,
 )
 from strategies.plans.plan import Op, Plan
 from strategies.plans.wiring import Wiring
-from validate.running.executor import Kernels, Mark
-from validate.running.links import RankSeat
-from validate.running.training.layers import (
-    LEARNING_RATE,
-    Gradients,
-    Layers,
-    batch_of,
-    frozen_outputs,
-    gradients_of,
-)
-from validate.running.training.samples import Span, Training
+from validate.running.executor import Kernels, Mark, RankSeat
+from validate.running.training.layers import LEARNING_RATE, Gradients, Layers, batch_of
 
 HIDDEN_STATE: Final = (-1, -1)
 LOSS: Final = (-2, -2)
-State = dict[
-    tuple[int, int], Tensor
-]  # the hidden state, and skips by (source, target), or gradients of these
+State = dict[tuple[int, int], Tensor]
+"""The hidden state, and skips by (source, target), or gradients of these."""
 Name = tuple[str, int]  # role and stage of a tensor of the plan
 Values = dict[Name, State]
+
+
+class FrozenSamples(NamedTuple):
+    """Ranges of the group's samples that each frozen op takes, by (device, index), and each frozen tensor holds."""
+
+    ops: dict[tuple[int, int], list[range]]
+    tensors: dict[int, range]
+
+    def of_replica(self, replica: int, replicas: int) -> "FrozenSamples":
+        """The same in samples of one replica of a position, which takes every ``replicas``-th of the group."""
+
+        def share(span: range) -> range:
+            return range(-(-(span.start - replica) // replicas), -(-(span.stop - replica) // replicas))
+
+        ops = {key: [*map(share, spans)] for key, spans in self.ops.items()}
+        return FrozenSamples(ops, {tensor: share(span) for tensor, span in self.tensors.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A small model of a structure, with the samples of all ranks, and of a micro-batch on one rank."""
+
+    model: Model
+    batch_size: int
+    micro_batch: int
+    samples: FrozenSamples
+    extra_forward: bool = False
 
 
 class Batch(NamedTuple):
@@ -69,7 +88,7 @@ class Passes:
     def __init__(self, model: Model, layers: Layers, plan: Plan) -> None:
         self._model, self._layers, self._stages = model, layers, plan.stages
         self._local = any(tensor.role.startswith("skip to ") for tensor in plan.tensors)
-        self._saved: dict[tuple[int, int], list[Saved]] = {}
+        self._saved: defaultdict[tuple[int, int], list[Saved]] = defaultdict(list)
 
     def _crossing(self, role: str, stage: int) -> list[tuple[int, int]]:
         """Return the keys of the states in a tensor of a stage's forward."""
@@ -86,80 +105,64 @@ class Passes:
     def forward(self, action: StageAction, read: Values, writes: Sequence[Name], batch: Batch) -> Values:
         """Run a stage forwards and return its outputs; those of an extra forward need no gradients."""
         extra, stage = action.kind == EXTRA_FORWARD, self._stages[action.stage]
+        fed_back = [values[HIDDEN_STATE] for (role, _), values in read.items() if role == "feedback"]
+        leaves = {
+            name: {key: value.detach().requires_grad_(not extra) for key, value in values.items()}
+            for name, values in read.items()
+            if name[0] != "feedback"
+        }
+        state = {key: leaf for values in leaves.values() for key, leaf in values.items()}
         with torch.set_grad_enabled(not extra):
-            leaves = {
-                name: {key: value.detach().requires_grad_(not extra) for key, value in values.items()}
-                for name, values in read.items()
-            }
-            state = {k: v for name, of in leaves.items() if name[0] != "feedback" for k, v in of.items()}
-            hidden = state.pop(HIDDEN_STATE, batch.inputs)
-            for (role, _), fed_back in leaves.items():
-                hidden = hidden + fed_back[HIDDEN_STATE] if role == "feedback" else hidden
+            hidden = sum(fed_back, state.pop(HIDDEN_STATE, batch.inputs))
             layers = range(stage.first_layer, stage.last_layer + 1)
-            hidden = self._layers.run(stage.component, layers, hidden, state, batch.context)
-            state[HIDDEN_STATE] = hidden
-            roles = {name: name[0].removeprefix("extra ") for name in writes}
+            state[HIDDEN_STATE] = hidden = self._layers.run(
+                stage.component, layers, hidden, state, batch.context
+            )
             written = {
-                name: {key: state[key] for key in self._crossing(role, action.stage)}
-                for name, role in roles.items()
-                if role in ("hidden", "feedback") or role.startswith("skip to ")
+                (role, of): {
+                    key: state[key] for key in self._crossing(role.removeprefix("extra "), action.stage)
+                }
+                for role, of in writes
+                if role.removeprefix("extra ") in ("hidden", "feedback") or "skip to " in role
             }
             if not extra:
                 outputs = {key: value for values in written.values() for key, value in values.items()}
                 if stage.last_layer == len(self._model.components[stage.component].layers) - 1:
                     error = (hidden - batch.targets).square().sum()
                     outputs[LOSS] = error / (batch.batch_size * hidden[0].numel())
-                self._saved.setdefault(action[::2], []).append(Saved(leaves, outputs))
+                self._saved[action[::2]].append(Saved(leaves, outputs))
         return {name: {k: value.detach() for k, value in values.items()} for name, values in written.items()}
 
-    def backward(self, action: StageAction, read: Values) -> Values:
-        """Run a stage backwards; gradients are added to those of the parameters."""
-        saved = self._saved[action[::2]].pop()
-        torch.autograd.backward(*_given(saved, read))
-        return _written(saved, action.stage, [leaf.grad for leaf in _all(saved.leaves)])
+    def backward(self, action: StageAction, read: Values, parameters: Sequence[Tensor]) -> Values:
+        """Run a stage backwards: return the gradients of its inputs, and add those of its weights.
 
-    def backward_input(self, action: StageAction, read: Values) -> Values:
-        """Return the gradients of a stage's inputs; those of its weights come later."""
-        saved = self._saved[action[::2]].pop()
-        outputs, gradients = _given(saved, read)
-        self._saved[action[::2]].append(saved._replace(gradients=(outputs, gradients)))
-        leaves = _all(saved.leaves)
-        results: Sequence[Tensor | None] = ()
-        if leaves:
-            results = torch.autograd.grad(outputs, leaves, gradients, retain_graph=True, allow_unused=True)
-        return _written(saved, action.stage, results)
-
-    def backward_weight(self, action: StageAction, parameters: Sequence[Tensor]) -> None:
-        """Add the gradients of a stage's weights; those in between are computed once more."""
-        outputs, gradients = self._saved[action[::2]].pop().gradients
-        added = torch.autograd.grad(outputs, parameters, gradients, allow_unused=True) if parameters else ()
-        for parameter, gradient in zip(parameters, added, strict=True):
-            if gradient is not None and parameter.grad is not None:
-                parameter.grad += gradient
-
-
-def _all(leaves: Values) -> list[Tensor]:
-    return [leaf for (role, _), values in leaves.items() if role != "feedback" for leaf in values.values()]
-
-
-def _given(saved: Saved, read: Values) -> tuple[list[Tensor], list[Tensor]]:
-    """Outputs of a stage with their gradients."""
-    gradients = {key: value for values in read.values() for key, value in values.items()}
-    if LOSS in saved.outputs:
-        gradients[LOSS] = torch.ones_like(saved.outputs[LOSS])
-    of = {key: value for key, value in saved.outputs.items() if value.requires_grad}
-    return list(of.values()), [gradients[key] for key in of]
-
-
-def _written(saved: Saved, stage: int, results: Sequence[Tensor | None]) -> Values:
-    """Return the gradients of a stage's inputs, under the names by which they are sent."""
-    gradients, written = iter(results), dict[Name, State]()
-    for (role, source), leaves in saved.leaves.items():
-        if role != "feedback":
-            pairs = [(key, leaf, next(gradients)) for key, leaf in leaves.items()]
+        Each of the two may come alone; where weights come later, gradients in between are computed once more.
+        """
+        saved, kind = self._saved[action[::2]].pop(), action.kind
+        if kind != BACKWARD_WEIGHT:
+            of = {key: value for key, value in saved.outputs.items() if value.requires_grad}
+            brought = {key: value for values in read.values() for key, value in values.items()}
+            given = [brought[key] if key != LOSS else torch.ones_like(value) for key, value in of.items()]
+            saved = saved._replace(gradients=(list(of.values()), given))
+        if kind == BACKWARD_INPUT:
+            self._saved[action[::2]].append(saved)
+        leaves = {} if kind == BACKWARD_WEIGHT else saved.leaves
+        weights = () if kind == BACKWARD_INPUT else parameters
+        wanted = [*(leaf for values in leaves.values() for leaf in values.values()), *weights]
+        results: Iterator[Tensor] = iter(())
+        if wanted:
+            again, (outputs, given) = kind == BACKWARD_INPUT, saved.gradients
+            results = iter(
+                torch.autograd.grad(outputs, wanted, given, again, allow_unused=True, materialize_grads=True)
+            )
+        written: Values = {}
+        for (role, source), values in leaves.items():
             name = "gradient" if role == "hidden" else f"skip gradient to {source}"
-            written[name, stage] = {k: torch.zeros_like(x) if g is None else g for k, x, g in pairs}
-    return written
+            written[name, action.stage] = {key: next(results) for key in values}
+        for parameter, gradient in zip(weights, results, strict=True):
+            assert parameter.grad is not None
+            parameter.grad += gradient
+        return written
 
 
 class Weights:
@@ -170,17 +173,13 @@ class Weights:
         share = -(-sum(parameter.numel() for parameter in parameters) // num_ranks)
         self.owned = slice(rank * share, (rank + 1) * share)
         self.weights, self.gradients = torch.zeros(2, share * num_ranks, dtype=torch.float64)
-        both = self._views(self.weights), self._views(self.gradients)
-        for parameter, weight, gradient in zip(parameters, *both, strict=True):
-            weight.copy_(parameter.data)
-            parameter.data, parameter.grad = weight, gradient
+        end = 0
+        for parameter in parameters:
+            part = slice(end, end := end + parameter.numel())
+            self.weights[part] = parameter.data.flatten()
+            parameter.data = self.weights[part].view_as(parameter)
+            parameter.grad = self.gradients[part].view_as(parameter)
         self.clear()
-
-    def _views(self, flat: Tensor) -> list[Tensor]:
-        """The parts of a flat tensor that stand for each parameter; the rest is padding."""
-        sizes = [parameter.numel() for parameter in self.parameters]
-        parts = torch.split(flat[: sum(sizes)], sizes)
-        return [part.view_as(parameter) for part, parameter in zip(parts, self.parameters, strict=True)]
 
     def clear(self) -> None:
         """Forget all gradients."""
@@ -238,9 +237,9 @@ class ModuleKernels(Kernels):
         first, end = seat.group * group_batch, (seat.group + 1) * group_batch
         self._samples_here = slice(first + seat.replica, end, replicas)
         self._samples = training.samples.of_replica(seat.replica, replicas)
-        self._layers, plan = Layers(training.model, {}), self._plan
+        self._layers, plan, ops = Layers(training.model), self._plan, self._plan.ops[seat.device]
         self._passes = Passes(training.model, self._layers, plan)
-        for op in plan.ops[seat.device]:
+        for op in ops:
             if isinstance(op.action, FrozenAction):
                 self._layers.get(op.action.component, op.action.layer)  # threads would share one generator
         self._last = {c: len(training.model.components[c].layers) - 1 for c in training.model.frozen}
@@ -254,12 +253,9 @@ class ModuleKernels(Kernels):
             if stage.position == seat.device
         }
         self._weights = {n: Weights(self._layers.parameters(*of), *shares) for n, of in self._ranges.items()}
-        self._freed = {
-            stage
-            for op in plan.ops[self._number]
-            for role, stage, _ in (plan.tensors[tensor][:3] for tensor in op.reads)
-            if role == "gathered" and isinstance(op.action, StageAction) and op.action.stage == stage
-        }
+        reads = [(op.action, plan.tensors[t]) for op in ops for t in op.reads]
+        stages = [(a.stage, of) for a, of in reads if isinstance(a, StageAction)]
+        self._freed = {stage for stage, of in stages if (of.role, of.stage) == ("gathered", stage)}
         scattering = (collective for collective in plan.collectives if collective.operation == SCATTER)
         self._scattered = {wiring.writers[tensor] for collective in scattering for tensor in collective.reads}
         for stage in self._freed:
@@ -272,19 +268,17 @@ class ModuleKernels(Kernels):
             weights.clear()
         self._batch = {c: self._draw(iteration, c) for c in self._training.model.backbones}
         ahead = self._plan.cross_iteration
-        self._inputs = {c: self._draw(iteration + ahead, c)[0] for c in self._last}
+        inputs = {c: self._draw(iteration + ahead, c)[0] for c in self._last}
         prepared = {c: self._frozen[c, last] for c, last in self._last.items() if self._frozen}
         self._frozen = {
-            (c, layer): torch.full_like(self._inputs[c], torch.nan)
+            (c, layer): torch.full_like(inputs[c], torch.nan)
             for c, last in self._last.items()
             for layer in range(last + 1)
-        }
-        self._context = {c: self._frozen[c, last] for c, last in self._last.items()}
+        } | {(c, -1): batch for c, batch in inputs.items()}
         if ahead and not prepared:  # no earlier iteration computed them
-            everyone = frozen_outputs(Layers(self._training.model, {}), iteration, self._training.batch_size)
+            everyone = Layers(self._training.model).frozen_outputs(iteration, self._training.batch_size)
             prepared = {component: values[self._samples_here] for component, values in everyone.items()}
-        if ahead:
-            self._context = prepared
+        self._context = prepared if ahead else {c: self._frozen[c, last] for c, last in self._last.items()}
 
     def _draw(self, iteration: int, component: int) -> tuple[Tensor, Tensor]:
         inputs, targets = batch_of(iteration, component, self._training.batch_size)
@@ -302,35 +296,34 @@ class ModuleKernels(Kernels):
 
     def _run_stage(self, index: int, op: Op, action: StageAction) -> None:
         weights, tensors = self._weights[action.stage], self._plan.tensors
-        read = {tensors[t][:2]: self._values[t] for t in op.reads if t in self._values}
-        written: Values = {}
         if action.kind == OPTIMIZER:
             weights.step()
             return
-        if action.kind == BACKWARD:
-            written = self._passes.backward(action, read)
-        elif action.kind == BACKWARD_INPUT:
-            written = self._passes.backward_input(action, read)
-        elif action.kind == BACKWARD_WEIGHT:
-            self._passes.backward_weight(action, weights.parameters)
-        else:
+        read = {tensors[t][:2]: self._values[t] for t in op.reads if t in self._values}
+        if action.kind in (FORWARD, EXTRA_FORWARD):
             names = [tensors[tensor][:2] for tensor in op.writes]
             written = self._passes.forward(action, read, names, self._micro_batch(action))
+        else:
+            written = self._passes.backward(action, read, weights.parameters)
         self._values.update({t: written[tensors[t][:2]] for t in op.writes if tensors[t][:2] in written})
         if (self._number, index) in self._scattered:
             weights.set_aside(index)
         if action.stage in self._freed:
             weights.free()
 
-    def _run_frozen(self, action: FrozenAction, spans: Sequence[Span]) -> None:
+    def _run_frozen(self, action: FrozenAction, spans: Sequence[range]) -> None:
         component, layer, _ = action
-        source = self._frozen[component, layer - 1] if layer else self._inputs[component]
+
+        def pieces(values: Tensor) -> Tensor:
+            return torch.cat([values[span.start : span.stop] for span in spans])
+
         needed = () if layer else self._training.model.inputs_of(component)
-        context = {c: _pieces(self._frozen[c, self._last[c]], spans) for c in needed if c in self._last}
+        context = {c: pieces(self._frozen[c, self._last[c]]) for c in needed if c in self._last}
+        hidden = pieces(self._frozen[component, layer - 1])
         with torch.no_grad():
-            result = self._layers.run(component, range(layer, layer + 1), _pieces(source, spans), {}, context)
-            for (first, end), part in zip(spans, torch.split(result, [b - a for a, b in spans]), strict=True):
-                self._frozen[component, layer][first:end].copy_(part)
+            result = self._layers.run(component, range(layer, layer + 1), hidden, {}, context)
+        for span, part in zip(spans, torch.split(result, [*map(len, spans)]), strict=True):
+            self._frozen[component, layer][span.start : span.stop] = part
 
     def _micro_batch(self, action: StageAction) -> Batch:
         component, _ = self._ranges[action.stage]
@@ -344,7 +337,8 @@ class ModuleKernels(Kernels):
     def _frozen_rows(self, tensor: int) -> Tensor:
         """The rows that a frozen tensor holds."""
         _, component, layer, _ = self._plan.tensors[tensor]
-        return self._frozen[component, layer][slice(*self._samples.tensors[tensor])]
+        span = self._samples.tensors[tensor]
+        return self._frozen[component, layer][span.start : span.stop]
 
     def pack(self, tensor: int) -> Any:  # noqa: ANN401  arrays
         if tensor in self._samples.tensors:
@@ -373,8 +367,4 @@ class ModuleKernels(Kernels):
     def result(self) -> Gradients:
         for weights in self._weights.values():
             weights.unite()
-        return gradients_of(self._layers, self._ranges.values())
-
-
-def _pieces(values: Tensor, spans: Sequence[Span]) -> Tensor:
-    return torch.cat([values[first:end] for first, end in spans])
+        return self._layers.gradients(self._ranges.values())

@@ -8,7 +8,7 @@ The gradients of one process that trains it are the reference.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cache
 from math import inf, isnan
 from typing import Final
 
@@ -22,6 +22,9 @@ from validate.running.sampling.settings import HEADS, HIDDEN
 
 STATE: Final = (8, HIDDEN)  # tokens and channels of a sample
 LEARNING_RATE: Final = 1e-3
+
+Gradients = dict[tuple[int, int], list[Tensor]]
+"""For each (component, layer) the gradients of its trained parameters."""
 
 
 class ChainLayer(nn.Module):
@@ -44,27 +47,6 @@ class ChainLayer(nn.Module):
         return result
 
 
-def build_layer(model: Model, component: int, layer: int) -> ChainLayer:
-    """One layer; the same in every process."""
-    of = model.components[component]
-    generator_state = torch.get_rng_state()
-    torch.manual_seed(1 + 1000 * component + layer)
-    sources = [s for s in model.inputs_of(component) if layer in _readers(model, component, s)]
-    skips = sum(skip.target == layer for skip in of.skips)
-    built = ChainLayer(_inner(of, layer), skips, sources).double()
-    torch.set_rng_state(generator_state)
-    return built.requires_grad_(of.trainable and of.layers[layer].backward == "full")
-
-
-def _readers(model: Model, component: int, source: int) -> set[int]:
-    """The layers of a component that read the output of a frozen one."""
-    if source not in model.frozen:
-        return set()
-    if component in model.frozen:
-        return {0}
-    return {layer for layer, _ in model.reads_of(component, source)}
-
-
 def _inner(component: Component, layer: int) -> int:
     """Inner width of a layer's block, by its work over the mean of its component."""
     works = [of.conv_flop + of.matmul_flop + of.attention_flop for of in component.layers]
@@ -80,19 +62,33 @@ def batch_of(iteration: int, component: int, samples: int) -> tuple[Tensor, Tens
     return inputs, targets
 
 
-@dataclass(frozen=True, slots=True)
 class Layers:
-    """The layers of a model that lie on one rank."""
+    """The layers of a model that lie on one rank; each is built when it is first asked for."""
 
-    model: Model
-    built: dict[tuple[int, int], ChainLayer]
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._built: dict[tuple[int, int], ChainLayer] = {}
 
     def get(self, component: int, layer: int) -> ChainLayer:
-        """A layer, built when it is first asked for."""
-        key = (component, layer)
-        if key not in self.built:
-            self.built[key] = build_layer(self.model, *key)
-        return self.built[key]
+        """A layer, the same in every process."""
+        if (component, layer) not in self._built:
+            of, inputs = self.model.components[component], self.model.inputs_of(component)
+            sources = [source for source in inputs if layer in self._readers(component, source)]
+            skips = sum(skip.target == layer for skip in of.skips)
+            with torch.random.fork_rng(devices=()):
+                torch.manual_seed(1 + 1000 * component + layer)
+                built = ChainLayer(_inner(of, layer), skips, sources).double()
+            trained = of.trainable and of.layers[layer].backward == "full"
+            self._built[component, layer] = built.requires_grad_(trained)
+        return self._built[component, layer]
+
+    def _readers(self, component: int, source: int) -> set[int]:
+        """The layers of a component that read the output of a frozen one."""
+        if source not in self.model.frozen:
+            return set()
+        if component in self.model.frozen:
+            return {0}
+        return {layer for layer, _ in self.model.reads_of(component, source)}
 
     def run(
         self,
@@ -112,45 +108,41 @@ class Layers:
 
     def parameters(self, component: int, layers: range) -> list[nn.Parameter]:
         """The trained parameters of some layers, in order."""
-        return [
-            parameter
+        every = (parameter for layer in layers for parameter in self.get(component, layer).parameters())
+        return [parameter for parameter in every if parameter.requires_grad]
+
+    def gradients(self, ranges: Iterable[tuple[int, range]]) -> Gradients:
+        """Copies of the gradients of some ranges of layers."""
+        return {
+            (component, layer): [
+                one.grad.clone()
+                for one in self.parameters(component, range(layer, layer + 1))
+                if one.grad is not None
+            ]
+            for component, layers in ranges
             for layer in layers
-            for parameter in self.get(component, layer).parameters()
-            if parameter.requires_grad
-        ]
+        }
+
+    def frozen_outputs(self, iteration: int, batch_size: int) -> dict[int, Tensor]:
+        """The outputs of all frozen components for the batch of one iteration."""
+        outputs: dict[int, Tensor] = {}
+        with torch.no_grad():
+            for component in self.model.frozen:
+                hidden, _ = batch_of(iteration, component, batch_size)
+                every = range(len(self.model.components[component].layers))
+                outputs[component] = self.run(component, every, hidden, {}, outputs)
+        return outputs
 
 
-Gradients = dict[tuple[int, int], list[Tensor]]
-"""For each (component, layer) the gradients of its trained parameters."""
-
-
-def gradients_of(layers: Layers, ranges: Iterable[tuple[int, range]]) -> Gradients:
-    """Copies of the gradients of some ranges of layers."""
-    keys = [(component, layer) for component, of in ranges for layer in of]
-    parameters = {key: layers.parameters(key[0], range(key[1], key[1] + 1)) for key in keys}
-    return {key: [one.grad.clone() for one in of if one.grad is not None] for key, of in parameters.items()}
-
-
-def frozen_outputs(layers: Layers, iteration: int, batch_size: int) -> dict[int, Tensor]:
-    """The outputs of all frozen components for the batch of one iteration."""
-    model = layers.model
-    outputs: dict[int, Tensor] = {}
-    with torch.no_grad():
-        for component in model.frozen:
-            hidden, _ = batch_of(iteration, component, batch_size)
-            every = range(len(model.components[component].layers))
-            outputs[component] = layers.run(component, every, hidden, {}, outputs)
-    return outputs
-
-
+@cache
 def single_process_gradients(
     model: Model, iterations: int, batch_size: int, *, extra_forward: bool
 ) -> Gradients:
     """The gradients of the last of some iterations on one process, with the whole batch at once."""
-    layers = Layers(model, {})
+    layers = Layers(model)
     ranges = [(component, range(len(model.components[component].layers))) for component in model.backbones]
     for iteration in range(iterations):
-        context = frozen_outputs(layers, iteration, batch_size)
+        context = layers.frozen_outputs(iteration, batch_size)
         for component, every in ranges:
             optimizer = torch.optim.SGD(layers.parameters(component, every), LEARNING_RATE)
             optimizer.zero_grad()
@@ -161,7 +153,7 @@ def single_process_gradients(
             output = layers.run(component, every, inputs, {}, context)
             (output - targets).square().mean().backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-    return gradients_of(layers, ranges)
+    return layers.gradients(ranges)
 
 
 def gradient_error(ranks: Sequence[Gradients], expected: Gradients) -> float:
@@ -174,9 +166,6 @@ def gradient_error(ranks: Sequence[Gradients], expected: Gradients) -> float:
 def _layer_error(gradients: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     if len(gradients) != len(expected):
         return inf
-    scale = max((float(right.abs().max()) for right in expected), default=0.0)
-    errors = [
-        float((gradient - right).abs().max()) for gradient, right in zip(gradients, expected, strict=True)
-    ]
-    worst = max((inf if isnan(error) else error for error in errors), default=0.0)
-    return worst / scale if scale else worst
+    scale = max((float(right.abs().max()) for right in expected), default=0.0) or 1.0
+    errors = [float((left - right).abs().max()) for left, right in zip(gradients, expected, strict=True)]
+    return max((inf if isnan(error) else error / scale for error in errors), default=0.0)
