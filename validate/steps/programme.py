@@ -14,7 +14,7 @@ import json
 import sys
 import tomllib
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple
@@ -27,7 +27,6 @@ from profiles.files import path_kind, read_text
 from profiles.machines.clusters import Cluster, load_cluster
 from profiles.machines.devices import Device
 from profiles.measuring.counting.component import ModelCount
-from profiles.measuring.counting.specs import Architecture
 from profiles.measuring.counting.zoo import architecture
 from profiles.measuring.fitting.calibration import calibrate, calibrated_device, device_text, show_calibration
 from profiles.measuring.fitting.layer_times import FirstBackwards, read_first_backwards
@@ -37,7 +36,6 @@ from profiles.measuring.timing.building import RECIPES, draws, update_of
 from profiles.measuring.timing.clocks import THREAD, Clock, clock_of
 from profiles.measuring.timing.environment import device_name, environment
 from profiles.measuring.timing.passes import (
-    Inputs,
     OutOfMemoryError,
     Settings,
     Subject,
@@ -58,18 +56,22 @@ from strategies.scenario import Scenario
 from strategies.training.ddp import DDP
 
 
+class MeasuredStep(NamedTuple):
+    """Median seconds of a step's parts."""
+
+    forward_backward_s: float
+    frozen_s: float = 0.0
+    optimizer_s: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """One training iteration on one device: a batch and its number of micro-batches."""
+    """One training iteration on one device: a batch and its number of micro-batches, which divides it."""
 
     task: ClassVar = "training"
     model: str
     batch: int
     micro_batches: int
-
-    def __post_init__(self) -> None:
-        if min(self.batch, self.micro_batches) < 1 or self.batch % self.micro_batches:
-            raise InputError(f"batch {self.batch} does not divide into {self.micro_batches} micro-batches")
 
     def __str__(self) -> str:
         return f"{self.model} training, batch {self.batch}, micro-batches {self.micro_batches}"
@@ -94,36 +96,34 @@ class TrainingStep:
         scenario = Scenario(model, alone(device), workload, stack=fused)
         return replay(DDP(overlap="none", micro_batches=self.micro_batches), scenario).end_s
 
-    def measure(self, counted: ModelCount, settings: Settings, clock: Clock) -> "MeasuredStep":
-        """Run the iteration."""
+    def measure(self, counted: ModelCount, settings: Settings, clock: Clock) -> MeasuredStep:
+        """Run the iteration: forwards and backwards, frozen forwards, and the update."""
         parts = [component for component in counted.components if "train" in component.spec.tasks]
+        size, batch = (counted.height, counted.width), self.batch // self.micro_batches
         for part in parts:
-            check_memory(part, self.batch // self.micro_batches, settings.dtype, clock)
-        size = (counted.height, counted.width)
+            check_memory(part, batch, settings.dtype, clock)
         with out_of_memory(f"{self.model} at batch {self.batch}"):
             subjects = [Subject(part, size, settings.dtype, clock, settings.seed) for part in parts]
-            return MeasuredStep(*timed(clock, settings, self._parts(subjects)))
+            inputs = [(each, each.inputs(batch)) for each in subjects]
+            update = update_of(
+                [weight for each in subjects if each.spec.trainable for weight in each.trained]
+            )
 
-    def _parts(self, subjects: Sequence[Subject]) -> list[Callable[[], object]]:
-        """Forwards and backwards, frozen forwards, and the update."""
-        inputs = [(each, each.inputs(self.batch // self.micro_batches)) for each in subjects]
-        frozen = [pair for pair in inputs if not pair[0].spec.trainable]
-        trained = [pair for pair in inputs if pair[0].spec.trainable]
-        update = update_of([weight for subject, _ in trained for weight in subject.trained])
-
-        def encode() -> None:
-            for _ in range(self.micro_batches):
-                for subject, sample in frozen:
-                    _forward(subject, sample)
-
-        def train() -> None:
-            for subject, sample in trained:
-                subject.module.zero_grad(set_to_none=True)
+            def encode() -> None:
                 for _ in range(self.micro_batches):
-                    output = subject.forward(sample[0])
-                    torch.autograd.backward([output], [draws(output, subject.generator)])
+                    for subject, samples in inputs:
+                        for sample in () if subject.spec.trainable else samples:
+                            subject.forward(sample)
 
-        return [train, encode, update]
+            def train() -> None:
+                for subject, samples in inputs:
+                    if subject.spec.trainable:
+                        subject.module.zero_grad(set_to_none=True)
+                        for _ in range(self.micro_batches):
+                            output = subject.forward(samples[0])
+                            torch.autograd.backward([output], [draws(output, subject.generator)])
+
+            return MeasuredStep(*timed(clock, settings, [train, encode, update]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,8 @@ class SamplingStep:
     @property
     def passes(self) -> tuple[int, int, int]:
         """Height, width and batch of the pass of the backbone."""
-        return self.height, self.width, predictions(architecture(self.model, tiny=True))
+        once = architecture(self.model, tiny=True).guidance in ONE_PREDICTION
+        return self.height, self.width, 1 if once else 2
 
     def predict_s(
         self, model: Model, device: Device, dtype: str = "", first: FirstBackwards | None = None
@@ -150,40 +151,21 @@ class SamplingStep:
         workload = SamplingWorkload(1, self.height, self.width, steps=2, guidance=model.guidance)
         return steady_step_s(replay_parts(Single(), SamplingScenario(model, alone(device), workload)))
 
-    def measure(self, counted: ModelCount, settings: Settings, clock: Clock) -> "MeasuredStep":
+    def measure(self, counted: ModelCount, settings: Settings, clock: Clock) -> MeasuredStep:
         """Run the backbone without gradients; the update of the image by the scheduler is not in it."""
         (part,) = [component for component in counted.components if component.spec.trainable]
         frozen = replace(part, spec=replace(part.spec, trainable=False))
-        batch = predictions(counted.architecture)
+        *size, batch = self.passes
         check_memory(frozen, batch, settings.dtype, clock)
         with out_of_memory(f"{self.model} at {self.height}x{self.width}"):
-            subject = Subject(frozen, (counted.height, counted.width), settings.dtype, clock, settings.seed)
+            subject = Subject(frozen, (size[0], size[1]), settings.dtype, clock, settings.seed)
             inputs = subject.inputs(batch)
-            (seconds,) = timed(clock, settings, [lambda: _forward(subject, inputs)])
-        return MeasuredStep(seconds, 0.0, 0.0)
-
-
-class MeasuredStep(NamedTuple):
-    """Median seconds of a step's parts."""
-
-    forward_backward_s: float
-    frozen_s: float
-    optimizer_s: float
-
-    @property
-    def step_s(self) -> float:
-        """Seconds of the whole step."""
-        return self.forward_backward_s + self.frozen_s + self.optimizer_s
+            return MeasuredStep(*timed(clock, settings, [lambda: [*map(subject.forward, inputs)]]))
 
 
 def alone(device: Device) -> Cluster:
     """A cluster of one device."""
     return replace(load_cluster("ideal"), name=device.name, device=device, devices_per_node=1)
-
-
-def predictions(architecture: Architecture) -> int:
-    """Number of predictions that one sampling step makes for an image."""
-    return 1 if architecture.guidance in ONE_PREDICTION else 2
 
 
 def in_turn(model: Model, device: str, first: FirstBackwards, micro_batches: int) -> Model:
@@ -193,11 +175,11 @@ def in_turn(model: Model, device: str, first: FirstBackwards, micro_batches: int
         once = first.get((component, time.layer, time.batch_size), time.backward_s)
         return replace(time, backward_s=(once + (micro_batches - 1) * time.backward_s) / micro_batches)
 
-    def turned(component: Component) -> Component:
-        times = dict(component.times)
-        if device in times:
-            times[device] = tuple(mean(component.name, time) for time in times[device])
-        return replace(component, times=tuple(times.items()))
+    def turned(of: Component) -> Component:
+        times = [
+            (name, [mean(of.name, t) for t in rows] if name == device else rows) for name, rows in of.times
+        ]
+        return replace(of, times=tuple((name, tuple(rows)) for name, rows in times))
 
     return replace(model, components=tuple(map(turned, model.components)))
 
@@ -206,11 +188,6 @@ def by_rates(model: Model) -> Model:
     """A model without measured times and kernels, so that its times are total work over a device's fitted rates."""
     bare = (replace(part, times=(), kernels=(), half_kernels=()) for part in model.components)
     return replace(model, components=tuple(bare))
-
-
-def _forward(subject: Subject, inputs: Inputs) -> None:
-    for sample in inputs:
-        subject.forward(sample)
 
 
 PREDICTED: Final = ("measured layers", "the device's rates")
@@ -243,39 +220,32 @@ class Programme:
 
     device: str
     dtype: str
-    profiles: tuple[tuple[str, tuple[int, ...]], ...]
-    steps: tuple[Step, ...]
+    profiles: dict[str, tuple[int, ...]]
+    steps: Sequence[Step]
     warmup: int = 5
     rounds: int = 20
-    clock: str = THREAD
 
     def settings(self, *batch_sizes: int) -> Settings:
         """Settings by which layers, or steps, are timed."""
-        return Settings(batch_sizes or (1,), self.dtype, self.warmup, self.rounds, clock=self.clock)
+        return Settings(batch_sizes or (1,), self.dtype, self.warmup, self.rounds, clock=THREAD)
 
     def group(self, step: Step) -> str:
         """Name of the group in which a step is summarised: its task, and whether layers were timed at its size."""
         counted = architecture(step.model, tiny=True)
-        height, width, batch = step.passes
-        at_its_size = (height, width) == (counted.height, counted.width)
-        timed = at_its_size and batch in dict(self.profiles).get(step.model, ())
-        return f"{step.task}, {'at timed sizes' if timed else 'held back'}"
-
-
-def _programme(name: str) -> Programme:
-    """One of the programmes of ``programmes.toml``."""
-    read = tomllib.loads(Path(__file__).with_name("programmes.toml").read_text(encoding="utf-8"))[name]
-    profiles = tuple((model, tuple(batches)) for model, batches in read.pop("profiles").items())
-    training = tuple(TrainingStep(*step) for step in read.pop("training"))
-    sampling = tuple(SamplingStep(*step) for step in read.pop("sampling"))
-    return Programme(profiles=profiles, steps=training + sampling, **read)
+        *size, batch = step.passes
+        at_its_size = size == [counted.height, counted.width] and batch in self.profiles.get(step.model, ())
+        return f"{step.task}, {'at timed sizes' if at_its_size else 'held back'}"
 
 
 def run_gpu(options: Namespace) -> None:
     """Carry out the programme of a GPU, or its rehearsal."""
     if options.rehearse:
         torch.set_num_threads(1)
-    report_gpu(options.output, _programme("rehearsal" if options.rehearse else "one_gpu"), options.name)
+    text = Path(__file__).with_name("programmes.toml").read_text(encoding="utf-8")
+    read = tomllib.loads(text)["rehearsal" if options.rehearse else "one_gpu"]
+    steps: list[Step] = [TrainingStep(*step) for step in read.pop("training")]
+    steps += [SamplingStep(*step) for step in read.pop("sampling")]
+    report_gpu(options.output, Programme(steps=steps, **read), options.name)
 
 
 def report_gpu(folder: Path, programme: Programme, name: str | None) -> list[StepRow]:
@@ -283,17 +253,18 @@ def report_gpu(folder: Path, programme: Programme, name: str | None) -> list[Ste
 
     Steps in the file of an earlier run in the folder are not measured again, and are kept.
     """
-    clock = clock_of(programme.device, programme.clock)
+    clock = clock_of(programme.device, THREAD)
     name = name or device_name(clock.device)
     path = folder / f"steps-{name}.json"
     earlier = [] if path_kind(path) == "nothing" else json.loads(read_text(path))["steps"]
     known = {step: of and MeasuredStep(*of) for step, _, of, *_ in earlier}
-    for model, batch_sizes in programme.profiles:
-        if path_kind(_times(folder, model, name)) == "nothing":
+    times = {model: folder / model / "times" / f"{name}.csv" for model in programme.profiles}
+    for model, batch_sizes in programme.profiles.items():
+        if path_kind(times[model]) == "nothing":
             settings, target = programme.settings(*batch_sizes), folder / model
             report_profile(profile(model, programme.device, settings, name=name, output=target), target)
-    models = {model: read_model(folder / model) for model, _ in programme.profiles}
-    calibration = calibrate(name, list(models.values()), [_times(folder, model, name) for model in models])
+    models = {model: read_model(folder / model) for model in programme.profiles}
+    calibration = calibrate(name, list(models.values()), list(times.values()))
     show_calibration(calibration)
     write_files(folder, {Path(f"{name}.toml"): device_text(calibration)})
     device, rows = calibrated_device(calibration), list[StepRow]()
@@ -301,10 +272,9 @@ def report_gpu(folder: Path, programme: Programme, name: str | None) -> list[Ste
         measured, note, no_memory = known.get(str(step)), "", False
         if measured is None:
             print(f"validate: measuring {step}", file=sys.stderr)
+            height, width, _ = step.passes
             try:
-                counted = counted_for(
-                    step.model, programme.dtype, height=step.passes[0], width=step.passes[1]
-                )
+                counted = counted_for(step.model, programme.dtype, height=height, width=width)
                 measured = step.measure(counted, programme.settings(), clock)
             except InputError as error:
                 note, no_memory = str(error), isinstance(error, OutOfMemoryError)
@@ -321,18 +291,12 @@ def report_gpu(folder: Path, programme: Programme, name: str | None) -> list[Ste
     return rows
 
 
-def _times(folder: Path, model: str, name: str) -> Path:
-    """File of a model's measured times."""
-    return folder / model / "times" / f"{name}.csv"
-
-
 def _shown(row: StepRow) -> list[str]:
-    of = row.measured
-    parts = (of.step_s, of.frozen_s, of.optimizer_s) if of else ()
+    of, step_s = row.measured, sum(row.measured or ())
+    parts = (step_s, of.frozen_s, of.optimizer_s) if of else ()
     cells = [f"{each / MILLISECOND:.2f}" for each in parts] or [""] * 3
     for seconds in (row.from_layers_s, row.from_rates_s):
-        error = f"{100 * (seconds / of.step_s - 1):+.1f} %" if of else ""
-        cells += [f"{seconds / MILLISECOND:.2f}", error]
+        cells += [f"{seconds / MILLISECOND:.2f}", f"{100 * (seconds / step_s - 1):+.1f} %" if of else ""]
     return [row.step, *cells, row.note]
 
 
@@ -340,13 +304,13 @@ def steps_summary(rows: Sequence[StepRow]) -> Iterator[str]:
     """A line for each group: the number of measured steps, and mean and worst error of either prediction."""
     for group in dict.fromkeys(row.group for row in rows):
         of_group = [row for row in rows if row.group == group]
-        done = [
-            (row.measured.step_s, (row.from_layers_s, row.from_rates_s)) for row in of_group if row.measured
-        ]
+        done = [row for row in of_group if row.measured]
         without = sum(row.no_memory for row in of_group)
         memory = f", {without} ran out of memory" if without else ""
         yield f"{group}: measured {len(done)} of {len(of_group)}{memory}"
         for at, what in enumerate(PREDICTED if done else ()):
-            errors = Errors.of((seconds, predicted[at]) for seconds, predicted in done)
+            errors = Errors.of(
+                (sum(row.measured or ()), (row.from_layers_s, row.from_rates_s)[at]) for row in done
+            )
             worth = f"mean error {100 * errors.mean:.1f} %, worst {100 * errors.worst:.1f} %"
             yield f"{group}, from {what}: {worth}"
