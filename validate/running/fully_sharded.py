@@ -5,24 +5,24 @@ too; tokens that lie on several ranks are attended to by Ulysses or torch's ring
 hands them to a process group. They must be those of the plan, in its order and with its bytes; each rank must own as
 many parameters as the plan says; and gradients must be those of one process. In float64, where gradients compare well,
 bytes are twice those of the plan, which is in float32; in bfloat16 they are the plan's own, sums in float32 among them.
-
-The ring is torch's own (``context_parallel``). Its context manager knows only the three fused kernels of GPUs, so that
-on a CPU each rank would attend to its own tokens alone; the functions behind it take any kernel.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
-from unittest.mock import patch
+from typing import Any, Final, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch._ops import OpOverload
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.nn.functional import all_to_all_single
+from torch.distributed.tensor import Replicate, Shard, parallel
+from torch.distributed.tensor.experimental._context_parallel import _attention
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -41,9 +41,7 @@ from validate.running.model import Block, attend
 from validate.running.rank import joined
 from validate.running.sampling.settings import HEADS, HIDDEN, emulated_cluster
 
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
+torch_ring: Any = _attention
 ROWS: Final = 4
 TOKENS: Final = ROWS**2
 BLOCKS: Final = 4
@@ -57,8 +55,8 @@ OPERATIONS: Final = {
 }  # fmt: skip
 """Operators by which torch exchanges, and the operations of a plan; torch passes on around a ring by the last."""
 
-Calls = list[tuple[str, int]]
-"""Operation and bytes of each exchange."""
+Calls = Mapping[int, list[tuple[str, int]]]
+"""Operation and bytes of each exchange, by stream."""
 
 
 class Precision(NamedTuple):
@@ -88,67 +86,54 @@ class ShardedTraining:
 
 
 class RankResult(NamedTuple):
-    """The records of one rank: its exchanges by stream, the parameters it owns, and the error of its gradients."""
+    """The records of one rank: its exchanges, the parameters it owns, and the error of its gradients."""
 
-    calls: Mapping[int, Calls]
+    calls: Calls
     owned: int
     gradient_error: float
-
-
-KERNEL: Final = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-BACKWARD: Final = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-AXIS: Final = 2
-"""Dimension of the tokens in a kernel's arguments: (samples, heads, tokens, channels)."""
 
 
 def ulysses(queries: Tensor, keys: Tensor, values: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Attention on heads of their own, on all tokens (Jacobs et al., 2023)."""
 
-    def exchanged(part: Tensor, divided: int, joined: int) -> Tensor:
+    def exchanged(part: Tensor, divided: int, united: int) -> Tensor:
         parts = torch.stack(part.chunk(group.size(), divided))
         result = all_to_all_single(torch.empty_like(parts), parts, group=group)  # type: ignore[no-untyped-call]
-        return torch.cat(list(result), joined)
+        return torch.cat(list(result), united)
 
-    heads = [exchanged(part, 2, 1).transpose(1, 2) for part in (queries, keys, values)]
-    seen = nn.functional.scaled_dot_product_attention(heads[0], heads[1], heads[2])
-    return exchanged(seen.transpose(1, 2), 1, 2)
+    return exchanged(attend(*(exchanged(part, 2, 1) for part in (queries, keys, values))), 1, 2)
 
 
 class _Ring(torch.autograd.Function):
-    """Attention of a rank's queries to the keys and values of one rank after another (Liu et al., 2023)."""
+    """Attention of a rank's queries to the keys and values of one rank after another (Liu et al., 2023).
+
+    The ring is that of torch's ``context_parallel``, whose context manager knows only the three fused kernels of GPUs:
+    on a CPU each rank would attend to its own tokens alone. The functions behind it take any kernel.
+    """
 
     @staticmethod
     def forward(ctx: Any, group: dist.ProcessGroup, *parts: Tensor) -> Tensor:  # noqa: ANN401
-        with _passing(parts[0].dtype) as of:
-            seen, weight = of._templated_ring_attention(group, AXIS, KERNEL, *parts)
-        ctx.group = group
+        kernel, ctx.group = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu, group
+        torch_ring._cp_options.enable_load_balance = False
+        torch_ring._cp_options.rotate_method = torch_ring._RotateMethod.ALL_TO_ALL
+        torch_ring._cp_options.convert_to_f32 = (
+            parts[0].dtype is not torch.float64
+        )  # of which sums are in single
+        seen, weight = torch_ring._templated_ring_attention(group, 2, kernel, *parts)
         ctx.save_for_backward(*parts, seen, weight)
-        result: Tensor = seen
-        return result
+        return cast(Tensor, seen)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, *tuple[Tensor, ...]]:  # noqa: ANN401
-        saved, start = ctx.saved_tensors, (gradients[0].contiguous(), "grad_out")
-        with _passing(saved[0].dtype) as of:
-            back = of._templated_ring_attention_backward
-            return None, *back(ctx.group, AXIS, BACKWARD, *start, *saved, is_causal=False, dropout_p=0.0)
-
-
-@contextmanager
-def _passing(dtype: torch.dtype) -> Iterator[Any]:
-    """Torch's ring with keys and values that pass around, sums in single precision, or in double of such."""
-    from torch.distributed.tensor.experimental._context_parallel import _attention as of  # noqa: PLC0415  takes a while
-
-    words: dict[str, Any] = {"enable_load_balance": False, "rotate_method": of._RotateMethod.ALL_TO_ALL}
-    with patch.multiple(of._cp_options, convert_to_f32=dtype is not torch.float64, **words):
-        yield of
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        start, back = (gradients[0].contiguous(), "grad_out"), torch_ring._templated_ring_attention_backward
+        return None, *back(ctx.group, 2, kernel, *start, *ctx.saved_tensors, is_causal=False, dropout_p=0.0)
 
 
 def ring(queries: Tensor, keys: Tensor, values: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Attention of a rank's tokens to all tokens, which pass by."""
     parts = [part.transpose(1, 2) for part in (queries, keys, values)]
-    seen: Tensor = _Ring.apply(group, *parts)  # type: ignore[no-untyped-call]
-    return seen.transpose(1, 2)
+    return cast(Tensor, _Ring.apply(group, *parts)).transpose(1, 2)  # type: ignore[no-untyped-call]
 
 
 def width_of(number: int) -> int:
@@ -172,8 +157,7 @@ def batch_of(samples: int) -> tuple[Tensor, Tensor]:
 def profile(dtype: str) -> Model:
     """The same blocks as a model of the simulator."""
     model = equal_blocks_transformer(BLOCKS, rows=ROWS, hidden_size=HIDDEN, heads=HEADS)
-    size = ELEMENT_BYTES[dtype]
-    (component,) = model.components
+    size, (component,) = ELEMENT_BYTES[dtype], model.components
 
     def product(count: int, n: int, k: int) -> Kernel:
         return Kernel("matmul", count, 1, TOKENS, n, k, image_m=TOKENS, weight_bytes=size * n * k)
@@ -196,21 +180,17 @@ def plan_of(training: ShardedTraining) -> Plan:
         InputError: torch does not shard so.
     """
     precision = PRECISIONS[training.precision]
-    workload = TrainingWorkload(
-        training.num_ranks,
-        training.batch_size,
-        memory_recipe=precision.recipe,
-        checkpointing=training.checkpointing,
-    )
+    size = training.num_ranks, training.batch_size
+    workload = TrainingWorkload(*size, memory_recipe=precision.recipe, checkpointing=training.checkpointing)
     plan = training.strategy.plan(Scenario(profile(precision.dtype), emulated_cluster(0.0), workload))
     if not any((of.operation, of.stream) == ("all_gather", SHARDS) for of in plan.collectives):
         raise InputError("nothing is sharded: that is ddp, which --schedule ddp carries out")
     return plan
 
 
-def planned_calls(training: ShardedTraining) -> dict[int, Calls]:
-    """Return the planned exchanges by stream, each call on its own."""
-    calls: dict[int, Calls] = {stream: [] for stream in (SHARDS, REPLICAS, CONTEXT, TENSOR)}
+def planned_calls(training: ShardedTraining) -> Calls:
+    """Return the planned exchanges, each call on its own."""
+    calls: dict[int, list[tuple[str, int]]] = {stream: [] for stream in (SHARDS, REPLICAS, CONTEXT, TENSOR)}
     for of in plan_of(training).collectives:
         size = round(of.size_bytes * PRECISIONS[training.precision].bytes / of.calls)
         calls[of.stream] += [(of.operation, size)] * of.calls
@@ -238,17 +218,15 @@ def _carry_out(training: ShardedTraining) -> RankResult:
     _shard(model, mesh, training)
     with Noting(groups) as noting:
         _train(model, training)
-    parameters = list(model.parameters())
-    owned = sum(cast(Any, parameter).to_local().numel() for parameter in parameters)
-    whole = [cast(Any, parameter.grad).full_tensor() for parameter in parameters]
+    parameters = [cast(Any, parameter) for parameter in model.parameters()]
+    owned = sum(parameter.to_local().numel() for parameter in parameters)
+    whole = [parameter.grad.full_tensor() for parameter in parameters]
     return RankResult(noting.calls, owned, _error(whole, training))
 
 
 @cache
-def _mesh(*degrees: int) -> "DeviceMesh":
+def _mesh(*degrees: int) -> DeviceMesh:
     """The ranks by axes; one mesh for equal degrees, as DTensor confuses equal meshes."""
-    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415  takes a while
-
     return init_device_mesh("cpu", degrees, mesh_dim_names=("replicas", "shards", "tensors"))
 
 
@@ -256,20 +234,15 @@ def _contexts(ranks: int, degree: int, tensor: int) -> dist.ProcessGroup:
     """This rank's group of those that hold different tokens of the same samples."""
     firsts = (one + of for one in range(0, ranks, degree * tensor) for of in range(tensor))
     members = [list(range(first, first + degree * tensor, tensor)) for first in firsts]
-    subgroup: dist.ProcessGroup = dist.new_subgroups_by_enumeration(members)[0]  # type: ignore[no-untyped-call]
-    return subgroup
+    return cast(dist.ProcessGroup, dist.new_subgroups_by_enumeration(members)[0])  # type: ignore[no-untyped-call]
 
 
-def _shard(model: nn.Sequential, mesh: "DeviceMesh", training: ShardedTraining) -> None:
+def _shard(model: nn.Sequential, mesh: DeviceMesh, training: ShardedTraining) -> None:
     """Shard block by block; the last one is not freed after its forward (torchtitan, ``apply_fsdp``)."""
-    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper  # noqa: PLC0415
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # noqa: PLC0415
-
-    half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     options: dict[str, Any] = {"mesh": mesh["replicas", "shards"] if mesh.size(0) > 1 else mesh["shards"]}
     if training.precision == "bfloat16":
         model.float()
-        options["mp_policy"] = half
+        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for number in range(BLOCKS):
         if mesh.size(2) > 1:
             _divide(model[number], mesh["tensors"])
@@ -280,20 +253,23 @@ def _shard(model: nn.Sequential, mesh: "DeviceMesh", training: ShardedTraining) 
     fully_shard(model, **options)
 
 
-def _divide(block: nn.Module, mesh: "DeviceMesh") -> None:
+def _divide(block: nn.Module, mesh: DeviceMesh) -> None:
     """Divide a block's matrices and heads, and the tokens of its norms (torchtitan, ``apply_tp``)."""
-    from torch.distributed.tensor import Replicate, Shard  # noqa: PLC0415
-    from torch.distributed.tensor import parallel as of  # noqa: PLC0415
-
-    def gathered() -> of.ParallelStyle:
-        return of.PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate())
-
-    columns = {f"attention.{name}": of.ColwiseParallel() for name in ("query", "key", "value")}
-    rows = {name: of.RowwiseParallel(output_layouts=Shard(1)) for name in ("attention.out", "inner.2")}
-    norms = {name: of.SequenceParallel() for name in ("before", "between")}
-    last = {"inner.0": of.ColwiseParallel(), "after": of.SequenceParallel(use_local_output=True)}
-    pairs = {"attention": gathered(), "inner": gathered()}
-    of.parallelize_module(block, mesh, {**columns, **rows, **norms, **last, **pairs})
+    of, rows, halves = parallel, ("attention.out", "inner.2"), ("attention", "inner")
+    columns = [f"attention.{name}" for name in ("query", "key", "value")]
+    styles = {
+        **{name: of.ColwiseParallel() for name in (*columns, "inner.0")},
+        **{name: of.RowwiseParallel(output_layouts=Shard(1)) for name in rows},
+        **{
+            name: of.SequenceParallel(use_local_output=name == "after")
+            for name in ("before", "between", "after")
+        },
+        **{
+            name: of.PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate())
+            for name in halves
+        },
+    }
+    of.parallelize_module(block, mesh, styles)
 
 
 def _train(model: nn.Module, training: ShardedTraining) -> None:
@@ -324,14 +300,14 @@ class Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, groups: Mapping[int, dist.ProcessGroup]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._streams = {str(group.group_name): stream for stream, group in groups.items()}
-        self.calls: dict[int, Calls] = {stream: [] for stream in (SHARDS, REPLICAS, CONTEXT, TENSOR)}
+        self.calls: Calls = {stream: [] for stream in (SHARDS, REPLICAS, CONTEXT, TENSOR)}
 
     def __torch_dispatch__(
         self,
         func: OpOverload[..., Any],
         types: object,
         args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        kwargs: Any = None,  # noqa: ANN401
     ) -> object:
         """Run one operator and note it, if it is a collective."""
         result = func(*args, **(kwargs or {}))
@@ -339,9 +315,8 @@ class Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
             names = (of if isinstance(of, str) else _name_of(of) for of in args)
             stream = next((self._streams[name] for name in names if name in self._streams), None)
             if stream is not None:
-                sizes = (
-                    sum(t.nbytes for t in tree_leaves(of) if isinstance(t, Tensor)) for of in (*args, result)
-                )
+                leaves = (tree_leaves(of) for of in (*args, result))
+                sizes = (sum(t.nbytes for t in of if isinstance(t, Tensor)) for of in leaves)
                 self.calls[stream].append((operation, max(sizes)))
         return result
 
@@ -352,17 +327,8 @@ def _name_of(argument: object) -> str:
     return str(dist.ProcessGroup.unbox(cast(Any, argument)).group_name) if boxed else ""
 
 
-class Comparison(NamedTuple):
-    """Exchanges of the plan by stream, parameters of each rank, the worst gradient's error, and differences."""
-
-    calls: Mapping[int, Calls]
-    owned: tuple[int, ...]
-    gradient_error: float
-    wrong: list[str]
-
-
-def compare(training: ShardedTraining, ranks: Sequence[RankResult]) -> Comparison:
-    """Compare the results of ranks with the plan."""
+def failures(training: ShardedTraining, ranks: Sequence[RankResult]) -> list[str]:
+    """The differences between ranks and their plan, in words."""
     planned = planned_calls(training)
     different = tuple(number for number, rank in enumerate(ranks) if rank.calls != planned)
     wrong = [f"ranks {different} exchange something else"] if different else []
@@ -373,19 +339,15 @@ def compare(training: ShardedTraining, ranks: Sequence[RankResult]) -> Compariso
     error = max(rank.gradient_error for rank in ranks)
     if error > PRECISIONS[training.precision].rounding:
         wrong.append(f"gradients are off by {error:.1e}")
-    return Comparison(planned, owned, error, wrong)
+    return wrong
 
 
-def check(trainings: Sequence[ShardedTraining]) -> list[Comparison]:
-    """Run trainings of equally many ranks, and compare them with their plans."""
+def run_trainings(trainings: Sequence[ShardedTraining]) -> list[tuple[RankResult, ...]]:
+    """Run trainings of equally many ranks; return the results of all ranks of each."""
     for training in trainings:
         plan_of(training)
     (ranks,) = {training.num_ranks for training in trainings}
-    by_rank = launch(ranks, carry_out, trainings)
-    return [
-        compare(training, ranks)
-        for training, ranks in zip(trainings, zip(*by_rank, strict=True), strict=True)
-    ]
+    return list(zip(*launch(ranks, carry_out, trainings), strict=True))
 
 
 def result(training: ShardedTraining) -> dict[str, Any]:
@@ -394,12 +356,12 @@ def result(training: ShardedTraining) -> dict[str, Any]:
     Raises:
         DiffusimError: something differs.
     """
-    every = dict(zip(PRECISIONS, check([replace(training, precision=of) for of in PRECISIONS]), strict=True))
-    wrong = [f"{name}: {words}" for name, comparison in every.items() for words in comparison.wrong]
-    if wrong:
+    every = [replace(training, precision=name) for name in PRECISIONS]
+    results = dict(zip(every, run_trainings(every), strict=True))
+    if wrong := [f"{of.precision}: {words}" for of in every for words in failures(of, results[of])]:
         raise DiffusimError(f"fsdp, {'; '.join(wrong)}")
-    comparison = every["bfloat16"]
-    operations = [operation for calls in comparison.calls.values() for operation, _ in calls]
+    calls = [call for of in planned_calls(every[-1]).values() for call in of]
+    operations = [operation for operation, _ in calls]
     return {
         "schedule": training.strategy.name,
         "mode": "torch",
@@ -407,9 +369,9 @@ def result(training: ShardedTraining) -> dict[str, Any]:
         "ranks": training.num_ranks,
         "parameters": asdict(training.strategy),
         "exchanges": {name: operations.count(name) for name in dict.fromkeys(operations)},
-        "bytes": sum(size for calls in comparison.calls.values() for _, size in calls),
-        "owned": comparison.owned[0],
-        "gradient_error": {name: comparison.gradient_error for name, comparison in every.items()},
+        "bytes": sum(size for _, size in calls),
+        "owned": results[every[-1]][0].owned,
+        "gradient_error": {of.precision: max(rank.gradient_error for rank in results[of]) for of in every},
     }
 
 
