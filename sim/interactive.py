@@ -119,7 +119,7 @@ class Dials:
 
 def _parameters(strategy: str) -> set[str]:
     """The parameters of a strategy."""
-    return {item.name for item in fields(class_of(strategy_named(strategy)))}  # type: ignore[arg-type]
+    return {item.name for item in fields(class_of(strategy_named(strategy)))}
 
 
 def _dial(name: str, values: list[Any]) -> Any:  # noqa: ANN401

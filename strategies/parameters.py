@@ -1,6 +1,6 @@
 """Parameters: the fields of strategies, with their rules and descriptions."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import Field, field, fields, replace
 from functools import cache
 from inspect import signature
@@ -25,13 +25,7 @@ QUALITY: Final = "quality not modelled"
 RECEIVES: Final = ("before", "after")
 """Times to post the receive of the next patch: before the present one is computed, or after."""
 
-KINDS: Final = {
-    int: "an integer",
-    float: "a number",
-    bool: "True or False",
-    str: "a word",
-    tuple: "integers, as a tuple",
-}
+KINDS: Final = {float: "a number", bool: "True or False", str: "a word", tuple: "integers, as a tuple"}
 
 
 class Parameter(Field[Any]):
@@ -45,19 +39,28 @@ class Parameter(Field[Any]):
 
 
 def parameter(
-    default: Any, help: str, *, minimum: int = 1, choices: Sequence[str] = (), same_as: str | None = None
+    default: Any,
+    help: str,
+    *,
+    minimum: int = 1,
+    choices: Sequence[str] = (),
+    same_as: str | None = None,
+    kind: type[Any] | None = None,
 ) -> Any:
-    """A dataclass field that describes and checks itself.
+    """Return a dataclass field that describes and checks itself.
 
     Args:
-        default: its value where none is given; its type is the field's, None an integer's.
+        default: its value where none is given.
         help: one line.
         minimum: smallest integer allowed.
         choices: strings allowed.
         same_as: field whose value it takes when it is None.
+        kind: type of its value; by default that of the default, of None an integer's.
     """
-    kind = int if default is None else type(default)
-    return _declared(default, help=help, kind=kind, minimum=minimum, choices=tuple(choices), same_as=same_as)
+    kind = kind or (int if default is None else type(default))
+    rules = {"help": help, "kind": kind, "choices": tuple(choices), "least": minimum, "most": MAX_PARAMETER}
+    plain = field(default=default, metadata=rules | {"same_as": same_as})
+    return Parameter(**{name: getattr(plain, name) for name in signature(Field).parameters})
 
 
 def option(
@@ -98,19 +101,14 @@ def options_of(workload: Any) -> tuple[Field[Any], ...]:
 
 
 def check_options(workload: Any) -> None:
-    """Refuse values of options that break the rules that these were declared with.
+    """Refuse words and integers that break the rules that their options were declared with.
 
     Raises:
         InputError: one does.
     """
     for item in options_of(workload):
-        value, rules = getattr(workload, item.name), item.metadata
-        if value is None and item.default is None:
-            continue
-        if rules["choices"]:
-            check_option(item.name, value, rules["choices"])
-        elif rules["kind"] is int:
-            check_integer(item.name, value, minimum=rules["least"], most=rules["most"])
+        if item.metadata["choices"] or item.metadata["kind"] is int:
+            _check(item, getattr(workload, item.name))
 
 
 def named_options(workload: Any) -> dict[str, Any]:
@@ -137,13 +135,7 @@ def titles(workload: Any) -> dict[str, str]:
 
 def integers(help: str) -> Any:
     """The field for a list of integers."""
-    return _declared(None, help=help, kind=tuple, minimum=0, choices=(), same_as=None)
-
-
-def _declared(default: Any, **metadata: Any) -> Any:
-    """A field with its rules; its other settings are those of ``dataclasses.field``."""
-    plain = field(default=default, metadata=metadata)
-    return Parameter(**{name: getattr(plain, name) for name in signature(Field).parameters})
+    return parameter(None, help, minimum=0, kind=tuple)
 
 
 def pipeline_degree(default: int = 2) -> Any:
@@ -225,32 +217,18 @@ def degree(what: str, default: int | None = 1) -> Any:
     return parameter(default, f"GPUs {what}")
 
 
-def check_parameters(strategy: S) -> S:
-    """A strategy with its dependent defaults filled in, whose fields are checked again: they may have been changed.
-
-    Raises:
-        InputError: a field breaks its rule.
-    """
-    return replace(strategy, **_dependent(strategy))  # type: ignore[type-var]
-
-
 def completed(strategy: S) -> S:
-    """A strategy that was just made, and so checked, with its dependent defaults filled in."""
-    filled = _dependent(strategy)
-    return replace(strategy, **filled) if filled else strategy  # type: ignore[type-var]
-
-
-def _dependent(strategy: object) -> dict[str, Any]:
-    """The values of the fields that were left out, and are by default those of others."""
-    dependent = _dependent_fields(type(strategy))  # type: ignore[arg-type]  # classes have hashes
-    return {
-        name: getattr(strategy, same_as) for name, same_as in dependent if getattr(strategy, name) is None
+    """Return a strategy with the fields filled in that were left out and are by default those of others."""
+    fields_same: Any = _dependent_fields(type(strategy))  # type: ignore[arg-type]  # classes have hashes
+    filled = {
+        name: getattr(strategy, same_as) for name, same_as in fields_same if getattr(strategy, name) is None
     }
+    return replace(strategy, **filled) if filled else strategy  # type: ignore[type-var]
 
 
 @cache
 def _dependent_fields(cls: type[Any]) -> tuple[tuple[str, str], ...]:
-    """The fields that are by default the same as others, each with that other."""
+    """Return the fields that are by default the same as others, each with that other."""
     return tuple((item.name, same) for item in fields(cls) if (same := item.metadata.get("same_as")))
 
 
@@ -286,7 +264,7 @@ def _check_when_made(owner: type[Any]) -> None:
 
     def check_first(self: Any) -> None:
         for item in _parameters_of(type(self)):  # type: ignore[arg-type]  # classes have hashes
-            _check(item.name, getattr(self, item.name), item)
+            _check(item, getattr(self, item.name))
         if follow_up is not None:
             follow_up(self)
 
@@ -296,29 +274,23 @@ def _check_when_made(owner: type[Any]) -> None:
 
 @cache
 def _parameters_of(cls: type[Any]) -> tuple[Parameter, ...]:
-    """The parameters of a class."""
     return tuple(item for item in fields(cls) if isinstance(item, Parameter))
 
 
-def _check(name: str, value: Any, item: Parameter) -> None:
-    rules: Mapping[str, Any] = item.metadata
+def _check(item: Field[Any], value: Any) -> None:
+    """Refuse a value that breaks the rules of its field; an integer is a number, True is none."""
+    name, rules = item.name, item.metadata
+    kind = rules["kind"]
     if value is None and item.default is None:
         return
     if rules["choices"]:
         check_option(name, value, rules["choices"])
-    if not _is_a(value, rules["kind"]):
-        raise wrong(name, f"is {shown(value)}, must be {KINDS[rules['kind']]}")
-    if rules["kind"] is float and not 0 < value < inf:
+    elif kind is not int and (
+        not isinstance(value, (int, float) if kind is float else kind) or (kind is float and value is True)
+    ):
+        raise wrong(name, f"is {shown(value)}, must be {KINDS.get(kind, kind.__name__)}")
+    elif kind is float and not 0 < value < inf:
         raise wrong(name, f"is {value}, must be positive and finite")
-    if rules["kind"] in (int, tuple):
+    elif kind in (int, tuple):
         for number in value if isinstance(value, tuple) else (value,):
-            check_integer(name, number, minimum=rules["minimum"], most=MAX_PARAMETER)
-
-
-def _is_a(value: Any, kind: type[Any]) -> bool:
-    """Whether a value is of a kind; True is no number, and an integer is one with or without a point."""
-    if kind is tuple:
-        return isinstance(value, tuple) and all(_is_a(number, int) for number in value)
-    return isinstance(value, (int, float) if kind is float else kind) and (
-        kind is bool or not isinstance(value, bool)
-    )
+            check_integer(name, number, minimum=rules["least"], most=rules["most"])

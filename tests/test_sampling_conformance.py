@@ -13,7 +13,7 @@ from conformance.checks import hold
 from conformance.sampling_points import Replays
 from conformance.sampling_scenes import SCENES, build
 
-from strategies.parameters import check_parameters
+from strategies.parameters import completed
 from strategies.registry import all_samplers
 
 SAMPLERS = list(all_samplers())
@@ -48,7 +48,7 @@ def test_every_check_holds_for_every_point(make, name, scene):
         pytest.skip(f"no point, for {replays.refused}: name it in WITHOUT_POINTS")
     assert replays.points, f"no point, for {replays.refused}"
     assert len(replays.candidates) == len(set(replays.candidates))
-    assert [check_parameters(sampler) for sampler in replays.candidates] == replays.candidates
+    assert [completed(sampler) for sampler in replays.candidates] == replays.candidates
     assert {type(point.sampler).name for point in replays.points} == {name}
     hold(CHECKS, replays.points)
     hold(sampling_results.check, replays.points[:2])

@@ -44,7 +44,7 @@ def strategy_names() -> list[str]:
 
 def strategy_flags(name: str) -> list[str]:
     """Return the flags of a strategy's fields."""
-    return [flag_of(item.name) for item in fields(class_of(name))]  # type: ignore[arg-type]
+    return [flag_of(item.name) for item in fields(class_of(name))]
 
 
 def given_parameters(options: argparse.Namespace) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def add_parameters(parser: argparse.ArgumentParser, strategies: Sequence[str]) -
     """Add the fields of strategies as flags; a field of several strategies is one flag."""
     known: dict[str, Field[Any]] = {}
     for name in strategies:
-        for item in fields(class_of(name)):  # type: ignore[arg-type]
+        for item in fields(class_of(name)):
             known.setdefault(item.name, item)
     if known:
         group = parser.add_argument_group(f"parameters of {', '.join(strategies)}")

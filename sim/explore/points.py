@@ -153,7 +153,7 @@ def find_points(
     classes = [class_of(name, scenario.task) for name in dict.fromkeys(chosen)]
     fixed = fixed or {}
     for key in fixed:
-        if not any(key in {f.name for f in fields(cls)} for cls in classes):  # type: ignore[arg-type]
+        if not any(key in {f.name for f in fields(cls)} for cls in classes):
             raise InputError(f"no strategy of this sweep has the parameter `{key}`")
     points: list[Point] = []
     refused: list[InputError] = []

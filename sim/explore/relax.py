@@ -205,7 +205,7 @@ def _values(question: Question, owner: str, name: str) -> list[Any]:
         return [now * 2**k for k in range(1, VALUES + 3) if now * 2**k <= most]
     now, gpus = question.parameters[name], scenario.workload.num_gpus
     try:
-        offered = {getattr(point, name) for point in cls.candidates(scenario)}  # type: ignore[arg-type]
+        offered = {getattr(point, name) for point in cls.candidates(scenario)}
     except InfeasibleError:
         return []
     if type(now) is int:  # the degree of all GPUs has often no number there

@@ -1,7 +1,7 @@
 """The requests, scenarios and strategies that the arguments of ``sim.run`` and its like stand for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from os import PathLike, fspath
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -11,7 +11,7 @@ from profiles.machines.clusters import Cluster
 from profiles.software.stacks import DEFAULT_STACK, Stack
 from sim.inputs.scenarios import DEFAULT_CLUSTER, OPTION_NAMES, Request, check_known, scenario_of
 from sim.outcomes.runs import parameters_of
-from strategies.parameters import check_parameters
+from strategies.parameters import completed
 from strategies.registry import make, take
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario, Scene
@@ -99,10 +99,11 @@ def resolve_strategy(request: Request) -> AnyStrategy:
     assert request.strategies is not None
     (strategy,), parameters = request.strategies, request.parameters
     if isinstance(strategy, str):
-        return make(strategy, parameters)
+        made: AnyStrategy = make(strategy, parameters)
+        return made
     if parameters:
         raise InputError(f"{next(iter(parameters))} is given, but {strategy.name} has its parameters already")
-    return check_parameters(strategy)
+    return completed(replace(strategy))  # type: ignore[type-var]  # a dataclass, checked again
 
 
 def given_parameters(request: Request, strategy: AnyStrategy) -> Mapping[str, Any]:
