@@ -35,8 +35,8 @@ Pairs = dict[str, tuple[str | None, str | None]]
 
 def _pairs(before: Mapping[str, str], after: Mapping[str, str]) -> Pairs:
     """The values that differ between two mappings."""
-    pairs = {key: (before.get(key), after.get(key)) for key in before.keys() | after.keys()}
-    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+    keys = before.keys() | after.keys()
+    return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,33 +72,34 @@ class Comparison:
     @property
     def moved(self) -> list[Moved]:
         """The points simulated in both that take another time, the largest change first."""
-        before, after = self.before.ranks, self.after.ranks
-        both = [
-            Moved(
-                key,
-                self.before.points[key].seconds or 0.0,
-                self.after.points[key].seconds or 0.0,
-                (before[key], after[key]),
-            )
-            for key in before.keys() & after.keys()
+        one, other = self.before.points, self.after.points
+        moved = [
+            Moved(key, before_s, after_s, ranks)
+            for key, ranks in self._both.items()
+            if (before_s := one[key].seconds or 0.0) != (after_s := other[key].seconds or 0.0)
         ]
-        moved = [one for one in both if one.before_s != one.after_s]
         return sorted(moved, key=lambda moved: (-abs(moved.change), moved.key))
+
+    @property
+    def _both(self) -> dict[Key, tuple[int, int]]:
+        """Points simulated in both, with their ranks."""
+        before, after = self.before.ranks, self.after.ranks
+        return {key: (before[key], after[key]) for key in before.keys() & after.keys()}
 
     @property
     def same(self) -> int:
         """Points simulated in both that take the same time."""
-        return len(self.before.ranks.keys() & self.after.ranks.keys()) - len(self.moved)
+        return len(self._both) - len(self.moved)
 
     @property
     def turned(self) -> dict[str, int]:
         """Counts of points whose status changed, or which one of the two does not know; unlisted ones are left out."""
-        keys = {*self.before.points, *self.after.points} - self._unlisted
         statuses = [
             {key: known.status for key, known in of.points.items()} for of in (self.before, self.after)
         ]
-        pairs = [[each.get(key, "not there") for each in statuses] for key in keys]
-        return dict(sorted(Counter(" -> ".join(pair) for pair in pairs if pair[0] != pair[1]).items()))
+        keys = {*statuses[0], *statuses[1]} - self._unlisted
+        pairs = [tuple(each.get(key, "not there") for each in statuses) for key in keys]
+        return dict(sorted(Counter(" -> ".join(pair) for pair in pairs if len(set(pair)) > 1).items()))
 
     @property
     def unlisted(self) -> int:
@@ -109,8 +110,8 @@ class Comparison:
     def _unlisted(self) -> set[Key]:
         if self.before.stored == self.after.stored:
             return set()
-        first, last = (self.before, self.after) if self.before.stored else (self.after, self.before)
-        return first.points.keys() - last.points.keys()
+        store, rows = sorted((self.before, self.after), key=lambda record: not record.stored)
+        return store.points.keys() - rows.points.keys()
 
     def to_json(self) -> dict[str, Any]:
         """The comparison under public keys."""
@@ -158,24 +159,18 @@ def compare(
             same words.
     """
     if "" in keys:
-        raise InputError(
-            f"`question` is {shown(','.join(keys))}, must be the beginnings of keys, with commas between"
-        )
+        rule = "must be the beginnings of keys, with commas between"
+        raise InputError(f"`question` is {shown(','.join(keys))}, {rule}")
     one, other = (_chosen(source, keys) for source in (before, after))
     if len(one) == len(other) == 1:
         return [Comparison(one[0].words, one[0], other[0])], [], []
-    questions = [record.asked for record in other]
-    both = [record for record in one if record.asked in questions]
-    if not both:
+    pairs = [(record, twin) for record in one for twin in other if record.asked == twin.asked]
+    if not pairs:
         counts = f"{before} holds {_listed(one)} and {after} {_listed(other)}"
         raise InputError(f"{counts}, but none of them is asked in both: {CHOOSE}")
-    comparisons = [Comparison(record.words, record, other[questions.index(record.asked)]) for record in both]
-    before_alone = [record.words for record in one if record not in both]
-    return (
-        comparisons,
-        before_alone,
-        [record.words for record in other if record.asked not in [of.asked for of in both]],
-    )
+    both = [record.words for record, _ in pairs]
+    first, last = ([of.words for of in each if of.words not in both] for each in (one, other))
+    return [Comparison(record.words, record, twin) for record, twin in pairs], first, last
 
 
 def _chosen(source: Path | NamedRows, keys: Sequence[str]) -> list[Recorded]:
@@ -185,7 +180,7 @@ def _chosen(source: Path | NamedRows, keys: Sequence[str]) -> list[Recorded]:
         InputError: two are, or none is left.
     """
     there = read_records(source)
-    chosen = [record for record in there if not keys or any(record.key.startswith(key) for key in keys)]
+    chosen = [record for record in there if not keys or record.key.startswith(tuple(keys))]
     if not chosen:
         raise InputError(f"`question` is {','.join(keys)}, but {source} holds {_listed(there)}")
     questions = [record.asked for record in chosen]
@@ -197,12 +192,10 @@ def _chosen(source: Path | NamedRows, keys: Sequence[str]) -> list[Recorded]:
 
 def _listed(records: Sequence[Recorded]) -> str:
     """Questions by their keys, each with what tells it from the others."""
-    merged = {of.key: of.asked | {f"content of {key}": of.inputs[key] for key in of.inputs} for of in records}
-    first = next(iter(merged.values()))
-    differing = [key for key in first if len({one.get(key) for one in merged.values()}) > 1]
+    values = [of.asked | {f"content of {key}": value for key, value in of.inputs.items()} for of in records]
+    differing = [key for key in values[0] if len({one.get(key) for one in values}) > 1]
     words = [
-        f"{key} ({', '.join(f'{name} {one.get(name)}' for name in differing)})" for key, one in merged.items()
+        f"{record.key} ({', '.join(f'{name} {of.get(name)}' for name in differing) or record.words})"
+        for record, of in zip(records, values, strict=True)
     ]
-    if len(records) == 1:
-        words = [f"{records[0].key} ({records[0].words})"]
     return f"{counted(len(records), 'question')}: {', '.join(words)}"

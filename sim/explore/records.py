@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from profiles.errors import InfeasibleError, InputError, counted, shown
+from profiles.errors import InputError, counted, shown
 from profiles.files import Row, read_json, read_text
 from profiles.machines.whatifs import WHAT_IFS
 from sim.explore.answers import Bounds
@@ -116,10 +116,7 @@ class Recorded:
 
 
 class NamedRows(NamedTuple):
-    """Rows of a sweep, or results, under their public keys, with the word by which refusals call them.
-
-    ``objective`` is what the sweep ranks by; empty of results.
-    """
+    """Rows of a sweep, or results, with the word by which refusals call them, and what the sweep ranks by."""
 
     name: str
     rows: Sequence[object]
@@ -136,9 +133,7 @@ def read_records(source: Path | NamedRows) -> list[Recorded]:
         InputError: it is none of these, or damaged.
     """
     if isinstance(source, NamedRows):
-        records = _of_rows(_flat_rows(source.name, source.rows))
-        for record in records:
-            record.objective = source.objective
+        records = _of_rows(_flat_rows(source.name, source.rows), source.objective)
     elif source.suffix == ".csv":
         records = _of_rows(_csv_rows(source))
     elif source.suffix == ".json":
@@ -187,9 +182,8 @@ def _csv_rows(path: Path) -> Iterator[_Line]:
 
 def _flat_rows(name: str, results: object) -> Iterator[_Line]:
     """The rows of a list, or one that stands alone, without the mappings within."""
-    several = isinstance(results, list | tuple)
     for number, item in enumerate(results if isinstance(results, list | tuple) else [results]):
-        where = f"{name}: row {number}" if several else name
+        where = name if item is results else f"{name}: row {number}"
         try:
             values = dict(item)
             inner = {**values.pop("parameters", {}), **values.pop("options", {})}
@@ -198,54 +192,41 @@ def _flat_rows(name: str, results: object) -> Iterator[_Line]:
         yield _Line(where, inner | values)
 
 
-class _Group(NamedTuple):
-    """Rows of one question, as they are read, with the division of a decoder by numbers of GPUs."""
+def _of_rows(rows: Iterable[_Line], objective: str = "") -> list[Recorded]:
+    """Return the questions of rows; of a point in several sweeps the most that is known is kept.
 
-    record: Recorded
-    shared: dict[str, str]
-    options: dict[str, str]
-    divided: dict[int, float]
-
-    def holds(self, other: "_Group") -> bool:
-        """Return whether a row is of this question; one without a result has no options, and is of the last like it."""
-        if (self.record.inputs, self.shared) != (other.record.inputs, other.shared):
-            return False
-        both = [*self.divided.items(), *other.divided.items()]
-        most = max((value for _, value in both), default=1.0)
-        alike = self.options == other.options and all(value == min(most, gpus) for gpus, value in both)
-        return alike or not (self.options and other.options)
-
-
-def _of_rows(rows: Iterable[_Line]) -> list[Recorded]:
-    """Return the questions of rows; of a point in several sweeps the most that is known is kept."""
-    groups: list[_Group] = []
+    A row without a result has no options, and is of the last question like it.
+    """
+    records: list[tuple[tuple[object, ...], dict[str, str], Recorded]] = []
     for row in rows:
-        task = row.choice("task", tuple(TASKS))
+        task, values = row.choice("task", tuple(TASKS)), row.values()
         shared = {key: row.text(key) for key in (*SHARED, *ASKED[task])}
         names = {*TASKS[task].options, *WHAT_IFS, "measured", "measured_run"} - shared.keys() - {DIVIDED}
-        options = {key: value for key, value in row.values().items() if key in names}
+        options = {key: value for key, value in values.items() if key in names}
         if options and RELIEF in row:  # what is recomputed is of the point, not asked
             options["checkpointing"] = "none"
         names = {*fields_of(strategies_of(task).values()), RELIEF}
-        parameters = sorted((name, value) for name, value in row.values().items() if name in names)
+        parameters = sorted((name, value) for name, value in values.items() if name in names)
         key = Key(row.text("strategy"), row.integer("num_gpus"), tuple(parameters))
-        divided = {key.num_gpus: row.number(DIVIDED, 1.0)} if options else {}
-        fresh, known = _Group(Recorded({}, row.inputs), shared, options, divided), _known(row)
-        group = next((group for group in reversed(groups) if group.holds(fresh)), None)
-        if group is None:
-            groups.append(group := fresh)
-        group.options.update(options)
-        group.divided.update(divided)
-        before = group.record.points.get(key)
+        like = shared, row.inputs
+        same = (of for of in reversed(records) if of[0] == like and (not options or of[1] in ({}, options)))
+        if (entry := next(same, None)) is None:
+            entry = like, {}, Recorded(shared.copy(), row.inputs, objective=objective)
+            records.append(entry)
+        _, known_options, record = entry
+        known_options.update(options)
+        record.asked.update(options)
+        if options and row.number(DIVIDED, 1.0) > float(record.asked.get(DIVIDED, 1)):
+            record.asked[DIVIDED] = values[DIVIDED]
+        known = _known(row)
+        before = record.points.get(key)
         if before is None or known.order <= before.order:
-            group.record.points[key] = known
-    for record, shared, options, divided in groups:
-        most = max(divided.values(), default=1.0)
-        record.asked = {**shared, **options, **({DIVIDED: cell(most)} if most > 1 else {})}
+            record.points[key] = known
+    for *_, record in records:
         order = [known.order for known in record.points.values()]
         if order != sorted(order):  # several sweeps, one after the other
             record.sort()
-    return [group.record for group in groups]
+    return [record for *_, record in records]
 
 
 def _known(row: _Line) -> Known:
@@ -262,23 +243,20 @@ def _of_store(path: Path) -> Iterator[Recorded]:
     seamless = {name: is_seamless(cls) for task in TASKS for name, cls in strategies_of(task).items()}
     with StoreFile(path, reads=True) as store:
         store.check()
-        for number, code, options, inputs in store.questions():
-            question = {name: cell(value) for name, value in options.items() if value not in (None, "")}
-            record = Recorded(question, {**inputs, CODE: code})
-            memory_bytes = float(question.pop("memory_bytes", "inf"))
-            for point, answer in store.answers(number):
+        for question, code, options, inputs in store.questions():
+            asked = {name: cell(value) for name, value in options.items() if value not in (None, "")}
+            record = Recorded(asked, {**inputs, CODE: code})
+            memory_bytes = float(asked.pop("memory_bytes", "inf"))
+            for point, answer in store.answers(question):
                 values = dict(point["parameters"]) | {RELIEF: point.get("checkpointing")}
                 texts = sorted((name, cell(value)) for name, value in values.items() if value is not None)
                 key = Key(point["strategy"], point["num_gpus"], tuple(texts))
-                record.points[key] = _stored(answer, memory_bytes, seamless.get(key.strategy, True))
+                known = Known("infeasible")
+                if isinstance(answer, Bounds) and answer.least_memory_bytes <= memory_bytes:
+                    known = Known("bounded")
+                elif isinstance(answer, Measures):
+                    status = "simulated" if answer.peak_memory_bytes <= memory_bytes else "infeasible"
+                    known = Known(status, answer.duration_s, seamless.get(key.strategy, True))
+                record.points[key] = known
             record.sort()
             yield record
-
-
-def _stored(answer: Bounds | Measures | InfeasibleError, memory_bytes: float, seamless: bool) -> Known:
-    if isinstance(answer, InfeasibleError):
-        return Known("infeasible")
-    if isinstance(answer, Bounds):
-        return Known("infeasible" if answer.least_memory_bytes > memory_bytes else "bounded")
-    fits = answer.peak_memory_bytes <= memory_bytes
-    return Known("simulated" if fits else "infeasible", answer.duration_s, seamless)

@@ -58,14 +58,9 @@ class Question(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change of a question; of one kind only the first that fits is named.
+    """A change of a question: fields of the workload, a strategy, its parameters, and parameters to leave out.
 
-    Attributes:
-        kind: what it changes.
-        workload: fields of the workload and their values.
-        strategy: its strategy; None keeps those of the question.
-        held: parameters and their values.
-        dropped: parameters that are left out.
+    Of one ``kind`` only the first that fits is named.
     """
 
     kind: str
@@ -81,36 +76,36 @@ class Change(NamedTuple):
         values = {**self.workload, **strategy, **self.held}
         return " ".join(f"`{'gpus' if name == 'num_gpus' else name}` {of}" for name, of in values.items())
 
-    def goes_with(self, other: "Change") -> bool:
-        """Return whether both are tried together; other values of parameters only with recomputation."""
-        kinds = {self.kind, other.kind}
-        apart = len(kinds) == 1 or kinds == {"batch", "gpus"} or (self.strategy and other.strategy)
-        return not apart and ("checkpointing" in kinds or not (self.held or other.held))
-
 
 def relax(question: Question, most: int = MOST_CHANGES) -> str:
     """Return the changes with which something fits in words; empty if none is.
 
-    Several together are tried only if no single one is enough, three only with recomputation. Parameters come first,
-    then strategies, then the rest. Each was simulated with all else unchanged.
+    Two together are tried only if no single one is enough, a parameter or strategy only with recomputation or more
+    GPUs. Parameters come first, then strategies, then the rest. Each was simulated with all else unchanged.
     """
     if question.scenario.cluster.device.memory_bytes is None:
         return ""
     singles = [*_parameters(question), *_strategies(question), *_options(question)]
-    for size in (1, 2, 3):
+    for size in (1, 2):
         answers: dict[object, str] = {}
         for changes in combinations(singles, size):
             kinds = tuple(change.kind for change in changes)
-            together = all(one.goes_with(other) for one, other in combinations(changes, 2))
-            if kinds in answers or not together or (size > 2 and "checkpointing" not in kinds):
-                continue
-            if _fits_with(question, changes):
+            if kinds not in answers and _go_together(*changes) and _fits_with(question, changes):
                 answers[kinds] = _words(_largest_batch(question, changes))
             if len(answers) == most:
                 break
         if answers:
             return f"{_listed(list(answers.values()), 'or')} fits"
     return ""
+
+
+def _go_together(one: Change, other: Change | None = None) -> bool:
+    """Return whether two changes are tried together; parameters only with recomputation."""
+    if other is None:
+        return True
+    kinds = {one.kind, other.kind}
+    apart = len(kinds) == 1 or kinds == {"batch", "gpus"} or (one.strategy and other.strategy)
+    return not apart and ("checkpointing" in kinds or not (one.held or other.held))
 
 
 def _fits_with(question: Question, changes: Sequence[Change]) -> bool:
@@ -147,7 +142,7 @@ def _words(changes: Sequence[Change]) -> str:
     """The flags of some changes, and those to leave out."""
     flags = " ".join(change.flags for change in changes if change.flags)
     dropped = list(dict.fromkeys(f"`{name}`" for change in changes for name in change.dropped))
-    return f"{flags or 'the same'} without {_listed(dropped, 'and')}" if dropped else flags
+    return f"{flags} without {_listed(dropped, 'and')}" if dropped else flags
 
 
 def _listed(words: Sequence[str], last: str) -> str:
@@ -182,17 +177,11 @@ def _known(name: str) -> set[str]:
 
 
 def _parameters(question: Question) -> Iterator[Change]:
-    """Yield other values of the fixed parameters, and none; of one point more micro-batches, too."""
-    fixed = list(question.parameters)
-    for name in dict.fromkeys([*fixed, *(["micro_batches"] if question.single else [])]):
+    """Yield other values of the fixed parameters; of one point more micro-batches, too."""
+    for name in dict.fromkeys([*question.parameters, *(["micro_batches"] if question.single else [])]):
         owner = next((strategy for strategy in question.names if name in _known(strategy)), None)
         for value in () if owner is None else _values(question, owner, name):
             yield Change(name, NONE, owner, {name: value})
-    for dropped in dict.fromkeys([*((name,) for name in fixed), tuple(fixed)] if fixed else []):
-        owner = next((strategy for strategy in question.names if _known(strategy) & set(dropped)), None)
-        if owner is not None:
-            kind = dropped[0] if len(dropped) == 1 else "left out"  # a value of it that fits says the same
-            yield Change(kind, NONE, owner, NONE, dropped)
 
 
 def _values(question: Question, owner: str, name: str) -> list[Any]:
@@ -232,36 +221,32 @@ def _strategies(question: Question) -> list[Change]:
 def _options(question: Question) -> Iterator[Change]:
     """Yield changes of all but parameters and strategies, those that cost least first."""
     scenario = question.scenario
-    workload, gpus, fewest = scenario.workload, scenario.workload.num_gpus, _fewest(scenario)
-    for kind, changed in _workloads(scenario, relief=question.relief):
-        yield Change(kind, changed)
-    if workload.batch_size > fewest:
+    batch_size, gpus, fewest = scenario.workload.batch_size, scenario.workload.num_gpus, _fewest(scenario)
+    if isinstance(scenario, Scenario):
+        training = scenario.workload
+        if training.checkpointing == "none" and not question.relief:
+            yield Change("checkpointing", {"checkpointing": BLOCK})
+        if training.offload == "none":
+            if training.memory_recipe == "mixed":
+                yield Change("optimizer", {"memory_recipe": "adam8bit"})
+            yield Change("optimizer", {"offload": "optimizer"})
+        if not training.rank:
+            yield Change("weights", {"trainable": f"lora:{RANK}"})
+    else:
+        if scenario.workload.encoders == "resident" and scenario.encoders:
+            run = (
+                {} if scenario.included(scenario.encoders) else {"include": ALL}
+            )  # else they never come and go
+            yield Change("encoders", {**run, "encoders": "offloaded"})
+        if not scenario.workload.swapped:
+            blocks = len({layer.block for layer in scenario.backbone.layers})
+            yield Change("weights", {"offload": f"layers:{blocks}"})
+    if batch_size > fewest:
         yield _batch(fewest)
     more = gpus * 2
     while more <= min(scenario.cluster.max_devices, gpus * MOST_TIMES):
-        yield Change("gpus", {"num_gpus": more, "batch_size": workload.batch_size})
+        yield Change("gpus", {"num_gpus": more, "batch_size": batch_size})
         more *= 2
-
-
-def _workloads(scenario: AnyScenario, *, relief: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Other options of the task that save memory, by kind."""
-    if isinstance(scenario, Scenario):
-        training = scenario.workload
-        if training.checkpointing == "none" and not relief:
-            yield "checkpointing", {"checkpointing": BLOCK}
-        if training.memory_recipe == "mixed" and training.offload == "none":
-            yield "optimizer", {"memory_recipe": "adam8bit"}
-        if training.offload == "none":
-            yield "optimizer", {"offload": "optimizer"}
-        if not training.rank:
-            yield "weights", {"trainable": f"lora:{RANK}"}
-        return
-    sampling = scenario.workload
-    if sampling.encoders == "resident" and scenario.encoders:
-        run = {} if scenario.included(scenario.encoders) else {"include": ALL}  # else they never come and go
-        yield "encoders", {**run, "encoders": "offloaded"}
-    if not sampling.swapped:
-        yield "weights", {"offload": f"layers:{len({layer.block for layer in scenario.backbone.layers})}"}
 
 
 def fits(question: Question) -> bool:
