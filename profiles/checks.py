@@ -14,11 +14,7 @@ from profiles.errors import InputError, shown
 
 
 def check_numbers(owner: str, **values: float) -> None:
-    """Refuse anything but finite numbers of at least 0.
-
-    Raises:
-        InputError: a value is something else.
-    """
+    """Refuse anything but finite numbers of at least 0."""
     for key, value in values.items():
         _check_real(owner, key, value)
         if not isfinite(value):
@@ -28,11 +24,7 @@ def check_numbers(owner: str, **values: float) -> None:
 
 
 def check_positive(owner: str, *, most: float = inf, **values: float) -> None:
-    """Refuse anything but numbers above 0; infinity passes where there is no ``most``.
-
-    Raises:
-        InputError: a value is something else, or above ``most``.
-    """
+    """Refuse anything but numbers above 0; infinity passes where there is no ``most``."""
     for key, value in values.items():
         _check_real(owner, key, value)
         if not value > 0:
@@ -52,11 +44,7 @@ def _check_real(owner: str, key: str, value: object) -> None:
 
 
 def check_counts(owner: str, *, least: int = 0, **values: int) -> None:
-    """Refuse anything but integers of at least ``least``.
-
-    Raises:
-        InputError: a value is something else.
-    """
+    """Refuse anything but integers of at least ``least``."""
     for key, value in values.items():
         if isinstance(value, bool) or not isinstance(value, Integral):
             raise InputError(f"{owner}: {key} is {shown(value)}, must be an integer")
@@ -70,21 +58,13 @@ def is_one_of(value: object, *words: str) -> bool:
 
 
 def check_choice(owner: str, key: str, value: str, choices: Sequence[str]) -> None:
-    """Refuse a value that is not among the choices.
-
-    Raises:
-        InputError: it is not.
-    """
+    """Refuse a value that is not among the choices."""
     if not is_one_of(value, *choices):
         raise InputError(f"{owner}: {key} is {shown(value)}, must be one of {', '.join(choices)}")
 
 
 def check_distinct(owner: str, key: str, values: Iterable[Hashable]) -> None:
-    """Refuse values that are not distinct.
-
-    Raises:
-        InputError: one stands twice.
-    """
+    """Refuse values that are not distinct."""
     seen: set[Hashable] = set()
     for value in values:
         if value in seen:
@@ -93,11 +73,7 @@ def check_distinct(owner: str, key: str, values: Iterable[Hashable]) -> None:
 
 
 def check_name(owner: str, name: object) -> None:
-    """Refuse anything but a name or a path.
-
-    Raises:
-        InputError: it is something else, empty, or holds control characters, which would reach every table.
-    """
+    """Refuse anything but a name or a path."""
     if not isinstance(name, str | PathLike) or not str(name):
         raise InputError(f"{owner} is {shown(name)}, must be a name or a path")
     if not str(name).isprintable():

@@ -2,7 +2,7 @@
 
 ``DiffusimError`` is the root: everything a user can mend. ``InputError`` says that something the user gave is
 wrong; ``InfeasibleError`` that a point of the design space cannot exist; ``DeadlockError`` that the order of a
-plan can never be carried out.
+plan can never be carried out. Readers and checks of what a user gave raise InputError; their docstrings leave it out.
 """
 
 import re

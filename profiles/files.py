@@ -29,11 +29,7 @@ MAX_CHARACTERS: Final = 10_000
 
 
 def read_text(path: Path) -> str:
-    """The UTF-8 text of a file.
-
-    Raises:
-        InputError: the file is missing, a folder, unreadable, too long or not text.
-    """
+    """The UTF-8 text of a file."""
     try:
         check_regular(path)
         if path.is_file() and (size := path.stat().st_size) > MAX_BYTES:
@@ -51,11 +47,7 @@ def read_text(path: Path) -> str:
 
 
 def check_regular(path: Path) -> None:
-    """Refuse a pipe or a device, as opening it may block, and a text that cannot be a path.
-
-    Raises:
-        InputError: it is one.
-    """
+    """Refuse a pipe or a device, as opening it may block, and a text that cannot be a path."""
     if "\0" in str(path):
         raise InputError(f"{shown(str(path))} holds a NUL character, which no path does")
     if path.exists() and not (path.is_file() or path.is_dir()):
@@ -63,11 +55,7 @@ def check_regular(path: Path) -> None:
 
 
 def read_json(path: Path, **rules: Any) -> Any:
-    """The value that a JSON file holds; ``rules`` go to ``json.loads``, and may raise a ValueError.
-
-    Raises:
-        InputError: the file cannot be read, is not JSON, or gives a key twice.
-    """
+    """The value that a JSON file holds; ``rules`` go to ``json.loads``, and may raise a ValueError."""
     text = read_text(path)
     try:
         return parse_json(text, **rules)
@@ -91,11 +79,7 @@ def naming_file(read: Callable[[Path], T]) -> Callable[[Path], T]:
 
 
 def path_kind(path: Path) -> str:
-    """The kind of thing a path names: ``file``, ``folder`` or ``nothing``.
-
-    Raises:
-        InputError: it cannot be looked up.
-    """
+    """The kind of thing a path names: ``file``, ``folder`` or ``nothing``."""
     try:
         return "folder" if path.is_dir() else "file" if path.exists() else "nothing"
     except OSError as error:
@@ -112,9 +96,6 @@ def parse_number(where: str, key: str, value: object, *, minimum: float = 0.0, w
         value: a TOML number or the text of a CSV cell.
         minimum: smallest value allowed.
         whole: only integers are allowed.
-
-    Raises:
-        InputError: the value is not such a number.
     """
     kind, original = "an integer" if whole else "a number", value
     if isinstance(value, str):
@@ -237,11 +218,7 @@ class Table(_Values):
 
     @classmethod
     def read(cls, path: Path) -> "Table":
-        """Read a TOML file.
-
-        Raises:
-            InputError: the file cannot be read or is not TOML.
-        """
+        """Read a TOML file."""
         text = read_text(path)
         try:
             return cls(path, parse_toml(text))
@@ -308,11 +285,7 @@ class Table(_Values):
         return tuple(sorted(points.items()))
 
     def finish(self) -> None:
-        """Refuse keys that nobody asked for.
-
-        Raises:
-            InputError: such a key stands in the table.
-        """
+        """Refuse keys that nobody asked for."""
         for key in self._values:
             if key not in self._asked:
                 name, known = one_line(self._prefix + key, MAX_LINE), ", ".join(sorted(self._asked))
@@ -322,12 +295,7 @@ class Table(_Values):
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
-    """The rows of a CSV file with exactly these columns in this order.
-
-    Raises:
-        InputError: the file cannot be read, columns are missing, unknown, doubled or out of order, a row has
-            too few or too many cells, or there are too many rows.
-    """
+    """The rows of a CSV file with exactly these columns in this order."""
     reader = csv.reader(read_text(path).splitlines(), strict=True)
     try:
         header = next(reader, [])

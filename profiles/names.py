@@ -63,11 +63,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str], otherwise: str = ""
 
 
 def file_of(kind: str, name: str, folder: Path) -> Path:
-    """The file of what is shipped in a folder by its name, or any by its path.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The file of what is shipped in a folder by its name, or any by its path."""
     check_name(kind, name)
     names = sorted(path.stem for path in folder.glob("*.toml"))
     if (known := known_name(kind, name, names)) is not None:

@@ -15,11 +15,7 @@ _numbers: Final = count()
 
 
 def check_writable(flag: str, path: Path) -> None:
-    """Refuse a file that could not be written later.
-
-    Raises:
-        InputError: it is a folder or a pipe, or its folder is missing, or one of them is not writable.
-    """
+    """Refuse a file that could not be written later."""
     try:
         real = path.resolve()
         there, usable = real.exists(), real.is_file() or str(path).startswith("/dev/")
@@ -33,22 +29,14 @@ def check_writable(flag: str, path: Path) -> None:
 
 
 def check_new(path: Path) -> None:
-    """Refuse a path where something lies already.
-
-    Raises:
-        InputError: there is something, or it cannot be looked up.
-    """
+    """Refuse a path where something lies already."""
     if path_kind(path) != "nothing":
         raise InputError(f"{path}: is there already, must be a new file")
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A file to write, which replaces ``path`` at the end, so that nobody ever sees half of it.
-
-    Raises:
-        InputError: it cannot be written.
-    """
+    """A file to write, which replaces ``path`` at the end, so that nobody ever sees half of it."""
     target = path.resolve()
     if target.exists() and not target.is_file():  # a pipe or a device
         yield path

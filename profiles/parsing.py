@@ -16,11 +16,7 @@ class _RuleError(ValueError):
 
 
 def parse_json(text: str, **rules: Any) -> Any:
-    """The value that a JSON text holds; ``rules`` go to ``json.loads``, and may raise a ValueError.
-
-    Raises:
-        ValueError: it is not JSON, is nested too deeply, or gives a key twice; in one line.
-    """
+    """The value that a JSON text holds; ``rules`` go to ``json.loads``, and may raise a ValueError."""
     return _parsed(partial(json.loads, object_pairs_hook=_once, **rules), text)
 
 
@@ -34,11 +30,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The table that a TOML text holds.
-
-    Raises:
-        ValueError: it is not TOML, or is nested too deeply; in one line.
-    """
+    """The table that a TOML text holds."""
     return _parsed(tomllib.loads, text)
 
 

@@ -84,9 +84,6 @@ def read_component(
         times: rows of measured times, by device.
         kernels: rows of ``kernels.csv`` and ``kernels_half.csv``, by file, of those that are there.
         adapted: rows of ``adapted.csv``.
-
-    Raises:
-        InputError: a key or a row breaks a rule.
     """
     if not rows:
         raise head.fail("name", head.text("name"), "has no row in layers.csv")

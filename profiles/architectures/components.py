@@ -165,9 +165,6 @@ class Component:
         cacheable: whether the output of a frozen component can be computed before training; False where it depends on
             the noise or the time step.
         adapters: kernels of the adapters beside each frozen layer.
-
-    Raises:
-        InputError: a value breaks its rule, or names a layer that is not there.
     """
 
     name: str

@@ -37,11 +37,7 @@ class Tables(NamedTuple):
 
 
 def read_tables(table: Table, names: list[str]) -> Tables:
-    """The tables beside a model file whose components have these names.
-
-    Raises:
-        InputError: a file is missing or breaks a rule.
-    """
+    """The tables beside a model file whose components have these names."""
     folder = table.path.parent
     kernels, times = _kernel_files(table), _time_files(folder)
     files: dict[str, tuple[str, ...]] = {LAYERS: LAYER_COLUMNS}
@@ -78,11 +74,7 @@ def _time_files(folder: Path) -> list[str]:
 
 
 def _by_component(rows: list[Row], names: list[str]) -> ByComponent:
-    """Rows by the component they are of.
-
-    Raises:
-        InputError: one is of none.
-    """
+    """Rows by the component they are of."""
     grouped: ByComponent = {name: [] for name in names}
     for row in rows:
         grouped[row.choice("component", names)].append(row)
@@ -90,11 +82,7 @@ def _by_component(rows: list[Row], names: list[str]) -> ByComponent:
 
 
 def read_anchors(path: Path) -> tuple[Anchor, ...]:
-    """The anchors of a model; none where the file does not exist.
-
-    Raises:
-        InputError: the file breaks a rule.
-    """
+    """The anchors of a model; none where the file does not exist."""
     if path_kind(path) == "nothing":
         return ()
     sizes = ("height", "width", "batch", "steps")
@@ -110,11 +98,7 @@ def read_anchors(path: Path) -> tuple[Anchor, ...]:
 
 
 def read_skips(table: Table, names: list[str]) -> dict[str, list[Skip]]:
-    """Skips by component.
-
-    Raises:
-        InputError: one breaks a rule.
-    """
+    """Skips by component."""
     skips: dict[str, list[Skip]] = {name: [] for name in names}
     for entry in table.tables("skips"):
         of = skips[entry.choice("component", names)]
@@ -124,11 +108,7 @@ def read_skips(table: Table, names: list[str]) -> dict[str, list[Skip]]:
 
 
 def read_reads(table: Table, names: list[str]) -> dict[str, list[Read]]:
-    """Reads by the component that reads.
-
-    Raises:
-        InputError: one breaks a rule.
-    """
+    """Reads by the component that reads."""
     reads: dict[str, list[Read]] = {name: [] for name in names}
     for entry in table.tables("reads"):
         of = reads[entry.choice("component", names)]

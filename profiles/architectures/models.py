@@ -93,9 +93,6 @@ class Model:
         resized_from: height and width of its files, where it is at another resolution.
         frames_from: frames of its files, where it has others.
         steps: denoising steps to which it was distilled; None where it was not.
-
-    Raises:
-        InputError: a value breaks its rule, names are not distinct, or inputs form a cycle.
     """
 
     name: str

@@ -41,9 +41,6 @@ def equal_layers_model(
         saved_bytes: what one layer keeps for its backward, per sample.
         device: name of the device on which the times count as measured.
 
-    Raises:
-        InputError: a number is out of its range.
-
     Source: DiffusionPipe, section 2.4: its Figure 4 holds for such a model.
     """
     num_frozen_layers = num_layers if num_frozen_layers is None else num_frozen_layers
@@ -91,9 +88,6 @@ def equal_blocks_transformer(
         saved_bytes: what one block keeps for its backward, per sample.
         skips: whether each block of the first half sends its output to its mirror image, as in Hunyuan-DiT.
         device: name of the device on which the times count as measured.
-
-    Raises:
-        InputError: a number is out of its range.
     """
     _check_counts(num_layers=num_layers, rows=rows, hidden_size=hidden_size, heads=heads)
     block = _layer("full", parameters, HALF * (rows**2 + text_tokens) * hidden_size, saved_bytes)
@@ -111,11 +105,7 @@ def equal_blocks_transformer(
 
 
 def _check_counts(**counts: int) -> None:
-    """Refuse counts below 1.
-
-    Raises:
-        InputError: there is one.
-    """
+    """Refuse counts below 1."""
     for name, count in counts.items():
         if count < 1:
             raise InputError(f"{name} is {count}, must be at least 1")

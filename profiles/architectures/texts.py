@@ -13,11 +13,7 @@ MAX_TEXT_TOKENS: Final = 4096
 
 
 def with_text(model: Model, tokens: int) -> Model:
-    """A model on texts of so many tokens; its text encoders, and what it was timed with, stay as they are.
-
-    Raises:
-        InputError: no text passes through the layers of a backbone.
-    """
+    """A model on texts of so many tokens; its text encoders, and what it was timed with, stay as they are."""
     joint = [i for i in model.backbones if model.components[i].text_tokens]
     if not joint:
         raise wrong("text_tokens", f"is {tokens}, but no text passes through the layers of {model.name}")

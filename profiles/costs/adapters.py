@@ -29,9 +29,6 @@ def with_adapters(model: Model, rank: int) -> Model:
     Args:
         model: the model.
         rank: of the adapters; 0: none.
-
-    Raises:
-        InputError: nobody counted the linears of a backbone, or it has none, or adapters of another rank.
     """
     there = {_rank(component) for component in model.components if component.adapters}
     if there - {rank}:

@@ -219,11 +219,7 @@ def load_bands() -> Bands:
 
 
 def read_bands(path: Path) -> Bands:
-    """Read a file of bands.
-
-    Raises:
-        InputError: the file breaks a rule.
-    """
+    """Read a file of bands."""
     table = Table.read(path)
     devices = table.table("devices")
     bands = Bands(

@@ -87,11 +87,7 @@ class MeasuredRun:
 
 
 def check_same(measured: tuple[str, str, str], simulated: tuple[str, str, str]) -> None:
-    """Refuse a measured run of another model, device or stack than is asked about.
-
-    Raises:
-        InputError: the two differ.
-    """
+    """Refuse a measured run of another model, device or stack than is asked about."""
     if measured != simulated:
         whose = f"is of {_in_words(measured)}, but {_in_words(simulated)} is asked about"
         raise wrong("measured_run", f"{whose}: compute is scaled for one model, device and stack")

@@ -74,9 +74,6 @@ class ComponentCosts:
         stack: of the software; by default ``eager``.
         extent: size of the image; by default the reference.
         training: whether it trains, in mixed precision, or samples, in half precision.
-
-    Raises:
-        InputError: the device has no rates, and the component no times measured on it.
     """
 
     def __init__(
@@ -214,9 +211,6 @@ class TaskCosts:
     """Times of all components of a model that trains or samples on one device at some resolution.
 
     ``backbone_device`` stands for that device where the backbones run in another precision.
-
-    Raises:
-        InputError: the device has no rates, and a component no times measured on it.
     """
 
     def __init__(

@@ -46,11 +46,7 @@ class HostSide:
 
     @classmethod
     def of(cls, cluster: Cluster, num_gpus: int) -> "HostSide":
-        """The host side of a cluster of which so many GPUs are used.
-
-        Raises:
-            InputError: the device's link to its host is not known.
-        """
+        """The host side of a cluster of which so many GPUs are used."""
         gpus = min(num_gpus, cluster.devices_per_node)
         _ = copied_s(cluster.device, 1.0)
         switched = cluster.intra_node.kind == "nvswitch" and cluster.device.name not in OWN_WAY
@@ -90,11 +86,7 @@ def _links() -> tuple[dict[str, float], float]:
 
 
 def copied_s(device: Device, size_bytes: float) -> float:
-    """Seconds of a copy between the host's pinned memory and a card's, in either direction; 0 on the ideal device.
-
-    Raises:
-        InputError: the device's link to its host is not known.
-    """
+    """Seconds of a copy between the host's pinned memory and a card's, in either direction; 0 on the ideal device."""
     if device.name == "ideal" or not size_bytes:
         return 0.0
     rates, _ = _links()

@@ -22,11 +22,7 @@ from profiles.machines.devices import Device
 
 
 def sides_of(resolution: str) -> tuple[int, int]:
-    """Height and width of a resolution in words: 1024, or 1280x1920, which is width x height.
-
-    Raises:
-        InputError: it is neither.
-    """
+    """Height and width of a resolution in words: 1024, or 1280x1920, which is width x height."""
     if not isinstance(resolution, str) or not re.fullmatch(
         r"[1-9]\d{0,11}(x[1-9]\d{0,11})?", resolution, re.ASCII
     ):
@@ -46,9 +42,6 @@ def check_resolution(model: Model, height: int, width: int) -> None:
 
     Both sides are multiples of what its levels, patches and VAE divide them by (``multiple`` of its file), and made
     of whole tokens of each component; some models end at a ``largest`` side.
-
-    Raises:
-        InputError: it breaks one of these rules.
     """
     resolution = in_words(height, width)
     for name, pixels in (("width", width), ("height", height)):
@@ -63,11 +56,7 @@ def check_resolution(model: Model, height: int, width: int) -> None:
 
 
 def check_whole_tokens(model: Model, component: Component, height: int, width: int) -> None:
-    """Refuse sides that are not made of whole tokens of a component.
-
-    Raises:
-        InputError: they are not.
-    """
+    """Refuse sides that are not made of whole tokens of a component."""
     if not component.image_tokens:
         return
     resolution, side = in_words(height, width), _token_side(model, component)
@@ -94,9 +83,6 @@ def resized(model: Model, height: int, width: int, device: Device) -> Model:
     """Return a model at a resolution in pixels, as training on a device needs it.
 
     Times measured on the device follow the work; those of other devices, whose rates nobody gives, are left out.
-
-    Raises:
-        InputError: the model cannot have this resolution.
     """
     here, there = (model.height, model.width), (height, width)
     if here == there:
@@ -140,9 +126,6 @@ def with_frames(model: Model, frames: int, device: Device) -> Model:
 
     Backbones grow with the latent frames, autoencoders with those of the pixels. Times measured on the device follow
     the work.
-
-    Raises:
-        InputError: the model cannot have so many frames, or has others than its files already.
     """
     _check_frames(model, frames)
     if frames == model.frames:

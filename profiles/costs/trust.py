@@ -93,11 +93,7 @@ def _shipped() -> tuple[Trust, ...]:
 
 
 def read_trust(path: Path) -> list[Trust]:
-    """Read the lines of a file.
-
-    Raises:
-        InputError: the file breaks a rule.
-    """
+    """Read the lines of a file."""
     return [
         Trust(
             row.choice("task", TASKS),

@@ -40,9 +40,6 @@ class Link:
         host_bandwidth_bytes_per_s: of ``pcie``, what all switches of a host share.
         flow_bytes_per_s: of ``nic``, what one connection carries, as a TCP connection fills only part of a fast port.
         rail_bytes_per_s: of ``nic``, what one device reaches of its node's port, through its own adapter.
-
-    Raises:
-        InputError: a value breaks its rule.
     """
 
     kind: str
@@ -102,9 +99,6 @@ class Cluster:
         collectives: what collectives reach of these links.
         host: the host of each node.
         changes: the what-ifs that made it, each with the value of its flag; empty where it is as its file says.
-
-    Raises:
-        InputError: a value breaks its rule.
     """
 
     name: str
@@ -143,11 +137,7 @@ class Cluster:
         return self.devices_per_node * self.max_nodes
 
     def check_gpus(self, num_gpus: int) -> None:
-        """Refuse more GPUs than there are.
-
-        Raises:
-            InputError: there are fewer.
-        """
+        """Refuse more GPUs than there are."""
         if num_gpus > self.max_devices:
             most = f"max_nodes({self.max_nodes}) * devices_per_node({self.devices_per_node}) = {self.max_devices}"
             raise wrong("gpus", f"is {num_gpus}, but cluster {self.name} has at most {most}")
@@ -158,9 +148,6 @@ class Cluster:
         Args:
             intra_node: factor of the bandwidth inside a node.
             inter_node: factor of the bandwidth between nodes.
-
-        Raises:
-            InputError: a factor is not positive and finite, or there is no link between nodes.
         """
         changes: list[str] = []
         for word, link, factor in (
@@ -202,11 +189,7 @@ def load_cluster(name: str) -> Cluster:
 
 @naming_file
 def read_cluster(path: Path) -> Cluster:
-    """Read a cluster file.
-
-    Raises:
-        InputError: the file breaks a rule.
-    """
+    """Read a cluster file."""
     table = Table.read(path)
     max_nodes = table.integer("max_nodes", minimum=1)
     inter_node = _read_link(table.table("inter_node"), INTER_NODE) if "inter_node" in table else None

@@ -75,31 +75,19 @@ def load_device(name: str) -> Device:
 
 
 def find_device(name: str) -> tuple[str, Device]:
-    """A device, after the name or path to ask for it again.
-
-    Raises:
-        InputError: as of ``load_device``.
-    """
+    """A device, after the name or path to ask for it again."""
     path = file_of("device", name, DEVICES)
     return path.stem if path.parent == DEVICES else name, read_device(path)
 
 
 @naming_file
 def read_device(path: Path) -> Device:
-    """Read a device file.
-
-    Raises:
-        InputError: the file breaks a rule.
-    """
+    """Read a device file."""
     return device_of(Table.read(path))
 
 
 def device_of(table: Table) -> Device:
-    """Device that a table describes: a device file, or ``[device]`` of a cluster file.
-
-    Raises:
-        InputError: a key breaks a rule.
-    """
+    """Device that a table describes: a device file, or ``[device]`` of a cluster file."""
     device = Device(
         name=table.line("name"),
         source=table.text("source"),

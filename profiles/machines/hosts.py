@@ -73,11 +73,7 @@ FREE: Final = Host(0.0, 0.0, 0.0)
 
 
 def read_host(table: Table) -> Host:
-    """The table ``host`` of a cluster file.
-
-    Raises:
-        InputError: it breaks a rule.
-    """
+    """The table ``host`` of a cluster file."""
     host = Host(table.number("pace"), table.number("low"), table.number("high"))
     table.text("source")
     table.finish()

@@ -26,11 +26,7 @@ MAY_BE_ZERO: Final = ("fixed_us", "chain_us", "ramp", "rows", "keys", "channels"
 
 
 def read_laws(table: Table) -> Laws:
-    """Laws that a table describes; no rate but the cache's may exceed the device's peaks.
-
-    Raises:
-        InputError: a key breaks a rule.
-    """
+    """Laws that a table describes; no rate but the cache's may exceed the device's peaks."""
     table.text("peaks")
     peaks = {"TFLOP_per_s": table.positive("peak_TFLOP_per_s"), "GB_per_s": table.positive("peak_GB_per_s")}
     laws = _laws_of(

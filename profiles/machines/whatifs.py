@@ -33,9 +33,6 @@ def changed(cluster: Cluster, values: Mapping[str, Any]) -> Cluster:
     Args:
         cluster: as its file says.
         values: by the names of ``WHAT_IFS``; None changes nothing, and other names are left alone.
-
-    Raises:
-        InputError: a value breaks its rule, or this what-if has changed the cluster before.
     """
     result = cluster
     for name in WHAT_IFS:
@@ -148,11 +145,7 @@ def _with_link(cluster: Cluster, value: Any) -> tuple[Cluster, str]:  # noqa: AN
 
 
 def _link_changes(value: Any) -> dict[str, str]:  # noqa: ANN401
-    """Changes in words by link, from ``inter=2x,intra=150GB/s``, a list of such, or a mapping.
-
-    Raises:
-        InputError: the value is nothing of the kind, or names a link twice.
-    """
+    """Changes in words by link, from ``inter=2x,intra=150GB/s``, a list of such, or a mapping."""
     if isinstance(value, Mapping):
         return {str(name): f"{by!r}x" if _real(by) else str(by).strip() for name, by in value.items()}
     parts: Sequence[Any] = (
@@ -170,11 +163,7 @@ def _link_changes(value: Any) -> dict[str, str]:  # noqa: ANN401
 
 
 def _changed_link(link: Link, name: str, words: str) -> Link:
-    """The link with its bandwidth multiplied or set; what shares its port changes in proportion.
-
-    Raises:
-        InputError: the words say neither.
-    """
+    """The link with its bandwidth multiplied or set; what shares its port changes in proportion."""
     bandwidth = _quantity(words, BYTES_PER_S)
     factor = _quantity(words, {"x": 1.0})
     if bandwidth is not None and link.kind != "ideal":

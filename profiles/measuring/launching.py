@@ -65,11 +65,7 @@ def check_least(*flags: tuple[str, float | None, float]) -> None:
 
 
 def launch(num_ranks: int, work: Callable[..., T], *arguments: object) -> list[T]:
-    """Return the results of some work on each of so many ranks of this machine.
-
-    Raises:
-        DiffusimError: a rank fails or is killed; the text says which in one line.
-    """
+    """Return the results of some work on each of so many ranks of this machine."""
     from torch import multiprocessing  # noqa: PLC0415  importing torch takes seconds
     from torch.multiprocessing.spawn import ProcessException, start_processes  # noqa: PLC0415  as above
 

@@ -3,7 +3,6 @@
 import math
 import os
 import platform
-import socket
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -43,15 +42,6 @@ def cpuinfo(key: str) -> list[str]:
     except (OSError, UnicodeDecodeError):
         return []
     return [line.split(":", 1)[1].strip() for line in lines if line.startswith(key)]
-
-
-def identity() -> str:
-    """A text that processes of one machine share: its boot and their process namespace, else the host name."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return socket.gethostname()
 
 
 class OtherPrograms:

@@ -18,21 +18,13 @@ def scratch_folder(name: str) -> Path:
 
 
 def write_file(path: Path, text: str, flag: str = "--output") -> None:
-    """Write a file whole or not at all; ``flag`` is named in errors.
-
-    Raises:
-        InputError: it cannot be written.
-    """
+    """Write a file whole or not at all; ``flag`` is named in errors."""
     with drafts([path], f"{flag} {path}") as (draft,):
         draft.write_text(text, encoding="utf-8")
 
 
 def write_files(folder: Path, texts: Mapping[Path, str]) -> None:
-    """Write files into a folder, which is made where it is missing: none of them if one cannot be written.
-
-    Raises:
-        InputError: one cannot be written.
-    """
+    """Write files into a folder, which is made where it is missing: none of them if one cannot be written."""
     paths = [folder / path for path in texts]
     made: list[Path] = []
     try:
@@ -58,11 +50,7 @@ def csv_text(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 @contextmanager
 def drafts(paths: Sequence[Path], what: str) -> Iterator[list[Path]]:
-    """Yield a draft of each path, all of which take their places if all goes well.
-
-    Raises:
-        InputError: one cannot be written; ``what`` is the flag and the file or folder.
-    """
+    """Yield a draft of each path, all of which take their places if all goes well."""
     try:
         with ExitStack() as written:
             yield [written.enter_context(whole_file(path)) for path in paths]

@@ -83,11 +83,7 @@ def load_levers() -> Levers:
 
 
 def products_in_fp8(device: Device) -> Factor:
-    """The factor on a device's products in fp8.
-
-    Raises:
-        InputError: nobody measured it, or the device has none.
-    """
+    """The factor on a device's products in fp8."""
     products = load_levers().products
     if device.name not in products:
         known = ", ".join(sorted(products))
@@ -105,11 +101,7 @@ def device_in(device: Device, precision: str, factor: float | None = None) -> De
 
 
 def cached_share(name: str, model: str) -> float:
-    """The share of the steps that a published cache skips.
-
-    Raises:
-        InputError: there is none of this name, or it was published of other models.
-    """
+    """The share of the steps that a published cache skips."""
     cached = load_levers().cached
     if name not in cached:
         rule = f"must be a share of the steps, such as 0.4, or one of {', '.join(cached)}"

@@ -160,11 +160,7 @@ def runtime_names() -> list[str]:
 
 
 def find_runtime(name: str) -> Runtime:
-    """Return the runtime of a name.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Return the runtime of a name."""
     names = runtime_names()
     if isinstance(name, str) and "," in name:
         raise InputError(f"runtime is {shown(name)}, must be one name: all points keep to the same runtime")
@@ -181,11 +177,7 @@ def all_runtimes() -> Mapping[str, Runtime]:
 
 
 def read_runtime(path: Path) -> Runtime:
-    """Read the file of a runtime.
-
-    Raises:
-        InputError: the file breaks a rule.
-    """
+    """Read the file of a runtime."""
     table = Table.read(path)
     rules = table.table("strategies")
     runtime = Runtime(

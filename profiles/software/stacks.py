@@ -152,11 +152,7 @@ def _shipped(path: Path) -> Stack:
 
 @naming_file
 def read_stack(path: Path) -> Stack:
-    """Read a stack file.
-
-    Raises:
-        InputError: the file breaks a rule.
-    """
+    """Read a stack file."""
     table = Table.read(path)
     operators, on = table.table("operator_us"), table.table("rates_on", {})
     rates = _rates(table.table("rates", {}), Shares())

@@ -72,11 +72,7 @@ class Network:
 
 
 def find_class(file: ConfigFile, **arguments: object) -> Network:
-    """Return the class that a configuration names; ``arguments`` go to a class of transformers besides.
-
-    Raises:
-        InputError: it names none or an unknown one, or a class of transformers refuses its keys.
-    """
+    """Return the class that a configuration names; ``arguments`` go to a class of transformers besides."""
     if CLASS in file.values:
         name = file.text(CLASS)
         kind: Any = OWN.get(name) or _model(file, CLASS, getattr(diffusers.models, name, None), ModelMixin)
@@ -199,11 +195,7 @@ class Call:
         return self._size("encoder_hid_dim" if projected else "cross_attention_dim")
 
     def sample(self, height: int, width: int) -> dict[str, Any]:
-        """Return the arguments of one pass at a size in pixels.
-
-        Raises:
-            InputError: a side is no multiple of a token's, or a key has another type.
-        """
+        """Return the arguments of one pass at a size in pixels."""
         for name, side, patch in (("height", height, 1), ("width", width, 2)):
             pixels = self.patch[patch] * self.scale
             if side % pixels:
@@ -244,11 +236,7 @@ class Call:
 
 
 def call_of(network: Network, options: ConfigOptions) -> Call:
-    """Return the call of a class on a sample of the size that is asked for, or else that its configuration says.
-
-    Raises:
-        InputError: the class has no recipe, or neither says the size, or it does not fit the class.
-    """
+    """Return the call of a class on a sample of the size that is asked for, or else that its configuration says."""
     config, path = network.config, network.file.path
     if network.role == TEXT:
         positions = config["max_position_embeddings"]

@@ -80,11 +80,7 @@ class ModelCount:
 def count_model(
     architecture: Architecture, height: int | None = None, width: int | None = None
 ) -> ModelCount:
-    """Count every component of an architecture, by default at its own resolution in pixels.
-
-    Raises:
-        InputError: a side is not a multiple of the architecture's granularity, or too large.
-    """
+    """Count every component of an architecture, by default at its own resolution in pixels."""
     height = architecture.height if height is None else height
     width = architecture.width if width is None else width
     step, largest = architecture.granularity, architecture.largest

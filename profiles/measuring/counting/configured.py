@@ -36,11 +36,7 @@ def slug(title: str) -> str:
 
 
 def count_configured(files: Sequence[ConfigFile], options: ConfigOptions) -> ModelCount:
-    """Count the architectures of files: one backbone with its frozen encoders, or one encoder by itself.
-
-    Raises:
-        InputError: a file, or what is asked for, breaks a rule.
-    """
+    """Count the architectures of files: one backbone with its frozen encoders, or one encoder by itself."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations in the libraries concern their callers' arguments
         networks = dict(_named([find_class(file) for file in files]))

@@ -23,11 +23,7 @@ OWN_KEYS: Final = ("name", "config", "set", "half", "groups", "arguments", "text
 
 
 def architecture(name: str, *, tiny: bool = False) -> Architecture:
-    """Return the architecture of a name, with ``tiny`` also of the small ones for rehearsals.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Return the architecture of a name, with ``tiny`` also of the small ones for rehearsals."""
     known = ARCHITECTURES | TINY if tiny else ARCHITECTURES
     if name not in known:
         raise InputError(f"unknown model '{name}'; choose from {', '.join(known)}")

@@ -91,11 +91,7 @@ class DeviceCalibration:
 
 
 def calibrate(device: str, models: Sequence[Model], paths: Sequence[Path]) -> DeviceCalibration:
-    """Fit the rates of a device to files of measured times, each of the model that its header names or the only one.
-
-    Raises:
-        InputError: a file breaks a rule, is of another model, or there are too few times.
-    """
+    """Fit the rates of a device to files of measured times, each of the model that its header names or the only one."""
     records: list[Record] = []
     headers = []
     for path in paths:
@@ -148,11 +144,7 @@ def _folds(samples: pd.DataFrame, by: str) -> Iterator[Fold]:
 
 
 def model_of(path: Path, header: Header | None, models: Sequence[Model]) -> Model:
-    """The model of a file of times.
-
-    Raises:
-        InputError: it is none of ``models``, was measured at another resolution, or in an unknown precision.
-    """
+    """The model of a file of times."""
     names = ", ".join(model.name for model in models)
     if header is None:
         if len(models) > 1:

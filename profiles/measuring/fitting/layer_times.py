@@ -102,9 +102,6 @@ def samples_of(path: Path, model: Model, header: Header | None) -> list[Record]:
 
     Memory traffic is counted in the model's precision, and measured in the header's; launches do not grow with the
     batch.
-
-    Raises:
-        InputError: the times are of other layers, or fewer than the header says.
     """
     size = ELEMENT_BYTES[header.dtype] / ELEMENT_BYTES[model.dtype] if header else 1.0
     samples = []

@@ -185,11 +185,7 @@ def sizes_up_to(max_bytes: int) -> tuple[int, ...]:
 
 
 def measure(place: Place, backend: str | None, max_bytes: int) -> Measurement | None:
-    """The measurement of the links of all ranks, on rank 0; None on the others.
-
-    Raises:
-        DiffusimError: the connection to another rank broke.
-    """
+    """The measurement of the links of all ranks, on rank 0; None on the others."""
     backend, device = choose_backend(place, backend)
     with unbroken(place.rank):
         gpu = device if device.type == "cuda" else None

@@ -78,10 +78,6 @@ def profile(
     The model is one of the architectures or of the tiny ones; or the user's own files, a backbone and its frozen
     encoders or one encoder, with the options for them (height and width, too). A simulation finds the times by the name
     of the device: ``cpu`` or the GPU's by default.
-
-    Raises:
-        InputError: an argument breaks a rule, there is no such device, a component does not fit in memory,
-            the folder holds other layers, or the user's class refuses its arguments.
     """
     clock = clock_of(device, settings.clock)
     name = name or device_name(clock.device)
