@@ -1,7 +1,7 @@
 """Interactive runs: a run to turn in a notebook; its timeline, bubble ratio, time with its band and memory follow."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from html import escape
 from typing import Any
@@ -55,21 +55,25 @@ class Dials:
         if not self.dials:
             raise InputError("no value is a list: there is nothing to turn")
         self.result: Result | None = None
-        names = strategy if isinstance(strategy, list) else [strategy]
-        self._parameters = set().union(*map(_parameters, names))
+        self._parameters = set().union(
+            *map(_parameters, strategy if isinstance(strategy, list) else [strategy])
+        )
         self.figure, self.words = FigureWidget(), HTML()
-        turned = HBox(list(self.dials.values()), layout=Layout(flex_flow="row wrap"))
-        self.panel = VBox([turned, self.words, self.figure])
-        for dial in self.dials.values():
-            dial.observe(self.update, names="value")
+        dials = HBox(list(self.dials.values()), layout=Layout(flex_flow="row wrap"))
+        self.panel = VBox([dials, self.words, self.figure])
+        self._listen()
         self.update()
+
+    def _listen(self, *, on: bool = True) -> None:
+        for dial in self.dials.values():
+            (dial.observe if on else dial.unobserve)(self.update, names="value")
 
     @property
     def arguments(self) -> dict[str, Any]:
         """Arguments of ``sim.run``: the values held and those of the dials, as far as the strategy has them."""
         chosen = self.held | {name: dial.value for name, dial in self.dials.items()}
-        known = _parameters(str(chosen["strategy"]))
-        return {name: of for name, of in chosen.items() if name in known or name not in self._parameters}
+        lacking = self._parameters - _parameters(str(chosen["strategy"]))
+        return {name: value for name, value in chosen.items() if name not in lacking}
 
     def turn(self, **values: Any) -> None:  # noqa: ANN401
         """Turn dials to values of theirs and draw once.
@@ -80,13 +84,12 @@ class Dials:
         for name, value in values.items():
             if name not in self.dials:
                 raise InputError(f"there is no dial {name}, must be one of {', '.join(self.dials)}")
-            if value not in self.dials[name].options:
-                offered = ", ".join(map(str, self.dials[name].options))
-                raise InputError(f"{name} is {shown(value)}, must be one of {offered}")
+            if value not in (offered := self.dials[name].options):
+                raise InputError(f"{name} is {shown(value)}, must be one of {', '.join(map(str, offered))}")
+        self._listen(on=False)
         for name, value in values.items():
-            self.dials[name].unobserve(self.update, names="value")
             self.dials[name].value = value
-            self.dials[name].observe(self.update, names="value")
+        self._listen()
         self.update()
 
     def update(self, _change: object = None) -> None:
@@ -94,23 +97,19 @@ class Dials:
         arguments, before = self.arguments, self.result
         for name, dial in self.dials.items():
             dial.disabled = name not in arguments
+        self.figure.data, self.result = (), None
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", DiffusimWarning)
             try:
                 self.result = run(**arguments)
-                self.words.value = _table(_lines(self.result, before))
             except DiffusimError as error:
-                self.result, self.words.value = None, f"<b>{escape(str(error))}</b>"
+                self.words.value = f"<b>{escape(str(error))}</b>"
+            else:
+                self.words.value = _table(self.result, before)
+                plotted = trace_figure(self.result.trace)
+                self.figure.add_traces(plotted.data)
+                self.figure.update_layout(plotted.layout)
         self.words.value += "".join(f"<i>{escape(str(warning.message))}</i>" for warning in caught)
-        self._plot()
-
-    def _plot(self) -> None:
-        """Show the trace of the result; nothing where there is none."""
-        self.figure.data = ()
-        if self.result is not None:
-            plotted = trace_figure(self.result.trace)
-            self.figure.add_traces(plotted.data)
-            self.figure.update_layout(plotted.layout)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:  # noqa: ANN401
         """The panel, in a notebook."""
@@ -133,24 +132,21 @@ def _dial(name: str, values: list[Any]) -> Any:  # noqa: ANN401
     return kind(options=values, value=values[0], description=name.replace("_", " "))
 
 
-def _lines(result: Result, before: Result | None) -> dict[str, str]:
-    """The numbers of a result in words, and how its time compares with that of the turn before."""
-    took, there = result.expected.duration_s, result.memory_bytes
-    change = (
-        "" if before is None else f", {100 * (took / before.expected.duration_s - 1):+.1f} % by this turn"
+def _table(result: Result, before: Result | None) -> str:
+    """Return the numbers of a result as HTML, and how its time compares with that of the turn before."""
+    took_s, memory_bytes = result.expected.duration_s, result.memory_bytes
+    time = f"{milliseconds(took_s)}, likely {milliseconds(result.low_s)} to {milliseconds(result.high_s)}"
+    time += (
+        f", {took_s / before.expected.duration_s - 1:+.1%} by this turn".replace("%", " %") if before else ""
     )
-    band = f"{milliseconds(took)}, likely {milliseconds(result.low_s)} to {milliseconds(result.high_s)}"
-    held = f"{result.peak_memory_bytes / GIB:.1f} GiB"
-    held += "" if there is None else f" of {there / GIB:.0f} GiB"
-    return {
+    memory = f"{result.peak_memory_bytes / GIB:.1f} GiB"
+    memory += "" if memory_bytes is None else f" of {memory_bytes / GIB:.0f} GiB"
+    lines = {
         "": result.title,
-        "time": band + change,
+        "time": time,
         "bubble ratio": f"{100 * result.bubble_ratio:.1f} %",
         "speed": speed(result.samples_per_s, sample_words(result)[1]),
-        "memory": held if result.fits_memory else f"{held}: does not fit",
+        "memory": memory if result.fits_memory else f"{memory}: does not fit",
     }
-
-
-def _table(lines: Mapping[str, str]) -> str:
-    cells = (f"<tr><td><b>{escape(name)}</b></td><td>{escape(of)}</td></tr>" for name, of in lines.items())
-    return f"<table>{''.join(cells)}</table>"
+    rows = (f"<tr><td><b>{escape(name)}</b></td><td>{escape(text)}</td></tr>" for name, text in lines.items())
+    return f"<table>{''.join(rows)}</table>"
