@@ -47,12 +47,6 @@ def test_the_simulators_own_time_gives_factor_one_and_leaves_everything_as_it_wa
     assert said(again) == said(trained)
 
 
-@pytest.mark.parametrize(("quantity", "times"), [("step_s", 0.5), ("samples_per_s", 2.0)])
-def test_what_was_measured_to_be_twice_as_fast_takes_half_the_simulated_time(trained, quantity, times):
-    value = trained.samples_per_s if quantity == "samples_per_s" else trained.iteration_s
-    assert Number(quantity, times * value).of_result(trained) == 2.0
-
-
 def test_a_number_that_the_plan_jumps_over_is_refused():
     with pytest.raises(InputError, match=r"the plan changes where compute takes 1\.5 times as long, past it"):
         _factor(lambda factor: -0.2 if factor < 1.5 else 0.3, Number("step_s", 1.0))
@@ -132,12 +126,9 @@ RUN = {"model": "sd21", "strategy": "ddp", "gpus": 8, "batch_size": 128, "step_s
     [
         (RUN | {"model": "pixart", "strategy": "single", "gpus": 1, "batch_size": 1}, "is of pixart on a100"),
         (RUN | {"step_s": 1000.0}, "compute times 0.1 to 10 does not give it"),
-        (RUN | {"step_s": "fast"}, "must be a positive number"),
         (RUN | {"latency_s": 1.0}, "the measured numbers are step_s=1.5 and latency_s=1.0, must be one"),
         ({key: RUN[key] for key in RUN if key != "step_s"}, "the measured numbers are none, must be one"),
         ({key: RUN[key] for key in RUN if key != "model"}, "model is missing"),
-        (RUN | {"strategy": "tardis"}, "unknown strategy 'tardis'"),
-        (RUN | {"colour": 3}, "unknown parameter 'colour'"),
         (RUN | {"strategy": "gpipe", "pipeline_degree": 7}, "--gpus 8 is no multiple of --pipeline-degree 7"),
     ],
 )
@@ -155,8 +146,6 @@ def test_a_measured_run_that_breaks_a_rule_is_refused_in_one_line(capsys, tmp_pa
     ("flags", "words"),
     [
         (["--measured", "foo"], "--measured is 'foo', must be NAME=NUMBER"),
-        (["--measured", "bubbles=3"], "must be one of step_s, iteration_s, samples_per_s, latency_s"),
-        (["--measured", "step_s=nan"], "must be a positive number"),
         (["--measured", "latency_s=3"], "but ddp is measured by step_s, iteration_s, samples_per_s"),
         (["--measured-run", "{"], "is not valid JSON"),
     ],

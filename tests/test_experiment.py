@@ -1,10 +1,7 @@
 """Results: expectations over self-conditioning, bytes, first iterations, and what reproduces them."""
 
-from dataclasses import replace
-
 import pytest
 
-from sim.outcomes.measures import Measures, expectation
 from sim.outcomes.parts import variants
 from sim.outcomes.runs import bound, run_point
 from strategies.registry import make_strategy
@@ -87,14 +84,6 @@ def test_the_extra_forward_costs_the_forwards_of_all_micro_batches(make):
             for p in (0.0, 1.0)
         )
         assert found == expected_s
-
-
-def test_groups_are_idle_beside_the_slowest_of_an_iteration():
-    plain = Measures(10.0, 10.0, 4.0, 1.0, 1.0, 1.0, 1.0, 1.0)
-    extra = replace(plain, duration_s=14.0, idle_s=5.0)
-    expected = expectation([plain, extra], [0.25, 0.75], [0.5, 0.5])
-    assert expected.duration_s == 0.25 * 10.0 + 0.75 * 14.0
-    assert expected.idle_s == 13.0 - (0.5 * 6.0 + 0.5 * 9.0)
 
 
 def test_the_bound_is_an_expectation_too(scenario, pipeline):

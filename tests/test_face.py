@@ -2,18 +2,15 @@
 
 import ast
 import pickle
-import re
 import subprocess
 import sys
 from copy import copy
-from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
 import sim
 from profiles.errors import DiffusimWarning
-from sim.cli.main import main
 from strategies.plans.workloads import TrainingWorkload
 from strategies.training.gpipe import GPipe
 
@@ -80,48 +77,12 @@ def test_a_frame_has_a_row_for_each_point_best_first(swept):
 # Results.
 
 
-def test_a_result_has_its_quantities_its_trace_and_its_frame(result):
-    assert result.iteration_s == result.trace.end_s
-    assert 0 < result.bubble_ratio < 1
-    (row,) = result.frame().to_dict("records")
-    assert row["iteration_s"] == result.iteration_s
-    assert row["micro_batches"] == 4
-
-
 def test_the_ops_and_bubbles_of_a_result_fill_its_iteration(result):
     ops, bubbles = result.ops(), result.bubbles()
     assert set(ops["device"]) == {0, 1, 2, 3}
     assert "forward" in set(ops["category"])
     assert bubbles["device_s"].sum() == pytest.approx(4 * result.bubble_ratio * result.iteration_s)
     assert ops["duration_s"].sum() + bubbles["device_s"].sum() == pytest.approx(4 * result.iteration_s)
-
-
-@pytest.mark.parametrize(
-    ("asked", "time"),
-    [
-        ({"model": "sd21", "strategy": "ddp", "batch_size": 64}, "iteration<br>ms"),
-        ({"model": "pixart", "steps": 2}, "latency<br>s"),
-    ],
-)
-def test_a_sweep_in_a_notebook_is_its_verdict_then_its_best_points_then_how_to_see_more(asked, time):
-    sweep = sim.sweep(gpus=2, workers=1, **asked)
-    shown = sweep._repr_html_()
-    verdict, table, more = (shown.index(part) for part in (sweep.verdict._repr_html_(), time, "<p>More: "))
-    assert verdict < table < more
-    for call in re.findall(r"<code>\.([\w.]+)\(", shown[more:]):
-        assert callable(attrgetter(call)(sweep)), call
-
-
-def test_a_point_that_is_missing_says_why(swept):
-    with pytest.raises(sim.InfeasibleError, match="the sweep looked at no point of wave"):
-        swept.best_of("wave")
-    nothing = sim.sweep("cdm-lsun", gpus=4, strategy="gpipe")
-    with pytest.raises(sim.InfeasibleError, match="no point of the sweep is feasible"):
-        _ = nothing.best
-    with pytest.raises(sim.InfeasibleError, match="no point of gpipe is feasible: needs one backbone"):
-        nothing.best_of("gpipe")
-    with pytest.raises(sim.InputError, match="nothing to plot"):
-        nothing.plot()
 
 
 def test_a_run_of_a_sampler_has_its_latency_and_the_trace_of_its_steady_steps():
@@ -152,27 +113,6 @@ def test_a_scenario_and_a_strategy_of_ones_own_are_taken_as_they_are(result):
 
 
 # Errors.
-
-
-@pytest.mark.parametrize(
-    ("given", "flags", "words"),
-    [
-        ({"batch_size": 0}, ["--batch-size", "0"], "{} is 0, must be at least 1"),
-        ({"steps": 20}, ["--steps", "20"], "{} is of sampling, gpipe trains"),
-        (
-            {"resolution": 500},
-            ["--resolution", "500"],
-            "{} is 500, but width(500) is no multiple of 64, as both sides of sd21 are",
-        ),
-    ],
-)
-def test_an_error_names_the_parameter_in_python_and_the_flag_on_the_command_line(given, flags, words, capsys):
-    (name,) = given
-    with pytest.raises(sim.InputError) as caught:
-        sim.run("sd21", "gpipe", **given)
-    assert str(caught.value) == words.format(name)
-    assert main(["run", "--model", "sd21", "--strategy", "gpipe", *flags]) == 2
-    assert capsys.readouterr().err == f"sim: error: {words.format(flags[0])}\n"
 
 
 # Files and processes.

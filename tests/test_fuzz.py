@@ -30,7 +30,6 @@ from profiles.software.stacks import STACKS
 from sim.cli.console import guarded
 from sim.cli.main import _main
 from sim.inputs.scenarios import OPTION_NAMES
-from sim.outcomes.tasks import TASKS
 from strategies.registry import strategies_of
 from validate.__main__ import _main as _validate
 
@@ -386,59 +385,3 @@ def drawn(random):
     for _ in range(random.choice((0, 0, 1, 2))):
         given[random.choice((*OPTION_NAMES, *OTHERS))] = random.choice(VALUES)
     return verb, given
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: sim.run("sd21", "ddp", gpus=HUGE), "gpus is an integer of more digits than are read, must be at"),
-        (lambda: sim.run("sd21", "ddp", memory=HUGE), "memory is an integer of more digits than are read, must be"),
-        (lambda: sim.run("sd21", "ddp", resolution="9" * 5000), r"resolution is '9+ \.\.\. 9+', must be pixels"),
-        (lambda: sim.run(HUGE, "ddp"), "model is an integer of more digits than are read, must be a name"),
-        (lambda: sim.run("sd21", "ddp", runtime=3), "unknown runtime 3; choose from"),
-        (lambda: sim.run("sd21\x1b[31m", "ddp"), r"sd21\\x1b\[31m"),
-        (lambda: sim.sweep("sd21", gpus=2, report=3), "report is 3, must be a function of a stage"),
-        (lambda: sim.sweep("sd21", gpus=2, executor=""), "executor is '', must be a concurrent.futures.Executor"),
-        (lambda: sim.sweep("sd21", gpus=2, store=3), "store is 3, must be a file"),
-    ],
-)  # fmt: skip
-def test_a_call_with_what_no_command_line_can_say_is_refused_by_name(right, folder, call, message):
-    renew(right, folder)
-    with pytest.raises(DiffusimError, match=message) as refusal:
-        call()
-    assert str(refusal.value).isprintable()
-
-
-def test_an_array_is_taken_as_the_list_of_its_numbers():
-    asked = {"gpus": 2, "steps": 2, "patches": 2, "pipeline_degree": 2}
-    latencies = {
-        sim.run("pixart", "pipefusion", layers=kind([13, 15]), **asked).latency_s for kind in (list, np.array)
-    }
-    assert len(latencies) == 1
-
-
-class Contrary:
-    """What can neither be compared nor shown."""
-
-    __hash__ = None
-
-    def __eq__(self, other):
-        raise ValueError("no comparison")
-
-    def __repr__(self):
-        raise RuntimeError("no repr")
-
-
-@pytest.mark.parametrize("value", [np.array(["none", "full"]), pd.NA, Contrary()])
-@pytest.mark.parametrize("task", ["train", "sample"])
-def test_what_compares_with_no_word_is_refused_by_the_argument(task, value):
-    asked = {"model": "sd21", "gpus": 2} if task == "train" else {"model": "pixart", "gpus": 2, "steps": 2}
-    words = {"run": ("stack", "runtime", *TASKS[task].options), "schedule": ("format",)}
-    words["sweep"] = ("strategy", "task", "objective", "runtime", "top", "exhaustive", "workers", "executor")
-    for verb, name in [(verb, name) for verb, names in words.items() for name in names]:
-        given = asked | (
-            {} if verb == "sweep" else {"strategy": "ddp" if task == "train" else "distrifusion"}
-        )
-        with pytest.raises(InputError, match=name) as refusal:
-            getattr(sim, verb)(**given | {name: value})
-        assert str(refusal.value).isprintable()

@@ -16,7 +16,6 @@ import sim
 from profiles.architectures.models import model_names
 from profiles.errors import InfeasibleError, InputError, unmarked
 from profiles.software.runtimes import RUNTIMES, Case, all_runtimes, find_runtime, read_runtime, runs_in
-from sim.cli.main import main
 from sim.explore.legality import case_of
 from sim.launching.launch import launch_of
 from sim.report.results import panel_of
@@ -153,22 +152,6 @@ def test_what_a_sweep_recomputes_by_itself_decides_which_runtimes_start_a_row():
     assert all("fastvideo-train" in row["runs_in"] for row in simulated)
 
 
-def test_a_sweep_in_a_runtime_that_always_recomputes_does_so_too():
-    asked = {
-        "model": "flux-dev",
-        "cluster": "h100-nvlink-8",
-        "gpus": 8,
-        "strategy": "fsdp",
-        "runtime": "torchtitan",
-    }
-    sweep = sim.sweep(**asked, workers=1)
-    assert sweep.scenario.workload.checkpointing == "block"
-    assert "torchtitan" in sweep.verdict.runs_in
-    (refused,) = sim.sweep(**asked, checkpointing="none", workers=1).points
-    assert refused.kind == "not in torchtitan"
-    assert "checkpointing(none) must be block" in refused.reason
-
-
 # What is printed
 
 
@@ -236,13 +219,6 @@ CONTEXTS |= {"context_degree": 4, "shard_size": 2, "frozen": "cached", "checkpoi
 def test_a_command_line_has_the_flags_of_its_point(runtime, asked, flags):
     printed = printed_flags(runtime, **asked)
     assert {flag: printed.get(flag) for flag in flags} == flags
-
-
-def test_blocks_on_the_host_are_asked_of_diffusers_where_all_of_them_lie_there():
-    texts = [sim.launch(runtime="diffusers", **WAN, offload=f"layers:{count}").text for count in (10, 30)]
-    assert texts[0].startswith("# not set below: --offload layers:10\n")
-    assert "not set below" not in texts[1]
-    assert 'offload_type="block_level", num_blocks_per_group=1, use_stream=True' in texts[1]
 
 
 @pytest.mark.parametrize(
@@ -411,41 +387,6 @@ def test_a_point_that_one_other_parameter_would_start_says_so():
     assert ("runs in", "no runtime that is known here") in panel_of(row).lines
 
 
-def test_a_point_that_a_parameter_less_would_start_says_what_to_leave_out():
-    asked = {"gpus": 2, "steps": 20, "pipeline_degree": 2, "layers": (28, 29)}
-    said = "starts this pipefusion: with warmup_steps 1 receive after, without layers xdit runs it;"
-    with pytest.raises(InputError, match=said):
-        sim.launch("flux-dev", "pipefusion", **asked)
-    fitting = {"gpus": 2, "steps": 20, "pipeline_degree": 2, "warmup_steps": 1, "receive": "after"}
-    assert sim.launch("flux-dev", "pipefusion", **fitting).runtime == "xdit"
-
-
-def test_what_the_simulation_says_of_a_point_is_no_word_of_the_runtime(capsys):
-    assert (
-        main(["launch", "--model", "sd21", "--gpus", "2", "--strategy", "ddp", "--checkpointing", "auto"])
-        == 0
-    )
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == "sim: note: --checkpointing auto took none: it fits without recomputation"
-    assert not any("auto" in line for line in said[1:])
-
-
-def test_a_parameter_of_pipelines_decides_nothing_without_a_pipeline():
-    asked = {**FLUX, "strategy": "hybrid", "gpus": 8, "batch_size": 8, "steps": 28}
-    assert sim.launch(**asked, patches=1, warmup_steps=2).runtime == "xdit"
-    assert sim.launch(**asked, ulysses_degree=2, receive="before").runtime == "xdit"
-    with pytest.raises(InputError, match="with warmup_steps 1 receive after xdit"):
-        sim.launch(**asked, pipeline_degree=2)
-
-
-def test_a_result_is_launched_as_its_question_is():
-    asked = {"model": "sd21", "strategy": "zero2", "gpus": 4, "batch_size": 16}
-    result = sim.run(**asked)
-    swept = sim.sweep("sd21", gpus=4, batch_size=16, strategy="zero2", workers=1).best_of("zero2")
-    assert sim.launch(result).text == sim.launch(swept).text == sim.launch(**asked).text
-    assert sim.launch(result, runtime="deepspeed").text == sim.launch(**asked, runtime="deepspeed").text
-
-
 def test_a_result_is_launched_as_it_is_and_without_one_a_strategy_is_named():
     result = sim.run("sd21", "zero2", gpus=4, batch_size=16)
     for given in ({"gpus": 8}, {"strategy": "ddp"}, {"batch_size": 32}):
@@ -481,21 +422,6 @@ def test_a_sweep_is_launched_as_its_best_and_nothing_is_refused_in_a_line():
     ):
         sim.launch(point)
     assert sim.launch(swept.sweeps[0].result_of(point)) == sim.launch(swept.sweeps[0])
-
-
-def test_of_a_sweep_whose_best_no_runtime_runs_the_best_that_one_runs_is_named():
-    asked = {"gpus": 8, "workers": 1, "trainable": "lora:16"}
-    swept = sim.sweep("flux-dev", strategy="bidirectional,zero2", **asked)
-    other = swept.verdict.runnable
-    assert swept.best.strategy == "bidirectional" and other.tie
-    with pytest.raises(InputError) as error:
-        sim.launch(swept)
-    named = f"; a tie that runs in deepspeed: zero2, {other.how} (sweep.verdict.runnable.again)"
-    assert str(error.value).endswith(named)
-    with pytest.raises(
-        InputError, match=r"; sweep with runtime accelerate or deepspeed or .* to find the best"
-    ):
-        sim.launch(sim.sweep("flux-dev", strategy="bidirectional", **asked))
 
 
 ANY = ["gpipe", "1f1b", "zero-bubble", "wave"]
@@ -557,12 +483,6 @@ def test_every_option_of_sampling_is_printed_noted_or_refused():
                 assert texts[0] != texts[1], (model, name, change)
 
 
-def test_diffusers_takes_the_arguments_that_are_printed_for_blocks_on_the_host():
-    diffusers = pytest.importorskip("diffusers")
-    given = {"offload_type": "block_level", "num_blocks_per_group": 1, "use_stream": True}
-    inspect.signature(diffusers.ModelMixin.enable_group_offload).bind(None, "cuda", **given)
-
-
 def test_fastvideo_reads_the_run_that_is_printed():
     yaml, schema = pytest.importorskip("yaml"), pytest.importorskip("fastvideo.api.schema")
     parser = pytest.importorskip("fastvideo.api.parser")
@@ -604,13 +524,6 @@ def test_every_option_of_training_is_printed_noted_or_refused():
                     texts.append(launch_of(result, find_runtime(name)).text)
                 assert len(texts) == len({*texts}), (strategy, name, change)
         assert dense > 6
-
-
-def test_fsdp_keeps_its_last_block():
-    text = sim.launch("sd21", "fsdp", gpus=16, runtime="fsdp2", checkpointing="selective").text
-    compile(text, "printed", "exec")
-    assert "fully_shard(blocks[-1], **settings, reshard_after_forward=False)" in text
-    assert "create_selective_checkpoint_contexts, kept" in text
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from profiles.machines.clusters import load_cluster
 from sim.outcomes.runs import run_point
 from strategies import registry
 from strategies.orders.named import gpipe_order, one_forward_one_backward_order
-from strategies.orders.whole import whole
 from strategies.plans.actions import (
     BACKWARD,
     BACKWARD_INPUT,
@@ -51,14 +50,6 @@ def scene(gpus, batch_size, self_conditioning):
     """Training of SD 2.1, with nothing kept from an earlier use."""
     workload = TrainingWorkload(gpus, batch_size, self_conditioning=self_conditioning)
     return Scenario(load_model("sd21"), load_cluster("p4de"), workload)
-
-
-def test_a_class_with_its_parameters_beside_it_is_the_strategy_that_they_make():
-    pairs = written()
-    made = sim.run("sd21", pairs(pipeline_degree=4, micro_batches=4), **SMALL)
-    beside = sim.run("sd21", pairs, pipeline_degree=4, micro_batches=4, **SMALL)
-    assert made.iteration_s == beside.iteration_s
-    assert made.strategy == beside.strategy == "pairs"
 
 
 def test_a_class_is_swept_beside_names_by_parameters_that_the_sweep_finds():
@@ -183,20 +174,6 @@ def test_an_order_that_is_not_whole_is_refused_in_one_line_that_says_where(chang
 F, B, INPUTS, WEIGHTS = (
     StageAction(0, kind, 0) for kind in (FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
 )
-LATER = [one._replace(micro_batch=1) for one in (F, INPUTS, WEIGHTS)]
-EITHER_BROKEN = [
-    ((F, B), "lacks 0F1"),
-    ((F, B, LATER[0], B), "repeats 0B0"),
-    ((F, INPUTS, WEIGHTS, *LATER[:2], WEIGHTS), "repeats 0W0"),
-    ((F, INPUTS, *LATER), "lacks 0W0"),
-    ((F, B, WEIGHTS, *LATER), "repeats 0B0"),
-]
-
-
-@pytest.mark.parametrize(("row", "said"), EITHER_BROKEN)
-def test_a_row_whose_backwards_may_come_in_either_form_has_each_pass_once(row, said):
-    with pytest.raises(InputError, match=rf"^the order, position 0 {said}: {ONCE}$"):
-        whole("the order", (row,), [(0,)], [range(2)])
 
 
 def test_backwards_of_a_strategy_that_splits_them_come_in_two_parts():

@@ -238,12 +238,6 @@ def test_a_copy_is_equal_and_remembers_nothing(warm, copied):
         assert found.costs is not scenario.costs
 
 
-def test_costs_cannot_be_brought():
-    scenario = training()
-    with pytest.raises(TypeError, match="costs"):
-        replace(scenario, costs=scenario.costs)
-
-
 @pytest.mark.parametrize("cls", [Scenario, SamplingScenario])
 def test_a_scenario_checks_itself_when_it_is_made_and_when_it_is_replaced(cls):
     scenario = training() if cls is Scenario else sampling()
@@ -280,46 +274,8 @@ def test_the_iterations_of_both_kinds_share_what_is_kept_and_answer_as_if_they_d
                 assert [_bound(s, twin) for s in strategies] == [_bound(s, alone) for s in strategies]
 
 
-@pytest.mark.parametrize(
-    "derive",
-    [
-        lambda of: of.on(4),
-        lambda of: of.with_checkpointing("full"),
-        lambda of: of.with_batch(128),
-        lambda of: of.under(replace(of.workload, trainable="lora:16")),
-    ],
-)
-def test_what_derives_from_both_kinds_of_iterations_is_of_the_same_kind(derive):
-    without = training()
-    both = without, without.with_extra_forward(True)
-    assert [derive(of).workload.extra_forward for of in both] == [False, True]
-
-
 def _bound(strategy, scenario):
     try:
         return strategy.bound(scenario)
     except InfeasibleError as error:
         return str(error)
-
-
-def test_a_run_on_fewer_gpus_answers_as_one_made_anew():
-    scenario = sampling()
-    draw(scenario)
-    assert draw(scenario.on(4)) == draw(anew(scenario.on(4)))
-
-
-@pytest.mark.parametrize(
-    ("workload", "problem"),
-    [
-        (lambda: TrainingWorkload(8.5, 256), "gpus is 8.5, must be an integer"),
-        (lambda: TrainingWorkload(8, True), "batch_size is True, must be an integer"),
-        (
-            lambda: SamplingWorkload(8, 1024, 1024, include=["vae"]),
-            "include is .*, must be a tuple of names",
-        ),
-        (lambda: SamplingWorkload(8, 1024, 1024, steps=2.5), "steps is 2.5, must be an integer"),
-    ],
-)
-def test_a_workload_refuses_what_is_no_value_of_its_fields(workload, problem):
-    with pytest.raises(InputError, match=problem):
-        workload()
