@@ -13,16 +13,18 @@ from strategies.plans.placement import Placement
 from strategies.plans.plan import Op, Plan, Tensor
 
 REPEATING = {
-    "stages in one node": ("hunyuanvideo", "p4de", 8, "pipefusion", {}, {}),
-    "stages of teams": ("hunyuanvideo", "p4de", 8, "hybrid", {**PIPED, "guidance_degree": 1}, {}),
+    "stages in one node": (4, ("hunyuanvideo", "p4de", 8, "pipefusion", {}, {})),
+    "stages of teams": (4, ("hunyuanvideo", "p4de", 8, "hybrid", {**PIPED, "guidance_degree": 1}, {})),
+    "more patches than stages": (8, ("flux-dev", "p4de", 8, "pipefusion", {"patches": 16}, {})),
 }
 
 
 @pytest.mark.parametrize("name", REPEATING)
 def test_a_run_whose_steps_repeat_is_measured_by_its_first_steps(name):
-    sampler, scenario = asked(REPEATING[name])
+    displaced, question = REPEATING[name]
+    sampler, scenario = asked(question)
     part = main_part(measured_parts(sampler, scenario))
-    assert {op.action.step for op in part.trace.plan.ops[0]} == set(range(sampler.warmup_steps + 4))
+    assert {op.action.step for op in part.trace.plan.ops[0]} == set(range(sampler.warmup_steps + displaced))
     assert_measured_as_the_whole(sampler, scenario)
 
 

@@ -119,17 +119,18 @@ def _replay_phases(
     written = {phase.name: phase.plan for phase in phases}
     unfolded_phases = tuple(map(unfolded, phases))
     for phase in with_frozen(scenario, unfolded_phases, strategy.guidance_groups(scenario)):
-        plan = written.get(phase.name, phase.plan)
+        plan, omitted = written.get(phase.name, phase.plan), phase.omitted
         network = networks.setdefault(plan.placement.num_positions, Network(plan.placement))
         trace = simulate(plan, network)
-        step = repeated_step(trace, network) if phase.omitted else None
-        if phase.omitted and step is None:  # no step repeats another so early
-            plan = next(
-                all_of.plan for all_of in strategy.folded_phases(scenario) if all_of.name == phase.name
-            )
-            trace = simulate(plan, network)
+        step = repeated_step(trace, network) if omitted else None
+        for displaced in (2 * EXCERPT, None):  # where no step repeats another so early
+            if omitted and step is None:
+                longer = strategy.folded_phases(scenario, displaced)
+                plan, omitted = next((of.plan, of.omitted) for of in longer if of.name == phase.name)
+                trace = simulate(plan, network)
+                step = repeated_step(trace, network) if omitted else None
         whole = plan is phase.plan and step is None
-        yield Part(variant, phase, trace, None if whole else Measures.of(trace, step, phase.omitted))
+        yield Part(variant, phase, trace, None if whole else Measures.of(trace, step, omitted))
 
 
 @no_collection()
