@@ -17,7 +17,7 @@ from rich.table import Table
 
 from profiles.architectures.components import Anchor
 from profiles.architectures.model_tables import ANCHOR_COLUMNS
-from profiles.architectures.models import load_model, model_names
+from profiles.architectures.models import load_model
 from profiles.costs.layers import one_gpu_s
 from profiles.machines.devices import load_device
 from profiles.measuring.tables import show, table
@@ -26,10 +26,13 @@ from profiles.software.stacks import Shares, load_stack
 from validate.points import cluster_of
 from validate.published import rows
 from validate.published.ledger import NEAR
-from validate.published.rows import SamplingRow, Uncovered
+from validate.published.rows import SamplingRow
 
 LINKS: Final = {"A100": ("NVLink", "PCIe"), "V100": ("NVLink",)}
 """Cards that come in several kinds, and beginnings of the links that identify the shipped one."""
+DEV, DISTILLED = "FLUX.1-dev 12B", "FLUX.1-schnell"
+REMARKS: Final = {"20?": "; 20 steps in the title, taken for the 50 of the other charts"}
+"""What is said of the source of rows whose steps are no plain number."""
 JUDGED: Final = ("cogvideox-5b", "hunyuanvideo", "qwen-image", "wan2.1-14b")
 """Models that were added after laws and stacks were fitted: their rows make no anchors."""
 ATTENDED: Final = ("a100-80gb-sxm",)
@@ -47,24 +50,20 @@ ModelAnchor = tuple[str, Anchor]
 
 def published_anchors(path: Path = rows.INFERENCE) -> tuple[list[ModelAnchor], list[tuple[SamplingRow, str]]]:
     """Anchors in the order of the file, and the other one-GPU rows with a reason."""
-    one_gpu: list[tuple[SamplingRow, ModelAnchor]] = []
     kept: list[ModelAnchor] = []
     left: list[tuple[SamplingRow, str]] = []
-    for row in rows.read_sampling(path):
-        try:
-            one_gpu += [(row, _anchor(row))] if row.num_gpus == 1 else []
-        except Uncovered as reason:
-            left.append((row, str(reason)))
-    dev = {_place(anchor) for row, (_, anchor) in one_gpu if row["model"] == rows.DEV}
-    for row, (model, anchor) in one_gpu:
-        if row["model"] == rows.DISTILLED and _place(anchor) in dev:
+    one_gpu = [row for row in rows.read_sampling(path) if row.num_gpus == 1]
+    anchors = [(row, row["folder"], _anchor(row)) for row in one_gpu if not _unfit(row)]
+    dev = {_place(anchor) for row, _, anchor in anchors if row["model"] == DEV}
+    for row, model, anchor in anchors:
+        if row["model"] == DISTILLED and _place(anchor) in dev:
             why = "28 steps of the same transformer are published; 4 carry more of what is beside it"
             left.append((row, why))
         elif any(name == model and replace(anchor, source=other.source) == other for name, other in kept):
             left.append((row, "the same number again"))
         else:
             kept.append((model, anchor))
-    return kept, left
+    return kept, [(row, reason) for row in one_gpu if (reason := _unfit(row))] + left
 
 
 def anchor_text(anchors: Iterable[Anchor]) -> str:
@@ -81,34 +80,33 @@ def write_anchors(anchors: Sequence[ModelAnchor], folder: Path) -> None:
         write_file(folder / name / "anchors.csv", text)
 
 
-def _anchor(row: SamplingRow) -> ModelAnchor:
-    if row.model not in model_names():
-        raise Uncovered(f"no model folder of {row.model}")
-    if row.model in JUDGED:
-        raise Uncovered("a model whose rows judge the laws alone")
-    if row.latency_s is None:
-        raise Uncovered("no latency")
-    if row["method"] not in ("original", "baseline") or "compile" in row["method_config"]:
-        raise Uncovered("not the plain eager pass: compiled, or steps are skipped")
-    tag = re.match(r"\[([^],:]*)", row["note"])
-    source = f"{row['source']}, {row.figure} [{tag.group(1) if tag else 'text'}]"
-    source += rows.STEPS[row["steps"]][1] if row["steps"] in rows.STEPS else ""
-    source += f"; {rows.DISTILLED}" if row["model"] == rows.DISTILLED else ""
-    return row.model, Anchor(_device(row), *row.size, _batch(row), row.steps, row.latency_s, source)
-
-
-def _batch(row: SamplingRow) -> int:
-    """Samples of one pass: guidance doubles them."""
-    if row["cfg"] in ("?", "yes?") or row["batch"] != "1":
-        raise Uncovered("whether guidance is on, or the batch, is not clear")
-    return 2 if row["cfg"].startswith("yes") else 1
-
-
-def _device(row: SamplingRow) -> str:
+def _unfit(row: SamplingRow) -> str:
+    """Why a row of one GPU is no anchor; empty if it is one."""
     links = LINKS.get(re.split("[ -]", row["hardware"])[0], ("",))
-    if not row["interconnect"].startswith(links):
-        raise Uncovered("which device it was is not clear")
-    return cluster_of(row.cluster).device.name
+    if row["unread"]:
+        return row["unread"]
+    if row["folder"] in JUDGED:
+        return "a model whose rows judge the laws alone"
+    if row.latency_s is None:
+        return "no latency"
+    if row["method"] not in ("original", "baseline") or "compile" in row["method_config"]:
+        return "not the plain eager pass: compiled, or steps are skipped"
+    if row["cfg"] in ("?", "yes?") or row["batch"] != "1":
+        return "whether guidance is on, or the batch, is not clear"
+    return "" if row["interconnect"].startswith(links) else "which device it was is not clear"
+
+
+def _anchor(row: SamplingRow) -> Anchor:
+    """The anchor of a row; guidance doubles the samples of a pass."""
+    tag = re.match(r"\[([^],:]*)", row["note"])
+    source = (
+        f"{row['source']}, {row.figure} [{tag.group(1) if tag else 'text'}]{REMARKS.get(row['steps'], '')}"
+    )
+    source += f"; {DISTILLED}" if row["model"] == DISTILLED else ""
+    height, width, steps = (int(row[column]) for column in ("height", "width", "run_steps"))
+    batch, device = 2 if row["cfg"].startswith("yes") else 1, cluster_of(row["cluster"]).device.name
+    assert row.latency_s is not None
+    return Anchor(device, height, width, batch, steps, row.latency_s, source)
 
 
 def _place(anchor: Anchor) -> tuple[str, int, int]:

@@ -16,7 +16,7 @@ from profiles.checks import sum_in_order
 from profiles.machines.hosts import BOX, FREE
 from profiles.measuring.tables import show, table
 from validate.points import cluster_of
-from validate.published.rows import SamplingRow, samplers, sampling_rows
+from validate.published.rows import SamplingRow, sampling_rows
 from validate.published.runs import HOST_METHODS, HOST_PIXELS, place_of, predict, scenario_of
 
 BOXES: Final = ("a100-nvlink-8", "a100-pcie-4", "l40-pcie-8")
@@ -51,7 +51,7 @@ def host_rows(box: str) -> list[HostRow]:
     cluster, distinct = cluster_of(box), dict[tuple[str, float], HostRow]()
     for row in sampling_rows():
         small = row["resolution_px"] == HOST_PIXELS and row["method"] in HOST_METHODS
-        if not (small and row["source"].startswith(SOURCES) and row.latency_s and row.cluster == box):
+        if not (small and row["source"].startswith(SOURCES) and row.latency_s and row["cluster"] == box):
             continue
         if row.num_gpus == cluster.devices_per_node:
             alone = predict(row, {box: replace(cluster, host=FREE)}).outcome
@@ -59,7 +59,7 @@ def host_rows(box: str) -> list[HostRow]:
             scenario = scenario_of(place_of(row, {box: replace(cluster, host=BOX)}))
             host_s = sum_in_order(
                 phase.times * max(sum_in_order(op.host_s for op in ops) for ops in phase.plan.ops)
-                for phase in samplers(row, scenario)[0].phases(scenario)
+                for phase in row.samplers(scenario)[0].phases(scenario)
             )
             distinct[row["method"], row.latency_s] = HostRow(row, row.latency_s, alone.latency_s, host_s)
     return list(distinct.values())

@@ -50,7 +50,7 @@ DETAIL: Final = "<!-- python -m validate published --readme: training in detail 
 TODAY: Final = "<!-- python -m validate published --readme: today's models -->", END
 SAMPLED: Final = "<!-- python -m validate published --readme: sampling -->", END
 ALONE: Final = "<!-- python -m validate published --readme: kernels alone -->", END
-UNTOLD: Final = ("Fig. 4", "Table III", "Table 5")
+UNTOLD: Final = ("Fig. 4", "Table III", "Table 5", "V-B")
 """Items of training left out of the details: too many numbers, or those of another machine's solver."""
 CLUSTERS: Final = ("MosaicML", "MLPerf")
 """Beginnings of the sources that publish throughputs of real clusters."""

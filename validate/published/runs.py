@@ -6,10 +6,9 @@ from functools import cache, lru_cache
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from profiles.architectures.models import model_names
 from profiles.costs.layers import anchor_factor
 from profiles.errors import InfeasibleError
-from profiles.machines.clusters import Cluster, Link, cluster_names
+from profiles.machines.clusters import Cluster, Link
 from profiles.machines.devices import Device
 from profiles.machines.fabrics import Collectives
 from profiles.software.stacks import Stack, load_stack
@@ -21,15 +20,7 @@ from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.points import cluster_of, model_of, sampling
 from validate.published.records import MEMORY, Conditions, Reason, Record, Standing, kind_of, standing_of
-from validate.published.rows import (
-    IN_GRAPHS,
-    SamplingRow,
-    Uncovered,
-    guidance,
-    samplers,
-    sampling_rows,
-    stack_of,
-)
+from validate.published.rows import IN_GRAPHS, SamplingRow, sampling_rows
 
 NO_COMMUNICATION: Final = "patch_parallel_no_comm"
 """The method that runs without communication, on free links."""
@@ -202,42 +193,29 @@ def same_number(one: float | None, other: float | None) -> bool:
 
 
 def predict(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Run:
-    """The run of one row."""
+    """The run of one row; ``clusters``, by name, stand in for the shipped ones."""
+    if row["unread"]:
+        return Run(row, None, None, row["unread"])
+    place = place_of(row, clusters)
     try:
-        place = place_of(row, clusters)
-        tried = samplers(row, scenario_of(place))
+        tried = row.samplers(scenario_of(place))
         outcome = fastest(place, tried)
-    except (Uncovered, InfeasibleError) as reason:
+    except InfeasibleError as reason:
         return Run(row, None, None, str(reason))
     remark = describe(outcome, place)
     return Run(row, place, outcome, f"best of {len(tried)}: {remark}" if len(tried) > 1 else remark)
 
 
 def place_of(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Place:
-    """The scenario of a row; ``clusters``, by name, stand in for the shipped ones.
-
-    Raises:
-        Uncovered: the row leaves it open, or its model or cluster does not ship.
-    """
-    model = row.model
-    if row.num_gpus is None:
-        raise Uncovered("the number of GPUs is not said")
-    if row["batch"] != "1":
-        raise Uncovered(f"the batch is {row['batch'] or 'not said'}")
-    name = row.cluster
-    if model not in model_names():
-        raise Uncovered(f"no model folder of {model}")
-    if name not in clusters and name not in cluster_names():
-        raise Uncovered(f"no cluster file of {name}")
-    cluster = clusters.get(name) or cluster_of(name)
-    if row.num_gpus > cluster.max_devices:
-        raise Uncovered(f"cluster {name} has {cluster.max_devices} devices, not {row.num_gpus}")
+    """The scenario of a row that is read; ``clusters`` as above."""
+    assert row.num_gpus is not None
+    cluster = clusters.get(row["cluster"]) or cluster_of(row["cluster"])
     if row["method"] == NO_COMMUNICATION:
         free = Collectives(0.0, cluster.collectives.efficiency, cluster.collectives.nodes)
         inter = None if cluster.inter_node is None else FREE_LINK
         cluster = replace(cluster, intra_node=FREE_LINK, inter_node=inter, collectives=free)
-    divided = guidance(row, model_of(model).guidance)
-    return Place(model, cluster, row.num_gpus, *row.size, row.steps, divided, stack_of(row))
+    height, width, steps = (int(row[column]) for column in ("height", "width", "run_steps"))
+    return Place(row["folder"], cluster, row.num_gpus, height, width, steps, row["guidance"], row.stack)
 
 
 def fastest(place: Place, tried: Iterable[Sampler]) -> Result:
