@@ -9,7 +9,7 @@ from profiles.errors import InfeasibleError, InputError, unmarked
 from profiles.software.runtimes import Case, Runtime, all_runtimes, find_runtime, runs_in
 from sim.explore.points import Point
 from sim.outcomes.results import Result, unused_options
-from sim.outcomes.runs import parameters_of, run_point
+from sim.outcomes.runs import parameters_of
 from sim.outcomes.tasks import TASKS
 from strategies.scenario import Scenario
 from strategies.strategy import AnyScenario, AnyStrategy
@@ -87,30 +87,19 @@ def first_runtime(result: Result) -> Runtime:
     having = sorted(
         (one for one in of_task if case.strategy in one.rules), key=lambda one: bool(one.unknown(case.model))
     )
-    nearly = _nearly(having, case, result)
-    why = [*nearly.values(), *(one.refusal(case) for one in having if one.name not in nearly)]
+    changes = {one.name: one.rules[case.strategy].kept_to(case.parameters) for one in having}
+    why = [
+        f"{_change_words(changed)} {one.name} runs it"
+        if (changed := changes[one.name])
+        and not one.refusal(replace(case, parameters={**case.parameters, **changed}))
+        else one.refusal(case)
+        for one in having
+    ]
     if not why:
         knowing = [one.name for one in of_task if not one.unknown(case.model)]
         others = f"; sweep with `runtime` {' or '.join(knowing)} to find the best that it runs"
         why = [f"none has the strategy{others if knowing else ''}"]
     raise InputError(f"no runtime is known that starts this {case.strategy}: {'; '.join(why)}")
-
-
-def _nearly(runtimes: Sequence[Runtime], case: Case, result: Result) -> dict[str, str]:
-    """With which other parameters beside degrees the first of some runtimes runs a case that then fits, under its name.
-
-    Where none fits, what the first that would run it lacks.
-    """
-    lacking: dict[str, str] = {}
-    for runtime in runtimes:
-        changes = runtime.rules[case.strategy].kept_to(case.parameters)
-        if changes and not runtime.refusal(replace(case, parameters={**case.parameters, **changes})):
-            flags = _change_words(changes)
-            if not (lacks := _lacks(runtime, result)):
-                return {runtime.name: f"{flags} {runtime.name} runs it"}
-            if not lacking:
-                lacking[runtime.name] = f"{flags} {runtime.name} would run it, but it does not fit: {lacks}"
-    return lacking
 
 
 def _change_words(changes: Mapping[str, object]) -> str:
@@ -120,18 +109,6 @@ def _change_words(changes: Mapping[str, object]) -> str:
     return ", ".join(
         f"{word} {' '.join(flags)}" for word, flags in (("with", changed), ("without", left)) if flags
     )
-
-
-def _lacks(runtime: Runtime, result: Result) -> str:
-    """Return why the point of a result does not fit as a runtime runs it, in words; empty where it does."""
-    assert result.source is not None
-    scenario = result.source.scenario
-    point = kept_to(runtime, Point(result.source.strategy, result.strategy), scenario, held=())
-    assert point.strategy is not None
-    try:
-        return run_point(point.strategy, point.candidate(scenario).at(scenario)).missing_memory or ""
-    except InfeasibleError as error:
-        return error.message
 
 
 def runtime_for(name: str, scenario: AnyScenario) -> Runtime:

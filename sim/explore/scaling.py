@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from profiles.errors import DiffusimWarning, InputError, counted, shown
@@ -124,23 +125,16 @@ class Scaling:
         results = [step.result for step in self.steps]
         if not results:
             return self.sweeps[-1].best
-        match self.sweeps[0].objective:
-            case "memory":
-                return min(results, key=lambda one: one.peak_memory_bytes)
-            case "cost":
-                return min(results, key=lambda one: one.gpu_s_per_sample)
-        return max(results, key=lambda one: one.samples_per_s)
+        keys = {"memory": attrgetter("peak_memory_bytes"), "cost": attrgetter("gpu_s_per_sample")}
+        return min(results, key=keys.get(self.sweeps[0].objective, lambda one: -one.samples_per_s))
 
     @property
     def title(self) -> str:
         """The question in words."""
         counts = [sweep.scenario.workload.num_gpus for sweep in self.sweeps]
         workload = self.chosen.scenario.workload
-        here, there = (
-            f" on {counted(workload.num_gpus, 'GPU')} of ",
-            f" on {counts[0]} to {counts[-1]} GPUs of ",
-        )
-        title = self.chosen.title.replace(here, there, 1)
+        here = f" on {counted(workload.num_gpus, 'GPU')} of "
+        title = self.chosen.title.replace(here, f" on {counts[0]} to {counts[-1]} GPUs of ", 1)
         title = title.replace(f", batch {workload.batch_size}", f", {self.batch}", 1)
         return "; ".join(filter(None, (title, self.choice)))
 
@@ -178,14 +172,9 @@ def each_count(
                 warnings.simplefilter("ignore", DiffusimWarning)
             try:
                 values.append(function(gpus=count, **arguments))
-            except InputError as error:
-                _name_all(error, count, gpus)
+            except InputError as error:  # about one number: let it name all
+                one, named = f"`gpus` is {shown(count)}, ", ", ".join(map(shown, gpus))
+                every = f"`gpus` is {named}, of which {shown(count)} "
+                error.args = (error.message.replace(one, every), *error.args[1:])
                 raise
     return values
-
-
-def _name_all(error: InputError, count: int, gpus: Sequence[int]) -> None:
-    """Let an error about a number of GPUs name those that it is one of."""
-    one, named = f"`gpus` is {shown(count)}, ", ", ".join(map(shown, gpus))
-    every = f"`gpus` is {named}, of which {shown(count)} "
-    error.args = (error.message.replace(one, every), *error.args[1:])

@@ -83,42 +83,30 @@ def variants(strategy: AnyStrategy, scenario: AnyScenario) -> list[Variant]:
     Raises:
         InfeasibleError: the GPUs cannot be divided among the jobs.
     """
-    numbered = enumerate(strategy.jobs(scenario))
-    return [variant for number, job in numbered for variant in _variants(*job, number)]
-
-
-def _variants(strategy: AnyStrategy, scenario: AnyScenario, job: int) -> list[Variant]:
-    degree: int = getattr(strategy, "pipeline_degree", None) or 1
-    groups = scenario.workload.num_gpus // (getattr(strategy, "group_size", None) or degree)
-    return [
-        Variant(strategy, of_variant, probability, share, job)
-        for of_variant, probability, share in scenario.variants(groups)
-    ]
+    occurring: list[Variant] = []
+    for job, (point, there) in enumerate(strategy.jobs(scenario)):
+        size = getattr(point, "group_size", None) or getattr(point, "pipeline_degree", None) or 1
+        each = there.variants(there.workload.num_gpus // size)
+        occurring += [Variant(point, of, probability, share, job) for of, probability, share in each]
+    return occurring
 
 
 def _replay(
-    variant: Variant, phases: Callable[[Sampler, SamplingScenario], tuple[Phase, ...]]
+    variant: Variant, phases_of: Callable[[Sampler, SamplingScenario], tuple[Phase, ...]]
 ) -> Iterator[Part]:
-    """Yield the parts of a variant; of a sampler those of some phases."""
-    strategy, scenario = variant.strategy, variant.scenario
-    if isinstance(strategy, Sampler) and isinstance(scenario, SamplingScenario):
-        yield from _replay_phases(variant, strategy, scenario, phases(strategy, scenario))
-    else:
-        trace = replay(cast(Strategy, strategy), cast(Scenario, scenario))
-        yield Part(variant, Phase("iteration", trace.plan, 1), trace)
-
-
-def _replay_phases(
-    variant: Variant, strategy: Sampler, scenario: SamplingScenario, phases: tuple[Phase, ...]
-) -> Iterator[Part]:
-    """Yield the parts of some phases of denoising steps, and of the frozen components around them.
+    """Yield the parts of a variant; of a sampler some phases, and the frozen components around them.
 
     Where one guidance group stands for all in a plan, the phase's own plan is of all, its measures are of one.
     """
-    networks: dict[int, Network] = {}
+    strategy, scenario = variant.strategy, variant.scenario
+    if not isinstance(strategy, Sampler) or not isinstance(scenario, SamplingScenario):
+        trace = replay(cast(Strategy, strategy), cast(Scenario, scenario))
+        yield Part(variant, Phase("iteration", trace.plan, 1), trace)
+        return
+    phases, networks = phases_of(strategy, scenario), dict[int, Network]()
     written = {phase.name: phase.plan for phase in phases}
-    unfolded_phases = tuple(map(unfolded, phases))
-    for phase in with_frozen(scenario, unfolded_phases, strategy.guidance_groups(scenario)):
+    all_phases = with_frozen(scenario, tuple(map(unfolded, phases)), strategy.guidance_groups(scenario))
+    for phase in all_phases:
         plan, omitted = written.get(phase.name, phase.plan), phase.omitted
         network = networks.setdefault(plan.placement.num_positions, Network(plan.placement))
         trace = simulate(plan, network)

@@ -1,9 +1,9 @@
 """Runs: one strategy on one scenario, replayed part by part, and its result."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from profiles.checks import sum_in_order
 from profiles.costs.bands import (
@@ -72,27 +72,25 @@ def weigh(
     strategy: AnyStrategy, scenario: AnyScenario, parts: Sequence[Part], source: Source | None = None
 ) -> Result:
     """Return the result of a point from its replayed parts."""
-    expected = _expected(parts)
-    times, stages = _times(parts, expected), _stages(parts)
-    return result_of(
-        strategy,
-        scenario,
-        times=times,
-        expected=expected,
-        stages=stages,
-        phases=_phases_of(parts),
-        source=source,
-    )
+    jobs = parts_by(parts, lambda variant: variant.job)
+    expected = side_by_side([_of_job(of_job) for of_job in jobs])
+    quantities = Quantities(_times(parts, expected), expected, tuple(_stages(jobs)), _phases_of(parts))
+    return result_of(strategy, scenario, quantities, source)
+
+
+class Quantities(NamedTuple):
+    """Quantities of a result that its replay gave: durations, measures, and those of stages and phases."""
+
+    times: Mapping[str, float]
+    expected: Measures
+    stages: tuple[Mapping[str, Any], ...]
+    phases: Mapping[str, float]
 
 
 def result_of(
     strategy: AnyStrategy,
     scenario: AnyScenario,
-    *,
-    times: Mapping[str, float],
-    expected: Measures,
-    stages: Iterable[Mapping[str, Any]],
-    phases: Mapping[str, float],
+    quantities: Quantities,
     source: Source | None = None,
 ) -> Result:
     """Return the result of a point from the quantities of its replay; all else follows from the scenario."""
@@ -109,15 +107,12 @@ def result_of(
         num_backbones=len(scenario.model.backbones),
         asked=scenario.asked,
         options=scenario.options,
-        times=times,
-        expected=expected,
+        **quantities._asdict(),
         memory_bytes=scenario.cluster.device.memory_bytes,
         provenance=scenario.costs.provenance,
-        stages=tuple(stages),
-        phases=phases,
         seamless=is_seamless(strategy),
         departures=scenario.departures,
-        uncertainty=uncertainty_of(scenario, strategy.name, parameters, expected),
+        uncertainty=uncertainty_of(scenario, strategy.name, parameters, quantities.expected),
         compute_factor=scenario.calibration.factor,
         inputs={} if source is None else inputs_of(scenario),
         source=source,
@@ -137,24 +132,15 @@ def uncertainty_of(
         timed=scenario.costs.provenance == "measured",
         anchored=bool(sampled and scenario.costs.published.source and scenario.stack.name == DEFAULT_STACK),
     )
-    uncertainty = load_bands().uncertainty(method_of(scenario.task, gpus, parameters), run)
+    pipelined = (parameters.get("pipeline_degree") or 1) > 1
+    method = PATCHES if sampled else PIPELINE if pipelined else DATA_PARALLEL
+    uncertainty = load_bands().uncertainty(ONE_GPU if gpus == 1 else method, run)
     if isinstance(scenario, SamplingScenario) and scenario.band != Band():
         uncertainty = replace(uncertainty, band=uncertainty.band & scenario.band)
     measured = scenario.measured
-    return (
-        uncertainty
-        if measured is None or measured.task != scenario.task
-        else uncertainty.after(measured.uncertainty)
-    )
-
-
-def method_of(task: str, num_gpus: int, parameters: Mapping[str, Any]) -> str:
-    """Return the kind of method, of ``profiles.costs.bands.METHODS``, by which GPUs work together."""
-    if num_gpus == 1:
-        return ONE_GPU
-    if task == "sample":
-        return PATCHES
-    return PIPELINE if (parameters.get("pipeline_degree") or 1) > 1 else DATA_PARALLEL
+    if measured is None or measured.task != scenario.task:
+        return uncertainty
+    return uncertainty.after(measured.uncertainty)
 
 
 def source_of(
@@ -172,11 +158,6 @@ def parameters_of(strategy: AnyStrategy) -> dict[str, Any]:
 @cache
 def _parameter_names(cls: type[AnyStrategy]) -> tuple[str, ...]:
     return tuple(item.name for item in fields(cls))  # type: ignore[arg-type]
-
-
-def _expected(parts: Sequence[Part]) -> Measures:
-    """Return expectations: phases in turn, iterations as often as they occur, jobs side by side."""
-    return side_by_side([_of_job(of_job) for of_job in parts_by(parts, lambda variant: variant.job)])
 
 
 def _of_job(parts: Sequence[Part]) -> Measures:
@@ -225,9 +206,9 @@ def steady_step_s(parts: Sequence[Part]) -> float:
     return last - before
 
 
-def _stages(parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
+def _stages(jobs: Sequence[Sequence[Part]]) -> Iterator[dict[str, Any]]:
     """Yield the stages of each job with their devices; its GPUs come after those of the jobs before it."""
-    for of_job in parts_by(parts, lambda variant: variant.job):
+    for of_job in jobs:
         variant, phase, *_ = next(part for part in of_job if part.phase.steps)
         first_gpu = variant.job * variant.scenario.workload.num_gpus
         for stage, devices in zip(phase.plan.stages, _devices(phase.plan), strict=True):
