@@ -157,56 +157,53 @@ def heads(problem: Problem, lanes: Sequence[Lane]) -> list[list[float]]:
     The micro-batch comes from lane to lane, those before it take their turn in each, and where a stage may hold
     only so many, an earlier one must have ended there.
     """
-    limits = limits_of(problem)
-    result: list[list[float]] = [[] for _ in lanes]
-    for first, chain in _chains(problem):
-        size = len(chain.stages)
-        for index in range(len(chain.micro_batches)):
-            reach = 0.0
-            for offset, lane in enumerate(lanes[first : first + 2 * size]):
-                starts = result[first + offset]
-                if index:
-                    reach = max(reach, starts[-1] + lane.duration_s)
-                if offset < size and index >= limits[lane.stage]:
-                    backward = first + 2 * size - 1 - offset
-                    freed = result[backward][index - limits[lane.stage]] + lanes[backward].duration_s
-                    reach = max(reach, freed)
-                starts.append(reach)
-                reach += lane.duration_s + lane.lag_s
+    result: list[list[float]] = []
+    for walked in _walks(problem, lanes):
+        result += _before_s(problem, walked, [0.0, *(lane.lag_s for lane in walked[:-1])])
     return result
 
 
 def tails(problem: Problem, lanes: Sequence[Lane]) -> list[list[float]]:
-    """For each lane and micro-batch of its chain the seconds that must follow its end."""
-    limits = limits_of(problem)
-    result: list[list[float]] = [[0.0] * len(problem.chains[lane.chain].micro_batches) for lane in lanes]
-    for first, chain in _chains(problem):
-        count, there = len(chain.micro_batches), slice(first, first + 2 * len(chain.stages))
-        of_chain, rests = lanes[there], result[there]
-        # micro-batches by which a stage's forwards may lead its backwards: the next forward waits for this backward
-        leads = [limits[of.stage] if of.kind == BACKWARD else count for of in of_chain]
-        forwards = zip(rests[::-1], [of.duration_s for of in of_chain[::-1]], strict=True)
-        seconds = [(of.lag_s, of.duration_s) for of in of_chain]
-        ways = [*zip(rests, seconds, leads, forwards, strict=True)][::-1]
-        for index in reversed(range(count)):
-            rest_s, queues = 0.0, index + 1 < count
-            for of_lane, (lag_s, duration_s), lead, (of_forward, forward_s) in ways:
-                rest_s += lag_s
-                if queues and (queued_s := of_lane[index + 1] + duration_s) > rest_s:
-                    rest_s = queued_s
-                if index + lead < count and (freed_s := of_forward[index + lead] + forward_s) > rest_s:
-                    rest_s = freed_s
-                of_lane[index] = rest_s
-                rest_s += duration_s
+    """For each lane and micro-batch of its chain the seconds that must follow its end: heads, from the end on."""
+    result: list[list[float]] = []
+    for walked in _walks(problem, lanes):
+        backwards = walked[::-1]
+        rows = _before_s(problem, backwards, [lane.lag_s for lane in backwards])
+        result += [row[::-1] for row in rows[::-1]]
     return result
 
 
-def _chains(problem: Problem) -> Iterator[tuple[int, Chain]]:
-    """The number of its first lane with each chain."""
+def _walks(problem: Problem, lanes: Sequence[Lane]) -> Iterator[Sequence[Lane]]:
+    """The lanes of each chain."""
     first = 0
     for chain in problem.chains:
-        yield first, chain
+        yield lanes[first : first + 2 * len(chain.stages)]
         first += 2 * len(chain.stages)
+
+
+def _before_s(problem: Problem, walked: Sequence[Lane], lags_s: Sequence[float]) -> list[list[float]]:
+    """For each lane of a walk, with the lag before it, and each micro-batch the least seconds before it."""
+    count, limits, half = (
+        len(problem.chains[walked[0].chain].micro_batches),
+        limits_of(problem),
+        len(walked) // 2,
+    )
+    rows = [[0.0] * count for _ in walked]
+    # micro-batches by which the first half may lead the other pass of the same stage: one more waits for it
+    leads = [limits[lane.stage] if place < half else count for place, lane in enumerate(walked)]
+    durations_s = [lane.duration_s for lane in walked]
+    steps = [*zip(rows, lags_s, durations_s, leads, rows[::-1], durations_s[::-1], strict=True)]
+    for index in range(count):
+        reach_s = 0.0
+        for row, lag_s, duration_s, lead, freeing, freeing_s in steps:
+            reach_s += lag_s
+            if index and (queued_s := row[index - 1] + duration_s) > reach_s:
+                reach_s = queued_s
+            if index >= lead and (freed_s := freeing[index - lead] + freeing_s) > reach_s:
+                reach_s = freed_s
+            row[index] = reach_s
+            reach_s += duration_s
+    return rows
 
 
 def limits_of(problem: Problem) -> list[int]:

@@ -86,14 +86,13 @@ def synthesize(
     certified = Synthesis(bound_s, listed, True, CERTIFICATE) if agree(bound_s, listed.makespan_s) else None
     if certified and certificate:
         return certified
-    search = _Search(problem, bound_s, listed if certificate else None, monotonic() + time_limit_s)
-    search.run()
-    if certified and search.best is None:
+    bound_s, best = _search(problem, bound_s, listed if certificate else None, monotonic() + time_limit_s)
+    if certified and best is None:
         return certified
-    best = search.best or listed
-    proven = agree(search.bound_s, best.makespan_s)
+    best = best or listed
+    proven = agree(bound_s, best.makespan_s)
     method = PROGRAMME if proven or best is not listed else LIST
-    return Synthesis(min(search.bound_s, best.makespan_s), best, proven, method)
+    return Synthesis(min(bound_s, best.makespan_s), best, proven, method)
 
 
 def agree(bound_s: float, makespan_s: float) -> bool:
@@ -101,51 +100,34 @@ def agree(bound_s: float, makespan_s: float) -> bool:
     return makespan_s <= bound_s * (1 + EQUAL)
 
 
-class _Search:
-    """Steps the horizon up from the bound, until the programme finds an order that ends in time.
+def _search(
+    problem: Problem, bound_s: float, best: Ordering | None, deadline: float
+) -> tuple[float, Ordering | None]:
+    """Return a bound and the best order: step the horizon up until the programme finds an order that ends in time.
 
     On a grid on which every time falls that order is the shortest. On a coarser grid times are rounded down:
     what is refuted there is refuted, but an order found there may in truth be longer; then a finer grid is next.
     """
-
-    def __init__(self, problem: Problem, bound_s: float, best: Ordering | None, deadline: float) -> None:
-        self.problem = problem
-        self.bound_s = bound_s
-        self.best = best
-        self.deadline = deadline
-
-    def run(self) -> None:
-        for unit_s, exact in _grids(self.problem):
-            if exact:
-                self.bound_s = -_slots(-self.bound_s, unit_s) * unit_s
-            while not self._ended() and self._step(unit_s, exact):
-                pass
-
-    def _ended(self) -> bool:
-        proven = self.best is not None and agree(self.bound_s, self.best.makespan_s)
-        return proven or monotonic() >= self.deadline
-
-    def _step(self, unit_s: float, exact: bool) -> bool:
-        """Ask about the next horizon; return whether this grid may tell more."""
-        horizon_s = self.bound_s if exact else self.bound_s + unit_s
-        if self.best is not None:
-            horizon_s = min(horizon_s, self.best.makespan_s * (1 - EQUAL / 2))
-        programme = _Programme(self.problem, unit_s, horizon_s)
-        if programme.num_binaries > MAX_BINARIES:
-            return False
-        rows = programme.solve(self.deadline - monotonic())
-        if programme.refuted:
-            self.bound_s = horizon_s + (unit_s if exact else 0.0)
-        return programme.refuted or (rows is not None and self._improve(rows))
-
-    def _improve(self, rows: Rows) -> bool:
-        ordering = evaluate(self.problem, rows)
-        if not fits(self.problem, rows):  # by less than what the solver calls nothing
-            return False
-        if self.best is not None and ordering.makespan_s >= self.best.makespan_s * (1 - EQUAL / 2):
-            return False
-        self.best = ordering
-        return True
+    for unit_s, exact in _grids(problem):
+        if exact:
+            bound_s = -_slots(-bound_s, unit_s) * unit_s
+        while not (best and agree(bound_s, best.makespan_s)) and monotonic() < deadline:
+            below_s = best.makespan_s * (1 - EQUAL / 2) if best else math.inf
+            horizon_s = min(bound_s if exact else bound_s + unit_s, below_s)
+            programme = _Programme(problem, unit_s, horizon_s)
+            if programme.num_binaries > MAX_BINARIES:
+                break
+            rows = programme.solve(deadline - monotonic())
+            if programme.refuted:
+                bound_s = horizon_s + (unit_s if exact else 0.0)
+                continue
+            if rows is None or not fits(problem, rows):  # by less than what the solver calls nothing
+                break
+            ordering = evaluate(problem, rows)
+            if ordering.makespan_s >= below_s:
+                break
+            best = ordering
+    return bound_s, best
 
 
 def _grids(problem: Problem) -> Iterator[tuple[float, bool]]:

@@ -24,29 +24,6 @@ ONCE: Final = ((FORWARD,), (BACKWARD, BACKWARD_INPUT), (BACKWARD, BACKWARD_WEIGH
 """Kinds of which each micro-batch has one pass at each stage."""
 
 
-def one_chain(
-    name: str, order: object, positions: Sequence[int], micro_batches: int, *, degree: int, split: bool
-) -> Rows:
-    """The order of a strategy all of whose micro-batches pass all stages, checked.
-
-    Args:
-        name: of the strategy.
-        order: a row of passes for each position.
-        positions: of each stage, checked.
-        micro_batches: of an iteration.
-        degree: positions of the pipeline.
-        split: backwards come in two parts.
-
-    Raises:
-        InputError: a position has no row, or a pass is none of its own, there twice or lacking.
-    """
-    hosted: list[list[int]] = [[] for _ in range(degree)]
-    for stage, position in enumerate(positions):
-        hosted[position].append(stage)
-    numbers = [range(micro_batches)] * len(positions)
-    return whole(f"the order of {name}", order, [*map(tuple, hosted)], numbers, SPLIT if split else WHOLE)
-
-
 def placed(whose: str, positions: Any, degree: int) -> tuple[int, ...]:  # noqa: ANN401  whatever a strategy gives
     """The position of each stage, checked; numbers of NumPy become what they equal.
 
@@ -143,24 +120,13 @@ def _row(where: str, row: Sequence[Any], passes: dict[Any, StageAction]) -> tupl
         return tuple([passes[entry] for entry in entries])
     except (KeyError, TypeError, ValueError):  # what cannot be looked up is no pass either
         at = len(row) - 1 - len([*entries])
-        raise InputError(f"{where}, entry {at} is {_broken(row[at], passes)}") from None
-
-
-def _broken(entry: object, passes: dict[Any, StageAction]) -> str:
-    """An entry that is no pass of its position, and the rule that it breaks."""
-    if not isinstance(entry, StageAction) or not all(map(isinstance, entry, (int, str, int))):
-        return f"{shown(entry)}, must be a StageAction(stage, kind, micro_batch)"
-    stages, kinds, _ = (
-        (dict.fromkeys(values) for values in zip(*passes, strict=True)) if passes else ({}, {}, {})
+    stages, kinds, numbers = (dict.fromkeys(one[field] for one in passes) for field in range(3))
+    split = "; a strategy whose backwards come in two parts, I and W, says split = True"
+    raise InputError(
+        f"{where}, entry {at} is {shown(row[at])}, must be a StageAction of stage"
+        f" {' or '.join(map(str, stages)) or 'none'}, which lies there, of kind {' or '.join(kinds)}, of micro-batch"
+        f" {min(numbers, default=0)} to {max(numbers, default=0)}{split * (tuple(kinds) == WHOLE)}"
     )
-    name = f"{entry.stage}{entry.kind}{entry.micro_batch}"
-    if entry.stage not in stages:
-        return f"{name}, must be of stage {' or '.join(map(str, stages)) or 'none'}, which lies there"
-    if entry.kind not in kinds:
-        parts = "; a strategy whose backwards come in two parts, I and W, says split = True"
-        return f"{name}, must be of kind {' or '.join(kinds)}{parts * (tuple(kinds) == WHOLE)}"
-    numbers = [one.micro_batch for one in passes if one.stage == entry.stage]
-    return f"{name}, must be of a micro-batch from {min(numbers)} to {max(numbers)}"
 
 
 def _check_once(where: str, row: Sequence[StageAction], passes: dict[Any, StageAction]) -> None:

@@ -179,20 +179,6 @@ def stages_between(edges: IntArray, layer_s: FloatArray) -> FloatArray:
     return table if len(edges) == len(table) else table[np.ix_(edges, edges)]
 
 
-def known_longest(
-    layer_s: FloatArray, message_s: FloatArray, edges: IntArray, num_stages: int
-) -> float | None:
-    """The least possible longest stage where it is that of the layers alone: no message takes longer."""
-    longest_s = _least_longest(_packed(layer_s), edges.tobytes(), num_stages)
-    return longest_s if message_s.max(initial=0.0) <= longest_s else None
-
-
-@lru_cache(maxsize=1024)
-def _least_longest(layer_s: bytes, edges: bytes, num_stages: int) -> float:
-    """The least possible longest stage of layers without messages; links vary more often than layers."""
-    return least_maximum(stages_between(np.frombuffer(edges, np.intp), np.frombuffer(layer_s)), num_stages)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class StageSearch:
     """The stages that a chain offers, and the maxima to be kept small.
@@ -205,7 +191,6 @@ class StageSearch:
         gap_s: T_S - T_C likewise.
         weights: Share of each stage time that counts in the expected pace.
         criteria: What is minimised, in this order: the stage times that count, then the gap.
-        longest_s: The least possible longest stage, where one stage time counts and messages never take longer.
     """
 
     num_stages: int
@@ -215,7 +200,6 @@ class StageSearch:
     gap_s: FloatArray
     weights: tuple[float, ...]
     criteria: tuple[FloatArray, ...]
-    longest_s: float | None = None
 
     @classmethod
     def over(cls, costs: ChainCosts, num_stages: int, self_conditioning: float) -> "StageSearch":
@@ -231,11 +215,9 @@ class StageSearch:
             for layer_s, message_s in seconds
         )
         gap = stages_between(edges, costs.sync_s - costs.backward_s) + costs.sync_latency_s
-        shares = (1 - self_conditioning, stage, seconds[0]), (self_conditioning, conditioned, seconds[1])
-        counted = [of for of in shares if of[0] > 0]
-        weights, tables = tuple(of[0] for of in counted), [of[1] for of in counted]
-        longest_s = known_longest(*counted[0][2], edges, num_stages) if len(counted) == 1 else None
-        return cls(num_stages, edges, stage, conditioned, gap, weights, (*tables, gap), longest_s)
+        shares = (1 - self_conditioning, stage), (self_conditioning, conditioned)
+        weights, tables = zip(*(of for of in shares if of[0] > 0), strict=True)
+        return cls(num_stages, edges, stage, conditioned, gap, weights, (*tables, gap))
 
     def pace(self, point: CostVector) -> float:
         """The expected time per round of a point, (1 - p) W + p W_sc."""
@@ -281,8 +263,7 @@ class StageSearch:
         """
         *others, last = criteria
         permitted = np.isfinite(last) if allowed is None else allowed
-        known = self.longest_s if allowed is None and len(others) == 1 else None
-        others_front = self.front(others, permitted) if known is None else [(known,)]
+        others_front = self.front(others, permitted)
         while others_front:
             within = (_within(others, point, permitted) for point in others_front)
             level = [(*p, self.least_maximum(last, of)) for p, of in zip(others_front, within, strict=True)]

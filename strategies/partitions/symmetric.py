@@ -224,10 +224,7 @@ def symmetric_partition(
     weights, num_rings = None if skip_bytes is None else tuple(skip_bytes), num_stages // 2
     pairs = collocating_cut_pairs(tuple(skips), len(layers), num_stages, weights)
     search = _Search.over(layers, cuts, *pairs)
-    if skips:
-        longest_s = _least_longest(search, num_rings, float(layers.sum()))
-    else:
-        longest_s = _longest_alone(layers, cuts, num_rings)
+    longest_s = _least_longest(search, num_rings, float(layers.sum()))
     boundaries = search.most_even(longest_s).boundaries(num_rings)
     return SymmetricPartition(boundaries, longest_s, *split_skips(skips, boundaries))
 
@@ -236,13 +233,11 @@ def symmetric_partition(
 class _Search:
     """The cut pairs of a chain, what the stages between them cost, and what several stages cost together.
 
-    The tables are either listed, with one row for each cut pair, or have one row for each layer: few cut pairs
-    are quicker compared each with each, many by their begins first and then by their ends.
+    Its tables have one row for each layer: cut pairs are compared by their begins first and then by their ends.
 
     Attributes:
         begins: First layer inside each cut pair, (V,); the first is 0.
         ends: First layer behind the inside, (V,); the first is L.
-        listed: Whether the tables have a row for each cut pair.
         begin_rows: Row of each cut pair in `encoder` and `first`, (V,).
         end_rows: Row of each cut pair in `decoder` and `second`, (V,).
         encoder: The encoder stage between an outer and an inner begin, at [outer row, inner row].
@@ -254,7 +249,6 @@ class _Search:
 
     begins: IntArray
     ends: IntArray
-    listed: bool
     begin_rows: IntArray
     end_rows: IntArray
     encoder: FloatArray
@@ -267,20 +261,14 @@ class _Search:
     def over(cls, layer_s: FloatArray, cut_s: FloatArray, begins: IntArray, ends: IntArray) -> "_Search":
         """Tabulate Eq. 2 and 3, and what lies inside; infinite where there is no stage."""
         stage_s, cut = stage_table(layer_s), np.concatenate(([0.0], cut_s, [0.0]))
-        listed = len(begins) <= 2 * len(layer_s)
-        if not listed and len(layer_s) > MAX_LAYERS:
+        if len(begins) > 2 * len(layer_s) > 2 * MAX_LAYERS:
             raise ValueError(
                 f"the chain has {len(layer_s)} layers, must have at most {MAX_LAYERS} where its skips leave"
                 f" {len(begins)} pairs of cuts to choose from"
             )
-        if listed:
-            left, right, rows = begins, ends, (np.arange(len(begins)),) * 2
-        else:
-            left = np.arange(len(layer_s) + 1)
-            right, rows = left[::-1], (begins, len(layer_s) - ends)
-        first, second = stage_s[left], stage_s.T[right]
-        encoder, decoder = first[:, left] + cut[left], second[:, right] + cut[right]
-        return cls(begins, ends, listed, *rows, encoder, decoder, first, second, np.maximum)
+        first, second = stage_s, stage_s.T[::-1]
+        encoder, decoder = first + cut, second[:, ::-1] + cut[::-1]
+        return cls(begins, ends, begins, len(layer_s) - ends, encoder, decoder, first, second, np.maximum)
 
     def up_to(self, longest_s: float) -> "_Search":
         """The search without the stages that take longer."""
@@ -325,12 +313,8 @@ class _Search:
     def _around(self, num_rings: int) -> list[FloatArray]:
         """The least cost of 0, 1 ... D - 1 rings around each cut pair, (V,) each."""
         around = [np.where(self.begins == 0, 0.0, np.inf)]
-        rings = self.combine(self.encoder, self.decoder) if self.listed else None
         for _ in range(num_rings - 1):
-            if rings is None:
-                around.append(self._further_in(around[-1]))
-            else:
-                around.append(self.combine(around[-1][:, None], rings).min(axis=0))
+            around.append(self._further_in(around[-1]))
         return around
 
     def _further_in(self, reached: FloatArray) -> FloatArray:
@@ -342,9 +326,6 @@ class _Search:
 
     def _inside(self) -> FloatArray:
         """The least cost of the two stages inside each cut pair, (V,)."""
-        if self.listed:
-            inside: FloatArray = self.combine(self.first, self.second).min(axis=1)
-            return inside
         # backwards, from the middle cut to the begins before it
         grid = _extended(self.second.T[::-1], self.first[::-1, ::-1].T, self.combine)
         return grid[::-1][self.begin_rows, self.end_rows]
@@ -356,23 +337,13 @@ def _least_longest(search: _Search, num_rings: int, work_s: float) -> float:
     Stages above a limit are left out at first, which is quicker: what is found without them they cannot improve.
     If nothing is found the limit rises.
     """
-    limit_s = np.inf if search.listed else 1.1 * work_s / (2 * num_rings)
+    limit_s = 1.1 * work_s / (2 * num_rings)
     while 0 < limit_s < work_s:
         longest_s = search.up_to(limit_s).least(num_rings)
         if longest_s < np.inf:
             return longest_s
         limit_s *= 1.4
     return search.least(num_rings)
-
-
-def _longest_alone(layer_s: FloatArray, cut_s: FloatArray, num_rings: int) -> float:
-    """The least possible longest stage where no skip says which cuts go together: one stage after the other."""
-    stage_s, cut = stage_table(layer_s), np.concatenate(([0.0], cut_s, [0.0]))
-    outer = num_rings - 1
-    reached = np.where(np.arange(len(cut)) == 0, 0.0, np.inf)
-    for table in (*[stage_s + cut] * outer, stage_s, stage_s, *[stage_s + cut[:, None]] * outer):
-        reached = np.maximum(reached[:, None], table).min(axis=0)
-    return float(reached[-1])
 
 
 def _extended(reached: FloatArray, stages: FloatArray, combine: np.ufunc) -> FloatArray:

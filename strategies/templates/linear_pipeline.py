@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from strategies import parameters as fields
 from strategies.bounds.pipelines import pipeline_bound
 from strategies.pipelining.stages import shapes
 from strategies.scenario import Scenario
@@ -21,10 +20,6 @@ class LinearPipeline(OrderedPipeline):
     """
 
     depth_first: ClassVar[bool | None] = None
-
-    partition: str = fields.partition("blocks")
-    p2p: str = fields.p2p()
-    skip_route: str = fields.skip_route()
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:

@@ -10,7 +10,7 @@ from strategies import parameters as fields
 from strategies.bounds.critical_path import order_bound
 from strategies.bounds.pipelines import staged_bound
 from strategies.orders.capacity import most_in_flight
-from strategies.orders.whole import one_chain, placed
+from strategies.orders.whole import SPLIT, WHOLE, placed, whole
 from strategies.parameters import OPTIMIZERS
 from strategies.pipelining.cutting import folded
 from strategies.pipelining.footprint import least_memory_bytes
@@ -37,21 +37,9 @@ class OrderedPipeline(Strategy):
     pipeline_degree: int = fields.pipeline_degree()
     micro_batches: int = fields.micro_batches()
     group_size: int | None = fields.group_size()
-
-    @property
-    @abstractmethod
-    def partition(self) -> str:
-        """``blocks`` or ``optimal``."""
-
-    @property
-    @abstractmethod
-    def p2p(self) -> str:
-        """``overlapped`` or ``blocking``."""
-
-    @property
-    @abstractmethod
-    def skip_route(self) -> str:
-        """``relay`` or ``local``."""
+    partition: str = fields.partition("blocks")
+    p2p: str = fields.p2p()
+    skip_route: str = fields.skip_route()
 
     @property
     def shape(self) -> Shape:
@@ -124,9 +112,12 @@ class OrderedPipeline(Strategy):
         Raises:
             InputError: a stage has no position, a position no row, or a pass is none of its own, twice or lacking.
         """
-        degree, at = self.pipeline_degree, self.checked_positions()
-        return one_chain(
-            self.name, self._own_order(), at, self.micro_batches, degree=degree, split=self.split
+        hosted: list[tuple[int, ...]] = [()] * self.pipeline_degree
+        for stage, position in enumerate(positions := self.checked_positions()):
+            hosted[position] += (stage,)
+        numbers = [range(self.micro_batches)] * len(positions)
+        return whole(
+            f"the order of {self.name}", self._own_order(), hosted, numbers, SPLIT if self.split else WHOLE
         )
 
     def _own_order(self) -> Rows:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from profiles.errors import InfeasibleError
-from strategies import parameters as fields
 from strategies.bounds.critical_path import two_way_bound, two_way_least_memory
 from strategies.bounds.pipelines import staged_bound
 from strategies.orders.chimera import chimera_order
@@ -26,10 +25,6 @@ class Bidirectional(OrderedPipeline):
 
     name: ClassVar[str] = "bidirectional"
     summary: ClassVar[str] = "two directions on the same devices: one backbone (Chimera), or two"
-
-    partition: str = fields.partition("blocks")
-    p2p: str = fields.p2p()
-    skip_route: str = fields.skip_route()
 
     def order(self) -> Rows:
         """The forwards and backwards of each position for one backbone.

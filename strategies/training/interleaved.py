@@ -24,9 +24,6 @@ class Interleaved(OrderedPipeline):
     order_fields: ClassVar[tuple[str, ...]] = ("pipeline_degree", "micro_batches", "chunks")
 
     chunks: int = fields.parameter(2, "stages of each position; one would be 1f1b", minimum=2)
-    partition: str = fields.partition("blocks")
-    p2p: str = fields.p2p()
-    skip_route: str = fields.skip_route()
     optimizer: str = fields.optimizer()
 
     def positions(self) -> tuple[int, ...]:
@@ -47,7 +44,7 @@ class Interleaved(OrderedPipeline):
         """Every degree, group size, number of chunks and number of micro-batches that divides."""
         for chunks, shape in folded_shapes(scenario, {chunks: chunks for chunks in OFFERED_CHUNKS}):
             if shape.micro_batches % shape.degree == 0:
-                yield cls(shape.degree, shape.micro_batches, shape.group_size, chunks)
+                yield cls(shape.degree, shape.micro_batches, shape.group_size, chunks=chunks)
 
     def in_flight(self) -> Sequence[int]:
         """For each stage the micro-batches it holds when its position starts to alternate."""

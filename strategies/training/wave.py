@@ -25,9 +25,6 @@ class Wave(OrderedPipeline):
     order_fields: ClassVar[tuple[str, ...]] = ("pipeline_degree", "micro_batches", "waves")
 
     waves: int = fields.parameter(1, "times the stages go down the positions and up again")
-    partition: str = fields.partition("blocks")
-    p2p: str = fields.p2p()
-    skip_route: str = fields.skip_route()
 
     def positions(self) -> tuple[int, ...]:
         """The position of each stage."""
@@ -41,7 +38,7 @@ class Wave(OrderedPipeline):
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
         """Every degree, group size, number of waves and number of micro-batches that divides."""
         offered = folded_shapes(scenario, {waves: 2 * waves for waves in OFFERED_WAVES})
-        return (cls(of.degree, of.micro_batches, of.group_size, waves) for waves, of in offered)
+        return (cls(of.degree, of.micro_batches, of.group_size, waves=waves) for waves, of in offered)
 
     def in_flight(self) -> Sequence[int]:
         """For each stage the micro-batches it holds at least when its position holds most."""
