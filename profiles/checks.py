@@ -9,6 +9,7 @@ from math import inf, isfinite
 from numbers import Integral, Real
 from operator import add
 from os import PathLike
+from typing import Any
 
 from profiles.errors import InputError, shown
 
@@ -31,6 +32,11 @@ def check_positive(owner: str, *, most: float = inf, **values: float) -> None:
             raise InputError(f"{owner}: {key} is {value}, must be positive")
         if value > most:
             raise InputError(f"{owner}: {key} is {value}, must be at most {most:g}")
+
+
+def fields_of(one: object, *names: str) -> dict[str, Any]:
+    """Return some fields of an object by name, to be checked."""
+    return {name: getattr(one, name) for name in names}
 
 
 def is_number(value: object) -> bool:

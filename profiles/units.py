@@ -1,6 +1,7 @@
 """Units: human ones stand in the keys of files, SI (seconds, bytes, FLOP) is used everywhere in memory."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 MB: Final = 1e6
 GB: Final = 1e9
@@ -10,3 +11,23 @@ MILLISECOND: Final = 1e-3
 MICROSECOND: Final = 1e-6
 GFLOP: Final = 1e9
 TFLOP: Final = 1e12
+
+SI: Final = {
+    "TFLOP_per_s": ("flop_per_s", TFLOP),
+    "GB_per_s": ("bytes_per_s", GB),
+    "gflop": ("flop", GFLOP),
+    "MB": ("bytes", MB),
+    "us": ("s", MICROSECOND),
+    "ms": ("s", MILLISECOND),
+}
+"""Ends of keys, with what they are in memory and its factor."""
+
+
+def in_si(values: Mapping[str, float]) -> dict[str, Any]:
+    """Return values in SI units, under keys that say so; keys without a unit stay."""
+    result = {}
+    for key, value in values.items():
+        unit = next((unit for unit in SI if key == unit or key.endswith(f"_{unit}")), "")
+        name, factor = SI.get(unit, ("", 1.0))
+        result[key.removesuffix(unit) + name] = value * factor
+    return result

@@ -21,38 +21,19 @@ from profiles.architectures.components import (
 from profiles.architectures.kernels import IMAGE, KINDS, SHAPE, Kernel, class_flop
 from profiles.errors import InputError
 from profiles.files import Row, Table
-from profiles.units import GFLOP, MB, MILLISECOND
+from profiles.units import GFLOP, MB, MILLISECOND, in_si
 
 LAYER_COLUMNS: Final = (
-    "component",
-    "index",
-    "block",
-    "name",
-    "parameters",
-    "backward",
-    "conv_gflop",
-    "matmul_gflop",
-    "attention_gflop",
-    "moved_MB",
-    "kernels",
-    "output_MB",
-    "saved_MB",
+    *("component", "index", "block", "name", "parameters", "backward", "conv_gflop", "matmul_gflop"),
+    *("attention_gflop", "moved_MB", "kernels", "output_MB", "saved_MB"),
 )
+LAYER_SIZES: Final = (*LAYER_COLUMNS[6:10], *LAYER_COLUMNS[11:])
 EXCHANGE_COLUMNS: Final = ("component", "index", "kind", "elements", "heads")
 KERNELS: Final = "kernels.csv"
 HALF_KERNELS: Final = "kernels_half.csv"
 """Files of kernels, in the model's own precision and in half precision, in which a float32 model samples."""
-KERNEL_COLUMNS: Final = (
-    "component",
-    "index",
-    "kernel",
-    "count",
-    *SHAPE,
-    *IMAGE,
-    "read_MB",
-    "written_MB",
-    "weight_MB",
-)
+KERNEL_SIZES: Final = ("read_MB", "written_MB", "weight_MB")
+KERNEL_COLUMNS: Final = ("component", "index", "kernel", "count", *SHAPE, *IMAGE, *KERNEL_SIZES)
 ADAPTED: Final = "adapted.csv"
 """File of the bytes that layers keep for their backward where only adapters are trained."""
 ADAPTED_COLUMNS: Final = ("component", "index", "saved_MB")
@@ -149,13 +130,8 @@ def _read_layer(row: Row) -> Layer:
         name=row.text("name"),
         parameters=row.integer("parameters"),
         backward=row.choice("backward", BACKWARDS),
-        conv_flop=row.number("conv_gflop") * GFLOP,
-        matmul_flop=row.number("matmul_gflop") * GFLOP,
-        attention_flop=row.number("attention_gflop") * GFLOP,
-        moved_bytes=row.number("moved_MB") * MB,
         kernels=row.integer("kernels"),
-        output_bytes=row.number("output_MB") * MB,
-        saved_bytes=row.number("saved_MB") * MB,
+        **in_si({key: row.number(key) for key in LAYER_SIZES}),
     )
 
 
@@ -219,7 +195,7 @@ def _read_kernels(
 def _read_kernel(row: Row) -> Kernel:
     kind = row.choice("kernel", KINDS)
     numbers = [row.integer(key) for key in ("count", *SHAPE, *IMAGE)]
-    sizes = [row.number(key) * MB for key in ("read_MB", "written_MB", "weight_MB")]
+    sizes = [row.number(key) * MB for key in KERNEL_SIZES]
     try:
         return Kernel(kind, *numbers, *sizes)
     except InputError as error:
@@ -233,9 +209,7 @@ def read_layer_times(layers: Sequence[Layer], rows: Sequence[Row]) -> tuple[Meas
         key = (_layer_index(row, len(layers)), row.integer("batch_size", minimum=1))
         if key in times:
             raise row.fail("batch_size", f"stands twice for layer {key[0]} of {row.text('component')}")
-        times[key] = MeasuredTime(
-            *key, row.number("forward_ms") * MILLISECOND, row.number("backward_ms") * MILLISECOND
-        )
+        times[key] = MeasuredTime(*key, *(row.number(name) * MILLISECOND for name in TIME_COLUMNS[3:]))
     return tuple(times[key] for key in sorted(times))
 
 

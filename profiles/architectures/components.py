@@ -14,6 +14,7 @@ from profiles.checks import (
     check_distinct,
     check_numbers,
     check_positive,
+    fields_of,
     sum_in_order,
 )
 from profiles.errors import InputError, counted
@@ -21,6 +22,7 @@ from profiles.errors import InputError, counted
 BACKWARDS: Final = ("full", "input", "none")
 EXCHANGES: Final = ("key_value", "halo", "statistics", "reduce")
 TASKS: Final = ("train", "sample")
+WORK: Final = ("conv_flop", "matmul_flop", "attention_flop", "moved_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +63,7 @@ class Layer:
         owner = f"layer '{self.name}'"
         check_counts(owner, block=self.block, parameters=self.parameters, kernels=self.kernels)
         check_choice(owner, "backward", self.backward, BACKWARDS)
-        check_numbers(
-            owner,
-            conv_flop=self.conv_flop,
-            matmul_flop=self.matmul_flop,
-            attention_flop=self.attention_flop,
-            moved_bytes=self.moved_bytes,
-            output_bytes=self.output_bytes,
-            saved_bytes=self.saved_bytes,
-            adapted_share=self.adapted_share,
-        )
+        check_numbers(owner, **fields_of(self, *WORK, "output_bytes", "saved_bytes", "adapted_share"))
 
     def grown(self, tokens: float) -> "Layer":
         """The layer on so many times the tokens: self-attention grows with their square, all else with them."""
@@ -136,7 +129,7 @@ class MeasuredTime:
     def __post_init__(self) -> None:
         check_counts("measured time", layer=self.layer)
         check_counts("measured time", least=1, batch_size=self.batch_size)
-        check_numbers("measured time", forward_s=self.forward_s, backward_s=self.backward_s)
+        check_numbers("measured time", **fields_of(self, "forward_s", "backward_s"))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from math import isqrt
 
 import numpy as np
 
-from profiles.architectures.components import Component, Exchange, Layer
+from profiles.architectures.components import WORK, Component, Exchange, Layer
 from profiles.architectures.extents import Extent
 from profiles.architectures.kernels import LayerKernels
 from profiles.architectures.models import Model, frame_rule
@@ -171,8 +171,7 @@ def _of_frames(component: Component, latent: float, work: float, device: Device)
 
 def _more_passes(layer: Layer, passes: float) -> Layer:
     """A layer with more passes over tensors of the same size."""
-    work = ("conv_flop", "matmul_flop", "attention_flop", "moved_bytes")
-    more = {key: passes * getattr(layer, key) for key in work}
+    more = {key: passes * getattr(layer, key) for key in WORK}
     return replace(layer, kernels=round(passes * layer.kernels), **more)
 
 

@@ -11,14 +11,14 @@ from numbers import Real
 from pathlib import Path
 from typing import Final
 
-from profiles.checks import check_choice, check_counts, check_numbers, check_positive
+from profiles.checks import check_choice, check_counts, check_numbers, check_positive, fields_of
 from profiles.errors import InputError, counted, shown, wrong
 from profiles.files import Table, naming_file, path_kind
 from profiles.machines.devices import Device, device_names, device_of, load_device, read_device
 from profiles.machines.fabrics import ALGORITHMS, OPERATIONS, RING, Between, Collectives, Curves
 from profiles.machines.hosts import BOX, FREE, Host, read_host
 from profiles.names import file_of
-from profiles.units import GB, MICROSECOND
+from profiles.units import GB, MICROSECOND, in_si
 
 CLUSTERS: Final = Path(__file__).parents[1] / "clusters"
 INTRA_NODE: Final = ("nvswitch", "pcie", "ideal")
@@ -60,22 +60,13 @@ class Link:
         check_positive(owner, flow_bytes_per_s=self.flow_bytes_per_s, rail_bytes_per_s=self.rail_bytes_per_s)
         if self.kind == "pcie":
             check_counts(owner, least=1, switch_size=self.switch_size)
-            check_positive(
-                owner,
-                switch_bandwidth_bytes_per_s=self.switch_bandwidth_bytes_per_s,
-                host_bandwidth_bytes_per_s=self.host_bandwidth_bytes_per_s,
-            )
+            shared = ("switch_bandwidth_bytes_per_s", "host_bandwidth_bytes_per_s")
+            check_positive(owner, **fields_of(self, *shared))
 
     def scaled(self, factor: float) -> "Link":
         """Link of the same latencies and calls, with every bandwidth multiplied."""
-        return replace(
-            self,
-            bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * factor,
-            switch_bandwidth_bytes_per_s=self.switch_bandwidth_bytes_per_s * factor,
-            host_bandwidth_bytes_per_s=self.host_bandwidth_bytes_per_s * factor,
-            flow_bytes_per_s=self.flow_bytes_per_s * factor,
-            rail_bytes_per_s=self.rail_bytes_per_s * factor,
-        )
+        bandwidths = [key for key in self.__slots__ if key.endswith("bytes_per_s")]
+        return replace(self, **{key: factor * getattr(self, key) for key in bandwidths})
 
     @property
     def message_bytes_per_s(self) -> float:
@@ -240,7 +231,7 @@ def _read_link(table: Table, kinds: tuple[str, ...]) -> Link:
         link = Link(kind, inf, 0.0, 0.0)
     else:
         shared = ("switch_bandwidth", "host_bandwidth") if kind == "pcie" else ()
-        narrower = [name for name in ("flow", "rail") if kind == "nic" and f"{name}_GB_per_s" in table]
+        narrower = [key for key in ("flow_GB_per_s", "rail_GB_per_s") if kind == "nic" and key in table]
         port = table.positive("bandwidth_GB_per_s")
         link = Link(
             kind=kind,
@@ -248,11 +239,8 @@ def _read_link(table: Table, kinds: tuple[str, ...]) -> Link:
             latency_s=table.number("latency_us") * MICROSECOND,
             call_s=table.number("call_us") * MICROSECOND,
             switch_size=table.integer("switch_size", minimum=1) if kind == "pcie" else 0,
-            **{f"{name}_bytes_per_s": table.positive(f"{name}_GB_per_s") * GB for name in shared},
-            **{
-                f"{name}_bytes_per_s": table.positive(f"{name}_GB_per_s", maximum=port) * GB
-                for name in narrower
-            },
+            **in_si({f"{name}_GB_per_s": table.positive(f"{name}_GB_per_s") for name in shared}),
+            **in_si({key: table.positive(key, maximum=port) for key in narrower}),
         )
     table.finish()
     return link

@@ -13,7 +13,7 @@ from profiles.files import Table, naming_file
 from profiles.machines.law_tables import read_laws
 from profiles.machines.laws import Laws, Rates
 from profiles.names import file_of
-from profiles.units import GB, GIB, MICROSECOND, TFLOP
+from profiles.units import GIB, in_si
 
 DEVICES: Final = Path(__file__).parents[1] / "devices"
 RATE_KEYS: Final = (
@@ -100,16 +100,11 @@ def device_of(table: Table) -> Device:
 
 
 def _read_rates(table: Table) -> Rates:
-    rates = Rates(
-        conv_flop_per_s=table.positive("conv_TFLOP_per_s") * TFLOP,
-        matmul_flop_per_s=table.positive("matmul_TFLOP_per_s") * TFLOP,
-        attention_flop_per_s=table.positive("attention_TFLOP_per_s") * TFLOP,
-        memory_bytes_per_s=table.positive("memory_GB_per_s") * GB,
-        kernel_s=table.number("kernel_us") * MICROSECOND,
-    )
+    *rates, kernel = RATE_KEYS
+    numbers = {key: table.positive(key) for key in rates} | {kernel: table.number(kernel)}
     sources = table.table("sources")
     for key in RATE_KEYS:
         sources.text(key)
     sources.finish()
     table.finish()
-    return rates
+    return Rates(**in_si(numbers))

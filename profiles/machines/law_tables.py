@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 from profiles.files import Table
 from profiles.machines.laws import MEMORY_KINDS, AttentionLaw, Laws, MemoryLaw, ProductLaw, Traffic
-from profiles.units import GB, MB, MICROSECOND, TFLOP
+from profiles.units import TFLOP, in_si
 
 Coefficients = Mapping[str, float]
 """Numbers of a table by key."""
@@ -29,11 +29,16 @@ def read_laws(table: Table) -> Laws:
     """Laws that a table describes; no rate but the cache's may exceed the device's peaks."""
     table.text("peaks")
     peaks = {"TFLOP_per_s": table.positive("peak_TFLOP_per_s"), "GB_per_s": table.positive("peak_GB_per_s")}
-    laws = _laws_of(
-        matmul=_numbers(table.table("matmul"), MATMUL_KEYS, peaks),
-        conv=_numbers(table.table("conv"), CONV_KEYS, peaks),
-        attention=_numbers(table.table("attention"), ATTENTION_KEYS, peaks),
-        memory=_numbers(table.table("memory"), MEMORY_KEYS, peaks),
+    keys = {"matmul": MATMUL_KEYS, "conv": CONV_KEYS, "attention": ATTENTION_KEYS, "memory": MEMORY_KEYS}
+    numbers = {name: _numbers(table.table(name), of, peaks) for name, of in keys.items()}
+    matmul = product_law(numbers["matmul"])
+    laws = Laws(
+        matmul,
+        replace(
+            matmul, **in_si(numbers["conv"])
+        ),  # factors on the seconds of a product of its shape and bytes
+        attention_law(numbers["attention"]),
+        MemoryLaw(**in_si(numbers["memory"])),
     )
     if laws.attention.wide_flop_per_s > peaks["TFLOP_per_s"] * TFLOP:
         raise table.fail(
@@ -43,56 +48,20 @@ def read_laws(table: Table) -> Laws:
     return laws
 
 
-def _laws_of(
-    *, matmul: Coefficients, conv: Coefficients, attention: Coefficients, memory: Coefficients
-) -> Laws:
-    """Laws of coefficients; those of a convolution are factors on the seconds of a product of its shape and bytes."""
-    product = product_law(matmul)
-    convolution = replace(product, forward=conv["forward"], data=conv["data"], weight=conv["weight"])
-    return Laws(product, convolution, attention_law(attention), _memory_law(memory))
-
-
 def product_law(values: Coefficients) -> ProductLaw:
     """Law of matrix products."""
-    return ProductLaw(
-        fixed_s=values["fixed_us"] * MICROSECOND,
-        flop_per_s=values["TFLOP_per_s"] * TFLOP,
-        traffic=_traffic(values),
-        chain_s=values["chain_us"] * MICROSECOND,
-        ramp=values["ramp"],
-        data=values["data"],
-        weight=values["weight"],
-    )
-
-
-def _traffic(values: Coefficients) -> Traffic:
-    return Traffic(
-        bytes_per_s=values["GB_per_s"] * GB,
-        cache_bytes=values.get("cache_MB", 0.0) * MB,
-        cache_bytes_per_s=values.get("cache_GB_per_s", 0.0) * GB,
-    )
+    return ProductLaw(**_with_traffic(values))
 
 
 def attention_law(values: Coefficients) -> AttentionLaw:
     """Law of fused attention."""
-    return AttentionLaw(
-        fixed_s=values["fixed_us"] * MICROSECOND,
-        flop_per_s=values["TFLOP_per_s"] * TFLOP,
-        traffic=_traffic(values),
-        rows=values["rows"],
-        keys=values["keys"],
-        channels=values["channels"],
-        backward_flop_per_s=values["backward_TFLOP_per_s"] * TFLOP,
-        backward_rows=values["backward_rows"],
-        overlap=values.get(OVERLAP, 1.0),
-        wide=values.get(WIDE_KEY, 1.0),
-    )
+    return AttentionLaw(**_with_traffic(values))
 
 
-def _memory_law(values: Coefficients) -> MemoryLaw:
-    """Law of memory-bound kernels."""
-    rates = {f"{kind}_bytes_per_s": values[f"{kind}_GB_per_s"] * GB for kind in MEMORY_KINDS}
-    return MemoryLaw(fixed_s=values["fixed_us"] * MICROSECOND, **rates)
+def _with_traffic(values: Coefficients) -> dict[str, Any]:
+    law: dict[str, Any] = in_si(values)
+    rates = {key: law.pop(key) for key in ("bytes_per_s", "cache_bytes", "cache_bytes_per_s") if key in law}
+    return law | {"traffic": Traffic(**rates)}
 
 
 def _numbers(table: Table, keys: tuple[str, ...], peaks: Coefficients) -> Coefficients:

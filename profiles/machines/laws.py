@@ -14,7 +14,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from profiles.checks import check_choice, check_numbers, check_positive
+from profiles.checks import check_choice, check_numbers, check_positive, fields_of
 from profiles.errors import InputError
 
 FloatArray = NDArray[np.float64]
@@ -49,10 +49,7 @@ class Rates:
         check_positive(
             "rates",
             most=sys.float_info.max,
-            conv_flop_per_s=self.conv_flop_per_s,
-            matmul_flop_per_s=self.matmul_flop_per_s,
-            attention_flop_per_s=self.attention_flop_per_s,
-            memory_bytes_per_s=self.memory_bytes_per_s,
+            **fields_of(self, *(name for name in self.__slots__ if name != "kernel_s")),
         )
         check_numbers("rates", kernel_s=self.kernel_s)
 
@@ -111,14 +108,9 @@ class ProductLaw:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        check_numbers("law of products", fixed_s=self.fixed_s, chain_s=self.chain_s, ramp=self.ramp)
-        check_positive(
-            "law of products",
-            flop_per_s=self.flop_per_s,
-            forward=self.forward,
-            data=self.data,
-            weight=self.weight,
-        )
+        owner = "law of products"
+        check_numbers(owner, **fields_of(self, "fixed_s", "chain_s", "ramp"))
+        check_positive(owner, **fields_of(self, "flop_per_s", *PARTS))
 
     def seconds(
         self, heads: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray, moved_bytes: FloatArray
@@ -159,22 +151,11 @@ class AttentionLaw:
     wide: float = 1.0
 
     def __post_init__(self) -> None:
+        owner = "law of attention"
         if self.overlap < 1:
-            raise InputError(f"law of attention: overlap is {self.overlap}, must be at least 1")
-        check_positive(
-            "law of attention",
-            flop_per_s=self.flop_per_s,
-            backward_flop_per_s=self.backward_flop_per_s,
-            wide=self.wide,
-        )
-        check_numbers(
-            "law of attention",
-            fixed_s=self.fixed_s,
-            rows=self.rows,
-            keys=self.keys,
-            channels=self.channels,
-            backward_rows=self.backward_rows,
-        )
+            raise InputError(f"{owner}: overlap is {self.overlap}, must be at least 1")
+        check_positive(owner, **fields_of(self, "flop_per_s", "backward_flop_per_s", "wide"))
+        check_numbers(owner, **fields_of(self, "fixed_s", "rows", "keys", "channels", "backward_rows"))
 
     def seconds(
         self, heads: FloatArray, queries: FloatArray, keys: FloatArray, head_dim: FloatArray
@@ -265,8 +246,7 @@ class Smaller:
     cast_bytes: float
 
     def __post_init__(self) -> None:
-        numbers = {name: getattr(self, name) for name in self.__slots__}
-        check_positive("products in fewer bits", **numbers)
+        check_positive("products in fewer bits", **fields_of(self, *self.__slots__))
         check_positive("products in fewer bits", most=self.most_side, least_side=self.least_side)
 
     def covers(self, heads: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:

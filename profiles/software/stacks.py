@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from profiles.checks import check_numbers, check_positive
+from profiles.checks import check_numbers, check_positive, fields_of
 from profiles.errors import InputError
 from profiles.files import Table, naming_file
 from profiles.names import file_of
@@ -44,7 +44,7 @@ class Shares:
     memory: float = 1.0
 
     def __post_init__(self) -> None:
-        check_positive("rates", most=1.0, **{key: getattr(self, key) for key in RATES})
+        check_positive("rates", most=1.0, **fields_of(self, *RATES))
 
     def scaled(self, factor: float) -> "Shares":
         """All shares multiplied."""
@@ -115,7 +115,7 @@ class Stack:
     device_rates: tuple[tuple[str, Shares], ...] = ()
 
     def __post_init__(self) -> None:
-        check_numbers(f"stack {self.name}", **{key: getattr(self, key) for key in OPERATORS})
+        check_numbers(f"stack {self.name}", **fields_of(self, *OPERATORS))
 
     def on(self, device: str) -> "Stack":
         """The stack with the rates that it reaches on a device."""

@@ -111,12 +111,6 @@ class Recipe(NamedTuple):
 
 
 RECIPES: Final = {name: Recipe(**entry) for name, entry in CLASSES["recipes"].items()}
-SIZES: Final = (
-    *("height", "width", "frames", "rows", "columns", "text_tokens"),
-    *("tokens", "token_rows", "token_columns", "pooled", "prompt_width"),
-)
-"""Dimensions of arguments that are sizes of the sample."""
-
 MADE: Final[Mapping[str, Callable[..., object]]] = {
     "integers": partial(tensor, dtype=torch.long),
     "exact": partial(tensor, dtype=torch.float32),
@@ -145,16 +139,6 @@ class Call:
     scale: int = 1
 
     @property
-    def rows(self) -> int:
-        """Rows of the latent."""
-        return self.height // self.scale
-
-    @property
-    def columns(self) -> int:
-        """Columns of the latent."""
-        return self.width // self.scale
-
-    @property
     def patch(self) -> tuple[int, int, int]:
         """Latent frames, rows and columns of one token."""
         config, key = self.network.config, self.recipe.patch
@@ -164,35 +148,23 @@ class Call:
         return int(frames), int(sides[-2:][0]), int(sides[-1])
 
     @property
-    def token_rows(self) -> int:
-        """Rows of tokens of one frame."""
-        return self.rows // self.patch[1]
-
-    @property
-    def token_columns(self) -> int:
-        """Columns of tokens of one frame."""
-        return self.columns // self.patch[2]
-
-    @property
     def token_frames(self) -> int:
         """Frames of tokens."""
         return max(self.frames // self.patch[0], 1)
 
-    @property
-    def tokens(self) -> int:
-        """Image tokens of all frames."""
-        return self.token_frames * self.token_rows * self.token_columns
-
-    @property
-    def pooled(self) -> int:
-        """Width of a pooled prompt beside the embedded sizes of the image."""
-        return self._size("projection_class_embeddings_input_dim") - 6 * self._size("addition_time_embed_dim")
-
-    @property
-    def prompt_width(self) -> int:
-        """Width of a prompt's states, before a projection to that of attention where there is one."""
-        projected = self.network.config.get("encoder_hid_dim")
-        return self._size("encoder_hid_dim" if projected else "cross_attention_dim")
+    def _sizes(self) -> dict[str, int]:
+        """Sizes of the sample by the names that dimensions of arguments have."""
+        rows, columns = self.height // self.scale, self.width // self.scale
+        down, across = rows // self.patch[1], columns // self.patch[2]
+        sizes = {
+            "height": self.height,
+            "width": self.width,
+            "frames": self.frames,
+            "rows": rows,
+            "columns": columns,
+        }
+        sizes |= {"token_rows": down, "token_columns": across, "tokens": self.token_frames * down * across}
+        return sizes | {"text_tokens": self.text_tokens}
 
     def sample(self, height: int, width: int) -> dict[str, Any]:
         """Return the arguments of one pass at a size in pixels."""
@@ -208,11 +180,16 @@ class Call:
             sample |= SteeredUNet.handed_over(sample)
         return sample
 
-    def _size(self, dimension: str | int) -> int:
+    def _size(self, dimension: Any) -> int:  # noqa: ANN401  of classes.toml
         """Return a dimension: a number, a size of the sample, or what stands under a key, of a list its length."""
-        value: Any = dimension
-        if isinstance(dimension, str):
-            value = getattr(self, dimension) if dimension in SIZES else self.network.config.get(dimension)
+        config, value = self.network.config, dimension
+        if dimension == "pooled":  # beside the embedded sizes of the image
+            time = self._size("addition_time_embed_dim")
+            value = self._size("projection_class_embeddings_input_dim") - 6 * time
+        elif dimension == "prompt_width":  # before a projection to that of attention where there is one
+            value = self._size("encoder_hid_dim" if config.get("encoder_hid_dim") else "cross_attention_dim")
+        elif isinstance(dimension, str):
+            value = self._sizes().get(dimension, config.get(dimension))
         value = len(value) if isinstance(value, list | tuple) else value
         if type(value) is not int or value < 1:
             raise self.network.file.fail(
@@ -237,7 +214,7 @@ class Call:
 
 def call_of(network: Network, options: ConfigOptions) -> Call:
     """Return the call of a class on a sample of the size that is asked for, or else that its configuration says."""
-    config, path = network.config, network.file.path
+    config = network.config
     if network.role == TEXT:
         positions = config["max_position_embeddings"]
         longest = min(positions, LONGEST_PROMPT) if isinstance(positions, int) else LONGEST_PROMPT
@@ -245,9 +222,8 @@ def call_of(network: Network, options: ConfigOptions) -> Call:
     recipe = RECIPES.get(network.name)
     if recipe is None:
         others = "any other module is counted from Python, by profiles.measuring.counting.module.count"
-        raise InputError(
-            f"{path}: {network.name} has no recipe; choose from {', '.join(sorted(RECIPES))}; {others}"
-        )
+        known = ", ".join(sorted(RECIPES))
+        raise InputError(f"{network.file.path}: {network.name} has no recipe; choose from {known}; {others}")
     usual = config[recipe.text_tokens] if isinstance(recipe.text_tokens, str) else recipe.text_tokens
     channels = config.get("in_channels")
     pixels = isinstance(channels, int) and channels <= PIXEL_CHANNELS
@@ -261,17 +237,14 @@ def call_of(network: Network, options: ConfigOptions) -> Call:
 
 def _sides(network: Network, options: ConfigOptions, scale: int) -> tuple[int, int]:
     """Height and width in pixels."""
-    size = network.config.get("sample_size")
-    if size is None:
-        sides = [network.config.get(f"sample_{side}") for side in ("height", "width")]
-    else:
-        sides = list(size) if isinstance(size, list | tuple) else [size, size]
+    config, size = network.config, network.config.get("sample_size")
+    sides = [config.get("sample_height"), config.get("sample_width")] if size is None else size
+    sides = list(sides) if isinstance(sides, list | tuple) else [sides, sides]
     known = [side * scale if isinstance(side, int) else None for side in sides]
     height, width = options.height or known[0], options.width or known[-1]
     if height is None or width is None:
-        raise InputError(
-            f"{network.file.path}: sample_size is missing; give {network.name} --height and --width"
-        )
+        rule = f"sample_size is missing; give {network.name} --height and --width"
+        raise InputError(f"{network.file.path}: {rule}")
     for name, side in (("height", height), ("width", width)):
         if side < 1 or side % scale:
             raise InputError(f"{name} is {side}, must be a multiple of {scale} pixels, one latent pixel")
@@ -281,10 +254,11 @@ def _sides(network: Network, options: ConfigOptions, scale: int) -> tuple[int, i
 def _frames(network: Network, options: ConfigOptions) -> int:
     """Latent frames of a video."""
     frames, ratio = (network.config.get(key) for key in ("sample_frames", "temporal_compression_ratio"))
-    known = (frames - 1) // ratio + 1 if isinstance(frames, int) and isinstance(ratio, int) else None
-    if options.frames is None and known is None:
+    if options.frames is not None:
+        return options.frames
+    if not isinstance(frames, int) or not isinstance(ratio, int):
         raise InputError(f"{network.file.path}: {network.name} makes videos; give the latent's --frames")
-    return options.frames or known or 1
+    return (frames - 1) // ratio + 1
 
 
 def spec_of(call: Call, name: str) -> ComponentSpec:

@@ -52,19 +52,9 @@ class ComponentCount:
         return tuple(layer.end for layer in self.layers)
 
     @property
-    def carried_bytes(self) -> int:
-        """Bytes that every layer needs besides the hidden state."""
-        return sum(self.carried.values())
-
-    @property
     def parameters(self) -> int:
         """Parameters of all layers."""
         return sum(work.parameters for work in self.work)
-
-    @property
-    def flop(self) -> int:
-        """FLOP of one sample's forward pass."""
-        return sum(work.flop for work in self.work)
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,9 @@ def _component(count: ComponentCount) -> dict[str, object]:
     if 0 < count.latent_bytes < count.work[-1].output_bytes:  # the prediction holds the variance too
         values["latent_MB"] = _scaled(count.latent_bytes, 6)
     if count.carried:
-        values["carried_MB"] = Exact(f"{_scaled(count.carried_bytes, 6)}  # {', '.join(count.carried)}")
+        values["carried_MB"] = Exact(
+            f"{_scaled(sum(count.carried.values()), 6)}  # {', '.join(count.carried)}"
+        )
     if not spec.cacheable:
         values["cacheable"] = False
     if spec.self_conditioning:

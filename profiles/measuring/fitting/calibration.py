@@ -31,7 +31,7 @@ from profiles.measuring.fitting.layer_times import CLASSES, UPDATE, Header, Reco
 from profiles.measuring.fitting.least_squares import Errors, least_squares
 from profiles.measuring.tables import show, table
 from profiles.measuring.writing import Exact, toml_text, write_files
-from profiles.units import GB, GIB, MICROSECOND, TFLOP
+from profiles.units import GIB, in_si
 
 RATES_FROM: Final = {"conv": "matmul", "attention": "matmul", "matmul": "conv"}
 """The class of work whose rate stands in for that of a class that no measured layer has."""
@@ -233,8 +233,7 @@ def _rate_source(calibration: DeviceCalibration, key: str) -> str:
 
 def calibrated_device(calibration: DeviceCalibration) -> Device:
     """Return the calibrated device, for a simulation."""
-    conv, matmul, attention, memory, kernel = rates_of(calibration.seconds).values()
-    rates = Rates(conv * TFLOP, matmul * TFLOP, attention * TFLOP, memory * GB, kernel * MICROSECOND)
+    rates = Rates(**in_si(rates_of(calibration.seconds)))
     memory_gib = calibration.memory_gib
     return Device(
         calibration.device, calibration.source, None if memory_gib is None else memory_gib * GIB, rates
