@@ -31,9 +31,6 @@ def lay_out(
         skip_route: how skips travel.
         cut: makes the cuts of a layout without any.
         distant_skips: local skips may lead from one device to another.
-
-    Raises:
-        InfeasibleError: it cannot be cut so, or a skip that must stay local leaves its device.
     """
     divided = ("optimizer",) if shape.sharded else ()
 
@@ -50,11 +47,7 @@ def lay_out(
 def folded(
     scenario: Scenario, shape: Shape, positions: tuple[int, ...], partition: str, skip_route: str
 ) -> Layout:
-    """Return the only backbone in one stage per entry of ``positions``, where it lies.
-
-    Raises:
-        InfeasibleError: it cannot be cut so, or a skip that must stay local leaves its device.
-    """
+    """Return the only backbone in one stage per entry of ``positions``, where it lies."""
     # with one stage per position a skip that no cut crosses stays on its device
     local = skip_route == "local" and len(positions) == shape.degree
 
@@ -65,11 +58,7 @@ def folded(
 
 
 def refuse_distant_skips(layout: Layout) -> None:
-    """Refuse skips that must stay on one device although their ends lie on two.
-
-    Raises:
-        InfeasibleError: there is one.
-    """
+    """Refuse skips that must stay on one device although their ends lie on two."""
     for number, cut in enumerate(layout.cuts):
         stages = [layout.stages[s] for s in layout.chain(number)]
         at = {layer: s.position for s in stages for layer in range(s.first_layer, s.last_layer + 1)}
@@ -93,9 +82,6 @@ def cut_chain(
         positions: the position of each stage.
         partition: ``blocks`` or ``optimal``.
         local_skips: the optimal partition cuts no skip.
-
-    Raises:
-        InfeasibleError: there are fewer blocks or layers than stages, or legal cuts than it takes.
     """
     check_option("partition", partition, PARTITIONS)
     blocks = [layer.block for layer in layout.scenario.model.components[component].layers]
@@ -109,11 +95,7 @@ def cut_chain(
 
 
 def refuse_too_many(layout: Layout, num_stages: int, there: int, pieces: str) -> None:
-    """Refuse more stages than a backbone has layers, or blocks.
-
-    Raises:
-        InfeasibleError: there are more.
-    """
+    """Refuse more stages than a backbone has layers, or blocks."""
     if num_stages <= there:
         return
     stages, degree = f"`pipeline_degree({layout.shape.degree})`", layout.shape.degree
@@ -127,11 +109,7 @@ def refuse_too_many(layout: Layout, num_stages: int, there: int, pieces: str) ->
 def _optimal_boundaries(
     layout: Layout, component: int, num_stages: int, *, local_skips: bool = False
 ) -> tuple[int, ...]:
-    """Return the boundaries of the optimal partition of a backbone.
-
-    Raises:
-        InfeasibleError: there are fewer legal cuts than it takes.
-    """
+    """Return the boundaries of the optimal partition of a backbone."""
     scenario, shape = layout.scenario, layout.shape
     probability = layout.extra_forward_probability
     fed_back_s = layout.feedback_s(component, shape.degree - 1, 0)

@@ -87,11 +87,7 @@ class DataParallel(Strategy):
                     yield cls(overlap, count, backbones)  # type: ignore[call-arg]  # the fields of a strategy
 
     def jobs(self, scenario: Scenario) -> tuple[Job, ...]:
-        """Return the strategy itself or, with backbones side by side, one job for each.
-
-        Raises:
-            InfeasibleError: there is only one backbone, or the GPUs cannot be divided evenly among them.
-        """
+        """Return the strategy itself or, with backbones side by side, one job for each."""
         if self.backbones == "sequential":
             return (Job(self, scenario),)
         backbones, gpus = scenario.model.backbones, scenario.workload.num_gpus

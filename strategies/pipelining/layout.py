@@ -120,11 +120,7 @@ class Layout:
 
     @cached_property
     def parts(self) -> int:
-        """GPUs that share the divided buffers of a stage.
-
-        Raises:
-            InfeasibleError: replicas are to share the optimizer, but there is one.
-        """
+        """GPUs that share the divided buffers of a stage."""
         if self.mesh or not self.shape.sharded:
             return self.mesh.parts if self.mesh else 1
         if self.placement.copies == 1:
@@ -137,11 +133,7 @@ class Layout:
 
     @cached_property
     def placement(self) -> Placement:
-        """GPUs of each position.
-
-        Raises:
-            InfeasibleError: group, nodes and GPUs do not divide one another.
-        """
+        """GPUs of each position."""
         data_inner = self.scenario.workload.placement == "data-inner" and self.team == 1
         return placement_of(self.scenario, self.shape.group_size, self.shape.degree, data_inner=data_inner)
 
@@ -152,20 +144,12 @@ class Layout:
 
     @cached_property
     def group_batch(self) -> int:
-        """Samples of one group in one iteration.
-
-        Raises:
-            InfeasibleError: it is not whole.
-        """
+        """Samples of one group in one iteration."""
         return self._whole_batch({"group_size": self.shape.group_size}, 1)
 
     @cached_property
     def local_batch(self) -> int:
-        """Samples of one micro-batch on one device, or of the team that shares them.
-
-        Raises:
-            InfeasibleError: it is not whole.
-        """
+        """Samples of one micro-batch on one device, or of the team that shares them."""
         degrees = {"pipeline_degree": self.shape.degree}
         if self.mesh:
             degrees = {"context_degree": self.mesh.context, "tensor_degree": self.mesh.tensor}
@@ -219,11 +203,7 @@ class Layout:
         return forward_s, backward_s
 
     def swapped_bytes(self, component: int) -> list[float]:
-        """Bytes of each block of a backbone that comes up from the host for each pass.
-
-        Raises:
-            InfeasibleError: it has no more blocks, or is cut among GPUs.
-        """
+        """Bytes of each block of a backbone that comes up from the host for each pass."""
         of, count = self.scenario.model.components[component], self.scenario.workload.swapped
         sizes: dict[int, float] = {}
         for layer in of.layers:
@@ -393,11 +373,7 @@ class Layout:
 
     @cached_property
     def weights_bytes(self) -> Sequence[float]:
-        """Bytes of each unit's weights as its GPUs gather them: frozen ones too that have adapters.
-
-        Raises:
-            InfeasibleError: they are swapped, too.
-        """
+        """Bytes of each unit's weights as its GPUs gather them: frozen ones too that have adapters."""
         workload = self.scenario.workload
         if workload.swapped:
             raise InfeasibleError(

@@ -67,11 +67,7 @@ class Mesh(NamedTuple):
 
     @classmethod
     def of(cls, num_gpus: int, shard_size: int | None, context: int, tensor: int, way: str) -> "Mesh":
-        """Return the mesh of some degrees; without a shard size all that context and tensor leave are shards.
-
-        Raises:
-            InfeasibleError: they do not divide the GPUs.
-        """
+        """Return the mesh of some degrees; without a shard size all that context and tensor leave are shards."""
         product = (shard_size or 1) * context * tensor
         if num_gpus % product:
             degrees = {"shard_size": shard_size or 1, "context_degree": context, "tensor_degree": tensor}
@@ -167,11 +163,7 @@ def _whole_tensors(component: Component, layer: int) -> int:
 
 
 def check_divisible(scenario: Scenario, mesh: Mesh) -> None:
-    """Refuse degrees by which the backbones cannot be divided.
-
-    Raises:
-        InfeasibleError: there is one.
-    """
+    """Refuse degrees by which the backbones cannot be divided."""
     for index in scenario.model.backbones or (scenario.backbone_index,):
         component = scenario.model.components[index]
         if mesh.team > 1:

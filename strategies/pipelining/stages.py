@@ -54,11 +54,7 @@ class Seat(NamedTuple):
 def _pipeline_degrees(
     scenario: Scenario, backbones: Sequence[int], stages_per_position: int = 1
 ) -> list[int]:
-    """The pipeline degrees worth a look: divisors of the GPUs, with at most one stage per block.
-
-    Raises:
-        InfeasibleError: there is none.
-    """
+    """The pipeline degrees worth a look: divisors of the GPUs, with at most one stage per block."""
     gpus, components = scenario.workload.num_gpus, scenario.model.components
     blocks = min(len({layer.block for layer in components[i].layers}) for i in backbones)
     degrees = [degree for degree in divisors(gpus) if 2 <= degree <= blocks // stages_per_position]
@@ -74,11 +70,7 @@ def _pipeline_degrees(
 def shapes(
     scenario: Scenario, stages_per_position: int = 1, backbones: Sequence[int] | None = None
 ) -> Iterator[Shape]:
-    """The shapes worth a look: every degree, group size and number of micro-batches that divides.
-
-    Raises:
-        InfeasibleError: there is none, or the model has several backbones and none are named.
-    """
+    """The shapes worth a look: every degree, group size and number of micro-batches that divides."""
     gpus, batch = scenario.workload.num_gpus, scenario.workload.batch_size
     for degree in _pipeline_degrees(scenario, backbones or [scenario.backbone_index], stages_per_position):
         samples = batch * degree // gpus
@@ -94,9 +86,6 @@ def folded_shapes(scenario: Scenario, stages_per_position: Mapping[int, int]) ->
     Args:
         scenario: the model and its workload.
         stages_per_position: for each number the stages of a position, ascending; too many are left out.
-
-    Raises:
-        InfeasibleError: there is no shape even for the first.
     """
     for place, (number, stages) in enumerate(stages_per_position.items()):
         try:

@@ -34,11 +34,7 @@ longer than the one-machine bound, one 3.5 %, two 2 %, any number 0 %.
 
 
 def two_way_layout(scenario: Scenario, shape: Shape, partition: str, skip_route: str) -> Layout:
-    """The stages of both directions: those that go down, then those that go up.
-
-    Raises:
-        InfeasibleError: the backbones cannot be cut so.
-    """
+    """The stages of both directions: those that go down, then those that go up."""
 
     def cut(layout: Layout) -> tuple[Cut, ...]:
         if len(scenario.model.backbones) > 1:
@@ -89,11 +85,7 @@ def ways_of(layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def _optimal_boundaries(
     layout: Layout, backbones: Sequence[int], local_skips: bool
 ) -> Sequence[tuple[int, ...]]:
-    """The cuts of the backbones: two as the best pair, more each for itself.
-
-    Raises:
-        InfeasibleError: there are fewer layers, or legal cuts, than it takes.
-    """
+    """The cuts of the backbones: two as the best pair, more each for itself."""
     scenario, degree, count = layout.scenario, layout.shape.degree, layout.shape.micro_batches
     for component in (scenario.model.components[i] for i in backbones):
         if degree > len(component.layers):

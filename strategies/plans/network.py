@@ -188,11 +188,7 @@ class Network:
 
 
 def placement_of(scenario: Scenario, group_size: int, degree: int, *, data_inner: bool) -> Placement:
-    """The placement of a scenario's GPUs in groups of pipelines, made once.
-
-    Raises:
-        InfeasibleError: as of ``Placement``.
-    """
+    """The placement of a scenario's GPUs in groups of pipelines, made once."""
     key = group_size, degree, data_inner
     gpus = scenario.workload.num_gpus
     return scenario.remember(("placement", key), lambda: Placement(scenario.cluster, gpus, *key))

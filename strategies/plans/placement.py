@@ -118,11 +118,7 @@ class Placement:
         return [*chain.from_iterable(range(start, start + replicas) for start in starts)]
 
     def group(self, *positions: int, subgroup: Subgroup | None = None) -> Group:
-        """Return the group of all GPUs that hold one of some positions, which reduce gradients together; or a subgroup.
-
-        Raises:
-            InfeasibleError: a subgroup has not equally many GPUs in each node that it spans.
-        """
+        """Return the group of all GPUs, or of a subgroup of those, that hold one of some positions."""
         ranks = self.groups((), positions, subgroup)[0]
         each = self.cluster.devices_per_node
         if subgroup is None:
@@ -142,9 +138,6 @@ class Placement:
         """Return the GPUs of each alike group of a collective: the replicas of positions, or each replica of devices.
 
         With a subgroup, all replicas of some positions, divided into such subgroups.
-
-        Raises:
-            InfeasibleError: subgroups do not divide the GPUs.
         """
         if positions is None:
             return list(zip(*map(self.ranks, devices), strict=True))

@@ -7,11 +7,12 @@ Communication is a consequence of reads and writes; no strategy lists a message.
 
 import math
 from dataclasses import dataclass, field
+from itertools import product
 from typing import NamedTuple
 
 from profiles.errors import DeadlockError
 from strategies.plans.actions import FrozenAction
-from strategies.plans.plan import Collective, Op, Plan
+from strategies.plans.plan import Collective, Plan
 
 
 class Transfer(NamedTuple):
@@ -24,7 +25,6 @@ class Transfer(NamedTuple):
 
 
 Slots = tuple[int, ...]
-NONE: Slots = ()
 _TO_COLLECTIVES = -1
 UNKNOWN = math.inf
 
@@ -78,14 +78,16 @@ def wire(plan: Plan) -> Wiring:
     Raises:
         DeadlockError: an op or a collective reads what nobody writes, or what is written there only later.
     """
-    wiring = Wiring(plan, before=_previous(plan.collectives))
+    wiring, initial = Wiring(plan, before=_previous(plan.collectives)), set(plan.given)
     for device, ops in enumerate(plan.ops):
         for index, op in enumerate(ops):
             wiring.writers.update(dict.fromkeys((*op.writes, *(of for _, of in op.early)), (device, index)))
     _wire_collectives(wiring)
-    initial = set(plan.given)
     for device, ops in enumerate(plan.ops):
-        wiring.waits.append(_waits(wiring, initial, device, ops))
+        wiring.waits.append([])
+        for index, op in enumerate(ops):
+            slots = [_deliver(wiring, initial, device, index, tensor) for tensor in op.reads]
+            wiring.waits[-1].append(tuple([slot for slot in slots if slot is not None]))
     for tensor, device in plan.kept:
         _deliver(wiring, initial, device, len(plan.ops[device]), tensor)
     if plan.blocking:
@@ -101,75 +103,44 @@ def _wire_collectives(wiring: Wiring) -> None:
     for collective in collectives:
         waits: list[int] = []
         for tensor in collective.reads:
-            if tensor in wiring.writers:
-                waits.append(_slot(wiring, tensor, _TO_COLLECTIVES))
-                continue
             holders = [device for device in collective.devices if (tensor, device) in there]
-            if not holders:
+            if tensor in wiring.writers:
+                holders = [_TO_COLLECTIVES]
+            elif not holders:
                 waiting = f"{collective.operation} waits for {wiring.plan.tensors[tensor]}"
                 raise DeadlockError(
                     f"deadlock: {waiting}, which no collective before it leaves on its devices"
                 )
             waits += [_slot(wiring, tensor, device) for device in holders]
         wiring.collective_waits.append(tuple(waits))
-        there.update((tensor, device) for tensor in collective.writes for device in collective.devices)
+        there.update(product(collective.writes, collective.devices))
     for collective in collectives:
-        wiring.collective_sends.append(
-            tuple(_slot(wiring, t, device) for t in collective.writes for device in collective.devices)
-        )
+        results = product(collective.writes, collective.devices)
+        wiring.collective_sends.append(tuple(_slot(wiring, *result) for result in results))
 
 
-def _slot(wiring: Wiring, tensor: int, device: int) -> int:
-    """The slot of a signal, or of a collective's result."""
+def _slot(wiring: Wiring, tensor: int, device: int, source: int | None = None) -> int:
+    """The slot of a message from a source, of a signal, or of a collective's result."""
     if (key := (tensor, device)) not in wiring.slots:
         wiring.slots[key] = len(wiring.sources)
-        wiring.sources.append(None)
+        wiring.sources.append(source)
     return wiring.slots[key]
-
-
-def _waits(wiring: Wiring, initial: set[tuple[int, int]], device: int, ops: tuple[Op, ...]) -> list[Slots]:
-    """For each op of a device the slots that must have arrived before it starts."""
-    writers, slots, sources = wiring.writers, wiring.slots, wiring.sources
-    rows, nobody = [], (device, len(ops))
-    for index, op in enumerate(ops):
-        needed = NONE
-        for tensor in op.reads:
-            source, at = writers.get(tensor, nobody)
-            if source == device:
-                if at >= index:
-                    slot = _deliver(wiring, initial, device, index, tensor)
-                    needed += () if slot is None else (slot,)
-                continue
-            key = tensor, device
-            slot = slots.get(key)
-            if slot is None:
-                slot = slots[key] = len(sources)
-                sources.append(source)
-            needed += (slot,)
-        rows.append(needed)
-    return rows
 
 
 def _deliver(
     wiring: Wiring, initial: set[tuple[int, int]], device: int, index: int, tensor: int
 ) -> int | None:
     """The slot that brings a tensor to a device, or None where it lies there already."""
-    key = tensor, device
-    slot = wiring.slots.get(key)
-    if slot is not None:
-        return slot
     writer = wiring.writers.get(tensor)
     if writer is None:
-        if key in initial:
-            return None
-        raise DeadlockError(
-            f"deadlock: device {device} waits for {wiring.plan.tensors[tensor]}, which nobody writes"
-        )
+        if (slot := wiring.slots.get((tensor, device))) is None and (tensor, device) not in initial:
+            raise DeadlockError(
+                f"deadlock: device {device} waits for {wiring.plan.tensors[tensor]}, which nobody writes"
+            )
+        return slot
     source, at = writer
     if source != device:
-        slot = wiring.slots[key] = len(wiring.sources)
-        wiring.sources.append(source)
-        return slot
+        return _slot(wiring, tensor, device, source)
     if at >= index:
         ops = wiring.plan.ops[device]
         raise DeadlockError(
@@ -221,16 +192,12 @@ def _wire_sends(wiring: Wiring) -> None:
     """Note for each op what it sends."""
     of_tensor: dict[int, Slots] = {}
     for (tensor, _), slot in wiring.slots.items():
-        of_tensor[tensor] = (*of_tensor.get(tensor, NONE), slot)
-
-    def sent(tensors: Slots) -> Slots:
-        return tuple([slot for tensor in tensors for slot in of_tensor.get(tensor, NONE)])
-
+        of_tensor[tensor] = (*of_tensor.get(tensor, ()), slot)
     for ops in wiring.plan.ops:
-        wiring.sends.append([sent(op.writes) if op.writes else NONE for op in ops])
+        wiring.sends.append([tuple([s for t in op.writes for s in of_tensor.get(t, ())]) for op in ops])
         wiring.early.append(
             {
-                index: [(offset, of_tensor.get(tensor, NONE)) for offset, tensor in op.early]
+                index: [(offset, of_tensor.get(tensor, ())) for offset, tensor in op.early]
                 for index, op in enumerate(ops)
                 if op.early
             }

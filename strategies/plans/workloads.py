@@ -49,11 +49,7 @@ MAX_RANK: Final = 4096
 
 
 def _swapped(offload: str, task: str, others: str) -> int:
-    """Blocks whose weights lie in the host's memory.
-
-    Raises:
-        InputError: it is neither among the other values nor ``layers:N``.
-    """
+    """Blocks whose weights lie in the host's memory."""
     if is_one_of(offload, "none"):
         return 0
     match = LAYERS.fullmatch(offload) if isinstance(offload, str) else None

@@ -21,11 +21,7 @@ class GridSampler(Sampler):
 
     @abstractmethod
     def layout(self, scenario: SamplingScenario) -> GridLayout:
-        """The stages and patches of each device of the grid.
-
-        Raises:
-            InfeasibleError: this point does not exist for the scenario.
-        """
+        """The stages and patches of each device of the grid."""
 
     def plan(self, scenario: SamplingScenario) -> Plan:
         """The plan of a run."""

@@ -53,11 +53,7 @@ class OrderedPipeline(Strategy):
         """The forwards and backwards of each position."""
 
     def layout(self, scenario: Scenario) -> Layout:
-        """Return the stages of the only backbone and where they lie.
-
-        Raises:
-            InfeasibleError: the backbone cannot be cut so.
-        """
+        """Return the stages of the only backbone and where they lie."""
         scenario = sharded(scenario) if self.shape.sharded else scenario
         return folded(scenario, self.shape, self.checked_positions(), self.partition, self.skip_route)
 
@@ -90,11 +86,7 @@ class OrderedPipeline(Strategy):
         return most_in_flight(self.checked_order())
 
     def positions(self) -> Sequence[int]:
-        """The position of each stage.
-
-        Raises:
-            InfeasibleError: this point does not exist.
-        """
+        """The position of each stage."""
         return range(self.pipeline_degree)
 
     def checked_positions(self) -> tuple[int, ...]:

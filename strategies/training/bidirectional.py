@@ -27,11 +27,7 @@ class Bidirectional(OrderedPipeline):
     summary: ClassVar[str] = "two directions on the same devices: one backbone (Chimera), or two"
 
     def order(self) -> Rows:
-        """The forwards and backwards of each position for one backbone.
-
-        Raises:
-            InfeasibleError: the degree or the number of micro-batches is odd.
-        """
+        """The forwards and backwards of each position for one backbone."""
         return chimera_order(self.pipeline_degree, self.micro_batches)
 
     def checked_order(self) -> Rows:
@@ -39,11 +35,7 @@ class Bidirectional(OrderedPipeline):
         return self._own_order()
 
     def layout(self, scenario: Scenario) -> Layout:
-        """The stages of both directions.
-
-        Raises:
-            InfeasibleError: the backbones cannot be cut so.
-        """
+        """The stages of both directions."""
         return two_way_layout(scenario, self.shape, self.partition, self.skip_route)
 
     def _rows(self, layout: Layout) -> Rows:
@@ -51,11 +43,7 @@ class Bidirectional(OrderedPipeline):
 
     @classmethod
     def candidates(cls, scenario: Scenario) -> Iterator[Self]:
-        """Every degree, group size and number of micro-batches that divides; for one backbone even ones.
-
-        Raises:
-            InfeasibleError: there is none.
-        """
+        """Every degree, group size and number of micro-batches that divides; for one backbone even ones."""
         backbones = scenario.model.backbones or [scenario.backbone_index]
         divided = list(shapes(scenario, backbones=backbones))
         if len(backbones) == 1:

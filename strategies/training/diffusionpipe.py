@@ -60,11 +60,7 @@ class DiffusionPipe(LinearPipeline):
         return one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
 
     def layout(self, scenario: Scenario) -> Layout:
-        """The stages, of several backbones in two directions.
-
-        Raises:
-            InfeasibleError: the backbones cannot be cut so.
-        """
+        """The stages, of several backbones in two directions."""
         if _is_cascaded(scenario):
             return two_way_layout(scenario, self.shape, self.partition, self.skip_route)
         return LinearPipeline.layout(self, scenario)

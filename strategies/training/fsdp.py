@@ -51,11 +51,7 @@ class FSDP(DataParallel):
         return self.context_degree * self.tensor_degree
 
     def layout(self, scenario: Scenario) -> Layout:
-        """The blocks of all backbones on the mesh; whole backbones where every GPU trains alone.
-
-        Raises:
-            InfeasibleError: degrees, heads, samples or nodes do not divide one another.
-        """
+        """The blocks of all backbones on the mesh; whole backbones where every GPU trains alone."""
         return scenario.remember(
             ("mesh", self, scenario.workload.extra_forward), lambda: self._lay_out(scenario)
         )

@@ -27,11 +27,7 @@ class Interleaved(OrderedPipeline):
     optimizer: str = fields.optimizer()
 
     def positions(self) -> tuple[int, ...]:
-        """The position of each stage.
-
-        Raises:
-            InfeasibleError: the micro-batches do not come in whole rounds.
-        """
+        """The position of each stage."""
         check_rounds(self.pipeline_degree, self.micro_batches)
         return tuple(range(self.pipeline_degree)) * self.chunks
 

@@ -90,11 +90,7 @@ class Pulse(Strategy):
         return layout.problem(in_flight=(ahead,) * len(layout.stages))
 
     def layout(self, scenario: Scenario) -> Layout:
-        """The stages and where they lie.
-
-        Raises:
-            InfeasibleError: there are fewer blocks or layers than stages.
-        """
+        """The stages and where they lie."""
         positions = wave_positions(self.pipeline_degree, self.waves)
 
         def cut(layout: Layout) -> tuple[Cut, ...]:
