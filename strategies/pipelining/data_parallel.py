@@ -11,7 +11,7 @@ the trained model alone and leave the others out of the partitioning (diffusers,
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import Any, Final, Self
@@ -36,15 +36,8 @@ class DataParallel(Strategy):
 
     __slots__ = ()
 
-    @property
-    @abstractmethod
-    def micro_batches(self) -> int:
-        """Accumulated micro-batches."""
-
-    @property
-    @abstractmethod
-    def backbones(self) -> str:
-        """``sequential``: several backbones one after the other; ``parallel``: side by side."""
+    micro_batches: int
+    backbones: str
 
     @abstractmethod
     def layout(self, scenario: Scenario) -> Layout:
@@ -76,15 +69,6 @@ class DataParallel(Strategy):
         )
         scenario = sharded(scenario) if divided else scenario
         return Layout(scenario, Shape(1, self.micro_batches, mesh.team), cuts, mesh=mesh, divided=divided)
-
-    @classmethod
-    def candidates(cls, scenario: Scenario) -> Iterator[Self]:
-        """Yield both overlaps, and every accumulation that divides the local batch."""
-        batch = scenario.workload.batch_size
-        for overlap in ("buckets", "none"):
-            for backbones, share in shares(scenario).items():
-                for count in divisors(batch // share) if batch % share == 0 else [1]:
-                    yield cls(overlap, count, backbones)  # type: ignore[call-arg]  # the fields of a strategy
 
     def jobs(self, scenario: Scenario) -> tuple[Job, ...]:
         """Return the strategy itself or, with backbones side by side, one job for each."""
@@ -126,11 +110,6 @@ def shares(scenario: Scenario) -> dict[str, int]:
     return {"sequential": gpus} | ({"parallel": max(1, gpus // count)} if count > 1 else {})
 
 
-def overlap() -> Any:  # noqa: ANN401
-    """The field for when the GPUs exchange gradients and weights."""
-    return fields.parameter("buckets", "when gradients are reduced", choices=("buckets", "none"))
-
-
 def micro_batches() -> Any:  # noqa: ANN401
     """The field for the number of accumulated micro-batches."""
     return fields.parameter(1, "pieces of the local batch whose gradients are accumulated")
@@ -143,6 +122,24 @@ def backbones() -> Any:  # noqa: ANN401
         "several backbones: one after the other, or side by side",
         choices=("sequential", "parallel"),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class BucketedDataParallel(DataParallel):
+    """Data parallelism whose GPUs exchange gradients and weights beside compute, or wait for them."""
+
+    overlap: str = fields.parameter("buckets", "when gradients are reduced", choices=("buckets", "none"))
+    micro_batches: int = micro_batches()
+    backbones: str = backbones()
+
+    @classmethod
+    def candidates(cls, scenario: Scenario) -> Iterator[Self]:
+        """Yield both overlaps, and every accumulation that divides the local batch."""
+        batch = scenario.workload.batch_size
+        for overlap in ("buckets", "none"):
+            for backbones, share in shares(scenario).items():
+                for count in divisors(batch // share) if batch % share == 0 else [1]:
+                    yield cls(overlap, count, backbones)
 
 
 def _row(stages: range, micro_batches: int, *, extra: bool) -> Iterator[StageAction]:

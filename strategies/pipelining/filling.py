@@ -8,7 +8,7 @@ Source: DiffusionPipe, section 5 with algorithms 1 and 2; appendix B for layers 
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -34,14 +34,7 @@ MAX_CANDIDATES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class FrozenChain:
-    """One frozen component as the filler sees it.
-
-    Attributes:
-        component: its index in the model.
-        num_layers: its layers, which run in order.
-        inputs: indices of the frozen components that must be complete before it starts.
-        forward_s: seconds of (layer, local batch) on one device.
-    """
+    """A frozen component, the frozen ones that it waits for, and seconds of (layer, local batch) on one device."""
 
     component: int
     num_layers: int
@@ -74,8 +67,6 @@ def fill_bubbles(
     filled: list[FilledLayer] = []
     for index, bubble in enumerate(bubbles):
         if bubble.duration_s >= MIN_BUBBLE_S:
-            if all(progress.complete for progress in work):
-                break
             place = _Place(index, bubble.positions, len(bubble.positions) * replicas)
             filled += _fill_bubble(work, place, bubble.duration_s, partial)
     everywhere = _Place(None, tuple(range(num_positions)), num_positions * replicas)
@@ -106,11 +97,6 @@ class _Progress:
         """Layers that have not seen the whole batch."""
         return self.chain.num_layers - self.next_layer
 
-    @property
-    def complete(self) -> bool:
-        """True once all layers have seen the whole batch."""
-        return not self.layers_left
-
     def samples_of(self, layer: int) -> int:
         """Samples that ``layer`` has yet to see."""
         return self.samples_left if layer == self.next_layer else self.batch_size
@@ -125,20 +111,17 @@ class _Progress:
             times.append(total_s)
         return times
 
-    def _partial_options(self, layer: int, samples: int, devices: int) -> tuple[list[float], list[int]]:
+    def _partial_options(self, layer: int, samples: int, devices: int) -> list[tuple[float, int]]:
         """Durations, ascending, and local batches that process fewer than ``samples`` of ``layer``.
 
         A local batch that a larger one matches in time is left out, even where measured times fall with the batch.
         """
-        durations: list[float] = []
-        local_batches: list[int] = []
-        if layer < self.chain.num_layers:
-            for local_batch in reversed(LOCAL_BATCHES):
-                duration_s = self.forward_s(layer, local_batch) if local_batch * devices < samples else inf
-                if duration_s < (durations[-1] if durations else inf):
-                    durations.append(duration_s)
-                    local_batches.append(local_batch)
-        return durations[::-1], local_batches[::-1]
+        options: list[tuple[float, int]] = []
+        for local_batch in reversed(LOCAL_BATCHES if layer < self.chain.num_layers else ()):
+            duration_s = self.forward_s(layer, local_batch) if local_batch * devices < samples else inf
+            if duration_s < (options[0][0] if options else inf):
+                options.insert(0, (duration_s, local_batch))
+        return options
 
     def take_layers(self, num_layers: int, place: _Place) -> list[FilledLayer]:
         """Place the next layers on all their remaining samples."""
@@ -165,8 +148,12 @@ def _fill_bubble(work: Sequence[_Progress], place: _Place, time_s: float, partia
     """
     filled: list[FilledLayer] = []
     seen: set[int] = set()
-    while ready := [progress for progress in _ready(work) if progress.chain.component not in seen]:
-        seen.update(progress.chain.component for progress in ready)
+    while True:
+        complete = {of.chain.component for of in work if not of.layers_left}
+        left = [of for of in work if of.layers_left and of.chain.component not in seen]
+        if not (ready := [of for of in left if complete.issuperset(of.chain.inputs)]):
+            return filled
+        seen.update(of.chain.component for of in ready)
         time_s, counts, part = _longest(ready, time_s, place.devices, partial)
         for progress, num_layers in zip(ready, counts, strict=True):
             filled += progress.take_layers(num_layers, place)
@@ -174,15 +161,6 @@ def _fill_bubble(work: Sequence[_Progress], place: _Place, time_s: float, partia
             progress, local_batch = part
             filled.append(progress.take_samples(local_batch * place.devices, place))
             partial = False
-    return filled
-
-
-def _ready(work: Iterable[_Progress]) -> list[_Progress]:
-    """Components with layers left whose inputs are all complete."""
-    complete = {progress.chain.component for progress in work if progress.complete}
-    return [
-        progress for progress in work if not progress.complete and complete.issuperset(progress.chain.inputs)
-    ]
 
 
 class _Candidate(NamedTuple):
@@ -213,10 +191,11 @@ def _longest(ready: Sequence[_Progress], time_s: float, devices: int, partial: b
             best = _Candidate(rest_s, counts, None)
         for progress, count in zip(ready, counts, strict=True) if partial else ():
             layer = progress.next_layer + count
-            durations, local_batches = progress.partial_options(layer, progress.samples_of(layer), devices)
-            option = bisect_right(durations, rest_s) - 1
-            if option >= 0 and rest_s - durations[option] < best.idle_s:
-                best = _Candidate(rest_s - durations[option], counts, (progress, local_batches[option]))
+            options = progress.partial_options(layer, progress.samples_of(layer), devices)
+            option = bisect_right(options, (rest_s, inf)) - 1
+            if option >= 0 and rest_s - options[option][0] < best.idle_s:
+                duration_s, local_batch = options[option]
+                best = _Candidate(rest_s - duration_s, counts, (progress, local_batch))
         if best.idle_s < RESOLUTION_S or best.counts == everything:
             break
     return best

@@ -104,12 +104,11 @@ def _take(numbered: list[tuple[int, _Segment]], share: int) -> list[_Segment]:
 
 
 class PlacedOp(NamedTuple):
-    """A frozen op on a position, in the bubble it fills (None: after the pipeline), and its ranges of samples."""
+    """A frozen op on a position, in the bubble it fills (None: after the pipeline)."""
 
     position: int
     bubble: int | None
     draft: Draft
-    samples: list[range]
 
 
 def _layer_s(costs: ComponentCosts, wire_s_per_byte: float, layer: int, batch: int) -> float:
@@ -135,12 +134,7 @@ def frozen_chains(scenario: Scenario, wire_s_per_byte: float = 0.0) -> list[Froz
 
 
 class FrozenWork:
-    """Lays frozen layers out over positions, in execution order, and remembers where every activation lies.
-
-    Attributes:
-        placed: the ops so far.
-        spans: the samples of each tensor so far.
-    """
+    """Lays frozen layers out over positions, in execution order, and remembers where every activation lies."""
 
     def __init__(self, scenario: Scenario, batch_size: int, replicas: int, tensors: Tensors) -> None:
         self._scenario, self._model, self._tensors = scenario, scenario.model, tensors
@@ -149,7 +143,6 @@ class FrozenWork:
         self._outputs: dict[int, list[_Segment]] = {}
         self._known: dict[int, int] = {}
         self.placed: list[PlacedOp] = []
-        self.spans: list[range] = []
 
     def place(self, filled: FilledLayer) -> None:
         """Lay out one frozen layer over its positions."""
@@ -158,7 +151,11 @@ class FrozenWork:
         pairs = [pair for pair in zip(filled.positions, taken, strict=True) if pair[1]]
         drafts = [self._add_op(filled, position, segments) for position, segments in pairs]
         if filled.layer:
-            self._connect(filled.component, filled.layer - 1, [segments for _, segments in pairs], drafts)
+            output_bytes = self._model.components[filled.component].layers[filled.layer - 1].output_bytes
+            read = chain.from_iterable(segments for _, segments in pairs)
+            tensors = iter(self._new_tensors(read, filled.component, filled.layer - 1, output_bytes))
+            for (_, segments), reader in zip(pairs, drafts, strict=True):
+                reader.reads += islice(tensors, len(segments))
 
     def _pending_of(self, component: int, layer: int) -> _Pending:
         pending = self._pending[component, layer]
@@ -186,19 +183,10 @@ class FrozenWork:
         if not layer:
             for start, stop, _, _ in segments:
                 for source in self._frozen_inputs(component):
-                    self.read_output(source, start, stop, draft)
-        samples = [range(start, stop) for start, stop, _, _ in segments]
-        self.placed.append(PlacedOp(position, filled.bubble, draft, samples))
+                    output_bytes = self._model.components[source].layers[-1].output_bytes
+                    draft.reads += self.output(source, start, stop, output_bytes)
+        self.placed.append(PlacedOp(position, filled.bubble, draft))
         return draft
-
-    def _connect(
-        self, component: int, layer: int, taken: Sequence[list[_Segment]], readers: Sequence[Draft]
-    ) -> None:
-        """Let ops read the output of the layer before theirs."""
-        output_bytes = self._model.components[component].layers[layer].output_bytes
-        tensors = iter(self._new_tensors(chain.from_iterable(taken), component, layer, output_bytes))
-        for segments, reader in zip(taken, readers, strict=True):
-            reader.reads += islice(tensors, len(segments))
 
     def _new_tensors(
         self, segments: Iterable[_Segment], component: int, layer: int, bytes_per_sample: float
@@ -209,7 +197,6 @@ class FrozenWork:
         for start, stop, _, writer in segments:
             if writer is None:
                 continue
-            self.spans.append(range(start, stop))
             writer.writes.append(first + len(sizes_bytes))
             sizes_bytes.append(bytes_per_sample * (stop - start) / self._replicas)
         return self._tensors.add(FROZEN, component, [layer] * len(sizes_bytes), sizes_bytes)
@@ -223,11 +210,6 @@ class FrozenWork:
             if of.start < stop and start < of.stop
         ]
         return self._new_tensors(pieces, component, last, bytes_per_sample)
-
-    def read_output(self, component: int, start: int, stop: int, reader: Draft) -> None:
-        """Let an op read a component's whole output for samples [start, stop)."""
-        output_bytes = self._model.components[component].layers[-1].output_bytes
-        reader.reads.extend(self.output(component, start, stop, output_bytes))
 
 
 def _shares(samples: int, count: int) -> Sequence[int]:

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from strategies.orders.named import one_forward_one_backward_order
-from strategies.pipelining import data_parallel as fields
-from strategies.pipelining.data_parallel import DataParallel
+from strategies.pipelining.data_parallel import BucketedDataParallel
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.mesh import Mesh
 from strategies.pipelining.units import Exchange
@@ -14,7 +13,7 @@ from strategies.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
-class DDP(DataParallel):
+class DDP(BucketedDataParallel):
     """Gradients are all-reduced in buckets during the last backward (Li et al., PyTorch Distributed, 2020).
 
     With ``overlap = none`` they are reduced after it, as DeepSpeed's baseline does (DiffusionPipe, section 6).
@@ -23,10 +22,6 @@ class DDP(DataParallel):
     name: ClassVar[str] = "ddp"
     summary: ClassVar[str] = "data parallelism: each GPU trains the whole backbone"
     baseline: ClassVar[bool] = True
-
-    overlap: str = fields.overlap()
-    micro_batches: int = fields.micro_batches()
-    backbones: str = fields.backbones()
 
     def order(self) -> Rows:
         """The forwards and backwards of the accumulated micro-batches."""

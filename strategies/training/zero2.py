@@ -5,8 +5,7 @@ from typing import ClassVar
 
 from strategies import parameters
 from strategies.orders.named import one_forward_one_backward_order
-from strategies.pipelining import data_parallel as fields
-from strategies.pipelining.data_parallel import DataParallel
+from strategies.pipelining.data_parallel import BucketedDataParallel
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.mesh import Mesh
 from strategies.pipelining.units import Exchange
@@ -15,7 +14,7 @@ from strategies.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
-class Zero2(DataParallel):
+class Zero2(BucketedDataParallel):
     """Each backward scatters its gradients in buckets; after its step each GPU gathers the weights of the others.
 
     With ``overlap = none`` nothing is computed while gradients are scattered. They are scattered after every
@@ -30,9 +29,6 @@ class Zero2(DataParallel):
     name: ClassVar[str] = "zero2"
     summary: ClassVar[str] = "data parallelism: gradients and optimizer states are divided among the GPUs"
 
-    overlap: str = fields.overlap()
-    micro_batches: int = fields.micro_batches()
-    backbones: str = fields.backbones()
     scatter_every: int = parameters.parameter(
         1, "micro-batches whose gradients are added up, whole, before they are scattered"
     )

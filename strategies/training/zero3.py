@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from strategies.pipelining import data_parallel as fields
-from strategies.pipelining.data_parallel import DataParallel
+from strategies.pipelining.data_parallel import BucketedDataParallel
 from strategies.pipelining.footprint import TRAINED_STATE
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.mesh import Mesh
@@ -19,7 +18,7 @@ Source: DeepSpeed, default ``stage3_prefetch_bucket_size``.
 
 
 @dataclass(frozen=True, slots=True)
-class Zero3(DataParallel):
+class Zero3(BucketedDataParallel):
     """Units of blocks are gathered before their forward and again before their backward, and freed after each.
 
     While one unit is used the next is gathered; one that was just freed, though, is gathered only then. After the
@@ -36,10 +35,6 @@ class Zero3(DataParallel):
     summary: ClassVar[str] = (
         "data parallelism: weights, gradients and optimizer states are divided among the GPUs"
     )
-
-    overlap: str = fields.overlap()
-    micro_batches: int = fields.micro_batches()
-    backbones: str = fields.backbones()
 
     def layout(self, scenario: Scenario) -> Layout:
         """Blocks of every backbone, each in parts on all GPUs."""
