@@ -60,21 +60,13 @@ class PipelineBuilder:
     """Writes the plan of one iteration from a layout and rows.
 
     ``rows[p]`` is the order of position p. What a row does not place itself goes where it is usual: extra forwards
-    come first, optimizer steps last. Of local skips each stays where it was made until its reader, on the same device
-    or another, takes it. What micro-batches that are left out would read lies there to the end.
+    come first, optimizer steps last. Of local skips each stays where it was made until its reader takes it. With
+    ``cross_iteration`` the frozen work of the next iteration is done, instead of that of this one before it.
     """
 
     def __init__(
         self, layout: Layout, rows: Rows, *, blocking: bool = False, cross_iteration: bool = False
     ) -> None:
-        """Begin a plan.
-
-        Args:
-            layout: the stages.
-            rows: the passes of each position.
-            blocking: devices wait for their messages between ops.
-            cross_iteration: the frozen work of the next iteration is done, instead of that of this one before it.
-        """
         self.layout, self.blocking, self.cross_iteration = layout, blocking, cross_iteration
         self.scenario, self.shape, self.cuts = layout.scenario, layout.shape, layout.cuts
         self.placement, self.group_batch = layout.placement, layout.group_batch
@@ -98,12 +90,9 @@ class PipelineBuilder:
         self._order = with_extra_forwards(layout, rows) if lacks_extra else rows
 
     def build(self, synchronize: "Callable[[PipelineBuilder], None]", filling: Filling | None = None) -> Plan:
-        """Return the plan.
+        """Return the plan, to whose rows ``synchronize`` adds the exchanges of replicas and the optimizer steps.
 
-        Args:
-            synchronize: adds the exchanges of replicas and the optimizer steps to the rows.
-            filling: frozen work and where it goes; None: all of it, before the pipeline, before the pass that needs
-                it or, cross-iteration, after the pipeline.
+        Without a filling all frozen work goes before the pipeline or, cross-iteration, after it.
         """
         if filling is None:
             filling = Filling(self._unfilled(self.shape.micro_batches if self.layout.mesh else 1))

@@ -22,15 +22,9 @@ def lay_out(
     *,
     distant_skips: bool = False,
 ) -> Layout:
-    """Return the layout of the cuts that ``cut`` makes, laid out once for each key.
+    """Return the layout of the cuts that ``cut`` makes of one without any, once for each key.
 
-    Args:
-        scenario: the model and its workload.
-        shape: the integers of the pipeline.
-        key: whatever else the cuts depend on.
-        skip_route: how skips travel.
-        cut: makes the cuts of a layout without any.
-        distant_skips: local skips may lead from one device to another.
+    With ``distant_skips`` local skips may lead from one device to another.
     """
     divided = ("optimizer",) if shape.sharded else ()
 
@@ -76,12 +70,7 @@ def cut_chain(
 ) -> Cut:
     """A backbone cut into one stage per entry of ``positions``: equal blocks, or the optimal partition.
 
-    Args:
-        layout: without cuts.
-        component: the backbone.
-        positions: the position of each stage.
-        partition: ``blocks`` or ``optimal``.
-        local_skips: the optimal partition cuts no skip.
+    With ``local_skips`` the optimal partition cuts no skip.
     """
     check_option("partition", partition, PARTITIONS)
     blocks = [layer.block for layer in layout.scenario.model.components[component].layers]

@@ -3,10 +3,8 @@
 Several backbones are trained one after the other by all GPUs, or side by side, each by its part of the GPUs and on
 a batch of its own. Source: DiffusionPipe, section 6, DeepSpeed-S and DeepSpeed-P.
 
-Of N GPUs that share trained parameters each keeps one part of N (Rajbhandari et al., ZeRO, 2020, section 5). The frozen
-components, and layers of a backbone that only pass gradients through, lie whole on every GPU: training scripts prepare
-the trained model alone and leave the others out of the partitioning (diffusers, ``train_text_to_image.py`` and
-``train_controlnet.py``). Groups of one GPU have nothing to share and communicate nothing.
+Of N GPUs that share trained parameters each keeps one part of N (Rajbhandari et al., ZeRO, 2020, section 5). Frozen
+components, and layers that only pass gradients through, lie whole on every GPU, as in diffusers' training scripts.
 """
 
 from abc import abstractmethod
@@ -50,13 +48,7 @@ class DataParallel(Strategy):
     def units(
         self, scenario: Scenario, mesh: Mesh, divided: tuple[str, ...] = (), least: float = inf
     ) -> Layout:
-        """Return the units of all backbones on a pipeline of one position, which every GPU is.
-
-        Args:
-            scenario: the model and its workload.
-            mesh: the GPUs.
-            divided: buffers of which each GPU keeps a part.
-            least: parameters of a unit; by default each is a whole backbone.
+        """Return the units of all backbones, of some parameters at least, on the only position of a pipeline.
 
         Raises:
             ValueError: backbones are trained side by side.

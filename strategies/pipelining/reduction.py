@@ -2,14 +2,10 @@
 
 Stages that hold the same layers, as the two directions of a bidirectional pipeline do, sum their gradients too.
 
-Where replicas share the optimizer's states, each gets its part of a stage's sums after the last backward of that
-stage, steps on it, and once all sums are done gathers the weights that the others stepped, once an iteration. Weights
-and gradients stay whole on every GPU. So does Megatron's distributed optimizer with pipelines, without
-``--overlap-param-gather`` (Megatron Core 0.16, optimizer/distrib_optimizer.py and
-distributed/param_and_grad_buffer.py). FSDP2 in pipelines, as torchtitan composes them, comes to the same but for the
-place of the gather: torch's stages reshard no weights and scatter no gradients before the last micro-batch (torch
-2.13, distributed/pipelining/stage.py, ``backward_maybe_with_nosync``; of more than three stages on a rank its runtime
-frees all but three, schedules.py, ``_add_unshard_reshard``).
+Where replicas share the optimizer's states, each gets its part of a stage's sums, steps on it, and once all sums are
+done gathers the weights that the others stepped, once an iteration; weights and gradients stay whole on every GPU
+(Megatron Core 0.16, optimizer/distrib_optimizer.py, without ``--overlap-param-gather``). FSDP2 in pipelines, as
+torchtitan composes them, comes to the same but for the place of the gather (torch 2.13, pipelining/stage.py).
 """
 
 from collections.abc import Sequence
@@ -25,11 +21,6 @@ from strategies.plans.plan import Collective, Plan
 
 def plan_of(layout: Layout, rows: Rows, *, blocking: bool = False) -> Plan:
     """Return the plan of an order whose frozen work runs before it.
-
-    Args:
-        layout: the stages.
-        rows: the passes of each position.
-        blocking: devices wait for their messages between ops.
 
     Raises:
         InputError: rows lack a pass besides, have one twice, or one that is none of their position.

@@ -81,12 +81,7 @@ def shapes(
 
 
 def folded_shapes(scenario: Scenario, stages_per_position: Mapping[int, int]) -> Iterator[tuple[int, Shape]]:
-    """The shapes worth a look for each number of chunks, or of waves, and that number.
-
-    Args:
-        scenario: the model and its workload.
-        stages_per_position: for each number the stages of a position, ascending; too many are left out.
-    """
+    """The shapes worth a look for each number of chunks, or of waves, with stages of a position, and that number."""
     for place, (number, stages) in enumerate(stages_per_position.items()):
         try:
             offered = list(shapes(scenario, stages))

@@ -1,14 +1,11 @@
 """Teams: exchanges inside a unit among GPUs that work on the same samples, and the pieces of its passes.
 
 Ulysses (Jacobs et al., DeepSpeed-Ulysses, 2023): tokens of queries, keys and values are exchanged for heads before
-attention, and back after it; of the gradients the same the other way round. Ring (Liu et al., 2023): keys and values
-pass around while attention runs on those that are there; backwards their gradients follow them, in float32, until they
-are home (ring-flash-attention; torch ``_templated_ring_attention_backward``). Tensor parallelism with sequence
-parallelism (Korthikanti et al., Reducing Activation Recomputation, 2022, section 4.2): tokens are gathered before a
-pair of matrices and scattered after it, of the gradients likewise. What was gathered is kept for the backward, as torch
-does (``ColwiseParallel``); Megatron keeps each GPU's tokens of it and gathers once more. After a backward the GPUs sum
-the gradients of parameters that each of them has whole, of which each saw its own tokens alone (FSDP2,
-``_get_grad_inner_tensor``). Text that passes through the layers is divided as the image is.
+attention, and back after it. Ring (Liu et al., 2023): keys and values pass around while attention runs on those that
+are there; backwards their gradients follow them, in float32 (ring-flash-attention). Tensor parallelism with sequence
+parallelism (Korthikanti et al., 2022, section 4.2): tokens are gathered before a pair of matrices, kept for the
+backward (torch, ``ColwiseParallel``), and scattered after it. After a backward the GPUs sum the gradients of
+parameters that each of them has whole (FSDP2, ``_get_grad_inner_tensor``).
 
 Between two exchanges work is spread evenly; those of several layers of a unit are one collective of as many calls.
 """
@@ -29,14 +26,7 @@ SINGLE_BYTES: Final = 4.0
 
 
 class TeamExchange(NamedTuple):
-    """A collective between two pieces of compute: the next waits for it or, where it runs beside that, the one after.
-
-    Attributes:
-        what: the collective.
-        size_bytes: of all its calls.
-        calls: that it stands for.
-        wait: whether the next piece waits.
-    """
+    """A collective of some calls between two pieces of compute: the next waits for it, or else the one after."""
 
     what: Collected
     size_bytes: float
@@ -86,11 +76,7 @@ class _Inside:
     ) -> Iterator[float | TeamExchange]:
         """A forward, or a backward, which goes the other way round; half of all but attention comes after it.
 
-        Args:
-            rest_s: all but attention.
-            attention_s: attention, none of which is exchanged where a unit has none that is divided.
-            back: whether this is a backward.
-            attends: else attention's output was kept.
+        ``attends`` is false where attention's output was kept.
         """
         first = min(self.attentions, self.sums)
         last_s = rest_s / 2 if self.attentions else rest_s + attention_s

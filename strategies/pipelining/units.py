@@ -4,23 +4,14 @@ Four ways are configurations of one writer. Under DistributedDataParallel and Ze
 gradients are summed, or scattered, in buckets while they are computed. Under ZeRO-3 and FSDP2 it is a block or more,
 gathered before it is used and freed after it; gradients are scattered after each backward.
 
-FSDP2 sweeps: the last unit stays from its forward to its backward, for it would be gathered again at once (torchtitan,
-``apply_fsdp``). Forwards may gather up to two units ahead of the one at work, whose copy out of its buffer the gather
-after next waits for; backwards one. A sweep through all units begins with nothing gathered ahead. The next unit but one
-waits for a scatter, and all is summed before anything else runs. Gradients are synchronised in every micro-batch, and
-its weights gathered anew: the defaults of ``set_requires_gradient_sync`` and ``set_reshard_after_backward``. Gathers
-and scatters share a communicator; the sums over replicas have one of their own. Beside its layers a pass copies weights
-out of the buffer that they were gathered into, and a backward gradients into that which is scattered.
+FSDP2 sweeps: the last unit stays from its forward to its backward (torchtitan, ``apply_fsdp``). Forwards gather up to
+two units ahead, backwards one, and a sweep begins with nothing gathered ahead. The next unit but one waits for a
+scatter, and all is summed before anything else runs, in every micro-batch. Gathers and scatters share a communicator;
+the sums over replicas have one of their own. DeepSpeed gathers one unit ahead, over the ends of passes too, and only
+the optimizer's step waits for scatters. Under ZeRO-2 a backward begins when at most one bucket of the one before is
+still to be scattered (``overlap_comm``). Without overlap each exchange is waited for.
 
-DeepSpeed does not sweep: one unit is gathered ahead forwards and backwards, over the ends of passes too, unless frozen
-work or the unit itself runs just before; the last unit is freed as any other, and only the optimizer's step waits for
-scatters. Without overlap each exchange is waited for. Under ZeRO-2 a backward begins when at most one bucket of the one
-before is still to be scattered, as with the two buffers of ``overlap_comm``: else the gradients of all micro-batches
-would pile up on slow links.
-
-Source: PyTorch 2.9, ``torch/distributed/fsdp/_fully_shard``: ``_fsdp_param_group.py`` (``wait_for_unshard``,
-``pre_backward``, ``post_backward``) and ``_fsdp_state.py`` (``_root_pre_forward``,
-``_root_post_backward_final_callback``).
+Source: PyTorch 2.9, ``torch/distributed/fsdp/_fully_shard``: ``_fsdp_param_group.py`` and ``_fsdp_state.py``.
 """
 
 from collections import Counter
@@ -126,9 +117,6 @@ class UnitWriter:
     """Adds the exchanges of the GPUs to the passes of one backbone.
 
     Attributes:
-        builder: the plan under construction.
-        way: how its units exchange.
-        passes: those of the backbone.
         gathered: the weights that lie on the GPU, by unit.
         due: (op of the row after which they are issued, collective).
         swept: the op of the row with which the last sweep backwards ended, and the tensors written by its sums.
@@ -214,17 +202,9 @@ class UnitWriter:
         return self.passes[max(first, number - ahead)].first - 1
 
     def _sum(self, backward: UnitPass) -> list[list[int]]:
-        """Sum the gradients of a backward over the GPUs that share their parts, then over replicas.
-
-        Returns:
-            for each piece the tensors written when either sum is done.
-        """
-        builder, layout, mesh, (unit, _, number) = (
-            self.builder,
-            self.builder.layout,
-            self.mesh,
-            backward.action,
-        )
+        """Sum the gradients of a backward, piece by piece; return the tensors written when each is done."""
+        builder, mesh, (unit, _, number) = self.builder, self.mesh, backward.action
+        layout = builder.layout
         if (number + 1) % self.way.every and number + 1 < layout.shape.micro_batches:
             return []
         draft, all_done, packed = builder.rows[0].draft(backward.last), list[list[int]](), 0.0
