@@ -75,10 +75,6 @@ class Layout:
     """The stages on the positions of one group of GPUs; bounds, plans and memory start from it.
 
     Attributes:
-        scenario: the model, its cluster and its workload.
-        shape: the integers of the pipeline.
-        cuts: its chains.
-        skip_route: how skips travel.
         mesh: of data parallelism, whose units all lie on one position, in parts.
         divided: buffers of which each GPU that shares parameters has a part.
     """
@@ -307,8 +303,7 @@ class Layout:
 
     def problem(self, *, in_flight: tuple[int, ...] | None = None) -> Problem:
         """Return the problem that list scheduling solves: the stages' times, and messages on ports nobody shares."""
-        chains = range(len(self.cuts))
-        before = [seat.before for seat in self.seats]
+        chains, before = range(len(self.cuts)), [seat.before for seat in self.seats]
         return Problem(
             forward_s=tuple(stage.forward_s for stage in self.stages),
             backward_s=tuple(stage.backward_s for stage in self.stages),

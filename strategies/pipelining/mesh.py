@@ -1,9 +1,8 @@
 """The mesh: how the GPUs of data parallelism are divided among replicas, shards, context and tensor parallelism.
 
-Tensor is innermost, then context, shards and replicas, as in torchtitan (``ParallelDims``: dp_replicate x dp_shard x cp
-x tp). Parameters are divided over shards and context together, which it flattens into one mesh for FSDP; before that
-tensor parallelism divides the matrices through which tokens pass, and adapters beside them. Norms, embeddings and
-modulations, and biases, which nobody counted apart, are whole on each of its GPUs, which sum their gradients.
+Tensor is innermost, then context, shards and replicas (torchtitan, ``ParallelDims``). Parameters are divided over
+shards and context together; before that tensor parallelism divides the matrices through which tokens pass, and adapters
+beside them. Norms, embeddings, modulations and biases are whole on each of its GPUs, which sum their gradients.
 """
 
 from collections import Counter
@@ -51,12 +50,7 @@ class Collected(NamedTuple):
 class Mesh(NamedTuple):
     """Degrees that multiply to the GPUs.
 
-    Attributes:
-        replicas: groups with all parameters each.
-        shards: GPUs of a group that have samples of their own, or teams that have.
-        context: GPUs among which the tokens of a sample are divided.
-        tensor: GPUs among which matrices and heads are.
-        way: one of ``WAYS``.
+    ``context`` divides the tokens of a sample, in a ``way`` of ``WAYS``, and ``tensor`` its matrices and heads.
     """
 
     replicas: int
@@ -114,23 +108,12 @@ class Mesh(NamedTuple):
     def share(self) -> Share:
         """The part of a sample's work that one GPU does."""
         ulysses = self.context if self.way == "ulysses" else 1
-        return Share(
-            ring=self.context // ulysses,
-            ulysses=ulysses,
-            tensor=self.tensor,
-            sequence_parallel=self.tensor > 1,
-        )
+        ring, tensor = self.context // ulysses, self.tensor
+        return Share(ring=ring, ulysses=ulysses, tensor=tensor, sequence_parallel=tensor > 1)
 
 
 class Kept(NamedTuple):
-    """Parameters of a unit on each GPU of tensor parallelism.
-
-    Attributes:
-        trained: that have gradients.
-        locked: that have none.
-        whole: those of ``trained`` that all of its GPUs have.
-        tensors: that hold them.
-    """
+    """Parameters on each GPU of tensor parallelism; ``whole`` trained ones, on all, lie in so many tensors."""
 
     trained: float
     locked: float

@@ -16,13 +16,7 @@ ROUNDING = 1e-9
 
 
 class Bubble(NamedTuple):
-    """A span in which the same set of positions is idle.
-
-    Attributes:
-        start_s: When it begins, in seconds.
-        end_s: When it ends, in seconds.
-        positions: The idle positions, ascending.
-    """
+    """A span in which the same positions, ascending, are idle."""
 
     start_s: float
     end_s: float
@@ -35,17 +29,10 @@ class Bubble(NamedTuple):
 
 
 def find_bubbles(busy: Sequence[Sequence[tuple[float, float]]], end_s: float) -> list[Bubble]:
-    """Cut the timeline wherever the set of idle positions changes, and keep the pieces with somebody idle.
+    """Cut the timeline wherever the set of idle positions changes, and return the pieces with somebody idle.
 
-    Args:
-        busy: For each position its compute as (start, end) in seconds, sorted and without overlap; spans of
-            length zero count as none, and what lies beyond ``end_s`` is not looked at.
-        end_s: End of the timeline in seconds; it begins at 0.
-
-    Returns:
-        The bubbles in chronological order; neighbours differ in their positions, or do not touch.
-
-    Source: DiffusionPipe, section 5 (first paragraph).
+    ``busy`` is the compute of each position, sorted and without overlap. Spans of length zero count as none. Bubbles
+    that are neighbours differ in their positions, or do not touch.
     """
     # Every boundary of a span flips its position between idle and busy, in whatever order equal times come.
     times_s = np.minimum(np.fromiter(chain.from_iterable(chain.from_iterable(busy)), np.float64), end_s)

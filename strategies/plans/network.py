@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import groupby
+from itertools import chain, groupby
+from operator import attrgetter
 
 from profiles.checks import sum_in_order
 from profiles.machines.collectives import Group, collective_law, crossing_bytes, sent_bytes
@@ -66,7 +67,7 @@ class Network:
         self._ranks = cache(placement.ranks)
         self._ports: dict[Hashable, int] = {}
         self.route = cache(self._route)
-        self._groups: dict[Hashable, Group] = {}
+        self._group_of = cache(placement.group)
         self._collectives: dict[Hashable, CollectiveRoute] = {}
 
     @property
@@ -90,18 +91,11 @@ class Network:
         return self._ports.setdefault(key, len(self._ports))
 
     def collective(self, collective: Collective) -> CollectiveRoute:
-        """The route of a collective: its ports, seconds and bytes.
+        """Return the route of a collective: its ports, seconds and bytes.
 
         Its members' ports are those of the simulated devices; folded replicas do the same on other ports.
         """
-        key = (
-            collective.operation,
-            collective.devices,
-            collective.size_bytes,
-            collective.group,
-            collective.calls,
-            collective.subgroup,
-        )
+        key = attrgetter("operation", "devices", "size_bytes", "group", "calls", "subgroup")(collective)
         if key not in self._collectives:
             self._collectives[key] = self._find_collective(collective)
         return self._collectives[key]
@@ -141,9 +135,8 @@ class Network:
         held: list[dict[Hashable, float]] = []
         for ranks in placement.groups(collective.devices, collective.group, collective.subgroup):
             nodes = groupby(sorted(rank for rank in ranks if placement.node(rank) in near), placement.node)
-            held.append({})
-            for _, members in nodes:
-                held[-1].update(self._above_cards(collective, group_size, device_port_s, list(members)))
+            above = (self._above_cards(collective, group_size, device_port_s, [*of]) for _, of in nodes)
+            held.append(dict(chain.from_iterable(above)))
         for port in held[0]:
             yield self._port(port), sum_in_order(of.get(port, 0.0) for of in held)
 
@@ -152,9 +145,8 @@ class Network:
     ) -> Iterator[tuple[Hashable, float]]:
         """The ports above the members in one node, each with the seconds for which it is held.
 
-        None of them delays a collective that is alone. What crosses switches holds their ports and the host as messages
-        do. Besides, the collective takes its load (``Collectives.load_of``) of what all cards under the smallest unit
-        around it, a switch or the host, reach together.
+        None of them delays a collective that is alone. Besides switches and the host the collective takes its load
+        (``Collectives.load_of``) of what all cards under the smallest unit around it reach together.
         """
         placement, operation = self.placement, collective.operation
         link, node = placement.cluster.intra_node, placement.node(members[0])
@@ -181,10 +173,7 @@ class Network:
         if positions is None:
             nodes = {self.placement.node(self.placement.rank(0, d, 0)) for d in collective.devices}
             return Group(len(collective.devices), len(nodes))
-        key = (positions, collective.subgroup)
-        if key not in self._groups:
-            self._groups[key] = self.placement.group(*positions, subgroup=collective.subgroup)
-        return self._groups[key]
+        return self._group_of(*positions, subgroup=collective.subgroup)
 
 
 def placement_of(scenario: Scenario, group_size: int, degree: int, *, data_inner: bool) -> Placement:

@@ -28,12 +28,7 @@ class Subgroup(NamedTuple):
 class Placement:
     """The GPUs on which the positions of all pipeline groups lie.
 
-    Args:
-        cluster: its nodes.
-        num_gpus: GPUs in all.
-        group_size: GPUs of one pipeline group.
-        num_positions: positions of the pipeline.
-        data_inner: data-parallel neighbours get neighbouring GPUs, instead of the positions of one pipeline.
+    With ``data_inner`` data-parallel neighbours get neighbouring GPUs, instead of the positions of one pipeline.
 
     Raises:
         InfeasibleError: sizes do not divide one another, so that replicas would not be alike.
@@ -135,10 +130,7 @@ class Placement:
     def groups(
         self, devices: Sequence[int], positions: Sequence[int] | None, subgroup: Subgroup | None = None
     ) -> list[tuple[int, ...]]:
-        """Return the GPUs of each alike group of a collective: the replicas of positions, or each replica of devices.
-
-        With a subgroup, all replicas of some positions, divided into such subgroups.
-        """
+        """Return the GPUs of each alike group of a collective: replicas of positions, or each replica of devices."""
         if positions is None:
             return list(zip(*map(self.ranks, devices), strict=True))
         ranks = tuple(chain.from_iterable(map(self.ranks, positions)))

@@ -21,14 +21,11 @@ class FilledLayer:
     """One layer of a frozen component, or a part of its batch, placed in a bubble or after the pipeline.
 
     Attributes:
-        bubble: Index of the bubble; None after the pipeline.
-        component: Index of the component in the model.
-        layer: Index of the layer in the component.
-        samples: Samples of the group's batch processed here, over all devices.
-        positions: The positions that share them.
-        local_batch: What one device runs: ceil(samples / (positions * replicas)).
-        duration_s: Seconds at that local batch.
-        shares: Samples of each position; None shares them evenly.
+        bubble: its index; None after the pipeline.
+        samples: of the group's batch, over all devices.
+        positions: that share them.
+        local_batch: that one device runs: ceil(samples / (positions * replicas)).
+        shares: samples of each position; None shares them evenly.
     """
 
     bubble: int | None

@@ -63,16 +63,13 @@ class TrainingWorkload:
     """The workload of one training iteration.
 
     Attributes:
-        num_gpus: GPUs in all.
         batch_size: samples of all GPUs together.
-        self_conditioning: probability of the extra forward pass of all backbones; None takes their own.
+        self_conditioning: probability of the extra forward pass of all backbones.
         self_conditioning_draw: ``iteration`` draws once for all ranks; with ``rank`` each data-parallel group
             draws, and the slowest decides.
         checkpointing: ``block``: keep the input of each block, run its forward again before its backward
-            (``torch.utils.checkpoint`` around every block); ``selective``: keep also what attention leaves, and run
-            all but attention again (``create_selective_checkpoint_contexts`` with a policy that saves
-            ``scaled_dot_product_attention``); ``full``: keep only each stage's input.
-        memory_recipe: bytes per trained parameter, a key of ``RECIPES``; ``ema`` of ``EMA_BYTES``.
+            (``torch.utils.checkpoint``); ``selective``: keep also what attention leaves
+            (``create_selective_checkpoint_contexts``); ``full``: keep only each stage's input.
         placement: ``pipeline-inner`` gives neighbouring GPUs to one pipeline group, ``data-inner`` to its replicas.
         extra_forward: whether the iteration at hand runs the extra forward pass.
         resolution: pixels, one number or width x height; None takes the model's reference, as of ``frames``.
@@ -178,18 +175,13 @@ class SamplingWorkload:
     """The workload of one run of the sampler.
 
     Attributes:
-        num_gpus: GPUs in all.
         height: pixels, as ``width``.
-        guidance: ``embedded``: the backbone takes its scale as an input and one prediction is enough; classifier-free
-            in ``batch``, which runs both predictions in one batch, or ``parallel`` on two groups of GPUs.
+        guidance: ``embedded``: the backbone takes its scale as an input and one prediction is enough.
         batch_size: images sampled together.
-        include: frozen components that run too, by name, or ``ALL`` of them.
         text: whether, where tokens are divided, those of the text are too: ``divided``, as in diffusers and xDiT since
             0.4, or ``replicated`` on all devices, as in xDiT before.
         encoders: with ``offloaded`` each text encoder is brought from the host's memory before it is used, and taken
             back.
-        vae_tile: None decodes the image as it is; else tiles are decoded one after another.
-        cache_steps: share of the steps in which a cache stands for the backbone.
         offload: ``layers:N``: the weights of the backbone's last N blocks lie in the host's memory, and each block's
             are copied to the GPU while the block before it is computed.
     """
