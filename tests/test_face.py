@@ -12,7 +12,7 @@ import pytest
 import sim
 from profiles.errors import DiffusimWarning
 from strategies.plans.workloads import TrainingWorkload
-from strategies.training.gpipe import GPipe
+from strategies.training.linear import GPipe
 
 ROOT = Path(__file__).parents[1]
 SMALL = {"gpus": 4, "batch_size": 16, "self_conditioning": 0.0}

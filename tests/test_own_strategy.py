@@ -24,8 +24,7 @@ from strategies.plans.actions import (
 from strategies.plans.workloads import TrainingWorkload
 from strategies.scenario import Scenario
 from strategies.templates.linear_pipeline import LinearPipeline
-from strategies.training.gpipe import GPipe
-from strategies.training.zero_bubble import ZeroBubble
+from strategies.training.linear import GPipe, ZeroBubble
 
 TOY = Path(__file__).parent / "data" / "toy_pipeline.py"
 SMALL = {"gpus": 4, "batch_size": 16, "self_conditioning": 0.0}

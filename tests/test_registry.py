@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from strategies import parameters
 from strategies.strategy import Strategy
-from strategies.training.gpipe import GPipe
+from strategies.training.linear import GPipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def test_two_strategies_of_one_name_are_refused_by_the_names_of_both(installed):
     assert listed.returncode == 2
     assert (
         listed.stderr
-        == "sim: error: two strategies are named gpipe: strategies.training.gpipe.GPipe and double.Toy\n"
+        == "sim: error: two strategies are named gpipe: strategies.training.linear.GPipe and double.Toy\n"
     )
 
 

@@ -13,7 +13,7 @@ from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
 from strategies.sampling.ulysses import Ulysses
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
-from strategies.training.gpipe import GPipe
+from strategies.training.linear import GPipe
 
 TRAINING = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 64))
 SAMPLING = SamplingScenario(load_model("pixart"), load_cluster("p4de"), SamplingWorkload(8, 1024, 1024))

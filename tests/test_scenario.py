@@ -21,8 +21,8 @@ from strategies.sampling.pipefusion import PipeFusion
 from strategies.sampling.ulysses import Ulysses
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
-from strategies.training.ddp import DDP
 from strategies.training.diffusionpipe import DiffusionPipe
+from strategies.training.replicas import DDP
 
 LINK = Link("nic", 5e9, 5e-6, 5e-6)
 

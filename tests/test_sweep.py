@@ -21,7 +21,7 @@ from sim.report.rankings import print_sweep
 from strategies.plans.workloads import TrainingWorkload
 from strategies.registry import all_strategies, make_strategy
 from strategies.scenario import Scenario
-from strategies.training.ddp import DDP
+from strategies.training.replicas import DDP
 
 TRAINING = [name for name, cls in all_strategies().items() if cls.task == "train"]
 

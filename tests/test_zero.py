@@ -14,7 +14,7 @@ from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
 from strategies.pipelining.cutting import cut_units
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
-from strategies.training.zero3 import UNIT_PARAMETERS
+from strategies.training.replicas import UNIT_PARAMETERS
 
 GPUS, UNITS = 4, 3
 WIRE = 1e9

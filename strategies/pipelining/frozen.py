@@ -104,11 +104,12 @@ def _take(numbered: list[tuple[int, _Segment]], share: int) -> list[_Segment]:
 
 
 class PlacedOp(NamedTuple):
-    """A frozen op on a position, in the bubble it fills (None: after the pipeline)."""
+    """A frozen op on a position, in the bubble it fills (None: after the pipeline), and its ranges of samples."""
 
     position: int
     bubble: int | None
     draft: Draft
+    samples: list[range]
 
 
 def _layer_s(costs: ComponentCosts, wire_s_per_byte: float, layer: int, batch: int) -> float:
@@ -143,6 +144,7 @@ class FrozenWork:
         self._outputs: dict[int, list[_Segment]] = {}
         self._known: dict[int, int] = {}
         self.placed: list[PlacedOp] = []
+        self.spans: list[range] = []  # samples of each tensor
 
     def place(self, filled: FilledLayer) -> None:
         """Lay out one frozen layer over its positions."""
@@ -185,7 +187,8 @@ class FrozenWork:
                 for source in self._frozen_inputs(component):
                     output_bytes = self._model.components[source].layers[-1].output_bytes
                     draft.reads += self.output(source, start, stop, output_bytes)
-        self.placed.append(PlacedOp(position, filled.bubble, draft))
+        samples = [range(start, stop) for start, stop, _, _ in segments]
+        self.placed.append(PlacedOp(position, filled.bubble, draft, samples))
         return draft
 
     def _new_tensors(
@@ -197,6 +200,7 @@ class FrozenWork:
         for start, stop, _, writer in segments:
             if writer is None:
                 continue
+            self.spans.append(range(start, stop))
             writer.writes.append(first + len(sizes_bytes))
             sizes_bytes.append(bytes_per_sample * (stop - start) / self._replicas)
         return self._tensors.add(FROZEN, component, [layer] * len(sizes_bytes), sizes_bytes)

@@ -1,1 +1,1 @@
-"""The training strategies, one file each."""
+"""The training strategies, those that differ little in one file."""

@@ -53,7 +53,7 @@ from strategies.plans.workloads import ONE_PREDICTION, SamplingWorkload, Trainin
 from strategies.sampling.single import Single
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
-from strategies.training.ddp import DDP
+from strategies.training.replicas import DDP
 
 
 class MeasuredStep(NamedTuple):

@@ -1,0 +1,99 @@
+"""Pipelines of one stage per position, which differ in their order: GPipe, FIFO-1F1B, SPP and zero bubble."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+from strategies import parameters as fields
+from strategies.orders.named import gpipe_order, one_forward_one_backward_order, zero_bubble_order
+from strategies.pipelining.footprint import least_memory_bytes
+from strategies.pipelining.stages import shapes
+from strategies.plans.actions import Rows
+from strategies.scenario import Scenario
+from strategies.templates.linear_pipeline import LinearPipeline
+
+
+@dataclass(frozen=True, slots=True)
+class GPipe(LinearPipeline):
+    """Source: Huang et al., GPipe, 2019."""
+
+    name: ClassVar[str] = "gpipe"
+    summary: ClassVar[str] = "all forwards, then all backwards, on equal blocks"
+    order_fields: ClassVar[tuple[str, ...]] = ("pipeline_degree", "micro_batches")
+    depth_first: ClassVar[bool | None] = False
+
+    optimizer: str = fields.optimizer()
+
+    def order(self) -> Rows:
+        """The forwards and backwards of each position."""
+        return gpipe_order(self.pipeline_degree, self.micro_batches)
+
+
+@dataclass(frozen=True, slots=True)
+class OneForwardOneBackward(LinearPipeline):
+    """Source: Narayanan et al., PipeDream, 2019; DiffusionPipe, section 2.2."""
+
+    name: ClassVar[str] = "1f1b"
+    summary: ClassVar[str] = "FIFO-1F1B on equal blocks"
+    order_fields: ClassVar[tuple[str, ...]] = ("pipeline_degree", "micro_batches")
+    depth_first: ClassVar[bool | None] = True
+
+    optimizer: str = fields.optimizer()
+
+    def order(self) -> Rows:
+        """The forwards and backwards of each position."""
+        return one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
+
+    @classmethod
+    def candidates(cls, scenario: Scenario) -> Iterator[Self]:
+        """Every degree, group size and number of micro-batches that divides.
+
+        Where stages have replicas, these also share the optimizer's states, in groups of one pipeline alone.
+        """
+        for shape in shapes(scenario):
+            point = cls(shape.degree, shape.micro_batches, shape.group_size)
+            yield point
+            if scenario.workload.num_gpus > shape.degree == shape.group_size:
+                yield replace(point, optimizer="sharded")
+
+
+@dataclass(frozen=True, slots=True)
+class SPP(LinearPipeline):
+    """Source: Luo et al., SPP, 2022, with the objective of DiffusionPipe, Eq. 2."""
+
+    name: ClassVar[str] = "spp"
+    summary: ClassVar[str] = "FIFO-1F1B on the optimal partition"
+    order_fields: ClassVar[tuple[str, ...]] = ("pipeline_degree", "micro_batches")
+    depth_first: ClassVar[bool | None] = True
+
+    partition: str = fields.partition("optimal")
+
+    def order(self) -> Rows:
+        """The forwards and backwards of each position."""
+        return one_forward_one_backward_order(self.pipeline_degree, self.micro_batches)
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroBubble(LinearPipeline):
+    """Source: Qi et al., Zero Bubble Pipeline Parallelism, 2023, ZB-H1."""
+
+    name: ClassVar[str] = "zero-bubble"
+    summary: ClassVar[str] = "1F1B on equal blocks, gradients of weights put off (ZB-H1)"
+    order_fields: ClassVar[tuple[str, ...]] = ("pipeline_degree", "micro_batches")
+    split: ClassVar[bool] = True
+
+    optimizer: str = fields.optimizer()
+
+    def order(self) -> Rows:
+        """The forwards and both parts of the backwards of each position."""
+        return zero_bubble_order(self.pipeline_degree, self.micro_batches)
+
+    def in_flight(self) -> Sequence[int]:
+        """For each position the micro-batches whose activations it holds at once when it is fullest."""
+        return [min(self.micro_batches, self.pipeline_degree)] * self.pipeline_degree
+
+    def least_memory_bytes(self, scenario: Scenario) -> float:
+        """Bytes that the fullest device needs: recomputed activations stay until weights have gradients."""
+        recomputed = [min(self.micro_batches, position + 1) for position in range(self.pipeline_degree)]
+        layout = self.layout(scenario)
+        return least_memory_bytes(layout, self.in_flight(), recomputed=recomputed, frozen_first=True)

@@ -1,0 +1,111 @@
+"""Data parallelism: DistributedDataParallel, ZeRO-2 and ZeRO-3, in which each GPU trains on its share of the batch."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from strategies.orders.named import one_forward_one_backward_order
+from strategies.parameters import parameter
+from strategies.pipelining.data_parallel import BucketedDataParallel
+from strategies.pipelining.footprint import TRAINED_STATE
+from strategies.pipelining.layout import Layout
+from strategies.pipelining.mesh import Mesh
+from strategies.pipelining.units import Exchange
+from strategies.plans.actions import Rows
+from strategies.scenario import Scenario
+
+UNIT_PARAMETERS: Final = 5 * 10**7
+"""Blocks are gathered together until they have at least so many parameters.
+
+Source: DeepSpeed, default ``stage3_prefetch_bucket_size``.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DDP(BucketedDataParallel):
+    """Gradients are all-reduced in buckets during the last backward (Li et al., PyTorch Distributed, 2020).
+
+    With ``overlap = none`` they are reduced after it, as DeepSpeed's baseline does (DiffusionPipe, section 6).
+    """
+
+    name: ClassVar[str] = "ddp"
+    summary: ClassVar[str] = "data parallelism: each GPU trains the whole backbone"
+    baseline: ClassVar[bool] = True
+
+    def order(self) -> Rows:
+        """The forwards and backwards of the accumulated micro-batches."""
+        return one_forward_one_backward_order(1, self.micro_batches)
+
+    def layout(self, scenario: Scenario) -> Layout:
+        """Every backbone on each GPU."""
+        return self.units(scenario, Mesh(scenario.workload.num_gpus, 1))
+
+    def way(self, layout: Layout) -> Exchange:
+        """Gradients are summed once."""
+        return Exchange(overlap=self.overlap == "buckets", every=self.micro_batches)
+
+
+@dataclass(frozen=True, slots=True)
+class Zero2(BucketedDataParallel):
+    """Each backward scatters its gradients in buckets; after its step each GPU gathers the weights of the others.
+
+    With ``overlap = none`` nothing is computed while gradients are scattered. They are scattered after every
+    micro-batch, since no GPU keeps them all (DeepSpeed; FSDP's ``SHARD_GRAD_OP`` without ``no_sync``). A GPU that does
+    keep them scatters the sum of ``scatter_every`` micro-batches at once. What is scattered is copied into a contiguous
+    buffer first (DeepSpeed, ``contiguous_gradients``). PULSE counts the bytes of the scattering alone
+    (section VII-A); here those of the gathers are among the bytes of the collectives.
+
+    Source: Rajbhandari et al., ZeRO, 2020, sections 5 and 7.
+    """
+
+    name: ClassVar[str] = "zero2"
+    summary: ClassVar[str] = "data parallelism: gradients and optimizer states are divided among the GPUs"
+
+    scatter_every: int = parameter(
+        1, "micro-batches whose gradients are added up, whole, before they are scattered"
+    )
+
+    def order(self) -> Rows:
+        """The forwards and backwards of the accumulated micro-batches."""
+        return one_forward_one_backward_order(1, self.micro_batches)
+
+    def layout(self, scenario: Scenario) -> Layout:
+        """Every backbone on each GPU, which keeps gradients whole where it adds them up."""
+        gradients = ("gradients",) if self._every == 1 else ()
+        divided = (*gradients, "optimizer", "moving average")
+        return self.units(scenario, Mesh(1, scenario.workload.num_gpus), divided)
+
+    @property
+    def _every(self) -> int:
+        return min(self.scatter_every, self.micro_batches)
+
+    def way(self, layout: Layout) -> Exchange:
+        """Gradients are scattered, weights gathered after the step."""
+        return Exchange(overlap=self.overlap == "buckets", every=self._every)
+
+
+@dataclass(frozen=True, slots=True)
+class Zero3(BucketedDataParallel):
+    """Units of blocks are gathered before their forward and again before their backward, and freed after each.
+
+    While one unit is used the next is gathered; one that was just freed, though, is gathered only then. After the
+    backward of a unit its gradients are scattered. With ``overlap = none`` nothing is computed while anything is
+    gathered or scattered. A unit is a stage of the plan. DeepSpeed frees less where it has room: parameters that it
+    needs again soon (``stage3_max_reuse_distance``). What was gathered is copied, part by part, into whole weights, and
+    gradients into the contiguous buffer that is scattered; this on a stream beside, of the same memory (``stage3.py``).
+
+    Source: Rajbhandari et al., ZeRO, 2020, sections 5 and 7; Zhao et al., PyTorch FSDP, 2023, section 3.3; DeepSpeed,
+    ``runtime/zero/partition_parameters.py``, ``AllGatherCoalescedHandle`` (``torch.cat``).
+    """
+
+    name: ClassVar[str] = "zero3"
+    summary: ClassVar[str] = (
+        "data parallelism: weights, gradients and optimizer states are divided among the GPUs"
+    )
+
+    def layout(self, scenario: Scenario) -> Layout:
+        """Blocks of every backbone, each in parts on all GPUs."""
+        return self.units(scenario, Mesh(1, scenario.workload.num_gpus), TRAINED_STATE, UNIT_PARAMETERS)
+
+    def way(self, layout: Layout) -> Exchange:
+        """Weights are gathered one unit ahead."""
+        return Exchange(overlap=self.overlap == "buckets", gathers=True)
