@@ -292,5 +292,5 @@ def _check(item: Field[Any], value: Any) -> None:
     elif kind is float and not 0 < value < inf:
         raise wrong(name, f"is {value}, must be positive and finite")
     elif kind in (int, tuple):
-        for number in value if isinstance(value, tuple) else (value,):
+        for number in value if kind is tuple else (value,):
             check_integer(name, number, minimum=rules["least"], most=rules["most"])

@@ -28,6 +28,7 @@ def test_every_field_of_every_strategy_checks_itself():
                 "4": "is '4', must be a",
                 1.5: "is 1.5, must be a",
                 True: "is True, must",
+                (1, 1): "is (1, 1), must be an",
             }
         for value, problem in wrong.items():
             with pytest.raises(InputError) as refused:
