@@ -24,11 +24,7 @@ RECOMPUTED: Final = "checkpointing"
 
 
 def case_of(strategy: AnyStrategy, scenario: AnyScenario) -> Case:
-    """Return a point as runtimes see it, without parameters that change nothing of it.
-
-    Raises:
-        InfeasibleError: it does not exist.
-    """
+    """Return a point as runtimes see it, without parameters that change nothing of it."""
     parameters, gpus = dict(parameters_of(strategy)), scenario.workload.num_gpus
     if isinstance(scenario, Scenario):
         parameters[RECOMPUTED] = scenario.workload.checkpointing

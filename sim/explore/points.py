@@ -110,10 +110,6 @@ class Point:
             return None
         return (self.name, self.result.num_gpus, self.result.times, self.result.expected)
 
-    def price(self, objective: str) -> int:
-        """Weight of a second: the GPU count for objective ``cost``, else 1."""
-        return (self.num_gpus or 1) if objective == "cost" else 1
-
     def tied(self, other: "Point", objective: str) -> bool:
         """Whether both have results that their comparison cannot tell apart; by memory never, which is counted."""
         scores = self.score(objective), other.score(objective)
@@ -123,7 +119,7 @@ class Point:
 
     def least_score(self, objective: str) -> float:
         """Lower bound of the score of a point."""
-        return self.least_memory_bytes if objective == "memory" else self.bound_s * self.price(objective)
+        return self._score(objective, self.bound_s, self.least_memory_bytes)
 
     @property
     def costs(self) -> tuple[float, float]:
@@ -133,9 +129,12 @@ class Point:
 
     def score(self, objective: str) -> float:
         """Score that the ranking minimises: seconds, GPU-seconds or bytes; infinite where it is not known."""
-        seconds, size = self.costs
-        score = size if objective == "memory" else seconds * self.price(objective)
-        return score if self.status == "simulated" else inf
+        return self._score(objective, *self.costs) if self.status == "simulated" else inf
+
+    def _score(self, objective: str, seconds: float, size: float) -> float:
+        if objective == "memory":
+            return size
+        return seconds * (self.num_gpus or 1) if objective == "cost" else seconds
 
 
 def find_points(

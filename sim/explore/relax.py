@@ -329,9 +329,6 @@ def least_recomputed(strategy: AnyStrategy, scenario: AnyScenario) -> tuple[AnyS
     """The scenario with the least recomputation that lets a point fit, and a remark that says which it is.
 
     Where none does, the one in which the point lacks least memory by its bound.
-
-    Raises:
-        InfeasibleError: the point does not exist for the scenario.
     """
     assert isinstance(scenario, Scenario)
     there, before = scenario.cluster.device.memory_bytes, ": it fits without recomputation"

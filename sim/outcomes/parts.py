@@ -18,12 +18,7 @@ from strategies.strategy import AnyScenario, AnyStrategy, Phase, Sampler, Strate
 
 
 def replay(strategy: Strategy, scenario: Scenario) -> Trace:
-    """Return the trace of one iteration, the fastest of a strategy's refinements if it refines.
-
-    Raises:
-        InfeasibleError: the point does not exist for the scenario.
-        DeadlockError: the strategy's order can never be carried out.
-    """
+    """Return the trace of one iteration, the fastest of a strategy's refinements if it refines."""
     with no_collection():
         plan = strategy.plan(scenario)
         network = network_of(scenario, plan.placement)
@@ -123,11 +118,7 @@ def _replay(
 
 @no_collection()
 def replay_parts(strategy: AnyStrategy, scenario: AnyScenario) -> list[Part]:
-    """Return all parts of a point, replayed.
-
-    Raises:
-        InfeasibleError: the point does not exist for the scenario.
-    """
+    """Return all parts of a point, replayed."""
     occurring = variants(strategy, scenario)
     return [part for one in occurring for part in _replay(one, lambda sampler, of: sampler.phases(of))]
 
@@ -140,9 +131,6 @@ def measured_parts(strategy: AnyStrategy, scenario: AnyScenario, *, excerpts: bo
         strategy: the strategy with its parameters.
         scenario: the model, cluster, stack and workload.
         excerpts: whether of a long run whose steps repeat one another only the first are replayed.
-
-    Raises:
-        InfeasibleError: the point does not exist for the scenario.
     """
 
     def folded(sampler: Sampler, of: SamplingScenario) -> tuple[Phase, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -111,7 +112,7 @@ class Result:
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel without the traces, so that results of worker processes stay small."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return _made, (type(self), values | {"source": None})
+        return partial(type(self), **values | {"source": None}), ()
 
     def __repr__(self) -> str:
         short = f"; does not fit: {self.missing_memory}" if self.missing_memory else ""
@@ -147,11 +148,12 @@ class Result:
 
     def _of_task(self, key: str) -> Any:  # noqa: ANN401
         """Return a duration or a setting that results of one task alone have."""
-        if key in self.times:
-            return self.times[key]
-        if key in self.asked:
-            return self.asked[key]
-        raise AttributeError(f"a result of {self.strategy} has no {key}; it has {', '.join(self.to_json())}")
+        values = {**self.asked, **self.times}
+        if key not in values:
+            raise AttributeError(
+                f"a result of {self.strategy} has no {key}; it has {', '.join(self.to_json())}"
+            )
+        return values[key]
 
     @property
     def exposed_communication_s(self) -> float:
@@ -166,17 +168,12 @@ class Result:
     @property
     def p2p_bytes(self) -> float:
         """Bytes that all GPUs together send in messages, in an iteration or per image."""
-        return self.expected.p2p_bytes / self._samples
+        return self.expected.p2p_bytes / (self.batch_size if self.task == "sample" else 1)
 
     @property
     def collective_bytes(self) -> float:
         """Bytes that all GPUs together send in collectives, in an iteration or per image."""
-        return self.expected.collective_bytes / self._samples
-
-    @property
-    def _samples(self) -> int:
-        """Images that bytes are counted by; of training bytes are those of an iteration."""
-        return self.batch_size if self.task == "sample" else 1
+        return self.expected.collective_bytes / (self.batch_size if self.task == "sample" else 1)
 
     @property
     def iteration_s(self) -> float:
@@ -320,29 +317,20 @@ class Result:
         return {key: value for key, value in row.items() if key not in TASKS[self.task].absent}
 
 
-def _made(cls: type[Result], values: dict[str, Any]) -> Result:
-    return cls(**values)
-
-
 def unused_options(strategy: AnyStrategy, scenario: AnyScenario) -> dict[str, str]:
-    """Options of sampling that change nothing of a point, by name, each with the reason in words.
-
-    Raises:
-        InfeasibleError: the point does not exist.
-    """
+    """Options of sampling that change nothing of a point, by name, each with the reason in words."""
     if isinstance(scenario, Scenario):
         return {}
     grid = getattr(getattr(strategy, "layout", lambda _: None)(scenario), "grid", None)
     if grid is None:
         return {}
-    workload, unused = scenario.workload, dict[str, str]()
-    gpus = counted(workload.num_gpus, "GPU")
+    workload, gpus = scenario.workload, counted(scenario.workload.num_gpus, "GPU")
+    unused: dict[str, str] = {}
     if workload.heads == "padded" and grid.ulysses * grid.tensor == 1:
         unused["heads"] = f"`heads` is padded, but {strategy.name} does not divide attention heads on {gpus}"
     if workload.all_to_all != HALF and grid.ulysses == 1:
-        unused["all_to_all"] = (
-            f"`all_to_all` is {workload.all_to_all}, but {strategy.name} has no all-to-all on {gpus}"
-        )
+        words = f"{workload.all_to_all}, but {strategy.name} has no all-to-all on {gpus}"
+        unused["all_to_all"] = f"`all_to_all` is {words}"
     return unused
 
 
@@ -350,18 +338,15 @@ def activity(task: str, options: Mapping[str, Any]) -> str:
     """Return the work that is simulated in words: training, or denoising and what is included beside it."""
     if "include" not in options:
         return TASKS[task].noun
-    if options["include"] == ALL:
+    included = options["include"]
+    if included == ALL:
         return "end to end"
-    return (
-        f"denoising with {options['include'].replace(',', ', ')}" if options["include"] else "denoising only"
-    )
+    return f"denoising with {included.replace(',', ', ')}" if included else "denoising only"
 
 
 def missing_memory(needed_bytes: float, there_bytes: float, *, at_least: bool = False) -> str:
     """Return memory needed, memory there and the difference, in words."""
     needed, there = needed_bytes / GIB, there_bytes / GIB
     words, digits = "needs at least" if at_least else "needs", 1 if needed - there >= 0.05 else 3
-    return (
-        f"{words} {needed:.{digits}f} GiB, the device has {there:.{digits}f} GiB:"
-        f" {needed - there:.{digits}f} GiB too much"
-    )
+    needed_words, there_words, lacking = (f"{of:.{digits}f} GiB" for of in (needed, there, needed - there))
+    return f"{words} {needed_words}, the device has {there_words}: {lacking} too much"

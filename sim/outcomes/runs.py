@@ -29,11 +29,7 @@ from strategies.strategy import AnyScenario, AnyStrategy, is_seamless
 
 
 def run_point(strategy: AnyStrategy, scenario: AnyScenario) -> Result:
-    """Return the result of one strategy on one scenario.
-
-    Raises:
-        InfeasibleError: the point does not exist for the scenario.
-    """
+    """Return the result of one strategy on one scenario."""
     return weigh(strategy, scenario, measured_parts(strategy, scenario))
 
 

@@ -41,11 +41,6 @@ def write_chrome_trace(trace: Trace, path: Path) -> None:
         raise InputError(f"trace '{path}' cannot be written: {error.strerror or error}") from None
 
 
-def chrome_trace(trace: Trace) -> dict[str, Any]:
-    """Return a trace as a Chrome trace object; its times are in microseconds, to the nanosecond."""
-    return {"traceEvents": list(_events(trace)), **_rest(trace)}
-
-
 def _events(trace: Trace) -> Iterator[Event]:
     """Yield names, then the events, kind by kind; ops come before the arrows that touch them."""
     for events in (_names, _spans, _message_events, _memory_events):
