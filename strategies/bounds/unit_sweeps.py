@@ -1,8 +1,7 @@
 """Unit sweeps: least seconds of backbones whose units are gathered, used and freed one after the other.
 
 The plan's order is followed on ports that nobody else uses, beside compute that nothing slows down: all micro-batches
-are alike, since everything is summed before the next begins. Besides, compute and exchanges that slow it down take
-what they take in whatever order they run.
+are alike, since everything is summed before the next begins.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from profiles.checks import sum_in_order
-from strategies.pipelining.data_parallel import before_s, beside_share
+from strategies.pipelining.data_parallel import before_s
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.mesh import GATHER, REDUCE, REPLICAS, SCATTER, SHARDS, Collected
 from strategies.pipelining.teams import PassSpan, span_of
@@ -45,8 +44,6 @@ class _Sweeps:
     Attributes:
         units: in order.
         reshard: whether units are freed after their forward.
-        beside: share of an exchange's seconds by which it lengthens the run, where compute may run beside it.
-        taken_s: seconds that all compute and exchanges take at least, in whatever order.
         rows: the steps of compute, and of each stream of exchanges.
         num_slots: one of each step, which it fills when it ends.
         last: the step of compute before, which ``trail_s`` seconds of exchanges follow.
@@ -56,8 +53,6 @@ class _Sweeps:
 
     units: Sequence[_Unit]
     reshard: bool
-    beside: float
-    taken_s: float = 0.0
     rows: list[list[Step]] = field(default_factory=lambda: [[], [], []])
     num_slots: int = 0
     last: Slots = ()
@@ -81,13 +76,11 @@ class _Sweeps:
         if between_s := self.trail_s + span.lead_s:
             self._step(COMPUTE, (), between_s)
         self.last = self._step(COMPUTE, self.summed + waits, copied_s + span.inner_s)
-        self.taken_s += copied_s + span.inner_s
         self.trail_s = span.trail_s
 
     def forward(self) -> None:
         """Sweep forwards; the first unit is waited for."""
         ends, start = list[Slots](), self.last + self.summed
-        self.taken_s += 0.0 if 0 in self.ready else (1 - self.beside) * self.units[0].gather_s
         for number, unit in enumerate(self.units):
             self._gather(number, ends[-AHEAD_FORWARD - 1] if len(ends) > AHEAD_FORWARD else start)
             self.compute(unit.forward, self.ready[number], copied_s=self._unpack_s(number))
@@ -105,14 +98,12 @@ class _Sweeps:
             if unit.trained:
                 scattered.append(self._step(SHARDS, self.last, unit.scatter_s))
                 reduced = self._step(REPLICAS, scattered[-1], unit.reduce_s)
-                self.taken_s += (self.beside if number else 1.0) * unit.scatter_s
             self._gather(number - 2, self.last)
         self.summed = (scattered[-1] if scattered else ()) + reduced
 
     def _gather(self, number: int, room: Slots) -> None:
         if number >= 0 and number not in self.ready:
             self.ready[number] = self._step(SHARDS, room, self.units[number].gather_s)
-            self.taken_s += self.beside * self.units[number].gather_s
             self.packed.add(number)
 
     def _unpack_s(self, number: int) -> float:
@@ -136,28 +127,23 @@ def _least_s(layout: Layout, cut: int, *, reshard: bool) -> float:
         layout.scenario.workload.extra_forward,
     )
     frozen_s = before_s(layout, [layout.stages[chain[0]]])
-    sweeps = _Sweeps([*_units(layout, chain)], reshard, beside_share(layout.scenario))
+    sweeps = _Sweeps([*_units(layout, chain)], reshard)
     for _ in range(count if extra else 0):
         sweeps.begin(frozen_s)
         sweeps.forward()
-    done, taken = list[tuple[Slots, float, Slots]](), list[float]()
+    done = list[tuple[Slots, float, Slots]]()
     for _ in range(min(count, 2)):
         if not extra:
             sweeps.begin(frozen_s)
         sweeps.forward()
         sweeps.backward()
         done.append((sweeps.last, sweeps.trail_s, sweeps.summed))
-        taken.append(sweeps.taken_s)
     filled_s = [inf] * sweeps.num_slots
     walk(sweeps.rows, filled_s, [0.0] * len(sweeps.rows))
     ends = [
         max(filled_s[last] + trail_s, *(filled_s[of] for of in summed)) for (last,), trail_s, summed in done
     ]
-    alone = layout.team == 1  # else passes wait for exchanges inside them, which slow nothing down
-    least_s = max(
-        of[-1] + max(0, count - 2) * (of[-1] - of[0]) for of in ([ends, taken] if alone else [ends])
-    )
-    return least_s + step_s(layout, chain)
+    return ends[-1] + max(0, count - 2) * (ends[-1] - ends[0]) + step_s(layout, chain)
 
 
 def _units(layout: Layout, chain: range) -> Iterator[_Unit]:
