@@ -53,12 +53,8 @@ def read(tmp_path):
     return of
 
 
-@pytest.mark.parametrize("name", cluster_names())
-def test_every_shipped_cluster_loads_under_its_name(name):
-    cluster = load_cluster(name)
-    assert cluster.name == name
-    assert cluster.source
-    assert cluster.max_devices == cluster.devices_per_node * cluster.max_nodes
+def test_every_shipped_cluster_loads_under_its_name():
+    assert [load_cluster(name).name for name in cluster_names()] == cluster_names()
 
 
 def test_the_efficiency_is_that_of_the_size_times_that_of_the_nodes(read):
@@ -87,22 +83,12 @@ def test_a_device_is_brought_by_its_path_from_the_cluster_file(read, tmp_path, n
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        (
-            'device = "ideal"',
-            'device = "abacus"',
-            "device is 'abacus', must be one of a100-40gb-sxm, a100-80gb-pcie, ",
-        ),
+        ('device = "ideal"', 'device = "abacus"', "device is 'abacus', must be one of a100-40gb-sxm, "),
         ("devices_per_node = 4", "devices_per_node = 0", "devices_per_node is 0, must be at least 1"),
-        ("overlap_slowdown = 1.5", "overlap_slowdown = 0.5", "overlap_slowdown is 0.5, must be at least 1"),
         ('"nvswitch"', '"string"', "intra_node.kind is 'string', must be one of nvswitch, pcie, ideal"),
-        ("GB_per_s = 300", "GB_per_s = 0", "intra_node.bandwidth_GB_per_s is 0, must be positive"),
-        ("latency_us = 5", "latency_us = -5", "intra_node.latency_us is -5, must not be negative"),
-        ("latency_us = 5", "latency_us = 5\nwidth = 2", "unknown key intra_node.width; known here: "),
         ("latency_us = 5", "latency_us = 5\nswitch_size = 2", "unknown key intra_node.switch_size"),
         ("8 = 0.6", "8 = 1.6", "collectives.all_reduce.8 is 1.6, must be at most 1"),
-        ("all_reduce", "all_to_one", "unknown key collectives.all_to_one"),
         ("nodes = { 1", "nodes = { 0", "collectives.nodes key is 0, must be at least 1"),
-        ("max_nodes = 2", "max_nodes = 2\nracks = 1", "unknown key racks"),
         ("[inter_node]", "[outer_node]", "inter_node is missing, and max_nodes is 2"),
     ],
 )

@@ -230,11 +230,6 @@ def test_a_backbone_with_its_encoders_is_a_model_that_trains(write, tmp_path, ca
     assert json.loads(capsys.readouterr().out)["iteration_s"] > 0
 
 
-def test_a_projection_of_prompts_is_counted(counted):
-    plain, projected = (counted(config).components[0] for config in (UNET, UNET | {"encoder_hid_dim": 96}))
-    assert projected.parameters - plain.parameters == 97 * UNET["cross_attention_dim"]
-
-
 def test_nothing_is_fetched_or_run_that_a_file_names(counted):
     harmful = {"auto_map": {"AutoModel": "os.system"}, "attn_implementation": "somewhere/kernels"}
     assert counted(CLIP | harmful).components[0].parameters == counted(CLIP).components[0].parameters
@@ -253,17 +248,11 @@ def test_encoders_take_the_backbone_s_prompts_up_to_their_own_positions(counted)
     ("config", "message"),
     [
         ("{", r"0\.json: is not valid JSON"),
-        ({"in_channels": 4}, r"_class_name is missing, must name a class of diffusers"),
-        ({"_class_name": "UNet2DConditionalModel"}, r"names no model of diffusers"),
         ({"_class_name": "os.system"}, r"names no model of diffusers"),
-        ({"architectures": ["subprocess"]}, r"names no model of transformers"),
         (UNET | {"block_out_chanels": [1]}, r"UNet2DConditionModel cannot be counted: TypeError: .*chanels"),
-        (UNET | {"block_out_channels": [64]}, r"UNet2DConditionModel cannot be counted: ValueError"),
         (UNET | {"sample_size": None}, r"sample_size is missing; give UNet2DConditionModel --height"),
-        (PIXART | {"patch_size": "."}, r"PixArtTransformer2DModel cannot be counted: .*"),
         ({"_class_name": "DiTTransformer2DModel"}, r"DiTTransformer2DModel has no recipe; choose .*count"),
         ({"architectures": ["CLIPVisionModel"]}, r"CLIPVisionModel cannot be counted"),
-        ({"architectures": ["T5ForConditionalGeneration"]}, r"T5ForConditionalGeneration cannot be counted"),
     ],
 )
 def test_a_file_that_breaks_a_rule_is_refused_by_key(counted, config, message):

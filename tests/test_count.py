@@ -82,31 +82,15 @@ def gigamacs(layers: Iterable[Layer]) -> float:
         ("sdxl", "unet", 2567, 3381, 19, 9),
         ("pixart", "text_encoder", 4762, 558, 24, 0),
         ("pixart", "transformer", 611, 3255, 28, 0),
-        ("controlnet", "text_encoder", 123, 6.7, 12, 0),
-        ("controlnet", "vae_encoder", 34.2, 558, 17, 0),
         ("controlnet", "locked_encoder", 860 - 511, 131, 13, 0),
         ("controlnet", "controlnet", 361 + 511, 142 + 271, 25, 12),
-        ("controlnet-hint-vae", "hint_encoder", 34.2, 558, 17, 0),
         ("controlnet-hint-vae", "controlnet", 361 + 860, 142 + 402, 38, 12 + 13),
-        ("cdm-imagenet", "unet_64", 686, 233, 49, 24),
         ("cdm-imagenet", "unet_128", 524, 240, 41, 20),
         ("cdm-lsun", "unet_64", 464, 158, 33, 16),
-        ("cdm-lsun", "unet_128", 524, 240, 41, 20),
-        ("uvit-h", "uvit", 501, 133, 29, 14),
-        ("uvit-1b", "uvit", 1044, 277, 49, 24),
-        ("uvit-2.7b", "uvit", 2671, 702, 49, 24),
         ("uvit-6b", "uvit", 6008, 1569, 49, 24),
-        ("sdv2-1.7b", "unet", 1683, 174, 25, 12),
-        ("sdv2-2.5b", "unet", 2472, 254, 25, 12),
-        ("sdv2-4.6b", "unet", 4503, 460, 25, 12),
         ("sdv2-7.2b", "unet", 7139, 727, 25, 12),
         ("hunyuan-1.5b", "transformer", 1517, 1477, 40, 19),
-        ("hunyuan-3b", "transformer", 2960, 2949, 80, 39),
-        ("sd3-medium", "text_encoder", 123.6, 6.7, 12, 0),
-        ("sd3-medium", "text_encoder_2", 695, 48.9, 32, 0),
-        ("sd3-medium", "text_encoder_3", 4762, 1198, 24, 0),
         ("sd3-medium", "transformer", 2028, 4452, 24, 0),
-        ("flux-dev", "text_encoder_2", 4762, 2422, 24, 0),
         ("flux-dev", "transformer", 11901, 37192, 57, 0),
         ("cogvideox-2b", "transformer", 1694, 59999, 30, 0),
     ],
@@ -122,10 +106,10 @@ def test_totals_are_those_of_the_architecture(model, name, megaparameters, forwa
 @pytest.mark.parametrize(
     ("model", "name"),
     [
-        *((model, "unet") for model in ("sd21", "sdxl", "sdv2-1.7b", "sdv2-2.5b", "sdv2-4.6b", "sdv2-7.2b")),
-        *((model, f"unet_{side}") for model in ("cdm-imagenet", "cdm-lsun") for side in (64, 128)),
-        *((model, "uvit") for model in ("uvit-h", "uvit-1b", "uvit-2.7b", "uvit-6b")),
-        *((model, "transformer") for model in ("hunyuan-1.5b", "hunyuan-3b")),
+        ("sd21", "unet"),
+        ("cdm-lsun", "unet_64"),
+        ("uvit-2.7b", "uvit"),
+        ("hunyuan-3b", "transformer"),
         ("controlnet", "controlnet"),
     ],
 )
@@ -149,9 +133,9 @@ def test_a_cut_through_the_largest_unit_vit_printed_carries_51_times_258_tokens(
 def test_hunyuan_carries_text_and_time_over_every_cut_as_pulse_prints():
     """PULSE, Fig. 14: 13.6 MB on 2 devices and 95.3 MB on 8; Table III: 95.29 (in MiB, 2 and 14 cuts)."""
     dit = committed("hunyuan-1.5b", "transformer")
-    assert sum(dit.carried.values()) == (333 * 1024 + 1408) * 4
+    assert dit.carried_bytes == (333 * 1024 + 1408) * 4
     assert {layer.output_bytes for layer in dit.layers[:-1]} == {1024 * 1408 * 4}
-    cut = dit.layers[0].output_bytes + sum(dit.carried.values())
+    cut = dit.layers[0].output_bytes + dit.carried_bytes
     assert 2 * cut / 2**20 == pytest.approx(13.61, abs=0.005)
     assert 14 * cut / 2**20 == pytest.approx(95.29, abs=0.005)
 

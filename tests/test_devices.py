@@ -36,22 +36,11 @@ def test_rates_are_kept_in_si_units(tmp_path):
 @pytest.mark.parametrize(
     ("key", "value", "rule"),
     [
-        ("memory_GiB = 24", "memory_GiB = -24", "memory_GiB is -24, must not be negative"),
         ("memory_GiB = 24", "memory_GiB = 0", "memory_GiB is 0, must be positive"),
-        ("memory_GiB = 24", "memory_GB = 24", "unknown key memory_GB"),
-        ('source = "a data sheet"\n', "", "source is missing"),
         ('name = "my-gpu"', 'nmae = "my-gpu"', "name is missing"),
         ("conv_TFLOP_per_s = 100", "conv_TFLOP_per_s = 0", "rates.conv_TFLOP_per_s is 0, must be positive"),
-        ("conv_TFLOP_per_s = 100", "conv_TFLOP_per_s = nan", "rates.conv_TFLOP_per_s is nan, must be finite"),
-        (
-            "conv_TFLOP_per_s = 100",
-            "conv_TFLOP_per_s = true",
-            "rates.conv_TFLOP_per_s is True, must be a number",
-        ),
-        ("kernel_us = 5", "kernel_ms = 5", "rates.kernel_us is missing"),
         ("kernel_us = 5", "kernel_us = 5\nl2_GB_per_s = 1", "unknown key rates.l2_GB_per_s"),
         ('kernel_us = "fitted"\n', "", "rates.sources.kernel_us is missing"),
-        ("[rates.sources]", "[rates.origins]", "rates.sources is missing"),
     ],
 )
 def test_a_broken_rule_is_refused_by_key_and_value(refused, key, value, rule):
@@ -59,9 +48,8 @@ def test_a_broken_rule_is_refused_by_key_and_value(refused, key, value, rule):
     assert refused(DEVICE.replace(key, value)).startswith(rule)
 
 
-@pytest.mark.parametrize("name", device_names())
-def test_every_shipped_device_reads_and_has_its_files_name(name):
-    assert load_device(name).name == name
+def test_every_shipped_device_reads_and_has_its_files_name():
+    assert [load_device(name).name for name in device_names()] == device_names()
 
 
 LAWS = """\
@@ -133,16 +121,10 @@ def test_coefficients_of_laws_are_kept_in_si_units(tmp_path):
     ("line", "other", "rule"),
     [
         ("TFLOP_per_s = 250", "TFLOP_per_s = 301", "laws.matmul.TFLOP_per_s is 301, must be at most 300"),
-        ("GB_per_s = 1500", "GB_per_s = 2001", "laws.matmul.GB_per_s is 2001, must be at most 2000"),
-        ("fixed_us = 3", "fixed_us = -3", "laws.matmul.fixed_us is -3, must not be negative"),
         ("weight = 1.04", "weight = 0", "laws.matmul.weight is 0, must be positive"),
         ("cache_GB_per_s = 4000", "cache_GB_per_s = 900", "laws.matmul.cache_GB_per_s is 900, must be at least"),
-        ("cache_GB_per_s = 4000\n", "", "laws.matmul.cache_GB_per_s is missing"),
         ("backward_TFLOP_per_s = 200", "backward_TFLOP_per_s = 400", "laws.attention.backward_TFLOP_per_s is 400"),
-        ("copy_GB_per_s = 1600", "copy_GB_per_s = 2100", "laws.memory.copy_GB_per_s is 2100, must be at most"),
-        ("forward = 1.1", "forwards = 1.1", "laws.conv.forward is missing"),
         ("ramp = 160", "ramp = 160\nwaves = 2", "unknown key laws.matmul.waves"),
-        ("[laws.memory]", "[laws.norms]", "laws.memory is missing"),
     ],
 )  # fmt: skip
 def test_a_broken_rule_of_laws_is_refused_by_key_and_value(refused, line, other, rule):

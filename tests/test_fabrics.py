@@ -1,7 +1,7 @@
 """Collectives by operation and by nodes, connections and adapters: closed forms, and what all shipped laws keep."""
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from math import ceil, inf, log2
 
 import pytest
@@ -38,7 +38,7 @@ def test_a_collective_takes_latency_wire_and_a_share_of_their_geometric_mean(mid
     assert time.device_port_s == pytest.approx(1e-6)  # no port sees the middle
 
 
-@pytest.mark.parametrize("size", [2, 8, 16, 72])
+@pytest.mark.parametrize("size", [8, 72])
 def test_an_all_reduce_of_many_members_goes_up_a_tree_of_chains(size):
     steps = 2 * (size - 1) if size <= 8 else 2 * (7 + ceil(log2(size / 8)))
     law = collective_law(
@@ -48,7 +48,7 @@ def test_an_all_reduce_of_many_members_goes_up_a_tree_of_chains(size):
 
 
 @pytest.mark.parametrize("operation", RINGS)
-@pytest.mark.parametrize("nodes", [2, 4, 16])
+@pytest.mark.parametrize("nodes", [2, 16])
 def test_rings_carry_their_bus_volume_over_the_port_of_each_node(operation, nodes):
     size, rounds = 8 * nodes, 2 if operation == "all_reduce" else 1
     law = collective_law(machine(Between(ALL)), operation, Group(size, nodes))
@@ -57,7 +57,7 @@ def test_rings_carry_their_bus_volume_over_the_port_of_each_node(operation, node
     assert law.latency_s == pytest.approx(steps[0] * STEP + steps[1] * HOP)
 
 
-@pytest.mark.parametrize("nodes", [2, 4, 8])
+@pytest.mark.parametrize("nodes", [2, 8])
 def test_all_to_all_sends_over_the_port_of_a_node_what_its_members_have_for_others(nodes):
     law = collective_law(machine(Between(ALL)), "all_to_all", Group(8 * nodes, nodes))
     assert law.node_port_s_per_byte == pytest.approx(8 * (8 * nodes - 8) / (8 * nodes) / PORT)
@@ -83,10 +83,9 @@ GROUPS = [Group(2, 1), Group(4, 1), Group(8, 1), Group(16, 2), Group(32, 4), Gro
 
 
 @pytest.mark.parametrize("name", [name for name in cluster_names() if name != "ideal"])
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_more_bytes_take_longer_on_every_shipped_cluster_and_no_bandwidth_beats_the_ports(name, operation):
+def test_more_bytes_take_longer_on_every_shipped_cluster_and_no_bandwidth_beats_the_ports(name):
     cluster = load_cluster(name)
-    for group in GROUPS:
+    for operation, group in product(OPERATIONS, GROUPS):
         if group.num_nodes > cluster.max_nodes or group.members > cluster.devices_per_node:
             continue
         law = collective_law(cluster, operation, group)
@@ -164,20 +163,11 @@ def test_a_file_says_all_of_it(read):
     ("old", "new", "problem"),
     [
         ("flow_GB_per_s = 2", "flow_GB_per_s = 30", "inter_node.flow_GB_per_s is 30, must be at most 20"),
-        ("rail_GB_per_s = 5", "rail_GB_per_s = 0", "inter_node.rail_GB_per_s is 0, must be positive"),
         ("latency_us = 1\n", "latency_us = 1\nflow_GB_per_s = 2\n", "unknown key intra_node.flow_GB_per_s"),
         ('"switch"', '"tree"', "collectives.all_reduce_by is 'tree', must be one of ring, switch"),
-        ("middle_most = 7", "middle_most = 0", "collectives.middle_most is 0, must be positive"),
         ("all_reduce = 3", "broadcast = 3", "unknown key collectives.fixed_us.broadcast"),
         ("8 = 0 }", "8 = -1 }", "collectives.middle.all_gather.8 is -1, must not be negative"),
-        ("all_reduce = 0.9", "all_reduce = 1.9", "collectives.between.all_reduce is 1.9, must be at most 1"),
-        ("step_us = 30", "speed = 30", "unknown key collectives.between.speed"),
         ("call_us = 40", "call_us = 40\nnodes = 0.5", "collectives.nodes is 'given', must not stand beside"),
-        (
-            "[collectives.fixed_us]\nall_reduce = 3",
-            "fixed_us = 3",
-            "collectives.fixed_us is 3, must be a table",
-        ),
     ],
 )
 def test_a_broken_rule_is_refused_by_file_key_and_value(read, old, new, problem):

@@ -36,29 +36,19 @@ def rows(tmp_path):
     return read
 
 
-# Text
-
-
 # Numbers
 
 
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        (-0.5, "is -0.5, must not be negative"),
         ("-0.5", "is -0.5, must not be negative"),
         (math.nan, "is nan, must be finite"),
         ("nan", "is nan, must be finite"),
-        ("inf", "is inf, must be finite"),
         ("1e999", "is 1e999, must be finite"),
-        (-math.inf, "is -inf, must be finite"),
         (10**400, "is larger than 1e+18, the largest number allowed"),
-        ("2e18", "is larger than 1e+18, the largest number allowed"),
-        ("", "is '', must be a number"),
         ("9 MB", "is '9 MB', must be a number"),
         (True, "is True, must be a number"),
-        (None, "is None, must be a number"),
-        ([1], r"is [1], must be a number"),
     ],
 )
 def test_a_number_is_finite_and_not_negative(value, problem):
@@ -83,11 +73,8 @@ def test_any_value_is_a_good_number_or_refused(value):
 def test_a_table_is_read_key_by_key(toml):
     table = toml('name = "x"\nsize = 2\nrate = 0.5\non = true\nof = ["a", "b"]\n[inner]\nsize = 3')
     assert (table.text("name"), table.integer("size"), table.number("rate")) == ("x", 2, 0.5)
-    assert (table.flag("on"), table.texts("of"), table.table("inner").integer("size")) == (
-        True,
-        ("a", "b"),
-        3,
-    )
+    assert (table.flag("on"), table.texts("of")) == (True, ("a", "b"))
+    assert table.table("inner").integer("size") == 3
     assert table.number("left_out", 7.0) == 7.0
     table.finish()
 
@@ -96,7 +83,6 @@ def test_a_table_is_read_key_by_key(toml):
     ("text", "problem"),
     [
         ("a =", "is not valid TOML: invalid value (at end of document)"),
-        ("a = 1\na = 2", "is not valid TOML: cannot overwrite a value (at end of document)"),
         ("a = " + "[" * 5000, "is not valid TOML: nested too deeply"),
     ],
 )
@@ -114,21 +100,14 @@ def test_what_is_not_toml_is_refused(toml, text, problem):
         ("a = 1", lambda t: t.text("a"), "a is 1, must be a string"),
         ('a = " "', lambda t: t.text("a"), "a is ' ', must not be empty"),
         ('a = "x"', lambda t: t.choice("a", ["y", "z"]), "a is 'x', must be one of y, z"),
-        ("a = 1", lambda t: t.flag("a"), "a is 1, must be true or false"),
-        ("a = 2", lambda t: t.number("a", maximum=1), "a is 2, must be at most 1"),
         ("a = 0", lambda t: t.positive("a"), "a is 0, must be positive"),
         ("a = 1e-300", lambda t: t.positive("a"), "a is 1e-300, must be at least 1e-09"),
         ("a = 1.0", lambda t: t.integer("a"), "a is 1.0, must be an integer"),
         ("a = [1]", lambda t: t.texts("a"), "a is [1], must be a list of strings"),
-        ("a = 1", lambda t: t.table("a"), "a is 1, must be a table"),
         ("a = [1]", lambda t: list(t.tables("a")), "a is [1], must be an array of tables"),
-        ("[a]\nb = -1", lambda t: t.table("a").number("b"), "a.b is -1, must not be negative"),
         ("[[a]]\n[[a]]\nb = -1", lambda t: [x.number("b", 0.0) for x in t.tables("a")], "a[1].b is -1, must"),
         ("a = 2", lambda t: t.curve("a"), "a is 2, must be at most 1"),
-        ("a = {}", lambda t: t.curve("a"), "a is {}, must not be empty"),
-        ("a = {x = 1.0}", lambda t: t.curve("a"), "a key is 'x', must be an integer"),
         ("a = {0 = 1.0}", lambda t: t.curve("a"), "a key is 0, must be at least 1"),
-        ("a = {2 = 0.0}", lambda t: t.curve("a"), "a.2 is 0, must be positive"),
         ("a = {2 = 0.5, 02 = 0.6}", lambda t: t.curve("a"), "must give one value for 2"),
     ],
 )
@@ -167,12 +146,9 @@ def test_rows_know_the_line_they_stand_on(rows):
     ("data", "problem"),
     [
         ("", "some.csv:1: column name is missing"),
-        ("name\na\n", "some.csv:1: column size is missing"),
         ("name,size,more\n", "some.csv:1: unknown column 'more'; known here: name, size"),
         ("size,name\n", "some.csv:1: columns are size, name, must be name, size in this order"),
-        ("name,size,size\n", "some.csv:1: columns are name, size, size, must be name, size in this order"),
         ("name,size\na\n", "some.csv:2: the row has 1 cells, must have 2"),
-        ("name,size\na,1\n\n", "some.csv:3: the row has 0 cells, must have 2"),
         ('name,size\n"a,1\n', "some.csv:2: is not valid CSV: unexpected end of data"),
         ("name,size\n" + "a" * 200_000 + ",1", "some.csv:2: is not valid CSV: field larger than field limit"),
         (b"name,size\n\xe9,1", "some.csv: byte 10 is not UTF-8, must be a text file"),

@@ -24,7 +24,7 @@ def steps_s(result):
 
 @pytest.mark.parametrize(
     ("cluster", "gpus", "sharing"),
-    [("p4de", 8, CARDS_PER_SWITCH), ("p4de", 1, 1), ("p5", 16, CARDS_PER_SWITCH), ("l20-pcie-8", 8, 1)],
+    [("p4de", 8, CARDS_PER_SWITCH), ("p4de", 1, 1), ("l20-pcie-8", 8, 1)],
 )
 def test_cards_behind_one_switch_share_its_way_to_the_host(cluster, gpus, sharing):
     there = load_cluster(cluster)
@@ -33,7 +33,7 @@ def test_cards_behind_one_switch_share_its_way_to_the_host(cluster, gpus, sharin
     assert side.copied_s(1e9) == sharing * copied_s(there.device, 1e9)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3"])
+@pytest.mark.parametrize("strategy", ["ddp", "zero3"])
 def test_an_offloaded_optimizer_leaves_the_gpu_and_steps_on_the_host(strategy):
     plain, off = asked(strategy), asked(strategy, offload="optimizer")
     trained = sum(of.trained_parameters for of in load_model("pixart").components[2].layers)
@@ -66,7 +66,6 @@ def test_blocks_on_the_host_leave_room_for_one_and_hold_a_pass_up_only_where_the
 
 
 @pytest.mark.parametrize(("given", "words"), [
-    ({"offload": "all"}, "offload is 'all', must be none, optimizer or layers:N"),
     ({"offload": "layers:0"}, "offload is 'layers:0', must be none, optimizer or layers:N"),
     ({"offload": "layers:3"}, "offload is layers:3, which needs frozen weights: --trainable lora:RANK"),
     ({"offload": "optimizer", "memory_recipe": "adafactor"}, "nothing steps adafactor on a host"),

@@ -46,19 +46,8 @@ def run(capsys):
     """A function that runs a point and gives its result and what went to stderr."""
 
     def run(cluster, *arguments):
-        asked = [
-            "run",
-            "--model",
-            "mine",
-            "--gpus",
-            "1",
-            "--strategy",
-            "ddp",
-            "--batch-size",
-            "1",
-            "--cluster",
-            cluster,
-        ]
+        asked = ["run", "--model", "mine", "--gpus", "1", "--strategy", "ddp", "--batch-size", "1"]
+        asked += ["--cluster", cluster]
         assert main([*asked, "--json", *arguments]) == 0
         out, err = capsys.readouterr()
         return json.loads(out), err

@@ -51,13 +51,7 @@ def test_a_port_is_held_between_the_first_forward_and_the_last_backward_of_the_f
 
 @pytest.mark.parametrize(
     ("name", "parameters"),
-    [
-        ("1f1b", {}),
-        ("interleaved", {"chunks": 2}),
-        ("zero-bubble", {}),
-        ("wave", {"waves": 1}),
-        ("bidirectional", {}),
-    ],
+    [("1f1b", {}), ("interleaved", {"chunks": 2}), ("bidirectional", {})],
 )
 @pytest.mark.parametrize("extra", [False, True])
 def test_where_links_are_slow_the_bound_is_near_the_truth(scenario, name, parameters, extra):

@@ -10,27 +10,24 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize(("name", "size"), SIZES.items())
-def test_a_trained_parameter_takes_the_documented_bytes(name, size):
-    assert RECIPES[name].parameter_bytes == pytest.approx(size)
+STEPS = {
+    "mixed": 4 + 2 + 2 * 12,  # gradient read, weight written, master and moments read and written
+    "mixed-fp16-gradient": 2 + 2 + 2 * 12,
+    "fp32": 4 + 2 * 4 + 2 * 8,  # the weight is its own master: read and written
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        ("mixed", 4 + 2 + 2 * 12),  # gradient read, weight written, master and moments read and written
-        ("mixed-fp16-gradient", 2 + 2 + 2 * 12),
-        ("fp32", 4 + 2 * 4 + 2 * 8),  # the weight is its own master: read and written
-    ],
-)
-def test_an_optimizer_step_moves_each_byte_as_often_as_it_is_read_or_written(name, size):
-    assert RECIPES[name].step_bytes == size
+def test_a_trained_parameter_takes_the_documented_bytes_and_a_step_moves_them_as_often_as_they_are_used():
+    assert {name: RECIPES[name].parameter_bytes for name in SIZES} == pytest.approx(SIZES)
+    assert {name: RECIPES[name].step_bytes for name in STEPS} == STEPS
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_moving_average_is_a_copy_in_single_precision_updated_in_each_step(name):
-    plain, averaged = recipe_of(name, "none"), recipe_of(name, "fp32")
-    assert plain == RECIPES[name]
-    assert averaged.parameter_bytes == plain.parameter_bytes + 4
-    master = plain.master_bytes or plain.weight_bytes
-    assert averaged.step_bytes == plain.step_bytes + master + 2 * 4  # weight read, average read and written
+def test_a_moving_average_is_a_copy_in_single_precision_updated_in_each_step():
+    for name in RECIPES:
+        plain, averaged = recipe_of(name, "none"), recipe_of(name, "fp32")
+        assert plain == RECIPES[name]
+        assert averaged.parameter_bytes == plain.parameter_bytes + 4
+        master = plain.master_bytes or plain.weight_bytes
+        assert (
+            averaged.step_bytes == plain.step_bytes + master + 2 * 4
+        )  # weight read, average read and written
