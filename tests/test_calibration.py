@@ -122,36 +122,29 @@ def test_the_device_file_is_read_back_and_says_what_was_not_measured(tmp_path):
     assert "left out, each of 3 shapes of layers: " in device.source
 
 
-@pytest.mark.parametrize(
-    ("edit", "header", "message"),
-    [
-        (lambda lines: lines, HEADER.format("sdxl", 1024, "float16"), "is a profile of sdxl, not of sd21"),
-        (lambda lines: lines, HEADER.format("sd21", 256, "float16"), "was measured at 256x256, but the work"),
-        (lambda lines: lines, HEADER.format("sd21", 512, "int8"), "dtype is 'int8', must be one of"),
-        (lambda lines: lines[:1], None, "has no rows"),
+def test_what_is_no_profile_of_the_model_is_one_line(tmp_path, capsys):
+    lines, output = lines_of(load_model("sd21")), tmp_path / "box.toml"
+    for rows, header, message in (
+        (lines, HEADER.format("sdxl", 1024, "float16"), "is a profile of sdxl, not of sd21"),
+        (lines, HEADER.format("sd21", 256, "float16"), "was measured at 256x256, but the work"),
+        (lines[:1], None, "has no rows"),
+        ([*lines, "unet,99,1,1,1"], None, "index is '99', must be below 46, the layers of unet"),
+        ([*lines, lines[-1]], None, "stands twice for layer 20 of vae_decoder"),
         (
-            lambda lines: [*lines, "unet,99,1,1,1"],
-            None,
-            "index is '99', must be below 46, the layers of unet",
-        ),
-        (lambda lines: [*lines, "net,0,1,1,1"], None, "component is 'net', is none of sd21's: text_encoder"),
-        (lambda lines: [*lines, lines[-1]], None, "stands twice for layer 20 of vae_decoder"),
-        (
-            lambda lines: lines[:-1],
+            lines[:-1],
             "rows = 214\n" + HEADER.format("sd21", 512, "float16"),
             "has 213 rows, its header says 214",
         ),
-    ],
-)
-def test_what_is_no_profile_of_the_model_is_one_line(tmp_path, capsys, edit, header, message):
-    times = write(tmp_path, "times", edit(lines_of(load_model("sd21"))), header)
-    output = tmp_path / "box.toml"
-    assert main([*f"calibrate --model sd21 --device box --times {times} --output {output}".split()]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"validate: error: {tmp_path}/times")
-    assert message in error
-    assert error.count("\n") == 1
-    assert not output.exists()
+    ):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        times = write(folder, "times", rows, header)
+        assert main([*f"calibrate --model sd21 --device box --times {times} --output {output}".split()]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"validate: error: {folder}/times")
+        assert message in error
+        assert error.count("\n") == 1
+        assert not output.exists()
 
 
 def test_a_few_layers_are_too_few(tmp_path):

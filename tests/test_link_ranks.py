@@ -35,15 +35,12 @@ def dies(rank):
     time.sleep(60)
 
 
-def test_what_ranks_return_is_given_by_rank():
+def test_what_ranks_return_is_given_by_rank_and_a_killed_one_is_named_as_the_others_are_stopped():
     assert launch(3, os.getenv, "RANK") == ["0", "1", "2"]
-
-
-def test_a_killed_rank_is_named_and_the_others_are_stopped():
     begin = time.monotonic()
     with pytest.raises(DiffusimError, match=r"^rank 1 was killed by SIGKILL; the others were stopped$"):
         launch(3, dies, "1")
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < 50
 
 
 def held_back_of(table):

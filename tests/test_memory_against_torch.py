@@ -175,18 +175,16 @@ def model(blocks, tmp_path_factory):
     return read_model(folder)
 
 
-def layout_of(model, checkpointing, **given):
+def layout_of(model, checkpointing, strategy="ddp", ranks=1, **given):
     stack = replace(load_stack(), norms="half")  # no autocast: norms see what they are given
-    workload = TrainingWorkload(1, SAMPLES, checkpointing=checkpointing, memory_recipe="fp32", **given)
-    return make_strategy("ddp", {}).layout(Scenario(model, load_cluster("p4de"), workload, stack=stack))
+    workload = TrainingWorkload(
+        ranks, ranks * SAMPLES, checkpointing=checkpointing, memory_recipe="fp32", **given
+    )
+    return make_strategy(strategy, {}).layout(Scenario(model, load_cluster("p4de"), workload, stack=stack))
 
 
-@pytest.mark.parametrize("checkpointing", ["none", "block", "selective"])
-def test_saved_activations_are_those_that_torch_keeps(blocks, model, checkpointing):
-    layout = layout_of(model, checkpointing)
-    (stage,) = layout.stages
-    kept = saved_bytes(layout, stage) + (0 if checkpointing == "none" else GIVEN_BYTES)
-    assert kept == pytest.approx(saved_by_torch(blocks, checkpointing), rel=0.03)
+def saved_in(layout):
+    return sum(saved_bytes(layout, stage) for stage in layout.stages)
 
 
 @contextmanager
@@ -212,14 +210,15 @@ def beside_adapters(net, rank):
 
 
 @pytest.mark.parametrize("checkpointing", ["none", "block", "selective"])
-def test_with_adapters_alone_trained_saved_activations_are_those_that_torch_keeps(
-    blocks, model, checkpointing
-):
-    layout = layout_of(model, checkpointing, trainable="lora:8")
-    (stage,) = layout.stages
-    kept = saved_bytes(layout, stage) + (0 if checkpointing == "none" else GIVEN_BYTES)
+def test_saved_activations_are_those_that_torch_keeps(blocks, model, checkpointing):
+    """Where all is trained, on one rank or in sharded units, and where adapters alone are."""
+    given = 0 if checkpointing == "none" else GIVEN_BYTES
+    saved = saved_by_torch(blocks, checkpointing)
+    assert saved_in(layout_of(model, checkpointing)) + given == pytest.approx(saved, rel=0.03)
+    assert saved_in(layout_of(model, checkpointing, "fsdp", 4)) + given == pytest.approx(saved, rel=0.03)
+    adapted = saved_in(layout_of(model, checkpointing, trainable="lora:8"))
     with beside_adapters(blocks.net, 8) as own:
-        assert kept == pytest.approx(saved_by_torch(blocks, checkpointing, own), rel=0.03)
+        assert adapted + given == pytest.approx(saved_by_torch(blocks, checkpointing, own), rel=0.03)
 
 
 def test_parameters_gradients_and_states_are_those_of_torch(blocks, model):
@@ -355,13 +354,3 @@ def test_sharded_states_gathered_weights_and_what_is_exchanged_take_what_torch_s
     _, _, changes, roles = memory_events_by_role(trace)
     exchanged = np.array([role in ("gathered", "gradients") for role in roles])
     assert np.cumsum(changes * exchanged).max() == pytest.approx(tracker.most, rel=0.03)
-
-
-@pytest.mark.parametrize("checkpointing", ["none", "block", "selective"])
-def test_units_in_place_keep_what_torch_keeps(blocks, model, checkpointing):
-    workload = TrainingWorkload(4, 4 * SAMPLES, checkpointing=checkpointing, memory_recipe="fp32")
-    stack = replace(load_stack(), norms="half")
-    layout = make_strategy("fsdp", {}).layout(Scenario(model, load_cluster("p4de"), workload, stack=stack))
-    kept = sum(saved_bytes(layout, unit) for unit in layout.stages)
-    given = 0 if checkpointing == "none" else GIVEN_BYTES
-    assert kept + given == pytest.approx(saved_by_torch(blocks, checkpointing), rel=0.03)

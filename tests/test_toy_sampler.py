@@ -36,42 +36,23 @@ def run(tmp_path):
     return called
 
 
-def test_it_is_found_and_offered(run):
+def test_it_is_found_swept_beside_the_others_and_is_the_hybrid_that_it_says(run, tmp_path):
     listed = run("sim", "strategies", "--json")
     assert listed.returncode == 0, listed.stderr
     (row,) = [row for row in json.loads(listed.stdout) if row["name"] == "ring-of-pairs"]
     assert row["summary"] == "tensor parallelism in pairs, a ring of pairs"
-
-
-def test_it_is_swept_beside_the_others_and_is_the_hybrid_that_it_says(run, tmp_path):
-    swept = run(
-        "sim",
-        "sweep",
-        *SCENARIO,
-        "--strategy",
-        "ring-of-pairs",
-        "--json",
-        "--out",
-        str(tmp_path / "rows.csv"),
-    )
+    table = ("--json", "--out", str(tmp_path / "rows.csv"))
+    swept = run("sim", "sweep", *SCENARIO, "--strategy", "ring-of-pairs", *table)
     assert swept.returncode == 0, swept.stderr
-    found = {row["num_gpus"]: row for row in json.loads(swept.stdout) if row["status"] == "simulated"}
-    assert found[8]["seamless"]
+    rows = {row["num_gpus"]: row for row in json.loads(swept.stdout) if row["status"] == "simulated"}
+    assert rows[8]["seamless"]
     degrees = ("--guidance-degree", "1", "--ring-degree", "4", "--tensor-degree", "2")
     hybrid = run("sim", "run", *SCENARIO, "--strategy", "hybrid", *degrees, "--json")
-    assert found[8]["latency_s"] == json.loads(hybrid.stdout)["latency_s"]
+    assert rows[8]["latency_s"] == json.loads(hybrid.stdout)["latency_s"]
 
 
 def test_it_passes_the_conformance_suite_of_samplers(run):
-    tested = run(
-        "pytest",
-        "-n",
-        "0",
-        "tests/test_sampling_conformance.py",
-        "-k",
-        "ring-of-pairs",
-        "-p",
-        "no:cacheprovider",
-    )
+    suite = ("-n", "0", "tests/test_sampling_conformance.py", "-k", "ring-of-pairs", "-p", "no:cacheprovider")
+    tested = run("pytest", *suite)
     assert tested.returncode == 0, tested.stdout
     assert " passed" in tested.stdout

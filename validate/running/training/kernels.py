@@ -36,6 +36,8 @@ State = dict[tuple[int, int], Tensor]
 """The hidden state, and skips by (source, target), or gradients of these."""
 Name = tuple[str, int]  # role and stage of a tensor of the plan
 Values = dict[Name, State]
+Batch = tuple[Tensor, Tensor, Mapping[int, Tensor]]
+"""Inputs and targets of a micro-batch, and its frozen outputs."""
 
 
 class FrozenSamples(NamedTuple):
@@ -65,15 +67,6 @@ class Training:
     extra_forward: bool = False
 
 
-class Batch(NamedTuple):
-    """The inputs of a backbone's micro-batch: samples, frozen outputs, and the number of samples in all."""
-
-    inputs: Tensor
-    targets: Tensor
-    context: Mapping[int, Tensor]
-    batch_size: int
-
-
 class Saved(NamedTuple):
     """Inputs and outputs of a forward, and, once its backward began, the outputs with their gradients."""
 
@@ -85,15 +78,15 @@ class Saved(NamedTuple):
 class Passes:
     """The passes of the stages of one device."""
 
-    def __init__(self, model: Model, layers: Layers, plan: Plan) -> None:
-        self._model, self._layers, self._stages = model, layers, plan.stages
+    def __init__(self, layers: Layers, plan: Plan) -> None:
+        self._layers, self._stages = layers, plan.stages
         self._local = any(tensor.role.startswith("skip to ") for tensor in plan.tensors)
         self._saved: defaultdict[tuple[int, int], list[Saved]] = defaultdict(list)
 
     def _crossing(self, role: str, stage: int) -> list[tuple[int, int]]:
         """Return the keys of the states in a tensor of a stage's forward."""
         of = self._stages[stage]
-        component = self._model.components[of.component]
+        component = self._layers.model.components[of.component]
         if role.startswith("skip to "):
             to = self._stages[int(role.rpartition(" ")[2])]
             ends = range(to.first_layer, to.last_layer + 1)
@@ -102,7 +95,9 @@ class Passes:
         relayed = [] if self._local or role == "feedback" else component.live_skips(of.last_layer)
         return [HIDDEN_STATE, *((skip.source, skip.target) for skip in relayed)]
 
-    def forward(self, action: StageAction, read: Values, writes: Sequence[Name], batch: Batch) -> Values:
+    def forward(
+        self, action: StageAction, read: Values, writes: Sequence[Name], batch: Batch, samples: int
+    ) -> Values:
         """Run a stage forwards and return its outputs; those of an extra forward need no gradients."""
         extra, stage = action.kind == EXTRA_FORWARD, self._stages[action.stage]
         fed_back = [values[HIDDEN_STATE] for (role, _), values in read.items() if role == "feedback"]
@@ -112,25 +107,21 @@ class Passes:
             if name[0] != "feedback"
         }
         state = {key: leaf for values in leaves.values() for key, leaf in values.items()}
+        inputs, targets, context = batch
+        layers, outputs = range(stage.first_layer, stage.last_layer + 1), State()
         with torch.set_grad_enabled(not extra):
-            hidden = sum(fed_back, state.pop(HIDDEN_STATE, batch.inputs))
-            layers = range(stage.first_layer, stage.last_layer + 1)
-            state[HIDDEN_STATE] = hidden = self._layers.run(
-                stage.component, layers, hidden, state, batch.context
-            )
-            written = {
-                (role, of): {
-                    key: state[key] for key in self._crossing(role.removeprefix("extra "), action.stage)
-                }
-                for role, of in writes
-                if role.removeprefix("extra ") in ("hidden", "feedback") or "skip to " in role
-            }
-            if not extra:
-                outputs = {key: value for values in written.values() for key, value in values.items()}
-                if stage.last_layer == len(self._model.components[stage.component].layers) - 1:
-                    error = (hidden - batch.targets).square().sum()
-                    outputs[LOSS] = error / (batch.batch_size * hidden[0].numel())
-                self._saved[action[::2]].append(Saved(leaves, outputs))
+            hidden = sum(fed_back, state.pop(HIDDEN_STATE, inputs))
+            hidden = self._layers.run(stage.component, layers, hidden, state, context)
+            if stage.last_layer == len(self._layers.model.components[stage.component].layers) - 1:
+                outputs[LOSS] = (hidden - targets).square().sum() / (samples * hidden[0].numel())
+        state[HIDDEN_STATE], written = hidden, dict[Name, State]()
+        for name in writes:
+            role = name[0].removeprefix("extra ")
+            if role in ("hidden", "feedback") or role.startswith("skip to "):
+                written[name] = {key: state[key] for key in self._crossing(role, action.stage)}
+                outputs |= written[name]
+        if not extra:
+            self._saved[action[::2]].append(Saved(leaves, outputs))
         return {name: {k: value.detach() for k, value in values.items()} for name, values in written.items()}
 
     def backward(self, action: StageAction, read: Values, parameters: Sequence[Tensor]) -> Values:
@@ -238,7 +229,7 @@ class ModuleKernels(Kernels):
         self._samples_here = slice(first + seat.replica, end, replicas)
         self._samples = training.samples.of_replica(seat.replica, replicas)
         self._layers, plan, ops = Layers(training.model), self._plan, self._plan.ops[seat.device]
-        self._passes = Passes(training.model, self._layers, plan)
+        self._passes = Passes(self._layers, plan)
         for op in ops:
             if isinstance(op.action, FrozenAction):
                 self._layers.get(op.action.component, op.action.layer)  # threads would share one generator
@@ -302,7 +293,8 @@ class ModuleKernels(Kernels):
         read = {tensors[t][:2]: self._values[t] for t in op.reads if t in self._values}
         if action.kind in (FORWARD, EXTRA_FORWARD):
             names = [tensors[tensor][:2] for tensor in op.writes]
-            written = self._passes.forward(action, read, names, self._micro_batch(action))
+            samples = self._training.batch_size
+            written = self._passes.forward(action, read, names, self._micro_batch(action), samples)
         else:
             written = self._passes.backward(action, read, weights.parameters)
         self._values.update({t: written[tensors[t][:2]] for t in op.writes if tensors[t][:2] in written})
@@ -332,7 +324,7 @@ class ModuleKernels(Kernels):
         inputs, targets = self._batch[component]
         # a copy: pieces for later micro-batches still arrive, and autograd wants what it keeps to stay as it is
         context = {c: values[rows].clone() for c, values in self._context.items()}
-        return Batch(inputs[rows], targets[rows], context, self._training.batch_size)
+        return inputs[rows], targets[rows], context
 
     def _frozen_rows(self, tensor: int) -> Tensor:
         """The rows that a frozen tensor holds."""
