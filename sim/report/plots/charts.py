@@ -88,29 +88,19 @@ def add_legend(
     axes: Axes, beside: Literal["right", "below"], handles: Sequence[Artist] | None = None
 ) -> None:
     """Write a legend beside or below the axes: of a chart into its margin; by default of all that has a label."""
-    from matplotlib.transforms import ScaledTranslation
-
     from sim.report.plots.chart import Chart
 
     figure, entries = _figure_of(axes), handles or axes.get_legend_handles_labels()[0]
-    foreign, right, size = not isinstance(figure, Chart), beside == "right", 9
-    where: dict[str, Any] = {"loc": "outside right upper" if right else "outside lower center"}
-    if foreign:
-        size = 7
-        where = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)}
-        if not right:  # clear of the numbers and words of the axis
-            down = ScaledTranslation(0.0, -36 / 72, figure.dpi_scale_trans)
-            where = {
-                "loc": "upper center",
-                "bbox_to_anchor": (0.5, 0.0),
-                "bbox_transform": axes.transAxes + down,
-            }
-    width = inches(axes)[0] if foreign else figure.get_size_inches()[0]
-    longest = max((len(str(handle.get_label())) for handle in entries), default=0)
-    columns = 1 if right else max(1, min(len(entries), int(width * 72 / size / (4.5 + 0.55 * longest))))
-    (axes if foreign else figure).legend(
-        handles=entries, ncols=columns, frameon=False, fontsize=size, **where
-    )
+    look: dict[str, Any] = {"handles": entries, "frameon": False}
+    if not isinstance(figure, Chart):  # nothing makes room outside
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=7, **look)
+    elif beside == "right":
+        figure.legend(loc="outside right upper", fontsize=9, **look)
+    else:
+        longest = max((len(str(handle.get_label())) for handle in entries), default=0)
+        columns = int(figure.get_size_inches()[0] * 8 / (4.5 + 0.55 * longest))
+        columns = max(1, min(len(entries), columns))
+        figure.legend(loc="outside lower center", ncols=columns, fontsize=9, **look)
 
 
 def set_title(axes: Axes, *parts: str) -> None:

@@ -23,10 +23,10 @@ from sim.report.descriptions import Tried, how, tried
 from sim.report.frames import rows
 from sim.report.numbers import banded, sample_words
 from sim.report.plots.charts import FRONT, INK, LIMIT
-from sim.report.plots.looks import BAND, FADED, GPUS, MARKERS, RECOMMENDED, label_of, strategy_look
+from sim.report.plots.looks import FADED, MARKERS, RECOMMENDED, label_of, strategy_look
 from sim.report.plots.space import plot_scaling_info
-from sim.report.plots.sweep import NEAR, SweepInfo, plot_sweep_info
-from sim.report.plots.timeline import COLOURS, PatchColours
+from sim.report.plots.sweep import BEST_COLOUR, NEAR, SweepInfo, plot_sweep_info
+from sim.report.plots.timeline import COLLECTIVE_COLOUR, NARROW, bar_kinds
 from strategies.plans.actions import PatchAction, StageAction
 from strategies.plans.traces import Trace
 
@@ -41,24 +41,23 @@ SYMBOLS: Final = dict(zip(MARKERS, NAMES.split(), strict=True))
 ROW: Final = {"offset": -0.42, "width": 0.62}
 LANE: Final = {"offset": 0.22, "width": 0.18}
 """Places of compute, and of collectives, around the number of a device."""
-NARROW: Final = 1 / 400
-"""Share of the time below which a bar has no white edge, which would hide it."""
 MANY: Final = 3000
 """Points from which on they are drawn by WebGL."""
 MOST_BARS: Final = 6000
 """Bars that are drawn one by one; of more, neighbours of a kind become one."""
 MOST_TIMES: Final = 1500
 """Times at which memory is drawn; of more, the fullest of each span."""
-ROLES: Final = (
-    (r"saved", "saved activations"),
-    (r"hidden", "hidden states"),
-    (r"gradient", "gradients of hidden states"),
-    (r"frozen", "frozen layers' tensors"),
-    (r"input \d+", "inputs of the backbone"),
-    (r"skip gradient to .*", "gradients of skips"),
-    (r"skip to .*", "skips"),
-)
-"""Roles of tensors and what a page calls them; what stands nowhere here keeps its name."""
+ROLES: Final = {
+    "saved": "saved activations",
+    "hidden": "hidden states",
+    "gradient": "gradients of hidden states",
+    "frozen": "frozen layers' tensors",
+    "input": "inputs of the backbone",
+    "skip": "skips",
+}
+"""Roles of tensors, without the stage or number at the end, as a page names them."""
+Box = tuple[int, float, float, str]
+"""Device, start, end and words of a bar."""
 
 
 def trace_figure(trace: Trace) -> Figure:
@@ -91,38 +90,41 @@ def _layout(**more: Any) -> dict[str, Any]:  # noqa: ANN401
 
 def _timeline_bars(trace: Trace) -> list[Any]:
     """Return the bars of each kind of work; kinds that are not named have no entry in the legend."""
+    bars = compute_bars(trace)
+    gap_s = trace.end_s / MOST_BARS if len(bars) > MOST_BARS else -1.0
+    traces = []
+    for kind in bar_kinds(bars):
+        boxes = list[Box]()
+        for bar in kind.bars:
+            if gap_s > 0 and boxes and boxes[-1][0] == bar.device and bar.start_s - boxes[-1][2] < gap_s:
+                boxes[-1] = (bar.device, boxes[-1][1], bar.end_s, "")
+            else:
+                boxes.append((bar.device, bar.start_s, bar.end_s, _words(bar)))
+        traces.append(_bars(trace, kind.name, kind.colour, boxes, showlegend=kind.named, **ROW))
+    lanes = [
+        (one.device, one.start_s, one.end_s, one.operation.replace("_", "-"))
+        for one in collective_bars(trace)
+        if one.end_s > one.start_s
+    ]
+    return [*traces, _bars(trace, COLLECTIVE, COLLECTIVE_COLOUR, lanes, **LANE)] if lanes else traces
+
+
+def _bars(trace: Trace, name: str, colour: str, boxes: Sequence[Box], **more: Any) -> Any:  # noqa: ANN401
+    """Return bars of Plotly; those that are wide have a white edge."""
     from plotly.graph_objects import Bar as Bars
 
-    bars, narrow_s = compute_bars(trace), NARROW * trace.end_s
-    patches, gap_s = PatchColours.of(bars), trace.end_s / MOST_BARS if len(bars) > MOST_BARS else None
-    colours, named = {**patches.colours, **COLOURS}, {*COLOURS, *patches.named}
-    kinds: dict[str, list[tuple[int, float, float, str]]] = {}
-    last = -1, ""
-    for bar in bars:
-        kind = patches.name(bar.action) if isinstance(bar.action, PatchAction) else bar.category
-        boxes = kinds.setdefault(kind, [])
-        if gap_s is not None and last == (bar.device, kind) and bar.start_s - boxes[-1][2] < gap_s:
-            boxes[-1] = (bar.device, boxes[-1][1], bar.end_s, "")
-        else:
-            boxes.append((bar.device, bar.start_s, bar.end_s, "" if gap_s else _words(bar)))
-        last = bar.device, kind
-    for one in collective_bars(trace):
-        box = one.device, one.start_s, one.end_s, one.operation.replace("_", "-")
-        kinds.setdefault(COLLECTIVE, []).append(box)
-    seen = {name: boxes for name, of in kinds.items() if (boxes := [box for box in of if box[2] > box[1]])}
-    return [
-        Bars(
-            name=name, orientation="h", showlegend=name in named, **(LANE if name == COLLECTIVE else ROW),
-            base=[start / MILLISECOND for _, start, _, _ in seen[name]],
-            x=[(end - start) / MILLISECOND for _, start, end, _ in seen[name]],
-            y=[device for device, *_ in seen[name]], hovertext=[words for *_, words in seen[name]],
-            marker={"color": colour, "line": {
-                "color": "white", "width": [0.5 * (end - start > narrow_s) for _, start, end, _ in seen[name]],
-            }},
-            hovertemplate="%{hovertext}<br>%{base:,.2f} ms, takes %{x:,.3f} ms<extra>GPU %{y}</extra>",
-        )
-        for name, colour in colours.items() if name in seen
-    ]  # fmt: skip
+    widths = [0.5 * (end - start > NARROW * trace.end_s) for _, start, end, _ in boxes]
+    return Bars(
+        name=name,
+        orientation="h",
+        base=[start / MILLISECOND for _, start, _, _ in boxes],
+        x=[(end - start) / MILLISECOND for _, start, end, _ in boxes],
+        y=[device for device, *_ in boxes],
+        hovertext=[words for *_, words in boxes],
+        marker={"color": colour, "line": {"color": "white", "width": widths}},
+        hovertemplate="%{hovertext}<br>%{base:,.2f} ms, takes %{x:,.3f} ms<extra>GPU %{y}</extra>",
+        **more,
+    )
 
 
 def _words(bar: Bar) -> str:
@@ -143,7 +145,8 @@ def _memory_areas(trace: Trace) -> list[Any]:
     times_s, by_role = memory_kinds(trace, fullest)
     kinds: dict[str, FloatArray] = {}
     for role, sizes in by_role.items():
-        kinds[_called(role)] = kinds.get(_called(role), np.zeros(len(times_s))) + sizes
+        name = ROLES.get(re.sub(r" (\d+|to .*|gradient .*)$", "", role), role.replace("_", "-"))
+        kinds[name] = kinds.get(name, np.zeros(len(times_s))) + sizes
     kept = _kept(times_s, np.sum(list(kinds.values()), axis=0))
     steady = sorted(kinds, key=lambda kind: (np.ptp(kinds[kind]) > 0, -float(kinds[kind].max())))
     return [
@@ -154,10 +157,6 @@ def _memory_areas(trace: Trace) -> list[Any]:
         )
         for kind in steady
     ]  # fmt: skip
-
-
-def _called(role: str) -> str:
-    return next((name for pattern, name in ROLES if re.fullmatch(pattern, role)), role.replace("_", "-"))
 
 
 def _kept(times_s: FloatArray, total: FloatArray) -> IntArray:
@@ -188,13 +187,12 @@ def sweep_figure(sweeps: Sequence[Sweep], best: Point | None) -> Figure:
     figure.add_scatter(name="Pareto front", x=[x for x, _ in front], y=[y for _, y in front], **look)
     if best in points:
         x, y = places[points.index(best)]
-        ring = {"size": 19, "symbol": "circle-open", "color": "#0072B2", "line": {"width": 2.5}}
+        ring = {"size": 19, "symbol": "circle-open", "color": BEST_COLOUR, "line": {"width": 2.5}}
         figure.add_scatter(name=RECOMMENDED, x=[x], y=[y], mode="markers", marker=ring, hoverinfo="skip")
     limit = sweeps[0].scenario.cluster.device.memory_bytes
     if limit is not None and max(x for x, _ in places) > NEAR * limit / GIB:
         figure.add_vline(limit / GIB, line={"color": LIMIT, "dash": "dash"})
-    notes = [f"whiskers: {BAND}", *([GPUS] if info.of_several_counts else [])]
-    figure.update_xaxes(title=f"peak memory of a GPU in GiB ({', '.join(notes)})")
+    figure.update_xaxes(title=info.memory_label)
     figure.update_yaxes(title=info.label, **({"type": "log", "dtick": "D2"} if info.by_latency else {}))
     return figure
 

@@ -50,10 +50,8 @@ OTHERS: Final = "#222222"
 """The colour of strategies that other packages bring."""
 FADED: Final = 0.45
 """Opacity of points that are not recommended."""
-GPUS: Final = "larger: more GPUs"
-BAND: Final = "8 of 10 measured runs"
 RECOMMENDED: Final = "recommended"
-"""Labels of sizes, of whiskers, and of the ring around the best."""
+"""Label of the ring around the best."""
 
 
 def strategy_look(name: str) -> tuple[str, str]:

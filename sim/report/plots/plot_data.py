@@ -30,34 +30,33 @@ def plot_rows(drawable: Drawable, *needs: str, **axes: str) -> list[ChartRow]:
     Raises:
         InputError: something has no rows, or one lacks a key; of an axis it names the argument.
     """
-    if isinstance(drawable, Sweep | Scaling | Result) or hasattr(drawable, "to_dict"):
-        drawable = (drawable,)  # type: ignore[assignment]
-    if not isinstance(drawable, Iterable) or isinstance(drawable, str | Mapping):
+    if isinstance(drawable, str | Mapping) or not isinstance(drawable, Iterable | Result):
         raise InputError(f"rows is {shown(drawable)}, must be {SUCH}")
-    points = [row for item in drawable for row in _rows(item)]
+    one = isinstance(drawable, Sweep | Scaling | Result) or hasattr(drawable, "columns")
+    items: Iterable[Any] = (drawable,) if one else drawable  # type: ignore[assignment]
+    points = [row for item in items for row in _rows(item)]
     for row in points:
         for key in needs:
             if row.get(key) is None:
                 raise InputError(f"a row lacks {key}: give results as they are")
         for name, key in axes.items():
             if key not in row:
-                raise InputError(
-                    f"{name} is {shown(key)}, which a row lacks; {near_or_all(str(key), list(row))}"
-                )
+                near = near_or_all(str(key), list(row))
+                raise InputError(f"{name} is {shown(key)}, which a row lacks; {near}")
     return points
 
 
 def _rows(item: Any) -> list[ChartRow]:  # noqa: ANN401
     """Return the rows of one item; of a frame without empty cells."""
-    if isinstance(item, Sweep | Scaling):
-        return list(rows(item))
-    if isinstance(item, Result):
-        return [item.to_json()]
-    if isinstance(item, Mapping):
-        return [item]
-    if hasattr(item, "to_dict") and hasattr(item, "columns"):
-        there = item.astype(object).where(item.notna(), None)
-        return [{key: v for key, v in row.items() if v is not None} for row in there.to_dict("records")]
+    match item:
+        case Sweep() | Scaling():
+            return list(rows(item))
+        case Result():
+            return [item.to_json()]
+        case Mapping():
+            return [item]
+    if hasattr(item, "columns"):
+        return [row.dropna().to_dict() for _, row in item.astype(object).iterrows()]
     raise InputError(f"rows hold a {type(item).__name__}, must be {SUCH}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,7 +14,6 @@ from sim.outcomes.tasks import TASKS
 from sim.report.plots.charts import (
     EDGE,
     IDLE_FACE,
-    IDLE_HATCH,
     INK,
     ChartRow,
     add_grid,
@@ -73,11 +71,6 @@ class WinnersInfo:
     def strategies(self) -> list[str]:
         """The strategies that win somewhere, in the order of the cells."""
         return list(dict.fromkeys(winner.strategy for line in self.winners for winner in line if winner))
-
-    @property
-    def has_ties(self) -> bool:
-        """Whether some winner is tied."""
-        return any(winner and winner.ties for line in self.winners for winner in line)
 
 
 def plot_winners_info(rows: Drawable, across: str, down: str, baseline: str | None = None) -> WinnersInfo:
@@ -154,15 +147,12 @@ def plot_winners(
     Hatched cells are ties, which name the fastest of the other strategies too.
 
     Args:
-        rows: as of ``plot_winners_info``, with any further keys as axes.
+        rows: as of ``plot_winners_info``, as are the keys of the axes, the baseline and the errors.
         across: the key along the horizontal axis, such as ``num_gpus``.
         down: the key along the vertical axis, such as ``model``.
         title: of the picture.
-        baseline: the strategy that the lead is over; by default the best of those that are known as baselines.
+        baseline: the strategy that the lead is over.
         ax: axes to draw on; by default those of a new figure.
-
-    Raises:
-        InputError: there are no rows, one lacks a key, both keys are one, or two scenarios share a cell.
     """
     from matplotlib.patches import Patch
 
@@ -177,7 +167,7 @@ def plot_winners(
     axes.set(xlim=(0, len(info.across)), ylim=(len(info.down), 0))
     label_cells(axes, info.across, info.down, (_label(across), _label(down)))
     handles = [Patch(facecolor=strategy_look(name)[0], label=name) for name in info.strategies]
-    if info.has_ties:
+    if any(winner and winner.ties for line in info.winners for winner in line):
         tie: dict[str, Any] = {"facecolor": "white", "edgecolor": INK, "hatch": TIE_HATCH, "linewidth": 0.5}
         handles.append(Patch(label="a tie (=)", **tie))
     add_legend(axes, "right", handles)
@@ -186,21 +176,16 @@ def plot_winners(
 
 
 def _draw_cell(axes: Axes, x: int, y: int, winner: Winner | None, words: str) -> None:
-    """Draw a cell: its face, the hatching of a tie, a white border, and the words on a ground that hatching spares."""
+    """Draw a cell, hatched where its winner is tied, and its words on a ground that hatching spares."""
     from matplotlib.colors import to_rgb
     from matplotlib.patches import Rectangle
 
     face = IDLE_FACE if winner is None else strategy_look(winner.strategy)[0]
-    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=face, edgecolor="none"))
-    colour = INK if winner is None else contrast(to_rgb(face))
-    if winner and winner.ties:  # lines of the colour of the cell with a little of that of its words
-        mixed = tuple(
-            0.7 * one + 0.3 * other for one, other in zip(to_rgb(face), to_rgb(colour), strict=True)
-        )
-        hatching: dict[str, Any] = {"edgecolor": mixed, "hatch": TIE_HATCH, "linewidth": 0.0}
-        axes.add_patch(Rectangle((x, y), 1, 1, facecolor="none", **hatching))
-    axes.add_patch(Rectangle((x, y), 1, 1, facecolor="none", edgecolor="white", linewidth=2.0))
-    behind = {"facecolor": face, "edgecolor": "none", "pad": 1.5}
+    look: dict[str, Any] = {"edgecolor": "white", "linewidth": 2.0}
+    axes.add_patch(
+        Rectangle((x, y), 1, 1, facecolor=face, hatch=TIE_HATCH if winner and winner.ties else None, **look)
+    )
+    colour, behind = contrast(to_rgb(face)), {"facecolor": face, "edgecolor": "none", "pad": 1.5}
     axes.text(x + 0.5, y + 0.5, words, ha="center", va="center", color=colour, fontsize=8.5, bbox=behind)
 
 
@@ -218,12 +203,7 @@ def _words(winner: Winner | None, info: WinnersInfo) -> str:
 
 def _label(key: str) -> str:
     """Return the words of a public key."""
-    return {
-        "num_gpus": "GPUs",
-        "samples_per_gpu": "samples per GPU",
-        "batch_size": "batch size",
-        "resolution": "resolution in pixels",
-    }.get(key, key)
+    return {"num_gpus": "GPUs", "resolution": "resolution in pixels"}.get(key, key.replace("_", " "))
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,15 +301,13 @@ def plot_bubble_ratios(rows: Drawable, title: str = "", ax: Axes | None = None) 
 
     info = plot_bubble_ratios_info(rows)
     figure, axes = chart(2.4 + 0.85 * len(info.micro_batches), 1.6 + 0.6 * len(info.stages), ax)
-    percent = np.ma.masked_invalid([[np.nan if r is None else 100 * r for r in row] for row in info.ratios])
-    highest = float(percent.max()) or 1.0
+    percent = 100 * np.array(info.ratios, dtype=float)
+    highest = float(np.nanmax(percent)) or 1.0
     colours = mpl.colormaps["Blues"].with_extremes(bad=IDLE_FACE)
     cells = axes.pcolormesh(percent, cmap=colours, vmin=0.0, vmax=highest, edgecolors="white", linewidth=2.0)
-    for (y, x), value in np.ndenumerate(percent.filled(np.nan)):
-        known = isfinite(value)
-        colour = contrast(colours(value / highest)) if known else IDLE_HATCH
-        text = f"{value:.1f}" if known else "-"
-        axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", color=colour)
+    for (y, x), value in np.ndenumerate(percent):
+        look: dict[str, Any] = {"ha": "center", "va": "center", "color": contrast(colours(value / highest))}
+        axes.text(x + 0.5, y + 0.5, "-" if np.isnan(value) else f"{value:.1f}", **look)
     label_cells(axes, info.micro_batches, info.stages, ("micro-batches", "stages"))
     axes.invert_yaxis()
     figure.colorbar(cells, ax=axes, label="bubble ratio in %")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
 from math import log2
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +10,6 @@ from profiles.errors import InputError
 from profiles.units import GIB
 from sim.explore.sweep import pareto_front, samples_per_s
 from sim.report.plots.charts import (
-    EDGE,
     FRONT,
     INK,
     LIMIT,
@@ -24,21 +21,17 @@ from sim.report.plots.charts import (
     scale_logarithmically,
     set_title,
 )
-from sim.report.plots.looks import BAND, FADED, GPUS, RECOMMENDED, label_of, strategy_look
+from sim.report.plots.looks import FADED, RECOMMENDED, label_of, strategy_look
 from sim.report.plots.plot_data import Drawable, plot_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
 NEAR: Final = 0.6
 """Share of a device's memory from which on points are near it."""
-RING: Final[Mapping[str, Any]] = {
-    "linestyle": "none", "marker": "o", "markersize": 13, "markerfacecolor": "none", "markeredgecolor": "#0072B2",
-    "markeredgewidth": 1.8,
-}  # fmt: skip
-"""The ring around the best."""
+BEST_COLOUR: Final = "#0072B2"
+"""The colour of the ring around the best."""
 WHISKER: Final = 0.35
 """Opacity of the lines that show bands."""
 
@@ -74,11 +67,6 @@ class SweepInfo:
     best: SweepPoint | None = None
 
     @property
-    def of_several_counts(self) -> bool:
-        """Whether points differ in their numbers of GPUs, so that the size of a marker says them."""
-        return len({point.num_gpus for point in self.points}) > 1
-
-    @property
     def by_latency(self) -> bool:
         """Whether all points are of sampling, so that they are drawn by their latency."""
         return all(point.latency_s is not None for point in self.points)
@@ -87,6 +75,14 @@ class SweepInfo:
     def label(self) -> str:
         """Label of the vertical axis."""
         return "latency in s" if self.by_latency else "samples per second"
+
+    @property
+    def memory_label(self) -> str:
+        """Label of the horizontal axis, which says what sizes, whiskers and hollow markers are."""
+        notes = ["whiskers: 8 of 10 measured runs"] if any(point.band for point in self.points) else []
+        notes += ["larger: more GPUs"] if len({point.num_gpus for point in self.points}) > 1 else []
+        notes += ["hollow: does not fit"] if not all(point.fits_memory for point in self.points) else []
+        return "peak memory of a GPU in GiB" + (f" ({', '.join(notes)})" if notes else "")
 
     @property
     def strategies(self) -> list[str]:
@@ -156,23 +152,23 @@ def plot_sweep(
     """
     info = plot_sweep_info(results)
     figure, axes = chart(9.0, 5.4, ax)
-    front = [(point.peak_memory_bytes / GIB, info.height(point)) for point in info.front]
-    if front:
-        axes.step(*zip(*front, strict=True), where="post", color=FRONT, linewidth=1.6, zorder=1)
-    if info.best is not None:
-        _label_best(axes, info, info.best)
-    if memory_bytes and max(point.peak_memory_bytes for point in info.points) < NEAR * memory_bytes:
-        memory_bytes = None
-    if memory_bytes is not None:
-        axes.axvline(memory_bytes / GIB, color=LIMIT, linestyle="--", linewidth=1.2, zorder=0)
     for name in info.strategies:
         _scatter(axes, info, name)
+    if info.best is not None:
+        _label_best(axes, info, info.best)
+    if info.front:
+        front = [(point.peak_memory_bytes / GIB, info.height(point)) for point in info.front]
+        look: dict[str, Any] = {"color": FRONT, "linewidth": 1.6, "zorder": 1, "label": "Pareto front"}
+        axes.step(*zip(*front, strict=True), where="post", **look)
+    if memory_bytes and max(point.peak_memory_bytes for point in info.points) >= NEAR * memory_bytes:
+        limit: dict[str, Any] = {"color": LIMIT, "linestyle": "--", "linewidth": 1.2, "zorder": 0}
+        axes.axvline(memory_bytes / GIB, label="memory of a GPU", **limit)
     axes.margins(0.06)
-    axes.set(xlabel="peak memory of a GPU in GiB", ylabel=info.label)
+    axes.set(xlabel=info.memory_label, ylabel=info.label)
     if info.by_latency:
         scale_logarithmically(axes, "y")
     add_grid(axes, "both")
-    add_legend(axes, "right", list(_sweep_legend(info, memory_bytes)))
+    add_legend(axes, "right")
     set_title(axes, title)
     return figure
 
@@ -180,49 +176,31 @@ def plot_sweep(
 def _label_best(axes: Axes, info: SweepInfo, best: SweepPoint) -> None:
     """Draw a ring around the best point, and say what it is."""
     place = best.peak_memory_bytes / GIB, info.height(best)
-    axes.plot(*place, **RING, zorder=3)
+    ring: dict[str, Any] = {"markersize": 13, "markerfacecolor": "none", "markeredgewidth": 1.8}
+    axes.plot(*place, "o", **ring, markeredgecolor=BEST_COLOUR, zorder=3, label=RECOMMENDED)
     number = f"{best.latency_s:.4g} s" if info.by_latency else f"{best.samples_per_s:.4g}/s"
-    look: dict[str, Any] = {"ha": "center", "fontsize": 9, "color": INK, "zorder": 4}
+    words: dict[str, Any] = {"ha": "center", "fontsize": 9, "color": INK, "zorder": 4}
     offset = (0, -19 if info.by_latency else 12)
-    axes.annotate(f"{best.strategy}, {number}", place, textcoords="offset points", xytext=offset, **look)
+    axes.annotate(f"{best.strategy}, {number}", place, textcoords="offset points", xytext=offset, **words)
 
 
 def _scatter(axes: Axes, info: SweepInfo, name: str) -> None:
     """Draw the points of a strategy, with their bands as thin lines behind them."""
     colour, marker = strategy_look(name)
     points = [point for point in info.points if point.strategy == name]
-    for fits, recommended in product((True, False), repeat=2):
-        alike = [p for p in points if (p.fits_memory, p.recommended) == (fits, recommended)]
-        axes.scatter(
-            [point.peak_memory_bytes / GIB for point in alike], [info.height(point) for point in alike],
-            s=[42 if point.num_gpus is None else 18 + 14 * log2(point.num_gpus) for point in alike],
-            marker=marker, facecolor=colour if fits else "none", edgecolor=INK if fits else colour,
-            linewidth=0.5 if fits else 1.2, alpha=None if recommended else FADED, zorder=2,
-        )  # fmt: skip
+    seams = not all(point.recommended for point in points)
+    label: str | None = label_of(name, seams=seams)
+    for fits in (True, False):
+        alike = [point for point in points if point.fits_memory == fits]
+        if alike:
+            axes.scatter(
+                [point.peak_memory_bytes / GIB for point in alike], [info.height(point) for point in alike],
+                s=[42 if point.num_gpus is None else 18 + 14 * log2(point.num_gpus) for point in alike],
+                marker=marker, facecolor=colour if fits else "none", edgecolor=INK if fits else colour,
+                linewidth=0.5 if fits else 1.2, alpha=FADED if seams else None, zorder=2, label=label,
+            )  # fmt: skip
+            label = None
     for point in points:
         if point.band is not None:
             place = point.peak_memory_bytes / GIB
             axes.vlines(place, *point.band, colors=colour, linewidth=0.8, alpha=WHISKER, zorder=1)
-
-
-def _sweep_legend(info: SweepInfo, memory_bytes: float | None) -> Iterator[Line2D]:
-    from matplotlib.lines import Line2D
-
-    for name in info.strategies:
-        colour, marker = strategy_look(name)
-        seams = any(point.strategy == name and not point.recommended for point in info.points)
-        look = {"color": colour, "marker": marker, "alpha": FADED if seams else None, **EDGE}
-        yield Line2D([], [], linestyle="none", label=label_of(name, seams=seams), **look)
-    if info.best is not None:
-        yield Line2D([], [], **RING, label=RECOMMENDED)
-    if info.of_several_counts:
-        yield Line2D([], [], linestyle="none", color=FRONT, marker="o", markersize=8, label=GPUS)
-    if any(point.band for point in info.points):
-        yield Line2D([], [], linestyle="none", color=FRONT, marker="|", markersize=14, label=BAND)
-    if info.front:
-        yield Line2D([], [], color=FRONT, label="Pareto front")
-    if memory_bytes is not None:
-        yield Line2D([], [], color=LIMIT, linestyle="--", label="memory of a GPU")
-    if not all(point.fits_memory for point in info.points):
-        hollow: dict[str, Any] = {"marker": "o", "markerfacecolor": "none", "color": INK}
-        yield Line2D([], [], linestyle="none", label="does not fit", **hollow)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -55,66 +55,53 @@ COLOURS: Final = {
     "weight backward": "#F0E442",
     "optimizer": "#CC79A7",
     FROZEN: "#009E73",
-    COLLECTIVE: "#D55E00",
 }
+COLLECTIVE_COLOUR: Final = "#D55E00"
+WHOLE_IMAGE: Final = "whole image"
+WHOLE, ALONE = "#7A7A7A", "#0072B2"
+"""Colours of a whole image: before it is divided, and of one that never is, which is that of forward passes."""
+MOST: Final = 8
+"""Patches with an entry in the legend; of so many or fewer each has the same colour in every picture."""
 SHADES: Final = 8
 """Stages of a device that shades still tell apart; the units of a shard are more."""
 IDLE: Final = "idle"
-FINEST: Final = 4000
-"""Parts of the axis of time that can be told apart, at most: twice the dots of a picture."""
+NARROW: Final = 1 / 400
+"""Share of the time below which a bar has no white edge, which would hide it."""
 Box = tuple[float, float, float, float]
 """Left, right, upper and lower edge."""
-Colour = tuple[float, float, float]
 
 
-WHOLE: Final = "#7A7A7A"
-ALONE: Final = "#0072B2"
-"""The colour of an image that is never divided, that of forward passes."""
-WHOLE_IMAGE: Final = "whole image"
-MOST: Final = 8
-"""Patches with an entry in the legend; of so many or fewer each has the same colour in every picture."""
+class Kind(NamedTuple):
+    """The bars of one kind of work, or of one patch, with their colour, and whether the legend names them."""
+
+    name: str
+    colour: str
+    bars: list[Bar]
+    named: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class PatchColours:
-    """Colours of the patches of a timeline.
+def bar_kinds(bars: Iterable[Bar]) -> list[Kind]:
+    """Return the bars that take time by kind; a step of a sampler with a single patch is one of the whole image."""
+    import matplotlib as mpl
+    from matplotlib.colors import to_hex
 
-    Attributes:
-        whole_steps: steps in which the whole image passes at once.
-        colours: of the whole image and of all patches, by name.
-        named: what the legend names.
-    """
-
-    whole_steps: frozenset[int]
-    colours: Mapping[str, str]
-    named: list[str]
-
-    @classmethod
-    def of(cls, bars: Iterable[Bar]) -> PatchColours:
-        """Return the colours of some bars; a step that has one patch alone is one of the whole image."""
-        import matplotlib as mpl
-        from matplotlib.colors import to_hex
-
-        patches: dict[int, set[int]] = {}
-        for bar in bars:
-            if isinstance(bar.action, PatchAction):
-                patches.setdefault(bar.action.step, set()).add(bar.action.patch)
-        count = max((max(numbers) for numbers in patches.values()), default=-1) + 1
-        whole_steps = frozenset(step for step, numbers in patches.items() if numbers == {0})
-        shades = mpl.colormaps["viridis"](np.arange(count) * 0.95 / (max(MOST, count) - 1))
-        several = {f"patch {number}": to_hex(shade) for number, shade in enumerate(shades) if count > 1}
-        named = [*[WHOLE_IMAGE] * bool(whole_steps), *list(several)[:: max(1, ceil(count / MOST))]]
-        return cls(whole_steps, {WHOLE_IMAGE: WHOLE if count > 1 else ALONE} | several, named)
-
-    def name(self, action: PatchAction) -> str:
-        """Return the label of a patch in the legend."""
-        return WHOLE_IMAGE if action.step in self.whole_steps else f"patch {action.patch}"
-
-    def label(self, action: PatchAction, room: float) -> str:
-        """Return the label of a bar: patch and step, or less where there is no room for so many letters."""
-        step = f"@{action.step}"
-        words = [step] if action.step in self.whole_steps else [f"{action.patch}{step}", str(action.patch)]
-        return next((word for word in words if len(word) <= room), "")
+    bars = [bar for bar in bars if bar.duration_s > 0]
+    patches: dict[int, set[int]] = {}
+    for bar in bars:
+        if isinstance(bar.action, PatchAction):
+            patches.setdefault(bar.action.step, set()).add(bar.action.patch)
+    kinds: dict[str, list[Bar]] = {}
+    for bar in bars:
+        name = bar.category
+        if isinstance(action := bar.action, PatchAction):
+            name = WHOLE_IMAGE if patches[action.step] == {0} else f"patch {action.patch}"
+        kinds.setdefault(name, []).append(bar)
+    count = 1 + max((max(numbers) for numbers in patches.values()), default=0)
+    shades = mpl.colormaps["viridis"](np.arange(count) * 0.95 / (max(MOST, count) - 1))
+    several = {f"patch {number}": to_hex(shade) for number, shade in enumerate(shades)}
+    named = {*COLOURS, WHOLE_IMAGE, *list(several)[:: ceil(count / MOST)]}
+    colours = COLOURS | {WHOLE_IMAGE: WHOLE if count > 1 else ALONE} | several
+    return [Kind(name, of, kinds[name], name in named) for name, of in colours.items() if name in kinds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +125,9 @@ class TimelineInfo:
     cross_iteration: bool
 
     @property
-    def shaded(self) -> bool:
-        """Whether stages of the same device differ in shade."""
-        return max((bar.chunk for bar in self.bars), default=0) < SHADES
+    def words(self) -> tuple[str, str]:
+        """Duration and bubble ratio in words."""
+        return milliseconds(self.end_s), f"bubble ratio {100 * self.bubble_ratio:.1f} %"
 
 
 def plot_timeline_info(trace: Trace | Result) -> TimelineInfo:
@@ -159,15 +146,10 @@ def plot_timeline_info(trace: Trace | Result) -> TimelineInfo:
 def plot_timeline(trace: Trace | Result, title: str = "", ax: Axes | None = None) -> Figure:
     """Return the Gantt chart of one iteration: one row per simulated device, collectives in a lane below."""
     info = plot_timeline_info(trace)
-    num_devices = len(info.idle)
-    width, row_height = 12.0, max(0.16, min(0.62, 18 / num_devices))
-    figure, axes = chart(width, 1.35 + row_height * num_devices, ax)
-    if ax is not None:
-        width, height = inches(ax)
-        width, row_height = width + 1.0, height / num_devices
-    _draw_timeline(axes, info, (width - 1.0) / max(info.end_s, 1e-12), row_height)
-    add_legend(axes, "below", _timeline_legend(info))
-    set_title(axes, title, *_figures(info))
+    devices = len(info.idle)
+    figure, axes = chart(12.0, 1.35 + max(0.16, min(0.62, 18 / devices)) * devices, ax)
+    add_legend(axes, "below", _draw_timeline(axes, info, info.end_s, devices))
+    set_title(axes, title, *info.words)
     return figure
 
 
@@ -194,59 +176,60 @@ def plot_timelines(traces: Mapping[str, Trace | Result], title: str = "", column
 
     infos = plot_timelines_info(traces)
     lines, devices = ceil(len(infos) / columns), max(len(info.idle) for info in infos.values())
-    end_s, width = max(info.end_s for info in infos.values()), 14.0 / columns
-    row_height = max(0.1, min(0.3, 4 / devices))
-    figure = Chart(figsize=(14.0, 0.9 + lines * (0.75 + row_height * devices)), layout="constrained")
+    end_s = max(info.end_s for info in infos.values())
+    height = 0.9 + lines * (0.75 + max(0.1, min(0.3, 4 / devices)) * devices)
+    figure = Chart(figsize=(14.0, height), layout="constrained")
+    entries: dict[str, Patch] = {}
     for number, (name, info) in enumerate(infos.items(), start=1):
         _, axes = chart(0.0, 0.0, figure.add_subplot(lines, columns, number))
-        _draw_timeline(axes, info, (width - 0.9) / max(end_s, 1e-12), row_height)
-        axes.set_xlim(0.0, max(end_s, 1e-12) / MILLISECOND)
-        axes.set_ylim(devices - 0.45, -0.55)
+        entries |= {str(entry.get_label()): entry for entry in _draw_timeline(axes, info, end_s, devices)}
         axes.set_xlabel("time in ms" if number > len(infos) - columns else "")
-        set_title(axes, name, *_figures(info))
-    entries = {str(patch.get_label()): patch for info in infos.values() for patch in _timeline_legend(info)}
-    add_legend(axes, "below", sorted(entries.values(), key=lambda patch: patch.get_label() == IDLE))
+        set_title(axes, name, *info.words)
+    add_legend(axes, "below", sorted(entries.values(), key=lambda entry: entry.get_label() == IDLE))
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=INK)
     return figure
 
 
-def _figures(info: TimelineInfo) -> tuple[str, str]:
-    """Duration and bubble ratio in words."""
-    return milliseconds(info.end_s), f"bubble ratio {100 * info.bubble_ratio:.1f} %"
+def _draw_timeline(axes: Axes, info: TimelineInfo, end_s: float, devices: int) -> list[Patch]:
+    """Draw idle spans, ops and collectives on a chart of so much time and so many rows; return its legend."""
+    from matplotlib.patches import Patch
 
-
-def _draw_timeline(axes: Axes, info: TimelineInfo, inches_per_s: float, row_height: float) -> None:
-    """Draw idle spans, ops and collectives; lines part what is so wide that they do not hide it."""
-    foot, narrow_s, end_s = 0.2 if info.collectives else 0.42, info.end_s / 400, info.end_s
+    foot, entries = 0.2 if info.collectives else 0.42, list[Patch]()
+    frozen = "frozen layers of the next iteration" if info.cross_iteration else "frozen layers"
     idle = [(*span, row - 0.42, row + foot) for row, spans in enumerate(info.idle) for span in spans]
-    wide = [box for box in idle if box[1] - box[0] > narrow_s]
-    _add_boxes(axes, wide, facecolor=IDLE_FACE, edgecolor=IDLE_HATCH, hatch="////", linewidth=0.0)
-    if narrow := _seen([box for box in idle if box[1] - box[0] <= narrow_s], end_s):
-        _add_boxes(axes, narrow, facecolor=IDLE_FACE, linewidth=0.0)
-    patches, groups = PatchColours.of(info.bars), dict[tuple[Colour, bool], list[Box]]()
-    for bar in info.bars:
-        if bar.duration_s > 0:
-            box = (bar.start_s, bar.end_s, bar.device - 0.42, bar.device + foot)
-            look = _face(bar, patches, shaded=info.shaded), bar.duration_s > narrow_s
-            groups.setdefault(look, []).append(box)
-    for (face, is_wide), boxes in groups.items():
-        edge, width = ("white", 0.5) if is_wide else (face, 0.1)
-        _add_boxes(
-            axes, boxes if is_wide else _seen(boxes, end_s), facecolor=face, edgecolor=edge, linewidth=width
-        )
+    hatched: dict[str, Any] = {
+        "facecolor": IDLE_FACE,
+        "edgecolor": IDLE_HATCH,
+        "hatch": "////",
+        "linewidth": 0,
+    }
+    _add_boxes(axes, idle, **hatched)
+    width, height = inches(axes)
+    per_s, row_height = width / max(end_s, 1e-12), height / devices
+    shaded = max((bar.chunk for bar in info.bars), default=0) < SHADES
+    for kind in bar_kinds(info.bars):
+        for chunk in sorted({bar.chunk for bar in kind.bars}) if shaded else [None]:
+            bars = [bar for bar in kind.bars if chunk in (None, bar.chunk)]
+            face = _shade(kind.colour, chunk or 0)
+            wide = [bar.duration_s > NARROW * end_s for bar in bars]
+            boxes = [(bar.start_s, bar.end_s, bar.device - 0.42, bar.device + foot) for bar in bars]
+            edges = ["white" if one else face for one in wide]
+            _add_boxes(axes, boxes, facecolor=face, edgecolor=edges, linewidth=[0.1 + 0.4 * w for w in wide])
+            _number_bars(axes, bars, face, (foot - 0.42) / 2, (per_s, row_height))
+        if kind.named:
+            name = frozen if kind.name == FROZEN else kind.name
+            entries.append(Patch(facecolor=kind.colour, label=name))
     lanes = [(bar.start_s, bar.end_s, bar.device + 0.25, bar.device + 0.42) for bar in info.collectives]
-    _add_boxes(axes, lanes, facecolor=COLOURS[COLLECTIVE], edgecolor=COLOURS[COLLECTIVE], linewidth=0.5)
-    _number_bars(axes, info, patches, (foot - 0.42) / 2, (inches_per_s, row_height))
-    devices = range(0, len(info.idle), max(1, ceil(0.16 / row_height)))
-    axes.set(
-        xlim=(0.0, max(end_s, 1e-12) / MILLISECOND), ylim=(len(info.idle) - 0.45, -0.55), xlabel="time in ms"
-    )
-    axes.set_yticks(
-        [device + (foot - 0.42) / 2 for device in devices], [f"GPU {device}" for device in devices]
-    )
+    _add_boxes(axes, lanes, facecolor=COLLECTIVE_COLOUR, edgecolor=COLLECTIVE_COLOUR, linewidth=0.5)
+    entries += [Patch(facecolor=COLLECTIVE_COLOUR, label=COLLECTIVE)] if lanes else []
+    entries += [Patch(label=IDLE, **hatched)] if idle else []
+    rows = range(0, len(info.idle), max(1, ceil(0.16 / row_height)))
+    axes.set(xlim=(0.0, max(end_s, 1e-12) / MILLISECOND), ylim=(devices - 0.45, -0.55), xlabel="time in ms")
+    axes.set_yticks([row + (foot - 0.42) / 2 for row in rows], [f"GPU {row}" for row in rows])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.xaxis.set_major_formatter(PLAIN)
+    return entries
 
 
 def _add_boxes(axes: Axes, boxes: Iterable[Box], **style: Any) -> None:  # noqa: ANN401
@@ -260,26 +243,7 @@ def _add_boxes(axes: Axes, boxes: Iterable[Box], **style: Any) -> None:  # noqa:
     axes.add_collection(PolyCollection(corners, **style))
 
 
-def _seen(boxes: Iterable[Box], end_s: float) -> list[Box]:
-    """Boxes of which those too near to one another to be told apart are one; row by row, in order of time."""
-    near_s, joined = end_s / FINEST, list[Box]()
-    for box in boxes:
-        if joined and joined[-1][2:] == box[2:] and box[1] - joined[-1][0] <= near_s:
-            joined[-1] = (joined[-1][0], *box[1:])
-        else:
-            joined.append(box)
-    return joined
-
-
-def _face(bar: Bar, patches: PatchColours, *, shaded: bool) -> Colour:
-    from matplotlib.colors import to_rgb
-
-    if isinstance(bar.action, PatchAction):
-        return to_rgb(patches.colours[patches.name(bar.action)])
-    return _shade(COLOURS[bar.category], bar.chunk if shaded else 0)
-
-
-def _shade(colour: str, chunk: int) -> Colour:
+def _shade(colour: str, chunk: int) -> tuple[float, float, float]:
     """Return a colour, lighter for later stages of the same device, but never as light as idle time."""
     from matplotlib.colors import to_rgb
 
@@ -289,56 +253,22 @@ def _shade(colour: str, chunk: int) -> Colour:
 
 
 def _number_bars(
-    axes: Axes, info: TimelineInfo, patches: PatchColours, middle: float, scale: tuple[float, float]
+    axes: Axes, bars: Iterable[Bar], face: tuple[float, ...], middle: float, scale: tuple[float, float]
 ) -> None:
     """Write the micro-batch, or the patch and its step, into each bar that is wide enough."""
     inches_per_s, row_height = scale
     size = min(8.0, 72 * row_height * 0.4)
     look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": size, "clip_on": True}
-    for bar in info.bars:
-        room = (72 * bar.duration_s * inches_per_s / size - 0.3) / 0.65
-        text = _number(bar, patches, room)
-        if size >= 4 and text and len(text) < room:
-            time_ms, colour = (
-                (bar.start_s + bar.end_s) / 2 / MILLISECOND,
-                _face(bar, patches, shaded=info.shaded),
-            )
-            axes.text(time_ms, bar.device + middle, text, color=contrast(colour), **look)
-
-
-def _number(bar: Bar, patches: PatchColours, room: float) -> str:
-    if isinstance(bar.action, PatchAction):
-        return patches.label(bar.action, room)
-    if isinstance(bar.action, StageAction) and bar.action.micro_batch >= 0:
-        return str(bar.action.micro_batch)
-    return ""
-
-
-def _timeline_legend(info: TimelineInfo) -> list[Patch]:
-    from matplotlib.patches import Patch
-
-    present = {
-        bar.category for bar in info.bars if bar.duration_s > 0 and not isinstance(bar.action, PatchAction)
-    }
-    names = {FROZEN: "frozen layers of the next iteration" if info.cross_iteration else "frozen layers"}
-    handles = [
-        Patch(facecolor=colour, label=names.get(name, name))
-        for name, colour in COLOURS.items()
-        if name in present
-    ]
-    patches = PatchColours.of(info.bars)
-    handles += [Patch(facecolor=patches.colours[name], label=name) for name in patches.named]
-    if info.collectives:
-        handles.append(Patch(facecolor=COLOURS[COLLECTIVE], label="collective"))
-    if any(info.idle):
-        hatch: dict[str, Any] = {
-            "facecolor": IDLE_FACE,
-            "edgecolor": IDLE_HATCH,
-            "hatch": "////",
-            "linewidth": 0.0,
-        }
-        handles.append(Patch(label=IDLE, **hatch))
-    return handles
+    for bar in bars if size >= 4 else ():
+        room, action = (72 * bar.duration_s * inches_per_s / size - 0.3) / 0.65, bar.action
+        words = []
+        if isinstance(action, PatchAction):
+            words = [f"{action.patch}@{action.step}", str(action.patch)]
+        elif isinstance(action, StageAction) and action.micro_batch >= 0:
+            words = [str(action.micro_batch)]
+        if fitting := [word for word in words if len(word) < room]:
+            time_ms = (bar.start_s + bar.end_s) / 2 / MILLISECOND
+            axes.text(time_ms, bar.device + middle, fitting[0], color=contrast(face), **look)
 
 
 @dataclass(frozen=True, slots=True)
