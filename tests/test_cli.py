@@ -217,16 +217,16 @@ REFUSED = [
     # commands and flags
     ("--frob", "--frob must come after the COMMAND"),
     ("swep", "COMMAND is 'swep', did you mean sweep? must be one of models, "),
-    ("run", "--model, --strategy must be given"),
+    ("run", "arguments are required: --model, --strategy"),
     ("models --loud", "unknown flag --loud; choose from --help, --json, --quiet, --verbose"),
     (
         "run --model sd21 --strategy ddp --gpu 8",
         "unknown flag --gpu; did you mean --gpus?\n",
     ),
-    ("run --model sd21 --strategy ddp --json=yes", "--json is 'yes', but takes no value"),
+    ("run --model sd21 --strategy ddp --json=yes", "--json: ignored explicit argument 'yes'"),
     ("sweep --model sd21 --out=", "--out is empty, must name a file"),
-    ("run --model sd21 --strategy ddp --gpus", "--gpus needs a value"),
-    ("run --model sd21 --strategy", "--strategy needs a value"),
+    ("run --model sd21 --strategy ddp --gpus", "--gpus: expected one argument"),
+    ("run --model sd21 --strategy", "--strategy: expected one argument"),
     # names
     ("run --model nope --strategy ddp", "unknown model 'nope'; choose from "),
     ("run --model sd21 --strategy nope", f"unknown strategy 'nope'; choose from {STRATEGIES}"),

@@ -149,7 +149,8 @@ KINDS = {
     " --device a100-80gb-sxm",
 }
 """Files, and a command line that reads each."""
-ELSEWHERE = ("has no rates of its own, and ", "must be given", " does not run it: ", ", but of models it has ",
+ELSEWHERE = ("has no rates of its own, and ", "are required: ", "must be given",
+    " does not run it: ", ", but of models it has ",
     "no runtime is known that starts this ", " has no factor on products in fp8")  # fmt: skip
 """Words of refusals by files that are right, and ask for what cannot be."""
 

@@ -4,6 +4,7 @@ Their effect on image quality is not modelled. ``levers.toml`` holds factors and
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -101,7 +102,9 @@ def device_in(device: Device, precision: str, factor: float | None = None) -> De
 
 
 def cached_share(name: str, model: str) -> float:
-    """The share of the steps that a published cache skips."""
+    """Return the share of the steps that a published cache skips, or that is written as a number."""
+    with suppress(ValueError):
+        return float(name)
     cached = load_levers().cached
     if name not in cached:
         rule = f"must be a share of the steps, such as 0.4, or one of {', '.join(cached)}"

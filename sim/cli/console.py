@@ -7,17 +7,9 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from profiles.errors import DiffusimError, InputError, in_flags, near, one_line, shown
-
-WORDINGS: Final = (
-    (r"the following arguments are required: (.+)", r"\1 must be given"),
-    (r"argument (.+): expected one argument", r"\1 needs a value"),
-    (r"argument (.+): ignored explicit argument (.*)", r"\1 is \2, but takes no value"),
-    (r"argument (.+?): (.*)", r"\1 \2"),
-)
-"""Refusals in the words of argparse, and in those of this project."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,11 +21,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        """Raise what is wrong, in this project's words."""
-        for pattern, wording in WORDINGS:
-            if match := re.fullmatch(pattern, message, re.DOTALL):
-                raise InputError(match.expand(wording))
-        raise InputError(message)
+        """Raise what is wrong."""
+        raise InputError(re.sub(r"^argument (\S+):(?= (is|has) )", r"\1", message))
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:  # noqa: ANN401
         """Return the values of an action; two dashes are none, for which argparse gives an empty list."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from profiles.errors import InputError, flag_of, shown
-from profiles.software.levers import load_levers
 from profiles.software.runtimes import runtime_names
 from profiles.software.stacks import DEFAULT_STACK
 from sim.cli.console import Parser
@@ -147,7 +146,7 @@ def add_scenario(
     add("--resolution", metavar="PIXELS", help=words, **absent)
     for item in options_of(TASKS[tasks[0]].workload):
         if item.name in SHARED:
-            add(flag_of(item.name), **absent, **_settings(item))
+            add(flag_of(item.name), **_settings(item))
     if measured:
         words = f"what {measured} takes, such as step_s=0.87, samples_per_s=294 or latency_s=3.1"
         add("--measured", metavar="NAME=NUMBER", help=f"{words}: compute is scaled to it")
@@ -171,30 +170,25 @@ def add_scenario(
         for item in options_of(task.workload):
             if item.name not in SHARED:
                 hidden = {} if task.name in tasks else {"help": argparse.SUPPRESS}
-                add(flag_of(item.name), **absent, **_settings(item, sweeps, runtime) | hidden)
+                add(flag_of(item.name), **_settings(item, sweeps, runtime) | hidden)
 
 
 def _settings(item: Field[Any], sweeps: bool = False, runtime: bool = False) -> dict[str, Any]:
-    """Return the settings of an option's flag, as it was declared."""
+    """Return the settings of the flag of an option or a parameter, as it was declared."""
     rules = item.metadata
     words = rules["help"]
     if item.default not in (None, ()) and "(default" not in words:
         words += f" (default: {item.default})"
-    settings = {"help": words, **rules["flag"]}
+    settings = {"help": words, "default": argparse.SUPPRESS, **rules.get("flag", {})}
     if item.name == "checkpointing":
         words = f"{AUTO}: none, {' or '.join(RELIEF)} where memory lacks"
         words = words if sweeps else f"none; {AUTO}: the least that fits" if runtime else "none"
         choices = (AUTO, *CHECKPOINTINGS) if runtime else CHECKPOINTINGS
         return settings | {"choices": choices, "help": f"what is recomputed (default: {words})"}
-    if item.name == "cache_steps":
-        return settings | {
-            "type": _share_or_name,
-            "help": f"{rules['help']}: {', '.join(load_levers().cached)}",
-        }
     if rules["choices"]:
         return settings | {"choices": rules["choices"]}
-    kinds = {int: partial(integer, most=rules["most"]), float: number, tuple: names}
-    return settings | ({"type": kinds[rules["kind"]]} if rules["kind"] in kinds else {})
+    kinds = {int: partial(integer, most=rules["most"]), float: number, tuple: _integers}
+    return {"type": kinds.get(rules["kind"], str), **settings}
 
 
 def add_parameters(parser: argparse.ArgumentParser, strategies: Sequence[str]) -> None:
@@ -206,25 +200,15 @@ def add_parameters(parser: argparse.ArgumentParser, strategies: Sequence[str]) -
     if known:
         group = parser.add_argument_group(f"parameters of {', '.join(strategies)}")
     for item in known.values():
-        choices = item.metadata["choices"] or None
-        group.add_argument(
-            flag_of(item.name),
-            dest=PARAMETER + item.name,
-            type=_parameter_type(item),
-            choices=choices,
-            default=argparse.SUPPRESS,
-            metavar=None if choices else item.name.upper(),
-            help=item.metadata["help"] + ("" if item.default is None else f" (default: {item.default})"),
-        )
+        settings = _settings(item)
+        if item.default is None:
+            settings["type"] = partial(_or_none, settings["type"])
+        shown_as: Any = {} if item.metadata["choices"] else {"metavar": item.name.upper()}
+        group.add_argument(flag_of(item.name), dest=PARAMETER + item.name, **shown_as, **settings)
 
 
-def _parameter_type(item: Field[Any]) -> Callable[[str], Any]:
-    if isinstance(item.default, str | float):
-        return str if isinstance(item.default, str) else number
-    one = _integer_list if item.metadata["kind"] is tuple else small_integer
-    if item.default is not None:
-        return one
-    return lambda text: None if text.lower() == "none" else one(text)
+def _or_none(convert: Callable[[str], Any], text: str) -> Any:  # noqa: ANN401
+    return None if text.lower() == "none" else convert(text)
 
 
 def file_flag(text: str) -> Path:
@@ -262,7 +246,7 @@ def small_integer(text: str) -> int:
     return integer(text, most=MAX_PARAMETER)
 
 
-def _integer_list(text: str) -> tuple[int, ...]:
+def _integers(text: str) -> tuple[int, ...]:
     """Return integers that stand between commas."""
     if not re.fullmatch(r"\s*-?\d+\s*(,\s*-?\d+\s*)*", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"is {shown(text)}, must be integers with commas between them")
@@ -275,16 +259,3 @@ def number(text: str) -> float:
         return float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"is {shown(text)}, must be a number") from None
-
-
-def names(text: str) -> tuple[str, ...]:
-    """Return names that stand between commas; none where the text is empty."""
-    return tuple(part.strip() for part in text.split(",")) if text else ()
-
-
-def _share_or_name(text: str) -> float | str:
-    """Return a number, or a name."""
-    try:
-        return float(text)
-    except ValueError:
-        return text

@@ -65,21 +65,13 @@ def _experiment(arguments: Sequence[str]) -> "Experiment | None":
 
     early = Parser(add_help=False)
     for flag in QUESTIONS:
-        early.add_argument(flag, dest="experiment", type=_result if flag == "--result" else str)
+        early.add_argument(flag, dest="experiment")
     known, rest = early.parse_known_args(arguments)
     flags = frozenset(argument.partition("=")[0] for argument in rest if argument.startswith("--"))
     command = _command_of(make_parser(arguments), arguments)
     actions = command._option_string_actions if command else {}
     alone = {flag: action.nargs == 0 for flag, action in actions.items()}
     return Experiment.read(known.experiment, flags, alone)
-
-
-def _result(name: str) -> str:
-    """Return the name of a file with a result; one of rows or of anything else is refused."""
-    if Path(name).suffix not in (".json", ".toml") and Path(name).is_file():
-        rule = "must be a .json file, which holds what `sim run --json` printed"
-        raise argparse.ArgumentTypeError(f"is {shown(name)}, {rule}")
-    return name
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -167,29 +159,23 @@ def make_parser(arguments: Sequence[str] = (), *, whole: bool = False) -> argpar
 
 def _adder(name: str) -> Callable[[argparse.ArgumentParser, Sequence[str]], None]:
     """Return the function that adds the flags of a command; slow imports are made for their own command."""
-    if name == "measure":
-        from sim.cli.measuring import add_measure
-
-        return add_measure
-    if name == "synthesize":
-        from sim.cli.synthesize import add_synthesize
-
-        return add_synthesize
-    if name == "sweep":
-        from sim.cli.sweeping import add_sweep
-
-        return add_sweep
     if name in ("run", "launch", "tune", "schedule", "compare", "merge"):
-        from sim.cli import commands
+        from sim.cli.commands import ADDERS
 
-        return {
-            "run": commands.add_run,
-            "launch": commands.add_launch,
-            "tune": commands.add_tune,
-            "schedule": commands.add_schedule,
-            "compare": commands.add_compare,
-            "merge": commands.add_merge,
-        }[name]
+        return ADDERS[name]
+    match name:
+        case "measure":
+            from sim.cli.measuring import add_measure
+
+            return add_measure
+        case "synthesize":
+            from sim.cli.synthesize import add_synthesize
+
+            return add_synthesize
+        case "sweep":
+            from sim.cli.sweeping import add_sweep
+
+            return add_sweep
     from sim.cli.listing import add_completion, add_list
 
     if name == "completion":

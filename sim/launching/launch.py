@@ -91,20 +91,7 @@ def launch(
         raise InputError("`strategy` must be given, or a result in place of all, such as sweep.best")
     else:
         result = run(model, strategy, cluster, gpus, runtime=runtime, **options)
-    return launch_of(result, _first_runtime(model, result) if runtime is None else find_runtime(runtime))
-
-
-def _first_runtime(model: object, result: Result) -> Runtime:
-    """The first runtime that runs a result; of a sweep whose best none runs, the error names the best that one does."""
-    try:
-        return first_runtime(result)
-    except InputError as error:
-        verdict = model.verdict if isinstance(model, Sweep) else None
-        if not verdict or (other := verdict.runnable) is None:
-            raise
-        named = ", ".join(filter(None, (other.result.strategy, other.how)))
-        what = f"{'a tie' if other.tie else 'the best'} that runs in {other.runs_in[0]}"
-        raise InputError(f"{error.message}; {what}: {named} (sweep.verdict.runnable.again)") from None
+    return launch_of(result, first_runtime(result) if runtime is None else find_runtime(runtime))
 
 
 def launch_of(result: Result, runtime: Runtime) -> Launch:

@@ -9,7 +9,7 @@ from profiles.architectures.texts import MAX_TEXT_TOKENS
 from profiles.checks import is_number, is_one_of
 from profiles.costs.resolutions import in_words, sides_of
 from profiles.errors import counted, shown, wrong
-from profiles.software.levers import HALF, PRECISIONS
+from profiles.software.levers import HALF, PRECISIONS, load_levers
 from profiles.software.recipes import EMA_BYTES, RECIPES, MemoryRecipe, recipe_of
 from strategies.parameters import check_integer, check_options, option
 
@@ -204,7 +204,7 @@ class SamplingWorkload:
     )
     batch_size: int = 1
     include: tuple[str, ...] = option(
-        (), "frozen components that run too, with commas, or all", kind=tuple, key="apart", metavar="NAMES"
+        (), "frozen components that run too, with commas, or all", key="apart", metavar="NAMES"
     )
     decode_chunks: int = option(1, "bands of rows in which an included VAE decodes", kind=int, key="always")
     text_tokens: int | None = option(
@@ -250,8 +250,7 @@ class SamplingWorkload:
     )
     cache_steps: float = option(
         0.0,
-        "share of the steps that a cache skips, or a published cache",
-        kind=float,
+        f"share of the steps that a cache skips, or a published cache: {', '.join(load_levers().cached)}",
         title=lambda of: f"{counted(of.steps - of.computed_steps, 'step')} cached",
         alters_images=True,
         metavar="SHARE",
