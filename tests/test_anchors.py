@@ -11,13 +11,8 @@ from profiles.architectures.models import load_model, model_names
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.costs.layers import ModelCosts, SamplingCosts, anchor_factor
 from profiles.errors import InputError
-from profiles.machines.clusters import load_cluster
 from profiles.machines.devices import Device, load_device
 from profiles.machines.laws import Rates
-from sim.outcomes.runs import run_point
-from strategies.plans.workloads import SamplingWorkload
-from strategies.registry import make_sampler
-from strategies.sampling_scenario import SamplingScenario
 
 RATED = Device("rated", "made by a test", None, Rates(1e12, 1e12, 1e12, 1e12, 0.0))
 
@@ -76,16 +71,6 @@ def test_shipped_models_take_one_gpu_as_long_as_published():
         costs = SamplingCosts(model, device, anchor.height, anchor.width)
         seconds = anchor.steps * costs.forward_s(backbone, anchor.batch).sum()
         assert seconds == pytest.approx(anchor.latency_s) and anchor.source, (name, anchor)
-
-
-@pytest.mark.parametrize(("side", "published"), [(4096, sqrt(183.6 * 186.08)), (8192, 2728.0)])
-def test_a_run_of_pixart_on_one_a100_is_the_published_one(side, published):
-    """20 steps of DPM-Solver. Source: PipeFusion v1, Fig. 9, and xDiT."""
-    workload = SamplingWorkload(1, side, side, steps=20)
-    scenario = SamplingScenario(load_model("pixart"), load_cluster("a100-nvlink-8"), workload)
-    result = run_point(make_sampler("single", {}), scenario)
-    assert result.latency_s == pytest.approx(published)
-    assert result.to_json()["provenance"] == "estimated"
 
 
 def test_anchors_are_read_and_refused_by_line(tmp_path):

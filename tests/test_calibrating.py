@@ -53,7 +53,7 @@ def test_a_number_that_the_plan_jumps_over_is_refused():
     assert _factor(lambda factor: factor - 1.25, Number("step_s", 1.0)) == pytest.approx(1.25)
 
 
-@pytest.mark.parametrize("times", [0.3, 0.8, 1.3, 2.0, 5.0])
+@pytest.mark.parametrize("times", [0.3, 2.0])
 def test_the_simulated_time_becomes_the_measured_one(trained, drawn, times):
     for plain, again in (
         (trained, sim.run("sd21", "ddp", **DDP, measured={"step_s": times * trained.iteration_s})),
@@ -170,9 +170,7 @@ def test_a_result_that_was_measured_is_a_measured_run():
         sim.sweep("sd21", **asked, measured_run=sim.run("sd21", **asked))
 
 
-@pytest.mark.parametrize(
-    ("times", "warns"), [(1.49, False), (1.51, True), (1 / 1.49, False), (1 / 1.51, True)]
-)
+@pytest.mark.parametrize(("times", "warns"), [(1.49, False), (1 / 1.51, True)])
 def test_a_number_far_from_the_prediction_is_warned_of_in_one_line_with_both(trained, capsys, times, warns):
     asked = ["run", "--model", "sd21", "--strategy", "ddp", "--gpus", "8", "--batch-size", "128", "--json"]
     step_s = round(times * trained.iteration_s, 4)

@@ -15,7 +15,7 @@ from validate.published.diffusionpipe import (
     speed_ups,
     unfilled_bubbles,
 )
-from validate.published.ledger import coverage, error_words, line, training_ledger
+from validate.published.ledger import error_words, training_ledger
 from validate.published.pulse import (
     HALF,
     Setting,
@@ -65,16 +65,6 @@ def test_the_report_shows_every_experiment_and_every_row(monkeypatch):
     every = shown["Every published number: 8 of 131 predicted"]
     assert [row[0] for row in every] == [str(row) for row in all_published()]
     assert sum(one.predicted is not None for one in ledger.records) == 8
-
-
-def test_the_first_prediction_of_a_row_counts_the_others_give_the_range_and_none_needs_a_reason():
-    row = the_published("6.1", method="diffusionpipe/gpipe", model="sd21")
-    records = [Record.of(row, value, setting) for value, setting in ((1.44, "a"), (1.2, "b"), (1.6, "c"))]
-    (cells,) = coverage([records]).rows
-    assert cells[2:] == ["1.44", "1.44", "+0.0%", "a", "1.2 to 1.6"]
-    row = the_published("Table 5", model="cdm-lsun", method="filling")
-    (cells,) = [line(one) for one in training_ledger([]).records if one.row == row]
-    assert cells[2:] == ["2.5", "-", "-", NOTHING_TO_FILL, "-"]
 
 
 def test_every_row_of_training_stands_in_the_ledger_once(ledger):

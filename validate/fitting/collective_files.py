@@ -7,7 +7,7 @@ errors on rows that were left out.
 import tomllib
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,9 +17,9 @@ import pandas as pd
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.machines.clusters import CLUSTERS, Cluster, load_cluster
-from profiles.machines.fabrics import OPERATIONS, Between, Curve, Curves
+from profiles.machines.fabrics import OPERATIONS, Between, Collectives, Curves
 from profiles.measuring.tables import show, table
-from profiles.measuring.writing import write_files
+from profiles.measuring.writing import Exact, toml_text, write_files
 from profiles.units import MICROSECOND
 from validate.fitting.collective_laws import (
     HeldOut,
@@ -41,13 +41,8 @@ ALL_TO_ALL: Final = "all_to_all"
 DIGITS: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
-    """One kind of machine: the source of its collectives, that of calls from Python, and how an all-reduce sums.
-
-    ``own_part`` is 1 where an all-to-all of a buffer takes as long among any number of GPUs, as on all four Blackwell
-    machines that were measured (B200, B300, GB200, GB300: 256 MiB over 2, 4 and 8 GPUs within 4 %).
-    """
+class Box(NamedTuple):
+    """One kind of machine: the source of its collectives, that of calls from Python, and how an all-reduce sums."""
 
     source: str
     launched: str
@@ -55,16 +50,11 @@ class Box:
     own_part: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Wires:
-    """One kind of network: the sources of its collectives, and the cluster whose machines they ran on.
+class Wires(NamedTuple):
+    """One kind of network: the cluster whose machines its rows ran on, and what it takes from other networks.
 
-    Attributes:
-        cluster: with whose ports and law inside nodes the rows are fitted.
-        sources: ids of the rows.
-        tree: whether all-reduces may use trees.
-        shares_of: the network whose shares of the port this one takes.
-        step_of: the network whose seconds of a step this one takes.
+    All-reduces may use trees where ``tree`` is set; ``shares_of`` and ``step_of`` are the networks whose shares of the
+    port and whose seconds of a step hold here too.
     """
 
     cluster: str
@@ -109,17 +99,16 @@ def fitted_cluster(folder: Path, name: str) -> Fitted:
     return Fitted(replace(cluster, collectives=law), (note, _note("between nodes", there, chosen)))
 
 
-def _bare_cluster(name: str) -> Cluster:
-    """The cluster of a file, its collectives still to be fitted."""
-    box = BOXES[FILES[name][0]]
-    return bare(load_cluster(name), box.all_reduce_by, box.own_part)
-
-
 @cache
 def _inside_cluster(folder: Path, name: str) -> Cluster:
     """The cluster of a file with the law of groups in one node."""
-    chosen = of_sources(read_measured(folder), [BOXES[FILES[name][0]].source], inside=True)
-    return fit_inside(_bare_cluster(name), chosen)
+    box = BOXES[FILES[name][0]]
+    return fit_inside(_bare(name, box), of_sources(read_measured(folder), [box.source], inside=True))
+
+
+def _bare(name: str, box: Box) -> Cluster:
+    """The cluster of a file, its collectives still to be fitted."""
+    return bare(load_cluster(name), box.all_reduce_by, box.own_part)
 
 
 @cache
@@ -151,35 +140,31 @@ def _note(where: str, cluster: Cluster, rows: pd.DataFrame) -> str:
 def _block_text(fitted: Fitted) -> str:
     """The lines of a cluster file from ``[collectives]`` on."""
     law = fitted.cluster.collectives
-    lines = [HEAD, f"# {COMMAND}", *(f"# {note}" for note in fitted.notes)]
-    lines += [f"call_us = {_number(law.call_s / MICROSECOND)}", f'all_reduce_by = "{law.all_reduce_by}"']
-    lines += [f"own_part = {_number(law.own_part)}"] if law.own_part else []
-    lines += [f"step_us = {_number((law.step_s or 0.0) / MICROSECOND)}"]
-    lines += [*_lines(law.efficiency), "", "[collectives.fixed_us]", *_lines(law.fixed_s, MICROSECOND)]
-    lines += ["", "[collectives.middle]", *_lines(law.middle)]
-    if between := law.between:
-        lines += ["", "[collectives.between]", f"step_us = {_number((between.step_s or 0.0) / MICROSECOND)}"]
-        lines.append(f"middle_most = {_number(between.middle_most)}")
-        lines += [*_lines(between.efficiency)]
-        lines += [f"tree = {{ 2 = {_number(between.tree[0][1])} }}"] if between.tree else []
-        lines += ["", "[collectives.between.fixed_us]", *_lines(between.fixed_s, MICROSECOND)]
-        lines += ["", "[collectives.between.middle]", *_lines(between.middle)]
-    return "\n".join(lines) + "\n"
+    values = {"call_us": law.call_s / MICROSECOND, "all_reduce_by": law.all_reduce_by}
+    values |= {"own_part": law.own_part} if law.own_part else {}
+    values |= _law_of(law) if law.between is None else _law_of(law) | {"between": _law_of(law.between)}
+    lines = "\n".join([HEAD, f"# {COMMAND}", *(f"# {note}" for note in fitted.notes)])
+    return toml_text({"collectives": values}, f".{DIGITS}g").lstrip().replace(HEAD, lines, 1)
 
 
-def _lines(curves: Curves, unit: float = 1.0) -> list[str]:
-    of = dict(curves)
-    return [f"{name} = {_curve_text(of[name], unit)}" for name in OPERATIONS if name in of]
+def _law_of(law: Collectives | Between) -> dict[str, object]:
+    """The values that laws inside nodes and between nodes share, by their names in cluster files."""
+    values: dict[str, object] = {"step_us": (law.step_s or 0.0) / MICROSECOND}
+    if isinstance(law, Between):
+        values["middle_most"] = law.middle_most
+    values |= curve_values(law.efficiency)
+    if isinstance(law, Between) and law.tree:
+        values["tree"] = Exact(f"{{ 2 = {law.tree[0][1]:.{DIGITS}g} }}")
+    return values | {"fixed_us": curve_values(law.fixed_s, MICROSECOND), "middle": curve_values(law.middle)}
 
 
-def _curve_text(curve: Curve, unit: float) -> str:
-    if len(curve) == 1:
-        return _number(curve[0][1] / unit)
-    return "{ " + ", ".join(f"{at:.0f} = {_number(value / unit)}" for at, value in curve) + " }"
-
-
-def _number(value: float) -> str:
-    return f"{value:.{DIGITS}g}"
+def curve_values(curves: Curves, unit: float = 1.0) -> dict[str, object]:
+    """The curves of operations as the values of a TOML file; one of a single point is that point's value."""
+    values: dict[str, object] = {}
+    for name, curve in sorted(curves, key=lambda of: OPERATIONS.index(of[0])):
+        points = ", ".join(f"{at:.0f} = {value / unit:.{DIGITS}g}" for at, value in curve)
+        values[name] = curve[0][1] / unit if len(curve) == 1 else Exact(f"{{ {points} }}")
+    return values
 
 
 def file_text(name: str, fitted: Fitted) -> str:
@@ -214,7 +199,7 @@ def judged(folder: Path) -> Iterator[tuple[str, HeldOut]]:
     rows = read_measured(folder)
     for box, of in BOXES.items():
         chosen = of_sources(rows, [of.source], inside=True)
-        cluster = _bare_cluster(next(name for name, (inside, _) in FILES.items() if inside == box))
+        cluster = _bare(next(name for name, (inside, _) in FILES.items() if inside == box), of)
         yield from ((box, errors) for errors in held_out(fit_inside, cluster, chosen))
     for wires, network in WIRES.items():
         chosen = of_sources(rows, network.sources, inside=False)

@@ -23,7 +23,8 @@ from profiles.machines.clusters import Cluster
 from profiles.machines.fabrics import OPERATIONS, Curve
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.measuring.tables import show, table
-from profiles.measuring.writing import write_file
+from profiles.measuring.writing import toml_text, write_file
+from validate.fitting.collective_files import curve_values
 from validate.points import cluster_of
 from validate.published.rows import SamplingRow, sampling_rows
 from validate.published.runs import predict
@@ -151,8 +152,5 @@ def summary(links: Links) -> Iterator[str]:
 
 def link_text(links: Links) -> str:
     """The fitted lines of a cluster file."""
-    lines = [f"overlap_slowdown = {links.slowdown:g}", "[collectives]"]
-    for operation in OPERATIONS:
-        values = ", ".join(f"{size} = {value:g}" for size, value in links.curve(operation))
-        lines.append(f"{operation} = {{ {values} }}")
-    return "\n".join(lines) + "\n"
+    curves = curve_values(tuple((operation, links.curve(operation)) for operation in OPERATIONS))
+    return f"overlap_slowdown = {links.slowdown:g}\n{toml_text({'collectives': curves}).lstrip()}"

@@ -17,12 +17,15 @@ from profiles.machines.hosts import BOX, FREE
 from profiles.measuring.tables import show, table
 from validate.points import cluster_of
 from validate.published.rows import SamplingRow, sampling_rows
-from validate.published.runs import HOST_METHODS, HOST_PIXELS, place_of, predict, scenario_of
+from validate.published.runs import place_of, predict, scenario_of
 
 BOXES: Final = ("a100-nvlink-8", "a100-pcie-4", "l40-pcie-8")
 """Boxes on which a source published several methods on small images."""
 SOURCES: Final = ("PipeFusion", "xdit_assets", "xDiT")
 """Beginnings of the sources whose runs are dispatched operator by operator."""
+HOST_PIXELS: Final = "1024"
+HOST_METHODS: Final = ("distrifusion", "sp_ring", "sp_ulysses", "tensor_parallel")
+"""The methods of small images whose steps are all alike."""
 EXPLAINED: Final = 2 / 3
 COLUMNS: Final = ("box", "GPUs", "method", "published", "GPUs alone", "host of pace 1", "pace")
 

@@ -28,11 +28,13 @@ from validate.points import cluster_of, model_of
 from validate.published.clusters import SETS, ClusterRun, read_runs
 from validate.published.ledger import Ledger
 from validate.published.records import METHODS_OF_KIND, OTHER, TASKS, TIMES, Record, Standing
-from validate.published.runs import Run, same_number
+from validate.published.runs import Run
 
 COMMAND: Final = "python -m validate published --bands"
 PRIORS: Final = tomllib.loads(read_text(Path(__file__).with_name("priors.toml")))
 """The head of the file of bands, and the bands of methods with too few numbers."""
+TWICE: Final = 0.002
+"""Relative difference below which two numbers of one run count as one measurement, rounded in two ways."""
 LITTLE: Final = 0.1
 """Share of the time in which data are awaited, below which the error is the method's, not that of the links."""
 
@@ -63,7 +65,7 @@ def anchored() -> Iterator[Miss]:
             for other in model_of(name).anchors
             if _place(other) == _place(one)
             and _paper(other) != _paper(one)
-            and not same_number(other.latency_s / other.steps, step_s)
+            and abs(other.latency_s / other.steps / step_s - 1) >= TWICE
         ]
         if others:
             ratio = step_s / geometric_mean(others)

@@ -16,7 +16,7 @@ from profiles.measuring.tables import grouped
 from profiles.measuring.writing import write_file
 from profiles.outputs import check_writable
 from profiles.units import GIB
-from validate.published.records import Record, Standing, all_published, source_names, standing_of
+from validate.published.records import Record, Standing, all_published, source_names
 from validate.tables import Section, percent, signed
 
 STANDINGS: Final = (Standing.INDEPENDENT, Standing.IN_VIEW, Standing.FITTED)
@@ -197,7 +197,7 @@ def all_training(records: Iterable[Record]) -> list[list[Record]]:
     """The records of each number of training, those of the file first; if there are none, one with the reason."""
     by_number = grouped(records, lambda one: one.row)
     return [
-        by_number.get(row) or [Record(row, None, Standing.UNCOVERED, standing_of(row)[1] or "not predicted")]
+        by_number.get(row) or [Record(row, None, Standing.UNCOVERED, row.why or "not predicted")]
         for row in dict.fromkeys([*all_published(), *by_number])
     ]
 

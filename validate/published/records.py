@@ -1,4 +1,4 @@
-"""Records: each published number once, its prediction, and its standing by ``standings.toml``."""
+"""Records: each published number once, its prediction, and its standing."""
 
 import tomllib
 from collections.abc import Mapping
@@ -11,13 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from profiles.files import Row, read_rows, read_text
-
-STANDINGS: Final = Path(__file__).with_name("standings.toml")
-KEYS: Final = (
-    "task", "source", "item", "model", "machine", "num_gpus", "method", "method_config", "quantity", "resolution_px",
-    "note",
-)  # fmt: skip
-"""Columns of a number that an entry may name."""
 
 
 class Standing(StrEnum):
@@ -40,18 +33,6 @@ class Standing(StrEnum):
 Reason = tuple[Standing, str]
 """A standing and why; empty where the number is independent."""
 INDEPENDENT: Final[Reason] = (Standing.INDEPENDENT, "")
-
-
-@cache
-def entries() -> tuple[dict[str, str], ...]:
-    """The entries of ``standings.toml``: patterns by column, and ``is`` and ``why`` of the numbers that fit them."""
-    return tuple(tomllib.loads(read_text(STANDINGS))["number"])
-
-
-def entry_of(columns: Mapping[str, str]) -> dict[str, str] | None:
-    """The first entry that fits a number, given by the texts of its columns."""
-    fits = lambda entry: all(fnmatchcase(columns[key], entry[key]) for key in KEYS if key in entry)  # noqa: E731
-    return next(filter(fits, entries()), None)
 
 
 HERE: Final = Path(__file__).parent
@@ -86,7 +67,7 @@ class Published:
     Model and machine of training are named as in ``profiles`` where they are shipped; ``num_gpus`` and ``batch_size``
     (of all GPUs together) are None where the source does not say; ``method`` is ``one/another`` where the number
     compares two; ``quantity`` ends in its unit; ``value`` has ratios as fractions, times in seconds, and is infinite
-    where memory ran out; ``note`` is the paper's wording. The last three fields are as in the file.
+    where memory ran out; ``note`` is the paper's wording, ``why`` the reason for the standing.
     """
 
     task: str
@@ -103,6 +84,8 @@ class Published:
     method_config: str = ""
     resolution_px: str = ""
     steps: str = ""
+    standing: Standing = Standing.INDEPENDENT
+    why: str = ""
 
     @property
     def unit(self) -> str:
@@ -180,7 +163,7 @@ class Record:
     ) -> "Record":
         """The record of a number of training, predicted in one setting of the choices that the paper leaves open."""
         apart = _apart(row, predicted)
-        standing, why = (Standing.APART, apart) if apart else standing_of(row)
+        standing, why = (Standing.APART, apart) if apart else (row.standing, row.why)
         return cls(row, predicted, standing, why, setting, provenance)
 
     @property
@@ -225,13 +208,15 @@ def _published(row: Row) -> Published:
     cells: dict[str, Any] = {key: row.text(key) for key in COLUMNS}
     for key in ("num_gpus", "batch_size"):
         cells[key] = None if cells[key] == UNSAID else row.integer(key, minimum=1)
-    return Published(TASKS[0], **cells | {"value": row.number("value")})
+    standing, why = row.cells(("standing", "why"))
+    cells |= {"value": row.number("value"), "standing": Standing(standing or Standing.INDEPENDENT)}
+    return Published(TASKS[0], why=why, **cells)
 
 
 @cache
 def all_published() -> tuple[Published, ...]:
     """All published numbers of training, in the order of the file."""
-    return tuple(map(_published, read_rows(TRAINING, COLUMNS)))
+    return tuple(map(_published, read_rows(TRAINING, (*COLUMNS, "standing", "why"))))
 
 
 def published(item: str, **wanted: str | int) -> tuple[Published, ...]:
@@ -244,19 +229,6 @@ def the_published(item: str, **wanted: str | int) -> Published:
     """The only row that ``published`` finds."""
     (row,) = published(item, **wanted)
     return row
-
-
-def standing_of(row: Published, model: str = "", machine: str = "") -> Reason:
-    """The standing of a number, and why; ``model`` and ``machine`` are its model's folder and its cluster's file."""
-    entry = entry_of(columns_of(row, model, machine))
-    return INDEPENDENT if entry is None else (Standing(entry["is"]), entry["why"])
-
-
-def columns_of(row: Published, model: str = "", machine: str = "") -> dict[str, str]:
-    """The columns of a number as texts, with ``model`` and ``machine`` in place of its own if given."""
-    replaced = {"model": model, "machine": machine}
-    values = {key: replaced.get(key) or getattr(row, key) for key in KEYS}
-    return {key: "" if value is None else str(value) for key, value in values.items()}
 
 
 @cache

@@ -288,7 +288,7 @@ def contests(runs: Iterable[Run]) -> list[Contest]:
             continue
         where = f"{row['num_gpus']} GPUs of {one.cluster}"
         what = f"{one.model}, {row['resolution_px']} px, {row['steps']} steps"
-        key = (f"{row.published.paper}: {what}, {where}", one.for_links)
+        key = (f"{row.published.paper}: {what}, {where}", row["why"].startswith("sets the links"))
         both = groups.setdefault(key, ({}, {}))
         standings.setdefault(key, set()).add(one.record.standing)
         for seconds, latency_s in zip(both, (row.latency_s, one.latency_s), strict=True):

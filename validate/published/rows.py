@@ -19,7 +19,7 @@ from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.points import candidates, sampler
 from validate.published.clusters import changed_stack
-from validate.published.records import LATENCY, MEMORY, TASKS, Published
+from validate.published.records import LATENCY, MEMORY, TASKS, Published, Standing
 
 OUT_OF_MEMORY: Final = "OOM"
 INFERENCE: Final = Path(__file__).with_name("inference.csv")
@@ -77,7 +77,7 @@ class SamplingRow(dict[str, str]):
         """The number by which it counts: its latency, or its memory where only that is published."""
         remembered = bool(self["memory_GB"]) and not self["latency_s"]
         value = self.memory_gib if remembered else self.latency_s
-        texts = ("source", "model", "method", "note", "method_config", "resolution_px", "steps")
+        texts = ("source", "model", "method", "note", "method_config", "resolution_px", "steps", "why")
         return Published(
             TASKS[1],
             item=self.figure,
@@ -86,6 +86,7 @@ class SamplingRow(dict[str, str]):
             batch_size=int(self["batch"]) if self["batch"].isdigit() else None,
             quantity=MEMORY if remembered else LATENCY,
             value=inf if value is None else value,
+            standing=Standing(self["standing"] or Standing.INDEPENDENT),
             **{key: self[key] for key in texts},
         )
 

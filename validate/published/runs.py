@@ -19,21 +19,12 @@ from strategies.registry import make_sampler
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
 from validate.points import cluster_of, model_of, sampling
-from validate.published.records import MEMORY, Conditions, Reason, Record, Standing, kind_of, standing_of
-from validate.published.rows import IN_GRAPHS, SamplingRow, sampling_rows
+from validate.published.records import MEMORY, Conditions, Record, Standing, kind_of
+from validate.published.rows import SamplingRow, sampling_rows
 
 NO_COMMUNICATION: Final = "patch_parallel_no_comm"
 """The method that runs without communication, on free links."""
-LINKS_FROM: Final = "l40-pcie-8"
-"""The cluster whose rows within one node its links are fitted to."""
-HOSTS_FROM: Final = ("a100-nvlink-8",)
-"""Clusters whose host's slowness is set by rows of small images on a whole node."""
-HOST_PIXELS: Final = "1024"
-HOST_METHODS: Final = ("distrifusion", "sp_ring", "sp_ulysses", "tensor_parallel")
-"""The methods of these rows: all of their steps are alike."""
 FREE_LINK: Final = Link("ideal", inf, 0.0, 0.0)
-TWICE: Final = 0.002
-"""Relative difference below which two numbers of one point count as one measurement, rounded in two ways."""
 
 
 class Place(NamedTuple):
@@ -53,15 +44,13 @@ class Place(NamedTuple):
 class Run:
     """A published row beside the simulated one: its place, its outcome, and the sampler in words.
 
-    Place and outcome are None where the row is not covered; ``remark`` then says why. ``again`` says that an earlier
-    row has the same number of the same point.
+    Place and outcome are None where the row is not covered; ``remark`` then says why.
     """
 
     row: SamplingRow
     place: Place | None
     outcome: Result | None
     remark: str
-    again: bool = False
 
     @property
     def model(self) -> str:
@@ -94,32 +83,6 @@ class Run:
         return self.outcome.latency_s / self.row.latency_s - 1
 
     @property
-    def for_links(self) -> bool:
-        """Whether the links of its cluster were fitted to rows like it: ``LINKS_FROM``, several GPUs of one node."""
-        gpus = self.row.num_gpus or 1
-        return self.cluster == LINKS_FROM and 1 < gpus <= cluster_of(LINKS_FROM).devices_per_node
-
-    @property
-    def for_host(self) -> bool:
-        """Whether the slowness of its cluster's host is set by the row."""
-        small = self.row["resolution_px"] == HOST_PIXELS and self.row["method"] in HOST_METHODS
-        whole = self.place is not None and self.row.num_gpus == cluster_of(self.cluster).devices_per_node
-        in_graphs = self.place is not None and self.place.stack == IN_GRAPHS
-        return small and whole and self.cluster in HOSTS_FROM and not in_graphs
-
-    @property
-    def anchored(self) -> bool:
-        """Whether it is an anchor, or the same latency published again."""
-        if self.place is None or self.row.num_gpus != 1 or self.row.latency_s is None:
-            return False
-        there = (self.place.cluster.device.name, self.place.height, self.place.width, self.place.steps)
-        return any(
-            (anchor.device, anchor.height, anchor.width, anchor.steps) == there
-            and same_number(anchor.latency_s, self.row.latency_s)
-            for anchor in model_of(self.model).anchors
-        )
-
-    @property
     def record(self) -> Record:
         """The record of the row's number."""
         row, place, outcome = self.row.published, self.place, self.outcome
@@ -128,27 +91,16 @@ class Run:
         predicted = outcome.peak_memory_bytes / GIB if row.quantity == MEMORY else outcome.latency_s
         if self.row.out_of_memory and self.out_of_memory:
             predicted = inf
-        standing, reason = self._standing()
+        standing, reason = row.standing, row.why
+        if self.row.out_of_memory:
+            standing = Standing.APART
+            reason = f"memory runs out, as {'' if self.out_of_memory else 'not '}predicted"
         lacking = self.out_of_memory and not self.row.out_of_memory
         setting = f"{self.remark}; memory does not suffice" if lacking else self.remark
         provenance, memory_bytes = self._provenance(place, outcome), outcome.peak_memory_bytes
         kind = kind_of(outcome.strategy, outcome.num_gpus)
         conditions = Conditions(place.cluster.device.name, outcome.stack, kind)
         return Record(row, predicted, standing, reason, setting, provenance, memory_bytes, conditions)
-
-    def _standing(self) -> Reason:
-        if self.row.out_of_memory:
-            return Standing.APART, f"memory runs out, as {'' if self.out_of_memory else 'not '}predicted"
-        if self.for_links:
-            return Standing.FITTED, f"sets the links of {self.cluster}"
-        if self.for_host:
-            return Standing.FITTED, f"sets the pace of the host of {self.cluster}"
-        if self.anchored:
-            return Standing.FITTED, "a one-GPU latency that predictions start from"
-        standing = standing_of(self.row.published, self.model, self.cluster)
-        if self.again and standing[0] is not Standing.FITTED:
-            return Standing.APART, "printed a second time"
-        return standing
 
     def _provenance(self, place: Place, outcome: Result) -> str:
         """Where layer times are from, with the factor by which one GPU's published latencies scale them."""
@@ -164,32 +116,14 @@ def _factor(model: str, device: Device, pixels: int) -> float:
     return anchor_factor(model_of(model), device, pixels)
 
 
-def runs(
-    wanted: Callable[[SamplingRow], bool] = lambda row: row.num_gpus != 1,
-    clusters: Mapping[str, Cluster] | None = None,
-) -> list[Run]:
-    """The runs of published rows, by default of all but those on one GPU.
-
-    ``clusters``, by name, stand in for the shipped ones.
-    """
-    kept: list[Run] = []
-    judged = []
-    for one in (predict(row, clusters or {}) for row in sampling_rows() if wanted(row)):
-        alike = (other for other in kept if (one.place, one.outcome) == (other.place, other.outcome))
-        again = any(same_number(one.row.latency_s, other.row.latency_s) for other in alike)
-        kept += [one] if one.error is not None and not again else []
-        judged.append(replace(one, again=again))
-    return judged
+def runs(wanted: Callable[[SamplingRow], bool] = lambda row: row.num_gpus != 1) -> list[Run]:
+    """The runs of published rows, by default of all but those on one GPU."""
+    return [predict(row, {}) for row in sampling_rows() if wanted(row)]
 
 
 def all_runs() -> list[Run]:
     """The runs of all rows, those of one GPU too."""
     return runs(lambda _: True)
-
-
-def same_number(one: float | None, other: float | None) -> bool:
-    """Whether two numbers of one point count as one measurement, rounded in two ways."""
-    return one is not None and other is not None and abs(one / other - 1) < TWICE
 
 
 def predict(row: SamplingRow, clusters: Mapping[str, Cluster]) -> Run:

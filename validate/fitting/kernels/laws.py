@@ -44,12 +44,9 @@ Predict = Callable[[Coefficients, Samples], FloatArray]
 """Seconds of samples by coefficients."""
 
 
-@dataclass(frozen=True)
-class Unknown:
-    """Start of a coefficient, and the most that it may be."""
-
-    start: float
-    most: float = 1e9
+Unknown = tuple[float, float]
+"""Start of a coefficient, and the most that it may be."""
+NO_BOUND: Final = 1e9
 
 
 @dataclass(frozen=True)
@@ -87,8 +84,8 @@ def fit(predict: Predict, samples: Samples, unknowns: Mapping[str, Unknown], fix
     by_group, group_fits = _left_out(predict, samples, unknowns, fixed, samples.groups)
     fits = {key: [of[key] for of in (*shape_fits, *group_fits)] for key in unknowns}
     ranges = {key: (min(of), max(of)) for key, of in fits.items()}
-    rests = [key for key, unknown in unknowns.items() if values[key] > AT_BOUND * unknown.most]
-    unbound = {key: Unknown(unknown.start) for key, unknown in unknowns.items()}
+    rests = [key for key, (_, most) in unknowns.items() if values[key] > AT_BOUND * most]
+    unbound = {key: (start, NO_BOUND) for key, (start, _) in unknowns.items()}
     free = _solve(predict, samples, unbound, fixed) if rests else {}
     bound = {key: free[key] for key in rests}
     fitted = Errors(samples.seconds, predict({**fixed, **values}, samples))
@@ -122,8 +119,7 @@ def _solve(
     def residuals(logarithms: FloatArray) -> FloatArray:
         return np.log(predict({**fixed, **values(logarithms)}, samples) / samples.seconds)
 
-    start = np.log([unknown.start for unknown in unknowns.values()])
-    most = np.log([unknown.most for unknown in unknowns.values()])
+    start, most = np.log(list(unknowns.values())).T
     first, bounds = np.minimum(start, most - 1e-6), (np.full(len(start), np.log(LEAST_COEFFICIENT)), most)
     solution = least_squares(residuals, first, bounds=bounds, loss="soft_l1", f_scale=ALIKE)
     return {key: value if value > NOTHING else 0.0 for key, value in values(solution.x).items()}
@@ -214,14 +210,14 @@ def product_seconds(values: Coefficients, samples: Samples) -> FloatArray:
 def fit_products(samples: Samples, target: Target, priors: Coefficients, *, cached: bool) -> Fit:
     """The law of matrix products, fitted with rates up to the peaks; ``priors`` may give the time of a launch."""
     unknowns = {
-        "fixed_us": Unknown(2.5),
-        "TFLOP_per_s": Unknown(0.8 * target.flop_peak, target.flop_peak),
-        "GB_per_s": Unknown(0.8 * target.bytes_peak, target.bytes_peak),
-        "chain_us": Unknown(0.05),
-        "ramp": Unknown(100.0),
+        "fixed_us": (2.5, NO_BOUND),
+        "TFLOP_per_s": (0.8 * target.flop_peak, target.flop_peak),
+        "GB_per_s": (0.8 * target.bytes_peak, target.bytes_peak),
+        "chain_us": (0.05, NO_BOUND),
+        "ramp": (100.0, NO_BOUND),
     }
     if cached:
-        unknowns |= {"cache_MB": Unknown(12.0), "cache_GB_per_s": Unknown(2 * target.bytes_peak)}
+        unknowns |= {"cache_MB": (12.0, NO_BOUND), "cache_GB_per_s": (2 * target.bytes_peak, NO_BOUND)}
     fixed = {**PLAIN, **priors}
     return fit(product_seconds, samples, {k: v for k, v in unknowns.items() if k not in fixed}, fixed)
 
@@ -230,7 +226,7 @@ def fit_pace(predict: Predict, samples: Samples, values: Coefficients, target: T
     """The law of ``values`` with only the rate of products, ``TFLOP_per_s``, fitted anew."""
     fixed = {key: value for key, value in values.items() if key != "TFLOP_per_s"}
     start = min(values["TFLOP_per_s"], target.flop_peak)
-    return fit(predict, samples, {"TFLOP_per_s": Unknown(start, target.flop_peak)}, fixed)
+    return fit(predict, samples, {"TFLOP_per_s": (start, target.flop_peak)}, fixed)
 
 
 def gradient_factors(folder: Path, prefix: str, values: Coefficients) -> dict[str, float]:
@@ -298,14 +294,14 @@ def fit_forward(
     """
     *_, head_dim, causal = samples.shapes
     unknowns = {
-        "fixed_us": Unknown(5.0),
-        "TFLOP_per_s": Unknown(0.8 * target.flop_peak, target.flop_peak),
-        "GB_per_s": Unknown(0.5 * target.bytes_peak, target.bytes_peak),
-        "rows": Unknown(1e4),
-        "keys": Unknown(64.0),
-        "channels": Unknown(20.0),
-        "tile": Unknown(64.0),
-        "causal_us": Unknown(5.0),
+        "fixed_us": (5.0, NO_BOUND),
+        "TFLOP_per_s": (0.8 * target.flop_peak, target.flop_peak),
+        "GB_per_s": (0.5 * target.bytes_peak, target.bytes_peak),
+        "rows": (1e4, NO_BOUND),
+        "keys": (64.0, NO_BOUND),
+        "channels": (20.0, NO_BOUND),
+        "tile": (64.0, NO_BOUND),
+        "causal_us": (5.0, NO_BOUND),
     }
     fixed: dict[str, float] = {} if overlap == 1 else {OVERLAP: overlap}
     if (causal > 0).all():
@@ -340,8 +336,8 @@ def backward_seconds(values: Coefficients, samples: Samples) -> FloatArray:
 def fit_backward(folder: Path, prefix: str, values: Coefficients, target: Target) -> Fit:
     """The backward rate of products and ``backward_rows``, fitted."""
     unknowns = {
-        "backward_TFLOP_per_s": Unknown(0.5 * target.flop_peak, target.flop_peak),
-        "backward_rows": Unknown(values["rows"]),
+        "backward_TFLOP_per_s": (0.5 * target.flop_peak, target.flop_peak),
+        "backward_rows": (values["rows"], NO_BOUND),
     }
     return fit(backward_seconds, rows.attention(folder, [prefix], "bwd"), unknowns, values)
 
@@ -372,7 +368,7 @@ def launch_us(folder: Path, origin: Origin) -> float:
     frame = rows.memory(folder, origin.launch, "add")
     sizes, times = frame.bytes_min.to_numpy(float), frame.latency_us.to_numpy(float)
     samples = Samples((sizes,), times, np.arange(len(frame), dtype=float))
-    unknowns = {"fixed_us": Unknown(2.0), "GB_per_s": Unknown(1000.0)}
+    unknowns = {"fixed_us": (2.0, NO_BOUND), "GB_per_s": (1000.0, NO_BOUND)}
     return fit(_seconds, samples, unknowns, {}).values["fixed_us"]
 
 
