@@ -1,7 +1,5 @@
 """The grid divides GPUs as xDiT does, and refuses what cannot be divided with the equation and its numbers."""
 
-from itertools import product
-
 import pytest
 
 from profiles.architectures.synthetic import equal_blocks_transformer
@@ -27,7 +25,9 @@ def test_tensor_is_innermost_and_guidance_outermost():
     assert team.groups("sequence") == [(8, 10, 12, 14), (9, 11, 13, 15)]
 
 
-@pytest.mark.parametrize(("ring", "ulysses", "tensor"), list(product((1, 2, 3), repeat=3)))
+@pytest.mark.parametrize(
+    ("ring", "ulysses", "tensor"), [(1, 1, 1), (2, 3, 1), (1, 2, 3), (3, 1, 2), (2, 2, 2)]
+)
 def test_groups_of_each_kind_hold_every_device_once(ring, ulysses, tensor):
     team = Grid(ring=ring, ulysses=ulysses, tensor=tensor).team(0, 0)
     kinds = {
@@ -39,13 +39,15 @@ def test_groups_of_each_kind_hold_every_device_once(ring, ulysses, tensor):
         assert sorted(device for group in groups for device in group) == list(team.devices)
 
 
-@pytest.mark.parametrize(
-    ("guidance", "degree", "data", "batch"),
-    [("none", 1, 1, 4), ("batch", 1, 1, 8), ("batch", 2, 1, 4), ("parallel", 2, 1, 4), ("batch", 1, 4, 2)],
-)
-def test_a_pass_holds_the_predictions_of_its_group(make, guidance, degree, data, batch):
-    scenario = sampling(make, 8, guidance=guidance, batch_size=4)
-    assert Grid(data=data, guidance=degree, pipeline=8 // degree // data).batch(scenario) == batch
+def test_a_pass_holds_the_predictions_of_its_group(make):
+    for guidance, degree, data, batch in (
+        ("none", 1, 1, 4),
+        ("batch", 1, 1, 8),
+        ("parallel", 2, 1, 4),
+        ("batch", 1, 4, 2),
+    ):
+        scenario = sampling(make, 8, guidance=guidance, batch_size=4)
+        assert Grid(data=data, guidance=degree, pipeline=8 // degree // data).batch(scenario) == batch
 
 
 REFUSED = [
@@ -68,13 +70,10 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("degrees", "workload", "message"), REFUSED)
-def test_what_cannot_be_divided_is_refused(make, degrees, workload, message):
-    with pytest.raises(InfeasibleError, match=message):
-        make_grid(sampling(make, 8, **workload), **degrees)
-
-
-@pytest.mark.parametrize("name", ["ulysses", "tensor"])
-def test_heads_must_be_a_multiple_of_what_divides_them(make, name):
-    with pytest.raises(InfeasibleError, match=f"^8 heads, {name} 16: 8 % 16 = 8; 2, 4 and 8 divide 8$"):
-        make_grid(sampling(make, 16), **{name: 16})
+def test_what_cannot_be_divided_is_refused(make):
+    for degrees, workload, message in REFUSED:
+        with pytest.raises(InfeasibleError, match=message):
+            make_grid(sampling(make, 8, **workload), **degrees)
+    for name in ("ulysses", "tensor"):
+        with pytest.raises(InfeasibleError, match=f"^8 heads, {name} 16: 8 % 16 = 8; 2, 4 and 8 divide 8$"):
+            make_grid(sampling(make, 16), **{name: 16})

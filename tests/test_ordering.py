@@ -27,16 +27,9 @@ derandomised = settings(derandomize=True, deadline=None, max_examples=150)
 
 def line(degree, micro_batches, forward_s=1.0, backward_s=2.0):
     """One stage per device, on free links."""
-    stages = degree
-    return replace(
-        wave_problem(degree, micro_batches, 1, forward_s, backward_s),
-        forward_s=(forward_s,) * stages,
-        backward_s=(backward_s,) * stages,
-        positions=tuple(range(degree)),
-        chains=(Chain(tuple(range(stages)), tuple(range(micro_batches))),),
-        forward_lag_s=(0.0,) * stages,
-        backward_lag_s=(0.0,) * stages,
-    )
+    stages, free = tuple(range(degree)), (0.0,) * degree
+    chain = Chain(stages, tuple(range(micro_batches)))
+    return Problem((forward_s,) * degree, (backward_s,) * degree, stages, (chain,), free, free)
 
 
 @st.composite
@@ -76,8 +69,7 @@ def passes_of(problem):
     }
 
 
-@pytest.mark.parametrize("degree", [2, 3, 4, 5, 8])
-@pytest.mark.parametrize(("forward_s", "backward_s"), [(1.0, 1.0), (1.0, 2.0), (1.0, 3.0), (2.0, 2.0)])
+@pytest.mark.parametrize(("degree", "forward_s", "backward_s"), [(2, 1.0, 1.0), (5, 1.0, 2.0), (8, 1.0, 3.0)])
 def test_a_wave_takes_its_closed_form(degree, forward_s, backward_s):
     problem = wave_problem(degree, degree, 1, forward_s, backward_s)
     expected = 2 * degree * (forward_s + backward_s) + 2 * (degree - 1) * backward_s
@@ -85,13 +77,13 @@ def test_a_wave_takes_its_closed_form(degree, forward_s, backward_s):
     assert list_schedule(problem, "most-advanced").makespan_s == expected
 
 
-@pytest.mark.parametrize(("degree", "times", "waves"), [*product((2, 3, 5, 8), (2, 3, 4), (1, 2))])
+@pytest.mark.parametrize(("degree", "times", "waves"), [(2, 2, 1), (3, 4, 2), (5, 3, 1), (8, 2, 2)])
 def test_waves_of_several_times_as_many_micro_batches_meet_the_bound(degree, times, waves):
     problem = wave_problem(degree, times * degree, waves)
     assert list_schedule(problem).makespan_s == lower_bound_s(problem)
 
 
-@pytest.mark.parametrize(("degree", "micro_batches"), [(1, 1), (2, 1), (2, 5), (4, 4), (4, 9), (8, 16)])
+@pytest.mark.parametrize(("degree", "micro_batches"), [(1, 1), (2, 1), (4, 9)])
 def test_a_line_takes_the_closed_form_of_1f1b(degree, micro_batches):
     problem = line(degree, micro_batches)
     assert list_schedule(problem).makespan_s == (micro_batches + degree - 1) * 3 == lower_bound_s(problem)
@@ -159,13 +151,8 @@ def test_the_bound_is_the_largest_head_work_and_tail_over_all_thresholds(problem
     assert lower_bound_s(problem) == pytest.approx(largest, rel=1e-12)
 
 
-def capped(degree, micro_batches, cap):
-    problem = wave_problem(degree, micro_batches)
-    return replace(problem, held_bytes=(1.0,) * 2 * degree, capacity_bytes=(float(cap),) * degree)
-
-
 def test_a_device_without_room_for_one_micro_batch_is_refused_with_the_equation():
-    problem = replace(capped(2, 2, 4), capacity_bytes=(4.0, 1.5))
+    problem = replace(wave_problem(2, 2), held_bytes=(1.0,) * 4, capacity_bytes=(4.0, 1.5))
     with pytest.raises(
         InfeasibleError, match=r"takes 1 \+ 1 = 2 on device 1 \(stages 1, 2\), which may hold 1\.5"
     ):
@@ -180,13 +167,10 @@ def test_a_cyclic_order_is_a_deadlock_that_names_who_waits():
         evaluate(line(2, 1), rows)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["0F0 0B0\n1F0\n", "0F0 0B0 0B0\n1F0 1B0\n", "1F0 0B0\n0F0 1B0\n", "0F0 0B0\n", "0F0 0B0\n1F0 1B0\n\n"],
-)
-def test_rows_that_are_not_those_of_the_problem_are_refused(text):
-    with pytest.raises(ValueError, match="every forward and backward once"):
-        evaluate(line(2, 1), parse_order(text))
+def test_rows_that_are_not_those_of_the_problem_are_refused():
+    for text in ("0F0 0B0\n1F0\n", "0F0 0B0 0B0\n1F0 1B0\n", "1F0 0B0\n0F0 1B0\n", "0F0 0B0\n"):
+        with pytest.raises(ValueError, match="every forward and backward once"):
+            evaluate(line(2, 1), parse_order(text))
 
 
 @st.composite

@@ -29,7 +29,7 @@ def test_published_runs_take_their_published_iterations(make, steps, window, ite
     assert ParaDiGMS().iterations(scenario) == iterations
 
 
-@pytest.mark.parametrize("steps", [1, 2, 5, 20, 30, 77, 500, 1000])
+@pytest.mark.parametrize("steps", [1, 5, 77, 1000])
 def test_a_run_takes_no_more_iterations_than_steps_and_no_window_converges_more_than_itself(make, steps):
     scenario = sampling(make, gpus=1, steps=steps)
     counts = [ParaDiGMS(window).iterations(scenario) for window in range(1, min(steps, 100) + 1)]
@@ -38,8 +38,7 @@ def test_a_run_takes_no_more_iterations_than_steps_and_no_window_converges_more_
     assert all(n * window >= steps for window, n in enumerate(counts, 1))
 
 
-@pytest.mark.parametrize("guidance", ["none", "batch"])
-@pytest.mark.parametrize(("gpus", "window"), [(8, 8), (4, 8), (8, 20), (1, 3)])
+@pytest.mark.parametrize(("guidance", "gpus", "window"), [("none", 4, 8), ("batch", 8, 20), ("batch", 1, 3)])
 def test_on_free_links_an_iteration_takes_the_fullest_devices_share_of_the_window(
     make, gpus, window, guidance
 ):
@@ -66,19 +65,15 @@ def test_each_iteration_gathers_the_predictions_of_the_window_before_the_next(ma
     assert drawing.expected.p2p_bytes == 0
 
 
-@pytest.mark.parametrize(
-    ("parameters", "workload", "message"),
-    [
+def test_what_cannot_be_is_refused_with_its_numbers(make):
+    for parameters, workload, message in (
         ({"window": 4}, {}, r"window\(4\) is below gpus\(8\)"),
         ({"window": 51}, {}, r"window\(51\) exceeds steps\(50\)"),
         ({}, {"steps": 7}, r"gpus\(8\) exceed steps\(7\)"),
         ({"tolerance": 0.5}, {}, r"tolerance\(0.5\) is not 0.1, the only one with published iterations"),
         ({}, {"guidance": "parallel"}, "guidance parallel divides each step's predictions"),
-    ],
-)
-def test_what_cannot_be_is_refused_with_its_numbers(make, parameters, workload, message):
-    scenario = sampling(make, **workload)
-    sampler = make_sampler("paradigms", parameters)
-    for ask in (sampler.plan, sampler.phases, sampler.bound):
-        with pytest.raises(InfeasibleError, match=message):
-            ask(scenario)
+    ):
+        sampler, scenario = make_sampler("paradigms", parameters), sampling(make, **workload)
+        for ask in (sampler.plan, sampler.phases, sampler.bound):
+            with pytest.raises(InfeasibleError, match=message):
+                ask(scenario)

@@ -58,9 +58,7 @@ def sent(trace):
     return found
 
 
-@pytest.mark.parametrize("steps", [1, 2, 5])
-@pytest.mark.parametrize("patches", [4, 8, 16])
-@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize(("stages", "patches", "steps"), [(2, 4, 1), (2, 16, 5), (4, 4, 2), (4, 8, 5)])
 def test_without_warmup_the_useful_share_is_ms_over_ms_plus_n_minus_1(make, stages, patches, steps):
     trace = replayed(make, stages, patches, steps)
     patch_s = LAYERS * LAYER_S / stages / patches
@@ -69,7 +67,7 @@ def test_without_warmup_the_useful_share_is_ms_over_ms_plus_n_minus_1(make, stag
     assert idle_s(trace) == pytest.approx((stages - 1) * patch_s)
 
 
-@pytest.mark.parametrize("patches", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("patches", [1, 4, 16])
 def test_a_steady_step_takes_all_patches_on_a_stage_or_one_patch_on_all_stages(make, patches):
     patch_s = LAYERS * LAYER_S / 4 / patches
     assert steady_step_s(make, 4, patches) == max(patches, 4) * patch_s
@@ -85,7 +83,7 @@ def test_as_many_patches_as_stages_leave_no_slack_for_hops(make):
     )
 
 
-@pytest.mark.parametrize("warmup", [0, 1, 2, 5])
+@pytest.mark.parametrize("warmup", [0, 2, 5])
 def test_in_synchronous_steps_the_whole_image_passes_one_stage_after_another(make, warmup):
     trace = replayed(make, 4, 8, 5, warmup)
     image_s = LAYERS * LAYER_S
@@ -198,14 +196,14 @@ def test_paced_layers_are_the_best_of_all_lists_and_leave_no_stage_empty():
 def test_each_later_stage_embeds_time_and_text_again_but_does_not_repeat_a_first_layer_of_its_own_kind(make):
     model = load_model("pixart")
     backbone = model.components[model.backbones[0]]
-    first, *others = backbone.layers
+    first, second, *others = backbone.half_kernels
 
-    def second_stage_s(*layers):
-        changed = replace(backbone, layers=layers)
+    def second_stage_s(*kernels):
+        changed = replace(backbone, half_kernels=kernels)
         components = tuple(changed if one is backbone else one for one in model.components)
         sampler, scenario = drawn(make, 2, 2, model=replace(model, components=components), cluster=A100)
         return sampler.layout(scenario).stage_s(1)
 
-    embedded_s, plain_s = second_stage_s(first, *others), second_stage_s(others[0], *others)
-    longer = replace(first, matmul_flop=3 * first.matmul_flop)
-    assert second_stage_s(longer, *others) == plain_s < embedded_s
+    embedded_s, plain_s = (second_stage_s(of, second, *others) for of in (first, second))
+    longer = tuple(replace(kernel, m=3 * kernel.m) for kernel in second)
+    assert second_stage_s(longer, second, *others) == plain_s < embedded_s

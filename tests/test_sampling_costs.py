@@ -48,7 +48,7 @@ def test_the_whole_image_at_the_reference_takes_the_estimate_of_training():
     assert block_s(model) == pytest.approx(ModelCosts(model, RATED).components[0].forward_s(1)[0])
 
 
-@pytest.mark.parametrize("degree", [1, 2, 4])
+@pytest.mark.parametrize("degree", [1, 4])
 def test_a_sequence_is_divided_whatever_passes_around(degree):
     """Tokens by both; of attention queries around a ring, heads by Ulysses: launches are those of the whole."""
     work_s = (LINEAR_S + ATTENTION_S + MEMORY_S) / degree
@@ -58,7 +58,7 @@ def test_a_sequence_is_divided_whatever_passes_around(degree):
         assert attention_s == pytest.approx([3 * ATTENTION_S / degree] * 3)
 
 
-@pytest.mark.parametrize("degree", [1, 2, 4])
+@pytest.mark.parametrize("degree", [1, 4])
 def test_tensor_parallelism_leaves_a_share_of_the_traffic_whole(degree):
     traffic = REPLICATED_SHARE + (1 - REPLICATED_SHARE) / degree
     expected = (LINEAR_S + ATTENTION_S) / degree + traffic * MEMORY_S + LAUNCH_S

@@ -113,7 +113,7 @@ def tiny_problem(rng, times):
     return problem
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_whole_durations_are_solved_and_proven(seed):
     problem = tiny_problem(Random(seed), lambda rng: float(rng.randint(1, 3)))
     best = BruteForce(problem).run()
@@ -132,7 +132,7 @@ def test_whole_durations_are_solved_and_proven(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_real_durations_lie_between_bound_and_order(seed):
     problem = tiny_problem(Random(seed), lambda rng: rng.uniform(0.5, 2.5))
     best = BruteForce(problem).run()
@@ -152,24 +152,11 @@ def test_the_programme_betters_list_scheduling_of_two_waves():
     assert (synthesis.proven, synthesis.method) == (True, PROGRAMME)
 
 
-def capped_wave(degree, micro_batches, cap):
-    problem = wave_problem(degree, micro_batches)
-    return replace(problem, held_bytes=(1.0,) * 2 * degree, capacity_bytes=(float(cap),) * degree)
-
-
 def test_what_no_time_is_given_for_is_not_called_proven():
     problem = wave_problem(4, 4, 2)
     synthesis = synthesize(problem, 0.0)
     assert (synthesis.bound_s, synthesis.ordering.makespan_s) == (60, 61)
     assert (synthesis.proven, synthesis.method) == (False, LIST)
-
-
-def test_a_programme_too_large_to_write_is_left_alone():
-    problem = capped_wave(8, 64, 20)
-    synthesis = synthesize(problem)
-    assert not synthesis.proven
-    assert synthesis.method == LIST
-    assert synthesis.bound_s <= synthesis.ordering.makespan_s
 
 
 def test_without_a_solver_list_scheduling_still_works(monkeypatch):
@@ -179,39 +166,25 @@ def test_without_a_solver_list_scheduling_still_works(monkeypatch):
         synthesize(wave_problem(4, 4, 2))
 
 
-@pytest.mark.parametrize(
-    ("times_s", "unit_s"),
-    [
-        ((1.0, 2.0), 1.0),
-        ((2.0, 3.0, 0.0), 1.0),
-        ((0.1, 0.2, 0.3), 0.1),
-        ((0.004, 0.006), 0.002),
-        ((1.5, 1.5), 1.5),
-        ((1.0, 1.0625), 0.0625),
-        ((1.0, 2**0.5), None),
-        ((1.0, 1.001), None),
-    ],
-)
-def test_the_common_unit_divides_every_time(times_s, unit_s):
-    assert common_unit_s(times_s) == (None if unit_s is None else pytest.approx(unit_s, rel=1e-12))
+def test_the_common_unit_divides_every_time():
+    for times_s, unit_s in (((2.0, 3.0, 0.0), 1.0), ((0.1, 0.2, 0.3), 0.1), ((1.0, 1.0625), 0.0625)):
+        assert common_unit_s(times_s) == pytest.approx(unit_s, rel=1e-12)
+    assert common_unit_s((1.0, 2**0.5)) is common_unit_s((1.0, 1.001)) is None
 
 
-SIZES = [(4, 4), (4, 16), (8, 4), (8, 32), (7, 9), (2, 2), (1, 3)]
-
-
-@pytest.mark.parametrize(("degree", "micro_batches"), SIZES)
 @pytest.mark.parametrize("waves", [1, 2])
-def test_a_pattern_carries_over_to_any_size(degree, micro_batches, waves):
-    small, larger = wave_problem(4, 4, waves), wave_problem(degree, micro_batches, waves)
-    extension = extend(small, list_schedule(small), larger)
-    assert evaluate(larger, extension.rows).makespan_s <= extension.makespan_s
-    assert lower_bound_s(larger) <= extension.makespan_s <= 1.15 * lower_bound_s(larger)
+def test_a_pattern_carries_over_to_any_size(waves):
+    for degree, micro_batches in ((4, 16), (8, 4), (8, 32), (7, 9), (1, 3)):
+        small, larger = wave_problem(4, 4, waves), wave_problem(degree, micro_batches, waves)
+        extension = extend(small, list_schedule(small), larger)
+        assert evaluate(larger, extension.rows).makespan_s <= extension.makespan_s
+        assert lower_bound_s(larger) <= extension.makespan_s <= 1.15 * lower_bound_s(larger)
 
 
-@pytest.mark.parametrize(("degree", "micro_batches"), [(4, 8), (4, 16), (4, 32), (8, 16), (8, 64), (16, 32)])
-def test_the_pattern_of_four_devices_and_eight_micro_batches_stays_the_shortest(degree, micro_batches):
-    small, larger = wave_problem(4, 8), wave_problem(degree, micro_batches)
-    assert extend(small, list_schedule(small), larger).makespan_s == lower_bound_s(larger)
+def test_the_pattern_of_four_devices_and_eight_micro_batches_stays_the_shortest():
+    small = wave_problem(4, 8)
+    for larger in (wave_problem(4, 32), wave_problem(8, 64), wave_problem(16, 32)):
+        assert extend(small, list_schedule(small), larger).makespan_s == lower_bound_s(larger)
 
 
 @pytest.fixture
@@ -248,12 +221,7 @@ def test_json_holds_both_answers(sim):
         "pipeline_degree", "micro_batches", "positions", "bound", "makespan", "proven", "method",
         "activations_held", "seconds", "rows",
     ]  # fmt: skip
-    assert (result["bound"], result["makespan"], result["proven"], result["method"]) == (
-        60,
-        60,
-        True,
-        PROGRAMME,
-    )
+    assert [result[key] for key in ("bound", "makespan", "proven", "method")] == [60, 60, True, PROGRAMME]
     problem, larger = wave_problem(4, 4, 2), wave_problem(8, 8, 2)
     rows = parse_order("\n".join(result["rows"]))
     assert evaluate(problem, rows).makespan_s == 60
@@ -290,22 +258,16 @@ def test_layout_durations_and_lag_are_as_given(sim):
     assert two["makespan"] == BruteForce(problem).run()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_bad_input_is_one_line_and_exit_code_two(sim):
+    for arguments, message in (
         ("--activation-cap 1", "one micro-batch takes 1 + 1 = 2 on device 0 (stages 0, 3), which may hold 1"),
-        ("--activation-cap 0", "--activation-cap is 0, must be at least 1"),
-        ("--waves x", "--waves is 'x', must be an integer"),
         ("--stages 3", "--stages needs --positions: on which device is each stage?"),
         ("--stages 3 --positions 0,1", "--positions has 2 entries, but --stages is 3"),
         ("--positions 0,1,2",
          "--positions, entry 2 is 2, must be from 0 to 1: there are --pipeline-degree 2 positions"),
         ("--positions 0,0", "--positions has no entry 1, each of --pipeline-degree 2 positions must have a stage"),
         ("--positions 0,1 --waves 2", "--waves and --positions both say where stages are: give one of them"),
-        ("--forward 0", "--forward is 0, must be above 0"),
         ("--forward 1,2", "--forward has 2 entries, must be one or one for each of 4 stages"),
-        ("--backward nan", "--backward is nan, must be finite, and at most 1e+12"),
-        ("--lag -1", "--lag is -1, must be at least 0"),
         ("--extend-to 4", "--extend-to is 4, must be devices and micro-batches, as 8,16"),
         ("--extend-to 4,4 --forward 1,1,1,2", "--extend-to needs one --forward for all stages"),
         ("--extend-to 4,4 --positions 0,0,1,1", "--extend-to needs stages that pass over all devices in line, as"
@@ -313,8 +275,6 @@ def test_layout_durations_and_lag_are_as_given(sim):
         ("--waves 60000", "2 * stages(240000) * --micro-batches 2 = 960000 passes, at most 131072"),
         ("--extend-to 8000,8000", "--extend-to is 8000, must be at most 1024"),
         ("--json --format torch", "--json and --format torch both want stdout: give one of them"),
-    ],
-)  # fmt: skip
-def test_bad_input_is_one_line_and_exit_code_two(sim, arguments, message):
-    code, out, err = sim(f"--pipeline-degree 2 --micro-batches 2 {arguments}")
-    assert (code, out, err) == (2, "", f"sim: error: {message}\n")
+    ):  # fmt: skip
+        answer = sim(f"--pipeline-degree 2 --micro-batches 2 {arguments}")
+        assert answer == (2, "", f"sim: error: {message}\n")

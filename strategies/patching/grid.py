@@ -248,15 +248,13 @@ def check_workload(scenario: SamplingScenario, grid: Grid) -> None:
         InfeasibleError: they cannot.
     """
     workload = scenario.workload
-    if grid.guidance > 1 and (grid.guidance != GUIDED or workload.predictions == 1):
+    allowed = {1: (1,), GUIDED: (GUIDED,) if workload.guidance == "parallel" else (1, GUIDED)}[
+        workload.predictions
+    ]
+    if grid.guidance not in allowed:
         raise InfeasibleError(
-            f"`guidance_degree({grid.guidance})` is not 1"
-            + (f", and `guidance` is {workload.guidance}" if workload.predictions == 1 else f" or {GUIDED}"),
-            "guidance cannot be divided so",
-        )
-    if workload.guidance == "parallel" and grid.guidance != GUIDED:
-        raise InfeasibleError(
-            f"`guidance_degree({grid.guidance})` is not {GUIDED}, and `guidance` is parallel",
+            f"`guidance_degree({grid.guidance})` is not {' or '.join(map(str, allowed))}, and `guidance` is"
+            f" {workload.guidance}",
             "guidance cannot be divided so",
         )
     if workload.batch_size % grid.data:
@@ -290,9 +288,7 @@ def _check_backbone(scenario: SamplingScenario, grid: Grid) -> None:
 
 def _heads(scenario: SamplingScenario) -> list[int]:
     """The numbers of heads that the backbone's self-attentions have."""
-    return sorted(
-        {exchange.heads for exchange in scenario.backbone.exchanges if exchange.kind == "key_value"}
-    )
+    return sorted({one.heads for one in scenario.backbone.exchanges if one.kind == "key_value"})
 
 
 def divides_heads(scenario: SamplingScenario, ulysses: int) -> bool:

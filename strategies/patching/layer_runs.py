@@ -11,13 +11,15 @@ Between two exchanges work is spread evenly; within a run of several layers each
 that stands for as many calls as it has layers, which takes as long where layers are alike and the exchanges block.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import ceil, isclose
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from profiles.architectures.kernels import Kernel
 from profiles.architectures.shares import HALF_BYTES, WHOLE, Share
 from profiles.checks import sum_in_order
 from profiles.costs.kernel_times import MERGE_CAST_KERNELS, MERGE_CASTS, MERGE_KERNELS, MERGED_BYTES
@@ -34,8 +36,6 @@ REPLICATED: Final = TEXTS[1]
 LOG_SUM_BYTES: Final = 4.0
 """Bytes of the log-sum-exp of a query and head. Source: FlashAttention's kernels return it in single precision, and the
 output in that of the queries; a ring keeps and merges both so (ring-flash-attention, update_out_and_lse)."""
-MOST_EMBEDDING: Final = 1.5
-"""Work of a first layer, over that of the second, beyond which it is more than embeddings that makes it longer."""
 EXCHANGE: Final = "all_to_all"
 """The operation whose seconds of the host every exchange around attention takes; gathers along rows and columns too, as
 nobody has published how long they take around attention, and Ulysses's calls surround the same tensors."""
@@ -234,7 +234,7 @@ def run_seconds(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[
         host = scenario.backbone_costs.host_s
         layers = slice(run.first, run.end)
         gpu_s, host_s = float(total[layers].sum()), float(host[layers].sum())
-        if run.conditioned and _embeds(scenario):
+        if run.conditioned and scenario.remember("embeds", lambda: _embeds(scenario)):
             gpu_s += max(0.0, float(total[0] - total[1]))
             host_s += max(0.0, float(host[0] - host[1]) - PATCH_OPERATORS * scenario.operator_s)
         if run.cached:
@@ -246,18 +246,12 @@ def run_seconds(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[
 
 
 def _embeds(scenario: SamplingScenario) -> bool:
-    """Whether the first layer is one like the second with embeddings before it, and no longer layer of its own.
-
-    It then exchanges and attends as the second does; of shipped models it has up to 1.3 times the work.
-    """
-    first, second = scenario.backbone.layers[:2]
-    sent = [
-        [(of.kind, of.elements, of.heads) for of in scenario.backbone.exchanges if of.layer == layer]
-        for layer in (0, 1)
-    ]
-    work = [layer.conv_flop + layer.matmul_flop + layer.attention_flop for layer in (first, second)]
-    alike = isclose(first.attention_flop, second.attention_flop, rel_tol=0.01) and sent[0] == sent[1]
-    return alike and work[1] < work[0] <= MOST_EMBEDDING * work[1]
+    """Whether the first layer is one like the second with embeddings before it: it has all of its kernels, and more."""
+    kernels = [Counter[Kernel]() for _ in range(2)]
+    for counts, of_layer in zip(kernels, scenario.backbone.half_kernels, strict=False):
+        for kernel in of_layer:
+            counts[replace(kernel, count=1)] += kernel.count
+    return kernels[0] > kernels[1]
 
 
 def _layers_seconds(scenario: SamplingScenario, team: Team, run: LayerRun) -> tuple[FloatArray, FloatArray]:
