@@ -99,6 +99,6 @@ def _conclude(measurement: "Measurement", options: argparse.Namespace) -> None:
     fit = fit_links(measurement, options.name or options.output.stem, options.device, options.kind)
     cluster = write_cluster(options.output, cluster_text(fit, bool(measurement.slowdowns)))
     if options.samples:
-        write_file(options.samples, sample_text(measurement), "--samples")
+        write_file(options.samples, sample_text(measurement))
     print_links(measurement, cluster, fit.notes)
     print(f"wrote {options.output}")

@@ -3,7 +3,7 @@
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from io import StringIO
 from pathlib import Path
 from tempfile import mkdtemp
@@ -17,26 +17,21 @@ def scratch_folder(name: str) -> Path:
     return Path(mkdtemp()) / name
 
 
-def write_file(path: Path, text: str, flag: str = "--output") -> None:
-    """Write a file whole or not at all; ``flag`` is named in errors."""
-    with drafts([path], f"{flag} {path}") as (draft,):
+def write_file(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    with whole_file(path) as draft:
         draft.write_text(text, encoding="utf-8")
 
 
 def write_files(folder: Path, texts: Mapping[Path, str]) -> None:
     """Write files into a folder, which is made where it is missing: none of them if one cannot be written."""
-    paths = [folder / path for path in texts]
-    made: list[Path] = []
     try:
-        with drafts(paths, f"--output {folder}") as files:
-            for draft, text in zip(files, texts.values(), strict=True):
-                made += [parent for parent in draft.parents if not parent.exists()][::-1]
-                draft.parent.mkdir(parents=True, exist_ok=True)
-                draft.write_text(text, encoding="utf-8")
-    finally:
-        for parent in reversed(made):
-            if parent.is_dir() and not any(parent.iterdir()):
-                parent.rmdir()
+        with ExitStack() as drafts:
+            for path, text in texts.items():
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                drafts.enter_context(whole_file(folder / path)).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {(error.strerror or str(error)).lower()}") from None
 
 
 def csv_text(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -46,16 +41,6 @@ def csv_text(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     writer.writerow(columns)
     writer.writerows(rows)
     return text.getvalue()
-
-
-@contextmanager
-def drafts(paths: Sequence[Path], what: str) -> Iterator[list[Path]]:
-    """Yield a draft of each path, all of which take their places if all goes well."""
-    try:
-        with ExitStack() as written:
-            yield [written.enter_context(whole_file(path)) for path in paths]
-    except OSError as error:
-        raise InputError(f"{what}: {error.strerror or error}") from error
 
 
 class Exact(str):

@@ -176,7 +176,7 @@ def write_bands(path: Path, ledger: Ledger, runs: Iterable[Run]) -> None:
     """Write the bands of the published numbers, with the priors, and the devices of the shipped bands."""
     misses = [*anchored(), *trainings(read_runs()), *sampled(runs)]
     misses += speedups(ledger.records)
-    write_file(path, text_of(bands_of(misses, waits(ledger.records), shipped.load_bands())), "--bands")
+    write_file(path, text_of(bands_of(misses, waits(ledger.records), shipped.load_bands())))
 
 
 def text_of(bands: Bands) -> str:
@@ -230,4 +230,4 @@ def trusts(records: Iterable[Record]) -> list[Trust]:
 def write_trust(path: Path, ledger: Ledger) -> None:
     """Write the trust that follows from a ledger."""
     lines = [trust.cells for trust in trusts(ledger.records)]
-    write_file(path, csv_text(COLUMNS, lines), "--trust")
+    write_file(path, csv_text(COLUMNS, lines))

@@ -43,22 +43,20 @@ def count_configured(files: Sequence[ConfigFile], options: ConfigOptions) -> Mod
         name = _main(networks)
         main = networks.pop(name)
         call = call_of(main, options)
-        halves = {of: network for of, network in networks.items() if network.role == AUTOENCODER}
-        inputs = tuple(f"{of}_encoder" if of in halves else of for of in networks)
-        encoders = [_half(network, f"{of}_encoder", call, options.dtype) for of, network in halves.items()]
-        calls = {
-            of: _encoding(network, call, options) for of, network in networks.items() if of not in halves
-        }
+        vaes = {of: network for of, network in networks.items() if network.role == AUTOENCODER}
+        inputs = tuple(f"{of}_encoder" if of in vaes else of for of in networks)
+        encoders = [_half(network, f"{of}_encoder", call, options.dtype) for of, network in vaes.items()]
+        others = {of: network for of, network in networks.items() if of not in vaes}
+        calls = {of: _encoding(network, call, options) for of, network in others.items()}
         parts = [_counted(each, of, call, options.dtype) for of, each in calls.items()]
         parts.append(_counted(call, name, call, options.dtype, trainable=True, inputs=inputs))
-        decoders = [
-            _half(network, f"{of}_decoder", call, options.dtype, inputs=(name,))
-            for of, network in halves.items()
-        ]
+        after = {"inputs": (name,)}
+        decoders = [_half(of, f"{vae}_decoder", call, options.dtype, **after) for vae, of in vaes.items()]
+    components = (*encoders, *parts, *decoders)
     architecture = Architecture(
         title=main.name,
         configs="",
-        components=tuple(part.spec for part in (*encoders, *parts, *decoders)),
+        components=tuple(part.spec for part in components),
         height=call.height,
         width=call.width,
         granularity=call.scale * max(call.patch[1:]),
@@ -66,7 +64,7 @@ def count_configured(files: Sequence[ConfigFile], options: ConfigOptions) -> Mod
         dtype=options.dtype,
         guidance="embedded" if main.config.get("guidance_embeds") else "batch",
     )
-    return ModelCount(architecture, call.height, call.width, (*encoders, *parts, *decoders))
+    return ModelCount(architecture, call.height, call.width, components)
 
 
 def _named(networks: Sequence[Network]) -> Iterator[tuple[str, Network]]:

@@ -113,14 +113,15 @@ def model_text(name: str, model: ModelCount) -> str:
     if architecture.frames > 1:
         reference |= {"frames": architecture.frames, "frame_step": architecture.frame_step}
     values |= {"reference": reference, "components": list(map(_component, components))}
+    named = [(count.spec.name, count) for count in components]
     values["skips"] = [
-        {"component": count.spec.name, "source": source, "target": target}
-        for count in components
+        {"component": of, "source": source, "target": target}
+        for of, count in named
         for source, target in count.skips
     ]
     values["reads"] = [
-        {"component": count.spec.name, "input": read, "layer": layer, "MB": _scaled(size, 6)}
-        for count in components
+        {"component": of, "input": read, "layer": layer, "MB": _scaled(size, 6)}
+        for of, count in named
         for read, layer, size in count.reads
     ]
     return toml_text(values)

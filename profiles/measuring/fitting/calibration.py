@@ -234,10 +234,8 @@ def _rate_source(calibration: DeviceCalibration, key: str) -> str:
 def calibrated_device(calibration: DeviceCalibration) -> Device:
     """Return the calibrated device, for a simulation."""
     rates = Rates(**in_si(rates_of(calibration.seconds)))
-    memory_gib = calibration.memory_gib
-    return Device(
-        calibration.device, calibration.source, None if memory_gib is None else memory_gib * GIB, rates
-    )
+    memory_bytes = calibration.memory_gib and calibration.memory_gib * GIB
+    return Device(calibration.device, calibration.source, memory_bytes, rates)
 
 
 def device_text(calibration: DeviceCalibration) -> str:

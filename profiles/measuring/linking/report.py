@@ -16,7 +16,8 @@ from profiles.machines.fabrics import OPERATIONS, Curve
 from profiles.measuring.linking.fits import PCIE, LinkFit, errors_of, law_of
 from profiles.measuring.linking.samples import Measurement, by_curve, by_pair
 from profiles.measuring.tables import show, table
-from profiles.measuring.writing import Exact, drafts, toml_text
+from profiles.measuring.writing import Exact, toml_text
+from profiles.outputs import whole_file
 from profiles.units import GB, MICROSECOND
 
 CURVE_COLUMNS: Final = (
@@ -86,12 +87,9 @@ def _beside_lines(measurement: Measurement) -> Iterator[str]:
 def cluster_text(fit: LinkFit, slowdown_measured: bool) -> str:
     """Text of a cluster file, with the notes on the fit as comments."""
     cluster = fit.cluster
-    values: dict[str, object] = {
-        "name": cluster.name,
-        "source": cluster.source,
-        "device": cluster.device.name,
-    }
-    values |= {"devices_per_node": cluster.devices_per_node, "max_nodes": cluster.max_nodes}
+    values: dict[str, object] = {"name": cluster.name, "source": cluster.source}
+    values |= {"device": cluster.device.name, "devices_per_node": cluster.devices_per_node}
+    values["max_nodes"] = cluster.max_nodes
     remark = "" if slowdown_measured else "  # not measured"
     values["overlap_slowdown"] = Exact(f"{cluster.overlap_slowdown:.4g}{remark}")
     values["intra_node"] = _link_values(cluster.intra_node)
@@ -111,8 +109,9 @@ def _link_values(link: Link) -> dict[str, object]:
     values |= {"latency_us": link.latency_s / MICROSECOND, "call_us": link.call_s / MICROSECOND}
     if link.kind == PCIE:
         values["switch_size"] = link.switch_size
-        values["switch_bandwidth_GB_per_s"] = link.switch_bandwidth_bytes_per_s / GB
-        values["host_bandwidth_GB_per_s"] = link.host_bandwidth_bytes_per_s / GB
+        for name in ("switch", "host"):
+            bandwidth = getattr(link, f"{name}_bandwidth_bytes_per_s")
+            values[f"{name}_bandwidth_GB_per_s"] = bandwidth / GB
     return values
 
 
@@ -122,6 +121,6 @@ def _curve_text(curve: Curve) -> str:
 
 def write_cluster(path: Path, text: str) -> Cluster:
     """The cluster of a file, which is written only if it reads back."""
-    with drafts([path], f"--output {path}") as (partial,):
+    with whole_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
         return read_cluster(partial)

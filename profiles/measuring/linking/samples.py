@@ -31,10 +31,7 @@ COLUMNS: Final = (
     *("operation", "group_size", "num_nodes", "pair", "beside_compute", "held_back"),
     *("size_bytes", "us"),
 )
-TESTS: Final = {
-    "all_reduce": "all_reduce",
-    "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
+TESTS: Final = {name: name for name in ("all_reduce", "all_gather", "reduce_scatter")} | {
     "alltoall": "all_to_all",
     "sendrecv": "send_recv",
 }
@@ -130,11 +127,9 @@ def sample_text(measurement: Measurement) -> str:
 def read_logs(paths: Sequence[Path]) -> Measurement:
     """Return the measurement in logs of nccl-tests; InputError where one is cut short or no such log."""
     logs = [read_log(path) for path in paths]
-    groups = [samples[0].group for samples, _ in logs]
-    tests = ", ".join(
-        f"{samples[0].operation} of {group.size} over {group.num_nodes} nodes"
-        for (samples, _), group in zip(logs, groups, strict=True)
-    )
+    curves = [samples[0].curve for samples, _ in logs]
+    groups = [group for _, group in curves]
+    tests = ", ".join(f"{name} of {of.size} over {of.num_nodes} nodes" for name, of in curves)
     gpus = ", ".join(sorted({gpu for _, gpu in logs if gpu})) or "not named"
     read = f"logs of nccl-tests, read {date.today().isoformat()} by sim measure links: {tests}"
     size = max(group.size // group.num_nodes for group in groups), max(group.num_nodes for group in groups)

@@ -71,21 +71,22 @@ def _ping_pong(members: Members, elements: int, device: torch.device) -> Call:
     return there_and_back
 
 
-def _all_reduce(members: Members, elements: int, device: torch.device) -> Call:
-    buffer = torch.zeros(elements, device=device)
-    return lambda: dist.all_reduce(buffer, group=members.handle)
-
-
-def _between(operation: str, mine: str) -> Callable[[Members, int, torch.device], Call]:
-    """Binds an operation that fills one buffer from another; ``mine`` names the one with only a member's share."""
+def _filling(operation: str, mine: str) -> Callable[[Members, int, torch.device], Call]:
+    """Bind an operation that fills one buffer from another; ``mine`` names the one with only a member's share."""
 
     def bind_buffers(members: Members, elements: int, device: torch.device) -> Call:
         share = elements // len(members.ranks)
-        sizes = [share if mine == name else elements for name in ("output", "input")]
-        received, sent = (torch.zeros(size, device=device) for size in sizes)
+        received, sent = (
+            torch.zeros(share if mine == name else elements, device=device) for name in ("output", "input")
+        )
         return lambda: getattr(dist, operation)(received, sent, group=members.handle)
 
     return bind_buffers
+
+
+def _all_reduce(members: Members, elements: int, device: torch.device) -> Call:
+    buffer = torch.zeros(elements, device=device)
+    return lambda: dist.all_reduce(buffer, group=members.handle)
 
 
 def _send_recv(members: Members, elements: int, device: torch.device) -> Call:
@@ -107,9 +108,9 @@ def _send_recv(members: Members, elements: int, device: torch.device) -> Call:
 BINDERS: Final[dict[str, Callable[[Members, int, torch.device], Call]]] = {
     PING_PONG: _ping_pong,
     "all_reduce": _all_reduce,
-    "all_gather": _between("all_gather_single", mine="input"),
-    "reduce_scatter": _between("reduce_scatter_single", mine="output"),
-    "all_to_all": _between("all_to_all_single", mine=""),
+    "all_gather": _filling("all_gather_single", mine="input"),
+    "reduce_scatter": _filling("reduce_scatter_single", mine="output"),
+    "all_to_all": _filling("all_to_all_single", mine=""),
     "send_recv": _send_recv,
 }
 """Make one call of an operation; the elements are those of ``profiles.machines.collectives.collective_time``."""
@@ -213,9 +214,8 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
     everyone = Members(tuple(range(place.num_ranks)), place.num_nodes)
     session = Session(place, device, sizes_up_to(max_bytes), everyone)
     measured = [_curve(session, PING_PONG, pair) for pair in _pairs(place)]
-    measured += [
-        _curve(session, operation, members) for members in _groups(place) for operation in OPERATIONS
-    ]
+    groups = _groups(place)
+    measured += [_curve(session, operation, members) for members in groups for operation in OPERATIONS]
     beside, slowdowns = _beside(session)
     gathered = [curves for of_rank in _of_all_ranks(place, measured) for curves in of_rank]
     cores = _other_cores(place, others)
@@ -223,20 +223,19 @@ def _measure_all(place: Place, backend: str, device: torch.device, max_bytes: in
     dist.destroy_process_group()
     if place.rank > 0:
         return None
-    provenance = f"sim measure links, {source(place, backend, device)}"
     fitted, judging = ([sample for curves in gathered for sample in curves[half]] for half in (0, 1))
     samples = tuple(fitted + beside), tuple(slowdowns), cores, tuple(judging)
-    return Measurement(place.devices_per_node, place.num_nodes, provenance, *samples)
+    return Measurement(place.devices_per_node, place.num_nodes, _source(place, backend, device), *samples)
 
 
-def source(place: Place, backend: str, device: torch.device) -> str:
+def _source(place: Place, backend: str, device: torch.device) -> str:
     """One sentence for the ``source`` of a cluster file: what ran where and when."""
     nodes = "one node" if place.num_nodes == 1 else f"{place.num_nodes} nodes"
     parts = [f"{key} {value}" for key, value in environment(device).items()]
     if backend == "nccl":
         parts.append(f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}")  # type: ignore[no-untyped-call]
     rounds = f"for each size the least of the means of {ROUNDS // 2} rounds, idle, as many judge"
-    return f"{place.num_ranks} ranks on {nodes}, {backend}, {', '.join(parts)}; {rounds}"
+    return f"sim measure links, {place.num_ranks} ranks on {nodes}, {backend}, {', '.join(parts)}; {rounds}"
 
 
 def _other_cores(place: Place, others: OtherPrograms) -> float:
@@ -255,9 +254,9 @@ def _pairs(place: Place) -> list[Members]:
 
 def _groups(place: Place) -> list[Members]:
     """Groups of growing size: 2, 4, 8 ranks and so on of the first node, then of 2, 4 nodes and so on."""
-    inside = [Members(tuple(range(size)), 1) for size in doublings(place.devices_per_node)]
-    ranks = {nodes: tuple(range(nodes * place.devices_per_node)) for nodes in doublings(place.num_nodes)}
-    across = [Members(ranks[nodes], nodes) for nodes in ranks]
+    per_node = place.devices_per_node
+    inside = [Members(tuple(range(size)), 1) for size in doublings(per_node)]
+    across = [Members(tuple(range(nodes * per_node)), nodes) for nodes in doublings(place.num_nodes)]
     return [members._replace(handle=dist.new_group(list(members.ranks))) for members in inside + across]
 
 
@@ -279,8 +278,13 @@ def _curve(session: Session, operation: str, members: Members) -> tuple[list[Sam
             dist.barrier()
     if session.place.rank != members.ranks[0]:
         return [], []
-    halves = [{elements: min(of[half::2]) for elements, of in means_by_size.items()} for half in (0, 1)]
-    odd, even = ([sample_of(operation, members, *of) for of in half.items()] for half in halves)
+    odd, even = (
+        [
+            sample_of(operation, members, elements, min(means[half::2]))
+            for elements, means in means_by_size.items()
+        ]
+        for half in (0, 1)
+    )
     return odd, even
 
 

@@ -205,7 +205,7 @@ def report_kernels(options: Namespace) -> None:
     show(200, errors, f"new layouts of convolutions: {words}")
     if options.write:
         for name, text in texts.items():
-            write_file(DEVICES / f"{name}.toml", with_laws(DEVICES / f"{name}.toml", text), "--write")
+            write_file(DEVICES / f"{name}.toml", with_laws(DEVICES / f"{name}.toml", text))
 
 
 def with_laws(path: Path, text: str) -> str:
