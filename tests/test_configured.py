@@ -142,14 +142,11 @@ CLASSES = {
     "FluxTransformer2DModel": BLOCKS
     | {"num_single_layers": 3, "axes_dims_rope": [8, 12, 12], "joint_attention_dim": 64}
     | {"pooled_projection_dim": 32, "guidance_embeds": True},
-    "QwenImageTransformer2DModel": BLOCKS | {"axes_dims_rope": [8, 12, 12], "joint_attention_dim": 64},
     "ZImageTransformer2DModel": {"n_layers": 3, "n_refiner_layers": 2, "dim": 96, "n_heads": 4, "n_kv_heads": 4}
     | {"axes_dims": [8, 8, 8], "axes_lens": [512, 64, 64], "cap_feat_dim": 64},
     "HunyuanVideoTransformer3DModel": BLOCKS
     | {"num_single_layers": 2, "num_refiner_layers": 1, "text_embed_dim": 48, "pooled_projection_dim": 32}
     | {"rope_axes_dim": [8, 12, 12]},
-    "MochiTransformer3DModel": BLOCKS
-    | {"text_embed_dim": 48, "pooled_projection_dim": 32, "time_embed_dim": 32},
 }  # fmt: skip
 LLAMA = {
     "architectures": ["LlamaModel"],

@@ -287,11 +287,3 @@ def test_the_counted_folder_is_written_where_asked(tmp_path, capsys):
     )
     assert flop / 2e9 == pytest.approx(1075, abs=0.5)
     assert "Stable Diffusion 2.1, 768x768" in capsys.readouterr().out
-
-
-def test_a_model_that_is_there_already_is_not_written_over(tmp_path, capsys):
-    (tmp_path / "model.toml").write_text("edited by hand")
-    assert main(["count", "--model", "uvit-h", "--output", str(tmp_path)]) == 2
-    there = f"{tmp_path / 'model.toml'}: is there already, must be a new file"
-    assert capsys.readouterr().err == f"validate: error: {there}\n"
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["edited by hand"]

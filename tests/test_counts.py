@@ -7,7 +7,6 @@ from profiles.errors import InfeasibleError
 from profiles.units import GIB
 from sim.cli.flags import gpus_flag
 from sim.cli.main import main
-from sim.explore import scaling as explored
 from sim.explore.scaling import Scaling, Step, knee_of, steps_of
 from sim.outcomes.results import OUT_OF_MEMORY
 
@@ -61,21 +60,6 @@ def test_numbers_on_which_nothing_fits_are_told_with_what_the_nearest_lacks():
         lack = (least - sweep.scenario.cluster.device.memory_bytes) / GIB
         assert said.endswith(f": {lack:.1f} GiB too much")
     assert (one[0], four[0], best[0]) == ("not on", "", "best")
-
-
-def test_the_verdict_names_the_fastest_beside_the_knee(scaling, monkeypatch):
-    assert dict(scaling.verdict.lines)["knee"].startswith("none: up to 8 GPUs each")
-    monkeypatch.setattr(explored, "PAYS", 0.99)  # nothing added pays
-    assert (scaling.knee.gpus, scaling.fastest.gpus) == (2, 8)
-    verdict = scaling.verdict
-    assert verdict.best == scaling.knee.result == scaling.sweeps[0].best
-    assert scaling.best == scaling.fastest.result == scaling.sweeps[-1].best
-    (first, fastest), (second, knee), (_, beyond), (third, _), *_ = verdict.lines
-    assert (first, second, third) == ("fastest", "knee", "at the knee")
-    assert beyond.startswith("on 4 GPUs each sample takes ")
-    assert fastest.startswith(f"8 GPUs, {scaling.fastest.result.samples_per_s:,.4g} samples/s, at ")
-    assert knee.startswith("2 GPUs, at 100% ")
-    assert verdict.title.startswith("Stable Diffusion 2.1, training on 2 to 8 GPUs of p4de")
 
 
 def test_numbers_of_gpus_are_read_as_people_write_them():

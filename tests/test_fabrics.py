@@ -1,11 +1,11 @@
-"""Collectives by operation and by nodes, connections and adapters: closed forms, and what all shipped laws keep."""
+"""Collectives and links: closed forms, what all shipped laws keep, and how cluster files are read."""
 
 from dataclasses import replace
 from itertools import pairwise, product
 from math import ceil, inf, log2
 
 import pytest
-from making import make_cluster, make_link
+from making import DEVICE, make_cluster, make_link
 
 from profiles.errors import InputError
 from profiles.machines.clusters import cluster_names, load_cluster, read_cluster
@@ -145,6 +145,20 @@ def read(tmp_path):
     return of
 
 
+def test_every_shipped_cluster_loads_under_its_name():
+    assert [load_cluster(name).name for name in cluster_names()] == cluster_names()
+
+
+def test_the_efficiency_is_that_of_the_size_times_that_of_the_nodes():
+    curves = (("all_reduce", ((2.0, 0.9), (8.0, 0.6))), *(curve for curve in ALL if curve[0] != "all_reduce"))
+    collectives = Collectives(0.0, curves, ((1.0, 1.0), (3.0, 0.5)))
+    assert collectives.efficiency_of("all_reduce", 2, 1) == 0.9
+    assert collectives.efficiency_of("all_reduce", 5, 1) == pytest.approx(0.75)
+    assert collectives.efficiency_of("all_reduce", 100, 1) == 0.6
+    assert collectives.efficiency_of("all_reduce", 8, 2) == pytest.approx(0.6 * 0.75)
+    assert collectives.efficiency_of("all_to_all", 8, 1) == 1.0
+
+
 def test_a_file_says_all_of_it(read):
     cluster = read()
     collectives, between = cluster.collectives, cluster.collectives.between
@@ -159,9 +173,27 @@ def test_a_file_says_all_of_it(read):
     assert collective_law(cluster, "all_reduce", Group(16, 2)).middle_most == inf
 
 
+@pytest.mark.parametrize("named", ["my-gpu.toml", "./cards/mine"])
+def test_a_device_is_brought_by_its_path_from_the_cluster_file(read, tmp_path, named):
+    (tmp_path / "cards").mkdir()
+    for path in ("my-gpu.toml", "cards/mine"):
+        (tmp_path / path).write_text(DEVICE)
+    for name in (named, str(tmp_path / "my-gpu.toml")):
+        device = read('device = "ideal"', f'device = "{name}"').device
+        assert (device.name, device.memory_bytes) == ("my-gpu", 24 * 2**30)
+        assert device.rates.kernel_s == pytest.approx(5e-6)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
+        ('device = "ideal"', 'device = "abacus"', "device is 'abacus', must be one of a100-40gb-sxm, "),
+        ("devices_per_node = 8", "devices_per_node = 0", "devices_per_node is 0, must be at least 1"),
+        ('"nvswitch"', '"string"', "intra_node.kind is 'string', must be one of nvswitch, pcie, ideal"),
+        ("latency_us = 1\n", "latency_us = 1\nswitch_size = 2\n", "unknown key intra_node.switch_size"),
+        ("all_reduce = 0.9", "all_reduce = { 8 = 1.6 }", "between.all_reduce.8 is 1.6, must be at most 1"),
+        ("tree = { 2", "tree = { 0", "collectives.between.tree key is 0, must be at least 1"),
+        ("[inter_node]", "[outer_node]", "inter_node is missing, and max_nodes is 4"),
         ("flow_GB_per_s = 2", "flow_GB_per_s = 30", "inter_node.flow_GB_per_s is 30, must be at most 20"),
         ("latency_us = 1\n", "latency_us = 1\nflow_GB_per_s = 2\n", "unknown key intra_node.flow_GB_per_s"),
         ('"switch"', '"tree"', "collectives.all_reduce_by is 'tree', must be one of ring, switch"),

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from profiles.architectures.components import Component, Layer
 from profiles.architectures.extents import Extent
 from profiles.architectures.kernels import Kernel
-from profiles.architectures.models import load_model
-from profiles.architectures.shares import WHOLE, Share
+from profiles.architectures.shares import Share
 from profiles.costs.kernel_times import (
     BACKWARD_TRAFFIC,
     CAST,
@@ -21,8 +20,8 @@ from profiles.costs.kernel_times import (
     SAVED_SCORE_BYTES,
     SCORE_BYTES,
 )
-from profiles.costs.layers import ComponentCosts, SamplingCosts
-from profiles.machines.devices import Device, load_device
+from profiles.costs.layers import ComponentCosts
+from profiles.machines.devices import Device
 from profiles.machines.laws import AttentionLaw, Laws, MemoryLaw, ProductLaw, Traffic
 from profiles.software.stacks import Fusion, Shares, load_stack
 
@@ -297,17 +296,3 @@ def test_the_least_time_per_sample_is_that_of_the_best_batch(largest, name):
     layers = every(load_stack(name), replace(MADE, own_laws=REAL))
     best = np.min([layers.forward_s(batch) / batch for batch in range(1, largest + 1)], axis=0)
     assert layers.least_forward_s_per_sample(largest) == pytest.approx(best)
-
-
-# Shipped models
-
-
-@pytest.mark.parametrize("name", ["eager", "eager-2023"])
-def test_sampling_is_of_half_precision_and_knows_no_casts(name):
-    model, stack = load_model("sd21").for_task("sample"), load_stack(name)
-    of = SamplingCosts(model, load_device("a100-80gb-sxm"), 512, 512, stack)
-    as_if = replace(stack, norms="half", cast_weights=False)
-    alike = SamplingCosts(model, load_device("a100-80gb-sxm"), 512, 512, as_if)
-    for index in range(len(model.components)):
-        assert of.forward_s(index, 2).tolist() == alike.forward_s(index, 2).tolist()
-        assert of.forward_s(index, 2, WHOLE).tolist() == of.forward_s(index, 2).tolist()

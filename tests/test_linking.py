@@ -145,17 +145,6 @@ def test_noise_and_outliers_hardly_matter():
     assert_like(fit.cluster, KNOWN, 0.05)
 
 
-def test_what_was_not_measured_is_said_and_taken_from_its_nearest():
-    fit = fit_links(measured(operations=(PING_PONG, "all_reduce", "all_gather")), "few", DEVICE)
-    curves = dict(fit.cluster.collectives.efficiency)
-    assert curves["reduce_scatter"] == curves["all_gather"] != curves["all_reduce"]
-    assert fit.notes == (
-        "reduce_scatter: not measured; as all_gather",
-        "all_to_all: not measured; as all_gather",
-        "send_recv: not measured; as all_gather",
-    )
-
-
 def test_the_file_reads_back_as_what_was_fitted_and_simulates(tmp_path, capsys):
     path = tmp_path / "known.toml"
     fit = fit_links(measured(), "known", DEVICE)
@@ -253,19 +242,3 @@ def test_a_broken_log_is_refused_in_one_line_that_names_file_and_line(fault, tmp
     assert main(["links", "--nccl-tests", str(path), "--device", DEVICE, "--output", str(output)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not output.exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--ranks", "1"], "--ranks is 1, must be at least 2"),
-        (["--device", "b2001"], "unknown device 'b2001'"),
-    ],
-)
-def test_bad_input_is_one_line_before_anything_is_measured(
-    arguments, complaint, tmp_path, capsys, monkeypatch
-):
-    monkeypatch.delenv("RANK", raising=False)
-    assert main(["links", "--device", DEVICE, "--output", str(tmp_path / "x.toml"), *arguments]) == 2
-    error = capsys.readouterr().err
-    assert complaint in error and error.count("\n") == 1

@@ -4,7 +4,7 @@ import pytest
 
 import sim
 from profiles.errors import InputError
-from profiles.software.stacks import STACKS, Fusion, Shares
+from profiles.software.stacks import STACKS
 from sim.cli.main import main
 
 ASKED = ("--model", "sd21", "--gpus", "8", "--batch-size", "64", "--strategy", "ddp")
@@ -26,19 +26,6 @@ def own(tmp_path, *changes):
     path = tmp_path / "own.toml"
     path.write_text(text)
     return path
-
-
-def test_shares_lie_between_0_and_1_and_rates_above_0():
-    assert (Fusion(copy=0.0).copy, Shares(conv=0.5).conv) == (0.0, 0.5)
-    for make, words in (
-        (lambda: Fusion(copy=1.5), "fusion: copy is 1.5, must be at most 1"),
-        (lambda: Fusion(softmax=-1), "fusion: softmax is -1, must not be negative"),
-        (lambda: Shares(conv=0.0), "rates: conv is 0.0, must be positive"),
-        (lambda: Shares(memory=1.1), "rates: memory is 1.1, must be at most 1"),
-    ):
-        with pytest.raises(InputError) as error:
-            make()
-        assert str(error.value) == words
 
 
 @pytest.mark.parametrize(
