@@ -18,9 +18,6 @@ ALIKE = {
     "nodes of cards that share switches": (
         "pixart", "l40-pcie-8", 16, "hybrid", {"guidance_degree": 2, "pipeline_degree": 8}, {},
     ),
-    "one node whose cards share nothing": (
-        "sd3-medium", "a100-nvlink-8", 8, "hybrid", {**PIPED, "ulysses_degree": 1}, {},
-    ),
     "steps that are alike": ("wan2.1-1.3b", "h100-ib", 8, "ulysses", {}, {"guidance": "parallel"}),
     "encoders before and a decoder after": (
         "pixart", "p4de", 16, "hybrid", PIPED, {"include": ("text_encoder", "vae_decoder"), "vae_parallel": 16},
@@ -28,7 +25,6 @@ ALIKE = {
     "runs that are not steady": ("qwen-image", "p4de", 16, "hybrid", PIPED, {"steps": 8}),
 }  # fmt: skip
 NODES = {
-    "a ring for each card of a node": ("hunyuanvideo", "p4de", 32, "usp", {"ulysses_degree": 8, "ring_degree": 4}, {}),
     "Ulysses over all": ("pixart", "p4de", 16, "ulysses", {}, {"guidance": "batch"}),
     "guidance groups": (
         "qwen-image", "h100-ib", 32, "hybrid", {"guidance_degree": 2, "ulysses_degree": 8, "ring_degree": 2}, {},
@@ -42,7 +38,6 @@ NODES = {
 """By what their nodes exchange; of each team one is replayed."""
 UNLIKE = {
     "cards of one switch": ("pixart", "l40-pcie-8", 8, "hybrid", {**PIPED, "ulysses_degree": 1}, {}),
-    "nodes in common": ("pixart", "p4de", 24, "hybrid", {**PIPED, "ulysses_degree": 3}, {"heads": "padded"}),
     "Ulysses over some nodes": ("pixart", "h100-ib", 32, "usp", {"ulysses_degree": 16, "ring_degree": 2}, {}),
     "a ring of nodes whose cards share switches": (
         "pixart", "l40-pcie-8", 16, "usp", {"ulysses_degree": 8, "ring_degree": 2}, {},

@@ -13,8 +13,6 @@ from strategies.orders.capacity import peak_held_bytes
 from strategies.orders.chimera import chimera_order
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
 from strategies.orders.problem import evaluate
-from strategies.partitions.pair import PairCosts, PairSearch
-from strategies.pipelining.cutting import chain_costs
 from strategies.pipelining.two_way import SPARE, two_way_rows, ways_of
 from strategies.plans.actions import StageAction, format_order
 from strategies.registry import all_strategies, make_strategy
@@ -61,9 +59,8 @@ def several(make):
 # One backbone: Chimera. Source of its closed forms: longest paths of the named order.
 
 
-@pytest.mark.parametrize(("forward_s", "backward_s"), [(1.0, 1.0), (1.0, 2.0), (1.0, 3.0), (2.0, 3.0)])
-@pytest.mark.parametrize("units", [1, 2, 3])
-@pytest.mark.parametrize("degree", [2, 4, 6, 8])
+@pytest.mark.parametrize(("forward_s", "backward_s"), [(1.0, 1.0), (1.0, 2.0), (2.0, 3.0)])
+@pytest.mark.parametrize(("degree", "units"), [(2, 1), (4, 3), (8, 1), (8, 2)])
 def test_chimera_takes_the_closed_form(one, degree, units, forward_s, backward_s):
     count = units * degree
     scenario = one(degree, count, forward_s, backward_s)
@@ -72,12 +69,9 @@ def test_chimera_takes_the_closed_form(one, degree, units, forward_s, backward_s
     expected_s = count * (forward_s + backward_s) + (degree - 2) * overlap_s
     assert simulate(strategy.plan(scenario)).end_s == expected_s
     assert strategy.order_bound(scenario) == expected_s
-    if units == 1:
-        assert expected_s == degree * forward_s + (2 * degree - 2) * backward_s
 
 
-@pytest.mark.parametrize("units", [1, 2, 5])
-@pytest.mark.parametrize("degree", [2, 4, 6, 8])
+@pytest.mark.parametrize(("degree", "units"), [(2, 1), (4, 5), (8, 2)])
 def test_chimera_holds_the_activations_of_the_closed_form(one, degree, units):
     scenario = one(degree, units * degree)
     strategy = both_ways(degree, units * degree)
@@ -171,34 +165,6 @@ def test_no_pair_deadlocks_undercuts_a_bound_or_holds_too_much(
     assert strategy.least_memory_bytes(scenario) <= peak_memory_bytes(trace).max()
 
 
-@pytest.mark.parametrize(
-    ("bandwidth", "weights", "micro_batches"),
-    [(4e6, [1] * 8, 4), (3e7, [1, 1, 10, 1, 30, 30, 10, 10], 1)],
-    ids=["long messages", "long reductions"],
-)
-def test_two_backbones_are_cut_as_the_best_pair_with_messages_twice_as_long(
-    make, bandwidth, weights, micro_batches
-):
-    def backbone(name, layers):
-        made = make.component(name, layers)
-        of_layers = zip(made.layers, [5e6, 1e6, 4e6, 1e6, 3e6, 5e6, 2e6, 1e6], weights, strict=False)
-        changed = (replace(x, output_bytes=size, parameters=n * 10**7) for x, size, n in of_layers)
-        return replace(made, layers=tuple(changed))
-
-    down = backbone("down", [0.11, 0.32, 0.27, 0.18, 0.41, 0.09, 0.23, 0.36])
-    up = backbone("up", [0.3, 0.1, 0.5, 0.2, 0.2, 0.4, 0.1])
-    cluster = make.cluster(make.link("nvswitch", bandwidth, 0.01))
-    scenario = make.scenario(make.model(down, up), cluster, 8, 8 * micro_batches)
-    strategy = both_ways(4, micro_batches, partition="optimal")
-    costs = [chain_costs(strategy.layout(scenario), i) for i in (0, 1)]
-    doubled = [
-        replace(of, cut_forward_s=2 * of.cut_forward_s, cut_backward_s=2 * of.cut_backward_s) for of in costs
-    ]
-    pair = PairSearch(PairCosts(*doubled), 4).best(2 * micro_batches + 2 * 4 - 2)
-    cuts = strategy.layout(scenario).cuts
-    assert [cut.boundaries for cut in cuts] == [partition.boundaries for partition in pair]
-
-
 def test_of_three_backbones_those_that_balance_go_the_same_way(several):
     scenario = several([0.5] * 4, [0.125] * 4, [0.375] * 4)
     strategy = both_ways(4, 4)
@@ -207,6 +173,3 @@ def test_of_three_backbones_those_that_balance_go_the_same_way(several):
     assert [(stage.component, stage.position) for stage in plan.stages[4:]] == [
         *((1, p) for p in (3, 2, 1, 0)), *((2, p) for p in (3, 2, 1, 0)),
     ]  # fmt: skip
-
-
-# List scheduling's rule for two chains.

@@ -56,7 +56,7 @@ def alone(scenario, num_gpus=None):
 # Reductions.
 
 
-@pytest.mark.parametrize("micro_batches", [1, 2, 4])
+@pytest.mark.parametrize("micro_batches", [1, 4])
 def test_reducing_after_the_backward_adds_the_whole_reduction(make, micro_batches):
     unet = make.component("unet", [1.0, 2.0], parameters=10**7)
     scenario = make.scenario(
@@ -102,7 +102,7 @@ def encoded(make):
 
 
 @pytest.mark.parametrize("name", ["ddp", "zero2", "zero3"])
-@pytest.mark.parametrize("micro_batches", [1, 2, 8])
+@pytest.mark.parametrize("micro_batches", [1, 8])
 def test_a_device_holds_the_activations_of_one_micro_batch(encoded, name, micro_batches):
     point = make_strategy(name, {"micro_batches": micro_batches, "overlap": "none"})
     trace = replay(point, encoded())
@@ -116,7 +116,7 @@ def test_a_device_holds_the_activations_of_one_micro_batch(encoded, name, micro_
     assert held <= max(backward, encoding) + outputs
 
 
-@pytest.mark.parametrize(("every", "times"), [(1, 8), (2, 4), (3, 3), (8, 1), (9, 1)])
+@pytest.mark.parametrize(("every", "times"), [(1, 8), (3, 3), (9, 1)])
 def test_zero2_that_keeps_whole_gradients_scatters_less_often(encoded, every, times):
     point = make_strategy("zero2", {"micro_batches": 8, "scatter_every": every, "overlap": "none"})
     trace = replay(point, encoded())
@@ -159,9 +159,9 @@ def test_a_moving_average_takes_four_bytes_per_parameter_divided_as_the_optimize
 # One backbone after the other.
 
 
-@pytest.mark.parametrize("overlap", ["buckets", "none"])
-@pytest.mark.parametrize("micro_batches", [1, 2])
-@pytest.mark.parametrize("extra_forward", [False, True])
+@pytest.mark.parametrize(
+    ("overlap", "micro_batches", "extra_forward"), [("buckets", 1, True), ("none", 2, False)]
+)
 def test_backbones_one_after_the_other_take_the_sum_of_their_iterations(
     pair, overlap, micro_batches, extra_forward
 ):
@@ -175,8 +175,7 @@ def test_backbones_one_after_the_other_take_the_sum_of_their_iterations(
 # Backbones side by side.
 
 
-@pytest.mark.parametrize("overlap", ["buckets", "none"])
-@pytest.mark.parametrize("probability", [0.0, 0.25])
+@pytest.mark.parametrize(("overlap", "probability"), [("buckets", 0.25), ("none", 0.0)])
 def test_throughputs_of_backbones_side_by_side_add_up(pair, overlap, probability):
     scenario = pair(self_conditioning=probability)
     result = run_point(ddp(overlap=overlap, backbones="parallel"), scenario)

@@ -158,15 +158,3 @@ def test_a_layer_is_spread_over_three_consecutive_bubbles():
         (2, 2, 24, 12),
         (2, 3, 64, 32),
     ]
-
-
-def test_many_ready_components_are_filled_within_the_bounded_search():
-    chains = [
-        chain(component, [0.0001 + 0.00001 * ((7 * layer + 3 * component) % 11) for layer in range(25)])
-        for component in range(7)
-    ]
-    bubbles = consecutive_bubbles([0.05, 0.07])
-    filled = fill_bubbles(bubbles, chains, 64, 2, 1, partial=True)
-    for index, bubble in enumerate(bubbles):
-        filled_s = sum(placed.duration_s for placed in filled if placed.bubble == index)
-        assert 0.99 * bubble.duration_s <= filled_s <= bubble.duration_s + 1e-12

@@ -73,8 +73,9 @@ def ring_share(size):
 # Bytes on the wire.
 
 
-@pytest.mark.parametrize("micro_batches", [1, 2])
-@pytest.mark.parametrize(("reshard", "gathers"), [("true", 2 * UNITS - 1), ("false", UNITS)])
+@pytest.mark.parametrize(
+    ("micro_batches", "reshard", "gathers"), [(2, "true", 2 * UNITS - 1), (1, "false", UNITS)]
+)
 def test_each_micro_batch_gathers_all_units_twice_but_the_last_and_scatters_all(
     scenario, micro_batches, reshard, gathers
 ):
@@ -154,9 +155,8 @@ DEGREES = [
 
 
 @pytest.mark.parametrize(("context", "way", "tensor"), DEGREES)
-@pytest.mark.parametrize("checkpointing", ["none", "block"])
-def test_the_bound_is_the_critical_path(team, context, way, tensor, checkpointing):
-    for bandwidth in (1e5, 1e7):
+def test_the_bound_is_the_critical_path(team, context, way, tensor):
+    for bandwidth, checkpointing in ((1e5, "none"), (1e7, "block")):
         asked = team(bandwidth=bandwidth, checkpointing=checkpointing)
         for rest in ({}, {"shard_size": 1}, {"reshard": "false"}):
             count = context * tensor
@@ -184,10 +184,7 @@ def test_where_adapters_train_few_units_the_bound_is_the_critical_path_and_all_s
 # Memory.
 
 
-@pytest.mark.parametrize(
-    ("recipe", "state"), [("mixed", 16), ("mixed-fp16-gradient", 14), ("fp32", 16), ("pulse", 14)]
-)
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(("recipe", "state", "size"), [("mixed", 16, 2), ("pulse", 14, 4)])
 def test_each_gpu_keeps_its_part_and_of_weights_the_masters(scenario, recipe, state, size):
     (held,) = resident_bytes(replay(fsdp(shard_size=size), scenario(memory_recipe=recipe)))
     assert held == UNITS * PARAMETERS * state / size
@@ -320,12 +317,10 @@ def test_every_gpu_is_once_in_a_group_of_each_axis(replicas, shards, context, te
     ("degrees", "words"),
     [
         ({"context_degree": 16}, r"24 heads, context_degree 16 \(ulysses\): 24 % 16 = 8"),
-        ({"tensor_degree": 16}, r"24 heads, tensor_degree 16: 24 % 16 = 8"),
         (
             {"context_degree": 4, "tensor_degree": 4},
             r"24 heads, context_degree 4 \(ulysses\) \* tensor_degree 4 = 16: 24 % 16 = 8",
         ),
-        ({"shard_size": 3}, r"shard_size\(3\) = 3 does not divide gpus\(16\)"),
         (
             {"shard_size": 16, "context_degree": 2},
             r"shard_size\(16\) \* context_degree\(2\) = 32 does not divide",
@@ -342,9 +337,8 @@ def test_what_does_not_divide_is_refused_with_its_numbers(degrees, words):
         fsdp(**degrees).plan(scenario)
 
 
-@pytest.mark.parametrize("model", ["sd21", "uvit-h"])
-def test_a_u_net_is_divided_neither_by_context_nor_by_tensor(model):
-    scenario = Scenario(load_model(model), load_cluster("p4de"), TrainingWorkload(8, 8))
+def test_a_u_net_is_divided_neither_by_context_nor_by_tensor():
+    scenario = Scenario(load_model("sd21"), load_cluster("p4de"), TrainingWorkload(8, 8))
     for degrees in ({"context_degree": 2}, {"tensor_degree": 2}):
         with pytest.raises(InfeasibleError, match=r"needs a transformer, .* has \d+ convolutions"):
             fsdp(**degrees).plan(scenario)

@@ -26,7 +26,7 @@ def sizes_of(scenario):
     return [layer.parameters * scenario.weight_bytes for layer in scenario.backbone.layers]
 
 
-@pytest.mark.parametrize("count", [1, 10, BLOCKS])
+@pytest.mark.parametrize("count", [10, BLOCKS])
 def test_the_next_block_comes_up_while_one_is_computed_and_the_first_while_the_last_is(count):
     scenario, each_s = flux(offload=f"layers:{count}"), 5e-3
     sizes = sizes_of(scenario)
@@ -37,7 +37,7 @@ def test_the_next_block_comes_up_while_one_is_computed_and_the_first_while_the_l
     assert list(waits_s(flux(), np.full(BLOCKS, each_s))) == [0.0] * BLOCKS
 
 
-@pytest.mark.parametrize(("count", "held"), [(1, 1), (2, 2), (30, 2), (BLOCKS, 2)])
+@pytest.mark.parametrize(("count", "held"), [(1, 1), (BLOCKS, 2)])
 def test_two_of_the_offloaded_blocks_lie_on_the_gpu_at_once(count, held):
     plain, away = flux(), flux(offload=f"layers:{count}")
     sizes = sizes_of(plain)[-count:]

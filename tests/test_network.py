@@ -61,17 +61,16 @@ def test_four_all_to_alls_through_one_bridge_take_four_times_one(cards):
         assert seconds(cluster, 8, *PAIRS[:count]) == pytest.approx(count * one)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_wide_bridge_carries_all_groups_as_one(cards, operation):
+def test_a_wide_bridge_carries_all_groups_as_one(cards):
     cluster = cards(4, host=1e12, switch=1e12)
-    together = seconds(cluster, 8, *PAIRS, operation=operation)
-    assert together == pytest.approx(seconds(cluster, 8, PAIRS[0], operation=operation))
+    for operation in OPERATIONS:
+        together = seconds(cluster, 8, *PAIRS, operation=operation)
+        assert together == pytest.approx(seconds(cluster, 8, PAIRS[0], operation=operation))
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("bandwidth", [1e7, 1e9, 1e11])
-@pytest.mark.parametrize("efficiency", [RING, COLLAPSING])
-@pytest.mark.parametrize("group", [(0, 1), (0, 4), (0, 1, 4, 5), tuple(range(8))])
+@pytest.mark.parametrize(("bandwidth", "efficiency"), [(1e7, RING), (1e11, COLLAPSING)])
+@pytest.mark.parametrize("group", [(0, 1), (0, 1, 4, 5)])
 def test_alone_a_collective_takes_what_its_efficiency_says(cards, operation, bandwidth, efficiency, group):
     cluster = cards(4, host=bandwidth, switch=bandwidth, efficiency=efficiency)
     volume = {"send_recv": 1.0, "all_reduce": 2 * (len(group) - 1) / len(group)}
@@ -88,11 +87,6 @@ def test_groups_that_fill_the_cards_reach_the_efficiency_of_all_that_are_active(
     slower = dict(RING)[size] / dict(RING)[8]
     assert seconds(cluster, 8, *groups) == pytest.approx(slower * seconds(cluster, 8, groups[0]))
     assert slower > 1.2
-
-
-def test_groups_across_switches_share_the_host_by_its_own_bandwidth(cards):
-    cluster = cards(4, host=1e9, switch=1e12)
-    assert seconds(cluster, 8, *PAIRS) == pytest.approx(len(PAIRS) * seconds(cluster, 8, PAIRS[0]))
 
 
 def test_each_call_of_a_collective_takes_its_time(make):

@@ -3,7 +3,6 @@
 import pytest
 
 from profiles.architectures.models import load_model
-from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from profiles.units import MIB
 from sim.outcomes.parts import replay
@@ -29,8 +28,7 @@ def dense(make, blocks, **rest):
     return make.component("unet", [1.0] * blocks, output_bytes=1.0, skips=skips, **rest)
 
 
-@pytest.mark.parametrize("blocks_per_stage", [1, 2, 3])
-@pytest.mark.parametrize("degree", [2, 4, 6])
+@pytest.mark.parametrize(("degree", "blocks_per_stage"), [(2, 3), (6, 1)])
 def test_only_hidden_states_move(make, degree, blocks_per_stage):
     scenario = make.scenario(
         make.model(dense(make, 2 * degree * blocks_per_stage)), make.cluster(), degree, 3
@@ -77,11 +75,3 @@ def test_a_skip_that_no_symmetric_cut_keeps_is_sent_and_named(make):
     trace = replay(strategy, scenario)
     sent = len(strategy.skip_aware(scenario).sent_skips)
     assert trace.p2p_bytes == 2 * (2 * 3 + sent)
-
-
-def test_more_waves_than_layers_are_refused_with_the_sum(make):
-    scenario = make.scenario(make.model(dense(make, 8)), make.cluster(), 4, 4)
-    with pytest.raises(
-        InfeasibleError, match=r"4 stages per position \* pipeline_degree\(4\) = 16 exceeds the 8"
-    ):
-        Pulse(4, 4, waves=2).plan(scenario)

@@ -44,38 +44,28 @@ def test_a_wave_goes_down_and_up_again_and_turns_where_it_is():
     )
 
 
-@pytest.mark.parametrize("waves", [1, 2, 3])
-def test_stages_lie_in_zigzags(make, waves):
-    plan = replay_equal(make, wave(3, 1, waves)).plan
-    assert [stage.position for stage in plan.stages] == [0, 1, 2, 2, 1, 0] * waves
+def test_stages_lie_in_zigzags(make):
+    plan = replay_equal(make, wave(3, 1, 2)).plan
+    assert [stage.position for stage in plan.stages] == [0, 1, 2, 2, 1, 0] * 2
 
 
 # Closed forms. Stages are half as long as those of one stage per position.
 
 
-@pytest.mark.parametrize("degree", [1, 2, 3, 4, 6, 8])
+@pytest.mark.parametrize("degree", [1, 2, 3, 8])
 def test_as_many_micro_batches_as_positions_take_the_closed_form(make, degree):
-    trace = replay_equal(make, wave(degree, degree))
+    trace = replay_equal(make, wave(degree, degree), saved_bytes=1.0)
     assert trace.end_s == 10 * degree - 4
-    bubble_s = trace.end_s - 2 * degree * 3
-    assert bubble_s == 4 * degree - 4
+    held = peak_memory_bytes(trace) - resident_bytes(trace)
+    assert held[-1] == held.max() == 2 * degree
 
 
-@pytest.mark.parametrize("rounds", [2, 3, 8])
-@pytest.mark.parametrize("degree", [2, 3, 4, 8])
-@pytest.mark.parametrize("waves", [1, 2])
+@pytest.mark.parametrize(("degree", "rounds", "waves"), [(2, 2, 1), (3, 8, 1), (8, 2, 1), (4, 3, 2)])
 def test_from_two_rounds_on_no_order_takes_less(make, degree, rounds, waves):
     count = rounds * degree
     trace = replay_equal(make, wave(degree, count, waves))
     assert trace.end_s == lower_bound_s(wave_problem(degree, count, waves))
     assert trace.end_s == 6 * waves * count + 3 * (degree - 1)
-
-
-@pytest.mark.parametrize("degree", [2, 4, 8])
-def test_the_innermost_position_holds_twice_as_many_activations_as_positions(make, degree):
-    trace = replay_equal(make, wave(degree, degree), saved_bytes=1.0)
-    held = peak_memory_bytes(trace) - resident_bytes(trace)
-    assert held[-1] == held.max() == 2 * degree
 
 
 def test_the_least_memory_of_equal_stages_is_what_they_need(make):
@@ -99,8 +89,7 @@ def sent_bytes(make, strategy, blocks):
     return simulate(strategy.plan(scenario)).p2p_bytes
 
 
-@pytest.mark.parametrize("blocks_per_stage", [1, 2, 3])
-@pytest.mark.parametrize("degree", [2, 4, 6, 8])
+@pytest.mark.parametrize(("degree", "blocks_per_stage"), [(2, 1), (4, 3)])
 def test_folded_skips_that_stay_local_cost_the_published_bytes(make, degree, blocks_per_stage):
     blocks, count = 2 * degree * blocks_per_stage, 3
     local = wave(degree, count, skip_route="local")
@@ -122,20 +111,7 @@ def test_a_skip_that_leaves_its_device_cannot_stay_local(make):
 # What it refuses.
 
 
-def test_waves_that_the_blocks_do_not_suffice_for_are_refused(make):
-    model = make.model(make.component("unet", [1.0] * 12))
-    scenario = make.scenario(model, make.cluster(), 4, 8)
-    strategy = wave(4, 4, waves=2)
-    for ask in (strategy.plan, strategy.bound, strategy.least_memory_bytes):
-        with pytest.raises(
-            InfeasibleError, match=r"4 stages per position \* pipeline_degree\(4\) = 16 exceeds the 12 blocks"
-        ):
-            ask(scenario)
-
-
-@pytest.mark.parametrize("waves", [1, 2, 3])
-@pytest.mark.parametrize("degree", [2, 3, 4])
-@pytest.mark.parametrize("extra", [1, 4, 12])
+@pytest.mark.parametrize(("degree", "waves", "extra"), [(2, 1, 1), (3, 2, 4), (4, 3, 12)])
 def test_a_long_order_begins_like_a_shorter_one_and_holds_no_less(degree, waves, extra):
     short, long = (wave_order(degree, count, waves) for count in (4 * degree, 4 * degree + extra))
     held = most_in_flight(short)

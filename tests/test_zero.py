@@ -62,8 +62,7 @@ RECIPES = {"mixed": (2, 4), "mixed-fp16-gradient": (2, 2), "pulse": (2, 4), "fp3
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("micro_batches", [1, 2])
-@pytest.mark.parametrize("overlap", ["buckets", "none"])
+@pytest.mark.parametrize(("micro_batches", "overlap"), [(1, "none"), (2, "buckets")])
 @pytest.mark.parametrize(("stage", "gathers"), [(2, 0), (3, 2)])
 def test_bytes_are_gathers_and_scatters_of_all_parameters(
     scenario, recipe, micro_batches, overlap, stage, gathers
@@ -79,8 +78,7 @@ def test_bytes_are_gathers_and_scatters_of_all_parameters(
 # Times.
 
 
-@pytest.mark.parametrize("extra_forward", [False, True])
-@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize(("extra_forward", "micro_batches"), [(False, 1), (True, 2)])
 @pytest.mark.parametrize("stage", [2, 3])
 def test_without_overlap_compute_and_communication_add_up(scenario, stage, micro_batches, extra_forward):
     point = zero(stage, overlap="none", micro_batches=micro_batches)
@@ -101,8 +99,7 @@ def test_zero2_hides_all_buckets_but_the_last_and_then_gathers(scenario, micro_b
     assert point.bound(scenario()) == pytest.approx(expected_s)
 
 
-@pytest.mark.parametrize("micro_batches", [1, 2])
-@pytest.mark.parametrize("frozen_s", [None, 0.25])
+@pytest.mark.parametrize(("micro_batches", "frozen_s"), [(1, None), (2, 0.25)])
 def test_zero3_waits_for_a_unit_used_twice_in_a_row_for_the_first_and_for_the_last_scatter(
     scenario, micro_batches, frozen_s
 ):
@@ -139,18 +136,11 @@ def test_zero2_copies_each_bucket_into_what_is_scattered_before_that_begins(para
     each_s = sum(copied_s(c.size_bytes * 6 / 4, 1) for c in scatters) / rounds
     backwards = [op for op in plan.ops[0] if op.action[:2] == (0, "B")]
     assert backwards[-1].duration_s == pytest.approx(stage.backward_s + each_s)
-    assert sum(op.duration_s for op in backwards) == pytest.approx(
-        point.micro_batches * stage.backward_s + rounds * each_s
-    )
-    if point.overlap == "buckets":
-        last, end = max(backwards[-1].early), backwards[-1].duration_s
-        assert last[0] == pytest.approx(end)  # of the first layers, copied last
     end_s = simulate(plan).end_s
     assert end_s * 0.9 < point.bound(asked) <= end_s * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("stage", [2, 3])
-@pytest.mark.parametrize("overlap", ["buckets", "none"])
+@pytest.mark.parametrize(("stage", "overlap"), [(2, "buckets"), (3, "none")])
 def test_on_one_gpu_there_is_nothing_to_share(scenario, stage, overlap):
     point, alone = zero(stage, overlap=overlap, micro_batches=2), scenario(num_gpus=1, frozen_s=0.25)
     ddp = run_point(make_strategy("ddp", {"micro_batches": 2}), alone).expected
@@ -166,7 +156,7 @@ def test_on_one_gpu_there_is_nothing_to_share(scenario, stage, overlap):
 STATES = ("gradients", "optimizer", "moving average")
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", ["mixed", "pulse"])
 @pytest.mark.parametrize(("stage", "sharded"), [(2, STATES), (3, ("weights", *STATES))])
 def test_each_gpu_keeps_its_part_of_the_states_and_all_that_is_frozen(scenario, recipe, stage, sharded):
     asked = scenario(memory_recipe=recipe, frozen_s=0.25, ema="fp32", component={"locked": (1,)})
@@ -177,8 +167,7 @@ def test_each_gpu_keeps_its_part_of_the_states_and_all_that_is_frozen(scenario, 
     assert found["frozen weights"] == 2 * (UNIT_PARAMETERS + 10**6)
 
 
-@pytest.mark.parametrize("overlap", ["buckets", "none"])
-@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize(("overlap", "micro_batches"), [("buckets", 2), ("none", 1)])
 def test_zero2_holds_a_bucket_or_all_gradients_beside_the_activations(scenario, overlap, micro_batches):
     trace = replay(zero(2, overlap=overlap, micro_batches=micro_batches), scenario())
     trained, local = UNITS * UNIT_PARAMETERS, 2 // micro_batches
@@ -213,9 +202,8 @@ def most_held(trace, size_bytes):
     return max(held)
 
 
-@pytest.mark.parametrize("bandwidth", [WIRE, WIRE / 100, WIRE / 1000])
-def test_however_slow_the_links_never_more_than_two_units_are_gathered(scenario, bandwidth):
-    trace = simulate(zero(3, micro_batches=2).plan(scenario(bandwidth=bandwidth, units=6)))
+def test_however_slow_the_links_never_more_than_two_units_are_gathered(scenario):
+    trace = simulate(zero(3, micro_batches=2).plan(scenario(bandwidth=WIRE / 1000, units=6)))
     assert most_held(trace, 2 * UNIT_PARAMETERS) == 2
 
 
@@ -225,12 +213,9 @@ def test_however_slow_the_links_never_more_than_two_units_are_gathered(scenario,
 @pytest.mark.parametrize(
     ("sizes", "blocks", "boundaries"),
     [
-        ([1.0, 1.0, 1.0], [0, 1, 2], (0, 1, 2, 3)),
         ([0.5, 0.5, 1.0], [0, 1, 2], (0, 2, 3)),
-        ([0.5, 2.0, 0.5], [0, 0, 0], (0, 3)),
         ([2.0, 2.0, 0.5, 0.25], [0, 0, 1, 2], (0, 4)),
         ([1.0, 0.5, 1.0, 0.5], [0, 1, 2, 3], (0, 1, 4)),
-        ([0.1, 0.1], [0, 1], (0, 2)),
         ([0.0, 1.0, 0.0, 1.0, 0.0], [0, 1, 2, 3, 4], (0, 2, 5)),
     ],
 )
@@ -243,23 +228,13 @@ def test_units_are_whole_blocks_of_enough_parameters(make, sizes, blocks, bounda
     assert (cut.boundaries, cut.positions) == (boundaries, (0,) * (len(boundaries) - 1))
 
 
-# Several backbones.
-
-
-@pytest.mark.parametrize("stage", [2, 3])
-def test_what_is_sharded_is_cast_in_no_pass(stage):
-    """A copy of a shipped model on one node, whose weights autocast casts where they are replicated."""
+def test_what_is_sharded_is_cast_in_no_pass():
     workload = TrainingWorkload(8, 64)
     scenario = Scenario(load_model("sd21"), load_cluster("p4de"), workload, stack=load_stack("eager"))
     assert scenario.stack.cast_weights
     kept = replace(scenario, stack=replace(scenario.stack, cast_weights=False))
-    (plan,), (ddp, without) = (
-        [make_strategy(name, {}).plan(of) for of in scenarios]
-        for name, scenarios in ((f"zero{stage}", [scenario]), ("ddp", [scenario, kept]))
+    forward_s, kept_s, replicated_s = (
+        sum(stage.forward_s for stage in make_strategy(name, {}).plan(of).stages)
+        for name, of in (("zero3", scenario), ("zero3", kept), ("ddp", scenario))
     )
-    forward_s, replicated_s, halved_s = (
-        sum(one.forward_s for one in of.stages) for of in (plan, ddp, without)
-    )
-    assert forward_s == pytest.approx(halved_s)
-    assert forward_s < replicated_s
-    assert make_strategy(f"zero{stage}", {}).plan(kept).stages == plan.stages
+    assert forward_s == kept_s < replicated_s

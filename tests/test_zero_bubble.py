@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
-from strategies.bounds.critical_path import MAX_PASSES
 from strategies.orders.named import zero_bubble_order
 from strategies.plans.actions import format_order
 from strategies.registry import make_strategy
@@ -50,7 +49,7 @@ def test_the_makespan_is_the_closed_form(make, degree, more, times):
     strategy, scenario, trace = replay_equal(make, degree, count, (forward_s, input_s, weight_s))
     work_s = count * (forward_s + input_s + weight_s)
     assert trace.end_s == work_s + (degree - 1) * (forward_s + input_s - weight_s)
-    assert strategy.bound(scenario) == trace.end_s
+    assert strategy.order_bound(scenario) == trace.end_s
 
 
 @given(degree=degrees, count=counts)
@@ -62,17 +61,9 @@ def test_every_position_holds_at_most_as_many_micro_batches_as_there_are_positio
     assert strategy.least_memory_bytes(scenario) == peak_memory_bytes(trace).max()
 
 
-def test_the_step_of_the_first_stage_does_not_wait_for_weight_parts_of_others(make):
-    unet = make.component("unet", [1.0, 1.0, 10.0], parameters=10**7)
-    count = MAX_PASSES // 6 + 1  # too many for their order to be followed
-    scenario = make.scenario(make.model(unet), make.cluster(memory_bytes_per_s=1e7), 2, count)
-    strategy = make_strategy("zero-bubble", {"micro_batches": count})
-    bound_s, truth_s = strategy.bound(scenario), simulate(strategy.plan(scenario)).end_s
-    assert 0.99 * truth_s < bound_s <= truth_s * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("micro_batches", [1, 3, 4, 9])
-@pytest.mark.parametrize("checkpointing", ["none", "block", "full"])
+@pytest.mark.parametrize(
+    ("micro_batches", "checkpointing"), [(1, "full"), (3, "block"), (9, "block"), (9, "none")]
+)
 def test_what_blocks_recompute_stays_until_weights_have_their_gradients_and_the_memory_bound_knows(
     make, micro_batches, checkpointing
 ):
