@@ -1,5 +1,6 @@
 """FSDP: what is exchanged, when, and what lies on each GPU, by closed forms on layers that are units of their own."""
 
+from collections import Counter
 from dataclasses import replace
 from math import lcm
 
@@ -16,6 +17,7 @@ from sim.outcomes.parts import replay
 from sim.outcomes.runs import least_memory_bytes, run_point
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from strategies.pipelining.mesh import Mesh
+from strategies.pipelining.units import packed_s, unpacked_s
 from strategies.plans.network import Network
 from strategies.plans.placement import Placement, Subgroup
 from strategies.plans.plan import Collective
@@ -230,6 +232,23 @@ def exchanged(point, asked, operation, stream):
     plan = point.plan(asked)
     found = [c for c in plan.collectives if (c.operation, c.stream) == (operation, stream)]
     return sum(c.size_bytes for c in found), sum(c.calls for c in found)
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "selective"])
+def test_the_pieces_of_a_pass_add_up_to_it_in_units_with_and_without_attention(checkpointing):
+    workload = TrainingWorkload(8, 4, checkpointing=checkpointing)
+    asked = Scenario(load_model("z-image"), load_cluster("p4de"), workload)
+    point = fsdp(context_degree=2, context="ring", tensor_degree=2, reshard="false")
+    layout, durations = point.layout(asked), Counter()
+    for op in point.plan(asked).ops[0]:
+        durations[op.action[:2]] += op.duration_s
+    attending = {of.layer for of in layout.component(layout.stages[0]).exchanges if of.kind == "key_value"}
+    assert any(of.first_layer not in attending for of in layout.stages)  # those of text alone
+    for unit, stage in enumerate(layout.stages):
+        forward_s = stage.forward_s + unpacked_s(layout, unit)
+        backward_s = stage.backward_s + packed_s(layout, unit, layout.parameters[unit])
+        assert durations[unit, "F"] == pytest.approx(forward_s)
+        assert durations[unit, "B"] == pytest.approx(backward_s)
 
 
 def test_ulysses_exchanges_four_tensors_of_each_attention_forwards_and_backwards(team):

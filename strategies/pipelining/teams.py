@@ -79,7 +79,7 @@ class _Inside:
         ``attends`` is false where attention's output was kept.
         """
         first = min(self.attentions, self.sums)
-        last_s = rest_s / 2 if self.attentions else rest_s + attention_s
+        last_s = rest_s / 2 if self.attentions else rest_s
         others: Items = [
             *self._tensor(GATHER, self.sums - first), last_s, *self._tensor(SCATTER, self.sums - first)
         ]  # fmt: skip
