@@ -137,21 +137,14 @@ def calibrate(
 ) -> MeasuredRun:
     """Find the factor by which compute must be scaled for a run to take as long as it was measured to take.
 
-    Args:
-        model: a model's name, a model folder, a model, or a whole scenario.
-        strategy: a strategy's name, its class, or one with its parameters.
-        cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
-        gpus: GPUs in all; by default one node, or as many as the strategy can use.
-        measured: one number, such as ``{"step_s": 0.87}``, ``samples_per_s`` or, of sampling, ``latency_s``.
-        stack: a stack's name, a stack file, or a stack; by default ``eager``.
-        options: of the scenario and parameters of the strategy, by the flags of ``sim run`` with underscores.
+    ``measured`` is one number, such as ``{"step_s": 0.87}``, ``samples_per_s`` or, of sampling, ``latency_s``; the
+    other arguments are those of ``run``.
 
     Returns:
         The ``measured_run`` of ``run`` and ``sweep``.
 
     Raises:
         InputError: as of ``run``, or no factor between 0.1 and 10 does.
-        InfeasibleError: the strategy, a degree or the batch does not apply here.
     """
     every = (*SHARED, "measured")
     request = request_of(model, cluster, gpus, options, strategies=(strategy,), stack=stack, arguments=every)
@@ -335,18 +328,11 @@ def schedule(
 ) -> Schedule:
     """Return the order of a strategy; of a sampler, all steps of a run with their exchanges.
 
-    Args:
-        strategy: a strategy's name, its class, or one with its parameters.
-        model: a model's name, a model folder, a model, or a scenario; many orders do not depend on it.
-        cluster: a cluster's name, a cluster file, or a cluster; by default ``p4de``.
-        gpus: GPUs in all; by default one node, or as many as the strategy can use.
-        format: ``text``, or ``torch`` as torch.distributed.pipelining reads it.
-        stack: a stack's name, a stack file, or a stack; by default ``eager``.
-        options: of the scenario and parameters of the strategy, by the flags of ``sim run`` with underscores.
+    ``format`` is ``text``, or ``torch`` as torch.distributed.pipelining reads it; the other arguments are those of
+    ``run``, but many orders do not depend on the model.
 
     Raises:
         InputError: as of ``run``, or the order depends on the model and none is given.
-        InfeasibleError: the strategy, a degree or the batch does not apply here.
     """
     if not is_one_of(format, "text", "torch"):
         raise InputError(f"`format` is {shown(format)}, must be one of text, torch")

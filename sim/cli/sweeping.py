@@ -154,11 +154,7 @@ def _all(sweeps: Sequence[Sweep]) -> Sweep | Scaling:
 
 
 def _show(options: argparse.Namespace, sweeps: Sequence[Sweep]) -> int:
-    """Plot and print the answer.
-
-    Raises:
-        InfeasibleError: nothing fits.
-    """
+    """Plot and print the answer."""
     chosen, remark = Scaling(tuple(sweeps)).chosen, _task_words(options, sweeps[0])
     fits = any(point.status == "simulated" for point in chosen.points)
     if fits:

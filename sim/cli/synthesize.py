@@ -152,11 +152,7 @@ def synthesize_command(options: argparse.Namespace) -> int:
 
 
 def _problem(options: argparse.Namespace) -> Problem:
-    """Return the problem that the flags describe: one chain of stages on free links but for the lag.
-
-    Raises:
-        InputError: a flag breaks a rule.
-    """
+    """Return the problem that the flags describe: one chain of stages on free links but for the lag."""
     check_integer("pipeline_degree", options.pipeline_degree, most=MAX_DEVICES)
     for flag in ("micro_batches", "waves", "stages", "activation_cap"):
         if (value := getattr(options, flag)) is not None:
@@ -219,11 +215,7 @@ def _chain(options: argparse.Namespace, positions: Sequence[int], micro_batches:
 
 
 def _larger(options: argparse.Namespace, problem: Problem) -> Problem:
-    """Return the problem that the pattern is carried over to: more devices, passed over in the same directions.
-
-    Raises:
-        InputError: the stages have no such pattern, or unlike durations.
-    """
+    """Return the problem that the pattern is carried over to: more devices, passed over in the same directions."""
     if len(options.extend_to) != 2 or min(options.extend_to) < 1:
         raise InputError(
             f"--extend-to is {','.join(map(str, options.extend_to))}, must be devices and micro-batches, as 8,16"

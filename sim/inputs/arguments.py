@@ -66,11 +66,7 @@ def request_of(
 
 
 def _check_kinds(model: object, cluster: object, strategies: Sequence[object] | None, stack: object) -> None:
-    """Refuse what names neither a model, a cluster, a strategy nor a stack.
-
-    Raises:
-        InputError: one is of another kind.
-    """
+    """Refuse what names neither a model, a cluster, a strategy nor a stack."""
     if not isinstance(model, str | PathLike | Model | Scene | None):
         raise InputError(f"model is {shown(model)}, must be a name, a folder, a Model or a Scenario")
     if not isinstance(cluster, str | PathLike | Cluster | None):

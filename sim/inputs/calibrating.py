@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from math import inf
 from os import PathLike, fspath
 from typing import Any, Final, TypeVar
 
@@ -50,29 +49,22 @@ class Number:
     def __post_init__(self) -> None:
         if self.name not in NAMES:
             raise InputError(f"`measured` is {self}, must be one of {', '.join(NAMES)}")
-        value = self.value
-        if not (is_number(value) and 0 < value < inf):
-            raise InputError(f"`measured` is {self}, must be a positive number")
-        if not 1 / LARGEST <= value <= LARGEST:
-            raise InputError(f"`measured` is {self}, must be from {1 / LARGEST:g} to {LARGEST:g}")
+        if not (is_number(self.value) and 1 / LARGEST <= self.value <= LARGEST):
+            raise InputError(
+                f"`measured` is {self}, must be a positive number from {1 / LARGEST:g} to {LARGEST:g}"
+            )
 
     def __str__(self) -> str:
         return f"{self.name}={shown(self.value)}"
 
     @classmethod
     def of(cls, source: NumberSource) -> "Number":
-        """Return the number that words such as ``step_s=0.87``, or a mapping of one key, give.
-
-        Raises:
-            InputError: they give none.
-        """
+        """Return the number that words such as ``step_s=0.87``, or a mapping of one key, give."""
         if isinstance(source, str):
             name, _, words = source.partition("=")
             try:
-                return cls(name.strip(), float(words))
-            except ValueError as error:
-                if isinstance(error, InputError):
-                    raise
+                source = {name.strip(): float(words)}
+            except ValueError:
                 raise InputError(
                     f"`measured` is '{source}', must be NAME=NUMBER, such as step_s=0.87"
                 ) from None
@@ -81,11 +73,7 @@ class Number:
         return cls(*next(iter(source.items())))
 
     def of_result(self, result: Result) -> float:
-        """Simulated over measured seconds.
-
-        Raises:
-            InputError: the result has no such quantity.
-        """
+        """Return simulated over measured seconds."""
         quantities = TASKS[result.task].measured
         if self.name not in quantities:
             raise InputError(
@@ -145,9 +133,6 @@ def _factor(excess: Callable[[float], float], number: Number) -> float:
     """Return the factor at which the simulated time is the measured one.
 
     What is not compute stays as it is, so that the factor is further from 1 than the ratio of the times.
-
-    Raises:
-        InputError: there is none between 1 / MOST and MOST.
     """
     at_one = excess(1.0)
     if abs(at_one) <= TOLERANCE:
@@ -257,11 +242,7 @@ def _flags_of_run(run: str | PathLike[str] | Mapping[str, Any]) -> tuple[str, st
 def _measured(
     flags: dict[str, Any], again: str, measured: NumberSource | None, scenario: AnyScenario
 ) -> MeasuredRun:
-    """Return the calibration by a run for a scenario, which is of the same model, device and stack.
-
-    Raises:
-        DiffusimError: it is of something else, does not exist or breaks a rule, or its number is not one.
-    """
+    """Return the calibration by a run for a scenario, which is of the same model, device and stack."""
     numbers = [Number(name, flags.pop(name)) for name in NAMES if name in flags]
     numbers += [Number.of(of) for of in (flags.pop("measured", None), measured) if of is not None]
     if len(numbers) != 1:

@@ -71,11 +71,7 @@ def check_swept(scenario: AnyScenario) -> None:
 
 
 def _check_backbones(scenario: AnyScenario) -> None:
-    """Refuse backbones of more layers or skips than can be cut in every way in seconds.
-
-    Raises:
-        InputError: one has more.
-    """
+    """Refuse backbones of more layers or skips than can be cut in every way in seconds."""
     model = scenario.model
     for backbone in (model.components[index] for index in model.backbones):
         counts = (

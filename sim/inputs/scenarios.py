@@ -235,11 +235,7 @@ def _integer(name: str, value: Any, default: int) -> int:  # noqa: ANN401
 
 
 def _drawn(model: Model, gpus: int, batch_size: int, options: dict[str, Any]) -> SamplingWorkload:
-    """Return the workload of a sampler; its defaults are the model's.
-
-    Raises:
-        InputError: a value breaks its rule.
-    """
+    """Return the workload of a sampler; its defaults are the model's."""
     width, height = _sides(options.pop("resolution", (model.width, model.height)))
     options.setdefault("guidance", model.guidance)
     if model.steps is not None:
@@ -261,11 +257,7 @@ def _drawn(model: Model, gpus: int, batch_size: int, options: dict[str, Any]) ->
 
 
 def _check_included(scenario: SamplingScenario) -> None:
-    """Refuse options of frozen components where none of them runs.
-
-    Raises:
-        InputError: one is given, and would change nothing.
-    """
+    """Refuse options of frozen components where none of them runs."""
     components_of = {"encoders": scenario.encoders, **dict.fromkeys(DECODING, scenario.decoders)}
     usual = {item.name: item.default for item in fields(SamplingWorkload)}
     for name, components in components_of.items():

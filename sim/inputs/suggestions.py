@@ -1,8 +1,10 @@
 """Suggestions: parameters with which a point exists, where those of the question give none."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from itertools import islice
+from math import inf
 from typing import Any, Final
 
 from profiles.errors import InfeasibleError
@@ -22,32 +24,24 @@ def check_exists(strategy: AnyStrategy, scenario: AnyScenario, held: Mapping[str
     try:
         bound(strategy, scenario)
     except InfeasibleError as error:
-        words = _words(strategy, scenario, held)
-        if not words:
+        flags: list[str] = []
+        with suppress(InfeasibleError):
+            offered: Any = type(strategy).candidates(scenario)  # type: ignore[arg-type]  # of its own task
+            kept = (one for one in offered if all(getattr(one, key) == held[key] for key in held))
+            best = min(islice(kept, MOST), key=lambda one: _bound_s(one, scenario), default=None)
+            if best is not None and _bound_s(best, scenario) < inf:
+                flags = list(_needed(best, scenario, held))
+        if not flags:
             raise
-        raise InfeasibleError(f"{error.message}; {words} would do", error.kind) from None
+        raise InfeasibleError(f"{error.message}; {' '.join(flags)} would do", error.kind) from None
 
 
-def _words(strategy: AnyStrategy, scenario: AnyScenario, held: Mapping[str, Any]) -> str:
-    """Return the flags of the most promising of a strategy's candidates; empty where none exists."""
+def _bound_s(strategy: AnyStrategy, scenario: AnyScenario) -> float:
+    """Return the seconds that a point cannot undercut; infinite where it does not exist."""
     try:
-        offered: Any = type(strategy).candidates(scenario)  # type: ignore[arg-type]  # of its own task
-        kept = (one for one in offered if all(getattr(one, name) == value for name, value in held.items()))
-        bounds = [(seconds, one) for one in islice(kept, MOST) for seconds in _bound_s(one, scenario)]
+        return bound(strategy, scenario)
     except InfeasibleError:
-        return ""
-    if not bounds:
-        return ""
-    _, best = min(bounds, key=lambda pair: pair[0])
-    return " ".join(_needed(best, scenario, held))
-
-
-def _bound_s(strategy: AnyStrategy, scenario: AnyScenario) -> Iterator[float]:
-    """Yield the seconds that a point cannot undercut; none where it does not exist."""
-    try:
-        yield bound(strategy, scenario)
-    except InfeasibleError:
-        return
+        return inf
 
 
 def _needed(strategy: Any, scenario: AnyScenario, held: Mapping[str, Any]) -> Iterator[str]:  # noqa: ANN401
@@ -57,7 +51,7 @@ def _needed(strategy: Any, scenario: AnyScenario, held: Mapping[str, Any]) -> It
         if item.name in held or value == item.default:
             continue
         plain = replace(strategy, **{item.name: item.default})
-        if list(_bound_s(plain, scenario)):  # a bound of 0 is one, too
+        if _bound_s(plain, scenario) < inf:
             strategy = plain
         else:
             yield f"`{item.name}` {','.join(map(str, value)) if isinstance(value, tuple) else value}"
