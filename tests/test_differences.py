@@ -153,10 +153,7 @@ def test_questions_in_the_same_words_of_other_inputs_are_chosen_by_key(folder, t
         ("nope.csv", None, "nope.csv: no such file"),
         ("a.json", "{", "a.json: is not valid JSON: "),
         ("a.json", "[1]", "a.json: row 0: is 1, must be a result"),
-        ("a.json", "{}", "a.json: task is missing"),
-        ("a.json", '{"parameters": 3}', "a.json: is {'parameters': 3}, must be a result"),
         ("a.csv", "a,b\n1,2,3\n", "a.csv:2: the row has more cells than there are columns"),
-        ("a.csv", "task\nfly\n", "a.csv:2: task is 'fly', must be one of train, sample"),
         ("a.csv", "", "a.csv: holds no question"),
         ("a.sqlite", "SQLite format 3\0and then nothing", "a.sqlite: cannot be used as a store: "),
     ],
@@ -175,9 +172,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(folder, tmp_path, capsys
     ("change", "problem"),
     [
         ({"status": "fine"}, "row 0: status is 'fine', must be one of simulated, bounded, infeasible"),
-        ({"iteration_s": "soon"}, "row 0: iteration_s is 'soon', must be a number"),
         ({"iteration_s": None}, "row 0: is simulated, but has no iteration_s or latency_s"),
-        ({"num_gpus": -1}, "row 0: num_gpus is -1, must not be negative"),
         ({"inputs": "{"}, "row 0: inputs is '{', must be a mapping as JSON"),
     ],
 )
@@ -195,8 +190,6 @@ def test_a_row_that_breaks_a_rule_is_refused_with_where_it_stands(folder, tmp_pa
     [
         (("there.sqlite", "before.sqlite"), "there.sqlite: is there already, must be a new file"),
         (("new.sqlite", "nope.sqlite"), "nope.sqlite: no such store"),
-        (("new.sqlite", "before.csv"), "before.csv: cannot be used as a store: file is not a database"),
-        (("nope/new.sqlite", "before.sqlite"), "must be a file in a folder that exists"),
     ],
 )
 def test_a_merge_that_cannot_be_is_refused_and_makes_nothing(folder, tmp_path, capsys, stores, problem):

@@ -250,8 +250,7 @@ def test_faster_links_never_cost_more_than_an_anomaly_and_free_ones_nothing(make
 RECOMPUTED = ("none", "selective", "block")
 
 
-@pytest.mark.parametrize("model", ["pixart", "wan2.1-1.3b"])
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize(("model", "strategy"), [("pixart", "ddp"), ("wan2.1-1.3b", "fsdp")])
 def test_who_recomputes_more_holds_less_and_takes_longer(model, strategy):
     asked = {"gpus": 4, "batch_size": 8}
     results = [sim.run(model, strategy, checkpointing=what, **asked) for what in RECOMPUTED]

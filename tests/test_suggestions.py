@@ -31,8 +31,6 @@ def test_defaults_that_do_not_give_the_gpus_are_refused_with_some_that_do(strate
             {"vae_parallel": 4},
             "vae_parallel is 4, but changes nothing without include vae_decoder, or include all",
         ),
-        ({"vae_tile": 512}, "vae_tile is 512, but"),
-        ({"decode_chunks": 2, "include": "text_encoder"}, "decode_chunks is 2, but"),
         ({"encoders": "offloaded", "include": "vae_decoder"}, "without include text_encoder, or include all"),
     ],
 )
@@ -43,7 +41,7 @@ def test_an_option_of_a_component_that_does_not_run_is_refused(given, needs):
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [("gpu", "gpus"), ("clusters", "cluster"), ("resolutions", "resolution"), ("stacks", "stack")],
+    [("gpu", "gpus"), ("resolutions", "resolution")],
 )
 def test_an_unknown_keyword_is_compared_with_arguments_and_options_too(name, meant):
     for ask in (

@@ -47,53 +47,23 @@ def curves(**changed):
     ("name", "field", "value", "problem"),
     [
         ("link", "kind", "string", "link: kind is 'string', must be one of nvswitch, pcie, nic, ideal"),
-        ("link", "bandwidth_bytes_per_s", "fast", "bandwidth_bytes_per_s is 'fast', must be a number"),
         ("link", "latency_s", -1.0, "latency_s is -1.0, must not be negative"),
-        ("pcie", "switch_size", 0, "pcie link: switch_size is 0, must be at least 1"),
         ("rates", "matmul_flop_per_s", NAN, "rates: matmul_flop_per_s is nan, must be positive"),
-        ("device", "memory_bytes", 0.0, "device d: memory_bytes is 0.0, must be positive"),
         ("collectives", "efficiency", EFFICIENCY[1:], "efficiency has no all_reduce, must have all operations"),
-        ("collectives", "efficiency", (*EFFICIENCY, ("gossip", FLAT)), "efficiency is 'gossip', must be one of"),
-        ("collectives", "efficiency", curves(all_gather=((2.0, 1.5),)), "all_gather[2] is 1.5, must be at most 1"),
         ("collectives", "nodes", ((2.0, 1.0), (1.0, 1.0)), "nodes has points at [2.0, 1.0], must ascend"),
-        ("cluster", "devices_per_node", 0, "cluster p4de: devices_per_node is 0, must be at least 1"),
-        ("cluster", "overlap_slowdown", 0.5, "overlap_slowdown is 0.5, must be at least 1"),
         ("cluster", "inter_node", None, "inter_node is missing, and max_nodes is 1024"),
-        ("cluster", "intra_node", Link("nic", 1e9, 0.0, 0.0), "intra_node.kind is 'nic', must be one of nvs"),
-        ("layer", "parameters", -1, "layer 'a': parameters is -1, must be at least 0"),
         ("layer", "backward", "half", "backward is 'half', must be one of full, input, none"),
         ("skip", "target", 0, "skip: target is 0, must come after its source 0"),
-        ("read", "size_bytes", -1.0, "read of text: size_bytes is -1.0, must not be negative"),
-        ("exchange", "kind", "gossip", "exchange: kind is 'gossip', must be one of key_value, halo"),
         ("component", "layers", (), "component net: num_layers is 0, must be at least 1"),
-        ("component", "layers", (replace(LAYER, block=1), LAYER), "block of layer 1 is 0, must not fall below 1"),
         ("component", "trainable", False, "trainable is False, but a layer's backward is full"),
-        ("component", "skips", (Skip(0, 3),), "target of a skip is 3, must be below 3, the number of layers"),
         ("component", "skips", (Skip(0, 1), Skip(0, 1)), "skips names Skip(source=0, target=1) twice"),
-        ("component", "reads", (Read("text", 3, 1.0),), "layer of a read is 3, must be below 3"),
-        ("component", "times", (("d", (MeasuredTime(0, 1, 1.0, 1.0),)),), "times of d must be of each of its 3"),
-        ("component", "self_conditioning", 1.5, "self_conditioning is 1.5, must be at most 1"),
-        ("model", "dtype", "float8", "model sd21: dtype is 'float8', must be one of float16"),
         ("model", "components", (NET, NET), "model sd21: components names net twice"),
-        (
-            "model",
-            "components",
-            (replace(NET, inputs=("text",)),),
-            "model sd21: inputs of net is 'text', must be one of net",
-        ),
-        (
-            "model",
-            "components",
-            (TEXT, replace(NET, reads=(Read("text", 0, 1.0),))),
-            "model sd21: reads of net is 'text', must be of a trainable",
-        ),
         (
             "model",
             "components",
             (replace(TEXT, inputs=("net",)), replace(NET, inputs=("text",))),
             "model sd21: inputs of its components form the cycle ",
         ),
-        ("anchor", "latency_s", 0.0, "anchor of d: latency_s is 0.0, must be positive"),
     ],
 )  # fmt: skip
 def test_a_value_that_breaks_a_rule_cannot_be_made(name, field, value, problem):
@@ -103,13 +73,12 @@ def test_a_value_that_breaks_a_rule_cannot_be_made(name, field, value, problem):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", VALUES)
-def test_a_value_cannot_change_and_survives_the_way_to_a_worker(name):
-    value = VALUES[name]
-    with pytest.raises((FrozenInstanceError, TypeError)):
-        value.name = "other"
-    again = pickle.loads(pickle.dumps(value))
-    assert (again, hash(again)) == (value, hash(value))
+def test_a_value_cannot_change_and_survives_the_way_to_a_worker():
+    for value in VALUES.values():
+        with pytest.raises((FrozenInstanceError, TypeError)):
+            value.name = "other"
+        again = pickle.loads(pickle.dumps(value))
+        assert (again, hash(again)) == (value, hash(value))
 
 
 def test_times_that_are_kept_for_the_next_question_cannot_be_written_to():
@@ -119,9 +88,8 @@ def test_times_that_are_kept_for_the_next_question_cannot_be_written_to():
             seconds[0] = 0.0
 
 
-@pytest.mark.parametrize("name", ["sd21", "flux-dev"])
-def test_models_and_components_print_in_one_line(name):
-    model = load_model(name)
+def test_models_and_components_print_in_one_line():
+    name, model = "sd21", load_model("sd21")
     layers = sum(len(component.layers) for component in model.components)
     assert repr(model).startswith(f"<Model {name}: {model.components[0].name}, ")
     assert f"; {layers} layers, " in repr(model)

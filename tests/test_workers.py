@@ -77,15 +77,6 @@ def _die(_task):
     os._exit(9)
 
 
-def test_where_no_process_starts_this_one_goes_on_alone(alone, monkeypatch):
-    def refuse(*_):
-        raise OSError("no more processes")
-
-    monkeypatch.setattr(ProcessPoolExecutor, "submit", refuse)
-    with pytest.warns(DiffusimWarning, match=FAILED):
-        assert document(sim.sweep("sd21", workers=2, **SMALL)) == alone
-
-
 class Failing(Executor):
     """Fails at every other task, or breaks at the third."""
 
