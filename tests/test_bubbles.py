@@ -30,30 +30,11 @@ def spans_on_a_grid(draw: st.DrawFn) -> Spans:
     return [(float(start), float(end)) for start, end in zip(bounds[::2], bounds[1::2], strict=False)]
 
 
-def test_bubbles_of_two_positions_are_cut_where_the_idle_set_changes():
-    busy = [[(0.0, 1.0), (4.0, 6.0)], [(1.0, 3.0)]]
-    assert find_bubbles(busy, 6.0) == [
-        Bubble(0.0, 1.0, (1,)),
-        Bubble(1.0, 3.0, (0,)),
-        Bubble(3.0, 4.0, (0, 1)),
-        Bubble(4.0, 6.0, (1,)),
-    ]
-
-
-def test_touching_spans_and_spans_of_length_zero_cut_nothing():
-    busy = [[(0.0, 1.0), (1.0, 2.0)], [(1.5, 1.5)]]
-    assert find_bubbles(busy, 2.0) == [Bubble(0.0, 2.0, (1,))]
-
-
 def test_a_gap_of_the_size_of_a_rounding_error_does_not_cut_the_bubble_of_another_position():
     busy = [[(0.0, 0.1 + 0.2), (0.3, 1.0)], []]
     assert 0.1 + 0.2 != 0.3
     assert find_bubbles(busy, 1.0) == [Bubble(0.0, 1.0, (1,))]
     assert find_bubbles([[(0.0, 0.3), (0.1 + 0.2, 1.0)], []], 1.0) == [Bubble(0.0, 1.0, (1,))]
-
-
-def test_spans_beyond_the_end_are_cut_off():
-    assert find_bubbles([[(0.0, 3.0)], [(2.5, 4.0)]], 2.0) == [Bubble(0.0, 2.0, (1,))]
 
 
 @settings(derandomize=True)
