@@ -10,7 +10,7 @@ from functools import partial
 from itertools import product
 
 import pytest
-from conformance import training_gradients, training_memory, training_times, training_work
+from conformance import training_times, training_work
 from conformance.checks import hold
 from conformance.training_points import Replays
 from conformance.training_scenes import SCENES, build
@@ -18,8 +18,7 @@ from conformance.training_scenes import SCENES, build
 from strategies.registry import all_strategies, make_strategy
 
 TRAINING = [name for name, cls in all_strategies().items() if cls.task == "train"]
-CHECKS = [*training_work.check, *training_gradients.check, *training_times.check, *training_memory.check]
-CHECKS_OF_WHOLES = [*training_times.check_whole, *training_memory.check_whole]
+CHECKS = [*training_work.check, *training_times.check]
 
 SEVERAL = [name for name in SCENES if name.startswith(("two backbones", "cascade"))]
 ODD = ["lopsided, odd batch", "lopsided, odd shares", "top-heavy, odd batch"]
@@ -62,7 +61,7 @@ def test_every_check_holds_for_every_point(make, name, family):
             assert replays.points, f"{scene}: no point, for {replays.refused}"
         assert {type(point.strategy).name for point in replays.points} <= {name}
         hold(CHECKS, replays.points)
-        hold(CHECKS_OF_WHOLES, replays.wholes)
+        hold(training_times.check_whole, replays.wholes)
 
 
 def test_every_new_strategy_offers_points_somewhere_and_all_fields_describe_themselves(make):

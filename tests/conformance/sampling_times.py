@@ -1,15 +1,22 @@
-"""When a sampling plan runs: nothing before what it needs, and no run below its bound; phases are the whole run."""
+"""When a sampling plan runs, what it holds and what is said of it: nothing too early, and no run below its bound."""
 
+import json
+
+import numpy as np
 import pytest
 from conformance.checks import Checks
 from conformance.sampling_points import ROUNDING, TOLERANCE_S
 
 from sim.outcomes.measures import Measures, in_turn
+from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
-from sim.replay.memory import peak_memory_bytes
+from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
 from strategies.plans.worklist import evaluate
+from strategies.registry import make_sampler
 
 check = Checks()
+check_run = Checks()
+"""Checks that run a point as a command does."""
 
 
 @check
@@ -73,3 +80,43 @@ def without_contention_the_worklist_evaluator_tells_the_same(point):
         assert ours == pytest.approx(theirs, rel=ROUNDING)
     assert other.collective_bytes == point.trace.collective_bytes
     assert other.p2p_bytes == pytest.approx(point.trace.p2p_bytes)
+
+
+@check
+def memory_is_never_negative_and_what_is_kept_stays(point):
+    devices, _, changes = memory_events(point.trace)
+    largest = max(1.0, float(peak_memory_bytes(point.trace).max()))
+    for device in range(point.plan.num_devices):
+        held = np.cumsum(changes[devices == device])
+        assert not len(held) or held.min() >= -1e-9 * largest, device
+        assert not len(held) or held[-1] == pytest.approx(0.0, abs=1e-9 * largest), device
+
+
+@check
+def every_device_holds_its_weights(point):
+    held = resident_bytes(point.trace)
+    parameters = sum(layer.parameters for layer in point.scenario.backbone.layers)
+    names = [{buffer.name for buffer in buffers} for buffers in point.plan.resident]
+    assert all("weights" in of for of in names)
+    weights = sum(
+        buffer.size_bytes for buffers in point.plan.resident for buffer in buffers if buffer.name == "weights"
+    )
+    assert weights >= 2 * parameters * (1 - ROUNDING)
+    assert (peak_memory_bytes(point.trace) >= held).all()
+
+
+@check_run
+def results_are_plain_json_and_reproduce_themselves(point):
+    result = run_point(point.sampler, point.scenario)
+    given = json.loads(json.dumps(result.to_json()))
+    parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in given["parameters"].items()}
+    again = run_point(make_sampler(given["strategy"], parameters), point.scenario)
+    assert again.to_json() == result.to_json()
+    assert given["latency_s"] == pytest.approx(point.trace.end_s, rel=max(1e-3, point.exactness))
+    assert 0 <= given["bubble_ratio"] < 1
+
+
+@check_run
+def more_steps_take_longer(point):
+    more = point.anew(steps=point.scenario.workload.steps + 1)
+    assert run_point(point.sampler, more).latency_s > point.trace.end_s

@@ -64,8 +64,7 @@ class RankSeat(NamedTuple):
         if collective.group is None:
             return tuple(sorted(self.peer(device) for device in collective.devices))
         groups = self.placement.groups((), collective.group, collective.subgroup)
-        rank = self.peer(self.device)
-        return tuple(sorted(next((group for group in groups if rank in group), groups[0])))
+        return tuple(sorted(next((of for of in groups if self.peer(self.device) in of), groups[0])))
 
 
 def seats(placement: Placement) -> list[RankSeat]:
@@ -122,7 +121,7 @@ class Mailbox:
     """Sends and receives the deliveries of one device."""
 
     def __init__(self, wiring: Wiring, seat: RankSeat, store: Store, link_s: float) -> None:
-        self._wiring, self._seat, self._store, self.link_s = wiring, seat, store, link_s
+        self._wiring, self._seat, self._store, self._link_s = wiring, seat, store, link_s
 
     def open(self) -> None:
         """Begin an iteration."""
@@ -150,7 +149,7 @@ class Mailbox:
                 posted = self._take(f"{slot} posted") if self._wiring.posted[slot] else ALWAYS
             else:
                 (written, payload), posted = self._take(f"{slot} sent"), self._posted.get(slot, ALWAYS)
-            self._arrived[slot] = max(written, posted) + self.link_s
+            self._arrived[slot] = max(written, posted) + self._link_s
         return self._arrived[slot], payload
 
     def _tell(self, key: str, message: object) -> None:
@@ -267,15 +266,22 @@ class Executor:
     """Carries out one device's part of a plan; every message takes ``link_s``."""
 
     def __init__(
-        self, wiring: Wiring, seat: RankSeat, kernels: Kernels, groups: Groups, mailbox: Mailbox
+        self, wiring: Wiring, seat: RankSeat, kernels: Kernels, groups: Groups, *, store: Store, link_s: float
     ) -> None:
         self._wiring, self._device, self._kernels = wiring, seat.device, kernels
         self._ops = wiring.plan.ops[seat.device]
         self._tensor_of = {slot: tensor for (tensor, _), slot in wiring.slots.items()}
-        self._mailbox = mailbox
-        self._stream = CollectiveStream(wiring, seat, kernels, groups, mailbox.link_s)
+        self._mailbox = Mailbox(wiring, seat, store, link_s)
+        self._stream = CollectiveStream(wiring, seat, kernels, groups, link_s)
         self._results = {t: n for n, c in enumerate(wiring.plan.collectives) for t in c.writes}
-        self._starts = starts(wiring, seat.device)
+        self._due: dict[int, list[int]] = {}
+        """Collectives by the first op before which all that they, and those before them, read is written."""
+        index = 0
+        for number, collective in enumerate(wiring.plan.collectives):
+            if seat.device in collective.devices:
+                writers = (wiring.writers.get(tensor, (None, 0)) for tensor in collective.reads)
+                index = max([index, *(op + 1 for writer, op in writers if writer == seat.device)])
+                self._due.setdefault(index, []).append(number)
 
     def run(self, iteration: int, synchronize: Callable[[], float]) -> RankIteration:
         """Carry out one iteration from the moment that ``synchronize`` gives."""
@@ -338,7 +344,7 @@ class Executor:
             if payload is not None:
                 self._kernels.unpack(tensor, payload)
             latest = max(latest, arrived)
-        due = self._starts.get(index, ())
+        due = self._due.get(index, ())
         for number in sorted({*due, *results}):
             if number in due:
                 self._kernels.start(number, index)
@@ -346,15 +352,3 @@ class Executor:
                 latest = max(latest, self._stream.arrival(number))
                 self._kernels.land(number)
         return latest
-
-
-def starts(wiring: Wiring, device: int) -> dict[int, list[int]]:
-    """Collectives of a device by the first op before which all that they, and those before them, read is written."""
-    due: dict[int, list[int]] = {}
-    index = 0
-    for number, collective in enumerate(wiring.plan.collectives):
-        if device in collective.devices:
-            writers = [wiring.writers[tensor] for tensor in collective.reads if tensor in wiring.writers]
-            index = max([index, *(op + 1 for writer, op in writers if writer == device)])
-            due.setdefault(index, []).append(number)
-    return due

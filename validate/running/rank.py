@@ -22,7 +22,6 @@ from strategies.plans.wiring import Wiring, wire
 from validate.running.executor import (
     Executor,
     Kernels,
-    Mailbox,
     OpTimes,
     RankIteration,
     RankSeat,
@@ -87,20 +86,17 @@ def compare(job: Job, outcome: Outcome) -> list[Pair]:
 
     Sleeping kernels are compared with the plan itself, real ones with the plan at the durations of the iteration.
     """
-    return [_pair(job, iteration) for iteration in outcome.iterations]
-
-
-def _pair(job: Job, iteration: Sequence[RankIteration]) -> Pair:
-    network = Network(job.plan.placement)
-    trace = simulate(job.plan if job.kernels is None else _with_durations(job.plan, iteration), network)
-    charged = simulate(_with_durations(job.plan, iteration, charged=True), network)
-    measured_s = max(rank.end for rank in iteration)
-    bubble, simulated = 1 - mean(rank.busy_s for rank in iteration) / measured_s, idle_s(trace) / trace.end_s
-    late_share = max(rank.late_s for rank in iteration) / measured_s
-    error, mismatch = (abs(end_s / measured_s - 1) for end_s in (trace.end_s, charged.end_s))
-    return Pair(
-        measured_s, trace.end_s, error, bubble, simulated, abs(simulated - bubble), late_share, mismatch
-    )
+    pairs, network = [], Network(job.plan.placement)
+    for ranks in outcome.iterations:
+        trace = simulate(_with_durations(job.plan, ranks) if job.kernels else job.plan, network)
+        charged = simulate(_with_durations(job.plan, ranks, charged=True), network)
+        measured_s = max(rank.end for rank in ranks)
+        bubbles = 1 - mean(rank.busy_s for rank in ranks) / measured_s, idle_s(trace) / trace.end_s
+        late_share = max(rank.late_s for rank in ranks) / measured_s
+        error, mismatch = (abs(end_s / measured_s - 1) for end_s in (trace.end_s, charged.end_s))
+        bubble_error = abs(bubbles[1] - bubbles[0])
+        pairs.append(Pair(measured_s, trace.end_s, error, *bubbles, bubble_error, late_share, mismatch))
+    return pairs
 
 
 def _with_durations(plan: Plan, iteration: Sequence[RankIteration], *, charged: bool = False) -> Plan:
@@ -147,22 +143,17 @@ def joined() -> Iterator[Store]:
     dist.destroy_process_group()
 
 
-Part = tuple[list[RankIteration], Any]
-"""Iterations of one rank, and its result."""
-
-
-def _take_part(jobs: Sequence[Job]) -> list[Part]:
+def _take_part(jobs: Sequence[Job]) -> list[tuple[list[RankIteration], Any]]:
+    """Carry out jobs as one of their ranks; return its iterations and its result of each."""
     with joined() as store:
         return [_carry_out(job, store) for job in jobs]
 
 
-def _carry_out(job: Job, store: Store) -> Part:
-    """Carry out a job as one of its ranks."""
+def _carry_out(job: Job, store: Store) -> tuple[list[RankIteration], Any]:
     wiring, everyone, rank = wire(job.plan), seats(job.plan.placement), dist.get_rank()
     kernels = job.kernels(job.task, wiring, everyone[rank]) if job.kernels else Kernels()
     groups = _groups(wiring, everyone, rank)
-    mailbox = Mailbox(wiring, everyone[rank], store, job.link_s)
-    executor = Executor(wiring, everyone[rank], kernels, groups, mailbox)
+    executor = Executor(wiring, everyone[rank], kernels, groups, store=store, link_s=job.link_s)
     records = [executor.run(number, _synchronize) for number in range(job.warm_up + job.iterations)]
     return records[job.warm_up :], kernels.result()
 
@@ -177,12 +168,10 @@ def _synchronize() -> float:
 def _groups(wiring: Wiring, everyone: Sequence[RankSeat], rank: int) -> dict[int, dist.ProcessGroup]:
     """Make the process groups of all collectives, the same at every rank; return those of one rank."""
     made: dict[tuple[int, ...], Any] = {}
-    joined_groups = {}
-    for number, collective in enumerate(wiring.plan.collectives):
-        members = {seat.members(collective) for seat in everyone if seat.device in collective.devices}
-        for ranks in sorted(members):
-            if ranks not in made:
-                made[ranks] = dist.new_group(list(ranks), timeout=TIMEOUT)
+    groups = {}
+    for number, of in enumerate(wiring.plan.collectives):
+        for ranks in sorted({seat.members(of) for seat in everyone if seat.device in of.devices}):
+            made[ranks] = made.get(ranks) or dist.new_group(list(ranks), timeout=TIMEOUT)
             if rank in ranks:
-                joined_groups[number] = made[ranks]
-    return joined_groups
+                groups[number] = made[ranks]
+    return groups

@@ -63,10 +63,8 @@ class ImageComparison:
 
     def failures(self) -> list[str]:
         """The checks that fail, in words."""
-        cases = (
-            ("one device's", self.error, self.allowed),
-            ("that of the same patches in one process", self.displaced_error, SAME),
-        )
+        alone = "that of the same patches in one process"
+        cases = (("one device's", self.error, self.allowed), (alone, self.displaced_error, SAME))
         failures = [
             f"the image differs from {what} by {error:.2g}, at most {most:.2g} allowed"
             for what, error, most in cases
