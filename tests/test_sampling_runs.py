@@ -17,83 +17,60 @@ from validate.running.sampling.settings import Settings
 pytestmark = pytest.mark.slow
 
 
-def pipefusion(ranks, steps=5, guidance="none", **parameters):
-    options = {"patches": 4, "warmup_steps": 1, **parameters}
-    return Settings("pipefusion", ranks, steps, tuple(options.items()), guidance)
+def sample(strategy, steps, guidance="none", **parameters):
+    """A run on four ranks."""
+    return Settings(strategy, 4, steps, tuple(parameters.items()), guidance)
 
 
-def distrifusion(ranks, steps=5, guidance="none", **parameters):
-    options = {"warmup_steps": 1, **parameters}
-    return Settings("distrifusion", ranks, steps, tuple(options.items()), guidance)
-
-
-def usp(ulysses, ring):
-    return Settings("usp", ulysses * ring, 3, (("ulysses_degree", ulysses), ("ring_degree", ring)))
-
-
-def rows_of(rows, columns, ulysses=1):
-    options = {"rows": rows, "columns": columns, "ulysses_degree": ulysses}
-    return Settings("attention2d", rows * columns * ulysses, 3, tuple(options.items()), "batch")
-
-
-def hybrid(steps=5, guidance="none", **parameters):
-    options = {"warmup_steps": 1, **parameters}
-    return Settings("hybrid", 4, steps, tuple(options.items()), guidance)
+def hybrid(steps, guidance="none", **parameters):
+    return sample("hybrid", steps, guidance, warmup_steps=1, **parameters)
 
 
 EXACT = {
-    "ulysses": lambda ranks: Settings("ulysses", ranks, 3, guidance="batch"),
-    "ring": lambda ranks: Settings("ring", ranks, 3),
-    "usp": lambda ranks: usp(ranks // 2, 2),
-    "attention2d": lambda ranks: rows_of(ranks // 2, 2),
-    "tensor": lambda ranks: Settings("tensor", ranks, 3, guidance="batch"),
-    "sync-patch": lambda ranks: Settings("sync-patch", ranks, 3),
-    "pipefusion, all steps synchronous": lambda ranks: pipefusion(ranks, 3, warmup_steps=3),
-    "distrifusion, all steps synchronous": lambda ranks: distrifusion(ranks, 3, warmup_steps=3),
+    "ulysses": sample("ulysses", 3, "batch"),
+    "ring": sample("ring", 3),
+    "usp": sample("usp", 3, ulysses_degree=2, ring_degree=2),
+    "attention2d": sample("attention2d", 3, "batch", rows=2, columns=2, ulysses_degree=1),
+    "tensor": sample("tensor", 3, "batch"),
+    "sync-patch": sample("sync-patch", 3),
+    "pipefusion, all steps synchronous": sample("pipefusion", 3, patches=4, warmup_steps=3),
+    "distrifusion, all steps synchronous": sample("distrifusion", 3, warmup_steps=3),
 }
 DISPLACED = {
-    "pipefusion": pipefusion,
-    "pipefusion, two warm-up steps": lambda ranks: pipefusion(ranks, warmup_steps=2),
-    "pipefusion, four warm-up steps": lambda ranks: pipefusion(ranks, warmup_steps=4),
-    "pipefusion of uneven patches, with guidance": lambda ranks: pipefusion(
-        ranks, patches=7, guidance="batch"
-    ),
-    "pipefusion of uneven stages": lambda ranks: pipefusion(ranks, layers=(1, 7, 0, 0)[:ranks]),
-    "pipefusion that receives late": lambda ranks: pipefusion(ranks, receive="after"),
-    "distrifusion": distrifusion,
-    "distrifusion, two warm-up steps": lambda ranks: distrifusion(ranks, warmup_steps=2),
-    "distrifusion, four warm-up steps": lambda ranks: distrifusion(ranks, warmup_steps=4),
-    "distrifusion in bundles of 3": lambda ranks: distrifusion(ranks, gather_layers=3),
+    "pipefusion": sample("pipefusion", 5, patches=4, warmup_steps=1),
+    "pipefusion, two warm-up steps": sample("pipefusion", 5, patches=4, warmup_steps=2),
+    "pipefusion, four warm-up steps": sample("pipefusion", 5, patches=4, warmup_steps=4),
+    "uneven patches, with guidance": sample("pipefusion", 5, "batch", patches=7, warmup_steps=1),
+    "uneven stages": sample("pipefusion", 5, patches=4, warmup_steps=1, layers=(1, 7, 0, 0)),
+    "receives late": sample("pipefusion", 5, patches=4, warmup_steps=1, receive="after"),
+    "distrifusion": sample("distrifusion", 5, warmup_steps=1),
+    "distrifusion, two warm-up steps": sample("distrifusion", 5, warmup_steps=2),
+    "distrifusion, four warm-up steps": sample("distrifusion", 5, warmup_steps=4),
+    "distrifusion in bundles of 3": sample("distrifusion", 5, warmup_steps=1, gather_layers=3),
 }
 HYBRIDS = {
-    "guidance, ulysses": lambda: hybrid(3, "batch", guidance_degree=2, ulysses_degree=2),
-    "ring, tensor": lambda: hybrid(3, ring_degree=2, tensor_degree=2),
-    "ulysses, tensor": lambda: hybrid(3, "batch", ulysses_degree=2, tensor_degree=2),
-    "guidance, pipeline": lambda: hybrid(4, "batch", guidance_degree=2, pipeline_degree=2, patches=4),
-    "pipeline, ulysses": lambda: hybrid(4, "batch", pipeline_degree=2, ulysses_degree=2, patches=4),
-    "pipeline, ring": lambda: hybrid(pipeline_degree=2, ring_degree=2, patches=4),
-    "pipeline, tensor": lambda: hybrid(4, pipeline_degree=2, tensor_degree=2, patches=3, layers=(3, 5)),
-    "rows, ulysses": lambda: rows_of(2, 1, 2),
-    "columns, ulysses": lambda: rows_of(1, 2, 2),
+    "guidance, ulysses": hybrid(3, "batch", guidance_degree=2, ulysses_degree=2),
+    "ring, tensor": hybrid(3, ring_degree=2, tensor_degree=2),
+    "ulysses, tensor": hybrid(3, "batch", ulysses_degree=2, tensor_degree=2),
+    "guidance, pipeline": hybrid(4, "batch", guidance_degree=2, pipeline_degree=2, patches=4),
+    "pipeline, ulysses": hybrid(4, "batch", pipeline_degree=2, ulysses_degree=2, patches=4),
+    "pipeline, ring": hybrid(5, pipeline_degree=2, ring_degree=2, patches=4),
+    "pipeline, tensor": hybrid(4, pipeline_degree=2, tensor_degree=2, patches=3, layers=(3, 5)),
+    "rows, ulysses": sample("attention2d", 3, "batch", rows=2, columns=1, ulysses_degree=2),
+    "columns, ulysses": sample("attention2d", 3, "batch", rows=1, columns=2, ulysses_degree=2),
 }
-"""Products of two degrees on four ranks."""
-
-
-def carried_out(settings):
-    """Jobs, their outcomes, and how the images and bytes compare, by name."""
-    jobs = {name: replace(job_of(own), name=name) for name, own in settings.items()}
-    outcomes = run_jobs(list(jobs.values()))
-    return {
-        name: (job, outcome, ImageComparison(job.task, outcome.results))
-        for (name, job), outcome in zip(jobs.items(), outcomes, strict=True)
-    }
+"""Products of two degrees."""
 
 
 @pytest.fixture(scope="module")
 def ran():
-    """All runs on four ranks, by their names."""
-    settings = {name: make(4) for name, make in (EXACT | DISPLACED).items()}
-    return carried_out(settings | {name: make() for name, make in HYBRIDS.items()})
+    """Jobs, their outcomes, and how the images and bytes compare, by name."""
+    settings = EXACT | DISPLACED | HYBRIDS
+    jobs = [job_of(of) for of in settings.values()]
+    return {
+        name: (job, outcome, ImageComparison(job.task, outcome.results))
+        for name, job, outcome in zip(settings, jobs, run_jobs(jobs), strict=True)
+    }
 
 
 PRODUCTS = {
@@ -122,7 +99,7 @@ def test_a_byte_product_that_is_wrong_turns_a_run_red(ran):
         right = getattr(where, product)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(where, product, lambda *of, right=right: doubled(right(*of)))
-            failures = ImageComparison(HYBRIDS[name](), ran[name][1].results).failures()
+            failures = ImageComparison(replace(HYBRIDS[name]), ran[name][1].results).failures()
         assert failures, product
         assert any("the simulator says" in line for line in failures)
 

@@ -160,12 +160,11 @@ def gradient_error(ranks: Sequence[Gradients], expected: Gradients) -> float:
     """Largest difference of any rank's gradient over the largest of its layer; infinite if one is missing."""
     if set().union(*ranks) != set(expected):
         return inf
-    return max(_layer_error(values, expected[key]) for rank in ranks for key, values in rank.items())
-
-
-def _layer_error(gradients: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    if len(gradients) != len(expected):
-        return inf
-    scale = max((float(right.abs().max()) for right in expected), default=0.0) or 1.0
-    errors = [float((left - right).abs().max()) for left, right in zip(gradients, expected, strict=True)]
-    return max((inf if isnan(error) else error / scale for error in errors), default=0.0)
+    errors = [0.0]
+    for gradients, wanted in ((of, expected[key]) for rank in ranks for key, of in rank.items()):
+        if len(gradients) != len(wanted):
+            return inf
+        scale = max((float(right.abs().max()) for right in wanted), default=0.0) or 1.0
+        pairs = zip(gradients, wanted, strict=True)
+        errors += [float((left - right).abs().max()) / scale for left, right in pairs]
+    return max(inf if isnan(error) else error for error in errors)
