@@ -3,11 +3,10 @@
 import pytest
 
 import sim
-from profiles.errors import InfeasibleError
 from profiles.units import GIB
 from sim.cli.flags import gpus_flag
 from sim.cli.main import main
-from sim.explore.scaling import Scaling, Step, knee_of, steps_of
+from sim.explore.scaling import Scaling, Step, knee_of
 from sim.outcomes.results import OUT_OF_MEMORY
 
 
@@ -33,16 +32,6 @@ def test_the_knee_is_the_last_number_before_one_that_does_not_pay():
     assert knee_of(steps(1.0, 0.9)).gpus == 2
     assert knee_of(steps(1.0, 0.1)).gpus == 1
     assert knee_of([]) is None
-
-
-def test_numbers_on_which_nothing_fits_are_left_out():
-    found = sim.sweep("sd21", gpus=[1, 2], batch_size=8, strategy="spp", workers=1)
-    assert [step.gpus for step in steps_of(found.sweeps)] == [2]
-    none = sim.sweep("sd21", gpus=[1], batch_size=8, strategy="spp", workers=1)
-    assert none.knee is None
-    assert (bool(none.verdict), none.fastest, none.chosen) == (False, None, none.sweeps[-1])
-    with pytest.raises(InfeasibleError, match="no point of the sweep is feasible: 1 of 1 x "):
-        _ = none.best
 
 
 def test_numbers_on_which_nothing_fits_are_told_with_what_the_nearest_lacks():

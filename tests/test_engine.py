@@ -466,14 +466,6 @@ def test_a_collective_moves_in_chunks_only_where_others_may_hold_its_port_meanwh
     assert simulate(plan).end_s == pytest.approx(20 * CHUNK_S)
 
 
-def test_two_runs_are_identical_to_the_bit(make):
-    placement = shared_placements(make)["small nodes"]
-    plan = pipeline(gpipe_order(8, 5), placement, [0.1] * 8, [0.2] * 8, hidden_bytes=0.3)
-    first, second = simulate(plan), simulate(plan)
-    assert (first.starts, first.ends) == (second.starts, second.ends)
-    assert (first.sent, first.arrived) == (second.sent, second.arrived)
-
-
 def test_a_deadlock_names_what_every_stuck_device_waits_for(make):
     rows = [
         [make.op("0F0", 1.0, "c", "a")],

@@ -56,13 +56,6 @@ def test_what_was_given_is_there_from_the_start_and_what_is_kept_to_the_end(make
     assert curve(trace, 0) == {0.0: 4.0, 1.0: 6.0, 3.0: 0.0}
 
 
-def test_where_one_tensor_dies_as_another_is_born_both_count(make):
-    rows = [[make.op("0F0", 1.0, writes="a"), make.op("0F1", 1.0, "a", "b"), make.op("0F2", 1.0, "b")]]
-    trace = simulate(make.plan(rows, sizes={"a": 3.0, "b": 5.0}))
-    assert curve(trace, 0) == {1.0: 3.0, 2.0: 5.0, 3.0: 0.0}
-    assert peak_memory_bytes(trace).tolist() == [8.0]
-
-
 def test_what_a_collective_reads_lives_until_it_ends(make):
     cluster = make.cluster(make.link("nvswitch", bandwidth=1.0), devices_per_node=2)
     rows = [[make.op("0B0", 1.0, writes="g"), make.op("0O", 1.0, "r")]]

@@ -105,13 +105,6 @@ def test_the_pareto_front_is_that_of_a_simulation_of_every_point(scenario, every
     assert fronts[0]
 
 
-def test_no_bound_exceeds_what_the_simulation_takes(scenario, everything):
-    for point in everything:
-        if point.result is not None:
-            there = scenario.on(point.num_gpus)
-            assert point.strategy.bound(there) <= point.result.latency_s, point
-
-
 @pytest.mark.parametrize(
     ("model", "cluster", "resolution", "degrees"),
     [("pixart", "l40-pcie-8", 2048, (1, 2, 4)), ("flux-dev", "t4-pcie-8", 1024, (2, 2, 2))],

@@ -109,19 +109,6 @@ def test_a_point_is_left_out_only_where_its_bound_says_so():
         assert point.bound_s >= max(kth, best_of_its_own)
 
 
-# Order and determinism
-
-
-def test_simulated_points_come_first_then_bounded_ones_then_infeasible_ones(sweep):
-    ranked = sweep.ranked()
-    statuses = [point.status for point in ranked]
-    assert statuses == sorted(statuses, key=["simulated", "bounded", "infeasible"].index)
-    times = [point.result.iteration_s for point in ranked if point.status == "simulated"]
-    assert times == sorted(times)
-    bounds = [point.bound_s for point in ranked if point.status == "bounded"]
-    assert bounds == sorted(bounds)
-
-
 # Identical results
 
 
@@ -137,11 +124,6 @@ def test_group_sizes_that_change_nothing_are_listed_once(scenario):
 
 
 # What is swept
-
-
-def test_all_training_strategies_are_swept_unless_some_are_named(scenario):
-    assert {point.name for point in find_points(scenario)} == set(TRAINING)
-    assert {point.name for point in find_points(scenario, ["ddp", "1f1b"])} == {"ddp", "1f1b"}
 
 
 def test_a_fixed_parameter_holds_for_every_strategy_that_has_it(scenario):
