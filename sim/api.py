@@ -28,17 +28,18 @@ from sim.explore.relax import least_recomputed
 from sim.explore.scaling import each_count
 from sim.explore.search import run_sweep
 from sim.explore.sweep import TOP, Report, objectives
-from sim.inputs.arguments import (
+from sim.inputs.calibrating import Number, NumberSource, RunSource, calibrated, measure, question
+from sim.inputs.limits import check_passes, check_swept
+from sim.inputs.scenarios import (
     ARGUMENTS,
     SHARED,
+    find_task,
     given_parameters,
+    plain_value,
     request_of,
     resolve_scenario,
     resolve_strategy,
 )
-from sim.inputs.calibrating import Number, NumberSource, RunSource, calibrated, measure, question
-from sim.inputs.limits import check_passes, check_swept
-from sim.inputs.scenarios import find_task, plain_value
 from sim.inputs.suggestions import check_exists
 from sim.outcomes.parts import measured_parts, replay_parts, traces_of
 from sim.outcomes.runs import source_of, weigh

@@ -61,7 +61,7 @@ def test_a_runtime_speaks_of_strategies_and_parameters_that_there_are(name):
 )
 def test_a_broken_profile_is_refused(tmp_path, planted, problem):
     body = "".join(
-        f'{key} = "train"\n' for key in ("title", "version", "source", "task") if not planted.startswith(key)
+        f'{key} = "train"\n' for key in ("version", "source", "task") if not planted.startswith(key)
     )
     tables = planted if planted.startswith("[") else f"{planted}\n[strategies.ddp]"
     (tmp_path / "mine.toml").write_text(f"{body}{tables}\n[models]" if planted else "")

@@ -91,7 +91,6 @@ class Runtime:
 
     Attributes:
         name: by which it is asked for.
-        title: what it is called.
         version: of the package that was read.
         source: its files in which rules and flags were read.
         task: ``train`` or ``sample``.
@@ -109,7 +108,6 @@ class Runtime:
     """
 
     name: str
-    title: str
     version: str
     source: str
     task: str
@@ -182,7 +180,6 @@ def read_runtime(path: Path) -> Runtime:
     rules = table.table("strategies")
     runtime = Runtime(
         name=path.stem,
-        title=table.line("title"),
         version=table.line("version"),
         source=table.text("source"),
         task=table.choice("task", TASKS),
