@@ -52,7 +52,7 @@ def _reductions(layout: Layout, complete_s: Sequence[float]) -> Iterator[_Reduct
     stages = layout.stages
     twins: dict[tuple[int, int, int], list[int]] = {}
     for number, stage in enumerate(stages):
-        twins.setdefault((stage.component, stage.first_layer, stage.last_layer), []).append(number)
+        twins.setdefault(stage.layers, []).append(number)
     for numbers in twins.values():
         if trained := layout.trained_parameters[numbers[0]]:
             positions = tuple([stages[number].position for number in numbers])

@@ -55,13 +55,8 @@ def fill_bubbles(
 
     Greedy over the bubbles, as published; see ``_longest`` for how far the choice within one bubble is exact.
 
-    Args:
-        bubbles: in chronological order.
-        chains: the frozen components, inputs before the components that need them.
-        batch_size: samples of one pipeline group.
-        num_positions: positions of the pipeline.
-        replicas: devices at each position.
-        partial: whether a bubble may also take one layer on a part of the batch.
+    Inputs come before the components that need them. With ``partial`` a bubble may also take one layer on a part of the
+    batch of a pipeline group, each of whose positions has so many replicas.
     """
     work = [_Progress(chain, batch_size) for chain in chains]
     filled: list[FilledLayer] = []

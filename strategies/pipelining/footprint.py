@@ -31,13 +31,8 @@ def saved_bytes(layout: Layout, stage: Stage) -> float:
     """Bytes one micro-batch keeps for its backward: its activations, or the inputs to recompute them."""
     if layout.skip_route == "local" and layout.component(stage).skips:  # it depends on where other stages lie
         return _saved_sample_bytes(layout, stage) * layout.held_batch
-    alike = ("saved", *_layers_of(stage), layout.share, layout.mesh is not None)
+    alike = ("saved", *stage.layers, layout.share, layout.mesh is not None)
     return layout.scenario.remember(alike, lambda: _saved_sample_bytes(layout, stage)) * layout.held_batch
-
-
-def _layers_of(stage: Stage) -> tuple[int, int, int]:
-    """The component and layers of a stage."""
-    return stage.component, stage.first_layer, stage.last_layer
 
 
 def _saved_sample_bytes(layout: Layout, stage: Stage) -> float:
@@ -78,7 +73,7 @@ def _recomputed(layout: Layout, stage: Stage) -> tuple[float, ...]:
             sizes.append(max(0.0, float(saved[of.start - first : of.stop - first].sum()) - input_bytes))
         return tuple(sizes)
 
-    return layout.scenario.remember(("recomputed", *_layers_of(stage), layout.share), make)
+    return layout.scenario.remember(("recomputed", *stage.layers, layout.share), make)
 
 
 def blocks_of(component: Component, stage: Stage) -> list[range]:
@@ -165,17 +160,13 @@ def _stage_input_bytes(layout: Layout, stage: Stage) -> float:
     """Bytes per sample of a stage's input; on a mesh with tensors carried by the first, and skips that leave it."""
     scenario, component = layout.scenario, layout.component(stage)
     first, last, layers = stage.first_layer, stage.last_layer, component.layers
-    received, carried = _input_bytes(scenario, stage.component), component.carried_bytes
+    sources, carried = scenario.model.inputs_of(stage.component), component.carried_bytes
+    received = sum_in_order(scenario.model.components[i].layers[-1].output_bytes for i in sources)
     if not layout.mesh:
         return (component.cut_bytes(first - 1) if first else received) + carried
     leaving = {skip.source for skip in component.skips if first <= skip.source < last < skip.target}
     received = layers[first - 1].output_bytes if first else received + carried
     return received + sum_in_order(layers[source].output_bytes for source in leaving)
-
-
-def _input_bytes(scenario: Scenario, component: int) -> float:
-    components = scenario.model.components
-    return sum_in_order(components[i].layers[-1].output_bytes for i in scenario.model.inputs_of(component))
 
 
 def resident_bytes(layout: Layout, position: int = 0) -> float:

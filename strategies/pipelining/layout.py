@@ -363,7 +363,7 @@ class Layout:
     def kept(self, unit: int) -> Kept:
         """Return the parameters that tensor parallelism leaves each GPU of a unit."""
         of, tensor = self.stages[unit], self.tensor
-        alike = ("kept", of.component, of.first_layer, of.last_layer, tensor)
+        alike = ("kept", *of.layers, tensor)
         return self.scenario.remember(alike, lambda: Kept.of(self.component(of), of, tensor))
 
     @cached_property

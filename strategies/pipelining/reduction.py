@@ -35,7 +35,7 @@ def reduce_and_step(builder: PipelineBuilder) -> None:
     twins: dict[tuple[int, int, int], list[int]] = {}
     for number, stage in enumerate(builder.stages):
         if builder.layout.trained_parameters[number]:
-            twins.setdefault((stage.component, stage.first_layer, stage.last_layer), []).append(number)
+            twins.setdefault(stage.layers, []).append(number)
     lasts = {stage: _last_backward(builder, stage) for stages in twins.values() for stage in stages}
     follow = {s: lasts[s] - len(builder.rows[builder.stages[s].position]) for s in lasts}
     steps: list[tuple[int, Draft]] = []

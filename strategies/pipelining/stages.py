@@ -51,12 +51,16 @@ class Seat(NamedTuple):
     after: int | None
 
 
-def _pipeline_degrees(
-    scenario: Scenario, backbones: Sequence[int], stages_per_position: int = 1
-) -> list[int]:
-    """The pipeline degrees worth a look: divisors of the GPUs, with at most one stage per block."""
-    gpus, components = scenario.workload.num_gpus, scenario.model.components
-    blocks = min(len({layer.block for layer in components[i].layers}) for i in backbones)
+def shapes(
+    scenario: Scenario, stages_per_position: int = 1, backbones: Sequence[int] | None = None
+) -> Iterator[Shape]:
+    """The shapes worth a look: every degree, group size and number of micro-batches that divides.
+
+    Degrees are divisors of the GPUs, with at most one stage per block.
+    """
+    gpus, batch = scenario.workload.num_gpus, scenario.workload.batch_size
+    components = [scenario.model.components[i] for i in backbones or [scenario.backbone_index]]
+    blocks = min(len({layer.block for layer in component.layers}) for component in components)
     degrees = [degree for degree in divisors(gpus) if 2 <= degree <= blocks // stages_per_position]
     if not degrees:
         each = "" if stages_per_position == 1 else f" / {stages_per_position} stages per position"
@@ -64,15 +68,7 @@ def _pipeline_degrees(
             f"no divisor of `gpus({gpus})` between 2 and the {blocks} blocks of the backbone{each}",
             "no pipeline degree",
         )
-    return degrees
-
-
-def shapes(
-    scenario: Scenario, stages_per_position: int = 1, backbones: Sequence[int] | None = None
-) -> Iterator[Shape]:
-    """The shapes worth a look: every degree, group size and number of micro-batches that divides."""
-    gpus, batch = scenario.workload.num_gpus, scenario.workload.batch_size
-    for degree in _pipeline_degrees(scenario, backbones or [scenario.backbone_index], stages_per_position):
+    for degree in degrees:
         samples = batch * degree // gpus
         counts = [1] if batch * degree % gpus else divisors(samples)
         for size in divisors(gpus):

@@ -17,7 +17,7 @@ from profiles.errors import InfeasibleError
 from strategies.orders.chimera import check_halves, chimera_order
 from strategies.orders.list_scheduling import list_schedule
 from strategies.orders.problem import Chain, Problem, evaluate
-from strategies.partitions.chain import ChainCosts, Partition, optimal_partition
+from strategies.partitions.chain import Partition, optimal_partition
 from strategies.partitions.pair import PairCosts, PairSearch, pair_rounds
 from strategies.pipelining.cutting import chain_costs, cut_chain, lay_out
 from strategies.pipelining.layout import Layout
@@ -93,7 +93,11 @@ def _optimal_boundaries(
                 f"`pipeline_degree({degree})` exceeds the {len(component.layers)} layers of {component.name}",
                 "more stages than layers",
             )
-    costs = [_opposed(chain_costs(layout, i, local_skips=local_skips)) for i in backbones]
+    # messages take twice as long: those of the other direction may compete for the links
+    costs = [
+        replace(of, cut_forward_s=2 * of.cut_forward_s, cut_backward_s=2 * of.cut_backward_s)
+        for of in (chain_costs(layout, i, local_skips=local_skips) for i in backbones)
+    ]
     probability = layout.extra_forward_probability
 
     def solve() -> list[tuple[int, ...]]:
@@ -110,11 +114,6 @@ def _optimal_boundaries(
         return scenario.remember(("pair", degree, count, local_skips, probability, tuple(links)), solve)
     except ValueError as error:
         raise InfeasibleError(str(error), "no legal cuts") from None
-
-
-def _opposed(costs: ChainCosts) -> ChainCosts:
-    """Costs with messages twice as long: those of the other direction may compete for the links."""
-    return replace(costs, cut_forward_s=2 * costs.cut_forward_s, cut_backward_s=2 * costs.cut_backward_s)
 
 
 def is_one_backbone(layout: Layout) -> bool:

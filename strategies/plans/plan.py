@@ -124,6 +124,11 @@ class Stage:
     backward_s: float
     parameters: int
 
+    @property
+    def layers(self) -> tuple[int, int, int]:
+        """Its component, and its first and last layer."""
+        return self.component, self.first_layer, self.last_layer
+
 
 class Buffer(NamedTuple):
     """Bytes that lie on a device throughout the iteration."""

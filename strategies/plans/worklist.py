@@ -25,12 +25,8 @@ def walk(
 ) -> list[list[float]]:
     """Return the start of each step of each row: as soon as the one before it has ended and its inputs are there.
 
-    A row that waits for what never comes ends there.
-
-    Args:
-        rows: steps that run one after the other.
-        filled_s: when each slot is filled, infinite where that is not known yet; it is filled in.
-        begins_s: when each row may begin.
+    A row that waits for what never comes ends there. When each slot is filled is written into ``filled_s``, infinite
+    where that is not known yet.
     """
     starts: list[list[float]] = [[] for _ in rows]
     free_s, waiting, open_rows = [*begins_s], dict[int, list[int]](), [*range(len(rows))][::-1]
@@ -59,12 +55,7 @@ def walk(
 
 
 def evaluate(plan: Plan, network: Network, routes: Sequence[CollectiveRoute] | None = None) -> Trace:
-    """Return the trace of a plan on ports that nobody shares.
-
-    Args:
-        plan: what every device does.
-        network: the routes of its messages.
-        routes: of its collectives; by default those of the network.
+    """Return the trace of a plan on ports that nobody shares; the routes of collectives are the network's by default.
 
     Raises:
         DeadlockError: the order can never be carried out.
