@@ -279,8 +279,7 @@ class PipelineBuilder:
     def _indices(self, position: int, ops: Sequence[PlacedOp], filling: Filling) -> list[int]:
         """For each frozen op of a position the index in its row before which it goes.
 
-        What no bubble took first uses the time in which the gradients are reduced; the optimizer step does not
-        wait for the rest. Where there is no trace to go by, all of it runs before the step.
+        What no bubble took uses the time in which gradients are reduced; the optimizer step does not wait for the rest.
         """
         row = self.rows[position]
         step = next((i for i, op in enumerate(row) if op.action[1] == OPTIMIZER), len(row))
@@ -337,11 +336,7 @@ def posted_in_time(plan: Plan) -> dict[tuple[int, int], int]:
 
 
 def posted_at_once(plan: Plan) -> dict[tuple[int, int], int]:
-    """Receives that do not wait for their turn: each side of a pipeline would wait for the other.
-
-    Frozen activations are exchanged among all positions, as in a gather; the output of an extra forward meets a first
-    stage that is still at its own.
-    """
+    """Receives of frozen work and feedback, which do not wait for their turn: each side would wait for the other."""
     roles = plan.roles
     return {
         (tensor, position): -1

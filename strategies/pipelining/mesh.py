@@ -132,17 +132,12 @@ class Kept(NamedTuple):
             left = parameters - matrices + matrices / tensor
             if layer.backward == "full":
                 whole += parameters - matrices
-                tensors += _whole_tensors(component, index)
+                kernels = component.kernels[index] if component.kernels else ()
+                lie_whole = (k for k in kernels if k.kind in WITH_PARAMETERS and not k.of_tokens)
+                tensors += TENSORS * sum(kernel.count for kernel in lie_whole if kernel.weight_bytes)
             trained += (left if layer.backward == "full" else 0.0) + layer.adapters / tensor
             locked += 0.0 if layer.backward == "full" else left
         return cls(trained, locked, whole, max(tensors, whole > 0))
-
-
-def _whole_tensors(component: Component, layer: int) -> int:
-    """Tensors of parameters of a layer that tensor parallelism leaves whole, as far as known."""
-    kernels = component.kernels[layer] if component.kernels else ()
-    with_weights = (k for k in kernels if k.weight_bytes and k.kind in WITH_PARAMETERS and not k.of_tokens)
-    return TENSORS * sum(kernel.count for kernel in with_weights)
 
 
 def check_divisible(scenario: Scenario, mesh: Mesh) -> None:

@@ -246,8 +246,7 @@ class UnitWriter:
 def exchange(builder: PipelineBuilder, way: Exchange) -> None:
     """Add the exchanges of a mesh, and the optimizer steps, each on one GPU's part of a unit.
 
-    After the same op scatters are issued before gathers in sweeps: ``post_backward`` runs before
-    ``pre_backward``. Whole weights whose optimizer is divided are gathered after the step.
+    After the same op scatters come before gathers in sweeps. Weights that lie whole are gathered after the step.
     """
     layout = builder.layout
     due = TeamWriter(builder).write() if layout.team > 1 else []
@@ -293,10 +292,8 @@ def packed_s(layout: Layout, unit: int, parameters: float) -> float:
 def _left_bytes(layout: Layout, way: Exchange, unit: int, last: int) -> float:
     """Bytes of gradients when the backward of a unit ends, beyond those that lie there throughout.
 
-    In sweeps its own, as it leaves them, and those that are scattered: the buffer of the unit after it stays until
-    then, its exchange over or not; then the unit's own takes that place, and that of its weights (``post_backward``;
-    ``reduce_scatter_max_input_buffers`` is 1).
-    ``last`` is the last unit of the backbone, the first to run backwards.
+    In sweeps its own and the buffer of the unit after it; then its own buffer takes that place, and that of its weights
+    (``post_backward``; ``reduce_scatter_max_input_buffers`` is 1). ``last`` is the first unit to run backwards.
     """
     mesh, recipe, trained = _mesh(layout), layout.scenario.workload.recipe, layout.parameters[unit]
     if not way.sweeps:

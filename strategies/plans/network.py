@@ -20,13 +20,9 @@ Ports = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The ports and times of one transfer.
+    """The ports of a transfer with seconds per byte, those of the slowest, and latency and calls, which hold no port.
 
-    Args:
-        ports: (port, seconds per byte) that it holds from its start on; alike messages of folded replicas that
-            share a port are included.
-        wire_s_per_byte: seconds per byte on the slowest port.
-        delay_s: latency and call time, which hold no port.
+    Alike messages of folded replicas that share a port are included.
     """
 
     ports: Ports
@@ -55,12 +51,7 @@ class CollectiveRoute:
 
 
 class Network:
-    """Routes between the simulated devices of one placement; ports are numbered as they are met.
-
-    Attributes:
-        placement: GPUs of the devices.
-        route: returns the route between two positions.
-    """
+    """Routes between the simulated devices of one placement; ports are numbered as they are met."""
 
     def __init__(self, placement: Placement) -> None:
         self.placement = placement

@@ -134,11 +134,7 @@ class DiffusionPipe(LinearPipeline):
         return max(least_bytes, self._frozen_beside_bytes(layout))
 
     def _frozen_beside_bytes(self, layout: Layout) -> float:
-        """Bytes of the frozen layer that takes most, where it runs, beside the bytes that stay there.
-
-        Unfilled, it runs on all positions alike. Else on some, the fullest of which has no less than that share;
-        of a layer that bubbles take on partial batches, one has no less than the least of these.
-        """
+        """Bytes of the frozen layer that takes most, on the least share of any position, beside those that stay."""
         _, resident = held_bytes(layout)
         if self.fill == "none":
             return max(resident) + frozen_samples(layout) * frozen_sample_bytes(layout.scenario)
@@ -166,10 +162,7 @@ def _least_frozen_s(layout: Layout) -> float:
 
 
 def _input_wire_s_per_byte(layout: Layout) -> float:
-    """Seconds a frozen layer pays per byte of its inputs: none inside a node, where the transfer is hidden.
-
-    The published algorithm lets inputs travel for nothing; between nodes they take longer than the layers.
-    """
+    """Seconds a frozen layer pays per byte of its inputs: none inside a node, where the transfer is hidden."""
     placement, last = layout.placement, layout.shape.degree - 1
     if placement.node(placement.rank(0, 0, 0)) == placement.node(placement.rank(0, last, 0)):
         return 0.0
@@ -182,11 +175,7 @@ def _is_cascaded(scenario: Scenario) -> bool:
 
 
 def _balance(filling: Filling, trace: Trace) -> Filling:
-    """The filling with the work after the pipeline moved from positions that end late to those that end early.
-
-    The published algorithm shares it evenly; gradient reduction and optimizer steps of unequal stages, and compute
-    slowed down beside them, then leave some positions idle at the end.
-    """
+    """The filling with the work after the pipeline, shared evenly as published, moved from positions that end late."""
     rest = [layer for layer in filling.layers if layer.bubble is None]
     if not rest:
         return filling
