@@ -93,18 +93,15 @@ def _run_plan(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _describe(run: dict[str, Any]) -> str:
-    least, middle, most = run["measured_s"]
-    return f"""\
+    (least, middle, most), gradients = run["measured_s"], run["gradient_error"]
+    lines = f"""\
 {run["schedule"]}, {run["mode"]}, {run["ranks"]} ranks, {run["model"]}, {run["iterations"]} iterations
   measured   {middle:.4f} s ({least:.4f} to {most:.4f}), bubble ratio {run["measured_bubble_ratio"]:.3f}
   simulated  {run["simulated_s"]:.4f} s, bubble ratio {run["simulated_bubble_ratio"]:.3f}
   error      {run["error"]:.2%} (median iteration), worst iteration {run["worst_error"]:.2%}
   machine    ops started late by {run["late_share"]:.2%} of an iteration
-  order      with late starts as part of their ops, all but {run["mismatch"]:.0e} agrees""" + (
-        ""
-        if run["gradient_error"] is None
-        else f"\n  gradients  within {run['gradient_error']:.1e} of a single process"
-    )
+  order      with late starts as part of their ops, all but {run["mismatch"]:.0e} agrees"""
+    return lines if gradients is None else f"{lines}\n  gradients  within {gradients:.1e} of a single process"
 
 
 def add_samplers(sample: argparse.ArgumentParser) -> None:

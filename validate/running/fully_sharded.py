@@ -45,6 +45,8 @@ torch_ring: Any = _attention
 ROWS: Final = 4
 TOKENS: Final = ROWS**2
 BLOCKS: Final = 4
+WIDTHS: Final = [HIDDEN * (number + 2) for number in range(BLOCKS)]
+"""Inner width of each block's feed-forward."""
 GRADIENT_BYTES: Final = 4
 """Bytes of a parameter's gradient in the plan, whatever the precision."""
 OPERATIONS: Final = {
@@ -136,15 +138,10 @@ def ring(queries: Tensor, keys: Tensor, values: Tensor, group: dist.ProcessGroup
     return cast(Tensor, _Ring.apply(group, *parts)).transpose(1, 2)  # type: ignore[no-untyped-call]
 
 
-def width_of(number: int) -> int:
-    """Inner width of a block's feed-forward, wider the later it comes."""
-    return HIDDEN * (number + 2)
-
-
 def transformer(attention: Callable[..., Tensor]) -> nn.Sequential:
     """The blocks; the same in every process."""
     torch.manual_seed(1)
-    return nn.Sequential(*(Block(width_of(number), attention) for number in range(BLOCKS))).double()
+    return nn.Sequential(*(Block(width, attention) for width in WIDTHS)).double()
 
 
 def batch_of(samples: int) -> tuple[Tensor, Tensor]:
@@ -164,8 +161,8 @@ def profile(dtype: str) -> Model:
 
     norms = Kernel("layer_norm", 3, 1, TOKENS * HIDDEN, weight_bytes=2 * size * HIDDEN)
     kernels = tuple(
-        (product(4, HIDDEN, HIDDEN), product(1, width_of(i), HIDDEN), product(1, HIDDEN, width_of(i)), norms)
-        for i in range(BLOCKS)
+        (product(4, HIDDEN, HIDDEN), product(1, width, HIDDEN), product(1, HIDDEN, width), norms)
+        for width in WIDTHS
     )
     sizes = [sum(p.numel() for p in block.parameters()) for block in transformer(attend)]
     layers = tuple(replace(of, parameters=size) for of, size in zip(component.layers, sizes, strict=True))

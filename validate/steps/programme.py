@@ -190,7 +190,6 @@ def by_rates(model: Model) -> Model:
     return replace(model, components=tuple(bare))
 
 
-PREDICTED: Final = ("measured layers", "the device's rates")
 SHOWN: Final = (
     *("step", "measured", "frozen", "optimizer"),
     *("from layers", "error", "from rates", "error", "note"),
@@ -308,7 +307,7 @@ def steps_summary(rows: Sequence[StepRow]) -> Iterator[str]:
         without = sum(row.no_memory for row in of_group)
         memory = f", {without} ran out of memory" if without else ""
         yield f"{group}: measured {len(done)} of {len(of_group)}{memory}"
-        for at, what in enumerate(PREDICTED if done else ()):
+        for at, what in enumerate(("measured layers", "the device's rates") if done else ()):
             errors = Errors.of(
                 (sum(row.measured or ()), (row.from_layers_s, row.from_rates_s)[at]) for row in done
             )
