@@ -1,8 +1,8 @@
 """Points: simulated strategies and samplers, for everything that is compared with the simulator."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from profiles.architectures.models import Model, load_model
 from profiles.checks import sum_in_order
@@ -17,11 +17,12 @@ from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
 from strategies.plans.traces import Trace
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
-from strategies.registry import all_samplers, make_sampler, make_strategy
+from strategies.registry import make_sampler, make_strategy
 from strategies.sampling_scenario import SamplingScenario
 from strategies.scenario import Scenario
 from strategies.strategy import Sampler
 
+Loaded = TypeVar("Loaded")
 model_of, cluster_of = cache(load_model), cache(load_cluster)
 """Shipped models and clusters by name."""
 
@@ -36,9 +37,9 @@ def scenario(
     **options: Any,  # noqa: ANN401  those of a workload
 ) -> Scenario:
     """The scenario of a training run; model, cluster and stack by name or as objects."""
-    return Scenario(
-        *_there(model, cluster), TrainingWorkload(num_gpus, batch_size, **options), stack=_loaded(stack)
-    )
+    workload = TrainingWorkload(num_gpus, batch_size, **options)
+    of, where, software = _loaded(model, model_of), _loaded(cluster, cluster_of), _loaded(stack, load_stack)
+    return Scenario(of, where, workload, stack=software)
 
 
 def sampling(
@@ -48,21 +49,17 @@ def sampling(
     size: tuple[int, int],
     steps: int,
     *,
-    guidance: str,
     stack: str | Stack = DEFAULT_STACK,
+    **options: Any,  # noqa: ANN401  as above
 ) -> SamplingScenario:
     """The scenario of sampling, likewise; the size is height and width in pixels."""
-    workload = SamplingWorkload(num_gpus, *size, steps, guidance)
-    return SamplingScenario(*_there(model, cluster), workload, stack=_loaded(stack))
+    workload = SamplingWorkload(num_gpus, *size, steps, **options)
+    of, where, software = _loaded(model, model_of), _loaded(cluster, cluster_of), _loaded(stack, load_stack)
+    return SamplingScenario(of, where, workload, stack=software)
 
 
-def _there(model: str | Model, cluster: str | Cluster) -> tuple[Model, Cluster]:
-    of = model_of(model) if isinstance(model, str) else model
-    return of, cluster_of(cluster) if isinstance(cluster, str) else cluster
-
-
-def _loaded(stack: str | Stack) -> Stack:
-    return load_stack(stack) if isinstance(stack, str) else stack
+def _loaded(value: str | Loaded, load: Callable[[str], Loaded]) -> Loaded:
+    return load(value) if isinstance(value, str) else value
 
 
 def train(name: str, point: Scenario, **parameters: Any) -> Result:  # noqa: ANN401  as of make_strategy
@@ -102,11 +99,6 @@ def fastest(point: Scenario, name: str, **fixed: Any) -> Result:  # noqa: ANN401
 def sampled(name: str, point: SamplingScenario, **parameters: Any) -> Trace:  # noqa: ANN401  as above
     """The trace of all denoising steps of a sampler, one after the other."""
     return simulate(sampler(name, **parameters).plan(point))
-
-
-def candidates(name: str, point: SamplingScenario) -> Sequence[Sampler]:
-    """The points of a sampler in a scenario."""
-    return list(all_samplers()[name].candidates(point))
 
 
 def forward_bytes(trace: Trace) -> float:

@@ -1,6 +1,7 @@
 """The command ``published``: the runs of each task, then every number with its prediction, or why it has none."""
 
 import argparse
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -8,7 +9,7 @@ from math import inf
 from operator import attrgetter
 from pathlib import Path
 from statistics import mean, median
-from typing import Final
+from typing import Any, Final
 
 from profiles.architectures.shares import WHOLE
 from profiles.checks import sum_in_order
@@ -18,9 +19,8 @@ from profiles.measuring.tables import grouped
 from profiles.software.stacks import FUSED, Fusion, Shares, Stack
 from profiles.units import GB, GIB
 from sim.report.plots.charts import ENDINGS, save_figure
-from strategies.plans.workloads import SamplingWorkload
 from strategies.sampling_scenario import SamplingScenario
-from validate.points import cluster_of, model_of
+from validate.points import cluster_of, model_of, sampling
 from validate.published import clusters, diffusionpipe, pulse
 from validate.published.bands import write_bands, write_trust
 from validate.published.clusters import changed_stack, tables
@@ -153,37 +153,29 @@ def summary(ledger: Ledger) -> list[Section]:
 
 def in_short(ledger: Ledger) -> list[Section]:
     """The errors of the numbers in four lines."""
-    judged = [one for one in ledger.of(Standing.INDEPENDENT) if one.error is not None]
-    real = [
-        one
-        for one in judged
-        if one.row.group.startswith(CLUSTERS) and one.row.quantity == SAMPLES_PER_S and one.row.num_gpus == 64
-    ]
-    several = [one for one in judged if one.row.quantity == LATENCY and (one.row.num_gpus or 1) > 1]
-    losses = [contest.loss for contest in ledger.contests]
+    judged = [(one.row, one.error) for one in ledger.of(Standing.INDEPENDENT) if one.error is not None]
+    trained = [(row, error) for row, error in judged if row.quantity == SAMPLES_PER_S and row.num_gpus == 64]
+    real = [error for row, error in trained if row.group.startswith(CLUSTERS)]
+    several = [error for row, error in judged if row.quantity == LATENCY and (row.num_gpus or 1) > 1]
     every = f"all independent published numbers ({len(judged)} of {len(ledger.records)})"
-    trained = "training of Stable Diffusion on 64 A100 or H100 (MosaicML, MLPerf;"
+    where = (
+        f"training of Stable Diffusion on 64 A100 or H100 (MosaicML, MLPerf; {len(real)} runs, none fitted)"
+    )
     rows = [
-        [every, _median(judged)],
-        [f"{trained} {len(real)} runs, none fitted)", _range(real)],
+        [every, _median(error for _, error in judged)],
+        [where, f"{signed(min(real))} to {signed(max(real))}" if real else "-"],
         [f"sampling on several GPUs ({len(several)} independent latencies)", _median(several)],
     ]
-    if losses:
+    if losses := [contest.loss for contest in ledger.contests]:
         right = f"right winner in {losses.count(0)} of {len(losses)}"
-        rows.append(
-            ["methods published side by side", f"{right}, mean loss by a wrong pick {percent(mean(losses))}"]
-        )
+        mean_loss = f"mean loss by a wrong pick {percent(mean(losses))}"
+        rows.append(["methods published side by side", f"{right}, {mean_loss}"])
     return [Section("In short", ("compared with", "error"), rows)]
 
 
-def _median(records: Sequence[Record]) -> str:
-    errors = [abs(one.error) for one in records if one.error is not None]
-    return f"median {percent(median(errors))}" if errors else "-"
-
-
-def _range(records: Sequence[Record]) -> str:
-    errors = [one.error for one in records if one.error is not None]
-    return f"{signed(min(errors))} to {signed(max(errors))}" if errors else "-"
+def _median(errors: Iterable[float]) -> str:
+    sizes = [abs(error) for error in errors]
+    return f"median {percent(median(sizes))}" if sizes else "-"
 
 
 def in_detail(ledger: Ledger) -> list[Section]:
@@ -233,37 +225,31 @@ def _line(one: Record) -> list[str]:
     return [row.model, run, where, *numbers, signed(one.error or 0.0), stack, str(one.standing)]
 
 
-def sampling(ledger: Ledger) -> list[Section]:
+def sampled(ledger: Ledger) -> list[Section]:
     """Errors of the numbers of sampling that set nothing, and the rows in which memory runs out."""
-    judged = [one for one in ledger.records if one.row.task == "sample" and one.standing in JUDGED]
-    times = [one for one in judged if one.row.quantity == LATENCY]
-    several = [one for one in times if (one.row.num_gpus or 1) > 1]
-    kinds: dict[str, Iterable[Record]] = {
-        "one GPU, no anchor": [one for one in times if one.row.num_gpus == 1],
-        "several GPUs": several,
-        "several GPUs, independent": _of(several, lambda one: one.standing is Standing.INDEPENDENT),
-        "several GPUs, in view": _of(several, lambda one: one.standing is Standing.IN_VIEW),
-        "several GPUs over NVLink": _of(several, lambda one: "NVLink" in one.row.machine),
-        "several GPUs over PCIe": _of(several, lambda one: "PCIe" in one.row.machine),
-        "several GPUs at 1024 pixels": _of(several, lambda one: one.row.resolution_px == "1024"),
-        "memory, in view": [one for one in judged if one.row.quantity == MEMORY],
+    drawn = [one for one in ledger.records if one.row.task == TASKS[1]]
+    judged = [(one, one.error) for one in drawn if one.standing in JUDGED and one.error is not None]
+    times = [(one, error) for one, error in judged if one.row.quantity == LATENCY]
+    several = [(one, error) for one, error in times if (one.row.num_gpus or 1) > 1]
+    kinds = {
+        "one GPU, no anchor": [error for one, error in times if one.row.num_gpus == 1],
+        "several GPUs": [error for _, error in several],
+        **{f"several GPUs, {of}": [error for one, error in several if one.standing is of] for of in JUDGED},
+        **{
+            f"several GPUs over {links}": [error for one, error in several if links in one.row.machine]
+            for links in ("NVLink", "PCIe")
+        },
+        "several GPUs at 1024 pixels": [error for one, error in several if one.row.resolution_px == "1024"],
+        "memory, in view": [error for one, error in judged if one.row.quantity == MEMORY],
     }
-    rows = [[name, *_errors(records)] for name, records in kinds.items()]
-    out = [
-        one for one in ledger.records if one.row.task == "sample" and inf in (one.row.value, one.predicted)
+    rows = [
+        [name, f"{len(errors)}", percent(median(map(abs, errors))) if errors else "-", f"{near(errors)}"]
+        for name, errors in kinds.items()
     ]
+    out = [one for one in drawn if inf in (one.row.value, one.predicted)]
     right = sum(one.row.value == one.predicted for one in out)
     rows.append(["out of memory", f"{len(out)}", "-", f"{right} are right"])
     return [Section("Sampling", ("numbers", "how many", "median error", f"within {NEAR:.0%}"), rows)]
-
-
-def _of(records: Iterable[Record], fits: Callable[[Record], bool]) -> list[Record]:
-    return [one for one in records if fits(one)]
-
-
-def _errors(records: Iterable[Record]) -> list[str]:
-    errors = [one.error for one in records if one.error is not None]
-    return [f"{len(errors)}", percent(median(map(abs, errors))) if errors else "-", f"{near(errors)}"]
 
 
 NO_RIVALS: Final = (NO_COMMUNICATION, "hybrid(best)")
@@ -280,24 +266,27 @@ def contests(runs: Iterable[Run]) -> list[Contest]:
 
     Several figures of one such setting make one contest, as some show the same runs again.
     """
-    groups: dict[tuple[str, bool], tuple[dict[str, float], dict[str, float]]] = {}
-    standings: dict[tuple[str, bool], set[Standing]] = {}
+    alike = defaultdict[tuple[str, bool], list[Run]](list)
     for one in runs:
-        row, method = one.row, one.row["method"]
-        if one.outcome is None or not row["latency_s"] or row.num_gpus == 1 or method in NO_RIVALS:
+        row = one.row
+        if one.outcome is None or not row["latency_s"] or row.num_gpus == 1 or row["method"] in NO_RIVALS:
             continue
         where = f"{row['num_gpus']} GPUs of {one.cluster}"
         what = f"{one.model}, {row['resolution_px']} px, {row['steps']} steps"
-        key = (f"{row.published.paper}: {what}, {where}", row["why"].startswith("sets the links"))
-        both = groups.setdefault(key, ({}, {}))
-        standings.setdefault(key, set()).add(one.record.standing)
-        for seconds, latency_s in zip(both, (row.latency_s, one.latency_s), strict=True):
-            seconds[method] = min(seconds.get(method, inf), latency_s or inf)
-    return [
-        Contest(key[0], published, predicted, least(standings[key]))
-        for key, (published, predicted) in groups.items()
-        if len(published) > 1
-    ]
+        fits_links = row["why"].startswith("sets the links")
+        alike[f"{row.published.paper}: {what}, {where}", fits_links].append(one)
+    every = [_contest(words, rivals) for (words, _), rivals in alike.items()]
+    return [contest for contest in every if len(contest.published) > 1]
+
+
+def _contest(words: str, rivals: Sequence[Run]) -> Contest:
+    """The contest of some runs, each method by its fastest."""
+    published, predicted = dict[str, float](), dict[str, float]()
+    for one in rivals:
+        method = one.row["method"]
+        published[method] = min(published.get(method, inf), one.row.latency_s or inf)
+        predicted[method] = min(predicted.get(method, inf), one.latency_s or inf)
+    return Contest(words, published, predicted, least(one.record.standing for one in rivals))
 
 
 def out_of_memory(runs: Sequence[Run]) -> Section:
@@ -382,9 +371,8 @@ def _step_s(stack: Stack) -> tuple[float, float]:
 
 
 def _scenario(stack: Stack) -> SamplingScenario:
-    model = model_of(MODEL)
-    workload = SamplingWorkload(1, HEIGHT, WIDTH, 1, guidance=model.guidance, frames=FRAMES)
-    return SamplingScenario(model, cluster_of(CLUSTER), workload, stack=stack)
+    how: dict[str, Any] = {"guidance": model_of(MODEL).guidance, "frames": FRAMES}
+    return sampling(MODEL, CLUSTER, 1, (HEIGHT, WIDTH), 1, stack=stack, **how)
 
 
 def _separate_passes_s(stack: Stack) -> float:
@@ -401,7 +389,7 @@ TABLES: Final[Mapping[Region, Callable[[Ledger], list[Section]]]] = {
     SHORT: in_short,
     DETAIL: in_detail,
     TODAY: todays_models,
-    SAMPLED: sampling,
+    SAMPLED: sampled,
     ALONE: kernels_alone,
 }
 """The tables of each region."""

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from profiles.files import parse_number, read_text
 from profiles.software.stacks import Stack, load_stack
+from strategies.registry import all_samplers, make_sampler
 from strategies.sampling_scenario import SamplingScenario
 from strategies.strategy import Sampler
-from validate.points import candidates, sampler
 from validate.published.clusters import changed_stack
 from validate.published.records import LATENCY, MEMORY, TASKS, Published, Standing
 
@@ -109,10 +109,10 @@ def _samplers(words: str, scenario: SamplingScenario) -> Iterator[Sampler]:
     for chosen in product(*values):
         parameters: Mapping[str, Any] = dict(zip(named, chosen, strict=True))
         if "*" in settings:
-            for one in candidates(name, scenario):
+            for one in all_samplers()[name].candidates(scenario):
                 yield replace(one, **parameters)  # type: ignore[type-var]  # samplers are frozen dataclasses
         else:
-            yield sampler(name, **parameters)
+            yield make_sampler(name, parameters)
 
 
 def read_sampling(path: Path) -> list[SamplingRow]:

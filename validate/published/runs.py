@@ -1,6 +1,6 @@
 """Published sampling runs, simulated: each row's scenario, replayed once for all rows that share it, and its record."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import inf
@@ -97,23 +97,20 @@ class Run:
             reason = f"memory runs out, as {'' if self.out_of_memory else 'not '}predicted"
         lacking = self.out_of_memory and not self.row.out_of_memory
         setting = f"{self.remark}; memory does not suffice" if lacking else self.remark
-        provenance, memory_bytes = self._provenance(place, outcome), outcome.peak_memory_bytes
-        kind = kind_of(outcome.strategy, outcome.num_gpus)
-        conditions = Conditions(place.cluster.device.name, outcome.stack, kind)
-        return Record(row, predicted, standing, reason, setting, provenance, memory_bytes, conditions)
-
-    def _provenance(self, place: Place, outcome: Result) -> str:
-        """Where layer times are from, with the factor by which one GPU's published latencies scale them."""
         device, pixels = place.cluster.device, place.height * place.width
-        if all(anchor.device != device.name for anchor in model_of(self.model).anchors):
-            return outcome.provenance
-        factor = f"{_factor(self.model, device, pixels):.3f} from one GPU's latencies"
-        return f"{outcome.provenance}, times {factor}"
+        provenance = _provenance(self.model, device, pixels, outcome.provenance)
+        conditions = Conditions(device.name, outcome.stack, kind_of(outcome.strategy, outcome.num_gpus))
+        needed_bytes = outcome.peak_memory_bytes
+        return Record(row, predicted, standing, reason, setting, provenance, needed_bytes, conditions)
 
 
 @cache
-def _factor(model: str, device: Device, pixels: int) -> float:
-    return anchor_factor(model_of(model), device, pixels)
+def _provenance(model: str, device: Device, pixels: int, provenance: str) -> str:
+    """Where layer times are from, with the factor by which one GPU's published latencies scale them."""
+    if all(anchor.device != device.name for anchor in model_of(model).anchors):
+        return provenance
+    factor = anchor_factor(model_of(model), device, pixels)
+    return f"{provenance}, times {factor:.3f} from one GPU's latencies"
 
 
 def runs(wanted: Callable[[SamplingRow], bool] = lambda row: row.num_gpus != 1) -> list[Run]:
@@ -158,29 +155,15 @@ def fastest(place: Place, tried: Iterable[Sampler]) -> Result:
     Raises:
         InfeasibleError: none applies.
     """
-    best: Result | None = None
-    reason: Exception = InfeasibleError("nothing applies", "nothing applies")
-    for bound_s, sampler in sorted(_bounds(place, tried), key=lambda pair: pair[0]):
-        if best is not None and best.fits_memory and bound_s >= best.latency_s:
-            break
-        try:
-            outcome = outcome_of(place, sampler)
-        except InfeasibleError as error:
-            reason = error
-            continue
-        best = min(filter(None, (best, outcome)), key=lambda one: (not one.fits_memory, one.latency_s))
-    if best is None:
-        raise reason
-    return best
-
-
-def _bounds(place: Place, tried: Iterable[Sampler]) -> Iterator[tuple[float, Sampler]]:
-    """Each sampler with seconds that its run cannot undercut, 0 where it does not apply."""
+    outcomes, reason = list[Result](), InfeasibleError("nothing applies", "nothing applies")
     for sampler in tried:
         try:
-            yield sampler.bound(scenario_of(place)), sampler
-        except InfeasibleError:
-            yield 0.0, sampler
+            outcomes.append(outcome_of(place, sampler))
+        except InfeasibleError as error:
+            reason = error
+    if not outcomes:
+        raise reason
+    return min(outcomes, key=lambda one: (not one.fits_memory, one.latency_s))
 
 
 @cache
