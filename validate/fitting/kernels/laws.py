@@ -24,7 +24,7 @@ from profiles.checks import sum_in_order
 from profiles.errors import InputError
 from profiles.files import read_text
 from profiles.machines.law_tables import CACHE_KEYS, OVERLAP, Coefficients, attention_law, product_law
-from profiles.machines.laws import ELEMENT_BYTES, PARTS, FloatArray, padded
+from profiles.machines.laws import ELEMENT_BYTES, PARTS, AttentionLaw, FloatArray, padded
 from profiles.measuring.fitting.least_squares import Errors
 from profiles.units import TFLOP
 from validate.fitting.kernels import rows
@@ -258,6 +258,11 @@ FORWARD: Final = {"backward_TFLOP_per_s": 1.0, "backward_rows": 0.0}
 """Stand-ins while the forward law is fitted."""
 
 
+def _attention(values: Coefficients) -> AttentionLaw:
+    """The law of coefficients, without those of causal masks."""
+    return attention_law({key: value for key, value in values.items() if key not in ("tile", "causal_us")})
+
+
 def scores(samples: Samples, occupying_rows: float, extra_keys: float, tile: float) -> FloatArray:
     """Scores that a kernel computes."""
     batch, heads, _, queries, keys, _, causal = samples.shapes
@@ -275,7 +280,7 @@ def moved_bytes(samples: Samples) -> FloatArray:
 
 def forward_seconds(values: Coefficients, samples: Samples) -> FloatArray:
     """Seconds of forward kernels by a law's coefficients, ``tile`` and ``causal_us``."""
-    law = attention_law(FORWARD | dict(values))
+    law = _attention(FORWARD | dict(values))
     *_, head_dim, causal = samples.shapes
     seconds = law.of_scores(
         scores(samples, law.rows, law.keys, values["tile"]), head_dim, moved_bytes(samples)
@@ -322,12 +327,12 @@ def pace_of(seen: float, values: Coefficients) -> float:
 
 def wide_factor(seen: float, values: Coefficients) -> float:
     """Seconds of large heads of 128 channels that are seen to run at some TFLOP/s, over those of the law."""
-    return attention_law(FORWARD | dict(values)).wide_flop_per_s / (seen * TFLOP)
+    return _attention(FORWARD | dict(values)).wide_flop_per_s / (seen * TFLOP)
 
 
 def backward_seconds(values: Coefficients, samples: Samples) -> FloatArray:
     """Seconds of backward kernels by a law's coefficients and ``tile``."""
-    law = attention_law(values)
+    law = _attention(values)
     head_dim = samples.shapes[5]
     computed = scores(samples, law.backward_rows, law.keys, values["tile"])
     return law.backward_of_scores(computed, head_dim, 2 * moved_bytes(samples))
