@@ -13,9 +13,10 @@ from validate.fitting.efficiencies import (
     CLUSTER,
     FITTED,
     RING,
+    SLOWDOWN,
     USES,
     error_of,
-    links_at,
+    fitted_links,
     rows,
 )
 
@@ -26,14 +27,14 @@ UNMEASURED = [(ALL_TO_ALL, name) for name in EIGHT_CARDS if name != CLUSTER]
 PLACES = 0.02
 """Efficiencies are written with two digits; one more or less in the last is no other fit."""
 
-fitted = cache(links_at)
+fitted = cache(fitted_links)
 
 
 def test_the_committed_clusters_have_the_fitted_links():
     """Those of all-to-all say nothing of other boxes than the one that was measured."""
     for name, operation in product(EIGHT_CARDS, OPERATIONS):
         cluster = load_cluster(name)
-        assert cluster.overlap_slowdown == fitted().slowdown
+        assert cluster.overlap_slowdown == SLOWDOWN
         for size, efficiency in fitted().curve(operation):
             reached = cluster.collectives.efficiency_of(operation, size, 1)
             assert reached == pytest.approx(efficiency, rel=PLACES) or (operation, name) in UNMEASURED

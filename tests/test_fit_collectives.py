@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from making import make_cluster, make_link
 
-from profiles.machines.clusters import CLUSTERS, load_cluster
-from profiles.machines.collectives import Group, collective_law, collective_time
+from profiles.machines.clusters import CLUSTERS
+from profiles.machines.collectives import Group, collective_law
 from profiles.machines.fabrics import OPERATIONS, Between, Collectives
 from validate.__main__ import main
 from validate.fitting.collective_files import BOXES, FILES, file_text, fitted_cluster, judged
@@ -136,15 +136,3 @@ def test_rows_left_out_are_predicted_within_15_percent():
         for operation in ("all_reduce", "all_gather", "all_to_all"):
             assert result["efa-32x100", nodes, operation] < 0.15
     assert all(result[box, "above 64 MB", operation] < 0.17 for box in BOXES for operation in WHAT)
-
-
-def test_one_compute_time_explains_the_published_shares_of_p4de_by_measured_collectives():
-    """DiffusionPipe, Table 2: nothing of the cluster is fitted to it. A share s means s / (1 - s) times the rest."""
-    cluster, gradients = load_cluster("p4de"), 4 * 865_910_724
-    shares = {1: 0.052, 2: 0.193, 4: 0.361, 8: 0.381}
-    times = [
-        collective_time(cluster, "all_reduce", gradients, Group(8 * nodes, nodes)).total_s for nodes in shares
-    ]
-    rest_s = 0.36
-    result = [time / (time + rest_s) for time in times]
-    assert result == pytest.approx(list(shares.values()), abs=0.035)

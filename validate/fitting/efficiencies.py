@@ -58,9 +58,8 @@ COLUMNS: Final = ("figure", "pixels", "GPUs", "method", "published", "predicted"
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The slowdown of compute beside collectives, and the efficiencies by kind and group size."""
+    """The efficiencies of collectives by kind and group size."""
 
-    slowdown: float
     known: tuple[tuple[str, tuple[int, float]], ...] = tuple(PRIORS.items())
 
     def curve(self, operation: str) -> Curve:
@@ -76,7 +75,7 @@ class Links:
         """A cluster with these links."""
         efficiency = tuple((operation, self.curve(operation)) for operation in OPERATIONS)
         collectives = replace(cluster.collectives, efficiency=efficiency)
-        return replace(cluster, overlap_slowdown=self.slowdown, collectives=collectives)
+        return replace(cluster, overlap_slowdown=SLOWDOWN, collectives=collectives)
 
 
 @cache
@@ -86,9 +85,9 @@ def rows() -> tuple[SamplingRow, ...]:
     return tuple(row for row in ours if row.num_gpus in SIZES and row.latency_s)
 
 
-def links_at(slowdown: float = SLOWDOWN) -> Links:
-    """Links with the efficiencies that suit a slowdown, of two digits."""
-    links = Links(slowdown)
+def fitted_links() -> Links:
+    """Links with the fitted efficiencies, of two digits."""
+    links = Links()
     for kind in (RING, ALL_TO_ALL):
         for size in FITTED:
             links = links.plus(kind, size, float(f"{_efficiency(kind, size, links):.2g}"))
@@ -125,7 +124,7 @@ def error_of(row: SamplingRow, links: Links) -> float:
 
 def report_efficiencies(options: Namespace) -> None:
     """Fit the links, print their predictions, and write the lines of the cluster files if asked to."""
-    links = links_at()
+    links = fitted_links()
     title, words = f"{CLUSTER}: published and predicted", ("figure", "method", "fitted")
     show(120, table(title, COLUMNS, residuals(links), left=words), *summary(links))
     if options.output:
@@ -153,4 +152,4 @@ def summary(links: Links) -> Iterator[str]:
 def link_text(links: Links) -> str:
     """The fitted lines of a cluster file."""
     curves = curve_values(tuple((operation, links.curve(operation)) for operation in OPERATIONS))
-    return f"overlap_slowdown = {links.slowdown:g}\n{toml_text({'collectives': curves}).lstrip()}"
+    return f"overlap_slowdown = {SLOWDOWN:g}\n{toml_text({'collectives': curves}).lstrip()}"
