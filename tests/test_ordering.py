@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import DeadlockError, InfeasibleError
-from strategies.orders.capacity import fits, least_in_flight
+from strategies.orders.capacity import fits
 from strategies.orders.list_scheduling import PRIORITIES, list_schedule, lower_bound_s
 from strategies.orders.problem import (
     Chain,
@@ -171,26 +171,3 @@ def test_rows_that_are_not_those_of_the_problem_are_refused():
     for text in ("0F0 0B0\n1F0\n", "0F0 0B0 0B0\n1F0 1B0\n", "1F0 0B0\n0F0 1B0\n", "0F0 0B0\n"):
         with pytest.raises(ValueError, match="every forward and backward once"):
             evaluate(line(2, 1), parse_order(text))
-
-
-@st.composite
-def waves(draw):
-    """Stages laid out in waves, with lags and with caps on the micro-batches in flight."""
-    degree, micro_batches = draw(st.integers(1, 4)), draw(st.integers(1, 12))
-    problem = wave_problem(degree, micro_batches, draw(st.integers(1, 2)))
-    count, seconds = len(problem.positions), st.sampled_from([0.0, 0.1, 0.3, 1.0, 2.0, 7.0])
-    times = st.lists(seconds, min_size=count, max_size=count).map(tuple)
-    caps = (draw(st.integers(1, 9)),) * count
-    return replace(
-        problem, forward_s=draw(times), backward_s=draw(times), forward_lag_s=draw(times), in_flight=caps
-    )
-
-
-@given(waves(), st.sampled_from(sorted(PRIORITIES)))
-def test_no_device_idles_before_the_first_micro_batch_comes_up_to_it_again(problem, priority):
-    rows, degree, least = list_schedule(problem, priority).rows, problem.num_devices, least_in_flight(problem)
-    for device, row in enumerate(rows):
-        again = next(n for n, action in enumerate(row) if action.stage == 2 * degree - 1 - device)
-        assert {action.stage for action in row[:again]} == {device}
-        assert least[device] <= again
-    assert least[degree:] == [1] * (len(least) - degree)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies.partitions.chain import ChainCosts, block_partition, optimal_partition
-from strategies.partitions.pair import PairCosts, PairSearch, pair_rounds
+from strategies.partitions.pair import optimal_pair, pair_rounds
 
 derandomised = settings(derandomize=True, deadline=None, max_examples=60)
 probabilities = pytest.mark.parametrize("probability", [0.0, 0.5, 1.0])
@@ -131,13 +131,12 @@ def test_no_pair_of_cuts_beats_the_one_found(family, probability):
     for seed in range(80):
         rng = np.random.default_rng(seed)
         lengths = rng.integers(1, 8, 2).tolist()
-        pair = PairCosts(*(family(rng, length) for length in lengths), 0.75)
+        chains = [family(rng, length) for length in lengths]
         num_stages = int(rng.integers(1, min(lengths) + 1))
         rounds = pair_rounds(num_stages, int(rng.integers(1, 7)))
-        search = PairSearch(pair, num_stages, probability)
-        chains = pair.down, pair.up
+        pair = optimal_pair(*chains, num_stages, rounds, probability)
         reached = [[maxima(chain, of) for of in every_partition(chain, num_stages)] for chain in chains]
-        best = [maxima(*of) for of in zip(chains, [p.boundaries for p in search.best(rounds)], strict=True)]
+        best = [maxima(*of) for of in zip(chains, [of.boundaries for of in pair], strict=True)]
         least_s, best_s = (
             min(bound_s(tuple(map(max, *of)), rounds, probability, 0.75) for of in pairs)
             for pairs in (itertools.product(*reached), [best])
@@ -148,7 +147,7 @@ def test_no_pair_of_cuts_beats_the_one_found(family, probability):
 def test_equal_layers_make_the_bound_of_the_paper():
     layers, cuts = np.ones(8), np.zeros(7)
     chain = ChainCosts(layers, 2 * layers, cuts, cuts, np.zeros(8), 0.0)
-    down, up = PairSearch(PairCosts(chain, chain), 4).best(pair_rounds(4, 4))
+    down, up = optimal_pair(chain, chain, 4, pair_rounds(4, 4))
     assert down.boundaries == up.boundaries == (0, 2, 4, 6, 8)
     assert pair_rounds(4, 4) * down.longest_stage_s + down.largest_gap_s == (8 + 2 * 4 - 2) * 6.0 - 4.0
 

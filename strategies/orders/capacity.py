@@ -5,7 +5,6 @@ stuck for ever. The room that the oldest still needs is therefore kept free.
 """
 
 import math
-import operator
 from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
@@ -13,7 +12,7 @@ from typing import Final
 
 from profiles.checks import sum_in_order
 from profiles.errors import InfeasibleError
-from strategies.orders.problem import SUM_TOLERANCE, Lane, Problem, limits_of
+from strategies.orders.problem import SUM_TOLERANCE, Lane, Problem
 from strategies.plans.actions import BACKWARD, BACKWARD_WEIGHT, FORWARD, Rows, StageAction
 
 
@@ -163,24 +162,6 @@ def peak_held_bytes(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> 
             peak = max(peak, held)
         peaks.append(peak)
     return tuple(peaks)
-
-
-def least_in_flight(problem: Problem) -> list[int]:
-    """For each stage the least micro-batches in flight when its device first begins the last of its stages.
-
-    It holds for list scheduling of one chain laid out in waves, under caps of micro-batches alone. No device idles
-    while it may run something: until the first micro-batch comes back to it, a device runs forwards of its first
-    stage, which arrive at the pace of the slowest device on their way. Nothing has ended by then.
-    """
-    degree, least, pace_s = problem.num_devices, [1] * len(problem.positions), 0.0
-    passes_s = map(operator.add, problem.forward_s, problem.forward_lag_s)
-    due_s = list(accumulate(passes_s, initial=0.0))
-    for device in range(degree):
-        pace_s = max(pace_s, problem.forward_s[device])
-        alone_s = (1 - SUM_TOLERANCE) * (due_s[2 * degree - 1 - device] - due_s[device])
-        most = min(len(problem.chains[0].micro_batches), limits_of(problem)[device])
-        least[device] = min(1 + int(alone_s / pace_s), most) if pace_s else 1
-    return least
 
 
 def most_in_flight(rows: Rows) -> list[int]:

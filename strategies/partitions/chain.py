@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +24,6 @@ from profiles.costs.layers import FloatArray
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 IntArray: TypeAlias = npt.NDArray[np.intp]
 CostVector: TypeAlias = tuple[float, ...]
-
-ROUNDING: Final = 1e-9
-"""Share of the largest gap by which the gaps of all stages may add up to less for rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,28 +225,17 @@ class StageSearch:
 
         Among equals the smallest pace wins, then the smallest point.
         """
-        mean_gap, least_gap = self._mean_gap(), cache(lambda: self.least_maximum(self.criteria[-1], allowed))
+        least_gap = self.least_maximum(self.criteria[-1], allowed)
         best: tuple[float, float, CostVector] | None = None
         for level in self.levels(self.criteria, allowed):
             ranked = [(rounds * self.pace(p) + p[-1] + constant_s, self.pace(p), p) for p in level]
             best = min(ranked) if best is None else min(best, *ranked)
-            later_s = rounds * self._later_pace(level)
-            if later_s + mean_gap + constant_s > best[0] or later_s + least_gap() + constant_s > best[0]:
+            if (
+                rounds * min(map(self.pace, level)) + least_gap + constant_s > best[0]
+            ):  # later levels are no quicker
                 break
         assert best is not None, "a chain with enough legal cuts has a partition"
         return best[2]
-
-    def _mean_gap(self) -> float:
-        """A gap that no partition undercuts: the mean over its stages, but for rounding and latency."""
-        gaps = self.criteria[-1]
-        return float(gaps[0, -1] - ROUNDING * np.abs(gaps[np.isfinite(gaps)]).max()) / self.num_stages
-
-    def _later_pace(self, level: Sequence[CostVector]) -> float:
-        """A pace that no level after this one undercuts; where one stage time counts, it is longer than here."""
-        if len(self.criteria) > 2:
-            return min(map(self.pace, level))
-        stage = self.criteria[0]
-        return self.pace((float(np.where(stage > level[0][0], stage, np.inf).min()),))
 
     def levels(
         self, criteria: Sequence[FloatArray], allowed: BoolArray | None = None

@@ -18,7 +18,7 @@ from strategies.orders.chimera import check_halves, chimera_order
 from strategies.orders.list_scheduling import list_schedule
 from strategies.orders.problem import Chain, Problem, evaluate
 from strategies.partitions.chain import Partition, optimal_partition
-from strategies.partitions.pair import PairCosts, PairSearch, pair_rounds
+from strategies.partitions.pair import optimal_pair, pair_rounds
 from strategies.pipelining.cutting import chain_costs, cut_chain, lay_out
 from strategies.pipelining.layout import Layout
 from strategies.pipelining.stages import Cut, Shape
@@ -102,8 +102,8 @@ def _optimal_boundaries(
 
     def solve() -> list[tuple[int, ...]]:
         if len(costs) == 2:
-            search = PairSearch(PairCosts(costs[0], costs[1]), degree, probability)
-            partitions: Sequence[Partition] = search.best(pair_rounds(degree, count))
+            rounds = pair_rounds(degree, count)
+            partitions: Sequence[Partition] = optimal_pair(costs[0], costs[1], degree, rounds, probability)
         else:
             partitions = [optimal_partition(of, degree, 2 * count, probability) for of in costs]
         return [partition.boundaries for partition in partitions]

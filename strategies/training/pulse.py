@@ -11,7 +11,7 @@ from profiles.errors import InfeasibleError
 from strategies import parameters as fields
 from strategies.bounds.critical_path import order_bound
 from strategies.bounds.pipelines import staged_bound
-from strategies.orders.capacity import least_in_flight, most_in_flight
+from strategies.orders.capacity import most_in_flight
 from strategies.orders.list_scheduling import list_schedule
 from strategies.orders.problem import Ordering, Problem, evaluate, wave_positions
 from strategies.orders.wave import wave_order
@@ -151,11 +151,9 @@ class Pulse(Strategy):
         return order_bound(self.layout(scenario), lambda: rows, self)
 
     def least_memory_bytes(self, scenario: Scenario) -> float:
-        """Bytes that the fullest device cannot do without, in whichever order list scheduling finds."""
+        """Bytes that the fullest device cannot do without, in whichever order."""
         layout = self.layout(scenario)
-        scheduled = self.micro_batches > self.pipeline_degree  # else the order may be the wave's
-        least = least_in_flight(self._problem(layout)) if scheduled else [1] * len(layout.stages)
-        return least_memory_bytes(layout, least, frozen_first=True)
+        return least_memory_bytes(layout, [1] * len(layout.stages), frozen_first=True)
 
     def held_bytes(self, scenario: Scenario) -> float:
         """Bytes that the fullest device holds at least; the order is made where only it can tell."""
