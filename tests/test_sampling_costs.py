@@ -1,6 +1,5 @@
 """What sampling takes: shares of the classes of work, resolutions compared with real counts, and measured times."""
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -108,13 +107,6 @@ def test_columns_grow_as_a_count_at_another_resolution(name):
         scaled = factor * sum(getattr(layer, column) for layer in backbone.layers)
         real = sum(getattr(work, column) for work in counted.work)
         assert real == pytest.approx(scaled, rel=COUNTED[name]), column
-    found, scaled_elements = Counter(), Counter()
-    for exchange in counted.exchanges:
-        found[exchange.kind] += exchange.elements
-    factors = {"key_value": of.pixels, "reduce": of.pixels, "halo": of.width, "statistics": 1.0}
-    for exchange in backbone.exchanges:
-        scaled_elements[exchange.kind] += exchange.elements * factors[exchange.kind]
-    assert found == scaled_elements
     assert [work.output_bytes for work in counted.work] == pytest.approx(
         [layer.output_bytes * of.tokens for layer in backbone.layers[:-1]]
         + [backbone.layers[-1].output_bytes * of.pixels]

@@ -5,13 +5,11 @@ from collections import Counter
 import pytest
 import torch
 from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
-from torch import nn
-from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 from profiles.architectures.models import Component, load_model
 from profiles.measuring.counting.component import count_component
-from profiles.measuring.counting.specs import ComponentSpec, LayerSpec, plain, tensor
+from profiles.measuring.counting.specs import plain, tensor
 from profiles.measuring.counting.trace import OpaqueAttention
 from profiles.measuring.counting.zoo import architecture
 
@@ -60,35 +58,6 @@ def test_exchanges_of_a_larger_image_grow_as_their_kinds_say_and_its_macs_are_th
     layers = backbone("sdxl").layers
     square = sum(layer.conv_flop + layer.matmul_flop + layer.attention_flop for layer in layers)
     assert [100 * flop / 2e12 for flop in (square, wide.flop)] == pytest.approx([338, 907], abs=0.5)
-
-
-class Block(nn.Module):
-    """Two convolutions, of which the first has no padding, a group norm and attention with two text tokens."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Conv2d(4, 4, 1)
-        self.norm = nn.GroupNorm(2, 4)
-        self.second = nn.Conv2d(4, 8, 3, padding=1)
-
-    def forward(self, image, text):
-        tokens = self.second(self.norm(self.first(image))).flatten(2).transpose(1, 2)
-        heads = torch.cat([text, tokens], dim=1).unflatten(-1, (4, 2)).transpose(1, 2)
-        attended = scaled_dot_product_attention(heads, heads, heads)
-        return scaled_dot_product_attention(attended, heads[:, :, :2], heads[:, :, :2])
-
-
-def test_exchanges_are_found_in_execution_order():
-    sample = {"image": tensor(1, 4, 6, 10), "text": tensor(1, 2, 8)}
-    spec = ComponentSpec(
-        "block", Block, lambda height, width: sample, (LayerSpec("all", 0, ""),),
-        token_pixels=1, text_tokens=0, sums="second",
-    )  # fmt: skip
-    found = [(e.layer, e.kind, e.elements, e.heads) for e in count_component(spec, 6, 10).exchanges]
-    halo, summed, keys = 2 * 4 * 1 * 10, 8 * 60, 2 * 62 * 8
-    assert found == [
-        (0, "statistics", 2 * 2, 0), (0, "halo", halo, 0), (0, "reduce", summed, 0), (0, "key_value", keys, 4)
-    ]  # fmt: skip
 
 
 # Components for sampling alone

@@ -159,9 +159,6 @@ def test_tensor_parallelism_divides_matrices_and_heads_but_not_all_traffic(make,
     assert trace.end_s == pytest.approx(LAYERS * (compute_s + sent_s))
 
 
-# What cannot be divided.
-
-
 def test_a_model_without_exchanges_is_refused(make):
     model = blocks()
     bare = replace(model, components=(replace(model.components[0], exchanges=()),))

@@ -239,10 +239,6 @@ def test_torch_gets_its_csv_on_stdout_and_nothing_else(sim):
     assert "no shorter order exists" in err
     rows = [list(map(parse_action, line.split(","))) for line in out.splitlines()]
     assert format_order(rows) == text.split("\n\n")[1]
-    _, extended, err = sim("--pipeline-degree 2 --micro-batches 3 --extend-to 3,3 --format torch")
-    assert len(extended.splitlines()) == 3
-    assert "2 devices" in err
-    assert "3 devices" in err
 
 
 def test_layout_durations_and_lag_are_as_given(sim):

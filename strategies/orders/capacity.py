@@ -135,11 +135,10 @@ def room_bound_s(
 
 def fits(problem: Problem, rows: Sequence[Sequence[StageAction]]) -> bool:
     """True if an order keeps within the caps."""
-    if problem.capacity_bytes is None and problem.in_flight is None:
-        return True
-    peaks = peak_held_bytes(problem, rows)
-    capacities = problem.capacity_bytes or (math.inf,) * len(peaks)
-    if any(peak > capacity * (1 + SUM_TOLERANCE) for peak, capacity in zip(peaks, capacities, strict=True)):
+    capacities = problem.capacity_bytes or (math.inf,) * len(rows)
+    if any(
+        map(lambda peak, most: peak > most * (1 + SUM_TOLERANCE), peak_held_bytes(problem, rows), capacities)
+    ):
         return False
     for stage, limit in enumerate(problem.in_flight or ()):
         kinds = [action.kind for action in rows[problem.positions[stage]] if action.stage == stage]

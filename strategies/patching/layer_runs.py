@@ -165,13 +165,7 @@ class LayerRunner(NamedTuple):
         self.builder.compute_together(self.team.devices, self.action, seconds, host_s)
 
     def _exchange(
-        self,
-        kind: str,
-        operation: str,
-        *sizes: float,
-        calls: int,
-        held: int = 0,
-        wait: bool = True,
+        self, kind: str, operation: str, *sizes: float, calls: int, held: int = 0, wait: bool = True
     ) -> Sequence[int]:
         """Append an exchange in the groups of a kind, as in ``GroupCollectives``; the results of those groups."""
         groups, members = tuple(self.team.groups(kind)), self.team.members(kind)

@@ -259,15 +259,12 @@ def _boundaries(scenario: SamplingScenario, grid: Grid, layers: Sequence[int] | 
     """
     total = len(scenario.backbone.layers)
     counts = stage_layers(total, grid.pipeline) if layers is None else tuple(layers)
-    problem = ""
-    if len(counts) != grid.pipeline or sum(counts) != total:
-        stages = f"are {len(counts)} stages of {sum(counts)} layers"
-        problem = f"{stages}, not `pipeline_degree({grid.pipeline})` of {total}"
-    elif not counts[0]:
-        problem = "begin with a stage of none, so nothing makes its output"
-    if problem:
-        listed = f"`layers({','.join(map(str, counts))})`"
-        raise InfeasibleError(f"{listed} {problem}", "the layers do not fit the stages")
+    if len(counts) != grid.pipeline or sum(counts) != total or not counts[0]:
+        raise InfeasibleError(
+            f"`layers({','.join(map(str, counts))})` are {len(counts)} stages of {sum(counts)} layers, not"
+            f" `pipeline_degree({grid.pipeline})` of {total} of which the first has some",
+            "the layers do not fit the stages",
+        )
     return tuple(accumulate(counts, initial=0))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from profiles.errors import DiffusimError, InputError, counted
+from profiles.errors import InputError, counted
 from strategies import parameters as fields
 from strategies.bounds.critical_path import order_bound
 from strategies.bounds.pipelines import staged_bound
@@ -108,19 +108,8 @@ class OrderedPipeline(Strategy):
         for stage, position in enumerate(positions := self.checked_positions()):
             hosted[position] += (stage,)
         numbers = [range(self.micro_batches)] * len(positions)
-        return whole(
-            f"the order of {self.name}", self._own_order(), hosted, numbers, SPLIT if self.split else WHOLE
-        )
-
-    def _own_order(self) -> Rows:
-        """The order as the strategy writes it; an error in its code says whose it is."""
-        try:
-            return self.order()
-        except DiffusimError:
-            raise
-        except Exception as error:
-            error.add_note(f"raised by {type(self).__name__}.order(), of strategy {self.name}")
-            raise
+        kinds = SPLIT if self.split else WHOLE
+        return whole(f"the order of {self.name}", self.order(), hosted, numbers, kinds)
 
     def plan(self, scenario: Scenario) -> Plan:
         """The plan of one iteration."""

@@ -32,7 +32,7 @@ class Bidirectional(OrderedPipeline):
 
     def checked_order(self) -> Rows:
         """The order, which the layout of both directions checks."""
-        return self._own_order()
+        return self.order()
 
     def layout(self, scenario: Scenario) -> Layout:
         """The stages of both directions."""
