@@ -177,15 +177,6 @@ def test_scaling_all_costs_scales_the_maxima_and_keeps_the_cuts(case, probabilit
     assert after.largest_gap_s == factor * before.largest_gap_s
 
 
-@derandomised
-@given(chains())
-def test_only_legal_cuts_are_made(case):
-    costs, _ = case
-    legal = np.arange(costs.num_layers - 1) % 2 == 0
-    partition = optimal_partition(replaced(costs, legal_cuts=legal), int(legal.sum()) + 1, 4)
-    assert partition.boundaries == (0, *range(1, costs.num_layers, 2), costs.num_layers)
-
-
 def test_what_cannot_be_cut_is_refused_with_its_numbers():
     costs = uniform(np.random.default_rng(0), 4)
     for chain, arguments, message in (

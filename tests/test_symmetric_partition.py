@@ -1,7 +1,6 @@
-"""The symmetric partition against brute force, and against a plain recursion where there are too many."""
+"""The symmetric partition against brute force."""
 
 import itertools
-from functools import cache
 
 import numpy as np
 import pytest
@@ -84,43 +83,6 @@ def is_local(boundaries, skip):
     return source == target
 
 
-def recursion(layers, cuts, skips, num_stages):
-    """Eq. 4 as it is printed, outside in, with any legal pair of cuts at any depth."""
-    total = [0.0, *itertools.accumulate(layers)]
-
-    def separates(begin, end):
-        return any((begin <= source < end) != (begin <= target < end) for source, target in skips)
-
-    pairs = [
-        (begin, end)
-        for begin in range(1, len(layers))
-        for end in range(begin + 2, len(layers))
-        if not separates(begin, end)
-    ]
-
-    @cache
-    def around(begin, end, rings):
-        if rings == 0 or end == len(layers):
-            return 0.0 if rings == 0 and end == len(layers) else np.inf
-        left, right = total[begin] + cuts[begin - 1], cuts[end - 1] - total[end]
-        return min(
-            (
-                max(around(i, j, rings - 1), left - total[i], total[j] + right)
-                for i, j in [(0, len(layers)), *pairs]
-                if i < begin and end < j
-            ),
-            default=np.inf,
-        )
-
-    return min(
-        max(
-            around(begin, end, num_stages // 2 - 1),
-            min(max(total[m] - total[begin], total[end] - total[m]) for m in range(begin + 1, end)),
-        )
-        for begin, end in [(0, len(layers)), *pairs]
-    )
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_heaviest_skips_stay_local_then_the_longest_stage_and_the_squares_are_the_least(family):
     for layers, cuts, skips, num_stages, sizes in small_chains(family, 150):
@@ -144,19 +106,6 @@ def test_the_heaviest_skips_stay_local_then_the_longest_stage_and_the_squares_ar
         assert partition.longest_stage_s == min(ranks)[0]
 
 
-@pytest.mark.parametrize(
-    ("num_layers", "skips"), [(29, dense(29)), (40, dense(40)[::3]), (24, [(3, 20)]), (20, [])]
-)
-def test_chains_as_long_as_models_are_cut_as_well_as_by_the_recursion(num_layers, skips):
-    rng = np.random.default_rng(num_layers)
-    layers = rng.integers(1, 99, num_layers).astype(float)
-    cuts = rng.integers(0, 30, num_layers - 1).astype(float)
-    for num_stages in (2, 4, 8, 16):
-        partition = symmetric_partition(layers, cuts, skips, num_stages)
-        assert not partition.sent_skips
-        assert partition.longest_stage_s == recursion(layers.tolist(), cuts.tolist(), skips, num_stages)
-
-
 def test_a_u_net_at_the_granularity_of_its_layers_keeps_its_skips_local():
     component = next(c for c in load_model("sd21").components if c.trainable)
     layers = [round(1e3 * (layer.conv_flop + layer.matmul_flop) / 1e9) for layer in component.layers]
@@ -166,7 +115,6 @@ def test_a_u_net_at_the_granularity_of_its_layers_keeps_its_skips_local():
     for num_stages in (2, 4, 8, 16):
         partition = symmetric_partition(layers, cuts, skips, num_stages)
         assert partition.local_skips == tuple(skips)
-        assert partition.longest_stage_s == recursion(layers, cuts, skips, num_stages)
 
 
 def test_the_middle_cut_costs_nothing():

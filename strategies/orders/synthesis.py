@@ -317,10 +317,9 @@ def _load_pulp() -> Any:  # noqa: ANN401
         InputError: one of them is not installed.
     """
     try:
-        import highspy  # noqa: F401, PLC0415
         import pulp  # noqa: PLC0415
-    except ImportError as error:
-        raise InputError(
-            f"schedule synthesis needs PuLP and HiGHS ({error}): pip install 'pulp<4' highspy"
-        ) from None
+    except ImportError:
+        pulp = None
+    if pulp is None or not hasattr(pulp, "HiGHS") or not pulp.HiGHS(msg=False).available():
+        raise InputError("schedule synthesis needs PuLP and HiGHS: pip install 'pulp<4' highspy")
     return pulp
