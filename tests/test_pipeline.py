@@ -2,7 +2,6 @@
 
 import pytest
 
-from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
 from strategies.orders.named import gpipe_order, one_forward_one_backward_order
 from strategies.pipelining.builder import PipelineBuilder
@@ -62,15 +61,6 @@ def test_extra_forwards_send_what_forwards_send_and_feed_their_output_back(make,
     assert sizes(plan, "extra hidden") == sizes(plan, "hidden") == {(0, 0): 1.25, (0, 1): 1.25}
     assert sizes(plan, "feedback") == {(1, 0): 1.0, (1, 1): 1.0}
     assert format_order(plan.order).splitlines()[0] == "0E0 0E1 0F0 0F1 0B0 0B1 0O"
-
-
-# What a stage saves and takes.
-
-
-def test_a_batch_that_does_not_divide_is_refused_with_the_equation(make):
-    scenario = make.scenario(make.model(make.component("unet", [1.0] * 2)), make.cluster(), 4, 10)
-    with pytest.raises(InfeasibleError, match=r"batch_size\(10\) \* pipeline_degree\(2\) / \(gpus\(4\) \*"):
-        make_strategy("1f1b", {"micro_batches": 4}).plan(scenario)
 
 
 # Reduction and optimizer.

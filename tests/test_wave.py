@@ -2,7 +2,6 @@
 
 import pytest
 
-from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes, resident_bytes
 from strategies.orders.capacity import most_in_flight
@@ -68,16 +67,6 @@ def test_from_two_rounds_on_no_order_takes_less(make, degree, rounds, waves):
     assert trace.end_s == 6 * waves * count + 3 * (degree - 1)
 
 
-def test_the_least_memory_of_equal_stages_is_what_they_need(make):
-    strategy = wave(4, 8)
-    component = make.component("unet", [1.0] * 8, saved_bytes=1.0)
-    scenario = make.scenario(make.model(component), make.cluster(), 4, 8)
-    assert (
-        strategy.least_memory_bytes(scenario)
-        == peak_memory_bytes(replay_equal(make, strategy, saved_bytes=1.0)).max()
-    )
-
-
 # What travels: bytes of K equal blocks on D positions, an activation being 1.
 
 
@@ -96,16 +85,6 @@ def test_folded_skips_that_stay_local_cost_the_published_bytes(make, degree, blo
     assert sent_bytes(make, local, blocks) == 2 * count * 2 * (degree - 1)
     relayed = make_strategy("1f1b", {"pipeline_degree": degree, "micro_batches": count})
     assert sent_bytes(make, relayed, blocks) == 2 * count * ((blocks + 4) * degree / 4 - 1)
-
-
-def test_a_skip_that_leaves_its_device_cannot_stay_local(make):
-    model = make.model(make.component("unet", [1.0] * 4, skips=[(0, 3), (1, 3)]))
-    scenario = make.scenario(model, make.cluster(), 2, 2)
-    message = "skip_route is local, but the skip from layer 1 to 3 leads from position 1 to 0"
-    strategy = wave(2, 2, skip_route="local")
-    for ask in (strategy.plan, strategy.bound):
-        with pytest.raises(InfeasibleError, match=message):
-            ask(scenario)
 
 
 # What it refuses.
