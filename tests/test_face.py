@@ -109,12 +109,6 @@ def test_a_scenario_and_a_strategy_of_ones_own_are_taken_as_they_are(result):
         sim.run(scenario, GPipe(4, 4), micro_batches=8)
 
 
-# Lists.
-
-
-# Errors.
-
-
 # Files and processes.
 
 

@@ -111,15 +111,12 @@ def test_a_parquet_file_gives_back_every_number_of_every_row(sweep, tmp_path):
     ("name", "problem"),
     [
         ("rows.txt", r"out is '.*rows\.txt', must end in \.csv or \.parquet$"),
-        ("rows", r"must end in \.csv or \.parquet$"),
         ("nope/rows.csv", r"out is '.*nope/rows\.csv', must be a file in a folder that exists$"),
         ("folder.csv", r"out is '.*folder\.csv', must be a file in a folder that exists$"),
-        ("file/rows.csv", r"must be a file in a folder that exists$"),
         ("a" * 300 + ".csv", r"file name too long"),
     ],
 )
 def test_a_file_that_could_not_be_written_is_refused_beforehand(tmp_path, name, problem):
     (tmp_path / "folder.csv").mkdir()
-    (tmp_path / "file").touch()
     with pytest.raises(InputError, match=problem):
         check_out(tmp_path / name)

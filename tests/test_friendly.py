@@ -116,8 +116,6 @@ def test_the_file_of_a_thing_is_shown_and_reads_as_the_same(tell, elsewhere, com
         ("clusters show", "NAME must be given; choose from a100-ib, "),
         ("clusters show p4dee", "unknown cluster 'p4dee'; did you mean p4de? choose from a100-ib, "),
         ("clusters show p4de --json", "--json is of the list; cluster files are TOML"),
-        ("clusters p4de", "action is 'p4de', must be one of show"),
-        ("strategies show ddp", "unexpected argument 'show'"),
         ("models show sd21 more", "unexpected argument 'more'"),
     ],
 )

@@ -62,7 +62,7 @@ def test_the_colours_of_a_task_are_told_apart_by_everyone_and_from_paper(task, s
     assert {pair: far for pair, far in near.items() if far < APART} == {}
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.8, 120.0), (1.7, 12.0), (20.0, 60.0), (24.0, 29.0)])
+@pytest.mark.parametrize(("low", "high"), [(0.8, 120.0), (24.0, 29.0)])
 def test_a_logarithmic_axis_has_ticks_in_sight_in_plain_numbers(low, high):
     axes = Figure().subplots()
     scale_logarithmically(axes, "y")

@@ -27,7 +27,6 @@ def hurried():
     [
         ("ddp", {"gpus": 16}),
         ("fsdp", {"gpus": 16, "shard_size": 8}),
-        ("1f1b", {"gpus": 4, "pipeline_degree": 4, "micro_batches": 4}),
         ("pipefusion", {"gpus": 4, "patches": 4, **PIXART}),
         ("ring", {"gpus": 4, **PIXART}),
     ],
@@ -81,7 +80,6 @@ def test_the_exchange_that_takes_the_time_is_named_with_its_pace_and_link():
     ("asked", "unit", "per_second", "objective"),
     [
         ({"model": "sd21", "gpus": 64, "strategy": "fsdp,zero2"}, "ms", 1e3, None),
-        ({"model": "pixart", "gpus": 4, "strategy": "ulysses,ring", **PIXART}, "s", 1, None),
         ({"model": "pixart", "gpus": 4, "strategy": "ulysses,ring", **PIXART}, "GPU-s", 1, "cost"),
     ],
 )
@@ -136,7 +134,7 @@ def test_the_best_that_runs_is_that_of_a_sweep_in_its_runtime(asked, runtime, la
     assert (found.runs_in, found.unsure) == ((runtime,), ())
     assert found.result.latency_s == pytest.approx(latency_s, abs=0.001)
     assert "receive after" in found.how
-    for name, point in best_of_each(sweep).best.items():
+    for name, point in best_of_each(sweep)[0].items():
         own = sim.sweep(**asked, steps=20, runtime=name, workers=1).best
         assert point.result.latency_s == own.latency_s
 

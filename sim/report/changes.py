@@ -199,8 +199,10 @@ def _change(variation: Variation, sweep: Sweep, points: Sequence[Point]) -> Chan
     A whole sweep of each changed question would take up to 2 s; these few points need no workers, store or reliefs.
     """
     scenario, first, objective = variation.scenario, points[0], sweep.objective
-    again = (asked_of(point, scenario, recomputes=variation.recomputes) for point in points)
-    fresh = [bounded(question, scenario) for question in dict.fromkeys(again)]
+    again = [point.candidate(scenario) for point in points]
+    if variation.recomputes:
+        again = [candidate._replace(checkpointing=None) for candidate in again]
+    fresh = [bounded(candidate, scenario) for candidate in dict.fromkeys(again)]
     same = best_of([point for point in fresh if point.name == first.name], scenario, objective)
     best = best_of([point for point in fresh if point.name != first.name], scenario, objective, same)
     return replace(_change_to(variation, sweep, first, (same, best), fresh), exact=False)
@@ -272,13 +274,6 @@ def _swept(sweep: Sweep, points: Iterable[Point], scenario: AnyScenario, objecti
     return again
 
 
-def asked_of(point: Point, scenario: AnyScenario, *, recomputes: bool = False) -> Candidate:
-    """Return the question of a point in a scenario; without checkpointing where the scenario sets it."""
-    assert point.strategy is not None
-    gpus = point.num_gpus or scenario.workload.num_gpus
-    return Candidate(point.strategy, gpus, None if recomputes else point.checkpointing)
-
-
 def bounded(question: Candidate, scenario: AnyScenario) -> Point:
     """Return a point with its bounds."""
     strategy, gpus, checkpointing = question
@@ -290,7 +285,7 @@ def bounded(question: Candidate, scenario: AnyScenario) -> Point:
 def simulated_again(point: Point, scenario: AnyScenario) -> Point:
     """Return a point in another scenario; without a result where it does not exist."""
     again = replace(point, result=None)
-    take_outcome(again, outcome_of(asked_of(point, scenario), scenario))
+    take_outcome(again, outcome_of(point.candidate(scenario), scenario))
     return again
 
 

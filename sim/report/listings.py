@@ -110,10 +110,7 @@ def sampled_on(model: Model) -> str | None:
 def model_facts(model: Model) -> dict[str, Any]:
     """Return the facts of a model and its components."""
     return {
-        "name": model.name,
-        "title": model.title,
-        "source": model.source,
-        "guidance": model.guidance,
+        **{key: getattr(model, key) for key in ("name", "title", "source", "guidance")},
         "sampled_on": sampled_on(model),
         "components": [
             {
@@ -155,30 +152,21 @@ def device_facts(device: Device) -> dict[str, Any]:
 
 
 def _link_facts(link: Link) -> dict[str, Any]:
-    bandwidth = None if link.kind == "ideal" else link.bandwidth_bytes_per_s
-    return {
-        "kind": link.kind,
-        "bandwidth_bytes_per_s": bandwidth,
-        "latency_s": link.latency_s,
-        "call_s": link.call_s,
-    }
+    facts = {key: getattr(link, key) for key in ("kind", "bandwidth_bytes_per_s", "latency_s", "call_s")}
+    return facts | ({"bandwidth_bytes_per_s": None} if link.kind == "ideal" else {})
 
 
 def strategy_facts(cls: type[AnyStrategy]) -> dict[str, Any]:
     """Return the facts of a strategy and its parameters."""
-    return {
-        "name": cls.name,
-        "task": cls.task,
-        "summary": cls.summary,
-        "parameters": {
-            item.name: {
-                "default": item.default,
-                "choices": list(item.metadata["choices"]),
-                "help": item.metadata["help"],
-            }
-            for item in fields(cls)  # type: ignore[arg-type]
-        },
+    parameters = {
+        item.name: {
+            "default": item.default,
+            "choices": list(item.metadata["choices"]),
+            "help": item.metadata["help"],
+        }
+        for item in fields(cls)  # type: ignore[arg-type]
     }
+    return {"name": cls.name, "task": cls.task, "summary": cls.summary, "parameters": parameters}
 
 
 def _component_rows() -> Iterator[dict[str, Any]]:

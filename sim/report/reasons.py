@@ -22,7 +22,7 @@ from sim.outcomes.results import Result
 from sim.outcomes.runs import bound, weigh
 from sim.replay.metrics import collective_s
 from sim.replay.waits import MESSAGE, Way, awaited_s, between_nodes, members
-from sim.report.changes import asked_of, best_of
+from sim.report.changes import best_of
 from sim.report.numbers import duration, plain, unit_of
 from strategies.plans.actions import OPTIMIZER, FrozenAction, StageAction
 from strategies.plans.network import Network
@@ -266,7 +266,7 @@ def _runner_up_reason(sweep: Sweep, account: Account, best: Point, runner_up: Po
     """Yield the parts of the difference between the best point and the runner-up."""
     strategy, other = runner_up.strategy, runner_up.result
     assert strategy is not None and other is not None
-    there = asked_of(runner_up, sweep.scenario).at(sweep.scenario)
+    there = runner_up.candidate(sweep.scenario).at(sweep.scenario)
     main = cache(lambda: main_part(measured_parts(strategy, there)))
     ours_s, theirs_s = (point.score(sweep.objective) for point in (best, runner_up))
     ours, theirs = account.seconds(ours_s), split_of(strategy, there, other, main).seconds(theirs_s)
@@ -285,7 +285,7 @@ def casts_share(point: Point, scenario: AnyScenario) -> float:
     """Share of a point's time in which autocast casts weights; 0 where none are cast."""
     strategy, result = point.strategy, point.result
     assert strategy is not None and result is not None
-    there = asked_of(point, scenario).at(scenario)
+    there = point.candidate(scenario).at(scenario)
     if not isinstance(there, Scenario) or not there.stack.cast_weights:
         return 0.0
     bare = there.without_casts()
@@ -315,6 +315,6 @@ def fewer_reason(sweep: Sweep, best: Point) -> Iterator[str]:
     fastest = best_of(list(there), sweep.scenario, "latency")
     if fastest is None or fastest.strategy is None or fastest.result is None:
         return
-    scenario = asked_of(fastest, sweep.scenario).at(sweep.scenario)
+    scenario = fastest.candidate(sweep.scenario).at(sweep.scenario)
     first, *_ = account_of(fastest.strategy, scenario, fastest.result).reasons
     yield f"{best.name} on all {most} GPUs takes {duration(fastest.result)}: {first.partition(HELP)[0]}"

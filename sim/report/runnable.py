@@ -10,7 +10,7 @@ from sim.explore.legality import RECOMPUTED, kept_to, refusal, starters
 from sim.explore.points import Point, groups
 from sim.explore.sweep import Sweep
 from sim.outcomes.results import Result
-from sim.report.changes import asked_of, bounded, simulated_again
+from sim.report.changes import bounded, simulated_again
 from sim.report.descriptions import how, tried
 from sim.report.results import command_of
 
@@ -43,25 +43,7 @@ class Runnable(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return its values beside the result, under public keys."""
-        return {
-            "tie": self.tie,
-            "others": self.others,
-            "unsure": list(self.unsure),
-            "runs_in": list(self.runs_in),
-            "again": self.again,
-        }
-
-
-class BestOfEach(NamedTuple):
-    """The best points by runtime.
-
-    Attributes:
-        best: the best point by runtime.
-        left: the least score of points that were not simulated, by runtime.
-    """
-
-    best: dict[str, Point]
-    left: dict[str, float]
+        return {name: getattr(self, name) for name in ("tie", "others", "unsure", "runs_in", "again")}
 
 
 def best_runnable(sweep: Sweep, best: Point) -> Runnable | None:
@@ -69,10 +51,8 @@ def best_runnable(sweep: Sweep, best: Point) -> Runnable | None:
     best_by_runtime, left = best_of_each(sweep)
     if not best_by_runtime:
         return None
-    objective, first = (
-        sweep.objective,
-        min(best_by_runtime.values(), key=lambda point: point.score(sweep.objective)),
-    )
+    objective = sweep.objective
+    first = min(best_by_runtime.values(), key=lambda point: point.score(objective))
     names, result = starters(first, sweep.scenario), first.result
     assert result is not None
     tie = sweep.twins().get(id(first)) is best or first.tied(best, objective)
@@ -84,8 +64,8 @@ def best_runnable(sweep: Sweep, best: Point) -> Runnable | None:
     return Runnable(result, words, names, again, tie, score / best.score(objective), others, unsure)
 
 
-def best_of_each(sweep: Sweep) -> BestOfEach:
-    """Return the best point of each runtime, among them a few points that were not simulated but may be better."""
+def best_of_each(sweep: Sweep) -> tuple[dict[str, Point], dict[str, float]]:
+    """Return the best point by runtime, some of them simulated here, and the least score of those that were not."""
     objective = sweep.objective
     best: dict[str, Point] = {}
     left: dict[str, float] = {}
@@ -102,7 +82,7 @@ def best_of_each(sweep: Sweep) -> BestOfEach:
         known = point if point.result is not None else simulated_again(point, sweep.scenario)
         score = known.score(objective)
         best |= {name: known for name in names if name not in best or score < best[name].score(objective)}
-    return BestOfEach({name: point for name, point in best.items() if point.status == "simulated"}, left)
+    return {name: point for name, point in best.items() if point.status == "simulated"}, left
 
 
 def _promising(sweep: Sweep) -> Iterator[Point]:
@@ -114,7 +94,7 @@ def _promising(sweep: Sweep) -> Iterator[Point]:
         if _key(substitute) in known or refusal(runtime, substitute, scenario) or not groups([substitute]):
             continue
         known.add(_key(substitute))
-        if not (fresh := bounded(asked_of(substitute, scenario), scenario)).reason:
+        if not (fresh := bounded(substitute.candidate(scenario), scenario)).reason:
             yield fresh
 
 
