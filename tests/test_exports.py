@@ -59,27 +59,12 @@ def nanoseconds(microseconds):
     return round(microseconds * 1e3)
 
 
-def names_of(events):
-    return {
-        (event["pid"], event["tid"] if event["name"] == "thread_name" else None): event["args"]["name"]
-        for event in of_phase(events, "M")
-        if event["name"] in ("process_name", "thread_name")
-    }
-
-
 def test_every_event_has_the_keys_of_its_phase(events):
     assert {event["ph"] for event in events} == set(KEYS)
     for event in events:
         assert set(event) - {"ph"} == KEYS[event["ph"]]
         assert event["ts"] >= 0
         assert event.get("dur", 0) >= 0
-
-
-def test_devices_are_processes_with_a_compute_and_a_communication_thread(events):
-    names = names_of(events)
-    assert [names[pid, None] for pid in (1, 2, 3, 4, 5)] == [*(f"device {d}" for d in range(4)), "bubbles"]
-    assert {(names[pid, 1], names[pid, 2]) for pid in (1, 2, 3, 4)} == {("compute", "communication")}
-    assert all((event["pid"], event["tid"]) in names for event in of_phase(events, "X"))
 
 
 def test_events_of_one_thread_never_overlap(events):

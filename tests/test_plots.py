@@ -350,7 +350,6 @@ def test_bars_of_a_sampler_say_patch_and_step_and_are_coloured_by_patch(patched)
             partial(plot_winners, [{"strategy": "ddp", "num_gpus": 2}], "num_gpu", "num_gpus"),
             "across is 'num_gpu', which a row lacks; did you mean num_gpus?",
         ),
-        (partial(plot_sweep, [BOUNDED, INFEASIBLE]), "no row has been simulated: nothing to plot"),
         (
             partial(plot_bubble_ratios, [BOUNDED, INFEASIBLE]),
             "no row has a pipeline_degree, micro_batches and",

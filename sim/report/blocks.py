@@ -75,6 +75,11 @@ class Table(NamedTuple):
         return [column for column in self.columns if any(cell not in ("", "-") for cell in column.cells)]
 
 
+def _rows_of(columns: Sequence[Column]) -> list[tuple[str, ...]]:
+    """Return the rows of some columns."""
+    return list(zip(*(column.cells for column in columns), strict=True))
+
+
 class Command(NamedTuple):
     """A command line, and what it gives."""
 
@@ -150,7 +155,7 @@ def _grid(title: str, columns: Sequence[Column], above: int | None = None) -> Gr
             Text(column.name), justify="left" if column.words else "right", no_wrap=not column.words,
             max_width=column.widest, vertical="top", overflow="fold",
         )  # fmt: skip
-    for number, cells in enumerate(zip(*(column.cells for column in columns), strict=True), 1):
+    for number, cells in enumerate(_rows_of(columns), 1):
         grid.add_row(*map(Text, cells), end_section=number == above)
     return grid
 
@@ -187,7 +192,7 @@ def _markdown_of(block: Block) -> str:
         case Table():
             rows = [[column.name for column in block.columns]]
             rows += [["---" if column.words else "---:" for column in block.columns]]
-            rows += map(list, zip(*(column.cells for column in block.columns), strict=True))
+            rows += map(list, _rows_of(block.columns))
             cells = ([" ".join(cell.replace("|", "\\|").split()) for cell in row] for row in rows)
             return "\n".join([block.title, "", *(f"| {' | '.join(row)} |" for row in cells)])
         case Command():
@@ -221,7 +226,7 @@ def _html_of(block: Block) -> str:
             heads = row("th", [column.name for column in block.filled])
             lines = [
                 f"<tr{LINE if number == block.above else ''}>{row('td', cells)}</tr>"
-                for number, cells in enumerate(zip(*(column.cells for column in block.filled), strict=True))
+                for number, cells in enumerate(_rows_of(block.filled))
             ]
             body = f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody>"
             return f'<p>{escape(block.title)}</p><table style="border-collapse: collapse">{body}</table>'

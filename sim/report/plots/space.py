@@ -11,21 +11,7 @@ import numpy as np
 from profiles.errors import InputError, shown
 from sim.explore.sweep import samples_per_s
 from sim.outcomes.tasks import TASKS
-from sim.report.plots.charts import (
-    EDGE,
-    IDLE_FACE,
-    INK,
-    ChartRow,
-    add_grid,
-    add_legend,
-    chart,
-    contrast,
-    is_finite,
-    label_cells,
-    set_title,
-    speed,
-    tick,
-)
+from sim.report.plots import charts
 from sim.report.plots.looks import strategy_look
 from sim.report.plots.plot_data import Drawable, plot_rows
 from strategies.registry import baselines, class_of
@@ -91,7 +77,7 @@ def plot_winners_info(rows: Drawable, across: str, down: str, baseline: str | No
         raise InputError(f"across and down are both {shown(across)}, must be two keys, one for each axis")
     if baseline is not None:
         class_of(str(baseline))  # refuses a name that no strategy has
-    cells: dict[tuple[Any, Any], list[ChartRow]] = {}
+    cells: dict[tuple[Any, Any], list[charts.ChartRow]] = {}
     scenarios: dict[tuple[Any, Any], tuple[Any, ...]] = {}
     points = plot_rows(rows, "strategy", across=across, down=down)
     if not points:
@@ -112,7 +98,7 @@ def plot_winners_info(rows: Drawable, across: str, down: str, baseline: str | No
     return WinnersInfo(vertical, horizontal, winners, over, units.pop() if len(units) == 1 else "samples")
 
 
-def _task(row: ChartRow) -> str:
+def _task(row: charts.ChartRow) -> str:
     return str(row.get("task") or "train")
 
 
@@ -122,7 +108,7 @@ def _values(values: Iterable[Any]) -> list[Any]:
     return distinct if any(isinstance(value, str) for value in distinct) else sorted(distinct)
 
 
-def _winner(rows: Sequence[ChartRow], over: Sequence[str]) -> Winner | None:
+def _winner(rows: Sequence[charts.ChartRow], over: Sequence[str]) -> Winner | None:
     """Return the fastest of the rows of a scenario."""
     if not rows:
         return None
@@ -160,18 +146,23 @@ def plot_winners(
     words = [[_words(winner, info) for winner in line] for line in info.winners]
     lines = [cell.splitlines() for cells in words for cell in cells]
     width = (0.25 + 0.068 * max(len(line) for cell in lines for line in cell)) * len(info.across)
-    figure, axes = chart(2.4 + width, 1.3 + (0.3 + 0.17 * max(map(len, lines))) * len(info.down), ax)
+    figure, axes = charts.chart(2.4 + width, 1.3 + (0.3 + 0.17 * max(map(len, lines))) * len(info.down), ax)
     for y, line in enumerate(info.winners):
         for x, winner in enumerate(line):
             _draw_cell(axes, x, y, winner, words[y][x])
     axes.set(xlim=(0, len(info.across)), ylim=(len(info.down), 0))
-    label_cells(axes, info.across, info.down, (_label(across), _label(down)))
+    charts.label_cells(axes, info.across, info.down, (_label(across), _label(down)))
     handles = [Patch(facecolor=strategy_look(name)[0], label=name) for name in info.strategies]
     if any(winner and winner.ties for line in info.winners for winner in line):
-        tie: dict[str, Any] = {"facecolor": "white", "edgecolor": INK, "hatch": TIE_HATCH, "linewidth": 0.5}
+        tie: dict[str, Any] = {
+            "facecolor": "white",
+            "edgecolor": charts.INK,
+            "hatch": TIE_HATCH,
+            "linewidth": 0.5,
+        }
         handles.append(Patch(label="a tie (=)", **tie))
-    add_legend(axes, "right", handles)
-    set_title(axes, title)
+    charts.add_legend(axes, "right", handles)
+    charts.set_title(axes, title)
     return figure
 
 
@@ -180,19 +171,19 @@ def _draw_cell(axes: Axes, x: int, y: int, winner: Winner | None, words: str) ->
     from matplotlib.colors import to_rgb
     from matplotlib.patches import Rectangle
 
-    face = IDLE_FACE if winner is None else strategy_look(winner.strategy)[0]
+    face = charts.IDLE_FACE if winner is None else strategy_look(winner.strategy)[0]
     look: dict[str, Any] = {"edgecolor": "white", "linewidth": 2.0}
     axes.add_patch(
         Rectangle((x, y), 1, 1, facecolor=face, hatch=TIE_HATCH if winner and winner.ties else None, **look)
     )
-    colour, behind = contrast(to_rgb(face)), {"facecolor": face, "edgecolor": "none", "pad": 1.5}
+    colour, behind = charts.contrast(to_rgb(face)), {"facecolor": face, "edgecolor": "none", "pad": 1.5}
     axes.text(x + 0.5, y + 0.5, words, ha="center", va="center", color=colour, fontsize=8.5, bbox=behind)
 
 
 def _words(winner: Winner | None, info: WinnersInfo) -> str:
     if winner is None:
         return "nothing fits"
-    lines = [winner.strategy, speed(winner.samples_per_s, info.unit)]
+    lines = [winner.strategy, charts.speed(winner.samples_per_s, info.unit)]
     if winner.ties:
         lines.append(f"= {winner.ties[0]}" + (f", {more} more" if (more := len(winner.ties) - 1) else ""))
     if info.baselines and winner.strategy not in info.baselines:
@@ -244,20 +235,27 @@ def plot_scaling_info(rows: Drawable, across: str) -> ScalingInfo:
 def plot_scaling(rows: Drawable, across: str, title: str = "", ax: Axes | None = None) -> Figure:
     """Return the throughput per GPU of the best point of each strategy along one axis, values evenly spaced."""
     info = plot_scaling_info(rows, across)
-    figure, axes = chart(8.4, 4.4, ax)
+    figure, axes = charts.chart(8.4, 4.4, ax)
     for name, speeds in info.speeds.items():
         colour, marker = strategy_look(name)
         known = [(x, speed) for x, speed in enumerate(speeds) if speed is not None]
         places, values = zip(*known, strict=True)
         axes.plot(
-            places, values, color=colour, marker=marker, markersize=6, linewidth=1.2, label=name, **EDGE
+            places,
+            values,
+            color=colour,
+            marker=marker,
+            markersize=6,
+            linewidth=1.2,
+            label=name,
+            **charts.EDGE,
         )
-    axes.set_xticks(range(len(info.across)), list(map(tick, info.across)))
+    axes.set_xticks(range(len(info.across)), list(map(charts.tick, info.across)))
     axes.set(xlabel=_label(across), ylabel="samples per second and GPU")
     axes.set_ylim(bottom=0.0)
-    add_grid(axes)
-    add_legend(axes, "right")
-    set_title(axes, title)
+    charts.add_grid(axes)
+    charts.add_legend(axes, "right")
+    charts.set_title(axes, title)
     return figure
 
 
@@ -283,7 +281,7 @@ def plot_bubble_ratios_info(rows: Drawable) -> BubbleRatioInfo:
     for row in plot_rows(rows):
         parameters = row.get("parameters") or row  # a frame has a column of each
         key: tuple[Any, Any] = parameters.get("pipeline_degree"), parameters.get("micro_batches")
-        if all(map(is_finite, (*key, row.get("bubble_ratio")))):
+        if all(map(charts.is_finite, (*key, row.get("bubble_ratio")))):
             best[key] = min(best.get(key, 1.0), float(row["bubble_ratio"]))
     if not best:
         raise InputError("no row has a pipeline_degree, micro_batches and a bubble_ratio: nothing to plot")
@@ -300,16 +298,20 @@ def plot_bubble_ratios(rows: Drawable, title: str = "", ax: Axes | None = None) 
     import matplotlib as mpl
 
     info = plot_bubble_ratios_info(rows)
-    figure, axes = chart(2.4 + 0.85 * len(info.micro_batches), 1.6 + 0.6 * len(info.stages), ax)
+    figure, axes = charts.chart(2.4 + 0.85 * len(info.micro_batches), 1.6 + 0.6 * len(info.stages), ax)
     percent = 100 * np.array(info.ratios, dtype=float)
     highest = float(np.nanmax(percent)) or 1.0
-    colours = mpl.colormaps["Blues"].with_extremes(bad=IDLE_FACE)
+    colours = mpl.colormaps["Blues"].with_extremes(bad=charts.IDLE_FACE)
     cells = axes.pcolormesh(percent, cmap=colours, vmin=0.0, vmax=highest, edgecolors="white", linewidth=2.0)
     for (y, x), value in np.ndenumerate(percent):
-        look: dict[str, Any] = {"ha": "center", "va": "center", "color": contrast(colours(value / highest))}
+        look: dict[str, Any] = {
+            "ha": "center",
+            "va": "center",
+            "color": charts.contrast(colours(value / highest)),
+        }
         axes.text(x + 0.5, y + 0.5, "-" if np.isnan(value) else f"{value:.1f}", **look)
-    label_cells(axes, info.micro_batches, info.stages, ("micro-batches", "stages"))
+    charts.label_cells(axes, info.micro_batches, info.stages, ("micro-batches", "stages"))
     axes.invert_yaxis()
     figure.colorbar(cells, ax=axes, label="bubble ratio in %")
-    set_title(axes, title)
+    charts.set_title(axes, title)
     return figure

@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from profiles.errors import InputError
 from profiles.units import GIB
 from sim.explore.sweep import pareto_front, samples_per_s
-from sim.report.plots.charts import (
-    FRONT,
-    INK,
-    LIMIT,
-    ChartRow,
-    add_grid,
-    add_legend,
-    chart,
-    is_finite,
-    scale_logarithmically,
-    set_title,
-)
+from sim.report.plots import charts
 from sim.report.plots.looks import FADED, RECOMMENDED, label_of, strategy_look
 from sim.report.plots.plot_data import Drawable, plot_rows
 
@@ -103,7 +92,7 @@ def plot_sweep_info(results: Drawable) -> SweepInfo:
     Raises:
         InputError: no row is left.
     """
-    rows = [row for row in plot_rows(results, "strategy") if is_finite(row.get("peak_memory_bytes"))]
+    rows = [row for row in plot_rows(results, "strategy") if charts.is_finite(row.get("peak_memory_bytes"))]
     if not rows:
         raise InputError("no row has been simulated: nothing to plot")
     front = pareto_front(rows)
@@ -112,7 +101,7 @@ def plot_sweep_info(results: Drawable) -> SweepInfo:
     return SweepInfo(points, fronts, None if best is None else _sweep_point(best))
 
 
-def _sweep_point(row: ChartRow) -> SweepPoint:
+def _sweep_point(row: charts.ChartRow) -> SweepPoint:
     speed = samples_per_s(row)
     return SweepPoint(
         row["strategy"],
@@ -126,11 +115,11 @@ def _sweep_point(row: ChartRow) -> SweepPoint:
     )
 
 
-def _band(row: ChartRow, speed: float) -> tuple[float, float] | None:
+def _band(row: charts.ChartRow, speed: float) -> tuple[float, float] | None:
     """Band of the latency, or of the throughput."""
-    if all(is_finite(row.get(key)) for key in ("latency_s_low", "latency_s_high")):
+    if all(charts.is_finite(row.get(key)) for key in ("latency_s_low", "latency_s_high")):
         return row["latency_s_low"], row["latency_s_high"]
-    if all(is_finite(row.get(key)) for key in ("iteration_s_low", "iteration_s", "iteration_s_high")):
+    if all(charts.is_finite(row.get(key)) for key in ("iteration_s_low", "iteration_s", "iteration_s_high")):
         whole_s = row["iteration_s"]
         return speed * whole_s / row["iteration_s_high"], speed * whole_s / row["iteration_s_low"]
     return None
@@ -151,25 +140,25 @@ def plot_sweep(
         ax: axes to draw on; by default those of a new figure.
     """
     info = plot_sweep_info(results)
-    figure, axes = chart(9.0, 5.4, ax)
+    figure, axes = charts.chart(9.0, 5.4, ax)
     for name in info.strategies:
         _scatter(axes, info, name)
     if info.best is not None:
         _label_best(axes, info, info.best)
     if info.front:
         front = [(point.peak_memory_bytes / GIB, info.height(point)) for point in info.front]
-        look: dict[str, Any] = {"color": FRONT, "linewidth": 1.6, "zorder": 1, "label": "Pareto front"}
+        look: dict[str, Any] = {"color": charts.FRONT, "linewidth": 1.6, "zorder": 1, "label": "Pareto front"}
         axes.step(*zip(*front, strict=True), where="post", **look)
     if memory_bytes and max(point.peak_memory_bytes for point in info.points) >= NEAR * memory_bytes:
-        limit: dict[str, Any] = {"color": LIMIT, "linestyle": "--", "linewidth": 1.2, "zorder": 0}
+        limit: dict[str, Any] = {"color": charts.LIMIT, "linestyle": "--", "linewidth": 1.2, "zorder": 0}
         axes.axvline(memory_bytes / GIB, label="memory of a GPU", **limit)
     axes.margins(0.06)
     axes.set(xlabel=info.memory_label, ylabel=info.label)
     if info.by_latency:
-        scale_logarithmically(axes, "y")
-    add_grid(axes, "both")
-    add_legend(axes, "right")
-    set_title(axes, title)
+        charts.scale_logarithmically(axes, "y")
+    charts.add_grid(axes, "both")
+    charts.add_legend(axes, "right")
+    charts.set_title(axes, title)
     return figure
 
 
@@ -179,7 +168,7 @@ def _label_best(axes: Axes, info: SweepInfo, best: SweepPoint) -> None:
     ring: dict[str, Any] = {"markersize": 13, "markerfacecolor": "none", "markeredgewidth": 1.8}
     axes.plot(*place, "o", **ring, markeredgecolor=BEST_COLOUR, zorder=3, label=RECOMMENDED)
     number = f"{best.latency_s:.4g} s" if info.by_latency else f"{best.samples_per_s:.4g}/s"
-    words: dict[str, Any] = {"ha": "center", "fontsize": 9, "color": INK, "zorder": 4}
+    words: dict[str, Any] = {"ha": "center", "fontsize": 9, "color": charts.INK, "zorder": 4}
     offset = (0, -19 if info.by_latency else 12)
     axes.annotate(f"{best.strategy}, {number}", place, textcoords="offset points", xytext=offset, **words)
 
@@ -196,7 +185,7 @@ def _scatter(axes: Axes, info: SweepInfo, name: str) -> None:
             axes.scatter(
                 [point.peak_memory_bytes / GIB for point in alike], [info.height(point) for point in alike],
                 s=[42 if point.num_gpus is None else 18 + 14 * log2(point.num_gpus) for point in alike],
-                marker=marker, facecolor=colour if fits else "none", edgecolor=INK if fits else colour,
+                marker=marker, facecolor=colour if fits else "none", edgecolor=charts.INK if fits else colour,
                 linewidth=0.5 if fits else 1.2, alpha=FADED if seams else None, zorder=2, label=label,
             )  # fmt: skip
             label = None

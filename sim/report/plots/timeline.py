@@ -12,32 +12,11 @@ import numpy as np
 from profiles.errors import InputError
 from profiles.units import GIB, MILLISECOND
 from sim.outcomes.results import Result
+from sim.replay import timelines
 from sim.replay.metrics import idle_s
-from sim.replay.timelines import (
-    COLLECTIVE,
-    FROZEN,
-    Bar,
-    CollectiveBar,
-    MemoryCurve,
-    collective_bars,
-    compute_bars,
-    idle_spans,
-    memory_curves,
-)
+from sim.replay.timelines import COLLECTIVE, FROZEN, Bar, CollectiveBar, MemoryCurve
 from sim.report.numbers import milliseconds
-from sim.report.plots.charts import (
-    IDLE_FACE,
-    IDLE_HATCH,
-    INK,
-    LIMIT,
-    PLAIN,
-    add_grid,
-    add_legend,
-    chart,
-    contrast,
-    inches,
-    set_title,
-)
+from sim.report.plots import charts
 from sim.report.plots.plot_data import plot_trace
 from strategies.plans.actions import PatchAction, StageAction
 from strategies.plans.traces import Span, Trace
@@ -134,9 +113,9 @@ def plot_timeline_info(trace: Trace | Result) -> TimelineInfo:
     """Return the values that ``plot_timeline`` draws."""
     trace = plot_trace(trace)
     return TimelineInfo(
-        bars=compute_bars(trace),
-        idle=idle_spans(trace),
-        collectives=collective_bars(trace),
+        bars=timelines.compute_bars(trace),
+        idle=timelines.idle_spans(trace),
+        collectives=timelines.collective_bars(trace),
         end_s=trace.end_s,
         bubble_ratio=max(0.0, idle_s(trace) / trace.end_s) if trace.end_s else 0.0,
         cross_iteration=trace.plan.cross_iteration,
@@ -147,9 +126,9 @@ def plot_timeline(trace: Trace | Result, title: str = "", ax: Axes | None = None
     """Return the Gantt chart of one iteration: one row per simulated device, collectives in a lane below."""
     info = plot_timeline_info(trace)
     devices = len(info.idle)
-    figure, axes = chart(12.0, 1.35 + max(0.16, min(0.62, 18 / devices)) * devices, ax)
-    add_legend(axes, "below", _draw_timeline(axes, info, info.end_s, devices))
-    set_title(axes, title, *info.words)
+    figure, axes = charts.chart(12.0, 1.35 + max(0.16, min(0.62, 18 / devices)) * devices, ax)
+    charts.add_legend(axes, "below", _draw_timeline(axes, info, info.end_s, devices))
+    charts.set_title(axes, title, *info.words)
     return figure
 
 
@@ -181,12 +160,12 @@ def plot_timelines(traces: Mapping[str, Trace | Result], title: str = "", column
     figure = Chart(figsize=(14.0, height), layout="constrained")
     entries: dict[str, Patch] = {}
     for number, (name, info) in enumerate(infos.items(), start=1):
-        _, axes = chart(0.0, 0.0, figure.add_subplot(lines, columns, number))
+        _, axes = charts.chart(0.0, 0.0, figure.add_subplot(lines, columns, number))
         entries |= {str(entry.get_label()): entry for entry in _draw_timeline(axes, info, end_s, devices)}
         axes.set_xlabel("time in ms" if number > len(infos) - columns else "")
-        set_title(axes, name, *info.words)
-    add_legend(axes, "below", sorted(entries.values(), key=lambda entry: entry.get_label() == IDLE))
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=INK)
+        charts.set_title(axes, name, *info.words)
+    charts.add_legend(axes, "below", sorted(entries.values(), key=lambda entry: entry.get_label() == IDLE))
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=charts.INK)
     return figure
 
 
@@ -198,13 +177,13 @@ def _draw_timeline(axes: Axes, info: TimelineInfo, end_s: float, devices: int) -
     frozen = "frozen layers of the next iteration" if info.cross_iteration else "frozen layers"
     idle = [(*span, row - 0.42, row + foot) for row, spans in enumerate(info.idle) for span in spans]
     hatched: dict[str, Any] = {
-        "facecolor": IDLE_FACE,
-        "edgecolor": IDLE_HATCH,
+        "facecolor": charts.IDLE_FACE,
+        "edgecolor": charts.IDLE_HATCH,
         "hatch": "////",
         "linewidth": 0,
     }
     _add_boxes(axes, idle, **hatched)
-    width, height = inches(axes)
+    width, height = charts.inches(axes)
     per_s, row_height = width / max(end_s, 1e-12), height / devices
     shaded = max((bar.chunk for bar in info.bars), default=0) < SHADES
     for kind in bar_kinds(info.bars):
@@ -228,7 +207,7 @@ def _draw_timeline(axes: Axes, info: TimelineInfo, end_s: float, devices: int) -
     axes.set_yticks([row + (foot - 0.42) / 2 for row in rows], [f"GPU {row}" for row in rows])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.xaxis.set_major_formatter(PLAIN)
+    axes.xaxis.set_major_formatter(charts.PLAIN)
     return entries
 
 
@@ -268,7 +247,7 @@ def _number_bars(
             words = [str(action.micro_batch)]
         if fitting := [word for word in words if len(word) < room]:
             time_ms = (bar.start_s + bar.end_s) / 2 / MILLISECOND
-            axes.text(time_ms, bar.device + middle, fitting[0], color=contrast(face), **look)
+            axes.text(time_ms, bar.device + middle, fitting[0], color=charts.contrast(face), **look)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +261,7 @@ class MemoryInfo:
 def plot_memory_info(trace: Trace | Result) -> MemoryInfo:
     """Return the values that ``plot_memory`` draws."""
     trace = plot_trace(trace)
-    return MemoryInfo(memory_curves(trace), trace.plan.placement.cluster.device.memory_bytes)
+    return MemoryInfo(timelines.memory_curves(trace), trace.plan.placement.cluster.device.memory_bytes)
 
 
 def plot_memory(trace: Trace | Result, title: str = "", ax: Axes | None = None) -> Figure:
@@ -291,7 +270,7 @@ def plot_memory(trace: Trace | Result, title: str = "", ax: Axes | None = None) 
 
     trace = plot_trace(trace)
     info = plot_memory_info(trace)
-    figure, axes = chart(10.0, 4.6, ax)
+    figure, axes = charts.chart(10.0, 4.6, ax)
     every = ceil(len(info.curves) / 16)
     colours = mpl.colormaps["viridis"]
     for number, curve in enumerate(info.curves):
@@ -301,12 +280,12 @@ def plot_memory(trace: Trace | Result, title: str = "", ax: Axes | None = None) 
             label=f"GPU {curve.device}" if number % every == 0 else None,
         )  # fmt: skip
     if info.capacity_bytes is not None:
-        axes.axhline(info.capacity_bytes / GIB, color=LIMIT, linestyle="--", label="capacity")
+        axes.axhline(info.capacity_bytes / GIB, color=charts.LIMIT, linestyle="--", label="capacity")
     axes.set(xlim=(0.0, max(trace.end_s, 1e-12) / MILLISECOND), xlabel="time in ms", ylabel="memory in GiB")
     axes.set_ylim(bottom=0.0)
-    axes.xaxis.set_major_formatter(PLAIN)
-    add_grid(axes)
-    add_legend(axes, "right")
+    axes.xaxis.set_major_formatter(charts.PLAIN)
+    charts.add_grid(axes)
+    charts.add_legend(axes, "right")
     top = max(info.curves, key=lambda curve: curve.peak_bytes)
-    set_title(axes, title, f"peak {top.peak_bytes / GIB:.1f} GiB on GPU {top.device}")
+    charts.set_title(axes, title, f"peak {top.peak_bytes / GIB:.1f} GiB on GPU {top.device}")
     return figure
