@@ -96,24 +96,6 @@ def test_of_several_questions_those_asked_in_both_are_compared(folder, tmp_path)
         compare(both, other)
 
 
-def test_questions_that_differ_in_one_option_are_kept_apart(folder, tmp_path):
-    both = tmp_path / "both.sqlite"
-    for checkpointing in ("full", "none"):
-        sim.sweep("sd21", store=both, checkpointing=checkpointing, **ASKED)
-    sweep = swept(tmp_path, "full", checkpointing="full")
-    for ending in ("csv", "json", "sqlite"):
-        (comparison,), (alone,), after = compare(both, tmp_path / f"full.{ending}")
-        assert (comparison.moved, after) == ([], [])
-        assert "checkpointing full" in comparison.words
-        assert "checkpointing none" in alone
-    rows = [*sweep.rows(), *json.loads((folder / "before.json").read_text())]
-    (tmp_path / "rows.json").write_text(json.dumps(rows))
-    assert [record.asked["checkpointing"] for record in read_records(tmp_path / "rows.json")] == [
-        "full",
-        "none",
-    ]
-
-
 def test_a_sweep_is_one_question_however_many_gpus_of_a_point_divide_its_vae(tmp_path):
     asked = {"gpus": 4, "steps": 2, "include": "all", "strategy": "single,ulysses", "workers": 1}
     for name, count in (("two", 2), ("four", 4)):

@@ -8,7 +8,7 @@ from validate.__main__ import main
 from validate.published import pulse, report
 from validate.published.figure import plot_published, plot_published_info
 from validate.published.ledger import training_ledger
-from validate.published.records import Record, Standing, published
+from validate.published.records import Standing
 from validate.published.report import sampling_ledger
 from validate.published.runs import runs
 from validate.report import CHAPTERS
@@ -29,15 +29,6 @@ def drawn():
 
 
 # The figure.
-
-
-def test_each_number_is_drawn_once_by_its_base_prediction():
-    (row,) = published("VII-B")
-    info = plot_published_info(training_ledger([Record.of(row, 2.0), Record.of(row, 9.0, "another")]))
-    assert [(one.row.group, one.predicted, one.standing) for one in info["train"]] == [
-        ("PULSE, sections IV to VII", 2.0, Standing.INDEPENDENT)
-    ]
-    assert info["sample"] == []
 
 
 def test_the_figure_is_logarithmic_and_counts_what_was_judged(trained, drawn):
