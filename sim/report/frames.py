@@ -158,16 +158,16 @@ def _flat(item: dict[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in item.items():
         if key in ("parameters", "options"):
-            flat |= {name: _cell(of) for name, of in value.items()}
+            flat |= {name: flag_value(of) for name, of in value.items()}
         elif key in ("stages", "inputs"):
             flat[key] = json.dumps(value)
         elif key == "runs_in":
-            flat[key] = _cell(value) or NO_RUNTIME
+            flat[key] = flag_value(value) or NO_RUNTIME
         else:
             flat[key] = value
     return flat
 
 
-def _cell(value: Any) -> Any:  # noqa: ANN401
+def flag_value(value: Any) -> Any:  # noqa: ANN401
     """Return a value as its flag would take it."""
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else value

@@ -12,6 +12,7 @@ from sim.explore.legality import runtimes_of
 from sim.outcomes.results import Result
 from sim.outcomes.tasks import TASKS
 from sim.report.blocks import Block, Column, Line, Panel, Table
+from sim.report.frames import flag_value
 from sim.report.numbers import band, duration, milliseconds, sample_words, throughput
 from sim.report.reasons import Account, account_of, shares
 from strategies.strategy import AnyScenario, Sampler
@@ -36,7 +37,7 @@ def result_blocks(result: Result) -> list[Block]:
 def panel_of(result: Result) -> Panel:
     """Return the panel of a result."""
     lines = [("strategy", result.strategy)]
-    if words := ", ".join(f"{key} {_joined(x)}" for key, x in result.parameters.items() if x is not None):
+    if words := ", ".join(f"{key} {flag_value(x)}" for key, x in result.parameters.items() if x is not None):
         lines.append(("with", words))
     lines += [*result_lines(result, account_in(result)), *_quantities(result), *origin_lines(result)]
     return Panel(f"{result.title}, {_question(result)}", lines)
@@ -174,14 +175,11 @@ def _quantities(result: Result) -> Iterator[Line]:
     yield "sent", f"{sent}, {result.collective_bytes / GB:,.2f} GB in collectives, {whose}"
 
 
-def _joined(value: Any) -> str:  # noqa: ANN401
-    """Return a value as a flag takes it: lists with commas."""
-    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-
-
 def command_of(result: Result) -> str:
     """Return the command line that gives a result again."""
-    flags = {flag_of(key): _joined(value) for key, value in result.flags.items() if value not in (None, "")}
+    flags = {
+        flag_of(key): str(flag_value(value)) for key, value in result.flags.items() if value not in (None, "")
+    }
     return shlex.join(["sim", "run", *(word for pair in flags.items() for word in pair)])
 
 
