@@ -66,8 +66,7 @@ class Pulse(Strategy):
     def _ordering(self, scenario: Scenario) -> Ordering:
         """List scheduling's order or, where no more micro-batches than positions run, the wave's if better.
 
-        Between positions that wait for their messages the wave's own order is kept: it brings sender and receiver
-        together at the same time, list scheduling of messages that nobody waits for does not.
+        Between positions that wait for their messages the wave's own order brings sender and receiver together.
         """
         layout = self.layout(scenario)
         problem = self._problem(layout)
