@@ -49,13 +49,13 @@ class Layer:
     name: str
     parameters: int
     backward: str
-    conv_flop: float
-    matmul_flop: float
-    attention_flop: float
-    moved_bytes: float
-    kernels: int
-    output_bytes: float
-    saved_bytes: float
+    conv_flop: float = 0.0
+    matmul_flop: float = 0.0
+    attention_flop: float = 0.0
+    moved_bytes: float = 0.0
+    kernels: int = 0
+    output_bytes: float = 0.0
+    saved_bytes: float = 0.0
     adapters: int = 0
     adapted_share: float = 1.0
 

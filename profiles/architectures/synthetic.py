@@ -50,11 +50,12 @@ def equal_layers_model(
         if not isfinite(value) or value < 0:
             raise InputError(f"{name} is {value}, must be finite and not negative")
     backbone_s = num_layers * forward_s * (1 + BACKWARD_OVER_FORWARD)
-    trained = _layer("full", parameters, output_bytes, saved_bytes)
+    trained = Layer(0, "", parameters, "full", output_bytes=output_bytes, saved_bytes=saved_bytes)
     components = [_chain("backbone", trained, num_layers, forward_s, device)]
     if frozen_share:
         frozen_s = frozen_share * backbone_s / num_frozen_layers
-        encoder = _chain("encoder", _layer("none", 0, output_bytes, 0.0), num_frozen_layers, frozen_s, device)
+        frozen = Layer(0, "", 0, "none", output_bytes=output_bytes)
+        encoder = _chain("encoder", frozen, num_frozen_layers, frozen_s, device)
         components = [encoder, replace(components[0], inputs=(encoder.name,))]
     return _model("equal-layers", f"{num_layers} equal layers", 512, components)
 
@@ -90,7 +91,8 @@ def equal_blocks_transformer(
         device: name of the device on which the times count as measured.
     """
     _check_counts(num_layers=num_layers, rows=rows, hidden_size=hidden_size, heads=heads)
-    block = _layer("full", parameters, HALF * (rows**2 + text_tokens) * hidden_size, saved_bytes)
+    output_bytes = HALF * (rows**2 + text_tokens) * hidden_size
+    block = Layer(0, "", parameters, "full", output_bytes=output_bytes, saved_bytes=saved_bytes)
     chain = _chain("transformer", block, num_layers, forward_s, device)
     latents = HALF * LATENT_CHANNELS * (rows * PIXELS_PER_TOKEN // 8) ** 2
     transformer = replace(
@@ -119,45 +121,13 @@ def _exchanges(num_layers: int, elements: int, heads: int) -> tuple[Exchange, ..
 
 def _model(name: str, title: str, pixels: int, components: Sequence[Component]) -> Model:
     """A model of square images."""
-    return Model(
-        name=name,
-        title=title,
-        source="made by formula",
-        dtype="float16",
-        height=pixels,
-        width=pixels,
-        components=tuple(components),
-    )
+    return Model(name, title, "made by formula", "float16", pixels, pixels, tuple(components))
 
 
 def _chain(name: str, layer: Layer, num_layers: int, forward_s: float, device: str) -> Component:
     """A component of layers like the one given, without inputs."""
     trainable = layer.backward == "full"
     backward_s = BACKWARD_OVER_FORWARD * forward_s if trainable else 0.0
-    return Component(
-        name=name,
-        trainable=trainable,
-        inputs=(),
-        image_tokens=1,
-        text_tokens=0,
-        carried_bytes=0.0,
-        self_conditioning=0.0,
-        layers=tuple(replace(layer, block=index, name=f"layer {index}") for index in range(num_layers)),
-        times=((device, tuple(MeasuredTime(i, 1, forward_s, backward_s) for i in range(num_layers))),),
-    )
-
-
-def _layer(backward: str, parameters: int, output_bytes: float, saved_bytes: float) -> Layer:
-    return Layer(
-        block=0,
-        name="",
-        parameters=parameters,
-        backward=backward,
-        conv_flop=0.0,
-        matmul_flop=0.0,
-        attention_flop=0.0,
-        moved_bytes=0.0,
-        kernels=0,
-        output_bytes=output_bytes,
-        saved_bytes=saved_bytes,
-    )
+    layers = tuple(replace(layer, block=index, name=f"layer {index}") for index in range(num_layers))
+    times = tuple(MeasuredTime(index, 1, forward_s, backward_s) for index in range(num_layers))
+    return Component(name, trainable, (), 1, 0, 0.0, 0.0, layers, times=((device, times),))

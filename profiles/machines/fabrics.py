@@ -44,15 +44,6 @@ class Between:
     step_s: float | None = None
     middle_most: float = inf
 
-    def __post_init__(self) -> None:
-        owner = "collectives between nodes"
-        _check_shares(owner, self.efficiency)
-        _check_terms(owner, middle=self.middle, fixed_s=self.fixed_s)
-        check_positive(owner, middle_most=self.middle_most)
-        check_numbers(owner, step_s=self.step_s or 0.0)
-        if self.tree:
-            _check_curve(owner, "tree", self.tree)
-
 
 @dataclass(frozen=True, slots=True)
 class Collectives:

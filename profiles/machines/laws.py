@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from profiles.checks import check_choice, check_numbers, check_positive, fields_of
-from profiles.errors import InputError
 
 FloatArray = NDArray[np.float64]
 
@@ -69,12 +68,6 @@ class Traffic:
     cache_bytes: float = 0.0
     cache_bytes_per_s: float = 0.0
 
-    def __post_init__(self) -> None:
-        check_positive("law", bytes_per_s=self.bytes_per_s)
-        check_numbers("law", cache_bytes=self.cache_bytes, cache_bytes_per_s=self.cache_bytes_per_s)
-        if self.cache_bytes:
-            check_positive("law of a cache", most=self.cache_bytes_per_s, bytes_per_s=self.bytes_per_s)
-
     def seconds(self, moved_bytes: FloatArray) -> FloatArray:
         """Seconds for so many bytes."""
         if not self.cache_bytes:
@@ -106,11 +99,6 @@ class ProductLaw:
     forward: float = 1.0
     data: float = 1.0
     weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        owner = "law of products"
-        check_numbers(owner, **fields_of(self, "fixed_s", "chain_s", "ramp"))
-        check_positive(owner, **fields_of(self, "flop_per_s", *PARTS))
 
     def seconds(
         self, heads: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray, moved_bytes: FloatArray
@@ -149,13 +137,6 @@ class AttentionLaw:
     backward_rows: float
     overlap: float = 1.0
     wide: float = 1.0
-
-    def __post_init__(self) -> None:
-        owner = "law of attention"
-        if self.overlap < 1:
-            raise InputError(f"{owner}: overlap is {self.overlap}, must be at least 1")
-        check_positive(owner, **fields_of(self, "flop_per_s", "backward_flop_per_s", "wide"))
-        check_numbers(owner, **fields_of(self, "fixed_s", "rows", "keys", "channels", "backward_rows"))
 
     def seconds(
         self, heads: FloatArray, queries: FloatArray, keys: FloatArray, head_dim: FloatArray
@@ -211,12 +192,6 @@ class MemoryLaw:
     group_norm_bytes_per_s: float
     softmax_bytes_per_s: float
 
-    def __post_init__(self) -> None:
-        check_positive(
-            "law of memory", **{f"{kind}_bytes_per_s": self.bytes_per_s(kind) for kind in MEMORY_KINDS}
-        )
-        check_numbers("law of memory", fixed_s=self.fixed_s)
-
     def bytes_per_s(self, kind: str) -> float:
         """Bytes per second that kernels of a kind read and write."""
         check_choice("laws", "kind", kind, MEMORY_KINDS)
@@ -244,10 +219,6 @@ class Smaller:
     least_side: float
     most_side: float
     cast_bytes: float
-
-    def __post_init__(self) -> None:
-        check_positive("products in fewer bits", **fields_of(self, *self.__slots__))
-        check_positive("products in fewer bits", most=self.most_side, least_side=self.least_side)
 
     def covers(self, heads: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
         """Return whether products were measured: one matrix each, no batch of heads."""
