@@ -5,11 +5,13 @@ from itertools import pairwise, product
 from math import ceil, inf, log2
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from making import DEVICE, make_cluster, make_link
 
 from profiles.errors import InputError
 from profiles.machines.clusters import cluster_names, load_cluster, read_cluster
-from profiles.machines.collectives import CollectiveLaw, Group, collective_law
+from profiles.machines.collectives import CollectiveLaw, Group, bus_volume, collective_law, collective_time
 from profiles.machines.fabrics import OPERATIONS, Between, Collectives
 
 FLAT = ((1.0, 1.0),)
@@ -77,6 +79,59 @@ def test_connections_bound_what_an_operation_reaches_of_a_port(operation, flows,
         max(free.wire_s_per_byte, free.node_port_s_per_byte * 10 / flows)
     )
     assert law.node_port_s_per_byte == free.node_port_s_per_byte  # others may use the port meanwhile
+
+
+# Ports
+
+
+BUSY = machine()
+BUSY = replace(BUSY, collectives=replace(BUSY.collectives, call_s=50e-6))
+
+
+def test_inside_a_node_only_the_devices_ports_are_held():
+    time = collective_time(BUSY, "all_reduce", 1e9, Group(8, 1))
+    assert time.device_port_s == pytest.approx(2 * 7 / 8 * 1e9 / INSIDE)
+    assert time.node_port_s == 0
+    assert time.fixed_s == pytest.approx(50e-6 + 2 * 7 * STEP)
+    assert time.total_s == pytest.approx(0.0175 + time.fixed_s)
+
+
+def test_over_nodes_the_slower_port_decides():
+    time = collective_time(BUSY, "all_reduce", 1e9, Group(16, 2))
+    assert time.device_port_s == pytest.approx(2 * 15 / 16 * 1e9 / INSIDE)
+    assert time.node_port_s == pytest.approx(2 * 15 / 16 * 1e9 / PORT)
+    assert time.fixed_s == pytest.approx(50e-6 + 2 * 7 * STEP + 2 * HOP)
+    assert time.total_s == pytest.approx(time.node_port_s + time.fixed_s)
+
+
+@pytest.mark.parametrize(("nodes", "crossing"), [(2, 1.0), (4, 2 * 31 / 32)])
+def test_two_nodes_exchange_each_byte_once_over_their_adapters_where_an_all_reduce_is_a_tree(nodes, crossing):
+    """A ring's members pass 1.875 times the bytes between two nodes."""
+    rails = replace(make_link("nic", PORT, HOP), rail_bytes_per_s=PORT / 8)
+    cluster = machine(Between(ALL, tree=((2.0, 1.0),)), rails)
+    time = collective_time(cluster, "all_reduce", 1e9, Group(8 * nodes, nodes))
+    assert time.node_port_s == time.flow_s == pytest.approx(crossing * 1e9 / PORT)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_bus_bandwidth_is_the_efficiency_times_the_ports(operation):
+    curves = tuple((name, ((2.0, 0.9), (8.0, 0.6))) for name in OPERATIONS)
+    cluster = replace(BUSY, collectives=Collectives(0.0, curves, FLAT))
+    for size, reached in ((2, 0.9), (4, 0.8), (8, 0.6)):
+        time = collective_time(cluster, operation, 1e9, Group(size, 1))
+        bandwidth = 1e9 / time.device_port_s * bus_volume(operation, size)
+        assert bandwidth == pytest.approx(reached * INSIDE)
+
+
+@given(st.sampled_from(OPERATIONS), st.floats(0, 1e12), st.sampled_from([1, 2, 4, 8]), st.integers(1, 16))
+def test_more_bytes_never_take_less_time(operation, size_bytes, members, nodes):
+    group = Group(members * nodes, nodes)
+    once = collective_time(BUSY, operation, size_bytes, group)
+    twice = collective_time(BUSY, operation, 2 * size_bytes, group)
+    assert 0 <= once.total_s <= twice.total_s
+    assert twice.device_port_s == pytest.approx(2 * once.device_port_s)
+    assert twice.node_port_s == pytest.approx(2 * once.node_port_s)
+    assert twice.fixed_s == once.fixed_s
 
 
 GROUPS = [Group(2, 1), Group(4, 1), Group(8, 1), Group(16, 2), Group(32, 4), Group(2, 2), Group(64, 8)]

@@ -1,11 +1,8 @@
-"""Ports: how long the messages of a pipeline hold them, by sums done by hand and against the engine."""
+"""Ports: how long the messages of a pipeline hold them, by a sum done by hand and against the engine."""
 
 import pytest
 
 from sim.replay.engine import simulate
-from strategies.bounds.pipelines import busiest_port_s, chain_traffic
-from strategies.pipelining.layout import Layout
-from strategies.pipelining.stages import Cut, Shape
 from strategies.plans.network import network_of
 from strategies.registry import make_strategy
 
@@ -22,22 +19,6 @@ def scenario(make):
         make.link(bandwidth=100 * GBS), make.link("nic", bandwidth=0.1 * GBS), devices_per_node=2
     )
     return make.scenario(make.model(backbone), cluster, 4, 16)
-
-
-def four_stages(scenario, skip_route):
-    layout = Layout(scenario, Shape(4, 8, 4), (Cut(0, (0, 2, 4, 6, 8)),), skip_route)
-    return layout, list(chain_traffic(layout, 0))
-
-
-def test_every_hop_carries_all_micro_batches_there_and_their_gradients_back(scenario):
-    _, traffic = four_stages(scenario, "local")
-    there, back = 8 * 2 * (4e6 + 1e6), 8 * 2 * 4e6
-    assert traffic == [(0, 1, there), (1, 0, back), (1, 2, there), (2, 1, back), (2, 3, there), (3, 2, back)]
-
-
-def test_the_busiest_port_is_the_one_between_the_nodes(scenario):
-    layout, traffic = four_stages(scenario, "local")
-    assert busiest_port_s(layout, traffic) == pytest.approx(8 * 2 * 5e6 / (0.1 * GBS))
 
 
 def test_a_port_is_held_between_the_first_forward_and_the_last_backward_of_the_first_stage(make):
