@@ -10,15 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.architectures.kernels import (
-    DISPATCH,
-    FEW_ROWS,
-    IMAGE,
-    LAUNCHED,
-    PRODUCTS,
-    SHAPE,
-    LayerKernels,
-)
+from profiles.architectures.kernels import DISPATCH, FEW_ROWS, IMAGE, LAUNCHED, PRODUCTS, SHAPE, LayerKernels
 from profiles.architectures.shares import Share
 
 FloatArray = NDArray[np.float64]

@@ -27,13 +27,7 @@ from profiles.architectures.components import (
     Skip,
 )
 from profiles.architectures.kernels import Kernel
-from profiles.architectures.model_tables import (
-    DTYPES,
-    read_anchors,
-    read_reads,
-    read_skips,
-    read_tables,
-)
+from profiles.architectures.model_tables import DTYPES, read_anchors, read_reads, read_skips, read_tables
 from profiles.checks import check_choice, check_counts, check_distinct, check_name
 from profiles.errors import InputError, counted
 from profiles.files import Table, naming_file, path_kind

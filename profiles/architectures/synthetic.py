@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import isfinite
 from typing import Final
 
 from profiles.architectures.models import Component, Exchange, Layer, MeasuredTime, Model, Skip
-from profiles.errors import InputError
+from profiles.checks import check_counts, check_numbers
 
 BACKWARD_OVER_FORWARD: Final = 2.0
 """A backward computes two products for each one of the forward."""
@@ -44,11 +43,9 @@ def equal_layers_model(
     Source: DiffusionPipe, section 2.4: its Figure 4 holds for such a model.
     """
     num_frozen_layers = num_layers if num_frozen_layers is None else num_frozen_layers
-    _check_counts(num_layers=num_layers, num_frozen_layers=num_frozen_layers)
+    check_counts("model", least=1, num_layers=num_layers, num_frozen_layers=num_frozen_layers)
     sizes = {"parameters": parameters, "output_bytes": output_bytes, "saved_bytes": saved_bytes}
-    for name, value in {"forward_s": forward_s, "frozen_share": frozen_share, **sizes}.items():
-        if not isfinite(value) or value < 0:
-            raise InputError(f"{name} is {value}, must be finite and not negative")
+    check_numbers("model", forward_s=forward_s, frozen_share=frozen_share, **sizes)
     backbone_s = num_layers * forward_s * (1 + BACKWARD_OVER_FORWARD)
     trained = Layer(0, "", parameters, "full", output_bytes=output_bytes, saved_bytes=saved_bytes)
     components = [_chain("backbone", trained, num_layers, forward_s, device)]
@@ -90,7 +87,7 @@ def equal_blocks_transformer(
         skips: whether each block of the first half sends its output to its mirror image, as in Hunyuan-DiT.
         device: name of the device on which the times count as measured.
     """
-    _check_counts(num_layers=num_layers, rows=rows, hidden_size=hidden_size, heads=heads)
+    check_counts("model", least=1, num_layers=num_layers, rows=rows, hidden_size=hidden_size, heads=heads)
     output_bytes = HALF * (rows**2 + text_tokens) * hidden_size
     block = Layer(0, "", parameters, "full", output_bytes=output_bytes, saved_bytes=saved_bytes)
     chain = _chain("transformer", block, num_layers, forward_s, device)
@@ -104,13 +101,6 @@ def equal_blocks_transformer(
         exchanges=_exchanges(num_layers, rows**2 * hidden_size, heads),
     )
     return _model("equal-blocks", f"{num_layers} equal blocks", rows * PIXELS_PER_TOKEN, [transformer])
-
-
-def _check_counts(**counts: int) -> None:
-    """Refuse counts below 1."""
-    for name, count in counts.items():
-        if count < 1:
-            raise InputError(f"{name} is {count}, must be at least 1")
 
 
 def _exchanges(num_layers: int, elements: int, heads: int) -> tuple[Exchange, ...]:

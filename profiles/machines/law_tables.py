@@ -34,9 +34,7 @@ def read_laws(table: Table) -> Laws:
     matmul = product_law(numbers["matmul"])
     laws = Laws(
         matmul,
-        replace(
-            matmul, **in_si(numbers["conv"])
-        ),  # factors on the seconds of a product of its shape and bytes
+        replace(matmul, **in_si(numbers["conv"])),  # factors on the seconds of a product of its shape
         attention_law(numbers["attention"]),
         MemoryLaw(**in_si(numbers["memory"])),
     )

@@ -19,14 +19,7 @@ from profiles.machines.collectives import Group, bus_volume, collective_time
 from profiles.machines.devices import load_device
 from profiles.machines.fabrics import FULL, FULL_CURVES, OPERATIONS, Collectives, Curve, interpolate
 from profiles.measuring.fitting.least_squares import Errors, Law, fit_law, robust_fit
-from profiles.measuring.linking.samples import (
-    PING_PONG,
-    CurveKey,
-    Measurement,
-    Sample,
-    by_curve,
-    seconds_of,
-)
+from profiles.measuring.linking.samples import PING_PONG, CurveKey, Measurement, Sample, by_curve, seconds_of
 from profiles.measuring.machine import disturbance
 
 NVSWITCH: Final = "nvswitch"

@@ -30,13 +30,7 @@ from profiles.measuring.tables import show, table
 from profiles.measuring.timing.building import COUNTED_AS, DTYPES, RECIPES
 from profiles.measuring.timing.clocks import WALL, Clock, clock_of
 from profiles.measuring.timing.environment import Value, clocks, device_name, environment
-from profiles.measuring.timing.passes import (
-    WHOLE,
-    BatchTimes,
-    ComponentTimes,
-    Settings,
-    measure,
-)
+from profiles.measuring.timing.passes import WHOLE, BatchTimes, ComponentTimes, Settings, measure
 from profiles.measuring.writing import csv_text, toml_text, write_files
 from profiles.units import MILLISECOND
 
