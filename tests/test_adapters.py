@@ -11,7 +11,6 @@ from profiles.costs.adapters import OPERATORS, with_adapters
 from profiles.costs.layers import ComponentCosts
 from profiles.errors import InputError
 from profiles.machines.devices import load_device
-from profiles.software.recipes import RECIPES
 from profiles.software.stacks import load_stack
 from sim.cli.main import main
 from sim.replay.memory import resident_bytes
@@ -123,15 +122,3 @@ def test_what_cannot_be_adapted_is_refused_in_one_line(capsys):
         with_adapters(replace(load_model("pixart"), components=(replace(uncounted, inputs=()),)), RANK)
     assert main(["run", "--model", "sd21", "--strategy", "ddp", "--trainable", "lora:0"]) == 2
     assert "--trainable is 'lora:0', must be all" in capsys.readouterr().err
-
-
-# Optimizers.
-
-
-@pytest.mark.parametrize(("name", "optimizer", "step"), [
-    ("mixed", 12.0, 4 + 2 + 2 * 12), ("adam8bit", 4 + 2.03125, 4 + 2 + 8 + 4.0625), ("adafactor", 4.008, 68 + 2),
-])  # fmt: skip
-def test_an_optimizer_costs_the_bytes_of_its_states_and_of_its_step(name, optimizer, step):
-    recipe = RECIPES[name]
-    assert (recipe.optimizer_bytes, recipe.step_bytes) == pytest.approx((optimizer, step))
-    assert recipe.parameter_bytes == pytest.approx(6 + optimizer)

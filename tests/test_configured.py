@@ -191,12 +191,6 @@ def test_a_class_counts_as_a_real_pass_over_numbers(counted, config, asked):
     assert all(work.output_bytes for work in component.work)
 
 
-def test_a_block_that_runs_several_times_is_one_layer(counted):
-    albert = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128, "num_hidden_layers": 3}
-    (component,) = counted(albert | {"architectures": ["AlbertModel"]}, text_tokens=16).components
-    assert [layer.name for layer in component.layers] == ["encoder"]
-
-
 def test_prompts_pixels_and_frames_are_as_asked(counted):
     (small,) = counted(PIXART, height=256, width=512, text_tokens=40).components
     assert small.image_tokens == 256 * 512 // 256

@@ -146,13 +146,6 @@ def test_bytes_and_kernels_are_those_of_each_operator():
     }  # fmt: skip
 
 
-def test_what_needs_no_gradient_saves_nothing():
-    module = Transformer().requires_grad_(False)
-    sample = SAMPLES[Transformer]()
-    assert count(module, **sample).total.saved_bytes == 0
-    assert count(module.requires_grad_(True), **sample).total.saved_bytes > 0
-
-
 def test_a_block_that_runs_twice_is_one_layer_with_what_runs_it():
     class Twice(nn.Module):
         def __init__(self):

@@ -70,18 +70,16 @@ def test_an_exchange_in_fp8_sends_half():
     assert 0.5 < fp8 / half < 0.501  # the prediction is gathered as it is
 
 
-@pytest.mark.parametrize("steps", [10, 100])
-def test_steps_that_are_skipped_cost_nothing(make, steps):
-    """A run of six in ten steps; long runs are continued from their first."""
+def test_steps_that_are_skipped_cost_nothing(make):
     model = equal_blocks_transformer(2, 0.1)
     skipping, shorter = (
         make.sampling(model, make.cluster(), 4, **asked)
-        for asked in ({"steps": steps, "cache_steps": 0.4}, {"steps": round(0.6 * steps)})
+        for asked in ({"steps": 10, "cache_steps": 0.4}, {"steps": 6})
     )
     sampler = make_sampler("ulysses", {})
     found, plain = (run_point(sampler, scenario) for scenario in (skipping, shorter))
     assert found.expected == plain.expected
-    assert (found.asked["steps"], found.options["cache_steps"]) == (steps, 0.4)
+    assert (found.asked["steps"], found.options["cache_steps"]) == (10, 0.4)
     assert bound(sampler, skipping) == bound(sampler, shorter) <= found.latency_s
 
 

@@ -63,13 +63,6 @@ def test_a_result_of_a_brought_device_is_reproduced_by_its_cluster_file(folder, 
     assert run(result["cluster"])[0] == result
 
 
-def test_times_measured_on_the_brought_device_are_taken(folder, run):
-    (folder / "mine" / "times" / "my-gpu.csv").write_text(TIMES)
-    result, err = run("box.toml")
-    assert (result["provenance"], err) == ("measured", "")
-    assert result["iteration_s"] == pytest.approx(1.5, rel=1e-3)
-
-
 def test_times_measured_on_other_devices_alone_are_warned_of(folder, run):
     for name in ("my-gpu", "older-gpu"):
         (folder / "mine" / "times" / f"{name}.csv").write_text(TIMES)
