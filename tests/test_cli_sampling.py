@@ -231,12 +231,3 @@ def test_what_the_user_can_mend_is_one_line(sim, elsewhere, arguments, problem):
     assert err.count("\n") == 1
     assert err.endswith("\n")
     assert not list(elsewhere.iterdir())
-
-
-def test_one_file_is_not_written_twice(sim, tmp_path):
-    path = tmp_path / "x.csv"
-    code, out, err = sim(
-        *f"{PIXART.replace('run', 'sweep', 1)} --resolution 512 --out {path} --trace {path}".split()
-    )
-    assert (code, out) == (2, "")
-    assert err == f"sim: error: --trace is '{path}', which --out writes\n"
