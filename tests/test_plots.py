@@ -5,6 +5,7 @@ import sys
 from functools import partial
 
 import pytest
+from matplotlib.figure import Figure
 
 import sim
 from profiles.architectures.synthetic import equal_blocks_transformer
@@ -35,6 +36,7 @@ from sim.plots import (
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
 from sim.replay.timelines import Bar
+from sim.report.plots.charts import scale_logarithmically
 from sim.report.plots.timeline import bar_kinds
 from strategies.plans.actions import parse_action
 from strategies.registry import make_sampler, make_strategy
@@ -364,3 +366,13 @@ def test_a_picture_of_a_sweep_is_that_of_its_rows_and_of_its_frame():
     assert plot_sweep_info(result).best.strategy == result.strategy
     assert plot_memory_info(result) == plot_memory_info(result.trace)
     assert plot_timelines_info({"a": result}) == {"a": plot_timeline_info(result.trace)}
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.8, 120.0), (24.0, 29.0)])
+def test_a_logarithmic_axis_has_ticks_in_sight_in_plain_numbers(low, high):
+    axes = Figure().subplots()
+    scale_logarithmically(axes, "y")
+    axes.set_ylim(low, high)
+    seen = [tick for tick in axes.yaxis.get_majorticklocs() if low <= tick <= high]
+    assert 2 <= len(seen) <= 12
+    assert not any("e" in axes.yaxis.get_major_formatter()(tick) for tick in seen)

@@ -49,16 +49,9 @@ def test_a_bandwidth_is_set_and_what_shares_the_port_changes_in_proportion(words
     )
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "inter=2x,intra=150GB/s",
-        ["inter=2x", "intra=150GB/s"],
-        {"inter": 2, "intra": "150GB/s"},
-    ],
-)
-def test_links_are_words_a_list_or_a_mapping(value):
-    assert changed(P4DE, {"link": value}).changes == (("link", "inter=2x,intra=150GB/s"),)
+def test_links_are_words_a_list_or_a_mapping():
+    for value in ("inter=2x,intra=150GB/s", ["inter=2x", "intra=150GB/s"], {"inter": 2, "intra": "150GB/s"}):
+        assert changed(P4DE, {"link": value}).changes == (("link", "inter=2x,intra=150GB/s"),)
 
 
 def test_nodes_say_how_many_there_are_and_of_how_many_devices():
