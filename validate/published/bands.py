@@ -218,13 +218,11 @@ def errors(records: Iterable[Record]) -> Iterator[Error]:
 def trusts(records: Iterable[Record]) -> list[Trust]:
     """Trust by task, family and kind, in that order; strategies that do not ship have none."""
     groups = grouped((one for one in errors(records) if one.kind != OTHER), lambda one: one[:3])
-    by_kind = []
-    for (task, family, kind), group in sorted(groups.items()):
-        each = [one.error for one in group]
-        by_kind.append(
-            Trust(task, family, kind, tuple(METHODS_OF_KIND[kind]), len(each), median(each), max(each))
-        )
-    return by_kind
+    sizes = {key: [one.error for one in group] for key, group in sorted(groups.items())}
+    return [
+        Trust(task, family, kind, tuple(METHODS_OF_KIND[kind]), len(each), median(each), max(each))
+        for (task, family, kind), each in sizes.items()
+    ]
 
 
 def write_trust(path: Path, ledger: Ledger) -> None:

@@ -210,16 +210,8 @@ def _line(run: ClusterRun, record: Record) -> list[str]:
     predicted = "-" if record.predicted is None else f"{record.predicted:,.1f}"
     gpus = f"{run.options['gpus']} of {run.device or run.cluster}"
     sizes = (f"{run.options[key]}" for key in ("batch_size", "resolution"))
-    return [
-        run.name,
-        gpus,
-        *sizes,
-        run.stack.name,
-        f"{run.samples_per_s:,.1f}",
-        predicted,
-        error_words(record),
-        f"{record.standing}",
-    ]
+    numbers = f"{run.samples_per_s:,.1f}", predicted, error_words(record)
+    return [run.name, gpus, *sizes, run.stack.name, *numbers, f"{record.standing}"]
 
 
 def run_clusters(options: argparse.Namespace) -> None:

@@ -51,14 +51,8 @@ def _draw(axes: Any, title: str, unit: str, records: Sequence[Record]) -> None: 
     groups = grouped(records, lambda one: one.row.group)
     for number, name in enumerate(filter(groups.__contains__, source_names())):
         _scatter(axes, groups[name], name, number)
-    axes.scatter(
-        [],
-        [],
-        s=34,
-        facecolor="none",
-        edgecolor=charts.INK,
-        label="hollow: fitted or in view, not independent",
-    )
+    hollow = "hollow: fitted or in view, not independent"
+    axes.scatter([], [], s=34, facecolor="none", edgecolor=charts.INK, label=hollow)
     for which in ("x", "y"):
         charts.scale_logarithmically(axes, which)
     axes.set(xlabel=f"published, {unit}", ylabel=f"predicted, {unit}")

@@ -180,12 +180,8 @@ def _median(errors: Iterable[float]) -> str:
 
 def in_detail(ledger: Ledger) -> list[Section]:
     """The numbers of papers on training, one line for each table, model, method and quantity."""
-    shown = [
-        one
-        for one in ledger.records
-        if one.row.task == TASKS[0] and one.row.paper.startswith(PAPERS) and one.row.item not in UNTOLD
-    ]
-    alike = grouped(shown, lambda one: ALIKE(one.row))
+    trained = [one for one in ledger.records if one.row.task == TASKS[0] and one.row.item not in UNTOLD]
+    alike = grouped((one for one in trained if one.row.paper.startswith(PAPERS)), lambda one: ALIKE(one.row))
     rows = [
         [", ".join(word.replace("_", " ") for word in key if word != UNSAID), *_values(records)]
         for key, records in alike.items()
