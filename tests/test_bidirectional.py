@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from profiles.errors import InfeasibleError
 from sim.replay.engine import simulate
-from sim.replay.memory import peak_memory_bytes, resident_bytes
+from sim.replay.memory import peak_memory_bytes
 from strategies.orders.capacity import peak_held_bytes
 from strategies.orders.chimera import chimera_order
 from strategies.orders.list_scheduling import list_schedule, lower_bound_s
@@ -57,28 +57,6 @@ def several(make):
 
 
 # One backbone: Chimera. Source of its closed forms: longest paths of the named order.
-
-
-@pytest.mark.parametrize(("forward_s", "backward_s"), [(1.0, 1.0), (1.0, 2.0), (2.0, 3.0)])
-@pytest.mark.parametrize(("degree", "units"), [(2, 1), (4, 3), (8, 1), (8, 2)])
-def test_chimera_takes_the_closed_form(one, degree, units, forward_s, backward_s):
-    count = units * degree
-    scenario = one(degree, count, forward_s, backward_s)
-    strategy = both_ways(degree, count)
-    overlap_s = backward_s + (units - 1) * (backward_s - forward_s)
-    expected_s = count * (forward_s + backward_s) + (degree - 2) * overlap_s
-    assert simulate(strategy.plan(scenario)).end_s == expected_s
-    assert strategy.order_bound(scenario) == expected_s
-
-
-@pytest.mark.parametrize(("degree", "units"), [(2, 1), (4, 5), (8, 2)])
-def test_chimera_holds_the_activations_of_the_closed_form(one, degree, units):
-    scenario = one(degree, units * degree)
-    strategy = both_ways(degree, units * degree)
-    trace = simulate(strategy.plan(scenario))
-    held = peak_memory_bytes(trace) - resident_bytes(trace)
-    assert held.tolist() == [degree / 2 + 1 + min(p, degree - 1 - p) for p in range(degree)]
-    assert strategy.least_memory_bytes(scenario) == peak_memory_bytes(trace).max()
 
 
 def test_chimera_s_order_is_the_published_one():

@@ -1,6 +1,5 @@
 """Hybrids: each degree alone is the method of its name, and products are what their parts say."""
 
-from collections import defaultdict
 from dataclasses import astuple, replace
 from math import prod
 
@@ -13,8 +12,6 @@ from strategies.sampling.hybrid import Hybrid
 from strategies.sampling.pipefusion import PipeFusion
 
 LAYERS, ROWS, HIDDEN = 8, 16, 64
-HIDDEN_BYTES = 2.0 * ROWS**2 * HIDDEN
-LATENT_BYTES = 2.0 * 4 * (2 * ROWS) ** 2
 LINEAR_S, ATTENTION_S = 0.75, 0.25
 
 
@@ -92,47 +89,6 @@ def test_candidates_are_products_of_the_gpus(make):
         assert sum(degree > 1 for degree in (*degrees, 8 // prod(degrees))) >= 2
         seen.add((*degrees, 8 // prod(degrees)))
     assert {(2, 1, 1, 4, 1, 1), (1, 2, 2, 2, 1, 1), (1, 1, 1, 2, 4, 1), (2, 2, 1, 1, 1, 2)} <= seen
-
-
-def moved(plan):
-    """For each kind of message and collective its bytes: of a message, or of what one member of a group hands over."""
-    sizes = defaultdict(list)
-    for tensor in plan.tensors:
-        if tensor.role in ("hidden", "skip", "latents"):
-            sizes[tensor.role].append(tensor.size_bytes)
-    for collective in plan.collectives:
-        sizes[collective.operation].append(collective.size_bytes)
-    return sizes
-
-
-@pytest.mark.parametrize(("ulysses", "ring", "tensor"), [(2, 2, 2), (1, 3, 2), (1, 1, 4)])
-def test_messages_of_a_product_are_the_shares_that_one_device_holds(make, ulysses, ring, tensor):
-    """Two stages of four layers and two patches; a synchronous step, then a displaced one.
-
-    Hidden states, skips and latents: the device's share of the tokens. Around attention: its share of the tokens,
-    and its share of the heads. A sum: its share of the tokens, all of the hidden state. Each twice as often in the
-    displaced step as in the synchronous one, each time of half the tokens, but for the keys and values in a ring.
-    """
-    model = equal_blocks_transformer(LAYERS, rows=ROWS, hidden_size=HIDDEN, heads=8, skips=True)
-    team, sequence, per_stage = ulysses * ring * tensor, ulysses * ring, LAYERS // 2
-    hybrid = Hybrid(
-        ulysses_degree=ulysses, ring_degree=ring, tensor_degree=tensor, pipeline_degree=2, patches=2,
-        warmup_steps=1,
-    )  # fmt: skip
-    scenario = make.sampling(model, make.cluster(), 2 * team, guidance="batch", steps=2)
-    sizes = moved(hybrid.plan(scenario))
-    hidden, steps, samples = 2 * HIDDEN_BYTES / sequence, 2, 2
-    assert sum(sizes["hidden"]) == pytest.approx(team * steps * hidden)
-    assert sum(sizes["skip"]) == pytest.approx(team * steps * per_stage * hidden)
-    assert sum(sizes["latents"]) == pytest.approx(team * LATENT_BYTES / sequence)
-    assert len(sizes["hidden"]) == len(sizes["skip"]) == 3 * team
-    heads, stages = samples * HIDDEN_BYTES / team, 2
-    exchanged = stages * (team / ulysses) * steps * 4 * per_stage * heads if ulysses > 1 else 0
-    assert sum(sizes["all_to_all"]) == pytest.approx(exchanged)
-    passed = stages * (team / ring) * 3 * (ring - 1) * 2 * per_stage * heads
-    assert sum(sizes["send_recv"]) == pytest.approx(passed)
-    summed = stages * (team / tensor) * steps * 2 * per_stage * hidden if tensor > 1 else 0
-    assert sum(sizes["all_reduce"]) == pytest.approx(summed)
 
 
 def test_predictions_are_gathered_inside_each_team_and_then_between_those_of_the_guidance(make):

@@ -106,16 +106,6 @@ def test_buffers_stay_throughout(make):
     assert peak_memory_bytes(trace).tolist() == [31.0, 5.0]
 
 
-@pytest.mark.parametrize(
-    ("strategy", "held"), [("1f1b", [4, 3, 2, 1]), ("spp", [4, 3, 2, 1]), ("gpipe", [6, 6, 6, 6])]
-)
-def test_saved_activations_follow_the_order_of_the_strategy(make, strategy, held):
-    model = make.model(make.component("unet", [1.0] * 4, saved_bytes=1.0))
-    scenario = make.scenario(model, make.cluster(), 4, 6)
-    trace = simulate(make_strategy(strategy, {"pipeline_degree": 4, "micro_batches": 6}).plan(scenario))
-    assert peak_memory_bytes(trace).tolist() == held
-
-
 RECIPE_BYTES = {"mixed": 18, "mixed-fp16-gradient": 16, "pulse": 14}
 
 

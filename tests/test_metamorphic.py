@@ -259,16 +259,3 @@ def test_who_recomputes_more_holds_less_and_takes_longer(model, strategy):
     assert peaks == sorted(peaks, reverse=True), dict(zip(RECOMPUTED, peaks, strict=True))
     assert times == sorted(times), dict(zip(RECOMPUTED, times, strict=True))
     assert sim.run(model, strategy, checkpointing="full", **asked).iteration_s >= times[0]
-
-
-# Sampling
-
-
-@quick
-@given(data=st.data())
-def test_sampling_in_fewer_steps_is_no_slower(make, data):
-    scenario = data.draw(pictures(make))
-    point = drawn_point(data, scenario)
-    steps = scenario.workload.steps + 2
-    longer = replace(scenario, workload=replace(scenario.workload, steps=steps))
-    assert seconds(scenario, point) <= seconds(longer, point) * ROUNDING

@@ -69,14 +69,6 @@ def passes_of(problem):
     }
 
 
-@pytest.mark.parametrize(("degree", "forward_s", "backward_s"), [(2, 1.0, 1.0), (5, 1.0, 2.0), (8, 1.0, 3.0)])
-def test_a_wave_takes_its_closed_form(degree, forward_s, backward_s):
-    problem = wave_problem(degree, degree, 1, forward_s, backward_s)
-    expected = 2 * degree * (forward_s + backward_s) + 2 * (degree - 1) * backward_s
-    assert list_schedule(problem).makespan_s == expected
-    assert list_schedule(problem, "most-advanced").makespan_s == expected
-
-
 @pytest.mark.parametrize(("degree", "times", "waves"), [(2, 2, 1), (3, 4, 2), (5, 3, 1), (8, 2, 2)])
 def test_waves_of_several_times_as_many_micro_batches_meet_the_bound(degree, times, waves):
     problem = wave_problem(degree, times * degree, waves)

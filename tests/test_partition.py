@@ -6,13 +6,10 @@ from dataclasses import astuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from strategies.partitions.chain import ChainCosts, block_partition, optimal_partition
 from strategies.partitions.pair import optimal_pair, pair_rounds
 
-derandomised = settings(derandomize=True, deadline=None, max_examples=60)
 probabilities = pytest.mark.parametrize("probability", [0.0, 0.5, 1.0])
 
 
@@ -150,31 +147,6 @@ def test_equal_layers_make_the_bound_of_the_paper():
     down, up = optimal_pair(chain, chain, 4, pair_rounds(4, 4))
     assert down.boundaries == up.boundaries == (0, 2, 4, 6, 8)
     assert pair_rounds(4, 4) * down.longest_stage_s + down.largest_gap_s == (8 + 2 * 4 - 2) * 6.0 - 4.0
-
-
-@st.composite
-def chains(draw):
-    num_layers = draw(st.integers(1, 8))
-    cost = st.integers(0, 20).map(float)
-
-    def row(length):
-        return np.array(draw(st.lists(cost, min_size=length, max_size=length)), dtype=float)
-
-    parts = [row(num_layers), row(num_layers), row(num_layers - 1), row(num_layers - 1), row(num_layers)]
-    return ChainCosts(*parts, draw(cost)), draw(st.integers(1, num_layers))
-
-
-@derandomised
-@given(chains(), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([0.25, 2.0, 8.0]), st.integers(1, 8))
-def test_scaling_all_costs_scales_the_maxima_and_keeps_the_cuts(case, probability, factor, num_micro_batches):
-    costs, num_stages = case
-    names = ("forward_s", "backward_s", "cut_forward_s", "cut_backward_s", "sync_s", "sync_latency_s")
-    scaled = replaced(costs, **{name: factor * getattr(costs, name) for name in names})
-    before = optimal_partition(costs, num_stages, num_micro_batches, probability, 1.0)
-    after = optimal_partition(scaled, num_stages, num_micro_batches, probability, factor)
-    assert after.boundaries == before.boundaries
-    assert after.longest_stage_s == factor * before.longest_stage_s
-    assert after.largest_gap_s == factor * before.largest_gap_s
 
 
 def test_what_cannot_be_cut_is_refused_with_its_numbers():

@@ -16,7 +16,6 @@ from profiles.errors import InfeasibleError
 from profiles.machines.clusters import load_cluster
 from sim.outcomes.runs import run_point
 from sim.replay.engine import simulate
-from sim.replay.metrics import busy_s, idle_s
 from strategies.patching.patch_pipeline import paced_layers, stage_layers
 from strategies.sampling.pipefusion import PipeFusion
 
@@ -56,21 +55,6 @@ def sent(trace):
             role = trace.plan.tensors[transfer.tensor].role
             found[role, transfer.source, transfer.target, step] += transfer.size_bytes
     return found
-
-
-@pytest.mark.parametrize(("stages", "patches", "steps"), [(2, 4, 1), (2, 16, 5), (4, 4, 2), (4, 8, 5)])
-def test_without_warmup_the_useful_share_is_ms_over_ms_plus_n_minus_1(make, stages, patches, steps):
-    trace = replayed(make, stages, patches, steps)
-    patch_s = LAYERS * LAYER_S / stages / patches
-    assert trace.end_s == patch_s * (patches * steps + stages - 1)
-    assert busy_s(trace) / trace.end_s == pytest.approx(patches * steps / (patches * steps + stages - 1))
-    assert idle_s(trace) == pytest.approx((stages - 1) * patch_s)
-
-
-@pytest.mark.parametrize("patches", [1, 4, 16])
-def test_a_steady_step_takes_all_patches_on_a_stage_or_one_patch_on_all_stages(make, patches):
-    patch_s = LAYERS * LAYER_S / 4 / patches
-    assert steady_step_s(make, 4, patches) == max(patches, 4) * patch_s
 
 
 def test_as_many_patches_as_stages_leave_no_slack_for_hops(make):
@@ -119,18 +103,6 @@ def test_receives_posted_after_computing_expose_the_transfer(make):
     )
     assert before == pytest.approx(patches * patch_s)
     assert after == pytest.approx(patches * (patch_s + hop_s))
-
-
-def test_each_hop_carries_the_hidden_state_once_a_step_and_the_latents_return(make):
-    """Guidance doubles the hidden state in the batch; latents are those of the image alone."""
-    for warmup in (0, 1, 3):
-        trace = replayed(make, 4, 8, 3, warmup, workload={"guidance": "batch"})
-        expected = {
-            ("hidden", stage, stage + 1, step): 2 * HIDDEN_BYTES for stage in range(3) for step in range(3)
-        }
-        expected |= {("latents", 3, 0, step): LATENT_BYTES for step in range(2)}
-        assert sent(trace) == expected
-        assert trace.p2p_bytes == sum(expected.values())
 
 
 @pytest.mark.parametrize("stages", [2, 4])

@@ -96,15 +96,6 @@ def test_the_best_twenty_and_the_best_of_each_are_those_of_a_simulation_of_every
             assert best.score(objective) == truth.score(objective)
 
 
-def test_the_pareto_front_is_that_of_a_simulation_of_every_point(scenario, everything):
-    fronts = [
-        [(item["peak_memory_bytes"], item["latency_s"]) for item in pareto_front(rows(each))]
-        for each in (swept(scenario, "pareto"), Sweep(scenario, "pareto", everything))
-    ]
-    assert fronts[0] == fronts[1]
-    assert fronts[0]
-
-
 @pytest.mark.parametrize(
     ("model", "cluster", "resolution", "degrees"),
     [("pixart", "l40-pcie-8", 2048, (1, 2, 4)), ("flux-dev", "t4-pcie-8", 1024, (2, 2, 2))],
@@ -134,14 +125,6 @@ def test_the_bound_of_a_sampler_is_its_time_where_no_port_is_shared_and_no_host_
             exact = tensors == ring == 1 and point.name not in ("distrifusion", "ring", "attention2d")
             assert bound_s <= taken * (1 + 1e-9), point
             assert not exact or bound_s == pytest.approx(taken, rel=1e-6), point
-
-
-def test_no_point_takes_less_memory_than_it_cannot_do_without(scenario, everything):
-    for point in everything:
-        if point.result is not None and hasattr(point.strategy, "least_memory_bytes"):
-            least = point.strategy.least_memory_bytes(scenario.on(point.num_gpus))
-            assert 0.8 * point.result.expected.peak_memory_bytes < least, point
-            assert least <= point.result.expected.peak_memory_bytes, point
 
 
 # On how many GPUs
@@ -212,27 +195,3 @@ def test_a_sweep_over_nothing_but_seams_has_no_best(capsys):
         "best: none; every point that fits leaves seams, which is not recommended" in capsys.readouterr().out
     )
     assert Sweep(pixart(), points=[Point(None, "usp", reason="none")]).best_point() is None
-
-
-def test_every_status_has_its_keys(sweep):
-    items = rows(sweep)
-    by_status = {item["status"]: item for item in items}
-    asked = {
-        "task",
-        "model",
-        "cluster",
-        "stack",
-        "num_gpus",
-        "strategy",
-        "parameters",
-        "batch_size",
-        "resolution",
-    }
-    asked |= {"steps", "guidance", "status", "seamless", "recommended", "inputs", "runs_in"}
-    assert set(by_status["bounded"]) == asked | {"bound_s"}
-    assert asked | {"latency_s", "step_s", "gpu_s_per_sample"} < set(by_status["simulated"])
-    assert {item["task"] for item in items} == {"sample"}
-    assert {item["num_gpus"] for item in items} == {1, 2, 4, 8}
-    infeasible = rows(Sweep(pixart(), points=[Point(None, "usp", reason="it does not")]))[0]
-    assert set(infeasible) == asked | {"reason"}
-    assert infeasible["num_gpus"] == 4

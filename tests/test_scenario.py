@@ -3,20 +3,18 @@
 import copy
 import pickle
 from dataclasses import fields, replace
-from itertools import islice
 
 import pytest
 
 import sim
 from profiles.architectures.models import load_model
-from profiles.errors import InfeasibleError, InputError
+from profiles.errors import InputError
 from profiles.machines.clusters import Link, load_cluster
 from profiles.machines.devices import load_device
 from profiles.machines.laws import Rates
 from profiles.software.stacks import Shares
 from sim.outcomes.runs import bound, run_point
 from strategies.plans.workloads import SamplingWorkload, TrainingWorkload
-from strategies.registry import all_strategies
 from strategies.sampling.pipefusion import PipeFusion
 from strategies.sampling.ulysses import Ulysses
 from strategies.sampling_scenario import SamplingScenario
@@ -236,46 +234,3 @@ def test_a_copy_is_equal_and_remembers_nothing(warm, copied):
         assert found == scenario
         assert set(vars(found)) == {*SCENE, "costs"}
         assert found.costs is not scenario.costs
-
-
-@pytest.mark.parametrize("cls", [Scenario, SamplingScenario])
-def test_a_scenario_checks_itself_when_it_is_made_and_when_it_is_replaced(cls):
-    scenario = training() if cls is Scenario else sampling()
-    too_many = replace(scenario.workload, num_gpus=16)
-    device = replace(scenario.cluster.device, rates=None, own_laws=None)
-    unrated = replace(scenario.cluster, device=device)
-    for wrong, message in (
-        ({"workload": too_many}, "gpus is 16"),
-        ({"cluster": unrated}, "has no rates"),
-    ):
-        with pytest.raises(InputError, match=message):
-            replace(scenario, **wrong)
-        with pytest.raises(InputError, match=message):
-            cls(
-                **(
-                    {"model": scenario.model, "cluster": scenario.cluster, "workload": scenario.workload}
-                    | wrong
-                )
-            )
-
-
-def test_the_iterations_of_both_kinds_share_what_is_kept_and_answer_as_if_they_did_not():
-    """Whichever of both is asked first."""
-    for first in (False, True):
-        for cls in all_strategies().values():
-            shared = training()
-            for extra in (first, not first):
-                twin = shared.with_extra_forward(extra)
-                try:
-                    strategies = list(islice(cls.candidates(twin), 0, None, 7))
-                except InfeasibleError:
-                    continue
-                alone = anew(twin)
-                assert [_bound(s, twin) for s in strategies] == [_bound(s, alone) for s in strategies]
-
-
-def _bound(strategy, scenario):
-    try:
-        return strategy.bound(scenario)
-    except InfeasibleError as error:
-        return str(error)

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 import sim
-from profiles.errors import DiffusimWarning, InfeasibleError, InputError
+from profiles.errors import DiffusimWarning, InputError
 from sim.cli.main import main
 from sim.explore import answers as answering
-from sim.explore.answers import BOUNDS, REPLAY, Bounds, outcome_of
-from sim.explore.points import Candidate, find_points
+from sim.explore.points import find_points
 from sim.explore.records import read_records
 from sim.explore.search import run_sweep
 from sim.explore.store import Store, StoreFile
@@ -97,27 +96,6 @@ def test_inputs_and_numbers_of_gpus_are_told_apart(tmp_path, replays):
     assert replays == [], "points on fewer GPUs are in the store"
     sim.sweep("pixart", "a100-nvlink-8", 4, store=tmp_path / "store", **asked | {"steps": 5})
     assert replays
-
-
-def test_answers_of_every_kind_come_back_as_they_were(tmp_path):
-    scenario = sim.sweep("sd21", gpus=2, batch_size=4, strategy="ddp", workers=1).scenario
-    points = [
-        Candidate(point.strategy, point.num_gpus or 2) for point in find_points(scenario, ["ddp", "gpipe"])
-    ]
-    result, refused, bounds = (
-        outcome_of(points[0], scenario),
-        InfeasibleError("no"),
-        Bounds(0.1 + 0.2, 1e10 / 3),
-    )
-    with Store(tmp_path / "s", scenario) as store:
-        store.keep(REPLAY, {points[0]: result, points[1]: refused})
-        store.keep(BOUNDS, {points[0]: bounds, points[1]: refused})
-    with Store(tmp_path / "s", scenario) as store:
-        assert store.answer(REPLAY, points[0]) == result
-        assert str(store.answer(REPLAY, points[1])) == "no"
-        assert store.answer(REPLAY, points[2]) is None
-        assert store.answer(BOUNDS, points[0]) == bounds
-        assert str(store.answer(BOUNDS, points[1])) == "no"
 
 
 def test_two_stores_merge_into_one_that_knows_what_both_do(tmp_path, replays, capsys):

@@ -4,13 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from profiles.architectures.models import load_model
 from strategies.partitions.symmetric import collocated_skips, symmetric_partition
-
-derandomised = settings(derandomize=True, deadline=None, max_examples=60)
 
 
 def dense(num_layers):
@@ -115,32 +111,6 @@ def test_a_u_net_at_the_granularity_of_its_layers_keeps_its_skips_local():
     for num_stages in (2, 4, 8, 16):
         partition = symmetric_partition(layers, cuts, skips, num_stages)
         assert partition.local_skips == tuple(skips)
-
-
-def test_the_middle_cut_costs_nothing():
-    partition = symmetric_partition([1, 1, 1, 1, 1, 1], [9, 0, 99, 0, 9], [], 4)
-    assert (partition.boundaries, partition.longest_stage_s) == ((0, 2, 3, 4, 6), 2.0)
-
-
-@st.composite
-def chains(draw):
-    num_layers = draw(st.integers(2, 10))
-    cost = st.integers(0, 20).map(float)
-    layers = draw(st.lists(cost, min_size=num_layers, max_size=num_layers))
-    cuts = draw(st.lists(cost, min_size=num_layers - 1, max_size=num_layers - 1))
-    skip = st.tuples(st.integers(0, num_layers - 1), st.integers(0, num_layers - 1))
-    skips = draw(st.lists(skip.filter(lambda ends: ends[0] < ends[1]), max_size=4))
-    return np.array(layers), np.array(cuts), skips, 2 * draw(st.integers(1, num_layers // 2))
-
-
-@derandomised
-@given(chains(), st.sampled_from([0.25, 2.0, 8.0]))
-def test_scaling_all_times_scales_the_longest_stage_and_keeps_the_cuts(case, factor):
-    layers, cuts, skips, num_stages = case
-    before = symmetric_partition(*case)
-    after = symmetric_partition(factor * layers, factor * cuts, skips, num_stages)
-    assert after.boundaries == before.boundaries
-    assert after.longest_stage_s == factor * before.longest_stage_s
 
 
 def test_an_impossible_number_of_stages_is_refused():

@@ -13,7 +13,7 @@ import sim
 from profiles.errors import DiffusimWarning, InputError
 from sim.explore import workers as working
 from sim.explore.search import SERIAL_POINTS
-from sim.explore.workers import Workers, on_cluster, parallel_calls
+from sim.explore.workers import on_cluster, parallel_calls
 
 SMALL = {"gpus": 4, "batch_size": 16, "strategy": ["ddp", "gpipe", "1f1b", "interleaved", "zero2"]}
 FAILED = r"^workers failed, .* \(.*\): "
@@ -118,13 +118,6 @@ def test_an_interrupt_ends_all_processes_and_keeps_what_is_known():
     with pytest.raises(KeyboardInterrupt):
         sim.sweep("sd21", workers=2, report=at("simulating", 2, interrupt), **SMALL)
     assert active_children() == []
-
-
-def test_results_do_not_depend_on_who_is_quick(alone, monkeypatch):
-    """Not even which points are simulated."""
-    monkeypatch.setattr(Workers, "_replace", lambda *_: pytest.fail("nothing was lost"))
-    with ThreadPoolExecutor(9) as executor:
-        assert document(sim.sweep("sd21", executor=executor, workers=15, **SMALL)) == alone
 
 
 def _number(number):

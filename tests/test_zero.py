@@ -10,7 +10,7 @@ from profiles.software.stacks import load_stack
 from sim.outcomes.parts import replay
 from sim.outcomes.runs import least_memory_bytes, run_point
 from sim.replay.engine import simulate
-from sim.replay.memory import memory_events, peak_memory_bytes, resident_bytes
+from sim.replay.memory import peak_memory_bytes, resident_bytes
 from strategies.pipelining.cutting import cut_units
 from strategies.registry import make_strategy
 from strategies.scenario import Scenario, TrainingWorkload
@@ -190,21 +190,6 @@ def test_zero3_holds_two_units_and_the_gradients_of_one_beside_the_activations(s
     assert peak_memory_bytes(trace).tolist() == [expected]
     least = least_memory_bytes(zero(3, micro_batches=micro_batches), scenario())
     assert least == expected - 2 * UNIT_PARAMETERS
-
-
-def most_held(trace, size_bytes):
-    """How many tensors of a size lie on the only simulated device at once."""
-    _, _, changes = memory_events(trace)
-    held = [0]
-    for change in changes:
-        held.append(held[-1] + int(change == size_bytes) - int(change == -size_bytes))
-    assert held[-1] == 0
-    return max(held)
-
-
-def test_however_slow_the_links_never_more_than_two_units_are_gathered(scenario):
-    trace = simulate(zero(3, micro_batches=2).plan(scenario(bandwidth=WIRE / 1000, units=6)))
-    assert most_held(trace, 2 * UNIT_PARAMETERS) == 2
 
 
 # Units.
