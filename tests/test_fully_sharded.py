@@ -3,14 +3,12 @@
 import pytest
 
 from profiles.errors import InputError
-from strategies.pipelining import mesh, teams, units
 from strategies.registry import make_strategy
 from validate.running.fully_sharded import (
     RankResult,
     ShardedTraining,
     failures,
     plan_of,
-    planned_calls,
     run_trainings,
 )
 
@@ -27,13 +25,6 @@ CASES = {
     "half ring": {"context_degree": 4, "context": "ring"},
     "half tensor": {"tensor_degree": 2},
 }
-FAULTS = (
-    ("sharded", units, "AHEAD_BACKWARD", 2),
-    ("sharded", units, "keeps", lambda last, unit, reshard: not reshard),
-    ("half ring", teams, "SINGLE_BYTES", 2.0),
-    ("half tensor", mesh, "divided_parameters", lambda of, layer: of.layers[layer].parameters),
-)
-"""Gathers in another order, units that are kept, gradients around a ring in half, norms that are divided."""
 
 
 def training_of(name):
@@ -55,11 +46,7 @@ def test_torch_exchanges_and_owns_what_is_planned_and_finds_the_gradients_of_one
     assert ran["checkpointed"][0].calls == ran["sharded"][0].calls
 
 
-def test_a_plan_that_exchanges_otherwise_and_ranks_that_do_show(ran, monkeypatch):
-    for name, room, key, value in FAULTS:
-        with monkeypatch.context() as patch:
-            patch.setattr(room, key, value)
-            assert planned_calls(training_of(name)) != ran[name][0].calls, key
+def test_ranks_that_exchange_otherwise_show(ran):
     good = ran["sharded"][0]
     lost = RankResult({stream: exchanges[:-1] for stream, exchanges in good.calls.items()}, 1, 1e-3)
     words = " ".join(failures(training_of("sharded"), [good, lost, good, good]))

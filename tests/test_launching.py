@@ -15,8 +15,7 @@ import pytest
 import sim
 from profiles.architectures.models import model_names
 from profiles.errors import InfeasibleError, InputError, unmarked
-from profiles.software.runtimes import RUNTIMES, Case, all_runtimes, find_runtime, read_runtime, runs_in
-from sim.explore.legality import case_of
+from profiles.software.runtimes import RUNTIMES, Case, all_runtimes, find_runtime
 from sim.launching.launch import launch_of
 from sim.report.results import panel_of
 from strategies.registry import class_of
@@ -49,26 +48,6 @@ def test_a_runtime_speaks_of_strategies_and_parameters_that_there_are(name):
     assert all(Template(text).is_valid() for text in texts)
 
 
-@pytest.mark.parametrize(
-    ("planted", "problem"),
-    [
-        ("", "strategies is missing"),
-        ('task = "fly"', "task is 'fly', must be one of train, sample"),
-        ("speed = 3", "unknown key speed"),
-        ('guided = ["sd21"]', "'sd21' is none of its models or strategies"),
-        ('[values.sd21]\na = "b"\n[strategies.ddp]', "'sd21' is none of its models or strategies"),
-    ],
-)
-def test_a_broken_profile_is_refused(tmp_path, planted, problem):
-    body = "".join(
-        f'{key} = "train"\n' for key in ("version", "source", "task") if not planted.startswith(key)
-    )
-    tables = planted if planted.startswith("[") else f"{planted}\n[strategies.ddp]"
-    (tmp_path / "mine.toml").write_text(f"{body}{tables}\n[models]" if planted else "")
-    with pytest.raises(InputError, match=problem):
-        read_runtime(tmp_path / "mine.toml")
-
-
 # Rules
 
 
@@ -91,16 +70,6 @@ def test_what_a_runtime_cannot_run_is_refused_with_its_rule(runtime, case, reaso
     refusal = find_runtime(runtime).refusal(case)
     assert refusal.startswith(f"{runtime} ({find_runtime(runtime).version}) does not run it: ")
     assert re.search(reason, unmarked(refusal)), refusal
-
-
-def test_degrees_that_follow_are_part_of_a_case():
-    asked = {"model": "pixart", "strategy": "hybrid", "gpus": 8, "batch_size": 2, "steps": 2}
-    result = sim.run(**asked, guidance_degree=2, ulysses_degree=2)
-    case = case_of(result.source.strategy, result.source.scenario)
-    assert (case.groups, case.parameters["data_degree"]) == (2, 2)
-    assert runs_in("sample", case) == ("xdit-scripts",)
-    piped = sim.run("flux-dev", "pipefusion", gpus=4, steps=2)
-    assert case_of(piped.source.strategy, piped.source.scenario).parameters["pipeline_degree"] == 4
 
 
 def test_a_run_that_a_runtime_cannot_run_is_refused():

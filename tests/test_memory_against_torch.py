@@ -55,36 +55,31 @@ UNET = {
 }  # fmt: skip
 
 
-class Blocks:
-    """A network as the functions of its blocks: each takes the hidden state, a skip or none, and what all need."""
+class Unet:
+    """A U-Net as the functions of its blocks: each takes the hidden state, a skip or none, and what all need."""
 
-    def __init__(self, net, blocks, *, ups=0):
-        self.net, self.blocks, self.ups = net, blocks, ups
+    def __init__(self):
+        self.net = net = UNet2DConditionModel(**{k: v for k, v in UNET.items() if k[0] != "_"}).eval()
+        self.blocks = [lambda hidden, skip, time, text: net.conv_in(hidden)]
+        for down in net.down_blocks:
+            self.blocks += [partial(self.pair, down, i) for i in range(len(down.resnets))]
+            self.blocks += [partial(self.sampler, sampler) for sampler in down.downsamplers or ()]
+        self.blocks += [
+            lambda hidden, skip, time, text: net.mid_block(hidden, time, encoder_hidden_states=text)
+        ]
+        ups = [partial(self.up, up, i) for up in net.up_blocks for i in range(len(up.resnets))]
+        self.blocks, self.ups = [*self.blocks, *ups], len(ups)
 
     def run(self, wrap):
         """One forward pass, each block called through ``wrap``."""
         hidden, needed = self.given()
         skips = []
         for number, block in enumerate(self.blocks):
-            takes = len(self.blocks) - number <= self.ups
-            hidden = wrap(block, hidden, skips.pop() if takes else None, *needed)
-            if self.ups and len(self.blocks) - number > self.ups + 1:
+            left = len(self.blocks) - number
+            hidden = wrap(block, hidden, skips.pop() if left <= self.ups else None, *needed)
+            if left > self.ups + 1:
                 skips.append(hidden)
         return hidden
-
-
-class Unet(Blocks):
-    config, asked = UNET, {"height": 8 * SIDE, "width": 8 * SIDE, "text_tokens": TEXT[0]}
-
-    def __init__(self):
-        net = UNet2DConditionModel(**{k: v for k, v in UNET.items() if k[0] != "_"}).eval()
-        blocks = [lambda hidden, skip, time, text: net.conv_in(hidden)]
-        for down in net.down_blocks:
-            blocks += [partial(self.pair, down, i) for i in range(len(down.resnets))]
-            blocks += [partial(self.sampler, sampler) for sampler in down.downsamplers or ()]
-        blocks += [lambda hidden, skip, time, text: net.mid_block(hidden, time, encoder_hidden_states=text)]
-        ups = [partial(self.up, up, i) for up in net.up_blocks for i in range(len(up.resnets))]
-        super().__init__(net, [*blocks, *ups], ups=len(ups))
 
     def given(self):
         time = self.net.time_embedding(self.net.time_proj(torch.tensor([3, 4])))
@@ -155,18 +150,18 @@ def saved_by_torch(blocks, checkpointing, adapters=frozenset()):
     return sum(size for size, _ in kept.values()) + wrapped.kept_bytes
 
 
-@pytest.fixture(scope="module", params=[Unet], ids=["unet"])
-def blocks(request):
+@pytest.fixture(scope="module")
+def blocks():
     torch.manual_seed(0)
-    return request.param()
+    return Unet()
 
 
 @pytest.fixture(scope="module")
-def model(blocks, tmp_path_factory):
+def model(tmp_path_factory):
     """The same network as a counted model folder."""
     counted = count_configured(
-        [ConfigFile(Path("config.json"), FrozenMapping(blocks.config))],
-        ConfigOptions(**blocks.asked, dtype="float32"),
+        [ConfigFile(Path("config.json"), FrozenMapping(UNET))],
+        ConfigOptions(height=8 * SIDE, width=8 * SIDE, text_tokens=TEXT[0], dtype="float32"),
     )
     folder = tmp_path_factory.mktemp("models") / "small"
     for path, text in (folder_texts("small", counted) | kernel_texts(counted)).items():
@@ -331,7 +326,7 @@ def test_sharded_states_gathered_weights_and_what_is_exchanged_take_what_torch_s
     blocks, model, four_ranks, reshard, recipe
 ):
     root, options = (
-        Root(type(blocks)()),
+        Root(Unet()),
         {"mesh": four_ranks} | ({"mp_policy": HALF} if recipe == "mixed" else {}),
     )
     for unit in root.units:

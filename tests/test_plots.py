@@ -10,29 +10,8 @@ from matplotlib.figure import Figure
 import sim
 from profiles.architectures.synthetic import equal_blocks_transformer
 from profiles.errors import InputError
+from sim import plots
 from sim.outcomes.parts import replay, replay_parts
-from sim.plots import (
-    BubbleRatioInfo,
-    ScalingInfo,
-    SweepPoint,
-    Winner,
-    WinnersInfo,
-    plot_bubble_ratios,
-    plot_bubble_ratios_info,
-    plot_memory,
-    plot_memory_info,
-    plot_scaling,
-    plot_scaling_info,
-    plot_sweep,
-    plot_sweep_info,
-    plot_timeline,
-    plot_timeline_info,
-    plot_timelines,
-    plot_timelines_info,
-    plot_winners,
-    plot_winners_info,
-    save_figure,
-)
 from sim.replay.engine import simulate
 from sim.replay.memory import peak_memory_bytes
 from sim.replay.timelines import Bar
@@ -93,7 +72,7 @@ def title(figure):
 
 
 def test_a_timeline_lists_bars_idle_spans_and_the_bubble_ratio(hand_off):
-    info = plot_timeline_info(hand_off)
+    info = plots.plot_timeline_info(hand_off)
     assert info.bars == [
         Bar(0, 0.0, 1.0, "forward", parse_action("0F0")),
         Bar(1, 1.0, 4.0, "forward", parse_action("1F0")),
@@ -104,7 +83,7 @@ def test_a_timeline_lists_bars_idle_spans_and_the_bubble_ratio(hand_off):
 
 
 def test_bars_are_drawn_at_their_times(hand_off):
-    idle, forward, collectives = plot_timeline(hand_off).axes[0].collections
+    idle, forward, collectives = plots.plot_timeline(hand_off).axes[0].collections
     boxes = [path.get_extents() for path in forward.get_paths()]
     assert [(box.x0, box.x1) for box in boxes] == [(0.0, 1000.0), (1000.0, 4000.0)]
     assert [(path.get_extents().x0, path.get_extents().x1) for path in idle.get_paths()] == [
@@ -117,8 +96,8 @@ def test_bars_are_drawn_at_their_times(hand_off):
 
 def test_timelines_side_by_side_share_an_axis_of_time_and_a_legend(hand_off, pipeline):
     traces = {"toy": hand_off, "filled": pipeline, "again": hand_off}
-    assert plot_timelines_info(traces)["filled"] == plot_timeline_info(pipeline)
-    figure = plot_timelines(traces, "Three")
+    assert plots.plot_timelines_info(traces)["filled"] == plots.plot_timeline_info(pipeline)
+    figure = plots.plot_timelines(traces, "Three")
     assert len(figure.axes) == 3
     assert {axes.get_xlim() for axes in figure.axes} == {(0.0, 4000.0)}
     assert {axes.get_ylim() for axes in figure.axes} == {(3.55, -0.55)}
@@ -131,16 +110,16 @@ def test_timelines_side_by_side_share_an_axis_of_time_and_a_legend(hand_off, pip
 
 
 def test_memory_is_a_curve_per_device_and_the_capacity(pipeline):
-    info = plot_memory_info(pipeline)
+    info = plots.plot_memory_info(pipeline)
     assert [curve.peak_bytes for curve in info.curves] == peak_memory_bytes(pipeline).tolist()
     assert info.capacity_bytes == GIB
-    lines = plot_memory(pipeline).axes[0].lines
+    lines = plots.plot_memory(pipeline).axes[0].lines
     drawn = [max(line.get_ydata()) * GIB for line in lines]
     assert drawn == pytest.approx([*peak_memory_bytes(pipeline), GIB])
     assert [max(line.get_xdata()) for line in lines[:-1]] == pytest.approx(
         [pipeline.end_s * 1e3] * len(info.curves)
     )
-    assert plot_memory(pipeline).axes[0].get_xlim() == (0.0, pipeline.end_s * 1e3)
+    assert plots.plot_memory(pipeline).axes[0].get_xlim() == (0.0, pipeline.end_s * 1e3)
 
 
 def test_bubble_ratios_stand_by_stages_and_micro_batches():
@@ -149,8 +128,10 @@ def test_bubble_ratios_stand_by_stages_and_micro_batches():
         result(pipeline_degree=2, micro_batches=8, ratio=0.1),
         result(pipeline_degree=4, micro_batches=8, ratio=0.3),
     ]
-    assert plot_bubble_ratios_info(rows) == BubbleRatioInfo([2, 4], [2, 8], [[None, 0.1], [0.6, 0.3]])
-    figure = plot_bubble_ratios(rows, "1F1B")
+    assert plots.plot_bubble_ratios_info(rows) == plots.BubbleRatioInfo(
+        [2, 4], [2, 8], [[None, 0.1], [0.6, 0.3]]
+    )
+    figure = plots.plot_bubble_ratios(rows, "1F1B")
     assert texts(figure) == ["-", "10.0", "60.0", "30.0"]
     assert title(figure) == "1F1B"
     assert figure.axes[0].yaxis_inverted()
@@ -166,10 +147,10 @@ def test_the_pareto_front_holds_what_no_fitting_point_beats():
         BOUNDED,
         INFEASIBLE,
     ]
-    info = plot_sweep_info(rows)
+    info = plots.plot_sweep_info(rows)
     assert [point.strategy for point in info.points] == ["a", "b", "c", "d", "e"]
     assert [point.strategy for point in info.front] == ["b", "a"]
-    assert info.points[4] == SweepPoint("e", 9 * GIB, 99.0, False)
+    assert info.points[4] == plots.SweepPoint("e", 9 * GIB, 99.0, False)
 
 
 def drawn(strategy, memory_gib, latency_s, num_gpus=1, fits=True, batch_size=1):
@@ -187,8 +168,8 @@ def test_a_sampling_sweep_is_drawn_by_latency_beside_the_memory_of_a_device():
         drawn("ulysses", 4, 3.0, 4),
         drawn("tensor", 9, 1.0, 8, fits=False),
     ]
-    assert "memory of a GPU" not in legend(plot_sweep(rows, memory_bytes=16 * GIB))
-    figure = plot_sweep(rows, memory_bytes=8 * GIB)
+    assert "memory of a GPU" not in legend(plots.plot_sweep(rows, memory_bytes=16 * GIB))
+    figure = plots.plot_sweep(rows, memory_bytes=8 * GIB)
     (axes,) = figure.axes
     assert (axes.get_ylabel(), texts(figure)) == ("latency in s", ["ulysses, 2 s"])
     ring, front, memory = axes.get_lines()
@@ -203,10 +184,10 @@ def test_a_sampling_sweep_is_drawn_by_latency_beside_the_memory_of_a_device():
 
 def test_whiskers_span_the_band_of_what_is_drawn():
     bare = drawn("single", 3, 8.0, 1)
-    (with_band,) = plot_sweep_info([bare | {"latency_s_low": 6.0, "latency_s_high": 9.0}]).points
-    assert (with_band.band, plot_sweep_info([bare]).points[0].band) == ((6.0, 9.0), None)
+    (with_band,) = plots.plot_sweep_info([bare | {"latency_s_low": 6.0, "latency_s_high": 9.0}]).points
+    assert (with_band.band, plots.plot_sweep_info([bare]).points[0].band) == ((6.0, 9.0), None)
     row = {"strategy": "ddp", "peak_memory_bytes": GIB, "samples_per_s": 100.0, "iteration_s": 2.0}
-    (trained,) = plot_sweep_info([row | {"iteration_s_low": 1.0, "iteration_s_high": 4.0}]).points
+    (trained,) = plots.plot_sweep_info([row | {"iteration_s_low": 1.0, "iteration_s_high": 4.0}]).points
     assert trained.band == (50.0, 200.0)
 
 
@@ -228,17 +209,17 @@ def test_winners_stand_by_two_axes_with_their_lead_over_a_baseline():
         best("spp", 8, 3.0, batch_size=32),
         best("ddp", 16, 0.0, batch_size=32, status="infeasible"),
     ]
-    assert plot_winners_info(rows, "num_gpus", "batch_size") == WinnersInfo(
+    assert plots.plot_winners_info(rows, "num_gpus", "batch_size") == plots.WinnersInfo(
         down=[32, 64],
         across=[8, 16],
         winners=[
-            [Winner("spp", 3.0, None), None],
-            [Winner("ddp", 6.0, 0.0), Winner("spp", 12.5, 0.25)],
+            [plots.Winner("spp", 3.0, None), None],
+            [plots.Winner("ddp", 6.0, 0.0), plots.Winner("spp", 12.5, 0.25)],
         ],
         baselines=("ddp",),
         unit="samples",
     )
-    assert plot_winners_info(rows, "num_gpus", "batch_size", "spp").winners[1][0].lead == 6.0 / 5.0 - 1
+    assert plots.plot_winners_info(rows, "num_gpus", "batch_size", "spp").winners[1][0].lead == 6.0 / 5.0 - 1
 
 
 def test_a_winner_says_whom_the_comparison_cannot_tell_from_it():
@@ -252,10 +233,12 @@ def test_a_winner_says_whom_the_comparison_cannot_tell_from_it():
         drawn("usp", 1, 3.0, 8) | {"resolution": "2048"},
     ]
     rows = [{"resolution": "1024"} | row for row in rows]
-    info = plot_winners_info(rows, "resolution", "model", "single")
-    assert info.winners == [[Winner("usp", 1.0, None, ("ulysses", "ring")), Winner("usp", 1 / 3.0, None)]]
+    info = plots.plot_winners_info(rows, "resolution", "model", "single")
+    assert info.winners == [
+        [plots.Winner("usp", 1.0, None, ("ulysses", "ring")), plots.Winner("usp", 1 / 3.0, None)]
+    ]
     assert (info.strategies, info.unit) == (["usp"], "images")
-    figure = plot_winners(rows, "resolution", "model")
+    figure = plots.plot_winners(rows, "resolution", "model")
     assert texts(figure) == [
         "usp\n1 images/s\n= ulysses, 1 more\nno single",
         "usp\n0.333 images/s\nno single",
@@ -270,9 +253,9 @@ def test_two_scenarios_in_one_cell_are_refused():
     with pytest.raises(
         InputError, match=r"^two scenarios have model made and num_gpus 8: .*64\) and .*128\)$"
     ):
-        plot_winners_info(rows, "num_gpus", "model")
+        plots.plot_winners_info(rows, "num_gpus", "model")
     with pytest.raises(InputError, match="nothing to plot"):
-        plot_winners_info([], "num_gpus", "model")
+        plots.plot_winners_info([], "num_gpus", "model")
 
 
 def test_scaling_is_the_throughput_per_gpu_of_the_best_of_each_strategy():
@@ -284,22 +267,22 @@ def test_scaling_is_the_throughput_per_gpu_of_the_best_of_each_strategy():
         best("ddp", 8, 160.0),
         best("gpipe", 8, 0.0, status="infeasible"),
     ]
-    assert plot_scaling_info(rows, "num_gpus") == ScalingInfo(
+    assert plots.plot_scaling_info(rows, "num_gpus") == plots.ScalingInfo(
         [8, 16], {"ddp": [20.0, 15.0], "spp": [11.0, None]}
     )
-    figure = plot_scaling(rows, "num_gpus", "Toy")
+    figure = plots.plot_scaling(rows, "num_gpus", "Toy")
     assert legend(figure) == ["ddp", "spp"]
     assert [line.get_xdata().tolist() for line in figure.axes[0].lines] == [[0, 1], [0]]
     assert title(figure) == "Toy"
     with pytest.raises(InputError, match="nothing to plot"):
-        plot_scaling([rows[-1]], "num_gpus")
+        plots.plot_scaling([rows[-1]], "num_gpus")
 
 
 @pytest.mark.parametrize(("ending", "magic"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".PDF", b"%PDF")])
 def test_a_figure_is_saved_by_its_ending_and_twice_alike(tmp_path, hand_off, ending, magic):
     paths = [tmp_path / f"{number}{ending}" for number in (1, 2)]
     for path in paths:
-        save_figure(plot_timeline(hand_off), path)
+        plots.save_figure(plots.plot_timeline(hand_off), path)
     assert paths[0].read_bytes().startswith(magic)
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
@@ -324,10 +307,10 @@ def patched(make):
 
 
 def test_bars_of_a_sampler_say_patch_and_step_and_are_coloured_by_patch(patched):
-    figure = plot_timeline(patched)
+    figure = plots.plot_timeline(patched)
     assert sorted(texts(figure)) == sorted(2 * ["0@0", "0@1", "1@1", "0@2", "1@2"])
     assert legend(figure) == ["whole image", "patch 0", "patch 1", "idle"]
-    kinds = bar_kinds(plot_timeline_info(patched).bars)
+    kinds = bar_kinds(plots.plot_timeline_info(patched).bars)
     assert [kind.name for kind in kinds] == ["whole image", "patch 0", "patch 1"]
     assert len({kind.colour for kind in kinds}) == 3
 
@@ -338,14 +321,14 @@ def test_bars_of_a_sampler_say_patch_and_step_and_are_coloured_by_patch(patched)
 @pytest.mark.parametrize(
     ("draw", "problem"),
     [
-        (partial(plot_memory, None), "trace is None, must be a result or one of its traces"),
-        (partial(plot_timelines, {}), "there is no trace: nothing to plot"),
+        (partial(plots.plot_memory, None), "trace is None, must be a result or one of its traces"),
+        (partial(plots.plot_timelines, {}), "there is no trace: nothing to plot"),
         (
-            partial(plot_winners, [{"strategy": "ddp", "num_gpus": 2}], "num_gpu", "num_gpus"),
+            partial(plots.plot_winners, [{"strategy": "ddp", "num_gpus": 2}], "num_gpu", "num_gpus"),
             "across is 'num_gpu', which a row lacks; did you mean num_gpus?",
         ),
         (
-            partial(plot_bubble_ratios, [BOUNDED, INFEASIBLE]),
+            partial(plots.plot_bubble_ratios, [BOUNDED, INFEASIBLE]),
             "no row has a pipeline_degree, micro_batches and",
         ),
     ],
@@ -358,14 +341,14 @@ def test_what_cannot_be_drawn_is_refused(draw, problem):
 
 def test_a_picture_of_a_sweep_is_that_of_its_rows_and_of_its_frame():
     swept = sim.sweep("sd21", gpus=[4, 8], batch_size=16, strategy="ddp,gpipe", workers=1)
-    for info in (partial(plot_winners_info, across="num_gpus", down="model"), plot_sweep_info):
+    for info in (partial(plots.plot_winners_info, across="num_gpus", down="model"), plots.plot_sweep_info):
         assert info(swept) == info(swept.rows()) == info(swept.frame()) == info(list(swept))
-    assert plot_bubble_ratios_info(swept) == plot_bubble_ratios_info(swept.frame())
-    assert plot_scaling_info(swept.frame(), "num_gpus") == plot_scaling_info(swept, "num_gpus")
+    assert plots.plot_bubble_ratios_info(swept) == plots.plot_bubble_ratios_info(swept.frame())
+    assert plots.plot_scaling_info(swept.frame(), "num_gpus") == plots.plot_scaling_info(swept, "num_gpus")
     result = swept.best
-    assert plot_sweep_info(result).best.strategy == result.strategy
-    assert plot_memory_info(result) == plot_memory_info(result.trace)
-    assert plot_timelines_info({"a": result}) == {"a": plot_timeline_info(result.trace)}
+    assert plots.plot_sweep_info(result).best.strategy == result.strategy
+    assert plots.plot_memory_info(result) == plots.plot_memory_info(result.trace)
+    assert plots.plot_timelines_info({"a": result}) == {"a": plots.plot_timeline_info(result.trace)}
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.8, 120.0), (24.0, 29.0)])

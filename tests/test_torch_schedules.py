@@ -17,7 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from profiles.measuring.launching import launch
 from strategies.orders.named import interleaved_order, zero_bubble_order
-from strategies.plans.actions import BACKWARD, FORWARD, format_torch
+from strategies.plans.actions import format_torch
 from strategies.registry import make_strategy
 
 SCHEDULES = {
@@ -38,18 +38,6 @@ def order_of(schedule, ranks, micro_batches):
 
 def ranks_of_stages(order):
     return {action.stage: rank for rank, row in enumerate(order) for action in row}
-
-
-def without(order, micro_batch, kinds, rank):
-    """An order in which a rank, or with None every rank, lost what it does with one micro-batch."""
-    return tuple(
-        tuple(
-            action
-            for action in row
-            if action.micro_batch != micro_batch or action.kind not in kinds or rank not in (None, number)
-        )
-        for number, row in enumerate(order)
-    )
 
 
 @pytest.fixture
@@ -135,17 +123,3 @@ def test_zero_bubble_is_that_of_torch_with_one_stage_per_rank(stages_of, ranks, 
     theirs = ScheduleInterleavedZeroBubble(stages_of(ranks, [0], ranks), micro_batches)
     ours = zero_bubble_order(ranks, micro_batches)
     assert [[str(action) for action in row] for row in ours] == rows_of_torch(theirs)
-
-
-@pytest.mark.parametrize(
-    ("kinds", "rank", "complaint"),
-    [
-        ((FORWARD, BACKWARD), None, "Got 3 .*FORWARD microbatches for stage 0, expected 4"),
-        ((BACKWARD,), None, "expected 4 total backwards"),
-        ((FORWARD,), 1, "without first running Forward"),
-    ],
-)
-def test_torch_refuses_an_order_that_lost_a_micro_batch(load, kinds, rank, complaint):
-    damaged = without(order_of("1f1b", 2, 4), 3, kinds, rank)
-    with pytest.raises(AssertionError, match=complaint):
-        load(damaged, 4)

@@ -7,46 +7,26 @@ over every training strategy; 3 s and 6 s for sweeps over all samplers on 8 and 
 import subprocess
 import sys
 
-COMMAND = [sys.executable, "-m", "sim"]
+import pytest
+
+COMMANDS = {
+    "strategies": 5,
+    "run --model sd21 --cluster p4de --gpus 8 --strategy diffusionpipe --pipeline-degree 4 --micro-batches 8": 5,
+    "sweep --model sd21 --gpus 8": 2,
+    "sweep --model sd21 --gpus 64": 2,
+    "run --model pixart --cluster a100-nvlink-8 --gpus 8 --strategy pipefusion --patches 8 --resolution 2048": 5,
+    "sweep --model pixart --cluster l20-pcie-8 --gpus 8 --resolution 2048 --steps 20": 3,
+    "sweep --model flux-dev --cluster l40-pcie-8 --gpus 16 --resolution 2048 --steps 28": 2,
+}
+"""Commands, and how often each is timed."""
 
 
-def call(benchmark, folder, arguments, rounds):
+@pytest.mark.parametrize(("command", "rounds"), COMMANDS.items(), ids=list(COMMANDS))
+def test_command(benchmark, tmp_path, command, rounds):
     benchmark.pedantic(
         subprocess.run,
-        args=([*COMMAND, *arguments.split()],),
-        kwargs={"check": True, "capture_output": True, "cwd": folder},
+        args=([sys.executable, "-m", "sim", *command.split()],),
+        kwargs={"check": True, "capture_output": True, "cwd": tmp_path},
         rounds=rounds,
         warmup_rounds=1,
     )
-
-
-def test_listing_the_strategies(benchmark, tmp_path):
-    call(benchmark, tmp_path, "strategies", 5)
-
-
-def test_first_result_of_a_run_with_filled_bubbles(benchmark, tmp_path):
-    point = "--strategy diffusionpipe --pipeline-degree 4 --micro-batches 8 --batch-size 256"
-    call(benchmark, tmp_path, f"run --model sd21 --cluster p4de --gpus 8 {point}", 5)
-
-
-def test_sweep_on_eight_gpus(benchmark, tmp_path):
-    call(benchmark, tmp_path, "sweep --model sd21 --gpus 8", 2)
-
-
-def test_sweep_on_sixty_four_gpus(benchmark, tmp_path):
-    call(benchmark, tmp_path, "sweep --model sd21 --gpus 64", 2)
-
-
-def test_first_result_of_a_run_that_draws(benchmark, tmp_path):
-    point = "--strategy pipefusion --patches 8 --warmup-steps 2 --steps 20 --resolution 2048"
-    call(benchmark, tmp_path, f"run --model pixart --cluster a100-nvlink-8 --gpus 8 {point}", 5)
-
-
-def test_sweep_over_samplers_on_eight_cards(benchmark, tmp_path):
-    drawn = "--resolution 2048 --steps 20"
-    call(benchmark, tmp_path, f"sweep --model pixart --cluster l20-pcie-8 --gpus 8 {drawn}", 3)
-
-
-def test_sweep_over_samplers_on_two_nodes_of_the_largest_model(benchmark, tmp_path):
-    drawn = "--resolution 2048 --steps 28"
-    call(benchmark, tmp_path, f"sweep --model flux-dev --cluster l40-pcie-8 --gpus 16 {drawn}", 2)
